@@ -7,15 +7,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from bench.experiments.grid import Table
+from bench.experiments.grid import Table, merged, split_off
+from bench.experiments.plan import MODEL, Cost
 from bench.experiments.pretrain_stage import REHEARSED, trained_parameters
-from bench.experiments.sequence import LearntSequence, write_sequence
-from bench.experiments.settings import merged, split_off
-from bench.experiments.stages import MODEL, Cost
 from bench.training.on_collections import adapt_on
 from bench.training.training_sets import CorpusTexts
 from bench.workspace import Workspace
 from foundation.errors import BenchError, did_you_mean
+from foundation.records import Record, read_json, write_json
 from retrievers.training.continual.sequence import (
     Domain,
     Method,
@@ -27,12 +26,79 @@ from retrievers.training.engine.arguments import TrainingContext
 from retrievers.training.engine.curve import CURVE_FILE, LossPoint, read_curve
 from retrievers.training.pretrain.preset import Pretraining, from_table, load_preset, to_table
 
+SEQUENCE_FILE = "sequence.json"
+
+
+class LearntSequence(Record, kw_only=True):
+    """The model that a sequence starts from, and a checkpoint after each domain.
+
+    Attributes:
+        start: model that the first training starts from: card, folder or Hub id.
+        domains: names of the collections, in the order that they were learnt.
+        checkpoints: their folders beside this record, one for each domain.
+        losses: of masked language modelling alone at the end of each training, in nats.
+        separate: each domain keeps a model, or an adapter, of its own, trained from the start.
+    """
+
+    start: str
+    domains: tuple[str, ...]
+    checkpoints: tuple[str, ...]
+    losses: tuple[float, ...]
+    separate: bool
+
+    def own(self, domain: str) -> str:
+        """The checkpoint that was just trained on a domain."""
+        return self.checkpoints[self.domains.index(domain)]
+
+    def after(self, collection: str) -> str:
+        """The checkpoint that a collection is searched with after the sequence.
+
+        It is the last one, or the domain's own where each has one.
+        """
+        if self.separate and collection in self.domains:
+            return self.own(collection)
+        return self.checkpoints[-1]
+
+
+def write_sequence(sequence: LearntSequence, folder: Path) -> None:
+    """Keep the record in a folder, whole or not at all."""
+    write_json(folder / SEQUENCE_FILE, sequence)
+
+
+def read_sequence(folder: Path) -> LearntSequence | None:
+    """The record of a folder; None where it holds no sequence.
+
+    Raises:
+        BenchError: the record is damaged.
+    """
+    path = folder / SEQUENCE_FILE
+    return read_json(path, LearntSequence) if path.is_file() else None
+
+
+def last_checkpoint(model: str) -> str:
+    """The last checkpoint of a folder with a sequence; any other model as it is."""
+    sequence = read_sequence(Path(model))
+    return str(Path(model) / sequence.checkpoints[-1]) if sequence else model
+
+
+# Settings of a method that other methods had, too.
+FORMER = {
+    "measured": 256,
+    "strength": 5_000.0,
+    "soften": "gradient",
+    "adapter": "double_seq_bn",
+    "buffer": 1_000,
+    "replayed": 0.5,
+    "weight": 1.0,
+    "temperature": 2.0,
+    "scale": None,
+}
 MEASURED = 4  # texts that a rehearsal measures importance on
 
 
 @dataclass(frozen=True)
 class Adapt:
-    """See `bench.experiments.stages.Stage`.
+    """See `bench.experiments.plan.Stage`.
 
     Attributes:
         evaluated: collections that the checkpoints are scored on; each domain is one of them.
@@ -66,6 +132,11 @@ class Adapt:
     def seeded(self, settings: Table, seed: int) -> Table:
         """The seed is of masks, dropout and the order of the texts, in every domain."""
         return {**settings, "seed": seed}
+
+    def keyed(self, settings: Table) -> Table:
+        """With the settings of all methods, side by side."""
+        method = dict(settings["method"])
+        return {**settings, **FORMER, "method": method.pop("name"), **method}
 
     def reads(self, settings: Table) -> dict[str, str]:
         """The corpora; their order is in the settings."""

@@ -1,15 +1,100 @@
 """Work through a plan: finished tasks are skipped, failed ones leave a gap, others go on."""
 
+import errno
+import multiprocessing
+import os
+import shutil
+import signal
+import threading
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from statistics import median
+from traceback import format_exception
+from typing import Any
 
-from bench.experiments.kept import Done, Failed, done, keep_done, keep_failed
-from bench.experiments.plan import CellTask, GridCell, Plan
-from bench.experiments.stages import Cost, ExperimentStage
-from bench.experiments.times import Times
-from foundation.errors import lacks_room
+from bench.experiments.grid import Table
+from bench.experiments.plan import MODEL, CellTask, Cost, ExperimentStage, GridCell, Plan
+from foundation.errors import BenchError, first_line, lacks_memory, lacks_room, sendable
 from foundation.locks import FileLock
+from foundation.records import Record, read_json, write_json
+
+DONE_FILE, FAILED_FILE = "done.json", "failed.json"
+
+
+class Done(Record, kw_only=True):
+    """A task that is finished.
+
+    Attributes:
+        commit: of the code that did it; "" outside a checkout.
+    """
+
+    stage: str
+    key: str
+    settings: Table
+    cost: Cost
+    time: str
+    commit: str
+
+
+class Failed(Record, kw_only=True):
+    """A task that failed; it is tried again when the command is typed again.
+
+    Attributes:
+        error: one line.
+        hint: what to change; may be empty.
+        trace: for whoever mends it; "" where the input was at fault.
+    """
+
+    error: str
+    hint: str
+    trace: str
+
+
+def done(task: CellTask, out: Path) -> Done | None:
+    """The record of a finished task; None where it is not finished.
+
+    Raises:
+        BenchError: the record is damaged.
+    """
+    path = task.folder(out) / DONE_FILE
+    if not path.is_file():
+        return None
+    return read_json(path, Done, f"delete {path.parent} and type the same command")
+
+
+def keep_done(task: CellTask, out: Path, cost: Cost, commit: str) -> Done:
+    """Write that a task is finished, after all that it wrote."""
+    time = datetime.now(UTC).isoformat(timespec="seconds")
+    record = Done(
+        stage=task.stage,
+        key=task.key,
+        settings=task.settings,
+        cost=cost,
+        time=time,
+        commit=commit,
+    )
+    write_json(task.folder(out) / DONE_FILE, record)
+    (task.folder(out) / FAILED_FILE).unlink(missing_ok=True)
+    return record
+
+
+def keep_failed(task: CellTask, out: Path, error: Exception) -> Failed:
+    """Write why a task failed."""
+    hint = getattr(error, "hint", None)
+    line = str(error).strip().partition("\n")[0]
+    foreseen = hint is not None or hasattr(error, "trace")
+    record = Failed(
+        error=line if foreseen else f"{type(error).__name__}: {line}",
+        hint=hint or "",
+        trace=getattr(error, "trace", "" if foreseen else "".join(format_exception(error))),
+    )
+    write_json(task.folder(out) / FAILED_FILE, record)
+    return record
+
 
 Run = Callable[[ExperimentStage, CellTask, Path], Cost]
 Say = Callable[[str], None]
@@ -28,6 +113,25 @@ class Outcome:
             if task.key in self.failed:
                 return task.stage, self.failed[task.key].error
         return ("", "") if cell.task.key in self.finished else (cell.task.stage, "not done")
+
+    def seconds(self, stages: Sequence[str]) -> float | None:
+        """Forecast what tasks of these stages take together; None where one was never timed."""
+        spent: defaultdict[str, list[float]] = defaultdict(list)
+        for record in self.finished.values():
+            spent[record.stage].append(record.cost.seconds)
+        if not set(stages) <= set(spent):
+            return None
+        return sum(median(spent[stage]) for stage in stages)
+
+    def left(self, plan: Plan) -> str:
+        """The tasks that are left, and the time that they take, as people read it."""
+        stages = [task.stage for task in plan.tasks() if task.key not in self.finished]
+        if not stages:
+            return "all are finished"
+        total = self.seconds(stages)
+        if total is None:
+            return f"{len(stages)} tasks left"
+        return f"{len(stages)} tasks left, about {timedelta(seconds=round(total))}"
 
 
 def finished(plan: Plan, out: Path) -> Outcome:
@@ -53,10 +157,7 @@ def execute(
     Raises:
         Exception: of `run`, where the disk is full, which no other cell would survive either.
     """
-    outcome, times = finished(plan, out), Times()
-    for record in outcome.finished.values():
-        times.add(record.stage, record.cost.seconds)
-    total = len(plan.cells)
+    outcome, total = finished(plan, out), len(plan.cells)
     left = [pair for pair in enumerate(plan.cells, 1) if pair[1].task.key not in outcome.finished]
     while left:
         elsewhere = []
@@ -65,12 +166,8 @@ def execute(
             if claimed := _work(todo, stages, out, run, commit, outcome):
                 elsewhere.append((number, cell, claimed))
                 continue
-            for task in todo:
-                if task.key in outcome.finished:
-                    times.add(task.stage, outcome.finished[task.key].cost.seconds)
             _tell(say, f"cell {number} of {total}: {cell.row}, seed {cell.seed}", cell, outcome)
-            if unfinished := [t.stage for t in plan.tasks() if t.key not in outcome.finished]:
-                say(f"  {times.left(unfinished)}")
+            say(f"  {outcome.left(plan)}")
         if len(elsewhere) == len(left):
             FileLock.wait(_claim(elsewhere[0][2], out)).release()
         left = [(number, cell) for number, cell, _ in elsewhere]
@@ -123,3 +220,124 @@ def _tell(say: Say, name: str, cell: GridCell, outcome: Outcome) -> None:
         return
     spent = [outcome.finished[task.key].cost.seconds for task in cell.task.chain()]
     say(f"{name}: done, {sum(spent):,.0f} s")
+
+
+def rehearse(
+    plan: Plan, stages: Mapping[str, ExperimentStage], out: Path, run: Run, say: Say
+) -> None:
+    """Rehearse the rows of the first seed whose work is not finished. Done once for each.
+
+    Raises:
+        BenchError: a row's training fails; which, at what stage, and why.
+    """
+    first = [cell for cell in plan.cells if cell.seed == plan.ablation.seeds[0]]
+    place = out / "rehearsals"
+    for cell in (each for each in first if not done(each.task, out)):
+        for task in _short(cell, stages):
+            if done(task, place):
+                continue
+            say(f"rehearsal of {cell.row}: two steps of {task.stage}")
+            _try(cell.row, task, stages, place, run)
+    for model in place.glob(f"*/*/{MODEL}"):
+        shutil.rmtree(model)
+
+
+def _short(cell: GridCell, stages: Mapping[str, ExperimentStage]) -> list[CellTask]:
+    """The stages of a cell up to the first that is not rehearsed."""
+    tasks: list[CellTask] = []
+    for task in cell.task.chain():
+        settings = stages[task.stage].rehearsal(task.settings)
+        if settings is None:
+            break
+        tasks.append(replace(task, settings=settings, before=tasks[-1] if tasks else None))
+    return tasks
+
+
+def _try(
+    row: str, task: CellTask, stages: Mapping[str, ExperimentStage], place: Path, run: Run
+) -> None:
+    folder = task.folder(place)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    if task.before and not Path(task.starts_from(place)).exists():
+        _try(row, task.before, stages, place, run)
+    try:
+        cost = run(stages[task.stage], task, place)
+    except Exception as error:
+        hint = getattr(error, "hint", "") or "no cell was trained; --no-rehearsal trains the others"
+        raise BenchError(f"{row} fails at {task.stage}, in a rehearsal: {error}", hint) from error
+    keep_done(task, place, cost, "")
+
+
+PRELOADED = ("torch", "transformers", "bench.evaluate.pipeline")
+NO_MEMORY_HINT = (
+    "a smaller batch_size with more accumulate is the same recipe; so are gradient_checkpointing "
+    "and a smaller cache_chunk"
+)
+
+
+def isolated(work: Callable[..., Any], *arguments: Any) -> Any:
+    """Do a piece of work in a process apart and return what it returns.
+
+    Args:
+        work: a function of a module, with picklable arguments and result.
+
+    Raises:
+        BenchError: it had bad input, no memory or no room on a disk (see `lacks_room`), or was
+            killed.
+        WorkerError: it failed in another way.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(PRELOADED))
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_answer, args=(sender, work, arguments))
+    process.start()
+    sender.close()
+    try:
+        succeeded, answer = receiver.recv()
+    except EOFError:
+        process.join()
+        raise _ended(process.exitcode) from None
+    finally:
+        if process.is_alive():
+            process.join(timeout=5)
+        if process.is_alive():
+            process.terminate()
+        process.join()
+        receiver.close()
+    if not succeeded:
+        error, cause = answer
+        raise error from cause
+    return answer
+
+
+def _answer(sender: Connection, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        answer = (True, work(*arguments))
+    except KeyboardInterrupt:
+        return
+    except Exception as error:
+        full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) if lacks_room(error) else None
+        answer = (False, (_plain(error), full))  # an error that is sent loses its cause
+    sender.send(answer)
+
+
+def _end_with_parent() -> None:
+    """End this process, whatever it does, when the one that asked for it is no more."""
+    if parent := multiprocessing.parent_process():
+        wait([parent.sentinel])
+        os._exit(1)
+
+
+def _plain(error: Exception) -> Exception:
+    """An error that can be sent: no memory as such, others as `sendable`."""
+    if lacks_memory(error):
+        return BenchError(f"out of memory: {first_line(error)}", NO_MEMORY_HINT)
+    return sendable(error)
+
+
+def _ended(code: int | None) -> BenchError:
+    if code == -signal.SIGKILL:
+        return BenchError("killed by the system: most likely out of memory", NO_MEMORY_HINT)
+    return BenchError(f"its process ended with {code}", "type the same command to try again")

@@ -1,121 +1,91 @@
 """From the scores of all cells to the record of an ablation."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
 
 import msgspec
 import numpy as np
 
-from bench.comparing.statistics import (
-    ALPHA,
-    PairedScores,
-    Resampling,
-    ScoreMatrix,
-    holm,
-    paired,
-)
+from bench.comparing.panels import Entrant
+from bench.comparing.statistics import ALPHA, Resampling, ScoreMatrix, holm, paired
+from bench.comparing.transfer import Forgetting, Sequenced, forgetting_of
+from bench.experiments.adapt_stage import LearntSequence, read_sequence
+from bench.experiments.evaluate_stage import RESULTS, Scored, scored
 from bench.experiments.execute import Outcome
-from bench.experiments.grid import Axis, Hypothesis
-from bench.experiments.plan import CellTask, GridCell, Plan
+from bench.experiments.grid import Hypothesis
+from bench.experiments.plan import CellTask, GridCell, GridRow
+from bench.experiments.prepare import Prepared
 from bench.experiments.report_record import (
     MEAN,
-    AxisFound,
     CellFound,
     HypothesisTested,
     Report,
-    ReportedPoint,
     RowFound,
     RowOnCollection,
+    SequenceFound,
 )
-from bench.experiments.rows import GridRow
-from bench.experiments.twolevel import interval
-from bench.results.result import Conditions
+from bench.experiments.twolevel import Interval, interval
+from bench.results.find import find_results
+from bench.results.result import Conditions, Evaluation
 from foundation.arrays import Float64Array
 from foundation.errors import BenchError
 
-
-@dataclass(frozen=True)
-class Scored:
-    """A checkpoint on one collection.
-
-    Attributes:
-        values: float64 ``(queries,)`` of the measure.
-    """
-
-    measure: str
-    query_ids: tuple[str, ...]
-    values: Float64Array
-
-
-@dataclass(frozen=True)
-class MadeBy:
-    """Command, checks and conditions that a report was made with.
-
-    Attributes:
-        command, leaks, differing, weights: see `Report`.
-    """
-
-    command: str
-    leaks: tuple[str, ...]
-    conditions: Conditions
-    resampling: Resampling = field(default_factory=Resampling)
-    differing: tuple[str, ...] = ()
-    weights: Mapping[str, float] = field(default_factory=dict)
-
+GAINED, FORGOTTEN = "gained", "forgotten"
+RESAMPLING = Resampling()
 
 ScoresOf = Callable[[CellTask], Mapping[str, Scored]]
 BySeed = dict[int, Mapping[str, Scored]]
 
 
-def report_of(plan: Plan, outcome: Outcome, scores_of: ScoresOf, made: MadeBy) -> Report:
+def report_of(
+    part: Prepared, outcome: Outcome, scores_of: ScoresOf, command: str, conditions: Conditions
+) -> Report:
     """Everything that the finished cells say.
 
     Args:
         scores_of: reads the scores of a finished evaluation, by collection.
+        command: that made the report.
 
     Raises:
         BenchError: cells were scored on different queries.
     """
+    plan, weights = part.plan, part.weights
     scores: dict[str, BySeed] = {row.name: {} for row in plan.rows}
     for cell in plan.cells:
         if cell.task.key in outcome.finished:
             scores[cell.row][cell.seed] = scores_of(cell.task)
-    on = {row.name: _on_all(scores[row.name], scores.get(row.against), made) for row in plan.rows}
+    on = {r.name: _on_all(scores[r.name], scores.get(r.against), weights) for r in plan.rows}
     on_all = with_verdicts(on)
     published = plan.ablation.published
-    used = [
-        outcome.finished[key]
-        for key in dict.fromkeys(t.key for t in plan.tasks())
-        if key in outcome.finished
-    ]
+    used = [outcome.finished[t.key] for t in plan.tasks() if t.key in outcome.finished]
     return Report(
         name=plan.ablation.name,
         title=plan.ablation.title,
-        command=made.command,
+        command=command,
         seeds=plan.ablation.seeds,
         reference={name: dict(table) for name, table in plan.rows[0].settings.items()},
-        rows=tuple(
-            _row(row, plan, outcome, scores, on_all[row.name], made.weights) for row in plan.rows
-        ),
-        axes=tuple(_axis(axis, plan) for axis in plan.ablation.axes),
+        rows=tuple(_row(row, part, outcome, scores, on_all[row.name]) for row in plan.rows),
+        axes=plan.axes,
         source=published.source if published else "",
         published_on=published.collection if published else "",
-        leaks=made.leaks,
-        differing=made.differing,
-        weights=dict(made.weights),
+        leaks=part.leaks,
+        differing=part.differing,
+        weights=dict(weights),
         commits=tuple(sorted({record.commit for record in used})),
         seconds=sum(record.cost.seconds for record in used),
-        conditions=made.conditions,
-        hypotheses=_hypotheses(plan.ablation.hypotheses, scores, made),
+        conditions=conditions,
+        hypotheses=_hypotheses(plan.ablation.hypotheses, scores, weights),
     )
 
 
 def _hypotheses(
-    hypotheses: Sequence[Hypothesis], scores: Mapping[str, BySeed], made: MadeBy
+    hypotheses: Sequence[Hypothesis], scores: Mapping[str, BySeed], weights: Mapping[str, float]
 ) -> tuple[HypothesisTested, ...]:
     """Each hypothesis on each collection, with p corrected for all of them."""
     on = {
-        str(number): _on_all(scores[each.row], scores[each.against], made)
+        str(number): _on_all(scores[each.row], scores[each.against], weights)
         for number, each in enumerate(hypotheses)
     }
     return tuple(
@@ -126,53 +96,30 @@ def _hypotheses(
 
 def _row(
     row: GridRow,
-    plan: Plan,
+    part: Prepared,
     outcome: Outcome,
     scores: Mapping[str, BySeed],
     on: tuple[RowOnCollection, ...],
-    weights: Mapping[str, float],
 ) -> RowFound:
-    cells = [cell for cell in plan.cells if cell.row == row.name]
+    own = [cell for cell in part.plan.cells if cell.row == row.name]
+    points = (point for axis in part.plan.axes for point in axis.points)
+    published = (each.published for each in points if each.row == row.name and each.published)
     return RowFound(
         name=row.name,
         against=row.against,
         change=row.change,
-        cells=tuple(_cell(cell, outcome, scores[row.name], weights) for cell in cells),
+        cells=tuple(_cell(cell, outcome, scores[row.name], part.weights) for cell in own),
         on=on,
-        published=_published(row.name, plan),
+        published=next(published, {}),
     )
-
-
-def _published(row: str, plan: Plan) -> dict[str, float]:
-    """Figures of the first axis that shows this row and has any."""
-    for axis in plan.ablation.axes:
-        for point in plan.points[axis.title]:
-            if point.row == row and point.label in axis.published:
-                return axis.published[point.label]
-    return {}
-
-
-def _axis(axis: Axis, plan: Plan) -> AxisFound:
-    points = [
-        ReportedPoint(point.label, point.row, axis.published.get(point.label, {}))
-        for point in plan.points[axis.title]
-    ]
-    against = axis.against or plan.rows[0].name
-    return AxisFound(title=axis.title, field=axis.field, against=against, points=tuple(points))
 
 
 def _cell(
     cell: GridCell, outcome: Outcome, scores: BySeed, weights: Mapping[str, float]
 ) -> CellFound:
     stage, error = outcome.gap(cell)
-    costs = {
-        task.stage: outcome.finished[task.key].cost
-        for task in cell.task.chain()
-        if task.key in outcome.finished
-    }
-    means = {
-        name: float(scored.values.mean()) for name, scored in scores.get(cell.seed, {}).items()
-    }
+    found = scores.get(cell.seed, {})
+    means = {name: float(scored.values.mean()) for name, scored in found.items()}
     weighted = means and weights
     return CellFound(
         seed=cell.seed,
@@ -180,33 +127,30 @@ def _cell(
         mean=sum(weights[name] * mean for name, mean in means.items()) if weighted else None,
         failed_at=stage,
         error=error,
-        seconds={name: cost.seconds for name, cost in costs.items()},
-        tokens={name: cost.tokens for name, cost in costs.items() if cost.tokens},
-        parameters={name: cost.parameters for name, cost in costs.items() if cost.parameters},
-        of_parameters={name: c.of_parameters for name, c in costs.items() if c.of_parameters},
-        saved_bytes={name: cost.saved_bytes for name, cost in costs.items() if cost.saved_bytes},
+        costs={
+            task.stage: outcome.finished[task.key].cost
+            for task in cell.task.chain()
+            if task.key in outcome.finished
+        },
     )
 
 
-def _on_all(own: BySeed, other: BySeed | None, made: MadeBy) -> tuple[RowOnCollection, ...]:
+def _on_all(
+    own: BySeed, other: BySeed | None, weights: Mapping[str, float]
+) -> tuple[RowOnCollection, ...]:
     """A row on each collection, then in their mean where they have one measure."""
     if not own:
         return ()
     names = list(next(iter(own.values())))
-    compared = [compare_seeds(name, {name: 1.0}, own, other, made.resampling) for name in names]
+    compared = [compare_seeds(name, {name: 1.0}, own, other) for name in names]
     if len(names) > 1 and len({on.measure for on in compared}) == 1:
-        weights = made.weights or dict.fromkeys(names, 1 / len(names))
-        shares = {name: weights[name] for name in names}
-        compared.append(compare_seeds(MEAN, shares, own, other, made.resampling))
+        shares = weights or dict.fromkeys(names, 1 / len(names))
+        compared.append(compare_seeds(MEAN, {name: shares[name] for name in names}, own, other))
     return tuple(compared)
 
 
 def compare_seeds(
-    title: str,
-    shares: Mapping[str, float],
-    own: BySeed,
-    other: BySeed | None,
-    resampling: Resampling,
+    title: str, shares: Mapping[str, float], own: BySeed, other: BySeed | None
 ) -> RowOnCollection:
     """A row in the mean of collections, and its difference from another row.
 
@@ -218,77 +162,201 @@ def compare_seeds(
     Raises:
         BenchError: cells were scored on different queries.
     """
-    names, weights = list(shares), list(shares.values())
     first = next(iter(own.values()))
     seeds = tuple(seed for seed in own if seed in (other or {}))
-    score = interval([_matrix(own, list(own), name) for name in names], weights)
     on = RowOnCollection(
         collection=title,
-        measure=first[names[0]].measure,
-        queries=sum(len(first[name].query_ids) for name in names),
-        score=score,
+        measure=first[next(iter(shares))].measure,
+        queries=sum(len(first[name].query_ids) for name in shares),
+        score=interval([_matrix(own, list(own), name) for name in shares], list(shares.values())),
         seeds=seeds,
     )
     if other is None or not seeds:
         return on
-    both = [(_matrix(own, seeds, name), _matrix(other, seeds, name)) for name in names]
-    for name in names:
-        _check_same_queries(name, [own[seeds[0]][name], other[seeds[0]][name]])
+    return msgspec.structs.replace(on, difference=_difference(shares, own, other, seeds))
+
+
+def _difference(
+    shares: Mapping[str, float], own: BySeed, other: BySeed, seeds: Sequence[int]
+) -> Interval:
+    """Of recipes over several seeds; of the two checkpoints of a single one."""
+    both = {
+        name: (_matrix(own, seeds, name), _matrix(other, seeds, name, own[seeds[0]][name]))
+        for name in shares
+    }
+    weights = list(shares.values())
     if len(seeds) > 1:
-        recipes = interval([mine - theirs for mine, theirs in both], weights)
-        return msgspec.structs.replace(on, recipes=recipes)
+        return interval([mine - theirs for mine, theirs in both.values()], weights)
+    columns = {"row": 0, "against": 1}
     parts = [
-        _paired_part(name, on.measure, np.stack([mine[0], theirs[0]], axis=1), resampling)
-        for name, (mine, theirs) in zip(names, both, strict=True)
+        ScoreMatrix(name, "", columns, np.stack([a[0], b[0]], axis=1), RESAMPLING).minus(*columns)
+        for name, (a, b) in both.items()
     ]
-    return msgspec.structs.replace(on, checkpoints=paired(parts, weights, title))
+    test = paired(parts, weights)
+    return Interval(
+        mean=test.difference, low=test.low, high=test.high, p=test.p, detectable=test.detectable
+    )
 
 
-def _matrix(scores: BySeed, seeds: Sequence[int], name: str) -> Float64Array:
-    """Scores ``(seeds, queries)`` on a collection."""
-    _check_same_queries(name, [scores[seed][name] for seed in seeds])
-    return np.array([scores[seed][name].values for seed in seeds], dtype=np.float64)
+def _matrix(
+    scores: BySeed, seeds: Sequence[int], name: str, alike: Scored | None = None
+) -> Float64Array:
+    """Scores ``(seeds, queries)`` on a collection.
 
-
-def _check_same_queries(name: str, scored: Sequence[Scored]) -> None:
-    if len({each.query_ids for each in scored}) > 1:
+    Raises:
+        BenchError: they are of different queries, or of others than ``alike`` has.
+    """
+    found = [scores[seed][name] for seed in seeds]
+    if len({each.query_ids for each in (*found, alike or found[0])}) > 1:
         raise BenchError(
             f"cells were scored on different queries of {name}",
             "the collection changed between them: delete the older evaluations",
         )
-
-
-def _paired_part(
-    name: str, measure: str, scores: Float64Array, resampling: Resampling
-) -> PairedScores:
-    """The two columns of scores ``(queries, 2)``, subtracted."""
-    return ScoreMatrix(name, measure, {"row": 0, "against": 1}, scores, resampling).minus(
-        "row", "against"
-    )
+    return np.array([each.values for each in found], dtype=np.float64)
 
 
 def with_verdicts(
     on: Mapping[str, tuple[RowOnCollection, ...]],
 ) -> dict[str, tuple[RowOnCollection, ...]]:
     """The rows with p of each collection corrected for all the rows that were compared on it."""
-    keyed = {(row, each.collection): _p(each) for row, compared in on.items() for each in compared}
-    adjusted: dict[tuple[str, str], float] = {}
-    for name in dict.fromkeys(collection for _, collection in keyed):
-        family = {key: p for key, p in keyed.items() if key[1] == name and p is not None}
-        adjusted |= dict(zip(family, holm(list(family.values())), strict=True))
-    return {
-        row: tuple(_with_verdict(each, adjusted.get((row, each.collection))) for each in compared)
-        for row, compared in on.items()
+    families: dict[str, dict[str, float]] = {}
+    for row, compared in on.items():
+        for each in compared:
+            if each.difference and each.difference.p is not None:
+                families.setdefault(each.collection, {})[row] = each.difference.p
+    adjusted = {
+        name: dict(zip(family, holm(list(family.values())), strict=True))
+        for name, family in families.items()
     }
-
-
-def _p(on: RowOnCollection) -> float | None:
-    return on.compared.p if on.compared else None
+    return {
+        row: tuple(_with_verdict(each, adjusted.get(each.collection, {}).get(row)) for each in all_)
+        for row, all_ in on.items()
+    }
 
 
 def _with_verdict(on: RowOnCollection, p: float | None) -> RowOnCollection:
     if on.difference is None:
         return on
-    sign = "better" if on.difference > 0 else "worse"
+    sign = "better" if on.difference.mean > 0 else "worse"
     verdict = "cannot tell" if p is None or p > ALPHA else sign
     return msgspec.structs.replace(on, p_holm=p, verdict=verdict)
+
+
+@dataclass(frozen=True)
+class EvaluatedSequence:
+    """A sequence of one cell with its results.
+
+    Attributes:
+        results: by model and collection; the start is under `base`.
+    """
+
+    learnt: LearntSequence
+    results: Mapping[str, Mapping[str, Evaluation]]
+
+    @property
+    def base(self) -> str:
+        """Name of what the sequence starts from, by which its results are known."""
+        return next(name for name in self.results if name not in self.learnt.checkpoints)
+
+    def scores(self, checkpoints: Mapping[str, str]) -> dict[str, Scored]:
+        """Scores on collections, each of the checkpoint that is named for it."""
+        return {name: scored(self.results[model][name]) for name, model in checkpoints.items()}
+
+
+def with_sequences(report: Report, part: Prepared, outcome: Outcome, out: Path) -> Report:
+    """The report with what its rows gained and forgot, p corrected for all of them.
+
+    Raises:
+        BenchError: a result is missing or damaged.
+    """
+    finished: dict[str, dict[int, EvaluatedSequence]] = {}
+    for cell in part.plan.cells:
+        if cell.task.key in outcome.finished and (sequence := _read(cell.task, out)):
+            finished.setdefault(cell.row, {})[cell.seed] = sequence
+    compared = with_verdicts({row: _compared(by_seed) for row, by_seed in finished.items()})
+    rows = [
+        msgspec.structs.replace(
+            row, sequence=_found(list(finished[row.name].values()), compared[row.name])
+        )
+        if row.name in finished
+        else row
+        for row in report.rows
+    ]
+    return msgspec.structs.replace(report, rows=tuple(rows))
+
+
+def _read(task: CellTask, out: Path) -> EvaluatedSequence | None:
+    folder = task.folder(out)
+    learnt = read_sequence(folder)
+    if learnt is None:
+        return None
+    results: dict[str, dict[str, Evaluation]] = {}
+    for stored in find_results(folder / RESULTS):
+        results.setdefault(stored.result.model, {})[stored.collection] = stored
+    return EvaluatedSequence(learnt, results)
+
+
+def _compared(by_seed: Mapping[int, EvaluatedSequence]) -> tuple[RowOnCollection, ...]:
+    """After the sequence against the start, and against just after each domain's training."""
+    learnt = next(iter(by_seed.values())).learnt
+    names, after, start, own = learnt.domains, BySeed(), BySeed(), BySeed()
+    for seed, sequence in by_seed.items():
+        after[seed] = sequence.scores({name: learnt.after(name) for name in names})
+        start[seed] = sequence.scores(dict.fromkeys(names, sequence.base))
+        own[seed] = sequence.scores({name: learnt.own(name) for name in names})
+    pairs = [(GAINED, names, start)]
+    if not learnt.separate:
+        pairs.append((FORGOTTEN, names[:-1], own))
+    return tuple(
+        compare_seeds(title, dict.fromkeys(shared, 1 / len(shared)), after, earlier)
+        for title, shared, earlier in pairs
+    )
+
+
+def _found(
+    sequences: Sequence[EvaluatedSequence], compared: Sequence[RowOnCollection]
+) -> SequenceFound:
+    by_title = {each.collection: each for each in compared}
+    losses = zip(*(sequence.learnt.losses for sequence in sequences), strict=True)
+    domains = sequences[0].learnt.domains
+    return SequenceFound(
+        start=sequences[0].base,
+        gained=by_title[GAINED],
+        forgotten=by_title.get(FORGOTTEN),
+        losses={name: fmean(each) for name, each in zip(domains, losses, strict=True)},
+        forgetting=_forgetting(sequences),
+    )
+
+
+def _forgetting(sequences: Sequence[EvaluatedSequence]) -> Forgetting:
+    """The matrix of one row; each query's score is its mean over the seeds."""
+    learnt, name = sequences[0].learnt, sequences[0].base
+    base = _entrant(name, [each.results[each.base] for each in sequences])
+    checkpoints = [
+        _entrant(f"after {name}", [each.results[each.learnt.own(name)] for each in sequences])
+        for name in learnt.domains
+    ]
+    further = [name for name in base.entries if name not in learnt.domains]
+    measure = base.entries[learnt.domains[0]].result.main_measure
+    sequence = Sequenced(checkpoints, learnt.domains, further, base, learnt.separate)
+    matrix = forgetting_of(sequence, measure, RESAMPLING)
+    return msgspec.structs.replace(matrix, trainings=len(sequences))
+
+
+def _entrant(name: str, results: Sequence[Mapping[str, Evaluation]]) -> Entrant:
+    """One checkpoint in the mean over the seeds, given its results by collection for each seed."""
+    return Entrant(
+        name,
+        {
+            collection: _mean_entry([by_name[collection] for by_name in results])
+            for collection in results[0]
+        },
+    )
+
+
+def _mean_entry(entries: Sequence[Evaluation]) -> Evaluation:
+    """The mean over seeds of the main measure, query by query."""
+    result = entries[0].result
+    measure, scores = result.main_measure, [entry.scores for entry in entries]
+    values = np.mean([each.values[measure] for each in scores], axis=0)
+    return Evaluation(result, replace(scores[0], values={measure: values}))

@@ -8,11 +8,10 @@ from typing import Any
 
 import msgspec
 
-from bench.experiments.grid import Table
+from bench.experiments.adapt_stage import last_checkpoint
+from bench.experiments.grid import Table, merged, split_off
+from bench.experiments.plan import MODEL, Cost
 from bench.experiments.pretrain_stage import REHEARSED, hashes_of, tokens_read
-from bench.experiments.sequence import last_checkpoint
-from bench.experiments.settings import merged, split_off
-from bench.experiments.stages import MODEL, Cost
 from bench.training.on_collections import finetune_on
 from bench.workspace import Workspace
 from datasets_cfg.catalogue import expand
@@ -23,12 +22,13 @@ from retrievers.training.engine.arguments import TrainingContext
 from retrievers.training.engine.run_folder import Size
 from retrievers.training.finetune.finetune_preset import Finetuning, from_table, load_preset
 
+FORMER = {"private": False, "chosen_by": "collection"}
 OWN = ("on", "split", "queries")  # settings that are not the preset's
 
 
 @dataclass(frozen=True)
 class Finetune:
-    """See `bench.experiments.stages.Stage`.
+    """See `bench.experiments.plan.Stage`.
 
     Attributes:
         held_out: collections that the cells are scored on: their queries are not trained on.
@@ -53,6 +53,15 @@ class Finetune:
     def seeded(self, settings: Table, seed: int) -> Table:
         """The seed is of the order of the queries and of dropout."""
         return {**settings, "seed": seed}
+
+    def keyed(self, settings: Table) -> Table:
+        """With the adapters that collections had of their own, and no longer have."""
+        if not settings["adapter"]:
+            return settings
+        return {
+            **settings,
+            "adapter": {"private": False, "chosen_by": "collection"} | settings["adapter"],
+        }
 
     def reads(self, settings: Table) -> dict[str, str]:
         """Corpora, queries, judgements, rules of mining, what is left out, and the teacher."""

@@ -1,16 +1,270 @@
-"""Plan of an ablation: cells of stages, each keyed by everything that changes it."""
+"""Plan of an ablation: rows, and cells of stages, each keyed by everything that changes it."""
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 import msgspec
 
-from bench.experiments.grid import Ablation, Table
-from bench.experiments.rows import AxisPoint, GridRow, rows_of
-from bench.experiments.stages import MODEL, ExperimentStage
+from bench.experiments.grid import Ablation, Axis, Table, label_of
 from foundation.errors import BenchError, did_you_mean
+from foundation.records import Record, differing_fields
+
+
+class Cost(Record):
+    """Time, tokens and size of the work of a stage.
+
+    Attributes:
+        seconds: wall clock.
+        tokens: that were read in training, or encoded; 0 where they were not counted.
+        parameters: that were trained; for an evaluation, those of the encoder.
+        of_parameters: that the trained network has in all; 0 where they were not counted.
+        saved_bytes: of the weights that the training wrote; the same.
+    """
+
+    seconds: float
+    tokens: int = 0
+    parameters: int = 0
+    of_parameters: int = 0
+    saved_bytes: int = 0
+
+
+class ExperimentStage(Protocol):
+    """Pretrain, adapt, finetune or evaluate; picklable, because it works in a process apart."""
+
+    def resolve_settings(self, table: Mapping[str, Any]) -> Table:
+        """Complete settings, from what the file says or from complete ones.
+
+        Raises:
+            BenchError: an unknown field or value, or a collection
+                or checkpoint that is not there.
+        """
+        ...
+
+    def seeded(self, settings: Table, seed: int) -> Table:
+        """Settings of one cell."""
+        ...
+
+    def keyed(self, settings: Table) -> Table:
+        """Settings as a part of keys: fields that have left stay, so that old cells are found."""
+        ...
+
+    def reads(self, settings: Table) -> dict[str, str]:
+        """Content hashes and rules of what it reads besides the model, by name."""
+        ...
+
+    def work(self, settings: Table, model: str, out: Path) -> Cost:
+        """Do the work of the stage.
+
+        Args:
+            model: card or checkpoint of the stage before; "" where this is the first.
+            out: folder of its own. What a killed attempt left there may be used. A training
+                leaves its checkpoint in ``out / MODEL``, an evaluation its results in ``out``.
+        """
+        ...
+
+    def rehearsal(self, settings: Table) -> Table | None:
+        """Settings that take seconds and fail where these would; None for no rehearsal."""
+        ...
+
+
+MODEL = "model"  # folder of a finished checkpoint
+
+
+REFERENCE = "reference"
+# What rows must share to be compared.
+FIXED = {
+    "pretrain": ("seed",),
+    "adapt": ("seed",),
+    "finetune": ("seed",),
+    "evaluate": ("on", "measures", "depth"),
+}
+ResolveSettings = Callable[[str, Mapping[str, Any]], Table]
+
+
+@dataclass(frozen=True)
+class GridRow:
+    """One recipe.
+
+    Attributes:
+        name: ``AXIS=LABEL``, or `REFERENCE`.
+        against: name of the row that it changes one field of; "" for the reference.
+        settings: complete settings by stage.
+        change: the field, with its value there and its value here.
+    """
+
+    name: str
+    settings: Mapping[str, Table]
+    against: str = ""
+    change: str = ""
+
+
+class ReportedPoint(Record):
+    """A value on an axis, the row that has it, and somebody else's figures for it."""
+
+    label: str
+    row: str
+    published: dict[str, float]
+
+
+class AxisFound(Record, kw_only=True):
+    """One field and the rows that it is changed in.
+
+    Attributes:
+        against: the row that those rows change the field of.
+    """
+
+    title: str
+    field: str
+    against: str
+    points: tuple[ReportedPoint, ...]
+
+
+def rows_of(
+    ablation: Ablation, resolve_settings: ResolveSettings
+) -> tuple[tuple[GridRow, ...], tuple[AxisFound, ...]]:
+    """All rows, the reference first, and which of them each axis shows.
+
+    Args:
+        resolve_settings: makes complete settings of a stage from those in the file, or from
+            complete ones with a changed field.
+
+    Raises:
+        BenchError: an unknown field (with what was meant), settings that do not fit together, a
+            field that is changed twice, or rows that are the same.
+    """
+    stages = ablation.stages()
+    reference = GridRow(
+        REFERENCE,
+        {name: _resolved(resolve_settings, name, table, "") for name, table in stages.items()},
+    )
+    rows = {REFERENCE: reference}
+    axes: list[AxisFound] = []
+    changed: dict[tuple[str, str], str] = {}
+    for axis in ablation.axes:
+        against = _against(axis, rows)
+        twice = changed.setdefault((against.name, axis.field), axis.title)
+        if twice != axis.title:
+            raise BenchError(
+                f"the axes {twice} and {axis.title} both change {axis.field} of {against.name}",
+                "put their values into one axis",
+            )
+        points = tuple(
+            _add(rows, against, axis, number, resolve_settings)
+            for number in range(len(axis.values))
+        )
+        if all(point.row == against.name for point in points):
+            raise BenchError(f"the axis {axis.title} changes nothing of {against.name}")
+        axes.append(
+            AxisFound(title=axis.title, field=axis.field, against=against.name, points=points)
+        )
+    return tuple(rows.values()), tuple(axes)
+
+
+def _against(axis: Axis, rows: Mapping[str, GridRow]) -> GridRow:
+    name = axis.against or REFERENCE
+    if name not in rows:
+        raise BenchError(
+            f"the axis {axis.title} is against {name!r}, which is no row before it",
+            did_you_mean(name, rows, f"there are: {', '.join(rows)}"),
+        )
+    return rows[name]
+
+
+def _add(
+    rows: dict[str, GridRow],
+    against: GridRow,
+    axis: Axis,
+    number: int,
+    resolve_settings: ResolveSettings,
+) -> ReportedPoint:
+    label = axis.label(number)
+    name, published = f"{axis.title}={label}", axis.published.get(label, {})
+    settings = changed_settings(against, axis.field, axis.values[number], resolve_settings, name)
+    if settings == against.settings:
+        return ReportedPoint(label, against.name, published)
+    for other in rows.values():
+        if settings == other.settings:
+            raise BenchError(
+                f"{name} is the same recipe as {other.name}",
+                "leave one of them out: every row is trained with every seed",
+            )
+    before = label_of(value_at(against.settings, axis.field))
+    after = label if axis.labels else label_of(value_at(settings, axis.field))
+    change = f"{axis.field}: {before} -> {after}"
+    rows[name] = GridRow(name, settings, against.name, change)
+    return ReportedPoint(label, name, published)
+
+
+def changed_settings(
+    against: GridRow, field: str, value: Any, resolve_settings: ResolveSettings, name: str
+) -> dict[str, Table]:
+    """Settings of a row with one field changed; nothing else may differ.
+
+    Raises:
+        BenchError: no such field, or a value that brings other changes with it.
+    """
+    stage, _, path = field.partition(".")
+    if stage not in against.settings or not path:
+        known = [f"{name}." for name in against.settings]
+        raise BenchError(
+            f"{name}: the field {field} names no stage of this ablation",
+            did_you_mean(f"{stage}.", known, f"there are: {', '.join(known)}"),
+        )
+    if path in FIXED.get(stage, ()):
+        raise BenchError(f"{name}: {field} is the same for all rows", "see seeds and [evaluate]")
+    changed = with_field(against.settings[stage], path, value, f"{name}: {stage}")
+    resolved = _resolved(resolve_settings, stage, changed, name)
+    different = differing_fields(against.settings[stage], resolved)
+    others = [each for each in different if not _below(each, path)]
+    if others:
+        raise BenchError(
+            f"{name} changes {', '.join(others)} too: a row changes one field",
+            "set the other field for the reference, or use an axis against another row",
+        )
+    return {**against.settings, stage: resolved}
+
+
+def _resolved(
+    resolve_settings: ResolveSettings, stage: str, table: Mapping[str, Any], name: str
+) -> Table:
+    try:
+        return resolve_settings(stage, table)
+    except BenchError as error:
+        where = f"{name}: {stage}" if name else f"[{stage}]"
+        raise BenchError(f"{where}: {error}", error.hint) from error
+
+
+def with_field(table: Mapping[str, Any], path: str, value: Any, where: str) -> Table:
+    """A copy of complete settings with another value at a dotted path.
+
+    Raises:
+        BenchError: there is no such field.
+    """
+    key, _, rest = path.partition(".")
+    if key not in table:
+        raise BenchError(
+            f"{where} has no field {key!r}",
+            did_you_mean(key, table, f"there are: {', '.join(table)}"),
+        )
+    if not rest:
+        return {**table, key: value}
+    if not isinstance(table[key], Mapping):
+        raise BenchError(f"{where}.{key} is {label_of(table[key])}, which has no field {rest!r}")
+    return {**table, key: with_field(table[key], rest, value, f"{where}.{key}")}
+
+
+def value_at(table: Mapping[str, Any], path: str) -> Any:
+    """Value at a dotted path that is there."""
+    key, _, rest = path.partition(".")
+    return value_at(table[key], rest) if rest else table[key]
+
+
+def _below(path: str, field: str) -> bool:
+    return f"{path}.".startswith(f"{field}.")
+
 
 KEY_DIGITS = 16
 
@@ -63,12 +317,12 @@ class Plan:
     ablation has complete comparisons.
 
     Attributes:
-        points: values of each axis with the rows that have them.
+        axes: their values with the rows that have them.
     """
 
     ablation: Ablation
     rows: tuple[GridRow, ...]
-    points: Mapping[str, tuple[AxisPoint, ...]]
+    axes: tuple[AxisFound, ...]
     cells: tuple[GridCell, ...]
 
     def tasks(self) -> tuple[CellTask, ...]:
@@ -90,15 +344,25 @@ def plan_of(
         BenchError: a hypothesis about a row that is not there.
         BenchError: see `rows_of`.
     """
-    rows, points = rows_of(ablation, lambda name, table: stages[name].resolve_settings(table))
+    rows, axes = rows_of(ablation, lambda name, table: stages[name].resolve_settings(table))
     _check_hypotheses(ablation, [row.name for row in rows])
-    builder = TaskBuilder(ablation.model, stages, here or {})
+
+    def task(row: GridRow, seed: int, names: Sequence[str]) -> CellTask:
+        """The last of these stages, after the others."""
+        *earlier, name = names
+        before = task(row, seed, earlier) if earlier else None
+        settings = stages[name].seeded(row.settings[name], seed)
+        start = before.key if before else ablation.model
+        stage = stages[name]
+        key = _key([name, stage.keyed(settings), stage.reads(settings), dict(here or {}), start])
+        return CellTask(name, settings, key, before, "" if before else ablation.model)
+
     cells = [
-        GridCell(row.name, seed, builder.task(row, seed, list(row.settings)))
+        GridCell(row.name, seed, task(row, seed, list(row.settings)))
         for seed in ablation.seeds
         for row in rows
     ]
-    return Plan(ablation, rows, points, tuple(cells))
+    return Plan(ablation, rows, axes, tuple(cells))
 
 
 def _check_hypotheses(ablation: Ablation, rows: Sequence[str]) -> None:
@@ -109,25 +373,6 @@ def _check_hypotheses(ablation: Ablation, rows: Sequence[str]) -> None:
                     f"a hypothesis is about {name!r}, which is no row",
                     did_you_mean(name, rows, f"there are: {', '.join(rows)}"),
                 )
-
-
-@dataclass(frozen=True)
-class TaskBuilder:
-    """Makes tasks; holds what all of them have in common."""
-
-    model: str
-    stages: Mapping[str, ExperimentStage]
-    here: Mapping[str, str]
-
-    def task(self, row: GridRow, seed: int, names: Sequence[str]) -> CellTask:
-        """The last of these stages, after the others."""
-        *earlier, name = names
-        before = self.task(row, seed, earlier) if earlier else None
-        settings = self.stages[name].seeded(row.settings[name], seed)
-        reads = self.stages[name].reads(settings)
-        start = before.key if before else self.model
-        key = _key([name, settings, reads, dict(self.here), start])
-        return CellTask(name, settings, key, before, "" if before else self.model)
 
 
 def _key(content: Sequence[object]) -> str:

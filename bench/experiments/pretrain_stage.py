@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from bench.experiments.grid import Table
-from bench.experiments.settings import merged, split_off
-from bench.experiments.stages import MODEL, Cost
-from bench.experiments.truncated import start_of
+from bench.experiments.grid import Table, merged, split_off
+from bench.experiments.plan import MODEL, Cost
 from bench.training.on_collections import pretrain_on
 from bench.workspace import Workspace
 from datasets_cfg.catalogue import expand
@@ -17,16 +15,15 @@ from foundation.errors import BenchError
 from retrievers.models.model import resolve_model
 from retrievers.models.parameters import count_parameters
 from retrievers.training.engine.arguments import TrainingContext
-from retrievers.training.pretrain.preset import Pretraining, from_table, load_preset, to_table
+from retrievers.training.pretrain.preset import from_table, load_preset, to_table
 
 REHEARSED = 2  # steps
-OWN = ("on", "first_layers")  # settings that are not the preset's
 BASE = {"model": "[base]"}
 
 
 @dataclass(frozen=True)
 class Pretrain:
-    """See `bench.experiments.stages.Stage`.
+    """See `bench.experiments.plan.Stage`.
 
     Attributes:
         stage: ``base``, which all seeds share, or ``pretrain``.
@@ -38,10 +35,7 @@ class Pretrain:
     after_base: bool = False
 
     def resolve_settings(self, table: Mapping[str, Any]) -> Table:
-        """All of the preset, ``on``, and ``first_layers``, which are kept of ``start.model``.
-
-        After ``base`` there is neither a start nor ``first_layers``.
-        """
+        """All of the preset, and ``on``; after ``base`` there is no start."""
         own, changes = split_off(table, self.stage)
         if "split" in own:
             raise BenchError(f"[{self.stage}] has a split, and it reads corpora", "leave split out")
@@ -51,24 +45,23 @@ class Pretrain:
         expand(own["on"], self.space.data_dir)
         if self.after_base:
             return {"on": list(own["on"]), **self._going_on(merged(base, changes) | words, changes)}
-        layers = changes.pop("first_layers", None)
         preset = from_table({**merged(base, changes), **words}, f"[{self.stage}]")
-        _check_layers(layers, preset)
-        return {"on": list(own["on"]), "first_layers": layers, **to_table(preset)}
+        return {"on": list(own["on"]), **to_table(preset)}
 
     def _going_on(self, table: Table, changes: Table) -> Table:
         """All of the preset but its start."""
-        for name in ("start", "first_layers"):
-            if name in changes:
-                raise BenchError(
-                    f"[pretrain] has {name}, and it goes on from [base]", "leave it out"
-                )
+        if "start" in changes:
+            raise BenchError("[pretrain] has start, and it goes on from [base]", "leave it out")
         settings = to_table(from_table({**table, "start": BASE}, "[pretrain]"))
         return {name: value for name, value in settings.items() if name != "start"}
 
     def seeded(self, settings: Table, seed: int) -> Table:
         """The seed is of weights, masks and the order of the texts; ``base`` has its own."""
         return settings if self.stage == "base" else {**settings, "seed": seed}
+
+    def keyed(self, settings: Table) -> Table:
+        """With the first layers of a start, which were kept once."""
+        return {"first_layers": None, **settings} if "start" in settings else settings
 
     def reads(self, settings: Table) -> dict[str, str]:
         """The corpora, and the files that training starts from."""
@@ -77,14 +70,14 @@ class Pretrain:
         }
         start = settings.get("start", {"model": ""})  # without one, the key of [base] says it all
         named = start["model"] or (start.get("scratch") or {}).get("tokenizer")
-        return {**corpora, **(hashes_of(named) if named else {})}  # truncation is in the settings
+        return {**corpora, **(hashes_of(named) if named else {})}
 
     def work(self, settings: Table, model: str, out: Path) -> Cost:
         """Train; a training that was killed goes on."""
         start = time.perf_counter()
-        preset = {key: value for key, value in settings.items() if key not in OWN}
-        before = {"model": model} if self.after_base else start_of(settings, self.space.cache_dir)
-        preset["start"] = before
+        preset = {key: value for key, value in settings.items() if key != "on"}
+        if self.after_base:
+            preset["start"] = {"model": model}
         pretrain_on(
             from_table(preset, "[pretrain]"),
             self.space.datasets(settings["on"]),
@@ -96,15 +89,6 @@ class Pretrain:
     def rehearsal(self, settings: Table) -> Table | None:
         """Two steps."""
         return merged(settings, {"steps": REHEARSED})
-
-
-def _check_layers(layers: object, preset: Pretraining) -> None:
-    if layers is None:
-        return
-    if not isinstance(layers, int) or isinstance(layers, bool) or layers < 1:
-        raise BenchError(f"[pretrain] first_layers is {layers!r}", "a whole number from 1")
-    if not preset.start.model:
-        raise BenchError("[pretrain] first_layers is of start.model, and a new model is trained")
 
 
 def hashes_of(model: str, role: str = "") -> dict[str, str]:

@@ -2,19 +2,19 @@
 
 History of the schema: 1, the first; 2, collections that are not the published ones, and
 weights of the collections in their mean; 3, what a row with a sequence gained and forgot; 4, tested
-hypotheses.
+hypotheses; 5, costs and differences as a record each.
 """
 
 from typing import Literal
 
-from bench.comparing.statistics import Difference
 from bench.comparing.transfer import Forgetting
 from bench.experiments.grid import Table
+from bench.experiments.plan import AxisFound, Cost
 from bench.experiments.twolevel import Interval
 from bench.results.result import Conditions
 from foundation.records import Record
 
-SCHEMA = 4
+SCHEMA = 5
 MEAN = "mean"  # instead of a collection
 
 
@@ -25,9 +25,7 @@ class CellFound(Record, kw_only=True):
         scores: mean of the main measure by collection; empty for a gap.
         mean: of the collections, as they weigh in it; None where each weighs the same.
         failed_at, error: stage and reason of a gap; "" where there is none.
-        seconds, tokens, parameters, of_parameters, saved_bytes: by stage, as in
-            `bench.experiments.stages.Cost`, of what is finished; a stage that several cells
-            share counts in each.
+        costs: by stage, of what is finished; a stage that several cells share counts in each.
     """
 
     seed: int
@@ -35,11 +33,7 @@ class CellFound(Record, kw_only=True):
     mean: float | None = None
     failed_at: str = ""
     error: str = ""
-    seconds: dict[str, float] = {}
-    tokens: dict[str, int] = {}
-    parameters: dict[str, int] = {}
-    of_parameters: dict[str, int] = {}
-    saved_bytes: dict[str, int] = {}
+    costs: dict[str, Cost] = {}
 
 
 class RowOnCollection(Record, kw_only=True):
@@ -47,9 +41,9 @@ class RowOnCollection(Record, kw_only=True):
 
     Attributes:
         score: over the seeds that are finished; None for a gap.
-        seeds: that the row and the one it is compared with both have.
-        recipes: the difference as one of recipes; None with fewer than two seeds.
-        checkpoints: the difference of the two checkpoints of one seed; None otherwise.
+        seeds: that the row and the one it is compared with both have. With one, the difference is
+            of two checkpoints and not of two recipes.
+        difference: from the row that it is compared with; None where nothing is compared.
         p_holm: p, corrected for all rows of the ablation on this collection.
         verdict: by ``p_holm`` at 5 %; "" where nothing is compared.
     """
@@ -59,22 +53,9 @@ class RowOnCollection(Record, kw_only=True):
     queries: int
     score: Interval | None
     seeds: tuple[int, ...] = ()
-    recipes: Interval | None = None
-    checkpoints: Difference | None = None
+    difference: Interval | None = None
     p_holm: float | None = None
     verdict: str = ""
-
-    @property
-    def compared(self) -> Interval | Difference | None:
-        """The difference with its interval: of recipes, or else of checkpoints."""
-        return self.recipes or self.checkpoints
-
-    @property
-    def difference(self) -> float | None:
-        """Mean difference; None where nothing is compared."""
-        if self.recipes:
-            return self.recipes.mean
-        return self.checkpoints.difference if self.checkpoints else None
 
 
 class SequenceFound(Record, kw_only=True):
@@ -153,23 +134,6 @@ class HypothesisTested(Record, kw_only=True):
         if verdict in ("", "cannot tell"):
             return verdict and "not separated"
         return "supported" if verdict == self.expected else "refuted"
-
-
-class ReportedPoint(Record):
-    """A value on an axis, the row that has it, and somebody else's figures for it."""
-
-    label: str
-    row: str
-    published: dict[str, float]
-
-
-class AxisFound(Record, kw_only=True):
-    """One field and the rows that it is changed in."""
-
-    title: str
-    field: str
-    against: str
-    points: tuple[ReportedPoint, ...]
 
 
 class Report(Record, kw_only=True):

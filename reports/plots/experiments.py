@@ -7,7 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.experiments.report_record import AxisFound, Report, RowFound, RowOnCollection
+from bench.experiments.plan import AxisFound
+from bench.experiments.report_record import Report, RowFound, RowOnCollection
 from reports.plots.style import BLUE, GREY, VERMILION, legend_below, sample, save
 
 if TYPE_CHECKING:
@@ -129,13 +130,13 @@ def _draw_reference(axes: "Axes", against: RowFound, name: str) -> None:
 
 def _interval(row: RowFound, on: RowOnCollection, against: RowFound) -> tuple[float, float] | None:
     """The interval of the difference to ``against``, moved to where this row's mean is."""
-    compared = on.compared
-    if on.score is None or compared is None or row.against != against.name:
+    found = on.difference
+    if on.score is None or found is None or row.against != against.name:
         return None
-    if compared.low is None or compared.high is None:
+    if found.low is None or found.high is None:
         return None
-    base = on.score.mean - (on.difference or 0.0)
-    return base + compared.low, base + compared.high
+    base = on.score.mean - found.mean
+    return base + found.low, base + found.high
 
 
 def _file_name(title: str) -> str:

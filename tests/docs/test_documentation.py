@@ -21,7 +21,7 @@ GENERATED = {"commands", "cards", "collections", "results", "json", "presets", "
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"] + [
     page
     for page in sorted((ROOT / "docs").rglob("*.md"))
-    if "experiments/" not in page.as_posix() and page.stem not in GENERATED
+    if page.relative_to(ROOT / "docs").parts[0] != "experiments" and page.stem not in GENERATED
 ]
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)[^)]*\)")
 

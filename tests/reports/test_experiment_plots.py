@@ -36,7 +36,7 @@ def test_an_axis_of_gaps_is_not_drawn(tmp_path):
 def test_a_bar_spans_the_interval_of_the_difference_about_the_row():
     on = BETTER.at("mean")
     low, high = _interval(BETTER, on, REFERENCE)
-    assert high - low == pytest.approx(on.recipes.high - on.recipes.low)
+    assert high - low == pytest.approx(on.difference.high - on.difference.low)
     assert (low + high) / 2 == pytest.approx(on.score.mean)
     assert _interval(REFERENCE, REFERENCE.at("mean"), REFERENCE) is None
 

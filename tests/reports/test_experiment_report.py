@@ -8,15 +8,14 @@ import msgspec
 import numpy as np
 import pytest
 
+from bench.experiments.plan import AxisFound, Cost, ReportedPoint
 from bench.experiments.report_record import (
-    AxisFound,
     Report,
-    ReportedPoint,
     SequenceFound,
 )
 from foundation.errors import BenchError
 from foundation.records import read_json
-from reports.experiments.grid_report import cost_table, figures, markdown, plan_table, score_table
+from reports.experiment import cost_table, figures, markdown, plan_table, score_table
 from tests.support.ablation_report import BETTER, FULL, OPEN, REFERENCE, report, row
 from tests.support.forgetting_report import forgetting
 from tests.support.markdown import notes_of, numbers, row_named, rows_of, tables_of
@@ -32,8 +31,8 @@ def test_a_row_shows_its_mean_its_difference_with_intervals_and_the_published_fi
     one = BETTER.at("beir/nfcorpus")
     half = one.score.high - one.score.mean
     assert found["mean ± 95 %"] == f"{one.score.mean:.4f} ± {half:.4f}"
-    assert found["difference"] == f"{one.recipes.mean:+.4f}"
-    assert found["95 % interval"] == f"{one.recipes.low:+.4f} to {one.recipes.high:+.4f}"
+    assert found["difference"] == f"{one.difference.mean:+.4f}"
+    assert found["95 % interval"] == f"{one.difference.low:+.4f} to {one.difference.high:+.4f}"
     assert (found["verdict"], found["p (Holm)"]) == ("better", "1e-05")
     assert found["RR@10, published"] == "0.3496"
     assert row_named(score_table(FULL, "mean"), "mask=0.9")["RR@10, published"] == ""
@@ -66,7 +65,8 @@ def test_what_could_and_could_not_be_separated_is_said():
 def test_the_report_says_whether_rows_read_equally_many_tokens():
     assert "Every row was pre-trained on equally many tokens, 1,000." in markdown(FULL)
     cells = tuple(
-        msgspec.structs.replace(cell, tokens={"pretrain": 1_400}) for cell in BETTER.cells
+        msgspec.structs.replace(cell, costs={"pretrain": Cost(1.0, tokens=1_400)})
+        for cell in BETTER.cells
     )
     longer = msgspec.structs.replace(BETTER, cells=cells)
     text = markdown(report(REFERENCE, longer))
@@ -116,13 +116,9 @@ def test_cost_is_a_mean_over_the_finished_seeds():
 
 
 def test_cost_says_what_share_was_trained_and_what_was_written():
-    sized = {
-        "parameters": {"finetune": 25, "evaluate": 1},
-        "of_parameters": {"finetune": 2_000},
-        "saved_bytes": {"finetune": 4_096},
-    }
+    sized = {"finetune": Cost(1.0, 0, parameters=25, of_parameters=2_000, saved_bytes=4_096)}
     tuned = row("mask=0.9", 0.3, "cannot tell")
-    adapted = [msgspec.structs.replace(cell, **sized) for cell in tuned.cells]
+    adapted = [msgspec.structs.replace(cell, costs=sized) for cell in tuned.cells]
     tuned = msgspec.structs.replace(tuned, cells=tuple(adapted))
     found = report(REFERENCE, tuned)
     own = row_named(cost_table(found), "mask=0.9")
@@ -175,7 +171,7 @@ def test_csv_has_a_line_for_each_row_and_collection_unrounded():
     lines = list(csv.DictReader(io.StringIO(figures(FULL).csv())))
     assert len(lines) == 9  # three rows with scores, on two collections and their mean
     found = next(one for one in lines if one["row"] == "mask=0.9" and one["collection"] == "mean")
-    assert float(found["difference"]) == OPEN.at("mean").recipes.mean
+    assert float(found["difference"]) == OPEN.at("mean").difference.mean
     assert found["verdict"] == "cannot tell"
 
 
@@ -208,7 +204,7 @@ def test_what_a_sequence_gained_and_forgot_stands_in_one_table_and_in_a_matrix_e
     text = markdown(report(REFERENCE, *rows), heat_maps={"plain": "forgetting plain.svg"})
     after = text.partition("## What was gained")[2]
     table, *matrices = tables_of(after)
-    difference = f"{gained.difference:+.4f}"
+    difference = f"{gained.difference.mean:+.4f}"
     assert [(row["row"], row["gained"], row["forgotten"], row["MLM loss"]) for row in table] == [
         ("plain", difference, difference, "2.875"),
         ("adapter", difference, "kept apart", "2.875"),
@@ -237,7 +233,7 @@ def test_over_orders_of_the_same_domains_gain_and_forgetting_have_a_mean_and_a_r
 
     up, down = BETTER, OPEN
     same = [learnt(up, up.at("mean"), ("bio", "law")), learnt(down, None, ("law", "bio"))]
-    gains = [row.at("mean").difference for row in (up, down)]
+    gains = [row.at("mean").difference.mean for row in (up, down)]
     (line,) = [note for note in notes_of(said(same)) if note.startswith("order: over 2 orders")]
     assert (
         f"gained {np.mean(gains):+.4f} on average ({min(gains):+.4f} to {max(gains):+.4f})" in line

@@ -1,7 +1,5 @@
 """Checkpoints by collections: the tables and the heat map."""
 
-import csv
-import io
 from pathlib import Path
 
 import msgspec
@@ -10,13 +8,13 @@ import pytest
 from bench.comparing.transfer import TransferRow
 from bench.monitor.curve import Level
 from reports.plots.training import draw_forgetting, forgetting_map
-from reports.training.forgetting import figures, markdown
+from reports.training import forgetting_markdown
 from tests.support.forgetting_report import VALUES, forgetting
 from tests.support.markdown import notes_of, numbers, tables_of
 
 
 def test_the_diagonal_is_bold_and_transfer_has_its_interval():
-    text = markdown(forgetting())
+    text = forgetting_markdown(forgetting())
     matrix, transfers = tables_of(text)
     bold = [(row["nDCG@10"], name) for row in matrix for name in row if row[name].startswith("**")]
     assert bold == [("after $bio$", "bio"), ("after|law", "law")]
@@ -37,21 +35,9 @@ def test_the_diagonal_is_bold_and_transfer_has_its_interval():
 
 
 def test_without_a_base_it_is_said_what_is_missing():
-    text = markdown(forgetting(base=False))
+    text = forgetting_markdown(forgetting(base=False))
     assert [row["transfer"] for row in tables_of(text)[1]] == ["backward", "backward, mean"]
     assert sum("--base" in note for note in notes_of(text)) == 2
-
-
-def test_comma_separated_has_the_matrix_and_each_transfer():
-    rows = list(csv.DictReader(io.StringIO(figures(forgetting()).csv())))
-    assert [row["kind"] for row in rows] == [
-        *["score"] * 9,
-        *["backward"] * 2,
-        *["forward"] * 2,
-        *["kept"] * 2,
-    ]
-    assert float(rows[9]["value"]) == -0.2
-    assert (rows[10]["collection"], rows[10]["p_holm"]) == ("mean", "")
 
 
 @pytest.mark.parametrize("name", ["heat", "heat.png", "heat.svg"])

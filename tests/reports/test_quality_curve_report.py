@@ -1,7 +1,5 @@
 """The curve of a training as a table and a picture: what they say, and names that do no harm."""
 
-import csv
-import io
 import xml.etree.ElementTree as ET
 
 import numpy as np
@@ -11,7 +9,7 @@ from bench.comparing.statistics import Resampling, ScoreMatrix
 from bench.monitor.curve import Curve, CurvePoint, Level
 from bench.monitor.selection import Method, select
 from reports.plots.training import draw_quality, quality
-from reports.training.quality_curve import figures, markdown
+from reports.training import curve_markdown
 from tests.support.markdown import added, notes_of, numbers, rows_of
 
 FAST = Resampling(resamples=199)
@@ -61,7 +59,7 @@ def curve(
 
 def test_the_table_has_a_row_for_each_checkpoint_and_names_the_best():
     found = curve()
-    text = markdown(found)
+    text = curve_markdown(found)
     rows = {row["checkpoint"]: row for row in rows_of(text)}
     assert list(rows) == ["checkpoint-5", "checkpoint-10", "checkpoint-15"]
     assert rows["checkpoint-5"][""] == "worse"
@@ -72,37 +70,28 @@ def test_the_table_has_a_row_for_each_checkpoint_and_names_the_best():
 
 
 def test_a_checkpoint_that_could_not_be_evaluated_and_what_is_left_out_are_said():
-    notes = notes_of(markdown(curve()))
+    notes = notes_of(curve_markdown(curve()))
     assert any("checkpoint-20" in note and "cut \\| off" in note for note in notes)
     assert any(note.endswith("2 evaluations whose results were deleted") for note in notes)
 
 
 @pytest.mark.parametrize("method", ["all", "half"])
 def test_test_data_that_chose_are_said_and_development_data_are_not(method):
-    test, dev = (markdown(curve(method, split)) for split in ("test", "dev"))
+    test, dev = (curve_markdown(curve(method, split)) for split in ("test", "dev"))
     (warning,) = notes_of(added(test, dev))
     assert warning.startswith("**")
     assert added(dev, test) == ""
 
 
 def test_half_says_on_how_many_queries_it_chose():
-    half = notes_of(markdown(curve("half")))
+    half = notes_of(curve_markdown(curve("half")))
     assert any(numbers(note)[:2] == ["80", "80"] for note in half)
 
 
 def test_a_single_checkpoint_is_a_table_without_a_choice():
-    (row,) = rows_of(markdown(curve(names=("checkpoint-5",))))
+    (row,) = rows_of(curve_markdown(curve(names=("checkpoint-5",))))
     assert list(row) == ["step", "checkpoint", "mean", "tiny", "other"]
     assert row["checkpoint"] == "checkpoint-5"
-
-
-def test_comma_separated_values_are_not_rounded():
-    found = curve()
-    rows = list(csv.DictReader(io.StringIO(figures(found).csv())))
-    assert len(rows) == 3 * 3
-    level = found.points[0].levels["tiny"]
-    assert float(rows[0]["value"]) == level.value
-    assert (rows[0]["step"], rows[0]["collection"]) == ("5", "tiny")
 
 
 def test_the_picture_is_written_as_svg_and_png_the_same_each_time(tmp_path):

@@ -3,17 +3,15 @@
 import msgspec
 import numpy as np
 
-from bench.comparing.statistics import PairedScores, paired
+from bench.experiments.plan import AxisFound, Cost, ReportedPoint
 from bench.experiments.report_record import (
     MEAN,
-    AxisFound,
     CellFound,
     Report,
-    ReportedPoint,
     RowFound,
     RowOnCollection,
 )
-from bench.experiments.twolevel import interval
+from bench.experiments.twolevel import Interval, interval
 from tests.support.results import CONDITIONS
 
 RNG = np.random.default_rng(2)
@@ -29,14 +27,18 @@ def on(collection, mean, against=None, verdict="", seeds=3):
     if against is None:
         return found
     differences = scores - against - NOISE["b"][:seeds]
-    changes = {"seeds": tuple(range(seeds)), "p_holm": 0.00001, "verdict": verdict}
-    if seeds > 1:
-        changes["recipes"] = interval([differences])
-    else:
-        drawn = RNG.normal(mean - against, 0.004, 999)
-        flipped = RNG.normal(0, 0.004, 999)
-        changes["checkpoints"] = paired([PairedScores(differences[0], drawn, flipped)])
-    return msgspec.structs.replace(found, **changes)
+    found_difference = interval([differences])
+    if seeds == 1:
+        found_difference = Interval(
+            mean=mean - against, low=mean - against - 0.008, high=1.0, p=0.5
+        )
+    return msgspec.structs.replace(
+        found,
+        seeds=tuple(range(seeds)),
+        difference=found_difference,
+        p_holm=0.00001,
+        verdict=verdict,
+    )
 
 
 def row(name, mean, verdict="", change="", failed=(), published=None, seeds=3):
@@ -49,9 +51,10 @@ def row(name, mean, verdict="", change="", failed=(), published=None, seeds=3):
         else CellFound(
             seed=seed,
             scores={"beir/nfcorpus": mean + seed / 100, "beir/scifact": mean + 0.1 + seed / 100},
-            seconds={"pretrain": 60.0 + seed, "evaluate": 9.0},
-            tokens={"pretrain": 1000, "evaluate": 77},
-            parameters={"pretrain": 12_345, "evaluate": 1},
+            costs={
+                "pretrain": Cost(60.0 + seed, tokens=1000, parameters=12_345),
+                "evaluate": Cost(9.0, tokens=77, parameters=1),
+            },
         )
         for seed in range(seeds)
     )

@@ -8,9 +8,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from bench.experiments.findings import Scored
-from bench.experiments.plan import CellTask
-from bench.experiments.stages import MODEL, Cost
+from bench.experiments.evaluate_stage import Scored
+from bench.experiments.plan import MODEL, CellTask, Cost
 from foundation.errors import BenchError
 
 
@@ -39,6 +38,9 @@ class FakeStage:
 
     def seeded(self, settings: dict, seed: int) -> dict:
         return settings if self.name == "evaluate" else {**settings, "seed": seed}
+
+    def keyed(self, settings: dict) -> dict:
+        return settings
 
     def reads(self, settings: dict) -> dict[str, str]:
         return {name: f"hash of {name}" for name in settings["on"]}

@@ -24,7 +24,7 @@ from datasets_cfg.catalogue import is_suite, own_folder
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError, MissingFileError
 from reports.comparison import changes_table, comparison_table, legend
-from reports.training.forgetting import markdown
+from reports.training import forgetting_markdown
 
 Named = Mapping[str, Sequence[Evaluation]]  # results by what was typed; run files have none
 
@@ -183,5 +183,5 @@ def _print_transfer(
     if options.output.json:
         print_json(matrix)
     else:
-        print(markdown(matrix), end="")
+        print(forgetting_markdown(matrix), end="")
     return ExitCode.OK

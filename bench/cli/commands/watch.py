@@ -23,7 +23,7 @@ from foundation.files import replacing
 from foundation.locks import FileLock
 from reports.plots.style import load_library
 from reports.plots.training import draw_quality
-from reports.training.quality_curve import markdown
+from reports.training import curve_markdown
 from retrievers.models.card import load_card
 
 
@@ -58,7 +58,7 @@ def watch(options: WatchOptions) -> int:
     if options.output.json:
         print_json({"out": str(out), "curve": curve})
     elif curve is not None:
-        print(markdown(curve), end="")
+        print(curve_markdown(curve), end="")
     if watcher.interrupted:
         print(f"{watcher.interrupted} was not evaluated to the end", file=sys.stderr)
         return ExitCode.INTERRUPTED
@@ -120,7 +120,7 @@ def _write(curve: Curve | None, out: Path) -> None:
     if path.exists() and path.read_bytes() == content:
         return
     draw_quality(curve, out / "curve")
-    for file, text in ((out / "curve.md", markdown(curve).encode()), (path, content)):
+    for file, text in ((out / "curve.md", curve_markdown(curve).encode()), (path, content)):
         with replacing(file) as stream:
             stream.write(text)
 

@@ -15,7 +15,6 @@ from bench.cli.options.shared import (
     Output,
     Places,
     Rate,
-    Resamples,
     Several,
 )
 
@@ -55,7 +54,6 @@ class AblateOptions:
     """Check everything and show the grid; train nothing."""
     allow_mismatch: bool = False
     """Continue although a collection differs from the published one; the report is marked."""
-    resampling: Resamples = Resamples()
     hardware: Hardware = Hardware()
     places: Places = Places()
     output: Output = Output()

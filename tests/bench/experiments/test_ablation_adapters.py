@@ -5,13 +5,12 @@ import pytest
 import torch
 from transformers import AutoModel
 
-from bench.cli.commands.ablate import Checked
-from bench.comparing.statistics import Resampling
 from bench.evaluate.pipeline import conditions_here
-from bench.experiments.evaluation import EvaluateSettings
+from bench.experiments.evaluate_stage import EvaluateSettings
 from bench.experiments.finetune_stage import Finetune
 from bench.experiments.grid import load_ablation
-from bench.experiments.rows import rows_of
+from bench.experiments.plan import rows_of
+from bench.experiments.prepare import prepare
 from bench.workspace import Workspace
 from retrievers.adapters.folder import add_adapter
 from retrievers.models.model import resolve_model
@@ -101,7 +100,7 @@ def test_two_cores_goes_on_from_what_pretraining_matters_trained(tmp_path):
         (load_ablation("adapters", "two-cores"), "reference"),
         (theirs, "objective=RetroMAE"),
     ):
-        plan = Checked.of(ablation, space, conditions_here("cpu"), Resampling()).plan
+        plan = prepare(ablation, space, conditions_here("cpu")).plan
         cells = [cell for cell in plan.cells if cell.row == row]
         chains.append([[(task.stage, task.key) for task in cell.task.chain()] for cell in cells])
     assert chains[0] == chains[1]

@@ -13,13 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from msgspec.structs import replace
 
-from bench.experiments.execute import execute, finished
+from bench.experiments.execute import DONE_FILE, FAILED_FILE, Outcome, execute, finished, isolated
 from bench.experiments.grid import FILES
-from bench.experiments.isolation import isolated
-from bench.experiments.kept import DONE_FILE, FAILED_FILE
-from bench.experiments.plan import plan_of
-from bench.experiments.times import Times
+from bench.experiments.plan import Cost, plan_of
 from foundation.errors import BenchError, WorkerError, lacks_room
 from foundation.locks import FileLock
 from retrievers.training.engine.trainer import writing
@@ -186,13 +184,13 @@ def test_each_stage_starts_from_what_the_one_before_left(tmp_path):
     assert float(models["lr=0.2"].read_text()) == pytest.approx(1.2)
 
 
-def test_times_need_every_stage_and_take_the_median():
-    times = Times()
-    for seconds in (1.0, 2.0, 90.0):
-        times.add("pretrain", seconds)
-    assert times.seconds(["pretrain", "pretrain"]) == 4.0
-    assert times.seconds(["pretrain", "evaluate"]) is None
-    assert times.left(["evaluate"]) == "1 tasks left"
+def test_forecasts_need_every_stage_and_take_the_median(tmp_path):
+    outcome, _ = go(tmp_path)
+    known = next(iter(outcome.finished.values()))
+    times = [replace(known, stage="a", cost=Cost(seconds)) for seconds in (1.0, 2.0, 90.0)]
+    timed = Outcome({str(number): record for number, record in enumerate(times)})
+    assert timed.seconds(["a", "a"]) == 4.0
+    assert timed.seconds(["a", "b"]) is None
 
 
 def killed():
@@ -216,7 +214,7 @@ def defect():
 
 
 def test_what_a_process_apart_returns_or_raises_arrives(monkeypatch):
-    monkeypatch.setattr("bench.experiments.isolation.PRELOADED", ())
+    monkeypatch.setattr("bench.experiments.execute.PRELOADED", ())
     assert isolated(os.getpid) != os.getpid()
     with pytest.raises(BenchError, match="killed by the system: most likely out of memory"):
         isolated(killed)
@@ -237,9 +235,9 @@ def test_what_a_process_apart_returns_or_raises_arrives(monkeypatch):
 
 
 SLEEPER = """
-from bench.experiments import isolation
-isolation.PRELOADED = ()
-isolation.isolated(exec, "import os, time; print(os.getpid(), flush=True); time.sleep(600)")
+from bench.experiments import execute
+execute.PRELOADED = ()
+execute.isolated(exec, "import os, time; print(os.getpid(), flush=True); time.sleep(600)")
 """
 
 

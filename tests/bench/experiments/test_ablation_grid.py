@@ -3,8 +3,7 @@
 import pytest
 
 from bench.experiments.grid import FILES, label_of, load_ablation
-from bench.experiments.plan import plan_of
-from bench.experiments.rows import REFERENCE, rows_of
+from bench.experiments.plan import REFERENCE, plan_of, rows_of
 from foundation.errors import BenchError
 from foundation.records import differing_fields
 from tests.support.ablations import FAKES, GRID
@@ -30,11 +29,11 @@ def refused(text):
 
 
 def test_each_value_that_is_not_the_references_is_a_row_with_one_changed_field():
-    found, places = rows(GRID)
+    found, (axis, _) = rows(GRID)
     assert [row.name for row in found] == [REFERENCE, "steps=5", "steps=20", "lr=0.2"]
     for row in found[1:]:
         assert len(differing_fields(found[0].settings, row.settings)) == 1
-    assert [place.row for place in places["steps"]] == ["steps=5", REFERENCE, "steps=20"]
+    assert [point.row for point in axis.points] == ["steps=5", REFERENCE, "steps=20"]
 
 
 def test_an_axis_can_change_a_field_of_another_row():

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bench.comparing.statistics import Resampling
 from bench.evaluate.suites import suite_weights
 from bench.experiments.execute import execute
-from bench.experiments.findings import MadeBy, report_of
+from bench.experiments.findings import report_of
 from bench.experiments.grid import FILES
 from bench.experiments.plan import plan_of
+from bench.experiments.prepare import Prepared
 from bench.experiments.report_record import MEAN
 from bench.experiments.twolevel import interval, variance
 from bench.workspace import Workspace
@@ -148,18 +148,17 @@ def test_the_mean_of_a_report_has_the_weights_that_it_was_made_with(tmp_path, se
         }
 
     weights = {"c": 0.5, "a": 0.25, "b": 0.25}
-    made = MadeBy("", (), CONDITIONS, Resampling(199), weights=weights)
-    for row in report_of(plan, outcome, scores_of, made).rows:
+    part = Prepared(FAKES, plan, (), (), weights)
+    for row in report_of(part, outcome, scores_of, "", CONDITIONS).rows:
         one = {name: row.at(name) for name in ("a", "b", "c", MEAN)}
         expected = sum(share * one[name].score.mean for name, share in weights.items())
         assert one[MEAN].score.mean == pytest.approx(expected)
         assert np.mean(row.of_seeds(MEAN)) == pytest.approx(expected)
         if row.against:
-            field = "mean" if len(seeds) > 1 else "difference"
-            found = {name: getattr(on.recipes or on.checkpoints, field) for name, on in one.items()}
+            found = {name: on.difference.mean for name, on in one.items()}
             expected = sum(share * found[name] for name, share in weights.items())
             assert found[MEAN] == pytest.approx(expected)
-    plain = report_of(plan, outcome, scores_of, replace(made, weights={})).rows[0]
+    plain = report_of(replace(part, weights={}), outcome, scores_of, "", CONDITIONS).rows[0]
     expected = np.mean([plain.at(name).score.mean for name in weights])
     assert plain.at(MEAN).score.mean == pytest.approx(expected)
     assert np.mean(plain.of_seeds(MEAN)) == pytest.approx(expected)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.experiments.evaluation import RESULTS, Evaluate
+from bench.experiments.evaluate_stage import RESULTS, Evaluate
 from bench.results.find import find_results
 from bench.workspace import Workspace
 from foundation.errors import BenchError

@@ -12,14 +12,16 @@ import pytest
 
 from bench.evaluate.pipeline import conditions_here
 from bench.exit_codes import ExitCode
+from bench.experiments.evaluate_stage import Scored
 from bench.experiments.execute import execute
-from bench.experiments.findings import MadeBy, Scored, report_of
+from bench.experiments.findings import report_of
 from bench.experiments.grid import FILES, load_ablation
 from bench.experiments.plan import plan_of
+from bench.experiments.prepare import Prepared
 from bench.experiments.report_record import HypothesisTested, RowOnCollection
 from bench.training.training_sets import Split, draw_queries
 from datasets_cfg.dataset import open_dataset
-from reports.experiments.grid_report import markdown
+from reports.experiment import markdown
 from tests.support.ablations import FAKES, GRID, in_this_process, read_scores
 from tests.support.collections import Bench, write_collection, write_qrels
 
@@ -128,7 +130,7 @@ def test_rows_go_on_from_one_base_and_a_killed_run_ends_as_if_it_had_not_been(be
     counts = {stage: done.count(stage) for stage in dict.fromkeys(done)}
     # 3 rows with 2 seeds on one base; both endpoints score the same pre-training
     assert counts == {"base": 1, "pretrain": 6, "finetune": 6, "evaluate": 12}
-    tokens = [cell["tokens"]["pretrain"] for row in few["rows"] for cell in row["cells"]]
+    tokens = [cell["costs"]["pretrain"]["tokens"] for row in few["rows"] for cell in row["cells"]]
     assert max(tokens) <= 1.1 * min(tokens)
     text = (tmp_path / "ablations" / "tiny-few" / "report.md").read_text()
     assert "Hypotheses that were fixed beforehand" in text
@@ -201,7 +203,8 @@ def hypotheses_of(tmp_path, *lines):
             for name, scored in read(task).items()
         }
 
-    return report_of(plan, outcome, noisy, MadeBy("typed", (), conditions_here("cpu")))
+    part = Prepared(FAKES, plan, (), (), {})
+    return report_of(part, outcome, noisy, "typed", conditions_here("cpu"))
 
 
 def test_a_hypothesis_is_the_difference_of_two_rows_whatever_they_are_against(tmp_path):
@@ -213,11 +216,11 @@ def test_a_hypothesis_is_the_difference_of_two_rows_whatever_they_are_against(tm
     )
     rows = {row.name: np.mean(row.of_seeds("c")) for row in report.rows}
     better, worse, other = report.hypotheses
-    assert better.on[0].difference == pytest.approx(rows["steps=20"] - rows["steps=5"])
+    assert better.on[0].difference.mean == pytest.approx(rows["steps=20"] - rows["steps=5"])
     answers = [each.answer("c") for each in report.hypotheses]
     assert answers == ["supported", "refuted", "refuted"]
-    assert worse.on[0].difference == -better.on[0].difference
-    raw = [each.on[0].compared.p for each in (better, worse, other)]
+    assert worse.on[0].difference.mean == -better.on[0].difference.mean
+    raw = [each.on[0].difference.p for each in (better, worse, other)]
     assert min(each.on[0].p_holm for each in report.hypotheses) == pytest.approx(3 * min(raw))
     assert "steps=20 is better than steps=5" in markdown(report)
 

@@ -170,7 +170,7 @@ class Reports(Subject):
         from bench.cli.commands import speed
         from bench.experiments.report_record import Report
         from foundation.records import read_json
-        from reports.experiments.grid_report import markdown
+        from reports.experiment import markdown
         from reports.speed import speed_tables
 
         print(speed_tables(speed.read_report(place / "speed.json")))

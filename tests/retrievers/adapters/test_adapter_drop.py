@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from bench.experiments.evaluation import EvaluateSettings, _resolved
+from bench.experiments.evaluate_stage import EvaluateSettings, _resolved
 from foundation.errors import BenchError
 from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import resolve_model

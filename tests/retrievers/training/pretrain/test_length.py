@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.experiments.settings import merged
+from bench.experiments.grid import merged
 from retrievers.training.engine.curve import read_curve
 from retrievers.training.pretrain.preset import changed
 from retrievers.training.pretrain.pretrain import pretrain

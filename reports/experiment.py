@@ -1,18 +1,27 @@
 """An ablation as Markdown and CSV: figures with intervals, what they cost, what others found."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import fmean
 from urllib.parse import quote
 
-from bench.experiments.report_record import CellFound, Report, RowFound, RowOnCollection
+from bench.experiments.plan import Cost
+from bench.experiments.report_record import (
+    CellFound,
+    HypothesisTested,
+    Report,
+    RowFound,
+    RowOnCollection,
+    SequenceFound,
+)
 from bench.experiments.twolevel import Interval
 from reports import format as fmt
-from reports.experiments.hypotheses import hypotheses_section
-from reports.experiments.sequence_sections import difference_columns, sequence_sections
 from reports.markdown import bullets, code, plain
-from reports.table import Column, Table, columns_of, table_of
+from reports.table import Column, Row, Table, columns_of, table_of
+from reports.training import forgetting_markdown
 
 Scored = tuple[RowFound, RowOnCollection]
 
+NOTHING = Cost(seconds=0)
 EQUAL_BUDGET = 1.05  # largest number of tokens over the smallest
 
 
@@ -77,9 +86,8 @@ def _budget(report: Report) -> str:
     """
     if "adapt" in report.reference:
         return ""
-    read = [
-        c.tokens["pretrain"] for row in report.rows for c in row.cells if "pretrain" in c.tokens
-    ]
+    cells = [cell for row in report.rows for cell in row.cells]
+    read = [tokens for cell in cells if (tokens := cell.costs.get("pretrain", NOTHING).tokens)]
     if not read:
         return ""
     if max(read) <= EQUAL_BUDGET * min(read):
@@ -139,9 +147,9 @@ def _half_width(own: Interval | None) -> str:
 
 def _verdict(on: RowOnCollection | None, trains: bool) -> str:
     """With one seed, it is of these checkpoints and not of the recipes."""
-    if on is None or on.compared is None:
+    if on is None or on.difference is None:
         return ""
-    return f"these checkpoints: {on.verdict}" if trains and not on.recipes else on.verdict
+    return f"these checkpoints: {on.verdict}" if trains and len(on.seeds) < 2 else on.verdict
 
 
 def _values(report: Report, name: str) -> str:
@@ -180,13 +188,13 @@ def _range(values: Sequence[float]) -> str:
 
 
 def _scope(report: Report, on: RowOnCollection) -> str:
-    if not report.trains or on.checkpoints is None:
+    if not report.trains or len(on.seeds) > 1:
         return ""
     return f" (the checkpoints of seed {on.seeds[0]}, not the recipes)"
 
 
 def _detectable(on: RowOnCollection | None) -> float | None:
-    return on.compared.detectable if on and on.compared else None
+    return on.difference.detectable if on and on.difference else None
 
 
 def _gaps(report: Report) -> str:
@@ -217,25 +225,30 @@ def cost_table(report: Report) -> str:
 
 
 def _seconds(row: RowFound, stage: str) -> float | None:
-    return _mean([cell.seconds[stage] for cell in row.cells if stage in cell.seconds])
+    return _mean([cell.costs[stage].seconds for cell in row.cells if stage in cell.costs])
 
 
 def parameters_of(row: RowFound) -> int | None:
     """Parameters that its last training trained; of the encoder, where nothing is trained."""
     for stage in ("finetune", "adapt", "pretrain", "base", "evaluate"):
-        if counts := [c.parameters[stage] for c in row.cells if stage in c.parameters]:
-            return max(counts)
+        if counted := _most(row, stage, "parameters"):
+            return counted
     return None
 
 
 def of_parameters_of(row: RowFound) -> int | None:
     """All parameters of the network that its last training trained, where they were counted."""
-    return max((c.of_parameters["finetune"] for c in row.cells if c.of_parameters), default=None)
+    return _most(row, "finetune", "of_parameters")
 
 
 def saved_bytes_of(row: RowFound) -> int | None:
     """Bytes of the weights that its last training wrote, where they were counted."""
-    return max((c.saved_bytes["finetune"] for c in row.cells if c.saved_bytes), default=None)
+    return _most(row, "finetune", "saved_bytes")
+
+
+def _most(row: RowFound, stage: str, field: str) -> int | None:
+    """The largest count of its cells; None where nothing was counted."""
+    return max((getattr(c.costs.get(stage, NOTHING), field) for c in row.cells), default=0) or None
 
 
 def _share(row: RowFound) -> str:
@@ -246,9 +259,8 @@ def _share(row: RowFound) -> str:
 def tokens_of(row: RowFound) -> float | None:
     """Tokens of its trainings, mean over seeds."""
     sums = [
-        sum(count for stage, count in cell.tokens.items() if stage != "evaluate")
+        sum(cost.tokens for stage, cost in cell.costs.items() if stage != "evaluate")
         for cell in row.cells
-        if cell.tokens
     ]
     return _mean([total for total in sums if total])
 
@@ -264,9 +276,9 @@ def figures(report: Report) -> Table[Scored]:
         Column("low", lambda scored: scored[1].score and scored[1].score.low),
         Column("high", lambda scored: scored[1].score and scored[1].score.high),
         Column("seeds_sd", lambda scored: scored[1].score and scored[1].score.seeds_sd),
-        Column("difference", lambda scored: scored[1].difference),
-        Column("difference_low", lambda scored: scored[1].compared and scored[1].compared.low),
-        Column("difference_high", lambda scored: scored[1].compared and scored[1].compared.high),
+        Column("difference", lambda scored: (d := scored[1].difference) and d.mean),
+        Column("difference_low", lambda scored: (d := scored[1].difference) and d.low),
+        Column("difference_high", lambda scored: (d := scored[1].difference) and d.high),
         Column("p_holm", lambda scored: scored[1].p_holm),
         Column("verdict", lambda scored: scored[1].verdict),
         Column("detectable", lambda scored: _detectable(scored[1])),
@@ -280,7 +292,7 @@ def figures(report: Report) -> Table[Scored]:
 
 
 def _all_seconds(row: RowFound) -> float | None:
-    return _mean([sum(cell.seconds.values()) for cell in row.cells if cell.scores])
+    return _mean([sum(c.seconds for c in cell.costs.values()) for cell in row.cells if cell.scores])
 
 
 def plan_table(rows: Sequence[tuple[str, str, str]], tasks: Sequence[tuple[str, int, int]]) -> str:
@@ -332,3 +344,121 @@ def _method(report: Report) -> str:
 
 def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
+
+
+Learnt = tuple[RowFound, SequenceFound]
+
+
+def difference_columns(
+    of: Callable[[Row], RowOnCollection | None], header: str = "difference", gap: str = ""
+) -> list[Column[Row]]:
+    """A difference with its interval and p.
+
+    Args:
+        of: the figures of a row; None for a gap.
+        gap: instead of the difference.
+    """
+    return [
+        Column(header, of, lambda on: _signed(on) if on else gap),
+        Column("95 % interval", lambda row: (on := of(row)) and on.difference, fmt.interval),
+        Column("p (Holm)", lambda row: (on := of(row)) and on.p_holm, fmt.p_value),
+    ]
+
+
+def _signed(on: RowOnCollection) -> str:
+    return fmt.signed(on.difference.mean if on.difference else None)
+
+
+def sequence_sections(report: Report, pictures: Mapping[str, str]) -> list[str]:
+    """Parts of the report: a table of all rows, then the forgetting matrix of each.
+
+    Args:
+        pictures: file of the heat map by row, relative to the report.
+    """
+    learnt = [(row, row.sequence) for row in report.rows if row.sequence]
+    if not learnt:
+        return []
+    columns: list[Column[Learnt]] = [
+        Column("row", lambda row: row[0].name),
+        *difference_columns(lambda row: row[1].gained, "gained"),
+        Column("verdict", lambda row: row[1].gained.verdict),
+        *difference_columns(lambda row: row[1].forgotten, "forgotten", "kept apart"),
+        Column("verdict", lambda row: (on := row[1].forgotten) and on.verdict),
+        Column("MLM loss", lambda row: fmean(row[1].losses.values()), fmt.fixed(3)),
+    ]
+    parts = ["## What was gained and forgotten", Table(learnt, columns).markdown()]
+    parts.append(bullets([*_legend(learnt[0][1].start), *_over_orders(report, learnt)]))
+    for row, sequence in learnt:
+        parts.append(f"### {plain(f'{row.name}: {row.change}' if row.change else row.name)}")
+        if row.name in pictures:
+            parts.append(f"![{plain(row.name)}]({quote(pictures[row.name])})")
+        parts.append(forgetting_markdown(sequence.forgetting, level=4).rstrip("\n"))
+    return parts
+
+
+def _legend(start: str) -> Iterator[str]:
+    yield f"gained: mean of the domains after the sequence minus that of {plain(start)}."
+    yield (
+        "forgotten: after the sequence minus just after the domain's own training, mean over all "
+        "domains but the last; below 0 is forgetting (backward transfer)."
+    )
+    yield (
+        "After the sequence a collection is searched with the last checkpoint, or with its own "
+        "model or adapter where each domain has one: what is kept apart is not forgotten."
+    )
+    yield (
+        "MLM loss: over the last tenth of each domain's steps, mean over the domains. A method "
+        "that keeps what was known by learning little of what is new shows it here."
+    )
+    yield "p (Holm): corrected for all rows, for gained and forgotten each."
+
+
+def _over_orders(report: Report, learnt: Sequence[Learnt]) -> Iterator[str]:
+    """Gain and forgetting over the orders of each axis that orders the same domains."""
+    by_name = {row.name: sequence for row, sequence in learnt}
+    for axis in (axis for axis in report.axes if axis.field == "adapt.on"):
+        orders = [by_name[point.row] for point in axis.points if point.row in by_name]
+        if len(orders) < 2 or len({frozenset(each.losses) for each in orders}) > 1:
+            continue
+        spread = [
+            f"{kind} {fmt.signed(fmean(values))} on average "
+            f"({fmt.signed(min(values))} to {fmt.signed(max(values))})"
+            for kind, compared in (
+                ("gained", [each.gained for each in orders]),
+                ("forgotten", [each.forgotten for each in orders]),
+            )
+            if (values := [on.difference.mean for on in compared if on and on.difference])
+        ]
+        yield (
+            f"{plain(axis.title)}: over {len(orders)} orders of the same domains, "
+            f"{'; '.join(spread)}. Forgotten leaves out the domain that came last."
+        )
+
+
+Tested = tuple[HypothesisTested, RowOnCollection]
+
+
+def hypotheses_section(report: Report) -> list[str]:
+    """A heading, a table of each hypothesis on each collection, and how to read it; or nothing."""
+    tested = [(each, on) for each in report.hypotheses for on in each.on]
+    if not report.hypotheses:
+        return []
+    columns: list[Column[Tested]] = [
+        Column("hypothesis", lambda pair: _sentence(pair[0])),
+        Column("collection", lambda pair: pair[1].collection),
+        *difference_columns(lambda pair: pair[1]),
+        Column("detectable", lambda pair: _detectable(pair[1]), fmt.score),
+        Column("answer", lambda pair: pair[0].answer(pair[1].collection)),
+    ]
+    return [
+        "## Hypotheses that were fixed beforehand",
+        Table(tested, columns).markdown(),
+        "p (Holm): corrected for all hypotheses on a collection. What is not separated is not "
+        "thereby equal: a true difference as large as `detectable` would have been found 80 times "
+        "in 100.",
+    ]
+
+
+def _sentence(hypothesis: HypothesisTested) -> str:
+    relation = "is better than" if hypothesis.expected == "better" else "is equal to"
+    return f"{hypothesis.row} {relation} {hypothesis.against}"

@@ -13,15 +13,14 @@ import msgspec
 from bench.evaluate.judging import measure_names
 from bench.evaluate.pipeline import evaluate
 from bench.evaluate.retrieval import LoadedModel, Options
-from bench.experiments.findings import Scored
+from bench.experiments.adapt_stage import read_sequence, write_sequence
 from bench.experiments.grid import Table
-from bench.experiments.plan import CellTask
-from bench.experiments.sequence import read_sequence, write_sequence
-from bench.experiments.stages import MODEL, Cost
+from bench.experiments.plan import MODEL, CellTask, Cost
 from bench.results.find import find_results
 from bench.results.result import Evaluation, save
 from bench.workspace import Workspace
 from datasets_cfg.dataset import Dataset
+from foundation.arrays import Float64Array
 from foundation.errors import BenchError
 from foundation.records import Record, convert_table
 from retrievers.encoders.routed import open_encoder
@@ -68,8 +67,21 @@ class EvaluateSettings(Record, kw_only=True):
 
 
 @dataclass(frozen=True)
+class Scored:
+    """A checkpoint on one collection.
+
+    Attributes:
+        values: float64 ``(queries,)`` of the measure.
+    """
+
+    measure: str
+    query_ids: tuple[str, ...]
+    values: Float64Array
+
+
+@dataclass(frozen=True)
 class Evaluate:
-    """See `bench.experiments.stages.Stage`."""
+    """See `bench.experiments.plan.Stage`."""
 
     space: Workspace
 
@@ -94,6 +106,10 @@ class Evaluate:
 
     def seeded(self, settings: Table, seed: int) -> Table:
         """An evaluation draws nothing."""
+        return settings
+
+    def keyed(self, settings: Table) -> Table:
+        """All of them."""
         return settings
 
     def reads(self, settings: Table) -> dict[str, str]:

@@ -1,16 +1,16 @@
-"""The curve of a training as a table: Markdown for people, CSV for everything else."""
+"""Trainings as Markdown: quality against steps, and what a sequence of them keeps."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
 
+from bench.comparing.statistics import Difference
+from bench.comparing.transfer import Forgetting, TransferRow
 from bench.monitor.curve import Curve, CurvePoint, Level
 from bench.monitor.selection import Rival, Selection
 from foundation.printable import first_names
 from reports import format as fmt
 from reports.markdown import bullets, plain
-from reports.table import Column, Table, columns_of, table_of
+from reports.table import Bold, Column, Table, columns_of
 
-FIELDS = ("checkpoint", "step", "collection", "measure", "value", "low", "high")
 ON_TEST_DATA = {
     "all": "the best by these queries is partly the luckiest; choose with --split dev, and report "
     "another collection or split",
@@ -19,7 +19,7 @@ ON_TEST_DATA = {
 }
 
 
-def markdown(curve: Curve) -> str:
+def curve_markdown(curve: Curve) -> str:
     """A row for each checkpoint; then the best one, and how far that can be trusted."""
     parts = [f"## {plain(curve.training)}: {curve.measure}", _table(curve)]
     if curve.selection is not None:
@@ -27,16 +27,6 @@ def markdown(curve: Curve) -> str:
     if notes := list(_notes(curve)):
         parts.append(bullets(map(plain, notes)))
     return "\n\n".join([*parts, bullets(_legend(curve))]) + "\n"
-
-
-def figures(curve: Curve) -> Table[Sequence[Any]]:
-    """A row for each checkpoint and collection."""
-    rows = [
-        (point.checkpoint, point.step, name, curve.measure, on.value, on.low, on.high)
-        for point in curve.points
-        for name, on in point.levels.items()
-    ]
-    return table_of(FIELDS, rows)
 
 
 def _table(curve: Curve) -> str:
@@ -130,3 +120,96 @@ def _legend(curve: Curve) -> Iterator[str]:
         "the interval of a difference is of that pair alone; p counts all pairs, and this look at "
         "the curve, not the looks before it"
     )
+
+
+OfKind = tuple[str, Difference]  # the kind, and the difference
+
+
+def forgetting_markdown(record: Forgetting, level: int = 2) -> str:
+    """The matrix, then a table of transfer, then what the words mean.
+
+    Args:
+        level: of its heading.
+    """
+    parts = [
+        f"{'#' * level} {record.measure} of successive trainings",
+        _matrix(record),
+        f"average of {_searched(record)}: {fmt.level(record.average)}",
+        *([_transfers(transfers)] if (transfers := list(_kinds(record))) else []),
+        bullets(_forgetting_legend(record)),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _searched(record: Forgetting) -> str:
+    """Checkpoints that the collections are searched with after all trainings."""
+    return "each on its own collection" if record.separate else "the last on what was trained"
+
+
+def _matrix(record: Forgetting) -> str:
+    """Bold on the diagonal: what the checkpoint was just trained on."""
+    order = [row.checkpoint for row in record.rows if row.checkpoint != record.base]
+    trained = dict(zip(order, record.trained, strict=True))
+
+    def cell(row: TransferRow, name: str) -> str:
+        shown = fmt.level(row.levels[name])
+        return Bold(shown) if trained.get(row.checkpoint) == name else shown
+
+    columns: list[Column[TransferRow]] = [
+        Column(record.measure, lambda row: row.checkpoint),
+        *columns_of((*record.trained, *record.also), cell, fmt.written),
+    ]
+    return Table(record.rows, columns).markdown()
+
+
+def _transfers(transfers: list[OfKind]) -> str:
+    columns: list[Column[OfKind]] = [
+        Column("transfer", lambda row: row[0] if row[1].a else f"{row[0]}, mean"),
+        Column("collection", lambda row: row[1].on if row[1].a else ""),
+        Column("after - before", _checkpoints),
+        Column("difference", lambda row: row[1].difference, fmt.signed),
+        Column("95 % interval", lambda row: row[1], fmt.paired_interval),
+        Column("p", lambda row: row[1].p, fmt.p_value),
+        Column("p (Holm)", lambda row: row[1].p_adjusted, fmt.p_value),
+        Column("win / tie / loss", lambda row: row[1], fmt.win_tie_loss),
+    ]
+    return Table(transfers, columns).markdown()
+
+
+def _checkpoints(row: OfKind) -> str:
+    return f"{row[1].a} - {row[1].b}" if row[1].a else ""
+
+
+def _kinds(record: Forgetting) -> Iterator[OfKind]:
+    for kind in ("backward", "forward", "kept"):
+        if transfers := getattr(record, kind):
+            yield from ((kind, transfer) for transfer in transfers.all_rows)
+
+
+def _forgetting_legend(record: Forgetting) -> Iterator[str]:
+    if record.separate:
+        yield (
+            "each checkpoint was trained from the same start on its own collection, which it is "
+            "kept for: nothing is forgotten"
+        )
+    else:
+        yield (
+            "backward transfer: last checkpoint minus the one just trained on the collection; "
+            "below 0 is forgetting (Lopez-Paz and Ranzato, 2017)"
+        )
+    if record.base:
+        yield (
+            "forward transfer: the checkpoint before that of a collection, on this collection, "
+            f"minus {plain(record.base)}"
+        )
+    else:
+        yield "forward transfer needs what the first training started from"
+    if record.kept:
+        base = plain(record.base)
+        yield f"kept: on collections that nothing was trained on, the last minus {base}"
+    elif record.also:
+        yield "what is kept on further collections needs what the first training started from"
+    yield fmt.intervals_legend(record.resampling.resamples, record.resampling.seed)
+    yield fmt.tests_legend("the collections of one kind of transfer")
+    trained = "one training" if record.trainings == 1 else f"means of {record.trainings} trainings"
+    yield f"{trained} of each: how much another seed would change is not in the intervals"

@@ -1,1 +1,0 @@
-"""Experiments as Markdown and CSV."""
