@@ -8,7 +8,7 @@ from statistics import fmean
 import msgspec
 import numpy as np
 
-from bench.comparing.panels import Entrant
+from bench.comparing.compare import Entrant
 from bench.comparing.statistics import ALPHA, Resampling, ScoreMatrix, holm, paired
 from bench.comparing.transfer import Forgetting, Sequenced, forgetting_of
 from bench.experiments.adapt_stage import LearntSequence, read_sequence
