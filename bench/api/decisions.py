@@ -12,8 +12,9 @@ from bench.comparing.compare import compare as compare_entrants
 from bench.comparing.statistics import Resampling
 from bench.evaluate.suites import mean_weights, with_inner
 from bench.gate.evidence import check_against
-from bench.gate.records import BASELINE, Check, GateSettings, Rule
+from bench.gate.records import BASELINE, Check
 from bench.gate.scope import Candidate
+from bench.gate.settings import GateSettings, Rule
 from bench.gate.verdicts import conclude
 from bench.results.find import expand_collections
 from bench.results.location import place_of

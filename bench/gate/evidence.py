@@ -21,12 +21,12 @@ from bench.gate.records import (
     BASELINE,
     CANDIDATE,
     CheckRow,
-    GateSettings,
     LostQuery,
     PairVerdict,
     Word,
 )
 from bench.gate.scope import Candidate
+from bench.gate.settings import GateSettings
 from bench.gate.skew import Studentised, largest_loss, mean_of, p_of_loss, studentise
 from bench.gate.verdicts import THE_MEAN, Evidence, decide
 from bench.results.result import Evaluation, Protocol

@@ -6,41 +6,13 @@ from typing import Literal
 
 from bench.comparing.statistics import Difference
 from bench.gate.power import DetectableEffect
+from bench.gate.settings import Rule
 from bench.results.result import Evaluation
-from foundation.errors import BenchError
 from foundation.records import Record
 
-Rule = Literal["loss", "margin"]
 Word = Literal["OK", "INCONCLUSIVE", "MISSING", "DRIFT", "REGRESSION"]
 
 CANDIDATE, BASELINE, ANCHOR = "candidate", "baseline", "anchor"
-
-
-@dataclass(frozen=True, kw_only=True)
-class GateSettings:
-    """The decision rule of ``check``, and its limits.
-
-    Raises:
-        BenchError: a limit is not within 0 to 1.
-    """
-
-    rule: Rule = "loss"
-    """loss fails on a significant loss; margin (non-inferiority) passes only where a loss beyond
-    --margin is ruled out."""
-    margin: float = 0.01
-    """Largest loss of the mean that rule margin accepts."""
-    floor: float = 0.1
-    """A loss beyond this on any collection fails under both rules."""
-    expect_same: bool = False
-    """Expect the scores of the baseline: a difference in either direction is drift (exit code
-    5)."""
-    tolerance: float = 0.0005
-    """Largest difference that --expect-same accepts; published scores state their own."""
-
-    def __post_init__(self) -> None:
-        for name in ("margin", "floor", "tolerance"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise BenchError(f"--{name} {getattr(self, name)} is not from 0 to 1")
 
 
 @dataclass(frozen=True)

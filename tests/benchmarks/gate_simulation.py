@@ -50,8 +50,8 @@ from bench.comparing.statistics import (
     resample,
 )
 from bench.gate.evidence import check_against, loss_tests
-from bench.gate.records import GateSettings
 from bench.gate.scope import Candidate
+from bench.gate.settings import GateSettings
 from bench.gate.skew import UNSEEN, allowance, largest_loss, studentise
 from bench.gate.verdicts import Evidence, decide
 from bench.results.result import Evaluation

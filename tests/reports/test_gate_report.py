@@ -10,8 +10,9 @@ from msgspec import structs, to_builtins
 from bench.comparing.statistics import PairedScores, Resampling, paired, resample
 from bench.gate.evidence import check_published
 from bench.gate.power import DetectableEffect
-from bench.gate.records import Check, CheckRow, GateSettings, LostQuery, PairVerdict
+from bench.gate.records import Check, CheckRow, LostQuery, PairVerdict
 from bench.gate.scope import Candidate
+from bench.gate.settings import GateSettings
 from bench.gate.verdicts import conclude
 from reports.check import junit, markdown, verdict_sentence, verdict_sentences
 from reports.format import interval

@@ -24,7 +24,7 @@ from bench.cli.options.shared import (
     Several,
     group,
 )
-from bench.gate.records import GateSettings
+from bench.gate.settings import GateSettings
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from bench.evaluate.runs import Run
 from bench.evaluate.suites import mean_weights, suite_weights
 from bench.gate.evidence import check_against, check_published
 from bench.gate.power import DetectableEffect
-from bench.gate.records import GateSettings
 from bench.gate.scope import Candidate
+from bench.gate.settings import GateSettings
 from bench.gate.verdicts import blind, conclude
 from bench.results.result import Evaluation
 from foundation.errors import BenchError

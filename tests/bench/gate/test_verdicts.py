@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.comparing.statistics import Difference
-from bench.gate.records import GateSettings
+from bench.gate.settings import GateSettings
 from bench.gate.verdicts import THE_MEAN, WORST, Decision, Evidence, decide, worse
 from foundation.errors import BenchError
 
