@@ -29,6 +29,8 @@ POLL_S = 5.0
 PATIENCE_S = 120.0  # for a task while no other is at work
 AHEAD = 2  # tasks for each worker: one at work, one that waits
 
+AGAIN = "type the same command again: shards that are written are kept"
+
 Ray = Any  # the module, which is imported when it is asked for
 Answer = tuple[Float32Array, Mapping[str, float], Mapping[str, int]] | Exception
 
@@ -72,61 +74,57 @@ class RayCluster:
     def _spread(self, loaded: LoadedModel) -> LoadedModel:
         if loaded.encoder is None:
             return loaded
-        shared = self.ray.put(loaded.model)
-        return LoadedModel(loaded.model, RayEncoder(self, shared, loaded.encoder))
+        return LoadedModel(
+            loaded.model, RayEncoder(self, self.ray.put(loaded.model), loaded.encoder)
+        )
 
-    def submit(self, model: Any, collection: str, titles: Any, texts: Any) -> Any:
+    def submit(self, arguments: Sequence[Any]) -> Any:
         """Begin a task; returns the reference to its `Answer`."""
-        folder = str(Path.cwd())
-        reference = self._task.remote(model, collection, folder, self._device, titles, texts)
+        reference = self._task.remote(str(Path.cwd()), self._device, *arguments)
         self._pending.add(reference)
         return reference
 
-    def is_idle_but_for(self, references: Sequence[Any]) -> bool:
-        """True if no other task is under way."""
-        others = list(self._pending.difference(references))
-        return not others or len(self.ray.wait(others, num_returns=len(others), timeout=0)[1]) == 0
-
-    def first_of(self, references: Sequence[Any]) -> Answer | None:
-        """The first answer of copies of one task; None if there is none for some seconds.
+    def answer(self, reference: Any, arguments: Sequence[Any]) -> Answer:
+        """Wait for a task; it is submitted once more if it alone does not end.
 
         Raises:
             BenchError: the cluster is gone, or loses every worker that is given the task.
         """
-        try:
-            ready, _ = self.ray.wait(list(references), timeout=POLL_S)
-            if ready:
-                answer: Answer = self.ray.get(ready[0])
-                self._pending.difference_update(references)
-                return answer
-        except self.ray.exceptions.RayError as error:
+        copies, idle_s = [reference], 0.0
+        while True:
+            try:
+                ready, _ = self.ray.wait(copies, timeout=POLL_S)
+                if ready:
+                    self._pending.difference_update(copies)
+                    answer: Answer = self.ray.get(ready[0])
+                    return answer
+            except self.ray.exceptions.RayError as error:
+                self._check()
+                reason = " ".join(str(error).split())
+                raise BenchError(
+                    f"a worker of the Ray cluster was lost: {reason}", AGAIN
+                ) from error
             self._check()
-            reason = " ".join(str(error).split())
-            raise BenchError(
-                f"a worker of the Ray cluster was lost, again and again: {reason}",
-                "type the same command again: shards that are written are kept; fewer --workers "
-                "take less memory",
-            ) from error
-        self._check()
-        return None
+            others = list(self._pending.difference(copies))
+            busy = others and self.ray.wait(others, num_returns=len(others), timeout=0)[1]
+            idle_s = 0.0 if busy else idle_s + POLL_S
+            if idle_s >= PATIENCE_S and len(copies) == 1:
+                copies.append(self.submit(arguments))
 
     def _check(self) -> None:
         """See that the head of the cluster is there: Ray ends processes that have lost it."""
         if not _answers(self._head):
-            raise BenchError(
-                f"the Ray cluster at {self._head} is gone",
-                "start it, and type the same command again: shards that are written are kept",
-            )
+            raise BenchError(f"the Ray cluster at {self._head} is gone", AGAIN)
 
 
-class RayEncoder:
+class RayEncoder(Encoder):
     """An encoder whose documents are encoded by tasks; anything else this process does."""
 
     def __init__(
         self, cluster: RayCluster, model: Any, encoder: Encoder, collection: str = ""
     ) -> None:
-        self._cluster, self._model = cluster, model
-        self._encoder, self._collection = encoder, collection
+        self._cluster, self._encoder = cluster, encoder
+        self._model, self._collection = model, collection
         self.recipe = encoder.recipe
         self.clock: Clock = getattr(encoder, "clock", None) or Clock()
 
@@ -137,35 +135,33 @@ class RayEncoder:
         """This encoder with the prompts of one dataset."""
         return RayEncoder(self._cluster, self._model, self._encoder.for_dataset(name), name)
 
+    def encode_queries(self, texts: Sequence[str], advance: Advance | None = None) -> Float32Array:
+        """Vectors of queries, from this process."""
+        return self._encoder.encode_queries(texts, advance)
+
+    def encode_documents(
+        self, titles: Sequence[str], texts: Sequence[str], advance: Advance | None = None
+    ) -> Float32Array:
+        """Vectors of documents, from a task."""
+        return self.prepare_documents(titles, texts)(advance)
+
     def prepare_documents(self, titles: Sequence[str], texts: Sequence[str]) -> "RayShard":
         """A task for the documents of a shard, which is not submitted yet."""
-        return RayShard(self, titles, texts)
-
-    def submit(self, titles: Any, texts: Any) -> Any:
-        """Begin a task; returns the reference to its `Answer`."""
-        return self._cluster.submit(self._model, self._collection, titles, texts)
-
-    def answer(self, first: Any, titles: Any, texts: Any) -> Answer:
-        """Wait for a task; it is submitted once more where it alone does not end."""
-        references, waited_s = [first], 0.0
-        while (answer := self._cluster.first_of(references)) is None:
-            waited_s = waited_s + POLL_S if self._cluster.is_idle_but_for(references) else 0.0
-            if waited_s >= PATIENCE_S and len(references) == 1:
-                references.append(self.submit(titles, texts))
-        return answer
+        arguments = (self._model, self._collection, list(titles), list(texts))
+        return RayShard(self._cluster, self.clock, arguments)
 
 
 class RayShard:
     """The texts of a shard: `launch` submits them, and a call waits for their vectors."""
 
-    def __init__(self, encoder: RayEncoder, titles: Sequence[str], texts: Sequence[str]) -> None:
-        self._encoder, self._titles, self._texts = encoder, list(titles), list(texts)
+    def __init__(self, cluster: RayCluster, clock: Clock, arguments: Sequence[Any]) -> None:
+        self._cluster, self._clock, self._arguments = cluster, clock, arguments
         self._reference: Any = None
-        self.in_flight = AHEAD * encoder._cluster.machines
+        self.in_flight = AHEAD * cluster.machines
 
     def launch(self) -> None:
         """Submit the task."""
-        self._reference = self._encoder.submit(self._titles, self._texts)
+        self._reference = self._cluster.submit(self._arguments)
 
     def __call__(self, advance: Advance | None = None) -> Float32Array:
         """Vectors of the documents.
@@ -175,11 +171,11 @@ class RayShard:
         """
         if self._reference is None:
             self.launch()
-        answer = self._encoder.answer(self._reference, self._titles, self._texts)
+        answer = self._cluster.answer(self._reference, self._arguments)
         if isinstance(answer, Exception):
             raise answer
         vectors, seconds, counts = answer
-        self._encoder.clock.add(seconds, counts)
+        self._clock.add(seconds, counts)
         if advance:
             advance(len(vectors))
         return vectors
@@ -231,13 +227,13 @@ _opened: list[tuple[Model, Encoder]] = []  # of this worker, which Ray gives one
 
 
 def _encode(
-    model: Model, collection: str, folder: str, device: str, titles: Any, texts: Any
+    folder: str, device: str, model: Model, collection: str, titles: Any, texts: Any
 ) -> Answer:
     """Encode documents in a worker of the cluster. Errors are values, which Ray sends as they are.
 
     Args:
-        collection: whose prompts are used; "" for those of none.
         folder: paths are relative to it, if it is there, too.
+        collection: whose prompts are used; "" for those of none.
     """
     try:
         with suppress(OSError):

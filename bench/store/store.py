@@ -292,11 +292,6 @@ def folder_name(recipe: Recipe) -> str:
     return recipe.fingerprint[:32]
 
 
-def folder_names(recipe: Recipe) -> set[str]:
-    """Names of the folders where documents, queries and facts of a recipe are kept."""
-    return {folder_name(side) for side in (recipe, recipe.side("document"), recipe.side("query"))}
-
-
 def _used(vectors: StoredVectors) -> StoredVectors:
     """The vectors; their folders are marked as used."""
     for folder in {shard.manifest_path.parent for shard in vectors.shards}:

@@ -13,7 +13,7 @@ kernel and the code compiled for CUDA have not been run on a GPU yet.
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from subprocess import CalledProcessError
 from typing import Any, cast
@@ -202,15 +202,10 @@ def moved(batch: PackedBatch, device: torch.device) -> PackedBatch:
     if device.type == "cpu":
         return batch
 
-    def move(tensor: Tensor) -> Tensor:
-        return tensor.pin_memory().to(device, non_blocking=True)
-
-    return PackedBatch(
-        move(batch.input_ids),
-        move(batch.positions),
-        move(batch.types),
-        move(batch.cu_seqlens),
-        batch.max_length,
+    tensors = ("input_ids", "positions", "types", "cu_seqlens")
+    move = {"device": device, "non_blocking": True}
+    return replace(
+        batch, **{name: getattr(batch, name).pin_memory().to(**move) for name in tensors}
     )
 
 
@@ -289,12 +284,9 @@ def _reproducible() -> Iterator[None]:
     from torch._dynamo import config as dynamo_config  # slow to import
     from torch._inductor import config as inductor_config
 
-    chosen = {"deterministic": True}
-    if not hasattr(inductor_config, "deterministic"):  # before PyTorch 2.9
-        chosen = {"triton.autotune_pointwise": False}
     limits = {} if can_isolate() else dict.fromkeys(LIMITS, NETWORKS)
     with ExitStack() as settings:
-        settings.enter_context(inductor_config.patch(chosen))
+        settings.enter_context(inductor_config.patch({"deterministic": True}))
         settings.enter_context(dynamo_config.patch(limits))
         settings.enter_context(full_precision())
         yield

@@ -29,7 +29,7 @@ class Encoder(Protocol):
     @property
     def dim(self) -> int:
         """Length of a vector."""
-        ...
+        return self.recipe.dim
 
     def for_dataset(self, name: str) -> "Encoder":
         """This encoder with the prompts of one dataset, sharing what it has loaded."""

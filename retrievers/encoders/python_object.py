@@ -19,7 +19,7 @@ import numpy as np
 
 from foundation.arrays import Float32Array
 from foundation.errors import BenchError
-from retrievers.encoders.protocol import Advance, join, joined
+from retrievers.encoders.protocol import Advance, Encoder, join, joined
 from retrievers.models.card import Card
 from retrievers.models.model import Model
 from retrievers.models.recipe import Recipe, Similarity
@@ -32,7 +32,7 @@ EncodeDocuments = Callable[[list[str], list[str]], Any]
 
 
 @dataclass
-class PythonEncoder:
+class PythonEncoder(Encoder):
     """An encoder made of two functions.
 
     Attributes:
@@ -44,11 +44,6 @@ class PythonEncoder:
     recipe: Recipe
     queries: EncodeQueries
     documents: EncodeDocuments
-
-    @property
-    def dim(self) -> int:
-        """Length of a vector."""
-        return self.recipe.dim
 
     def for_dataset(self, name: str) -> "PythonEncoder":
         """The same: an object has no prompts by dataset."""
@@ -248,7 +243,7 @@ _WORD = re.compile(r"\w+")
 _NO_WORDS = [""]
 
 
-class HashingEncoder:
+class HashingEncoder(Encoder):
     """Counts of words, hashed to ``dim`` signed places, as a unit vector.
 
     Weinberger et al., Feature Hashing for Large Scale Multitask Learning, 2009. The hash is
@@ -266,11 +261,6 @@ class HashingEncoder:
                 'kind = "hashing", normalize = true, and dim as the only option',
             )
         self.recipe = recipe
-
-    @property
-    def dim(self) -> int:
-        """Length of a vector."""
-        return self.recipe.dim
 
     def for_dataset(self, name: str) -> "HashingEncoder":
         """This encoder with the prompts of one dataset."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError
-from retrievers.adapters.identify import ROUTER
+from retrievers.adapters.identify import ROUTER, Routing
 from retrievers.adapters.routing import Router, fit_router
 from retrievers.encoders.protocol import Advance, Clock, Encoder
 from retrievers.encoders.transformer import TransformerEncoder
@@ -34,8 +34,8 @@ def open_routed(
 ) -> Encoder:
     """The encoder of a model with routed adapters; arguments as of `open_encoder`."""
     routing, folder = model.routing, model.adapter
-    if routing is None or folder is None:
-        raise ValueError(f"{model.card.name} has no routed adapters")
+    assert routing is not None
+    assert folder is not None
     shared, clock = bases or Bases(), Clock()
 
     def opened(own: Model) -> TransformerEncoder:
@@ -43,7 +43,7 @@ def open_routed(
 
     parts = {name: opened(model.with_adapter(inside(folder, name))) for name in routing.folders}
     if routing.by == "collection":
-        return ByCollection(model, parts)
+        return ByCollection(model.recipe, routing, parts)
     base = opened(model.with_adapter(None))
     return ByQuery(model.recipe, base, tuple(parts.values()), folder / ROUTER)
 
@@ -63,17 +63,11 @@ def learn_router(base: Model, domains: Sequence[Sequence[str]], device: str = "a
     return fit_router([vectors(texts) for texts in domains])
 
 
-class ByCollection:
+class ByCollection(Encoder):
     """The adapter of the collection that is searched; `for_dataset` says which that is."""
 
-    def __init__(self, model: Model, parts: Mapping[str, Encoder]) -> None:
-        self.recipe: Recipe = model.recipe
-        self._model, self._parts = model, parts
-
-    @property
-    def dim(self) -> int:
-        """Length of a vector."""
-        return self.recipe.dim
+    def __init__(self, recipe: Recipe, routing: Routing, parts: Mapping[str, Encoder]) -> None:
+        self.recipe, self._routing, self._parts = recipe, routing, parts
 
     def for_dataset(self, name: str) -> Encoder:
         """The encoder with the adapter for a collection, and its prompts.
@@ -81,10 +75,7 @@ class ByCollection:
         Raises:
             BenchError: no adapter is for this one.
         """
-        routing = self._model.routing
-        if routing is None:
-            raise ValueError(f"{self.recipe.model} has no routed adapters")
-        return self._parts[routing.folder_for(name)].for_dataset(name)
+        return self._parts[self._routing.folder_for(name)].for_dataset(name)
 
     def encode_queries(self, texts: Sequence[str], advance: Advance | None = None) -> Float32Array:
         """Not before a collection has chosen."""
@@ -103,7 +94,7 @@ class ByCollection:
         )
 
 
-class ByQuery:
+class ByQuery(Encoder):
     """Queries by the adapter of their domain, documents by all, see the head of this module.
 
     Attributes:
@@ -119,11 +110,6 @@ class ByQuery:
     ) -> None:
         self.recipe, self.clock = recipe, base.clock
         self._base, self._parts, self._rule = base, parts, rule
-
-    @property
-    def dim(self) -> int:
-        """Length of a vector: the sum of all adapters'."""
-        return self.recipe.dim
 
     def for_dataset(self, name: str) -> "ByQuery":
         """This encoder with the prompts of one dataset; queries are routed without those."""

@@ -238,7 +238,9 @@ class Tower:
     def _pooled_padded(self, batch: Tokens) -> torch.Tensor:
         with self._clock.phase("copy"):
             mask = np.arange(batch.lengths.max()) < batch.lengths[:, None]
-            inputs = {"input_ids": self._padded(batch.ids, mask, self._pad)}
+            inputs = {
+                "input_ids": self._padded(batch.ids, mask, int(self.tokenizer.pad_token_id or 0))
+            }
             if batch.types is not None:
                 inputs["token_type_ids"] = self._padded(batch.types, mask, 0)
             attention = self._moved(mask.astype(np.int64))
@@ -272,10 +274,6 @@ class Tower:
                 "try --dtype float32; if it stays, the checkpoint is damaged",
             )
         return flight.rows, vectors
-
-    @property
-    def _pad(self) -> int:
-        return int(self.tokenizer.pad_token_id or 0)
 
     def _padded(self, values: Int32Array, mask: BoolArray, fill: int) -> torch.Tensor:
         padded = np.full(mask.shape, fill, dtype=np.int64)

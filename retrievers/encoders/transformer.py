@@ -13,7 +13,7 @@ import numpy as np
 
 from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError
-from retrievers.encoders.protocol import Advance, Clock, Segments, join
+from retrievers.encoders.protocol import Advance, Clock, Encoder, Segments, join
 from retrievers.encoders.tokens import Tokens
 from retrievers.models.checkpoint import Checkpoint
 from retrievers.models.model import Bases, Model
@@ -29,7 +29,7 @@ CUDA_TOKENS = 65_536
 LISTS_IN_FLIGHT = 3  # of texts on a GPU: it never waits for one to be written or packed
 
 
-class TransformerEncoder:
+class TransformerEncoder(Encoder):
     """A transformer bi-encoder; see ``Encoder`` for what its methods promise.
 
     Args:
@@ -57,11 +57,6 @@ class TransformerEncoder:
         self.clock = clock or Clock()
         self._towers = _Towers(model, device, self.clock, bases)
         self._budget = tokens_per_batch
-
-    @property
-    def dim(self) -> int:
-        """Length of a vector."""
-        return self.recipe.dim
 
     def for_dataset(self, name: str) -> "TransformerEncoder":
         """This encoder with the prompts of one dataset, sharing the loaded weights."""
