@@ -21,7 +21,7 @@ from bench.evaluate.suites import mean_weights
 from bench.gaps import Gaps
 from bench.gate.records import StoredModel
 from bench.results.location import Place, files_below, replacing
-from bench.results.result import Evaluation
+from bench.results.result import Evaluation, Protocol
 from bench.results.reuse import stored_or_new
 from bench.workspace import Workspace
 from datasets_cfg.records import Queries
@@ -93,27 +93,29 @@ def evaluate_candidate(
     space: Workspace,
     model: LoadedModel,
     name: str,
-    collections: Mapping[str, str],
+    collections: Mapping[str, tuple[str, Protocol | None]],
     known: Sequence[Evaluation],
     out: Place,
-    options: Options,
-    split: str | None = None,
+    measures: tuple[str, ...] | None = None,
 ) -> Candidate:
     """Evaluate what is missing; a collection that fails is a gap, the others are still evaluated.
 
     Args:
         name: of the results, see `own_name`.
-        collections: what opens each of them, by name.
+        collections: what opens each of them, and the protocol of what it is compared with, whose
+            split and depth are used.
         known: stored results, among which the candidate's are looked for.
         out: where new results are kept.
+        measures: None for those of each collection.
     """
     gaps = Gaps()
     stored: dict[str, Evaluation] = {}
     queries: dict[str, Queries] = {}
     own = [one for one in known if one.result.model in (name, model.name)]
-    for collection, opens in collections.items():
+    for collection, (opens, protocol) in collections.items():
         with gaps.kept(collection):
-            opened = space.open(opens, split)
+            opened = space.open(opens, (protocol.split or None) if protocol else None)
+            options = Options(depth=protocol.depth if protocol else None, measures=measures)
             queries[collection] = opened.dataset.queries
             job = space.prepare(opened, model.renamed(name), options, known=own)
             stored[collection] = stored_or_new(job, out)

@@ -11,7 +11,7 @@ from bench.cli.printing import print_json
 from bench.comparing.changed import at_hand
 from bench.comparing.compare import Choices
 from bench.evaluate.measures import parse_measure
-from bench.evaluate.retrieval import LoadedModel, Options
+from bench.evaluate.retrieval import LoadedModel
 from bench.evaluate.suites import mean_weights
 from bench.gate.evidence import check_against, check_published
 from bench.gate.power import DetectableEffect, detectable_effects, kind_of
@@ -29,9 +29,10 @@ from bench.gate.scope import (
 from bench.gate.verdicts import blind, conclude
 from bench.results.find import choose_results, find_named, find_results
 from bench.results.location import Place
-from bench.results.result import Evaluation
+from bench.results.result import Evaluation, Protocol
 from bench.workspace import Workspace
-from datasets_cfg.catalogue import dataset_names
+from datasets_cfg.catalogue import dataset_names, own_folder
+from datasets_cfg.dataset import name_in_results
 from foundation.errors import BenchError
 from foundation.files import replacing
 from reports.check import effects_table, junit, markdown
@@ -44,9 +45,9 @@ def check(options: CheckOptions) -> int:
     _check_published(options)
     measure = None if options.measure is None else parse_measure(options.measure).name
     choices = Choices(measure, resampling=resampling_of(options.resampling))
-    space = workspace(options.places, options.hardware, options.protocol.allow_mismatch)
+    space = workspace(options.places, options.hardware, options.allow_mismatch)
     model = load_model(space, options.checkpoint, options.use)
-    folders = _folders(options, space)
+    folders = _folders(options.on, space)
     by_folder = {folder: name for name, folder in folders.items()}
     typed = [by_folder.get(word, word) for word in options.on]
     others = _others(options, typed)
@@ -58,9 +59,8 @@ def check(options: CheckOptions) -> int:
     _announce(name, others, scope)
     effects = _state_effects(model, others[0], known, scope, choices, options)
     candidate = evaluate_candidate(
-        *(space, model, name, _opens(others, scope, folders, space), known, options.results),
-        Options(depth=options.protocol.depth, measures=None if measure is None else (measure,)),
-        options.protocol.split,
+        *(space, model, name, _compared(others, scope, folders, space), known, options.results),
+        None if measure is None else (measure,),
     )
     expected = model.model.card.expected
     against = [
@@ -94,19 +94,20 @@ def _check_published(options: CheckOptions) -> None:
         )
 
 
-def _folders(options: CheckOptions, space: Workspace) -> dict[str, str]:
+def _folders(typed: Sequence[str], space: Workspace) -> dict[str, str]:
     """Folders of a user's own collections as typed, by the name in their results."""
-    named = space.expand(options.on)
+    named = space.expand(typed)
     folders: dict[str, str] = {}
-    for typed in (word for word in named if word not in dataset_names()):
-        name = space.dataset(typed, options.protocol.split).name
-        other = folders.get(name, name if name in named else None)
-        if other is not None and other != typed:
-            raise BenchError(
-                f"{other} and {typed} are both named {name}, and results are kept by that name",
-                f'write name = "another" into the dataset.toml of {typed}',
-            )
-        folders[name] = typed
+    for word in named:
+        if folder := own_folder(word, space.data_dir):
+            name = name_in_results(folder)
+            other = folders.get(name, name if name in named else word)
+            if other != word:
+                raise BenchError(
+                    f"{other} and {word} are both named {name}, and results are kept by that name",
+                    f'write name = "another" into the dataset.toml of {word}',
+                )
+            folders[name] = word
     return folders
 
 
@@ -175,24 +176,25 @@ def _state_effects(
     return effects
 
 
-def _opens(
+def _compared(
     others: Sequence[StoredModel], scope: Scope, folders: Mapping[str, str], space: Workspace
-) -> dict[str, str]:
-    """What opens each collection where there is something to compare with.
+) -> dict[str, tuple[str, Protocol | None]]:
+    """What opens each collection, and the protocol of what there is to compare with.
 
-    Elsewhere it is MISSING whatever is encoded. Folders of a user's own that were not typed are
-    found by the content of the results.
+    Where there is nothing it is MISSING whatever is encoded. Folders of a user's own that were not
+    typed are found by the content of the results.
     """
-    opens = {}
+    found: dict[str, tuple[str, Protocol | None]] = {}
     for name in scope.weights:
         stored = [other.results[name] for other in others if name in other.results]
+        protocols = [one.result.protocol for one in stored]
         if stored or any(other.name == PUBLISHED for other in others):
-            opens[name] = folders.get(name, name)
-        for one in stored if name not in {*folders, *dataset_names()} else ():
-            dataset = at_hand(one.result.protocol, space)
+            found[name] = folders.get(name, name), protocols[0] if protocols else None
+        for protocol in protocols if name not in {*folders, *dataset_names()} else ():
+            dataset = at_hand(protocol, space)
             if not isinstance(dataset, str) and dataset.name == name:  # else another of its content
-                opens[name] = str(dataset.reader.folder)
-    return opens
+                found[name] = str(dataset.reader.folder), protocols[0]
+    return found
 
 
 def _against(
@@ -203,12 +205,10 @@ def _against(
 
 
 def _write(done: Check, options: CheckOptions) -> None:
-    text = markdown(done)
-    for path, content in ((options.markdown, text), (options.junit, junit(done))):
-        if path is not None:
-            with replacing(path) as file:
-                file.write(content.encode())
+    if options.junit is not None:
+        with replacing(options.junit) as file:
+            file.write(junit(done).encode())
     if options.output.json:
         print_json(done)
     else:
-        print(text, end="")
+        print(markdown(done), end="")

@@ -65,7 +65,6 @@ def _board(options: LeaderboardOptions, kind: str) -> Board:
         every_measure=site,
         neighbours=site,
         pairs=pairs,
-        changed=options.changed,
         published=published,
     )
     resampling = resampling_of(options.resampling)

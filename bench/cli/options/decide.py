@@ -18,7 +18,6 @@ from bench.cli.options.shared import (
     PlaceOption,
     Places,
     Positive,
-    ProtocolOptions,
     Resamples,
     ResultPlaces,
     Several,
@@ -95,16 +94,15 @@ class CheckOptions:
     """Also check against this fixed older release; the worse outcome decides."""
     on: Names = ()
     """Collections, suites (your own: a TOML file) or folders. Default: the baseline's."""
-    markdown: OutFile | None = None
-    """Also write the verdict to this Markdown file, such as for a pull request."""
     junit: OutFile | None = None
-    """Also write it as JUnit XML."""
+    """Also write the verdict as JUnit XML."""
     measure: str | None = None
     """Measure to use, instead of each collection's main one."""
     results: OutPlace = Path("results")
     """Stored results, to which new ones are added: a folder, or a URL such as s3://bucket/prefix."""
     terms: Annotated[GateSettings, group("Decision rule", 10)] = GateSettings()
-    protocol: ProtocolOptions = ProtocolOptions()
+    allow_mismatch: bool = False
+    """Continue although a collection differs from the published one; the result is marked."""
     resampling: Resamples = Resamples()
     use: ModelUse = ModelUse()
     hardware: Hardware = Hardware()
@@ -135,8 +133,6 @@ class LeaderboardOptions:
     """Measure to use, instead of each collection's main one."""
     pair: tuple[tuple[str, str], ...] = ()
     """Add a page that compares these two rows, as there is one for neighbours; repeatable."""
-    changed: Count = 3
-    """On pages that compare two rows, show the N queries on which each is better by most."""
     published: Annotated[tuple[str, ...] | None, Several] = None
     """Also show published scores of other systems, marked as claims: names of the tables in
     bench/boards/published, `cards` for the models of `list models`, or `all`."""

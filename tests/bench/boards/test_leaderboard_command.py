@@ -98,7 +98,7 @@ def test_no_results_are_an_error_that_says_what_to_type(tmp_path):
 def test_the_command_line_writes_a_site_with_pairs_and_claims(capsys, results, monkeypatch):
     pytest.importorskip("matplotlib", reason="needs matplotlib")
     monkeypatch.chdir(results.parent)
-    words = "leaderboard --format html --pair better worse --changed 1 --published dupmae"
+    words = "leaderboard --format html --pair better worse --published dupmae"
     assert main([*words.split(), "--resamples", "199"]) == 0
     assert Path(capsys.readouterr().out.strip()) == Path("leaderboard/index.html")
     assert Path("leaderboard/pairs/better-worse.html").is_file()

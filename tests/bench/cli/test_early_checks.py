@@ -16,7 +16,6 @@ OUTPUTS = {
     "run": ["run", "{data}", "--model", "hashing", "--out"],
     "score": ["score", "{run}", "--dataset", "{data}", "--out"],
     "check": ["check", "hashing", "--baseline", "bm25", "--on", "{data}", "--results"],
-    "check --markdown": ["check", "hashing", "--baseline", "bm25", "--markdown"],
     "check --junit": ["check", "hashing", "--baseline", "bm25", "--junit"],
     "watch": ["watch", "{data}", "--on", "{data}", "--once", "--out"],
     "watch --results": ["watch", "{data}", "--on", "{data}", "--once", "--results"],
@@ -51,7 +50,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_any_work(
     tmp_path: Path, words: dict[str, str], case: str
 ) -> None:
     bench = Bench(tmp_path)
-    file = case.split()[-1] in ("--markdown", "--junit", "--plot")
+    file = case.split()[-1] in ("--junit", "--plot")
     place = f"{NOWHERE}/x.svg" if file else NOWHERE
     finished = bench(*(word.format(**words) for word in OUTPUTS[case]), place)
     assert finished.code == 2, finished.stderr

@@ -13,9 +13,9 @@ COMMANDS = {
     "run": ["run", "{data}", "--model", "hashing", "bm25", "--out", "{new}"],
     "score": ["score", "{data}/some.trec", "--dataset", "{data}", "--out", "{new}"],
     "check": ["check", "hashing", "--baseline", "bm25", "--on", "{data}", "--results", "{old}"],
-    "check --markdown": [
+    "check --junit": [
         *("check", "bm25", "--baseline", "bm25", "--on", "{data}", "--results", "{old}"),
-        *("--markdown", "{new}/check.md"),
+        *("--junit", "{new}/check.xml"),
     ],
     "export": ["export", "trec", "bm25", "--results", "{old}", "--out", "{new}"],
     "leaderboard": ["leaderboard", "--results", "{old}", "--format", "html", "--out", "{new}"],

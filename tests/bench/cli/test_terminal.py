@@ -208,7 +208,7 @@ def test_names_from_files_reach_terminal_and_reports_as_text(tmp_path: Path) -> 
         "check": bench(
             *("check", cards[0], "--baseline", models[1], "--on", collection, *where),
             *("--cache-dir", bench.cache),
-            *("--markdown", tmp_path / "check.md", "--junit", tmp_path / "check.xml"),
+            *("--junit", tmp_path / "check.xml"),
         ),
         "html": bench("leaderboard", *where, "--format", "html", "--out", tmp_path / "pages"),
         "csv": bench("leaderboard", *where, "--format", "csv"),
@@ -218,13 +218,12 @@ def test_names_from_files_reach_terminal_and_reports_as_text(tmp_path: Path) -> 
     }
     assert {name: done.stderr for name, done in outputs.items() if done.code > 1} == {}
     texts = {name: done.stdout + done.stderr for name, done in outputs.items()}
-    for path in [*files_below(tmp_path / "pages"), tmp_path / "check.md", tmp_path / "check.xml"]:
+    for path in [*files_below(tmp_path / "pages"), tmp_path / "check.xml"]:
         if path.suffix != ".png":
             texts[path.name] = path.read_text(encoding="utf-8")
     obeyed = {name for name, text in texts.items() if "\x1b" in text or "\x9b" in text}
     assert obeyed == set()
     tables = {name: outputs[name].stdout for name in ("run", "compare", "check", "markdown")}
-    tables["file"] = texts["check.md"]
     assert {name for name, text in tables.items() if re.search(r"[^\\]\]\(evil", text)} == set()
     cells = [cell for row in csv.reader(outputs["csv"].stdout.splitlines()) for cell in row]
     assert [cell for cell in cells if cell.startswith("=")] == []

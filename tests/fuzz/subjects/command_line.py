@@ -32,7 +32,7 @@ class CommandLine(Subject):
         "compare hashing bm25 --results {o} --resamples 199 --on own --measure nDCG@10",
         "check hashing --baseline bm25 --results {o} --on {c} --margin 0.01 --floor 0.1",
         "check bm25 --baseline hashing --results {o} --on {c} --rule margin --anchor bm25",
-        "leaderboard --results {o} --measure nDCG@10 --resamples 199 --format csv --changed 2",
+        "leaderboard --results {o} --measure nDCG@10 --resamples 199 --format csv",
         "leaderboard --results {o} --pair hashing bm25 --published cards --json",
         "forgetting hashing --stored --on own --results {o} --base bm25 --resamples 199",
         "export trec hashing --results {o} --as mine --on own",
