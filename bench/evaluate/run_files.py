@@ -76,7 +76,8 @@ def read_run_file(path: Place) -> RunFile:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise BenchError(f"cannot read run {path}: {error.strerror or error}") from error
+        reason = f"cannot read run {path}: {error.strerror or error}"
+        raise BenchError(reason, "check the path") from error
     is_columnar = content.startswith(_ARROW)
     run = _from_columns(path, content) if is_columnar else _parsed(_Source(path, content))
     return RunFile(run, hashlib.sha256(content).hexdigest())

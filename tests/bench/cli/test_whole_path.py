@@ -1,13 +1,10 @@
 """The command line from a collection to a stored result, with oracles of its own."""
 
-import gzip
 import json
 import math
 import os
-import signal
 import subprocess
 import sys
-import time
 from collections import defaultdict
 from pathlib import Path
 
@@ -25,7 +22,6 @@ from tests.support.collections import (
     ROOT,
     heed_ctrl_c,
     write_collection,
-    write_hashing_card,
 )
 from tests.support.hub import write_hub
 from tests.support.tiny_checkpoints import write_bert, write_card
@@ -148,17 +144,6 @@ def test_a_bad_line_on_a_pipe_is_named_with_its_number(
     assert_one_error(tmp_path, capsys, "line 2: document 'd1' occurs twice")
 
 
-def test_a_run_file_that_is_compressed_is_known_by_its_content(
-    tmp_path: Path, collection: Path
-) -> None:
-    (tmp_path / "packed").write_bytes(gzip.compress(b"q1 Q0 d1 1 0.5 t\n"))
-    assert bench(tmp_path, "score", tmp_path / "packed", "--dataset", collection) == 0
-    (tmp_path / "run.trec").write_text("q1 Q0 d1 1 0.5 t\n")
-    assert bench(tmp_path, "score", tmp_path / "run.trec", "--dataset", collection) == 0
-    measures = [load(only_result(tmp_path, name)).result.measures for name in ("packed", "run")]
-    assert measures[0] == measures[1]
-
-
 @pytest.mark.parametrize("command", ["run", "score"])
 def test_a_depth_below_the_cutoff_of_a_measure_is_refused_before_any_work(
     tmp_path: Path, collection: Path, capsys: pytest.CaptureFixture[str], command: str
@@ -195,16 +180,6 @@ def test_measures_that_were_asked_for_follow_the_main_one(
     assert bench(tmp_path, "run", collection, "--model", "hashing", *arguments) == 0
     header = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("|"))
     assert [cell.strip() for cell in header.split("|")[1:5]] == ["model", "nDCG@10", "P@1", "RR@10"]
-
-
-def test_an_approximate_index_says_what_it_found(
-    tmp_path: Path, collection: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert bench(tmp_path, "run", collection, "--model", "hashing", "--index", "HNSW8") == 0
-    result = load(only_result(tmp_path)).result
-    assert result.index == "HNSW8"
-    assert result.index_recall["recall@1000"] == 1.0
-    assert "index recall" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("exclude_self", [False, True])
@@ -295,17 +270,6 @@ def test_another_prompt_of_queries_encodes_the_queries_only(
     assert prompted.fingerprint != plain.fingerprint
 
 
-def test_processes_on_one_store_count_what_each_encoded(tmp_path: Path, collection: Path) -> None:
-    with (collection / "corpus.jsonl").open("a") as file:
-        for number in range(20_000):
-            text = " ".join(f"word{number * step}" for step in range(1, 40))
-            file.write(json.dumps({"_id": f"x{number}", "title": "", "text": text}) + "\n")
-    both = [process(tmp_path, "run", collection, "--model", "hashing", "--json") for _ in "ab"]
-    answers = [json.loads(one.communicate(timeout=120)[0]) for one in both]
-    encoded = [one["results"][0]["timings"]["encoded_documents"] for one in answers]
-    assert sum(encoded) == len(set(DOCUMENTS.values())) + 20_000
-
-
 def test_query_ids_that_are_document_ids_by_accident_change_nothing(
     tmp_path: Path, bench_data: Path
 ) -> None:
@@ -329,38 +293,6 @@ def test_query_ids_that_are_document_ids_by_accident_change_nothing(
     assert sorted(means) == ["cisi", "cranfield"]
     for before, after in means.values():
         assert before == after
-
-
-def test_an_interrupted_run_goes_on_and_ends_the_same(tmp_path: Path, collection: Path) -> None:
-    with (collection / "corpus.jsonl").open("a") as file:
-        for number in range(12_000):
-            text = " ".join(f"word{number * step}" for step in range(1, 60))
-            file.write(json.dumps({"_id": f"x{number}", "title": "", "text": text}) + "\n")
-    arguments = ("run", collection, "--model", "hashing")
-    cut = process(tmp_path, *arguments)
-    shards = tmp_path / "cache" / "vectors"
-    deadline = time.monotonic() + 60
-    while len(list(shards.glob("*/*.f32"))) < 3 and time.monotonic() < deadline:
-        time.sleep(0.02)
-    cut.send_signal(signal.SIGINT)
-    _, stderr = cut.communicate(timeout=60)
-    assert cut.returncode == 130, stderr
-    assert "Traceback" not in stderr
-    assert "type the same command" in stderr
-    assert not (tmp_path / "out").exists()
-    kept = {path.name for path in shards.glob("*/*.f32")}
-    assert not list(shards.glob("*/.*"))
-    resumed = process(tmp_path, *arguments)
-    assert resumed.communicate(timeout=120) is not None
-    assert resumed.returncode == 0
-    first = only_result(tmp_path)
-    assert load(first).result.timings.encoded_documents <= 12_004 - 2048
-    assert kept <= {path.name for path in shards.glob("*/*.f32")}
-    fresh = tmp_path / "fresh"
-    assert bench(fresh, *arguments) == 0
-    same = [read_run_file(only_result(place) / "run.arrow").run for place in (tmp_path, fresh)]
-    assert same[0].doc_ids.equals(same[1].doc_ids)
-    assert (same[0].scores == same[1].scores).all()
 
 
 def test_passages_are_judged_by_answers_over_all_questions(tmp_path: Path) -> None:
@@ -432,83 +364,6 @@ def test_a_suite_with_another_collection_inside_has_no_mean(
     assert {(mean["value"], len(mean["missing"])) for mean in document["means"]} == {(None, 12)}
 
 
-BAD_FOLDERS = {
-    "truncated": ("corpus.jsonl", '{"_id": "d1", "title": "", "te', "corpus.jsonl:1"),
-    "duplicate": ("corpus.jsonl", '{"_id": "a", "text": "x"}\n{"_id": "a", "text": "y"}\n', "'a'"),
-    "empty corpus": ("corpus.jsonl", "", "no document"),
-    "header": ("qrels/test.tsv", "q1\td1\t1\n", "test.tsv:1"),
-    "no relevant": ("qrels/test.tsv", "query-id\tcorpus-id\tscore\nq1\td1\t0\n", "grade above 0"),
-    "no query": ("qrels/test.tsv", "query-id\tcorpus-id\tscore\nq99\td1\t1\n", "q99"),
-    "facts": ("dataset.toml", 'main_measures = "RR@10"\n', "main_measure"),
-}
-
-
-@pytest.mark.parametrize("case", BAD_FOLDERS)
-def test_a_bad_collection_is_one_clear_error(
-    tmp_path: Path, collection: Path, capsys: pytest.CaptureFixture[str], case: str
-) -> None:
-    name, content, named = BAD_FOLDERS[case]
-    (collection / name).write_text(content)
-    assert bench(tmp_path, "run", collection, "--model", "hashing") == 2
-    assert_one_error(tmp_path, capsys, named)
-
-
-BAD_COMMANDS = {
-    "collection": (["run", "beir/scifct", "--model", "hashing"], "beir/scifact"),
-    "model": (["run", "{tiny}", "--model", "hashin"], "hashing"),
-    "card": (["run", "{tiny}", "--model", "hashing", "--like", "retromea"], "retromae"),
-    "measure": (["run", "{tiny}", "--model", "hashing", "--measure", "nDGC@10"], "nDCG@10"),
-    "index": (["run", "{tiny}", "--model", "hashing", "--index", "IVF9x"], "IVF9x"),
-    "index size": (["run", "{tiny}", "--model", "hashing", "--index", "IVF64,Flat"], "64"),
-    "unpublished": (["run", "{tiny}", "--model", "seed"], "seed"),
-    "licensed": (["run", "beir/robust04", "--model", "hashing"], "--data-dir"),
-    "offline": (["run", "beir/fiqa", "--model", "hashing"], "beir/fiqa"),
-    "run file": (["score", "no-such.trec", "--dataset", "{tiny}"], "no-such.trec"),
-    "split": (["run", "{tiny}", "--model", "hashing", "--split", "dev"], "dev"),
-    "folder of code": (["run", "{tiny}", "--model", "{code}"], "own.Module"),
-    "model name": (["run", "{tiny}", "--model", "{spaced}"], "a model"),
-    "plain checkpoint": (["run", "{tiny}", "--model", "{plain}"], "--like"),
-}
-
-
-@pytest.mark.parametrize("case", BAD_COMMANDS)
-def test_a_bad_command_is_one_clear_error(
-    tmp_path: Path,
-    collection: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    case: str,
-) -> None:
-    monkeypatch.delenv("BENCH_DATA", raising=False)
-    code, plain = tmp_path / "code", tmp_path / "plain"
-    for folder in (code, plain):
-        folder.mkdir()
-        (folder / "config.json").write_text('{"model_type": "bert", "hidden_size": 8}')
-    module = {"idx": 0, "name": "0", "path": "", "type": "own.Module"}
-    (code / "modules.json").write_text(json.dumps([module]))
-    spaced = write_hashing_card(tmp_path / "a model.toml", 8)
-    typed, named = BAD_COMMANDS[case]
-    names = {"{spaced}": spaced, "{tiny}": collection, "{code}": code, "{plain}": plain}
-    assert bench(tmp_path, *(names.get(word, word) for word in typed)) == 2
-    assert_one_error(tmp_path, capsys, named)
-
-
-@pytest.mark.parametrize(
-    ("lines", "named"),
-    [
-        ("q1 Q0 d1 1 0.5\n", "bad.trec, line 1"),
-        ("q1 Q0 d1 1 nan t\n", "bad.trec, line 1"),
-        ("q1 Q0 d1 1 0.5 t\nq1 Q0 d1 2 0.4 t\n", "d1"),
-    ],
-)
-def test_a_bad_run_file_is_one_clear_error(
-    tmp_path: Path, collection: Path, capsys: pytest.CaptureFixture[str], lines: str, named: str
-) -> None:
-    (tmp_path / "bad.trec").write_text(lines)
-    assert bench(tmp_path, "score", tmp_path / "bad.trec", "--dataset", collection) == 2
-    assert_one_error(tmp_path, capsys, named)
-
-
 def test_another_collection_under_a_published_name_is_refused_or_marked(
     tmp_path: Path, collection: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -518,38 +373,6 @@ def test_another_collection_under_a_published_name_is_refused_or_marked(
     assert_one_error(tmp_path, capsys, "5,183 published, 6 found")
     assert bench(tmp_path, *arguments, "--allow-mismatch") == 0
     assert "NOT the published collection" in capsys.readouterr().out
-
-
-def test_an_id_that_a_trec_run_cannot_carry_is_evaluated(tmp_path: Path, collection: Path) -> None:
-    with (collection / "corpus.jsonl").open("a") as file:
-        file.write('{"_id": "two words", "text": "lift of a wing"}\n')
-    assert bench(tmp_path, "run", collection, "--model", "hashing") == 0
-    (path,) = tmp_path.rglob("run.arrow")
-    assert "two words" in read_run_file(path).run.doc_ids.to_pylist()
-
-
-def test_a_full_disk_is_said_and_the_same_command_goes_on(tmp_path: Path, collection: Path) -> None:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
-    if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("needs the right to mount a small file system")
-    try:
-        with (collection / "corpus.jsonl").open("a") as file:
-            for number in range(200):
-                file.write(json.dumps({"_id": f"x{number}", "text": f"number {number}"}) + "\n")
-        arguments = ("run", collection, "--model", "hashing", "--out", disk / "out")
-        command = [sys.executable, "-m", "bench", *map(str, arguments)]
-        full = subprocess.run(
-            [*command, "--cache-dir", str(disk)], cwd=ROOT, capture_output=True, text=True
-        )
-        assert full.returncode == 2, full.stderr
-        assert "Traceback" not in full.stderr
-        assert "error: " in full.stderr
-        subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)
-        assert main([str(one) for one in (*arguments, "--cache-dir", disk)]) == 0
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
 
 
 def test_help_and_lists_load_no_heavy_library() -> None:
