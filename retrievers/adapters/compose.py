@@ -30,7 +30,7 @@ from retrievers.adapters.folder import (
 from retrievers.adapters.hub import NAME, check_runs, load_adapterhub, quiet_adapterhub, save_setup
 from retrievers.adapters.identify import CONFIG, NORMS, SHARED, Setup, identify_adapter
 from retrievers.adapters.settings import import_library
-from retrievers.models.loading import LOAD_ERRORS, load_network, weighted_sum
+from retrievers.models.loading import load_network, load_tensors, weighted_sum
 from retrievers.models.model import Model
 
 # Of configurations: what says nothing about which function the weights are of.
@@ -104,7 +104,7 @@ def _means(
     own = [str(read_object(folder / CONFIG).get("name")) for folder in folders]
     means = {}
     for file in files[0]:
-        held = [_read(folder / file) for folder in folders]
+        held = [load_tensors(folder / file) for folder in folders]
         if file not in (SHARED, NORMS):
             held = [_named(tensors, name, own[0]) for tensors, name in zip(held, own, strict=True)]
         means[file] = weighted_sum(held, shares)
@@ -117,18 +117,6 @@ def _named(tensors: Mapping[str, Tensor], own: str, wanted: str) -> dict[str, Te
         ".".join(wanted if part == own else part for part in name.split(".")): value
         for name, value in tensors.items()
     }
-
-
-def _read(path: Path) -> dict[str, Tensor]:
-    from safetensors.torch import load_file
-
-    try:
-        if path.suffix == ".safetensors":
-            return load_file(str(path))
-        tensors: dict[str, Tensor] = torch.load(str(path), map_location="cpu", weights_only=True)
-    except LOAD_ERRORS as error:
-        raise BenchError(f"{path} is damaged, or holds more than tensors") from error
-    return tensors
 
 
 def _check_configurations(stated: Sequence[Mapping[str, Any]]) -> None:
@@ -152,12 +140,8 @@ def _settings(stated: Mapping[str, Any]) -> dict[str, bytes]:
 
 def _comparable(value: Any) -> bytes:
     """PEFT writes its sets in any order."""
-    plain = sorted(value) if isinstance(value, list) and _words(value) else value
-    return msgspec.json.encode(plain, order="deterministic")
-
-
-def _words(value: Sequence[Any]) -> bool:
-    return all(isinstance(word, str) for word in value)
+    words = isinstance(value, list) and all(isinstance(word, str) for word in value)
+    return msgspec.json.encode(sorted(value) if words else value, order="deterministic")
 
 
 def _cannot(why: str) -> BenchError:

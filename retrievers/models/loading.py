@@ -177,22 +177,33 @@ def read_tensors(folder: Path, weights: str, names: Sequence[str]) -> dict[str, 
         BenchError: a file is damaged or holds more than tensors.
     """
     tensors: dict[str, torch.Tensor] = {}
-    files = (path for path in weight_files(folder, weights) if path.suffix != ".json")
-    for path in files:
-        try:
-            tensors |= _read_file(path, names)
-        except LOAD_ERRORS as error:
-            raise not_loaded(str(path), error) from error
+    for path in weight_files(folder, weights):
+        if path.suffix != ".json":
+            tensors |= load_tensors(path, names)
     return tensors
 
 
-def _read_file(path: Path, names: Sequence[str]) -> dict[str, torch.Tensor]:
-    if path.suffix == ".safetensors":
-        with safe_open(path, framework="pt") as file:
-            held = set(file.keys())
-            return {name: file.get_tensor(name) for name in names if name in held}
-    state = torch.load(path, map_location="cpu", weights_only=True)
-    return {name: state[name] for name in names if name in state}
+def load_tensors(path: Path, names: Sequence[str] | None = None) -> dict[str, torch.Tensor]:
+    """The tensors of a file of safetensors, or of a pickle; all, or those named that it holds.
+
+    Raises:
+        BenchError: it is damaged or holds more than tensors.
+    """
+    try:
+        if path.suffix == ".safetensors":
+            with safe_open(path, framework="pt") as file:
+                held = set(file.keys())
+                return {
+                    name: file.get_tensor(name) for name in (names or sorted(held)) if name in held
+                }
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except LOAD_ERRORS as error:
+        raise not_loaded(str(path), error) from error
+    return {
+        name: state[name]
+        for name in (names or state)
+        if name in state and isinstance(state[name], torch.Tensor)
+    }
 
 
 def _network_class(checkpoint: Checkpoint) -> Any:

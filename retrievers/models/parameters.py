@@ -8,9 +8,8 @@ import re
 from collections.abc import Iterator
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from foundation.errors import BenchError
 from foundation.records import Record
 from retrievers.models.checkpoint import (
     Checkpoint,
@@ -91,24 +90,11 @@ def _safetensors(path: Path) -> Iterator[int]:
 
 def _pickled(path: Path) -> Iterator[int]:
     """Tensors of a pickle; one that has several names counts once."""
+    from retrievers.models.loading import load_tensors
+
     seen = set()
-    for name, tensor in _read_pickle(path).items():
+    for name, tensor in load_tensors(path).items():
         place = (tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tensor.shape)
         if tensor.is_floating_point() and place not in seen and not HEADS.search(name):
             seen.add(place)
             yield tensor.numel()
-
-
-def _read_pickle(path: Path) -> dict[str, Any]:
-    import torch
-
-    from retrievers.models.loading import LOAD_ERRORS
-
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except LOAD_ERRORS as error:
-        raise BenchError(
-            f"{path} cannot be read: {str(error).strip().partition(chr(10))[0]}",
-            "the file is damaged, or holds more than tensors; nothing of it was executed",
-        ) from error
-    return {name: tensor for name, tensor in state.items() if isinstance(tensor, torch.Tensor)}

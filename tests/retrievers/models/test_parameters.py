@@ -116,7 +116,7 @@ def test_a_damaged_pickle_is_refused_by_name(tmp_path):
     write_mlm_pickle(tmp_path / "model")
     file = tmp_path / "model" / "pytorch_model.bin"
     file.write_bytes(file.read_bytes()[:-900])
-    with pytest.raises(BenchError, match=r"pytorch_model\.bin cannot be read"):
+    with pytest.raises(BenchError, match=r"pytorch_model\.bin cannot be loaded"):
         count_parameters(resolved(tmp_path / "model", tmp_path))
 
 
