@@ -163,18 +163,27 @@ def test_a_method_of_ones_own_is_one_file_that_adds_it_to_its_library(tmp_path, 
     np.testing.assert_allclose(vectors(tmp_path / "tuned"), tuned.vectors, atol=1e-5)
 
 
-@peft
-def test_lora_of_peft_has_the_size_of_its_matrices(tmp_path):
-    trained = run(tmp_path, table("lora", "peft"))
-    held = load_file(str(tmp_path / "out" / "adapter" / "adapter_model.safetensors"))
-    own = sum(one.size for one in held.values())
+@pytest.mark.parametrize(
+    ("library", "method", "name"),
+    [
+        pytest.param("peft", "lora", "adapter_model", marks=peft),
+        pytest.param("adapterhub", "seq_bn", "adapter", marks=hub),
+    ],
+)
+def test_an_adapter_has_the_size_of_its_matrices_and_the_base_is_not_copied(
+    tmp_path, library, method, name
+):
+    trained = run(tmp_path, table(method, library))
+    file = tmp_path / "out" / "adapter" / f"{name}.safetensors"
+    own = sum(one.size for one in load_file(str(file)).values())
     base = sum(one.size for one in weights_of(tmp_path / "start").values())
-    file = tmp_path / "out" / "adapter" / "adapter_model.safetensors"
     size = read_size(tmp_path / "out")
     assert (size.trained, size.parameters) == (own, base + own)
     assert size.saved_bytes == file.stat().st_size
     assert trained.size == size
     assert not (tmp_path / "out" / "model.safetensors").exists()
+    if method == "seq_bn":
+        assert own == 2 * (32 * 2 + 2 + 2 * 32 + 32)  # two layers, 32 wide, reduced 16 times
 
 
 @peft
@@ -190,25 +199,6 @@ def test_virtual_tokens_are_trained_resumed_and_saved_without_what_made_them(tmp
     assert np.array_equal(whole["prompt_embeddings"], resumed["prompt_embeddings"])
     layers = (32 * 8 + 8) + (8 * 8 + 8) + (8 * 32 + 32)
     assert read_size(tmp_path / "out").trained == 3 * 32 + layers
-
-
-@hub
-def test_a_bottleneck_has_the_size_of_its_matrices(tmp_path):
-    run(tmp_path, table("seq_bn"))
-    file = tmp_path / "out" / "adapter" / "adapter.safetensors"
-    own = sum(one.size for one in load_file(str(file)).values())
-    size = read_size(tmp_path / "out")
-    assert own == 2 * (32 * 2 + 2 + 2 * 32 + 32)  # two layers, 32 wide, reduced 16 times
-    assert (size.trained, size.saved_bytes) == (own, file.stat().st_size)
-
-
-def test_full_fine_tuning_trains_and_saves_all(tmp_path):
-    run(tmp_path, QUICK)
-    held = weights_of(tmp_path / "out")
-    size = read_size(tmp_path / "out")
-    assert size.trained == size.parameters == sum(one.size for one in held.values())
-    assert size.saved_bytes == (tmp_path / "out" / "model.safetensors").stat().st_size
-    assert size.share == 1.0
 
 
 @hub
@@ -249,74 +239,42 @@ def test_a_moved_pair_of_base_and_adapter_still_fits(tmp_path):
     assert resolve_model(str(tmp_path / "there" / "out")).recipe.fingerprint == before
 
 
+WRONG = [
+    (hub, 'method = "sqe_bn"', "no adapter method 'sqe_bn'", "seq_bn"),
+    (hub, 'method = "loreft"', "no adapter method 'loreft'", ""),
+    (hub, 'method = "seq_bn"\noptions = { reduction_facter = 2 }', "no option", "reduction_factor"),
+    (hub, 'method = "mam"\noptions = { adapter = { r = 2 } }', "no option 'adapter'", ""),
+    (hub, 'method = "seq_bn"\noptions = { reduction_factor = "two" }', "cannot be put", ""),
+    (hub, 'method = "union"\noptions = { parts = ["lora", "ia3"] }', "two or more tables", "lora"),
+    (hub, 'method = "union"\noptions = { parts = 3 }', "two or more tables", "lora"),
+    (peft, 'method = "lora"\noptions = { rank = 2 }', "no option 'rank'", "rank_pattern"),
+    (peft, 'method = "prefix_tuning"', "how many virtual tokens", "num_virtual_tokens = 20"),
+    (
+        peft,
+        'method = "p_tuning"\noptions = { num_virtual_tokens = 500 }',
+        "500 virtual tokens and texts of 32 do not fit 64 positions",
+        "",
+    ),
+    (peft, 'method = "lora"\noptions = { target_modules = ["nothing"] }', "cannot be put", ""),
+]
+
+
 @pytest.mark.parametrize(
-    ("adapter", "message", "hint"),
+    ("library", "adapter", "message", "hint"),
     [
-        pytest.param('method = "sqe_bn"', "no adapter method 'sqe_bn'", "seq_bn", marks=hub),
-        pytest.param(
-            'method = "seq_bn"\noptions = { reduction_facter = 2 }',
-            "no option 'reduction_facter'",
-            "reduction_factor",
-            marks=hub,
-        ),
-        pytest.param(
-            'method = "mam"\noptions = { adapter = { r = 2 } }',
-            "no option 'adapter'",
-            "",
-            marks=hub,
-        ),
-        pytest.param('method = "loreft"', "no adapter method 'loreft'", "", marks=hub),
-        pytest.param(
-            'method = "seq_bn"\noptions = { reduction_factor = "two" }',
-            "cannot be put",
-            "",
-            marks=hub,
-        ),
-        pytest.param(
-            'method = "union"\noptions = { parts = ["lora", "ia3"] }',
-            "two or more tables with a method",
-            "lora",
-            marks=hub,
-        ),
-        pytest.param(
-            'method = "union"\noptions = { parts = 3 }',
-            "two or more tables with a method",
-            "lora",
-            marks=hub,
-        ),
-        pytest.param(
-            'library = "peft"\nmethod = "lora"\noptions = { rank = 2 }',
-            "no option 'rank'",
-            "rank_pattern",
-            marks=peft,
-        ),
-        pytest.param(
-            'library = "peft"\nmethod = "prefix_tuning"',
-            "how many virtual tokens",
-            "num_virtual_tokens = 20",
-            marks=peft,
-        ),
-        pytest.param(
-            'library = "peft"\nmethod = "p_tuning"\noptions = { num_virtual_tokens = 500 }',
-            "500 virtual tokens and texts of 32 do not fit 64 positions",
-            "",
-            marks=peft,
-        ),
-        pytest.param(
-            'library = "peft"\nmethod = "lora"\noptions = { target_modules = ["nothing"] }',
-            "cannot be put",
-            "",
-            marks=peft,
-        ),
+        pytest.param("peft" if mark is peft else "adapterhub", *others, marks=mark)
+        for mark, *others in WRONG
     ],
 )
-def test_a_wrong_adapter_is_refused_before_anything_is_mined(tmp_path, adapter, message, hint):
+def test_a_wrong_adapter_is_refused_before_anything_is_mined(
+    tmp_path, library, adapter, message, hint
+):
     def mine(*_):
         raise AssertionError("mined")
 
     mined = 'hard_negatives = 1\n[[rounds]]\nsources = ["bm25"]\n'
     with pytest.raises(BenchError, match=message) as caught:
-        run(tmp_path, f"{mined}[adapter]\n{adapter}\n", mine=mine)
+        run(tmp_path, f'{mined}[adapter]\nlibrary = "{library}"\n{adapter}\n', mine=mine)
     assert hint in caught.value.hint
     assert not (tmp_path / "out").exists()
 
@@ -326,6 +284,8 @@ def test_settings_that_contradict_each_other_are_refused():
         ('library = "peft"\nmethod = "lora"\nover = ["a"]', "stacked and fused by AdapterHub"),
         ('method = "fusion"\nover = ["a"]', "a fusion needs two adapters"),
         ('method = "lora"\nlearning_rate = 1', "unknown field"),
+        ('method = "lora"\ninit_scale = 0.1', "init_scale is for bottlenecks"),
+        ('library = "peft"\nmethod = "lora"\nnorms = true', "an adapter of AdapterHub"),
     ):
         with pytest.raises(BenchError, match=message):
             preset(f"[adapter]\n{text}\n")
@@ -434,18 +394,6 @@ def test_an_adapter_with_norms_is_averaged_and_not_put_over_others(tmp_path):
         preset(table("seq_bn", more=f'norms = true\nover = ["{folders[0]}"]\n'))
     with pytest.raises(BenchError, match="used alone"):
         run(tmp_path, table("seq_bn", more=f'over = ["{folders[0]}"]\n'), "over", start=start)
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        (table("lora", more="init_scale = 0.1\n"), "init_scale is for bottlenecks"),
-        (table("lora", "peft", more="norms = true\n"), "an adapter of AdapterHub"),
-    ],
-)
-def test_what_is_houlsbys_is_not_of_others(text, problem):
-    with pytest.raises(BenchError, match=problem):
-        preset(text)
 
 
 def test_presets_of_adapters_have_the_authors_figures():

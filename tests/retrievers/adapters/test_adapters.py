@@ -127,15 +127,6 @@ def test_a_prompt_of_another_name_is_read(base: Model, base_vectors: Any, tmp_pa
     assert np.abs(found - base_vectors).max() > 1e-3
 
 
-def test_activating_nothing_gives_the_base_vectors(
-    base: Model, base_vectors: Any, tmp_path: Path
-) -> None:
-    network = hub_adapter(base, tmp_path / "adapter", "seq_bn")
-    network.set_active_adapters(None)
-
-    np.testing.assert_allclose(mean_vectors(network, base), base_vectors, atol=1e-6)
-
-
 def test_an_untrained_lora_adapter_changes_no_vector(
     base: Model, base_vectors: Any, tmp_path: Path
 ) -> None:
@@ -208,42 +199,46 @@ def test_a_peft_adapter_of_another_base_is_refused(base: Model, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "damage",
-    [{"target_modules": [1]}, {"alpha_pattern": "x"}, {"trainable_token_indices": 0.5}],
+    ("damage", "problem"),
+    [
+        ({"target_modules": [1]}, "lora cannot be attached"),
+        ({"alpha_pattern": "x"}, "lora cannot be attached"),
+        ({"alora_invocation_tokens": [5]}, "invocation tokens"),
+        (
+            {"megatron_config": {"x": 1}, "megatron_core": "trap_of_peft"},
+            "nothing that arrives as data is run",
+        ),
+        ({"peft_type": "MULTITASK_PROMPT_TUNING"}, "MULTITASK_PROMPT_TUNING is not supported"),
+    ],
     ids=str,
 )
-def test_a_peft_configuration_of_other_types_is_refused(
-    base: Model, tmp_path: Path, damage: dict[str, Any]
-) -> None:
-    peft_adapter(base, tmp_path / "lora", "LORA")
-    path = tmp_path / "lora" / "adapter_config.json"
-    tiny.write_json(path, json.loads(path.read_bytes()) | damage)
-    model = resolve_model("minilm", adapter=str(tmp_path / "lora"))
-    with pytest.raises(BenchError, match="lora cannot be attached"):
-        open_encoder(model, "cpu").encode_queries(["x"])
-
-
-def test_a_module_that_a_peft_configuration_names_is_not_imported(
-    base: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_configuration_that_asks_for_what_is_not_done_here_is_refused(
+    base: Model,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    damage: dict[str, Any],
+    problem: str,
 ) -> None:
     peft_adapter(base, tmp_path / "lora", "LORA")
     (tmp_path / "trap_of_peft.py").write_text("raise SystemExit('executed')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     path = tmp_path / "lora" / "adapter_config.json"
-    megatron = {"megatron_config": {"x": 1}, "megatron_core": "trap_of_peft"}
-    tiny.write_json(path, json.loads(path.read_bytes()) | megatron)
-    model = resolve_model("minilm", adapter=str(tmp_path / "lora"))
-    with pytest.raises(BenchError, match="nothing that arrives as data is run"):
-        open_encoder(model, "cpu").encode_queries(["x"])
+    tiny.write_json(path, json.loads(path.read_bytes()) | damage)
+    with pytest.raises(BenchError, match=problem):
+        open_encoder(resolve_model("minilm", adapter=str(tmp_path / "lora")), "cpu").encode_queries(
+            ["x"]
+        )
 
 
-def test_an_activated_lora_is_refused(base: Model, tmp_path: Path) -> None:
-    peft_adapter(base, tmp_path / "lora", "LORA")
-    path = tmp_path / "lora" / "adapter_config.json"
-    tiny.write_json(path, json.loads(path.read_bytes()) | {"alora_invocation_tokens": [5]})
-    model = resolve_model("minilm", adapter=str(tmp_path / "lora"))
-    with pytest.raises(BenchError, match="invocation tokens"):
+@pytest.mark.parametrize("method", ["loreft", "direft", "vera"])
+def test_an_adapter_of_adapterhub_that_needs_more_than_it_saves_is_refused_by_name(
+    base: Model, tmp_path: Path, method: str
+) -> None:
+    hub_adapter(base, tmp_path / "old", method)
+    model = resolve_model("minilm", adapter=str(tmp_path / "old"))
+    with pytest.raises(BenchError, match="old is of ReFT or VeRA of AdapterHub") as caught:
         open_encoder(model, "cpu").encode_queries(["x"])
+    assert "train it with another method" in caught.value.hint
 
 
 def test_an_adapter_without_its_weights_is_refused(base: Model, tmp_path: Path) -> None:
@@ -253,12 +248,6 @@ def test_an_adapter_without_its_weights_is_refused(base: Model, tmp_path: Path) 
         resolve_model("minilm", adapter=str(tmp_path / "lora"))
     with pytest.raises(BenchError, match="no adapter folder"):
         resolve_model("minilm", adapter=str(tmp_path / "nowhere"))
-
-
-def test_a_kind_of_peft_that_is_not_supported_is_refused(tmp_path: Path) -> None:
-    tiny.write_json(tmp_path / "adapter_config.json", {"peft_type": "MULTITASK_PROMPT_TUNING"})
-    with pytest.raises(BenchError, match="MULTITASK_PROMPT_TUNING is not supported"):
-        resolve_model("minilm", adapter=str(tmp_path))
 
 
 class Trap:
@@ -271,23 +260,21 @@ class Trap:
         return os.mkdir, (str(self.target),)
 
 
-def test_a_malicious_peft_pickle_runs_nothing(base: Model, tmp_path: Path) -> None:
-    peft_adapter(base, tmp_path / "lora", "LORA")
-    (tmp_path / "lora" / "adapter_model.safetensors").unlink()
+@pytest.mark.parametrize(
+    ("save", "kind", "name"),
+    [
+        (peft_adapter, "LORA", "adapter_model.bin"),
+        (hub_adapter, "seq_bn", "pytorch_adapter.bin"),
+    ],
+)
+def test_a_malicious_pickle_runs_nothing(
+    base: Model, tmp_path: Path, save: Callable[..., Any], kind: str, name: str
+) -> None:
+    save(base, tmp_path / "evil", kind)
+    (tmp_path / "evil" / "adapter_model.safetensors").unlink(missing_ok=True)
     payload = pickle.dumps({"weight": Trap(tmp_path / "trapped")}, protocol=2)
-    (tmp_path / "lora" / "adapter_model.bin").write_bytes(payload)
-    model = resolve_model("minilm", adapter=str(tmp_path / "lora"))
-
-    with pytest.raises(BenchError, match="cannot be attached"):
-        open_encoder(model, "cpu").encode_queries(TEXTS)
-    assert not (tmp_path / "trapped").exists()
-
-
-def test_a_malicious_adapterhub_pickle_runs_nothing(base: Model, tmp_path: Path) -> None:
-    hub_adapter(base, tmp_path / "hub", "seq_bn")
-    payload = pickle.dumps({"weight": Trap(tmp_path / "trapped")}, protocol=2)
-    (tmp_path / "hub" / "pytorch_adapter.bin").write_bytes(payload)
-    model = resolve_model("minilm", adapter=str(tmp_path / "hub"))
+    (tmp_path / "evil" / name).write_bytes(payload)
+    model = resolve_model("minilm", adapter=str(tmp_path / "evil"))
 
     with pytest.raises(BenchError, match="cannot be attached"):
         open_encoder(model, "cpu").encode_queries(TEXTS)
