@@ -1,7 +1,8 @@
 """Token ids from a cache of words against those of the tokenizer itself."""
 
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ from tokenizers.models import WordPiece
 from tokenizers.processors import BertProcessing
 
 from retrievers.encoders import tokens as word_pieces
+from retrievers.encoders.protocol import Segments, join
 from retrievers.encoders.tokens import TextTokenizer, Tokens, splits_words
 from retrievers.models.model import resolve_model
-from tests.benchmarks.tokenise_speed import real_texts, segments_of
+from retrievers.models.recipe import TitleJoin
 
 ROOT = Path(__file__).parents[3]
 NORMALIZERS = [
@@ -56,6 +58,25 @@ ODD = [
 ]
 odd_texts = st.lists(st.one_of(st.sampled_from(ODD), st.text(max_size=4)), max_size=12).map("".join)
 texts = st.one_of(odd_texts, st.text(max_size=30))
+
+
+def real_texts(folder: Path) -> Iterator[tuple[str, str]]:
+    """Title and text of every document and query of the collections in a folder."""
+    for path in sorted(folder.glob("*/*/*.jsonl")):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            record = json.loads(line)
+            yield record.get("title", ""), record["text"]
+    for path in sorted(folder.glob("msmarco-sample/[cq]*.tsv")):
+        if not path.name.startswith("qrels"):
+            for line in path.read_text(encoding="utf-8").split("\n")[:-1]:
+                yield "", line.split("\t", 1)[1]
+
+
+def segments_of(rule: TitleJoin, documents: Sequence[tuple[str, str]]) -> list[Segments]:
+    """What a tokenizer is given."""
+    return [join(rule, "", title, text, "[SEP]") for title, text in documents]
+
+
 segments = st.lists(st.tuples(texts, st.one_of(st.none(), texts)), max_size=6)
 
 
