@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from bench.comparing.statistics import Difference
 from bench.comparing.transfer import Forgetting, TransferRow
 from bench.monitor.curve import Curve, CurvePoint, Level
-from bench.monitor.selection import Rival, Selection
+from bench.monitor.selection import Selection, verdict_on
 from foundation.printable import first_names
 from reports import format as fmt
 from reports.markdown import bullets, plain
@@ -49,26 +49,28 @@ def _step(curve: Curve, point: CurvePoint) -> str:
 
 def _selection_columns(chosen: Selection) -> list[Column[CurvePoint]]:
     """The best one minus this one."""
-    rivals = {rival.name: rival for rival in chosen.rivals}
+    rivals = {rival.b: rival for rival in chosen.rivals}
 
-    def rival(point: CurvePoint) -> Rival | None:
+    def rival(point: CurvePoint) -> Difference | None:
         return None if point.checkpoint == chosen.best else rivals[point.checkpoint]
 
     def verdict(point: CurvePoint) -> str:
-        return other.verdict if (other := rival(point)) else "best"
+        return verdict_on(other) if (other := rival(point)) else "best"
 
     return [
         Column("best - this", rival, _difference),
-        Column("p (adjusted)", lambda point: (other := rival(point)) and other.p, fmt.p_value),
+        Column(
+            "p (adjusted)", lambda point: (other := rival(point)) and other.p_adjusted, fmt.p_value
+        ),
         Column("", verdict),
     ]
 
 
-def _difference(rival: Rival | None) -> str:
+def _difference(rival: Difference | None) -> str:
     if rival is None:
         return ""
-    limits = fmt.interval(rival.paired)
-    return fmt.signed(rival.paired.difference) + (f" ({limits})" if limits else "")
+    limits = fmt.interval(rival)
+    return fmt.signed(rival.difference) + (f" ({limits})" if limits else "")
 
 
 def _verdict(curve: Curve, chosen: Selection) -> Iterator[str]:
@@ -78,11 +80,11 @@ def _verdict(curve: Curve, chosen: Selection) -> Iterator[str]:
     yield from _trust(chosen)
     if chosen.inseparable:
         yield f"cannot be told apart from it: {plain(first_names(chosen.inseparable))}"
-    elif all(rival.verdict == "worse" for rival in chosen.rivals):
+    elif all(verdict_on(rival) == "worse" for rival in chosen.rivals):
         yield "it is better than every other one"
     for rival in chosen.rivals:
-        if rival.verdict == "better":
-            yield f"{plain(rival.name)} is better"
+        if verdict_on(rival) == "better":
+            yield f"{plain(rival.b)} is better"
     if chosen.on_test_data:
         yield f"**test data were used to select**: {ON_TEST_DATA[chosen.method]}"
 

@@ -13,7 +13,7 @@ from bench.comparing.compare import (
 )
 from bench.comparing.statistics import Resampling, ScoreMatrix
 from bench.monitor.following import step_of
-from bench.monitor.selection import Method, Part, Selection, compared, parts_of, select
+from bench.monitor.selection import Method, Selection, compared, select
 from bench.results.load import load_all
 from bench.results.location import Place, files_below
 from bench.results.result import RESULT_FILE, Evaluation, Protocol
@@ -120,8 +120,7 @@ def curve_of(
     choices = Choices(aim.measure, resampling=aim.resampling)
     panels = [whole_panel(name, entrants, choices) for name in aim.weights]
     weights = list(aim.weights.values())
-    parts = parts_of(panels, weights)
-    points = [_point(entrant.name, panels, parts) for entrant in entrants]
+    points = [_point(entrant.name, panels, weights) for entrant in entrants]
     barred = [aim.baseline[0]] if aim.baseline else []
     splits = [protocol.split for protocol in aim.protocols.values()]
     return Curve(
@@ -131,9 +130,7 @@ def curve_of(
         headline=MEAN if len(aim.weights) > 1 else next(iter(aim.weights)),
         points=tuple(point for point in points if point.checkpoint not in barred),
         baseline=next((point for point in points if point.checkpoint in barred), None),
-        selection=select(panels, weights, aim.resampling, aim.method, barred, splits)
-        if len(points) > 1
-        else None,
+        selection=select(panels, weights, aim.method, barred, splits) if len(points) > 1 else None,
         broken={name: why for name, why in broken.items() if name not in shown},
         left_out=tuple(left_out),
         resampling=aim.resampling,
@@ -221,17 +218,13 @@ def _entrants(complete: Shown, aim: Aim) -> list[Entrant]:
     return [*entrants, Entrant(name, entries)]
 
 
-def _point(name: str, panels: Sequence[ScoreMatrix], parts: Sequence[Part]) -> CurvePoint:
-    column = panels[0].columns[name]
-    alone = {
-        panel.collection: _level([Part(1.0, part.scores, part.resampled)], column)
-        for panel, part in zip(panels, parts, strict=True)
-    }
-    if len(parts) > 1:
-        alone[MEAN] = _level(parts, column)
-    return CurvePoint(name, step_of(name), alone)
+def _point(name: str, panels: Sequence[ScoreMatrix], weights: Sequence[float]) -> CurvePoint:
+    levels = {panel.collection: _level([panel], [1.0], name) for panel in panels}
+    if len(panels) > 1:
+        levels[MEAN] = _level(panels, weights, name)
+    return CurvePoint(name, step_of(name), levels)
 
 
-def _level(parts: Sequence[Part], column: int) -> Level:
-    level = compared(parts, column)
+def _level(panels: Sequence[ScoreMatrix], weights: Sequence[float], name: str) -> Level:
+    level = compared(panels, weights, name)
     return Level(level.difference, level.low, level.high)

@@ -8,23 +8,19 @@ the other half, whose scores know nothing of the choice.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import combinations, product
 from typing import Literal
 
+import msgspec
 import numpy as np
 
 from bench.comparing.statistics import (
-    ALPHA,
     SAME_MEAN,
     SAME_SCORE,
     Difference,
-    PairedScores,
-    Resampled,
-    Resampling,
     ScoreMatrix,
     paired,
-    resample,
     stream_of,
 )
 from foundation.arrays import Float64Array, Int64Array
@@ -35,45 +31,6 @@ Method = Literal["all", "half"]
 Verdict = Literal["worse", "better", "cannot tell"]
 Pair = tuple[int, int]
 BLOCK_PAIRS = 64  # whose flips are held at once: 5 MB for 9,999 resamples
-
-
-@dataclass(frozen=True)
-class Part:
-    """All checkpoints on one collection.
-
-    Attributes:
-        weight: of the collection in the mean.
-        scores: float64 ``(queries, m)``, a column for each checkpoint.
-    """
-
-    weight: float
-    scores: Float64Array
-    resampled: Resampled
-
-    @property
-    def shares(self) -> Float64Array:
-        """Share of each query in the mean of each checkpoint, float64 ``(queries, m)``."""
-        return self.scores * (self.weight / len(self.scores))
-
-
-class Rival(Record, kw_only=True):
-    """Another checkpoint beside the best one.
-
-    Attributes:
-        paired: best minus this one; its own p is of this pair alone.
-        p: adjusted for all pairs that were looked at.
-    """
-
-    name: str
-    paired: Difference
-    p: float
-
-    @property
-    def verdict(self) -> Verdict:
-        """The rival against the best checkpoint, at 5 % over all pairs."""
-        if self.p > ALPHA:
-            return "cannot tell"
-        return "worse" if self.paired.difference > 0 else "better"
 
 
 class Selection(Record, kw_only=True):
@@ -87,6 +44,7 @@ class Selection(Record, kw_only=True):
         score: of the mean; with ``all`` it is the highest of many, and too high.
         pairs: comparisons that p is adjusted for.
         exact: whether p is over all flips of signs.
+        rivals: the best one minus each of the others, with p adjusted for all pairs.
         splits: of the queries; ``test`` says that test data chose.
     """
 
@@ -100,7 +58,7 @@ class Selection(Record, kw_only=True):
     high: float | None
     pairs: int
     exact: bool
-    rivals: tuple[Rival, ...]
+    rivals: tuple[Difference, ...]
     splits: tuple[str, ...]
 
     @property
@@ -111,21 +69,19 @@ class Selection(Record, kw_only=True):
     @property
     def inseparable(self) -> tuple[str, ...]:
         """Checkpoints that cannot be told apart from the best one."""
-        return tuple(rival.name for rival in self.rivals if rival.verdict == "cannot tell")
+        return tuple(rival.b for rival in self.rivals if not rival.significant)
 
 
-def parts_of(panels: Sequence[ScoreMatrix], weights: Sequence[float]) -> list[Part]:
-    """Scores of all checkpoints on each collection, with resamples that all of them share."""
-    return [
-        Part(weight, panel.scores, panel.resampled)
-        for panel, weight in zip(panels, weights, strict=True)
-    ]
+def verdict_on(rival: Difference) -> Verdict:
+    """Return what a rival is, compared with the best checkpoint, at 5 % over all pairs."""
+    if not rival.significant:
+        return "cannot tell"
+    return "worse" if rival.difference > 0 else "better"
 
 
 def select(
     panels: Sequence[ScoreMatrix],
     weights: Sequence[float],
-    resampling: Resampling,
     method: Method = "all",
     barred: Sequence[str] = (),
     splits: Sequence[str] = (),
@@ -142,22 +98,20 @@ def select(
         BenchError: a collection has no two halves.
     """
     names = list(panels[0].columns)
-    whole = parts_of(panels, weights)
-    halves = _halves(panels, whole, resampling) if method == "half" else (whole, whole)
-    choosing, reporting = halves
+    choosing, reporting = _halves(panels) if method == "half" else (panels, panels)
     candidates = [place for place, name in enumerate(names) if name not in barred]
-    best = _best(choosing, candidates)
+    best = _best(means_of(choosing, weights), candidates)
     pairs = list(combinations(range(len(names)), 2))
     if method == "half":
         pairs = [pair for pair in pairs if best in pair]
-    rivals, exact = _rivals(reporting, names, best, pairs)
-    level = compared(reporting, best)
+    rivals, exact = _rivals(reporting, weights, best, pairs)
+    level = compared(reporting, weights, names[best])
     return Selection(
         method=method,
         best=names[best],
         candidates=len(candidates),
-        chosen_on=sum(len(part.scores) for part in choosing),
-        reported_on=sum(len(part.scores) for part in reporting),
+        chosen_on=sum(len(panel.scores) for panel in choosing),
+        reported_on=sum(len(panel.scores) for panel in reporting),
         score=level.difference,
         low=level.low,
         high=level.high,
@@ -169,64 +123,62 @@ def select(
 
 
 def _rivals(
-    parts: Sequence[Part], names: Sequence[str], best: int, pairs: Sequence[tuple[int, int]]
-) -> tuple[tuple[Rival, ...], bool]:
-    """All others beside the best one, and whether p is over all flips of signs."""
-    adjusted, exact = max_statistic(parts, pairs)
+    panels: Sequence[ScoreMatrix], weights: Sequence[float], best: int, pairs: Sequence[Pair]
+) -> tuple[tuple[Difference, ...], bool]:
+    """The best one minus all others, and whether p is over all flips of signs."""
+    adjusted, exact = max_statistic(panels, weights, pairs)
     p_of = dict(zip(pairs, adjusted, strict=True))
-    others = [place for place in range(len(names)) if place != best]
+    names = list(panels[0].columns)
     rivals = [
-        Rival(
-            name=names[place],
-            paired=compared(parts, best, place),
-            p=p_of[min(best, place), max(best, place)],
+        msgspec.structs.replace(
+            compared(panels, weights, names[best], name),
+            p_adjusted=p_of[min(best, place), max(best, place)],
         )
-        for place in others
+        for place, name in enumerate(names)
+        if place != best
     ]
     return tuple(rivals), exact
 
 
-def _best(parts: Sequence[Part], allowed: Sequence[int]) -> int:
-    means = means_of(parts)
+def _best(means: Float64Array, allowed: Sequence[int]) -> int:
     highest = max(means[place] for place in allowed)
     return next(place for place in allowed if means[place] >= highest - SAME_MEAN)
 
 
-def _halves(
-    panels: Sequence[ScoreMatrix], parts: Sequence[Part], resampling: Resampling
-) -> tuple[list[Part], list[Part]]:
+def _halves(panels: Sequence[ScoreMatrix]) -> tuple[list[ScoreMatrix], list[ScoreMatrix]]:
     """Two halves of the queries of each collection, the same ones at every look."""
-    choosing: list[Part] = []
-    reporting: list[Part] = []
-    for panel, part in zip(panels, parts, strict=True):
-        stream = stream_of(panel.collection)
-        order = np.random.default_rng([resampling.seed, stream, 1]).permutation(len(part.scores))
+    choosing: list[ScoreMatrix] = []
+    reporting: list[ScoreMatrix] = []
+    for panel in panels:
+        seeds = [panel.resampling.seed, stream_of(panel.collection), 1]
+        order = np.random.default_rng(seeds).permutation(len(panel.scores))
         cut = len(order) // 2
         if cut == 0:
             raise BenchError(
                 f"{panel.collection} has one query, which has no halves", "use --select all"
             )
         for rows, into in ((order[:cut], choosing), (order[cut:], reporting)):
-            scores = part.scores[np.sort(rows)]
-            into.append(Part(part.weight, scores, resample(scores, resampling, stream)))
+            into.append(replace(panel, scores=panel.scores[np.sort(rows)], queries=()))
     return choosing, reporting
 
 
-def compared(parts: Sequence[Part], a: int, b: int | None = None) -> Difference:
+def compared(
+    panels: Sequence[ScoreMatrix], weights: Sequence[float], a: str, b: str = ""
+) -> Difference:
     """First checkpoint minus second; without one its own mean, as a difference from nothing."""
-    return paired(
-        [PairedScores.of(part.scores, part.resampled, a, b) for part in parts],
-        [part.weight for part in parts],
-    )
+    return paired([panel.minus(a, b) for panel in panels], weights)
 
 
-def means_of(parts: Sequence[Part]) -> Float64Array:
+def means_of(panels: Sequence[ScoreMatrix], weights: Sequence[float]) -> Float64Array:
     """Mean of each checkpoint, float64 ``(m,)``."""
-    total: Float64Array = np.sum([part.weight * part.scores.mean(axis=0) for part in parts], axis=0)
+    means = [w * panel.scores.mean(axis=0) for w, panel in zip(weights, panels, strict=True)]
+    total: Float64Array = np.sum(means, axis=0)
     return total
 
 
-def max_statistic(parts: Sequence[Part], pairs: Sequence[Pair]) -> tuple[list[float], bool]:
+def max_statistic(
+    panels: Sequence[ScoreMatrix], weights: Sequence[float], pairs: Sequence[Pair]
+) -> tuple[list[float], bool]:
     """p of each pair, adjusted for all of them, and whether it is over all flips of signs.
 
     The statistic of a pair is its difference of means over the root of its sum of squares, which
@@ -240,14 +192,14 @@ def max_statistic(parts: Sequence[Part], pairs: Sequence[Pair]) -> tuple[list[fl
         pairs: columns; the first is not the second.
     """
     first, second = (np.array(side) for side in zip(*pairs, strict=True))
-    shares = [part.shares for part in parts]
+    shares = [p.scores * (w / len(p.scores)) for w, p in zip(weights, panels, strict=True)]
     scale = np.sqrt(sum(_squares(share, first, second) for share in shares))
-    flips, exact = _flips(parts, shares)
+    flips, exact = _flips(panels, weights, shares)
     largest = np.zeros(len(flips))
     for some in _blocks(len(pairs)):
         ratios = _ratios(flips[:, first[some]] - flips[:, second[some]], scale[some])
         np.maximum(largest, ratios.max(axis=1), out=largest)
-    means = means_of(parts)
+    means = means_of(panels, weights)
     seen = _ratios(means[first] - means[second], scale) - _ratios(SAME_MEAN, scale)
     below = np.searchsorted(np.sort(largest), seen, side="left")
     as_far = len(largest) - below
@@ -275,14 +227,17 @@ def _ratios(differences: Float64Array | float, scale: Float64Array) -> Float64Ar
     return np.divide(size, scale, out=np.zeros(np.broadcast(size, scale).shape), where=scale > 0)
 
 
-def _flips(parts: Sequence[Part], shares: Sequence[Float64Array]) -> tuple[Float64Array, bool]:
+def _flips(
+    panels: Sequence[ScoreMatrix], weights: Sequence[float], shares: Sequence[Float64Array]
+) -> tuple[Float64Array, bool]:
     """Means under flips of signs, up to what all checkpoints share; and whether these are all.
 
     Queries on which all checkpoints are equal cancel, so that few others have few flips.
     """
-    changed = [np.ptp(part.scores, axis=1) > SAME_SCORE for part in parts]
+    changed = [np.ptp(panel.scores, axis=1) > SAME_SCORE for panel in panels]
     kept = np.concatenate([share[rows] for share, rows in zip(shares, changed, strict=True)])
-    if len(kept) > math.log2(len(parts[0].resampled.flipped)):
-        return np.sum([part.weight * part.resampled.flipped for part in parts], axis=0), False
+    if len(kept) > math.log2(panels[0].resampling.resamples):
+        drawn = [w * panel.resampled.flipped for w, panel in zip(weights, panels, strict=True)]
+        return np.sum(drawn, axis=0), False
     signs = np.array(list(product((1.0, -1.0), repeat=len(kept))))
     return signs.reshape(2 ** len(kept), len(kept)) @ kept, True

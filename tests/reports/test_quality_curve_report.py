@@ -48,9 +48,7 @@ def curve(
         headline="mean" if len(collections) > 1 else collections[0],
         points=tuple(points[: len(names)]),
         baseline=points[-1] if baseline else None,
-        selection=select(panels, weights, FAST, method, barred, [split])
-        if len(columns) > 1
-        else None,
+        selection=select(panels, weights, method, barred, [split]) if len(columns) > 1 else None,
         broken={"checkpoint-20": "cut | off"},
         left_out=("2 evaluations whose results were deleted",),
         resampling=FAST,

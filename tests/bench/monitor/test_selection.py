@@ -7,16 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.comparing.statistics import ALPHA, Resampling, ScoreMatrix, resample
-from bench.monitor.selection import Part, compared, max_statistic, select
+from bench.comparing.statistics import ALPHA, Resampling, ScoreMatrix
+from bench.monitor.selection import compared, max_statistic, select, verdict_on
 from foundation.errors import BenchError
 
 FAST = Resampling(resamples=199)
 VALUES = [0.0, 0.0, 0.25, 0.5, 1.0]  # exact in binary, so that sums tie exactly
-
-
-def part_of(scores: np.ndarray, weight: float = 1.0, resampling=FAST, stream=0) -> Part:
-    return Part(weight, scores, resample(scores, resampling, stream))
 
 
 def panel_of(scores: np.ndarray, name: str = "one", resampling=FAST) -> ScoreMatrix:
@@ -62,7 +58,7 @@ curves = st.tuples(st.integers(2, 6), st.integers(2, 4)).flatmap(
 @settings(max_examples=60)
 @given(curves)
 def test_p_of_few_queries_is_that_of_every_flip_by_brute_force(scores):
-    found, exact = max_statistic([part_of(scores)], all_pairs(scores))
+    found, exact = max_statistic([panel_of(scores)], [1.0], all_pairs(scores))
     assert exact
     assert found == pytest.approx(brute_force([scores], [1.0]))
 
@@ -70,8 +66,8 @@ def test_p_of_few_queries_is_that_of_every_flip_by_brute_force(scores):
 def test_p_over_two_collections_flips_the_queries_of_both():
     rng = np.random.default_rng(1)
     scores = [rng.choice(VALUES, (count, 3)) for count in (3, 4)]
-    parts = [part_of(scores[0], 0.75), part_of(scores[1], 0.25, stream=1)]
-    found, exact = max_statistic(parts, all_pairs(scores[0]))
+    panels = [panel_of(scores[0]), panel_of(scores[1], "other")]
+    found, exact = max_statistic(panels, [0.75, 0.25], all_pairs(scores[0]))
     assert exact
     assert found == pytest.approx(brute_force(scores, [0.75, 0.25]))
 
@@ -79,27 +75,27 @@ def test_p_over_two_collections_flips_the_queries_of_both():
 def test_sampled_p_is_near_that_of_every_flip():
     rng = np.random.default_rng(2)
     scores = rng.choice(VALUES, (14, 4))
-    part = part_of(scores, resampling=Resampling(resamples=3_999))
-    found, exact = max_statistic([part], all_pairs(scores))
+    panel = panel_of(scores, resampling=Resampling(resamples=3_999))
+    found, exact = max_statistic([panel], [1.0], all_pairs(scores))
     assert not exact
     assert found == pytest.approx(brute_force([scores], [1.0]), abs=0.03)
 
 
 def test_of_two_checkpoints_p_is_that_of_the_paired_test():
     scores = sparse_curve(np.random.default_rng(3), 60, 2)
-    part = part_of(scores)
-    ((found,), _) = max_statistic([part], [(0, 1)])
-    assert found == pytest.approx(compared([part], 0, 1).p)
+    panel = panel_of(scores)
+    ((found,), _) = max_statistic([panel], [1.0], [(0, 1)])
+    assert found == pytest.approx(compared([panel], [1.0], "checkpoint-0", "checkpoint-1").p)
 
 
 @settings(max_examples=40)
 @given(curves)
 def test_adjusted_p_is_never_below_the_p_of_the_pair_alone(scores):
     pairs = all_pairs(scores)
-    part = part_of(scores)
-    together, _ = max_statistic([part], pairs)
+    panel = panel_of(scores)
+    together, _ = max_statistic([panel], [1.0], pairs)
     for pair, p in zip(pairs, together, strict=True):
-        assert p >= max_statistic([part], [pair])[0][0] - 1e-12
+        assert p >= max_statistic([panel], [1.0], [pair])[0][0] - 1e-12
 
 
 @pytest.mark.parametrize(("queries", "checkpoints"), [(50, 8), (300, 4)])
@@ -108,7 +104,7 @@ def test_curves_without_a_difference_give_a_claim_in_at_most_5_of_100(queries, c
     curves, false = 300, 0
     for _ in range(curves):
         scores = sparse_curve(rng, queries, checkpoints)
-        false += min(max_statistic([part_of(scores)], all_pairs(scores))[0]) <= ALPHA
+        false += min(max_statistic([panel_of(scores)], [1.0], all_pairs(scores))[0]) <= ALPHA
     assert false / curves <= ALPHA + 3 * np.sqrt(ALPHA * (1 - ALPHA) / curves)
 
 
@@ -116,9 +112,9 @@ def test_without_the_adjustment_such_curves_give_far_more_claims():
     rng = np.random.default_rng(4)
     curves, false = 100, 0
     for _ in range(curves):
-        scores = sparse_curve(rng, 50, 8)
-        part = part_of(scores)
-        false += min(compared([part], i, j).p for i, j in all_pairs(scores)) <= ALPHA
+        panel = panel_of(sparse_curve(rng, 50, 8))
+        p_values = [compared([panel], [1.0], *pair).p for pair in combinations(panel.columns, 2)]
+        false += min(p_values) <= ALPHA
     assert false / curves > 0.3
 
 
@@ -128,7 +124,7 @@ def test_equal_checkpoints_are_rarely_told_apart_though_others_are_far_better():
     for _ in range(curves):
         scores = sparse_curve(rng, 60, 6)
         scores[:, 3:] += 0.3
-        adjusted, _ = max_statistic([part_of(scores)], all_pairs(scores))
+        adjusted, _ = max_statistic([panel_of(scores)], [1.0], all_pairs(scores))
         found = dict(zip(all_pairs(scores), adjusted, strict=True))
         equal = [p for (i, j), p in found.items() if (i < 3) == (j < 3)]
         false += min(equal) <= ALPHA
@@ -141,10 +137,10 @@ def test_the_best_is_the_first_of_equal_ones_and_knows_who_cannot_be_told_apart(
     rng = np.random.default_rng(6)
     scores = np.clip(sparse_curve(rng, 200, 4), 0, 1)
     scores[:, 2] = scores[:, 1] = scores[:, 1] + 0.2
-    found = select([panel_of(scores)], [1.0], FAST)
+    found = select([panel_of(scores)], [1.0])
     assert found.best == "checkpoint-1"
     assert found.inseparable == ("checkpoint-2",)
-    assert {one.name: one.verdict for one in found.rivals} == {
+    assert {one.b: verdict_on(one) for one in found.rivals} == {
         "checkpoint-0": "worse",
         "checkpoint-2": "cannot tell",
         "checkpoint-3": "worse",
@@ -155,21 +151,21 @@ def test_the_best_is_the_first_of_equal_ones_and_knows_who_cannot_be_told_apart(
 def test_what_is_barred_is_compared_and_never_chosen():
     scores = sparse_curve(np.random.default_rng(7), 80, 3)
     scores[:, 2] += 1
-    found = select([panel_of(scores)], [1.0], FAST, barred=["checkpoint-2"])
+    found = select([panel_of(scores)], [1.0], barred=["checkpoint-2"])
     assert found.best != "checkpoint-2"
     assert found.candidates == 2
-    assert {one.name: one.verdict for one in found.rivals}["checkpoint-2"] == "better"
+    assert {one.b: verdict_on(one) for one in found.rivals}["checkpoint-2"] == "better"
 
 
 def test_half_chooses_on_one_half_and_reports_the_other():
     """The best on the choosing half stands out there, and the halves make up the whole."""
     scores = sparse_curve(np.random.default_rng(8), 101, 5)
-    found = select([panel_of(scores)], [1.0], FAST, "half")
+    found = select([panel_of(scores)], [1.0], "half")
     assert (found.chosen_on, found.reported_on, found.pairs) == (50, 51, 4)
     best = int(found.best.rpartition("-")[2])
     reported = np.full(5, found.score)
     for rival in found.rivals:
-        reported[int(rival.name.rpartition("-")[2])] -= rival.paired.difference
+        reported[int(rival.b.rpartition("-")[2])] -= rival.difference
     chosen = (scores.sum(axis=0) - 51 * reported) / 50
     assert chosen.argmax() == best
     assert chosen == pytest.approx(np.round(chosen * 5000) / 5000)  # sums of hundredths over 50
@@ -178,7 +174,8 @@ def test_half_chooses_on_one_half_and_reports_the_other():
 def test_the_halves_follow_the_seed():
     scores = sparse_curve(np.random.default_rng(8), 101, 5)
     first, same, other = (
-        select([panel_of(scores)], [1.0], Resampling(199, seed), "half") for seed in (0, 0, 1)
+        select([panel_of(scores, resampling=Resampling(199, seed))], [1.0], "half")
+        for seed in (0, 0, 1)
     )
     assert first == same
     assert first.score != other.score
@@ -190,7 +187,8 @@ def test_the_score_of_half_is_not_too_high_and_that_of_all_is():
     for _ in range(150):
         scores = rng.random((40, 12))  # every checkpoint has mean 0.5
         for method, differences in above.items():
-            found = select([panel_of(scores)], [1.0], Resampling(9), method)
+            panel = panel_of(scores, resampling=Resampling(9))
+            found = select([panel], [1.0], method)
             differences.append(found.score - 0.5)
     error = {name: np.std(one) / np.sqrt(len(one)) for name, one in above.items()}
     assert abs(np.mean(above["half"])) < 3.5 * error["half"]
@@ -199,31 +197,31 @@ def test_the_score_of_half_is_not_too_high_and_that_of_all_is():
 
 def test_one_query_has_no_halves():
     with pytest.raises(BenchError, match="no halves"):
-        select([panel_of(np.array([[0.0, 1.0]]))], [1.0], FAST, "half")
+        select([panel_of(np.array([[0.0, 1.0]]))], [1.0], "half")
 
 
 def test_two_collections_weigh_as_they_are_told():
     rng = np.random.default_rng(10)
     one, other = sparse_curve(rng, 30, 3), sparse_curve(rng, 50, 3)
-    found = select([panel_of(one), panel_of(other, "two")], [0.25, 0.75], FAST)
+    found = select([panel_of(one), panel_of(other, "two")], [0.25, 0.75])
     means = 0.25 * one.mean(axis=0) + 0.75 * other.mean(axis=0)
     assert found.best == f"checkpoint-{means.argmax()}"
     assert found.score == pytest.approx(means.max())
     for rival in found.rivals:
-        column = int(rival.name.rpartition("-")[2])
-        assert rival.paired.difference == pytest.approx(means.max() - means[column])
+        column = int(rival.b.rpartition("-")[2])
+        assert rival.difference == pytest.approx(means.max() - means[column])
 
 
 def test_queries_of_a_test_split_are_said_to_have_chosen():
     scores = sparse_curve(np.random.default_rng(11), 20, 2)
-    assert select([panel_of(scores)], [1.0], FAST, splits=["dev", "test"]).on_test_data
-    assert not select([panel_of(scores)], [1.0], FAST, splits=["dev", "dev"]).on_test_data
+    assert select([panel_of(scores)], [1.0], splits=["dev", "test"]).on_test_data
+    assert not select([panel_of(scores)], [1.0], splits=["dev", "dev"]).on_test_data
 
 
 def test_the_level_of_a_checkpoint_is_its_mean_with_an_interval():
     scores = sparse_curve(np.random.default_rng(12), 200, 2)
     many = Resampling(1_999)
-    found = select([panel_of(scores, resampling=many)], [1.0], many)
+    found = select([panel_of(scores, resampling=many)], [1.0])
     assert found.low < found.score < found.high
     column = scores[:, int(found.best.rpartition("-")[2])]
     error = column.std(ddof=1) / np.sqrt(len(column))

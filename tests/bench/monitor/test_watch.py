@@ -177,7 +177,7 @@ def test_a_baseline_is_compared_and_is_no_checkpoint(place):
     assert place.bench("run", place.collection, "--model", "bm25").code == ExitCode.OK
     curve = place.curve("--baseline", "bm25", "--select", "half")
     assert curve["baseline"]["checkpoint"] == "bm25"
-    assert [one["name"] for one in curve["selection"]["rivals"]][-1] == "bm25"
+    assert [one["b"] for one in curve["selection"]["rivals"]][-1] == "bm25"
     assert (curve["selection"]["chosen_on"], curve["selection"]["reported_on"]) == (15, 15)
     assert len(curve["points"]) == len(STEPS)
     shallow = place.bench("run", place.collection, "--model", "hashing", "--depth", 200)
