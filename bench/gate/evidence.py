@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -17,6 +18,7 @@ from bench.comparing.statistics import (
     paired,
 )
 from bench.evaluate.runs import Run
+from bench.gate.power import MEAN
 from bench.gate.records import (
     BASELINE,
     CANDIDATE,
@@ -28,7 +30,7 @@ from bench.gate.records import (
 from bench.gate.scope import Candidate
 from bench.gate.settings import GateSettings
 from bench.gate.skew import Studentised, largest_loss, mean_of, p_of_loss, studentise
-from bench.gate.verdicts import THE_MEAN, Evidence, decide
+from bench.gate.verdicts import THE_MEAN, Decision, Evidence, decide
 from bench.results.result import Evaluation, Protocol
 from foundation.errors import BenchError
 from retrievers.models.card import Expected
@@ -86,18 +88,34 @@ def check_against(
     )
     decision = decide(evidence, settings)
     rows = [
-        _row(matrices[collection], tests, decision.failed, candidate, baseline)
+        _row(
+            collection,
+            tests,
+            decision,
+            candidate=matrices[collection].mean(CANDIDATE),
+            baseline=matrices[collection].mean(BASELINE),
+            candidate_in_domain=candidate.is_in_domain(collection),
+            baseline_in_domain=baseline[collection].result.in_domain,
+        )
         if collection in matrices
         else CheckRow(name=collection, missing=gaps[collection])
         for collection in weights
     ]
+    mean = None
+    if THE_MEAN in tests.plain:
+        shares = list(weights.values())
+        of_both = {
+            "candidate": float(np.dot(shares, [row.candidate or 0.0 for row in rows])),
+            "baseline": float(np.dot(shares, [row.baseline or 0.0 for row in rows])),
+        }
+        mean = _row(THE_MEAN, tests, decision, **of_both)
     return PairVerdict(
         role=role,
         name=name,
         outcome=decision.outcome,
         reasons=decision.reasons,
         rows=tuple(rows),
-        mean=_mean_row(rows, tests, weights, decision.failed) if THE_MEAN in tests.plain else None,
+        mean=mean,
         largest_loss=evidence.largest_loss,
         worst=_worst(matrices.values(), candidate),
     )
@@ -160,45 +178,18 @@ def check_protocol(collection: str, name: str, a: Protocol, b: Protocol) -> None
         )
 
 
-def _row(
-    matrix: ScoreMatrix,
-    tests: LossTests,
-    failed: Mapping[str, str],
-    candidate: Candidate,
-    baseline: Mapping[str, Evaluation],
-) -> CheckRow:
-    name = matrix.collection
+def _row(name: str, tests: LossTests, decision: Decision, **scores: Any) -> CheckRow:
+    """The row of a collection, or of `THE_MEAN`, with its scores."""
+    cautious = tests.cautious[name]
     return CheckRow(
-        name=name,
-        measure=matrix.measure,
-        candidate=matrix.mean(CANDIDATE),
-        baseline=matrix.mean(BASELINE),
+        name=MEAN if name == THE_MEAN else name,
+        measure=cautious.measure,
         paired=tests.plain[name],
         p_skew=p_of_loss(tests.skew[name]),
-        p_holm=tests.cautious[name].p_adjusted,
-        detectable=tests.cautious[name].detectable,
-        failure=failed.get(name, ""),
-        candidate_in_domain=candidate.is_in_domain(name),
-        baseline_in_domain=baseline[name].result.in_domain,
-    )
-
-
-def _mean_row(
-    rows: Sequence[CheckRow],
-    tests: LossTests,
-    weights: Mapping[str, float],
-    failed: Mapping[str, str],
-) -> CheckRow:
-    shares = list(weights.values())
-    return CheckRow(
-        name="mean",
-        measure=rows[0].measure,
-        candidate=float(np.dot(shares, [row.candidate or 0.0 for row in rows])),
-        baseline=float(np.dot(shares, [row.baseline or 0.0 for row in rows])),
-        paired=tests.plain[THE_MEAN],
-        p_skew=p_of_loss(tests.skew[THE_MEAN]),
-        detectable=tests.cautious[THE_MEAN].detectable,
-        failure=failed.get(THE_MEAN, ""),
+        p_holm=cautious.p_adjusted,
+        detectable=cautious.detectable,
+        failure=decision.failed.get(name, ""),
+        **scores,
     )
 
 
