@@ -85,16 +85,6 @@ def test_a_member_that_cannot_be_had_leaves_a_gap_and_no_mean(bench: Bench, own:
     assert {(mean["value"], *mean["missing"]) for mean in answer["means"]} == {(None, "manuals")}
 
 
-def test_members_are_found_below_the_data_folder_too(bench: Bench, own: Path) -> None:
-    elsewhere = suite_in(own.parent.parent / "suites", MEMBERS[:2], ())
-    elsewhere.write_text('members = ["contracts", "manuals"]')
-    done = bench("run", elsewhere, "--model", "bm25", "--json", "--data-dir", own.parent)
-    assert done.code == 0, done.stderr
-    means = {mean["measure"]: mean for mean in json.loads(done.stdout)["means"]}
-    assert means[MEASURE]["value"] == pytest.approx(np.mean(scores(bench.out, "bm25")), abs=1e-12)
-    assert not means[MEASURE]["weighted"]
-
-
 def test_a_member_whose_results_would_have_another_name_is_refused(bench: Bench, own: Path) -> None:
     (own.parent / "manuals" / "dataset.toml").write_text('name = "handbooks"')
     done = bench("run", own, "--model", "bm25")
@@ -121,13 +111,6 @@ def test_compare_shows_the_difference_of_the_weighted_means(bench: Bench, stored
     assert "weighted mean of product, 3 sets" in bench(*command).stdout
 
 
-def test_compare_names_the_member_that_a_suite_lacks(bench: Bench, stored) -> None:
-    results, suite = stored
-    suite_in(suite.parent, (*MEMBERS, "letters"), (*WEIGHTS, 1))
-    shown = bench("compare", "a", "b", "--on", suite, "--results", results).stdout
-    assert "product: no mean: 1 of 4 missing: letters" in shown
-
-
 def test_the_leaderboard_has_a_column_of_the_weighted_means(bench: Bench, stored) -> None:
     results, suite = stored
     command = ("leaderboard", "--suite", suite, "--results", results)
@@ -145,17 +128,6 @@ def test_the_leaderboard_has_a_column_of_the_weighted_means(bench: Bench, stored
     assert str(suite) not in table
     frame = api.leaderboard(results, suite=str(suite), resamples=999)
     assert frame[f"product {MEASURE}"].to_dict() == found
-
-
-def test_a_gap_of_the_leaderboard_stays_a_gap(bench: Bench, stored) -> None:
-    results, suite = stored
-    suite_in(suite.parent, (*MEMBERS, "letters"), (*WEIGHTS, 1))
-    board = json.loads(
-        bench("leaderboard", "--suite", suite, "--results", results, "--json").stdout
-    )
-    for row in board["rows"]:
-        mean = row["means"][str(suite)][MEASURE]
-        assert (mean["score"], mean["missing"]) == (None, ["letters"])
 
 
 def test_check_decides_on_the_weighted_mean(bench: Bench, own: Path) -> None:

@@ -185,23 +185,6 @@ def test_self_matches_of_undeclared_meaning_are_told_with_the_fact_to_set(
     assert f"write into {own / 'dataset.toml'}: exclude_self = true" in done.stderr
 
 
-@pytest.mark.parametrize("declared", ["true", "false"])
-def test_self_matches_of_declared_meaning_need_no_word(bench: Bench, declared: str) -> None:
-    facts = f"exclude_self = {declared}\n"
-    qrels = {("q1", "d1"): 1, ("q3", "d10"): 1}
-    folder = write_collection(bench.place / "tiny", qrels=qrels, facts=facts)
-    done = bench("run", folder, "--model", "bm25")
-    assert done.code == 0, done.stderr
-    assert "query ids" not in done.stderr
-
-
-def test_judged_documents_that_the_corpus_lacks_are_counted(bench: Bench) -> None:
-    done = bench("run", write_collection(bench.place / "tiny"), "--model", "bm25")
-    assert done.code == 0
-    assert "tiny: judgements point at documents that the corpus does not have (1 of" in done.stderr
-    assert "not-here" in done.stderr
-
-
 def test_a_collection_whose_corpus_has_no_relevant_document_is_refused(bench: Bench) -> None:
     folder = write_collection(bench.place / "tiny")
     write_qrels(folder, {("q1", "d1 "): 1, ("q2", "d9 "): 1, ("q3", "d10"): 0})

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from bench.evaluate import cost, index_search
-from bench.evaluate.index_search import sample_of
 from bench.results.load import load
 from bench.store.indexes import INDEX_FILE, INDEXES, MANIFEST_FILE, IndexFolder
 from retrievers.encoders.routed import open_encoder
@@ -169,14 +168,6 @@ def test_recall_may_be_measured_on_some_queries_or_none(bench, folder, searched_
     assert "kept in" in again.stderr, "recall of all queries is another result"
 
 
-def test_a_sample_of_queries_is_seeded_and_never_larger_than_all():
-    assert sample_of(10, None).tolist() == sample_of(10, 10).tolist() == list(range(10))
-    assert sample_of(10, 99).tolist() == list(range(10))
-    assert sample_of(10, 0).tolist() == []
-    assert sample_of(1000, 50).tolist() == sorted(set(sample_of(1000, 50).tolist()))
-    assert len(sample_of(1000, 50)) == 50
-
-
 def test_the_cache_counts_indexes_and_prunes_them_with_their_vectors(bench, folder):
     run(bench, folder, "--index", SPEC)
     shown = bench("cache", "--json", "--cache-dir", bench.cache)
@@ -303,12 +294,6 @@ def test_a_result_of_an_index_that_was_brought_is_not_that_of_the_own_index(
     assert f"stored in {own.folder}" in again.stderr
 
 
-def test_recall_of_a_sample_as_large_as_the_collection_is_that_of_all(bench, folder):
-    first = run(bench, folder, "--index", SPEC)
-    again = run(bench, folder, "--index", SPEC, "--recall-queries", 10_000)
-    assert (again.folder, again.result.recall_queries) == (first.folder, None)
-
-
 def test_an_index_of_another_model_or_corpus_is_refused(bench, folder, tmp_path):
     assert export(bench, folder, tmp_path / "deployed").code == 0
     other = write_collection(tmp_path / "tiny")
@@ -362,9 +347,3 @@ def test_an_index_that_cannot_be_kept_is_searched_all_the_same(
     refused = export(bench, folder, tmp_path / "deployed")
     assert refused.code == 2
     assert not (tmp_path / "deployed").exists()
-
-
-def test_the_table_says_on_how_many_queries_recall_was_measured(bench, folder):
-    typed = ("run", folder, "--model", "hashing", *COMMON, "--index", SPEC)
-    assert "queries)" not in bench(*typed).stdout
-    assert "(5 queries) |" in bench(*typed, "--recall-queries", 5).stdout

@@ -100,15 +100,6 @@ def test_an_object_is_read_as_it_was_written(bucket):
     )
 
 
-def test_an_object_of_several_parts_is_read_as_it_was_written(server, monkeypatch):
-    # rclone sends the checksum of the whole object with each of its ranges.
-    monkeypatch.setenv("AWS_RESPONSE_CHECKSUM_VALIDATION", "when_required")
-    s3.allow(monkeypatch, server[0])
-    content = os.urandom(1 << 20) * 101
-    place_of("s3://bucket/large").create(content)
-    assert place_of("s3://bucket/large").read_bytes() == content
-
-
 def test_nothing_is_written_where_the_block_fails(bucket):
     place = place_of("s3://bucket/failed")
     with pytest.raises(TypeError), replacing(place) as file:
@@ -157,27 +148,6 @@ def test_files_below_have_the_order_of_their_paths(bucket):
     ]
     assert read_all(found) == [b"a/x.json", b"a-b/x.json", b"b/x.json"]
     assert files_below(place_of("s3://bucket/empty"), "x.json") == []
-
-
-def test_what_another_machine_writes_is_seen_at_once(bucket):
-    import s3fs
-
-    place = place_of("s3://bucket/seen")
-    assert files_below(place, "x") == []
-    s3fs.S3FileSystem(skip_instance_cache=True).pipe_file("bucket/seen/x", b"theirs")
-    assert read_all(files_below(place, "x")) == [b"theirs"]
-
-
-def test_many_may_write_at_once(bucket):
-    places = [place_of(f"s3://bucket/many/{number}/x") for number in range(40)]
-    with ThreadPoolExecutor(8) as writers:
-        list(writers.map(lambda place: place.create(place.url.encode()), places))
-    assert read_all(places) == [place.url.encode() for place in places]
-
-
-def test_a_place_that_can_be_written_holds_nothing_of_the_check(bucket):
-    place_of("s3://bucket/checked").check_writable()
-    assert list(bucket.rglob(".can-be-written")) == []
 
 
 def test_a_missing_bucket_is_named(bucket):
