@@ -82,12 +82,9 @@ def test_like_uses_the_recipe_and_drops_what_belongs_to_the_other_checkpoint(
     assert "old news" not in caplog.text
 
 
-def test_like_works_with_the_card_of_an_unpublished_model(folder: Path, tmp_path: Path) -> None:
+def test_like_needs_a_card_of_one_transformer(tmp_path: Path, folder: Path) -> None:
     card = tiny.write_card(tmp_path / "gone.toml", missing="not published", pooling="cls")
     assert resolve_model(str(folder), like=str(card)).recipe.pooling == "cls"
-
-
-def test_like_needs_a_card_of_one_transformer(tmp_path: Path, folder: Path) -> None:
     with pytest.raises(BenchError, match="two encoders"):
         resolve_model(str(folder), like="dpr-nq")
     with pytest.raises(BenchError, match="not of a transformer"):
@@ -314,43 +311,30 @@ def test_the_back_end_is_part_of_the_recipe() -> None:
     exact = resolve_model("minilm").recipe.fingerprint
     assert resolve_model("minilm", backend="torch").recipe.fingerprint == exact
     assert resolve_model("minilm", backend="int8").recipe.fingerprint != exact
-
-
-@pytest.mark.parametrize("name", ["tensorrt", "onnx", "int7"])
-def test_an_unknown_back_end_is_refused_with_those_there_are(name: str) -> None:
-    with pytest.raises(BenchError, match=f"unknown back end '{name}'") as caught:
-        resolve_model("minilm", backend=name)
-    assert caught.value.hint == "use torch, int8"
-
-
-@pytest.mark.parametrize("model", ["hashing", "bm25"])
-def test_models_without_a_transformer_have_one_back_end(model: str) -> None:
-    with pytest.raises(BenchError, match="no transformer that int8 could run"):
-        resolve_model(model, backend="int8")
-    assert resolve_model(model, backend="torch").recipe.backend == "torch"
+    for name in ("tensorrt", "onnx", "int7"):
+        with pytest.raises(BenchError, match=f"unknown back end '{name}'") as caught:
+            resolve_model("minilm", backend=name)
+        assert caught.value.hint == "use torch, int8"
 
 
 @pytest.mark.usefixtures("vnni")
-def test_int8_refuses_another_dtype_and_the_pooler(tmp_path: Path, folder: Path) -> None:
-    with pytest.raises(BenchError, match="starts from float32, not bfloat16"):
-        resolve_model("minilm", dtype="bfloat16", backend="int8")
-    pooled = like_card(tmp_path, pooling="pooler")
-    with pytest.raises(BenchError, match="pooled by 'pooler'"):
-        resolve_model(str(folder), like=pooled, backend="int8")
-
-
-def test_back_ends_refuse_a_third_partys_class(tmp_path: Path) -> None:
-    card = tiny.write_card(
+def test_int8_refuses_what_it_cannot_run(tmp_path: Path, folder: Path) -> None:
+    tiny.write_json(tmp_path / "lora" / "adapter_config.json", {"peft_type": "LORA"})
+    (tmp_path / "lora" / "adapter_model.safetensors").write_bytes(b"\x02" + bytes(7) + b"{}")
+    pooled = {"like": like_card(tmp_path, pooling="pooler")}
+    theirs = tiny.write_card(
         tmp_path / "theirs.toml",
         encoder="retrievers.encoders.python_object:HashingEncoder",
         options={"dim": 8},
     )
-    with pytest.raises(BenchError, match="no transformer that int8 could run"):
-        resolve_model(str(card), backend="int8", trust_code=True)
-
-
-def test_int8_refuses_adapters(tmp_path: Path) -> None:
-    tiny.write_json(tmp_path / "adapter_config.json", {"peft_type": "LORA"})
-    (tmp_path / "adapter_model.safetensors").write_bytes(b"\x02" + bytes(7) + b"{}")
-    with pytest.raises(BenchError, match="int8 runs no adapters"):
-        resolve_model("minilm", adapter=str(tmp_path), backend="int8")
+    refused: list[tuple[str, dict[str, Any], str]] = [
+        ("hashing", {}, "no transformer that int8 could run"),
+        ("bm25", {}, "no transformer that int8 could run"),
+        (str(theirs), {"trust_code": True}, "no transformer that int8 could run"),
+        ("minilm", {"dtype": "bfloat16"}, "starts from float32, not bfloat16"),
+        (str(folder), pooled, "pooled by 'pooler'"),
+        ("minilm", {"adapter": str(tmp_path / "lora")}, "runs no adapters"),
+    ]
+    for model, settings, problem in refused:
+        with pytest.raises(BenchError, match=problem):
+            resolve_model(model, backend="int8", **settings)

@@ -59,21 +59,14 @@ def assert_agrees(folder: Path, texts: list[str]) -> None:
 
 PROMPTS: list[dict[str, Any]] = [
     {},
-    {"prompts": {}},
     {"prompts": {"query": "alpha ", "document": "beta "}},
     {"prompts": {"query": "alpha ", "passage": "beta "}},
-    {"prompts": {"query": "alpha ", "corpus": "beta "}},
-    {"prompts": {"passage": "beta "}},
-    {"prompts": {"query": "", "passage": "beta "}},
-    {"prompts": {"query": "alpha ", "document": "", "passage": "beta "}},
+    {"prompts": {"query": "", "passage": "beta ", "corpus": "beta "}},
     {"prompts": {"query": None, "document": None}},
     {"prompts": {"document": "beta "}, "default_prompt_name": "document"},
-    {"prompts": {"query": "alpha "}, "default_prompt_name": "query"},
     {"prompts": {"other": "gamma "}, "default_prompt_name": "other"},
-    {"prompts": {"query": "alpha ", "other": "gamma "}, "default_prompt_name": "other"},
     {"prompts": {"query": "", "document": "", "other": "gamma "}, "default_prompt_name": "other"},
     {"prompts": {}, "default_prompt_name": "query"},
-    {"prompts": {"query": "alpha"}, "default_prompt_name": None},
 ]
 
 
@@ -90,14 +83,6 @@ def test_a_default_prompt_that_is_missing_is_refused_by_both(tmp_path: Path) -> 
         sentence_transformers.SentenceTransformer(str(folder), device="cpu")
     with pytest.raises(BenchError, match="missing"):
         resolve_model(str(folder))
-
-
-def test_prompts_that_are_not_used_are_said_at_each_run(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    prompts = {"query": "alpha ", "passage": "beta "}
-    resolve_model(str(write_folder(tmp_path, prompts=prompts)))
-    assert "its prompts passage are not used" in caplog.text
 
 
 @pytest.mark.parametrize("where", ["tokenizer_config.json", "tokenizer.json"])
@@ -117,27 +102,17 @@ def test_texts_that_are_too_long_are_cut_on_the_tokenizers_side(
     assert (recipe.truncation_side, recipe.max_document_tokens) == (side, 16)
 
 
-def test_a_card_decides_on_which_side_texts_are_cut_and_a_difference_is_said(
+def test_a_card_decides_and_what_the_folder_says_otherwise_is_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    folder = write_folder(tmp_path)
+    folder = write_folder(tmp_path, truncate_dim=16, prompts={"passage": "beta "})
     change(folder / "tokenizer_config.json", truncation_side="left")
-    like = tiny.write_card(tmp_path / "like.toml", checkpoint="-", pooling="mean")
-    assert resolve_model(str(folder), like=str(like)).recipe.truncation_side == "right"
-    assert (
-        "states that long texts are cut on the left, and is used cutting on the right"
-        in caplog.text
-    )
-
-
-def test_what_cannot_be_followed_is_said_where_a_card_decides(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    folder = write_folder(tmp_path, truncate_dim=16)
     like = tiny.write_card(tmp_path / "like.toml", checkpoint="-", pooling="mean")
     with pytest.raises(BenchError, match="truncate_dim = 16 is not supported"):
         resolve_model(str(folder))
-    assert resolve_model(str(folder), like=str(like)).recipe.dim == 32
+    recipe = resolve_model(str(folder), like=str(like)).recipe
+    assert (recipe.truncation_side, recipe.dim) == ("right", 32)
+    assert "that long texts are cut on the left, and is used cutting on the right" in caplog.text
     assert "truncate_dim = 16 is not supported" in caplog.text
 
 
