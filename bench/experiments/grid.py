@@ -22,8 +22,8 @@
 
 Any stage may be absent; without ``pretrain``, ``model`` says what is fine-tuned or evaluated.
 ``base`` is a pre-training before that of the rows, done once: every row and seed goes on from it.
-``adapt`` trains on one collection of its ``on`` after the other: its ``method`` is a name or a table
-such as ``{ name = "das", soften = "update" }`` (see `retrievers.training.continual`).
+``adapt`` trains on one collection of its ``on`` after the other: its ``method`` is a name, or a
+table such as ``{ name = "das", soften = "update" }`` (see `retrievers.training.continual`).
 
 Endpoints are several evaluations of what the rows trained, each after a fine-tuning of its own or
 after none; each is an ablation of its own, and cells are shared::

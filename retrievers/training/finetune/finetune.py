@@ -79,6 +79,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 NEGATIVES = "negatives"
+FORMER = {"private": False, "chosen_by": "collection"}  # settings of adapters that were
 REFRESHED = "refreshed"  # the model as trained so far, removed when it has mined
 
 
@@ -125,6 +126,14 @@ class Finetuned(msgspec.Struct, frozen=True):
     size: Size | None = None
 
 
+def _table(preset: Finetuning) -> dict[str, Any]:
+    """Return all of a preset, with the settings of adapters that trainings before had, too."""
+    table: dict[str, Any] = msgspec.to_builtins(preset)
+    if preset.adapter:
+        table["adapter"] |= FORMER
+    return table
+
+
 def no_search(model: Model | None, depth: int) -> Mined:
     """Refuse to search: a fine-tuning with in-batch negatives alone needs no search.
 
@@ -156,7 +165,7 @@ def finetune(
     card = finished_card(model, preset, examples.trained_on)
     check_batch(len(examples), preset.batch_size)
     training = FinetuneTraining(
-        preset=msgspec.to_builtins(preset),
+        preset=_table(preset),
         start=model.recipe.fingerprint,
         examples=examples.sha256,
         trained_on=card.trained_on,

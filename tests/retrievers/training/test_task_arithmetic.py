@@ -95,10 +95,3 @@ def test_the_command_writes_a_model_that_can_be_resolved(models, tmp_path, monke
         ["a", "b"],
     )
     assert document["parameters"] > 0
-    for typed in (
-        ("arithmetic", "a", "--out", "x"),
-        ("average", "a", "b", "--base", "base", "--out", "x"),
-    ):
-        refused = bench("compose", *typed)
-        assert refused.code == ExitCode.BAD_INPUT
-        assert "needs the model that the trainings began from" in refused.stderr

@@ -7,18 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import Tensor
 
 from foundation.errors import BenchError
 from retrievers.training.continual.das import (
     DAS,
-    KINDS,
     DASTraining,
     Units,
-    accumulated,
     divergence,
     domain_importance,
     gate_gradients,
@@ -134,16 +130,6 @@ def test_adamw_undoes_a_factor_on_gradients_but_not_one_on_steps(batch, tmp_path
     assert far["update", 0.9] < 0.2 * far["update", 0.0]
 
 
-def test_units_of_importance_one_do_not_move(batch, tmp_path):
-    for kind in ("gradient", "update"):
-        heads = heads_with(tmp_path, 1.0, soften=kind)
-        found = moves(heads, batch)
-        factors = expected_factors(heads.encoder, heads.importance)
-        for name, move in found.items():
-            assert (move[torch.tensor(factors[name] == 0)] == 0).all()
-        assert found["model.bert.embeddings.word_embeddings.weight"].abs().max() > 0
-
-
 @pytest.mark.parametrize("architecture", tiny.ARCHITECTURES)
 def test_the_loss_is_mlm_and_the_contrast_written_out(architecture, batch, tmp_path):
     units = random_units(tiny.encoder(architecture))
@@ -180,21 +166,10 @@ def cosine(one: list[float], other: list[float]) -> float:
     return inner / math.sqrt(sum(x * x for x in one) * sum(y * y for y in other))
 
 
-def test_a_tiny_batch_is_overfitted(batch, tmp_path):
-    heads = heads_with(tmp_path, 0.5)
-    losses = tiny.train(heads, batch, steps=80, lr=3e-3)
-    assert losses[-1] < 0.5 * losses[0]
-
-
 def test_importance_of_another_model_is_refused(tmp_path):
     path = written(tmp_path, Units.full(tiny.encoder(num_hidden_layers=3), 0.5))
     with pytest.raises(BenchError, match="not the importance of heads of this model"):
         DAS(state=path).build_module(tiny.encoder(dropout=0.1))
-
-
-def test_importance_is_not_saved_with_the_weights(tmp_path):
-    heads = heads_with(tmp_path, 0.5)
-    assert not {"heads", "intermediate", "output"} & set(heads.state_dict())
 
 
 @pytest.fixture
@@ -311,18 +286,6 @@ def test_importance_is_standardised_in_each_layer():
     np.testing.assert_allclose(found.heads, expected)
     assert (found.intermediate == 0).all()
     assert (found.output == 0).all()  # one unit in a layer
-
-
-@given(st.lists(st.floats(0, 1), min_size=18, max_size=18))
-def test_importance_accumulates_by_the_larger(values):
-    one, other = (
-        Units(*(torch.tensor(values[at : at + 3])[None] for at in range(first, first + 9, 3)))
-        for first in (0, 9)
-    )
-    both = accumulated(one, other)
-    for kind in KINDS:
-        left, right, found = (units.tensors()[kind][0].tolist() for units in (one, other, both))
-        assert found == [max(pair) for pair in zip(left, right, strict=True)]
 
 
 def test_an_encoder_without_dropout_has_no_general_importance(batches):
