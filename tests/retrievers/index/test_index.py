@@ -1,7 +1,5 @@
 """Index specs as users type them, and what is refused."""
 
-import os
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -70,31 +68,21 @@ def made():
     return lambda text, dim=32: FaissIndex(IndexSpec.parse(text), dim)
 
 
-def test_an_unknown_factory_string_is_refused_with_examples(made):
-    with pytest.raises(BenchError, match="could not parse index string IVX16") as raised:
-        made("IVX16,Flat")
-    assert "HNSW32" in raised.value.hint
-
-
-def test_codes_that_do_not_divide_the_dimension_are_refused(made):
-    with pytest.raises(BenchError, match="should be a multiple"):
-        made("PQ7")
-
-
-def test_an_index_without_inner_product_is_refused(made):
-    with pytest.raises(BenchError, match="LSH"):
-        made("LSH")
-
-
-def test_an_unknown_parameter_is_refused_with_those_that_exist(made):
-    with pytest.raises(BenchError, match="no parameter 'nprobes'") as raised:
-        made("IVF16,PQ8?nprobes=4")
-    assert raised.value.hint == "did you mean nprobe? it has: ht, nprobe, seed"
-
-
-def test_verbose_would_write_among_the_results_and_is_refused(made):
-    with pytest.raises(BenchError, match="no parameter 'verbose'"):
-        made("IVF16,Flat?verbose=1")
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("IVX16,Flat", "could not parse index string IVX16", "HNSW32"),
+        ("PQ7", "should be a multiple", ""),
+        ("LSH", "LSH", ""),
+        ("IVF16,PQ8?nprobes=4", "no parameter 'nprobes'", "did you mean nprobe? it has: ht, "),
+        ("IVF16,Flat?verbose=1", "no parameter 'verbose'", ""),  # it writes among the results
+        ("flat", "no index is made", ""),
+    ],
+)
+def test_what_cannot_be_made_is_refused(text, message, hint, made):
+    with pytest.raises(BenchError, match=message) as raised:
+        made(text)
+    assert hint in raised.value.hint
 
 
 def test_parameters_reach_the_index(made):
@@ -104,11 +92,6 @@ def test_parameters_reach_the_index(made):
     assert inner.nprobe == 5
     assert inner.cp.seed == inner.pq.cp.seed == 9
     assert inner.metric_type == faiss.METRIC_INNER_PRODUCT
-
-
-def test_flat_makes_no_index(made):
-    with pytest.raises(BenchError, match="no index is made"):
-        made("flat")
 
 
 def test_too_few_vectors_to_train_says_how_many_are_needed(made):
@@ -126,17 +109,6 @@ def test_training_writes_one_plain_warning_where_there_are_few_vectors(made, tex
     assert capfd.readouterr() == ("", "")
     (line,) = caplog.messages
     assert f"trained on 500 vectors, and FAISS advises {39 * needed} or more" in line
-
-
-def test_enough_vectors_to_train_make_no_warning(made, capfd, caplog):
-    made("IVF4,Flat").train(np.random.default_rng(0).standard_normal((200, 32)).astype(np.float32))
-    assert (capfd.readouterr(), caplog.messages) == (("", ""), [])
-
-
-def test_stderr_is_there_again_after_training(made, capfd):
-    made("PQ8x4").train(np.random.default_rng(0).standard_normal((200, 32)).astype(np.float32))
-    os.write(2, b"heard")
-    assert capfd.readouterr().err == "heard"
 
 
 def test_documents_are_not_added_before_training(made):
@@ -165,13 +137,6 @@ def test_another_seed_trains_another_index(made):
 
     assert found(1) == found(1)
     assert found(1) != found(2)
-
-
-def test_depth_zero_is_refused(made):
-    index = made("Flat")
-    index.add(np.ones((3, 32), np.float32))
-    with pytest.raises(BenchError, match="depth 0"):
-        index.search(np.ones((1, 32), np.float32), 0)
 
 
 @pytest.fixture

@@ -16,60 +16,26 @@ pytest.importorskip("faiss")
 
 BEFORE = ["", "", "", "OPQ4,", "OPQ4_16,", "OPQ0,", "PCA8,", "PCAR40,", "PCA0,", "RR16,", "RR0,"]
 BEFORE += ["L2norm,", "ITQ16,", "Pad64,", "Pad0,", "IDMap,", "IDMap2,"]
-CODES = [
-    "Flat",
-    "PQ4",
-    "PQ4x4",
-    "PQ4x0",
-    "PQ4x4fs",
-    "PQ5",
-    "PQ0",
-    "SQ8",
-    "SQfp16",
-    "RQ2x4",
-    "RQ2x4fs",
-]
-CODES += ["LSQ2x4", "PRQ2x2x4", "RaBitQ", "RaBitQfs", "LSH", "ZnLattice2x4_2", "Nonsense"]
-LISTS = [
-    "IVF4,",
-    "IVF0,",
-    "IVF4_HNSW4,",
-    "IVF4_HNSW1,",
-    "IVF4_NSG4,",
-    "IVF4(IVF2,Flat),",
-    "IMI2x4,",
-]
-GRAPHS = ["HNSW16", "HNSW2", "HNSW1", "HNSW0", "HNSW16,SQ8", "HNSW16_PQ4", "NSG16", "NSG1", "NSG0"]
-AFTER = [
-    "",
-    "",
-    "",
-    ",RFlat",
-    ",Refine(SQ8)",
-    ",Refine(PQ4)",
-    ",Refine(IVF4,Flat)",
-    ",Refine(HNSW8)",
-]
-AFTER += [",Refine(RaBitQfs)", ",IDMap", ",RFlat,RFlat"]
+
+
+def words(text: str) -> list[str]:
+    return text.split()
+
+
+CODES = words("Flat PQ4 PQ4x4 PQ4x0 PQ4x4fs PQ5 PQ0 SQ8 SQfp16 RQ2x4 RQ2x4fs LSQ2x4 PRQ2x2x4")
+CODES += words("RaBitQ RaBitQfs LSH ZnLattice2x4_2 Nonsense")
+LISTS = words("IVF4, IVF0, IVF4_HNSW4, IVF4_HNSW1, IVF4_NSG4, IVF4(IVF2,Flat), IMI2x4,")
+GRAPHS = words("HNSW16 HNSW2 HNSW1 HNSW0 HNSW16,SQ8 HNSW16_PQ4 NSG16 NSG1 NSG0")
+AFTER = words(",RFlat ,Refine(SQ8) ,Refine(PQ4) ,Refine(IVF4,Flat) ,Refine(HNSW8)")
+AFTER = ["", "", "", *AFTER, ",Refine(RaBitQfs)", ",IDMap", ",RFlat,RFlat"]
 SINGLE = [
     *CODES,
     *(lists + "Flat" for lists in LISTS),
     *GRAPHS,
     *("Flat" + after for after in AFTER[3:]),
     *(before + "Flat" for before in BEFORE[3:]),
-    *("PQ4x24", "IVF99999999999,Flat", "IVF100000000,Flat", "PQ99999999999", "HNSW100000000"),
-    *(
-        "",
-        ",",
-        "Flat,",
-        ",Flat",
-        "(Flat)",
-        "IVF4(Flat",
-        "Flat)",
-        "IVF,Flat",
-        "IVF-1,Flat",
-        "Fl\u00e4t",
-    ),
+    *words("PQ4x24 IVF99999999999,Flat IVF100000000,Flat PQ99999999999 HNSW100000000"),
+    *("", *words(", Flat, ,Flat (Flat) IVF4(Flat Flat) IVF,Flat IVF-1,Flat Fl\u00e4t")),
     "IVF4(" * 5_000 + "Flat" + "),Flat" * 5_000,
     *("IVF4,PQ4,RFlat?k_factor_rf=1e12", "IVF4,Flat?nprobe=1e30", "HNSW16?efSearch=-3"),
     *("IVF4,Flat?nprobe=-1", "PQ4,RFlat?k_factor_rf=0", "PQ4?seed=99999999999"),

@@ -122,22 +122,6 @@ def built(spec: str, vectors: np.ndarray) -> FaissIndex:
     return index
 
 
-@pytest.mark.parametrize(
-    ("factory", "expected"),
-    [
-        ("IVF4096,PQ64", 4 * 64 * 256),
-        ("IVF16,PQ48", 4 * 48 * 256),
-        ("PCA64,IVF16,PQ32", 4 * 32 * 256),
-        ("IVF16,PQ64x4", 4 * 64 * 16),
-        ("IVF16,Flat", 0),
-        ("PQ64", 0),
-    ],
-)
-def test_lookup_tables_are_counted_as_faiss_counts_them(factory, expected):
-    index = faiss.index_factory(768, factory, faiss.METRIC_INNER_PRODUCT)
-    assert gpu.lookup_table_bytes(index) == expected
-
-
 def test_tables_are_float16_where_float32_exceeds_shared_memory_and_only_there(board, caplog):
     vectors = vectors_of(600, 128)
     with caplog.at_level(logging.WARNING):
@@ -171,18 +155,6 @@ def test_a_search_out_of_memory_goes_on_with_fewer_queries_and_says_so_once(boar
     np.testing.assert_array_equal(hits.rows, whole[1])
     assert max(index._index.asked[-9:]) <= 9
     assert caplog.text.count("out of memory") == 1
-
-
-def test_a_search_that_one_query_does_not_fit_is_one_clear_error(board):
-    board["most_queries"] = 0
-    vectors = vectors_of(100, 16)
-    with pytest.raises(BenchError, match="cannot be searched: the memory of the GPU is too small"):
-        built("IVF4,Flat", vectors).search(vectors[:3], 7)
-
-
-def test_no_queries_have_no_hits_on_a_gpu(board):
-    vectors = vectors_of(100, 16)
-    assert built("IVF4,Flat", vectors).search(vectors[:0], 7).rows.shape == (0, 7)
 
 
 @pytest.mark.parametrize("room", [10**9, 400])
