@@ -23,8 +23,7 @@ from bench.gate.records import Check, CheckRow, LostQuery, PairVerdict
 from foundation.printable import first_names, printable
 from reports import format as fmt
 from reports.format import interval, score, signed
-from reports.markdown import bullets, plain
-from reports.table import Column, Table
+from reports.table import Column, Table, bullets, plain
 
 LONGEST = 70  # signs of a query's text
 

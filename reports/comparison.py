@@ -8,8 +8,7 @@ from bench.comparing.compare import Comparison, FieldDifference, OnCollection, O
 from bench.comparing.statistics import Resampling
 from foundation.printable import first_names, one_line
 from reports import format as fmt
-from reports.markdown import bullets, plain
-from reports.table import Column, Table, table_of
+from reports.table import Column, Table, bullets, plain, table_of
 
 On = OnCollection | OnSuite
 

@@ -1,16 +1,17 @@
-"""Evaluations as text: scores, means, gaps, what they will cost, and where the time went."""
+"""Evaluations as text: scores, means, gaps, what they will cost, and findings about collections."""
 
 from collections.abc import Mapping, Sequence
+from textwrap import indent
 
 from bench.evaluate.cost import Cost
 from bench.evaluate.suites import SuiteMean
 from bench.gaps import Gap
 from bench.results.result import Result, Timings
 from bench.store.usage import ModelUsage
+from datasets_cfg.verify import Finding
 from foundation.printable import first_names
 from reports import format as fmt
-from reports.markdown import plain
-from reports.table import Column, Table, columns_of
+from reports.table import Column, Table, columns_of, plain
 
 DAY_S = 86_400
 SHOWN = 8  # letters of a fingerprint: enough to tell models apart, and to prune by
@@ -174,3 +175,20 @@ def time_line(timings: Timings) -> str:
         if seconds >= 0.05
     ]
     return ", ".join(parts)
+
+
+def findings(name: str, of_collection: Sequence[Finding]) -> str:
+    """Findings of the checks of one collection."""
+    if not of_collection:
+        return f"{name}: nothing peculiar"
+    lines = "\n".join(finding_lines(finding) for finding in of_collection)
+    return f"{name}:\n{indent(lines, '  ')}"
+
+
+def finding_lines(finding: Finding, name: str = "") -> str:
+    """One finding, with the collection's name where it does not stand above it."""
+    examples = f" ({', '.join(finding.examples)})" if finding.examples else ""
+    what = f"{name}: {finding.what}" if name else finding.what
+    count = f": {finding.count:,}" if examples or finding.count > 1 else ""
+    line = f"{finding.severity}: {what}{count}{examples}"
+    return f"{line}\n  {finding.suggestion}" if finding.suggestion else line

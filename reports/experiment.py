@@ -15,8 +15,7 @@ from bench.experiments.report_record import (
 )
 from bench.experiments.twolevel import Interval
 from reports import format as fmt
-from reports.markdown import bullets, code, plain
-from reports.table import Column, Row, Table, columns_of, table_of
+from reports.table import Column, Row, Table, bullets, code, columns_of, plain, table_of
 from reports.training import forgetting_markdown
 
 Scored = tuple[RowFound, RowOnCollection]

@@ -15,8 +15,7 @@ from bench.speed.records import (
     Spread,
 )
 from reports import format as fmt
-from reports.markdown import plain
-from reports.table import Column, Table
+from reports.table import Column, Table, plain
 
 
 def speed_tables(report: SpeedReport) -> str:

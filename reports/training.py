@@ -8,8 +8,7 @@ from bench.monitor.curve import Curve, CurvePoint, Level
 from bench.monitor.selection import Selection, verdict_on
 from foundation.printable import first_names
 from reports import format as fmt
-from reports.markdown import bullets, plain
-from reports.table import Bold, Column, Table, columns_of
+from reports.table import Bold, Column, Table, bullets, columns_of, plain
 
 ON_TEST_DATA = {
     "all": "the best by these queries is partly the luckiest; choose with --split dev, and report "

@@ -10,8 +10,7 @@ import numpy as np
 from bench.boards.records import AnyColumn, Board, Pair, Row, Score
 from bench.comparing.statistics import Difference
 from reports import format as fmt
-from reports.plots.heat_map import HeatMap, draw_heat_map, fit
-from reports.plots.labels import place_labels, short_names
+from reports.plots.heat_map import HeatMap, draw_heat_map, fit, place_labels, short_names
 from reports.plots.style import (
     BLUE,
     GREY,

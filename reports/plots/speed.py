@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.speed.records import Contest, Contestant, IndexCurve, IndexPoint, Phases, SpeedReport
-from reports.plots.labels import place_labels
+from reports.plots.heat_map import place_labels
 from reports.plots.style import (
     BLUE,
     GREY,

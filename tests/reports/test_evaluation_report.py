@@ -15,10 +15,10 @@ from datasets_cfg.verify import Finding
 from reports.evaluation import (
     collection_table,
     costs_table,
+    findings,
     means_table,
     time_line,
 )
-from reports.findings import findings
 from reports.format import duration, size
 from tests.support import results as records
 from tests.support.markdown import numbers, rows_of

@@ -6,7 +6,7 @@ from tests.support.ablation_report import BETTER, FULL, GAP, OPEN, REFERENCE, re
 
 pytest.importorskip("matplotlib")
 
-from reports.plots.experiments import _fill, _interval, _panels, _points, draw
+from reports.plots.training import _fill, _interval, _panels, _points, draw
 
 
 def test_each_axis_is_drawn_as_svg_and_png(tmp_path):

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from reports.plots.heat_map import ALONE, HeatMap, draw_heat_map, fit
-from reports.plots.labels import MOST
+from reports.plots.heat_map import ALONE, MOST, HeatMap, draw_heat_map, fit
 
 figure_module = pytest.importorskip("matplotlib.figure", reason="needs matplotlib")
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from foundation.printable import one_line, printable
-from reports.markdown import code, plain
+from reports.table import code, plain
 
 commonmark = MarkdownIt("commonmark")
 

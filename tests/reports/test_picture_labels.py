@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reports.plots.labels import place_labels, short_names
+from reports.plots.heat_map import place_labels, short_names
 
 figure_module = pytest.importorskip("matplotlib.figure", reason="needs matplotlib")
 

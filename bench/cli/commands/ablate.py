@@ -115,8 +115,7 @@ def _pictures(record: Report, folder: Path) -> tuple[list[tuple[str, str]], dict
     if not can_plot():
         _say("no pictures: pip install 'retrieval-bench[plots]'")
         return [], {}
-    from reports.plots.experiments import draw
-    from reports.plots.training import draw_forgetting
+    from reports.plots.training import draw, draw_forgetting
 
     learnt = {row.name: row.sequence.forgetting for row in record.rows if row.sequence}
     files = {name: folder / f"forgetting-{file_name(name)}.svg" for name in learnt}

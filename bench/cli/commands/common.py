@@ -16,7 +16,7 @@ from bench.workspace import Workspace, cache_folder
 from datasets_cfg.verify import Finding
 from foundation.errors import BenchError
 from foundation.records import Record, convert_table
-from reports.findings import finding_lines
+from reports.evaluation import finding_lines
 from reports.plots.style import can_plot
 from retrievers.models.model import Bases
 from retrievers.models.recipe import StoreDtype

@@ -16,8 +16,7 @@ from datasets_cfg.dataset import CORPORA
 from datasets_cfg.verify import Finding
 from datasets_cfg.verify import verify as verify_dataset
 from foundation.errors import BenchError
-from reports.evaluation import cache_table
-from reports.findings import findings
+from reports.evaluation import cache_table, findings
 from reports.format import size
 from retrievers.models.model import Model
 
