@@ -5,14 +5,11 @@ which judged documents were found. All other names that ir_measures knows are le
 """
 
 import difflib
-import math
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from foundation.arrays import BoolArray, Float64Array, Int64Array
 from foundation.errors import BenchError
@@ -23,13 +20,6 @@ if TYPE_CHECKING:
 
 LISTING = "python -m bench list measures"
 NO_CUTOFF = int(np.iinfo(np.int64).max)
-ROUNDING = 1e-9
-# Of ir_measures: shares of a whole, and numbers of things.
-_SHARES = {
-    *("Accuracy", "Bpref", "Compat", "ERR", "IPrec", "RBP", "Rprec", "infAP", "nERR"),
-    *("SetAP", "SetF", "SetP", "SetR", "alpha_nDCG", "nNRBP", "STREC"),
-}
-_COUNTS = {"NumQ", "NumRel", "NumRet", "NumRelRet"}
 
 
 @dataclass(frozen=True)
@@ -119,21 +109,6 @@ def values(measure: Measure, judged: JudgedRun) -> Float64Array:
     documents, or without results, scores 0.
     """
     return _NATIVE[measure.kind](measure, judged)
-
-
-def range_of(name: str) -> tuple[float, float]:
-    """Lowest and highest value that a measure can have for a query, and so in the mean."""
-    kind = re.split(r"[(@]", name, maxsplit=1)[0]
-    if kind in _NATIVE or kind in _SHARES:
-        return (0.0, 1.0) if "gains" not in name else (-math.inf, math.inf)
-    return (0.0, math.inf) if kind in _COUNTS else (-math.inf, math.inf)
-
-
-def in_range(name: str, values: npt.ArrayLike) -> BoolArray:
-    """Mask of the values that a measure can have; sums may round by `ROUNDING`."""
-    low, high = range_of(name)
-    given = np.asarray(values, dtype=np.float64)
-    return np.isfinite(given) & (given >= low - ROUNDING) & (given <= high + ROUNDING)
 
 
 def measure_names() -> Mapping[str, str]:

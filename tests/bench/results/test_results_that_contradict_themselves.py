@@ -108,9 +108,7 @@ def test_values_that_are_gone_are_refused_but_an_older_record_may_have_come_with
 
 
 IMPOSSIBLE: dict[str, tuple[dict[str, Any], str]] = {
-    "below 0": ({"nDCG@10": [-5.0, 0.5, 0.75, 1.0]}, "a value of nDCG@10 is -5"),
-    "huge": ({"nDCG@10": [1e300, 0.5, 0.75, 1.0]}, "is 1e+300, and not from 0 to 1"),
-    "no number": ({"nDCG@10": [float("nan"), 0.5, 0.75, 1.0]}, "a value of nDCG@10 is nan"),
+    "no number": ({"nDCG@10": [float("nan"), 0.5, 0.75, 1.0]}, "a value of nDCG@10 is not finite"),
     "nothing": ({"nDCG@10": [None, 0.5, 0.75, 1.0]}, "values of nDCG@10 are not numbers"),
     "text": ({"nDCG@10": ["a", "b", "c", "d"]}, "values of nDCG@10 are not numbers"),
     "whole numbers": ({"nDCG@10": [1, 1, 1, 1]}, "values of nDCG@10 are not numbers"),
@@ -164,16 +162,7 @@ STATED: dict[str, tuple[Callable[[Record], Any], str]] = {
         lambda one: within(one, "conditions", time="2999-01-01T00:00:00+00:00"),
         "its time 2999-01-01T00:00:00+00:00 has not come yet",
     ),
-    "seconds": (lambda one: within(one, "timings", search_s=-1.0), "search_s is -1.0"),
-    "busy": (lambda one: within(one, "timings", busy_s={"forward": -1.0}), "forward is -1.0"),
-    "depth": (lambda one: within(one, "protocol", depth=0), "depth is 0"),
-    "mean": (lambda one: within(one, "measures", **{"R@100": 7.0}), "R@100 is 7, and not from 0"),
-    "judged": (lambda one: one.update(judged_at_10=1.5), "judged_at_10 is 1.5"),
-    "recall": (lambda one: one.update(index_recall={"recall@10": -0.1}), "recall@10 is -0.1"),
-    "ties": (lambda one: one.update(tie_low=0.7, tie_high=0.8), "ties allow 0.7 to 0.8"),
-    "unanswered": (lambda one: one.update(unanswered=5), "of 4 queries 5 have no document"),
-    "queries": (lambda one: one.update(queries=-4), "of -4 queries"),
-    "documents": (lambda one: one.update(documents=0), "there are 0 documents"),
+    "mean": (lambda one: within(one, "measures", **{"R@100": 7.0}), "the record says 7.0"),
     "main measure": (lambda one: one.update(main_measure="AP"), "no value of the main measure AP"),
     "model": (lambda one: one.update(model="a\x1b[31mb"), "'a\\x1b[31mb' cannot name"),
     "collection": (lambda one: within(one, "protocol", collection="../up"), "'../up' cannot name"),
@@ -195,14 +184,6 @@ def test_a_record_that_is_none_is_refused(folder, content):
     (folder / RESULT_FILE).write_bytes(content)
     with pytest.raises(BenchError, match=str(folder)):
         load(folder)
-
-
-def test_measures_that_are_no_shares_have_their_own_range(tmp_path):
-    values = {"nDCG@10": [1.0] * 4, "NumRet": [1000.0] * 4, "nDCG(gains={0:-1,1:5})": [-2.0] * 4}
-    folder = store(tmp_path, "minilm", "beir/scifact", values)
-    assert load(folder).result.measures["NumRet"] == 1000.0
-    edit(folder, lambda record: record["measures"].update(NumRet=-1.0))
-    assert "NumRet is -1, and not from 0 to inf" in refusal(folder)
 
 
 COMMANDS = {
