@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from bench.comparing.changed import ChangedQuery, Changes, JudgedDocument, RankedDocument
 from bench.comparing.compare import Comparison, FieldDifference, OnCollection, OnSuite
-from bench.comparing.statistics import Difference, Resampling
+from bench.comparing.statistics import Difference
 from foundation.printable import printable
-from reports.comparison import changes_table, comparison_table, legend
+from reports.comparison import changes_table, comparison_table
 from tests.support.markdown import notes_of, numbers, rows_of, tables_of
 
 PAIRED = Difference(
@@ -104,11 +104,6 @@ def test_a_row_has_every_figure_rounded_for_people():
     }
 
 
-@pytest.mark.parametrize(("verdict", "better"), [("a", "old"), ("b", "new")])
-def test_the_better_model_is_named(verdict, better):
-    assert rows_of(table(changed(ROW, verdict=verdict)))[0]["better"] == better
-
-
 def test_a_suite_has_a_row_without_a_correction():
     row = rows_of(table(suites=[SUITE]))[1]
     assert (row["collection"], row["p (Holm)"]) == ("mean of beir, 14 sets", "")
@@ -195,10 +190,6 @@ def test_recipes_that_differ_have_a_table_of_their_own():
     ]
 
 
-def test_the_legend_says_how_often_and_with_which_seed():
-    assert numbers(legend(Resampling(9_999, 7)).splitlines()[0]) == ["95", "9,999", "7"]
-
-
 def test_a_changed_query_shows_relevant_documents_and_rankings_side_by_side():
     heading, query, relevant, rankings = changes_table(CHANGES).split("\n\n")
     assert (heading.split(",")[0], numbers(heading)) == ("beir/tiny", ["1", "12"])
@@ -223,21 +214,6 @@ def test_a_changed_query_shows_relevant_documents_and_rankings_side_by_side():
         {"rank": "1", "old": "d1 (grade 2)", "new": "d8 (grade 0)"},
         {"rank": "2", "old": "d7", "new": ""},
     ]
-
-
-def test_ids_without_a_collection_are_shown_with_the_reason():
-    bare = changed(QUERY, text=None, judged=())
-    text = changes_table(changed(CHANGES, without="tiny is not here", queries=(bare,)))
-    assert "tiny is not here" in text.split("\n\n")[1]
-    assert "query q1\n" in text
-    assert [list(rows[0]) for rows in tables_of(text)] == [["rank", "old", "new"]]
-
-
-def test_a_long_text_is_cut_to_one_line():
-    text = changes_table(changed(CHANGES, queries=(changed(QUERY, text="long \n" * 100),)))
-    line = next(line for line in text.splitlines() if line.startswith("query q1"))
-    assert len(line) < 100
-    assert line.endswith("…")
 
 
 @settings(deadline=None)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from reports.plots.heat_map import ALONE, MOST, HeatMap, draw_heat_map, fit
+from reports.plots.heat_map import ALONE, HeatMap, draw_heat_map, fit
 
 figure_module = pytest.importorskip("matplotlib.figure", reason="needs matplotlib")
 
@@ -42,28 +42,6 @@ def test_a_cell_has_its_size_however_long_names_are(letters, count):
     rows = [f"{number}{'w' * letters}" for number in range(count)]
     columns = [f"{number}{'w' * letters}" for number in range(8)]
     assert size_of_cells(drawn(content(rows, columns))) == pytest.approx((0.42, 0.24), rel=0.02)
-
-
-def test_a_single_cell_is_large_enough_for_the_scale_below_it():
-    width, height = size_of_cells(drawn(content(["a"], ["b"])))
-    assert width == pytest.approx(2.4, rel=0.02)
-    assert height == pytest.approx(0.9, rel=0.02)
-
-
-def test_every_name_is_inside_the_picture():
-    rows, columns = ["w" * 400, "b"], ["w" * 400, "c"]
-    figure = drawn(content(rows, columns))
-    figure.draw_without_rendering()
-    axes = figure.axes[0]
-    labels = [*axes.get_yticklabels(), *(tick.label2 for tick in axes.xaxis.get_major_ticks())]
-    assert len(labels) == 4
-    for label in labels:
-        box = label.get_window_extent()
-        assert box.x0 >= 0
-        assert box.y0 >= 0
-        assert box.x1 <= figure.bbox.x1
-        assert box.y1 <= figure.bbox.y1
-        assert len(label.get_text()) <= MOST
 
 
 def test_a_gap_is_empty_and_a_value_without_a_shade_is_grey():

@@ -18,7 +18,6 @@ from retrievers.models.card import Card, Expected
 from tests.support.browser import (
     NAMES,
     PHONE,
-    asked_for,
     awaited,
     choose,
     opened,
@@ -112,27 +111,6 @@ def test_a_click_sorts_another_one_reverses_and_gaps_stay_last(browser, index):
     assert len(browser.find_elements("css selector", "#table [aria-sort]")) == 1
 
 
-def test_headers_are_reached_and_pressed_with_the_keyboard(browser, index):
-    opened(browser, index)
-    head = browser.find_element("css selector", SORT_BY.format("model"))
-    browser.execute_script("arguments[0].focus()", head)
-    browser.switch_to.active_element.send_keys("\ue007")  # Enter
-    shown = models(browser)
-    assert shown.index("alpha") < shown.index("beta") < shown.index("gamma")
-    assert "delta@max_document_tokens=9" in shown
-    assert shown.index("delta@max_document_tokens=9") + 1 == shown.index(
-        "delta@max_document_tokens=128"
-    )
-
-
-def test_groups_follow_the_column_that_sorts(browser, index):
-    opened(browser, index)
-    press(browser, SORT_BY.format(column_of(browser, FORUMS[1])))
-    assert FORUMS[1] in texts(browser, "#groups")[0]
-    assert column(browser, "group")[:3] == ["1", "2", "2"]
-    assert column(browser, "group")[3:] == [""] * (len(models(browser)) - 3)
-
-
 def test_typing_filters_models_also_by_recipe_and_says_how_many_are_left(browser, index):
     opened(browser, index)
     total = len(models(browser))
@@ -199,16 +177,6 @@ def test_names_that_hold_html_or_script_are_text_on_every_page(browser, index):
         assert browser.execute_script(unknown) == 0
     opened(browser, index)
     assert set(NAMES) <= set(models(browser))
-
-
-def test_the_pages_ask_for_nothing_but_files_beside_them(browser, index):
-    asked_for(browser)
-    for page in sorted(index.parent.rglob("*.html")):
-        opened(browser, page)
-    addresses = asked_for(browser)
-    assert addresses
-    root = index.parent.as_uri()
-    assert [one for one in addresses if not one.startswith((root, "data:,"))] == []
 
 
 def test_the_page_of_a_model_shows_its_recipe_scores_and_claims(browser, index):

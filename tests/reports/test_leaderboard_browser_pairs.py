@@ -139,18 +139,6 @@ def test_arrow_keys_go_from_dot_to_dot_and_tell_queries(browser, pair):
     assert browser.find_elements("css selector", ".query.chosen") == []
 
 
-def test_the_plot_is_reached_with_the_tabulator_and_says_what_it_is(browser, pair):
-    select = browser.find_element("id", "queries-of")
-    browser.execute_script("arguments[0].focus()", select)
-    select.send_keys(TAB)
-    held = browser.switch_to.active_element
-    assert held.get_attribute("class") == "cloud"
-    label = held.get_attribute("aria-label")
-    assert "tiny" in label
-    assert "Arrow keys" in label
-    assert browser.find_element("css selector", ".note").get_attribute("role") == "status"
-
-
 def test_what_changed_most_has_its_text_judged_documents_and_both_rankings(browser, pair):
     assert texts(browser, "h4") == ["alpha is better", "beta is better"]
     summaries = texts(browser, "details.changed summary")
@@ -164,16 +152,6 @@ def test_what_changed_most_has_its_text_judged_documents_and_both_rankings(brows
     assert rows[2] == f"3{DOCUMENTS[2]}{DOCUMENTS[0]} (grade 2)"
 
 
-def test_another_collection_has_its_own_dots_and_says_what_it_lacks(browser, pair):
-    number = browser.execute_script("return BOARD.places.find(one => one.name === 'far').id")
-    choose(browser, "#queries-of", str(number))
-    focus(browser, RIGHT)
-    assert "query q5" in note(browser)
-    (said,) = texts(browser, "#queries .status")
-    assert "not here" in said
-    assert "without its ranking" in said
-
-
 def test_hostile_queries_and_documents_are_text(browser, pair):
     focus(browser, *[RIGHT] * 4)
     note(browser)
@@ -183,30 +161,6 @@ def test_hostile_queries_and_documents_are_text(browser, pair):
     unknown = "main script, main img, main [onload], head script:not([src])"
     assert browser.find_elements("css selector", unknown) == []
     assert browser.get_log("browser") == []
-
-
-def page_of_pair(place: Path, scores: dict[str, list[float]], resamples: int = 99) -> Path:
-    """The page of two models with these scores of queries, on two collections."""
-    for name, values in scores.items():
-        for collection in ("beir/cqadupstack/programmers", "beir/scifact"):
-            store(place / "results", name, collection, values)
-    choice = Choice(every_measure=True, neighbours=True)
-    board = assemble(
-        results_in(place / "results"),
-        {},
-        choice,
-        Resampling(resamples),
-        opened=lambda protocol: "not at hand",
-    )
-    (page,) = (write_site(board, place / "site").parent / "pairs").glob("*.html")
-    return page
-
-
-def test_a_p_that_four_digits_would_show_as_zero_is_a_power_of_ten(browser, tmp_path):
-    scores = {"a": [1.0] * 17, "b": [0.9 - number / 100 for number in range(17)]}
-    opened(browser, page_of_pair(tmp_path, scores, resamples=2**17))
-    shown = texts(browser, "main > .scroll tbody td:nth-child(6)")
-    assert shown == ["3e-5", "3e-5"]  # 2 of 2 ** 17 sign flips; corrected by Holm for two
 
 
 def test_on_a_phone_nothing_is_wider_than_the_screen_tooltips_included(browser, pair):

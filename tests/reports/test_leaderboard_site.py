@@ -11,11 +11,9 @@ from hypothesis import strategies as st
 from bench.boards.assembly import Choice, assemble
 from bench.boards.rows import results_in
 from bench.comparing.statistics import Resampling
-from datasets_cfg.catalogue import expand
 from reports.pages import SITE, script_json, slugs, write_site
 from tests.support.leaderboards import MEASURE, script_data, store
 
-FORUMS = expand(["beir/cqadupstack"])
 CONTENT = re.compile(r'http-equiv="Content-Security-Policy" content="([^"]+)"')
 
 
@@ -56,26 +54,6 @@ def test_a_pair_has_a_page_with_its_differences(tmp_path):
     assert (p, corrected, wins, ties, losses) == (0.5, 0.5, 2, 0, 0)
 
 
-def test_dots_of_all_pairs_refer_to_one_list_of_queries_for_each_collection(tmp_path):
-    for model, scores in (("a", [0.5, 0.75]), ("b", [0.25, 0.25]), ("c", [0.0, 0.125])):
-        store(tmp_path / "results", model, "set", scores)
-    board = assemble(
-        results_in(tmp_path / "results"),
-        {},
-        Choice(neighbours=True),
-        Resampling(resamples=99),
-        opened=lambda protocol: "not here",
-    )
-    site = write_site(board, tmp_path / "site").parent
-    queries = script_data(site / "queries" / "set.js")
-    assert sorted(queries) == [["q0"], ["q1"]]
-    for pair, expected in (("a-b", {"q0": [0.5, 0.25]}), ("b-c", {"q1": [0.25, 0.125]})):
-        (found,) = script_data(site / "pairs" / f"{pair}.js")["queries"].values()
-        scores = {queries[number][0]: [a, b] for a, b, _, (number,) in found["dots"]}
-        assert expected.items() <= scores.items()
-        assert found["changes"]["without"] == "not here"
-
-
 def test_every_file_that_a_page_names_is_there_and_is_named_relatively(site):
     for page in site.rglob("*.html"):
         named = re.findall(r'(?:src|href)="([^"#][^"]*)"', page.read_text())
@@ -110,17 +88,6 @@ def test_data_hold_scores_intervals_groups_and_marks(site):
     assert set(cell["s"]) == {MEASURE, "R@100"}
     assert rows["b/c"]["cells"][str(places["beir/fiqa"]["id"])]["d"] == 1
     assert str(places["beir/fiqa"]["id"]) not in rows["a"]["cells"]
-
-
-def test_a_mean_that_lacks_a_member_has_no_score_and_names_it(tmp_path):
-    for name in FORUMS:
-        store(tmp_path / "results", "whole", name, [0.5])
-    for name in FORUMS[1:]:
-        store(tmp_path / "results", "partly", name, [0.5])
-    data = script_data(written(tmp_path / "results", tmp_path / "site").parent / "data.js")
-    means = {row["name"]: row["cells"]["0"] for row in data["rows"]}
-    assert means["whole"]["s"][MEASURE][0] == 0.5
-    assert (means["partly"]["s"], means["partly"]["g"]) == ({}, {MEASURE: [FORUMS[0]]})
 
 
 @given(st.recursive(st.text() | st.integers(), lambda inner: st.lists(inner)))

@@ -135,19 +135,6 @@ def test_two_recipes_of_a_model_have_rows_that_name_what_differs(tmp_path):
     assert row_of(board, "a@max_document_tokens=128").score("set", MEASURE).value == 0.128
 
 
-def test_a_run_file_is_told_from_a_model_of_its_name_by_its_hash(tmp_path):
-    store(tmp_path, "bm25", "set", [0.5], recipe=None, fingerprint="0123456789abcdef")
-    store(tmp_path, "bm25", "set", [0.25], recipe=recipe_of("bm25", kind="bm25"))
-    assert set(names(board_of(tmp_path))) == {"bm25", "bm25@run file=0123456789ab"}
-
-
-def test_an_approximate_index_has_a_row_of_its_own(tmp_path):
-    store(tmp_path, "a", "set", [0.5])
-    store(tmp_path, "a", "set", [0.25], index="IVF64,Flat", index_recall={"recall@10": 0.5})
-    board = board_of(tmp_path)
-    assert set(names(board)) == {"a@index=flat", "a@index=IVF64,Flat"}
-
-
 def test_prompts_that_depend_on_the_collection_do_not_split_a_row(tmp_path):
     for name in ("one", "two"):
         recipe = recipe_of("a", prompts=Prompts(query=f"{name}: "))
@@ -170,16 +157,6 @@ def test_a_repeated_evaluation_is_shown_once_and_the_newest_is_kept(tmp_path):
     board = board_of(tmp_path)
     assert (names(board), board.results) == (["a"], 1)
     assert board.rows[0].cells["set"].facts["machine"].startswith("y")
-
-
-@pytest.mark.parametrize("newest", ["few", "many"])
-def test_a_repeat_with_fewer_measures_hides_none_of_the_others(tmp_path, newest):
-    for name, more in (("few", {}), ("many", {"R@100": [0.75]})):
-        time = {"time": f"2026-0{1 + (name == newest)}-01T00:00:00+00:00"}
-        store(tmp_path / name, "a", "set", {MEASURE: [0.5], **more}, conditions=time)
-    board = board_of(tmp_path)
-    assert (names(board), board.results) == (["a"], 1)
-    assert board.rows[0].score("set", "R@100").value == 0.75
 
 
 def test_a_repeat_with_other_scores_is_a_row_of_its_own(tmp_path):

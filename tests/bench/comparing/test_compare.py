@@ -17,7 +17,6 @@ from bench.comparing.compare import (
     Entrant,
     OnCollection,
     compare,
-    panel_of,
     protocol_differences,
 )
 from bench.comparing.statistics import Resampling
@@ -105,16 +104,6 @@ def test_results_are_found_below_a_folder_and_told_apart_by_model(tmp_path):
     assert find_results(tmp_path / "absent") == []
 
 
-def test_each_collection_has_its_own_result(tmp_path):
-    for name in ("beir/nfcorpus", "beir/scifact"):
-        stored(tmp_path, result(collection=name))
-    found = results_of("words", tmp_path)
-    assert list(found) == ["beir/nfcorpus", "beir/scifact"]
-    assert [one.collection for one in found.values()] == list(found)
-    assert found["beir/scifact"].scores.values["nDCG@10"].tolist() == [0.0, 0.5, 1.0]
-    assert found["beir/scifact"].run.query_ids == ("q0", "q1", "q2")
-
-
 def test_of_copies_of_one_evaluation_the_newest_is_taken(tmp_path):
     later = msgspec.structs.replace(records.CONDITIONS, time="2026-02-01T00:00:00+00:00")
     stored(tmp_path / "b", result())
@@ -172,22 +161,10 @@ def test_one_of_several_evaluations_is_named_by_a_field_by_key_or_by_folder(
 
 
 LORA = AdapterIdentity("peft", {"adapter_model.safetensors": "c" * 64})
-ADAPTED = msgspec.structs.replace(RECIPE, adapter=LORA)
 
 
 def suggested(error: BenchError) -> list[str]:
     return re.findall(r"'(.*?)'", error.hint)
-
-
-def test_collections_that_are_not_asked_for_make_no_name_ambiguous(tmp_path):
-    stored(tmp_path, result(collection="beir/nfcorpus"))
-    for recipe in (RECIPE, ADAPTED):
-        stored(tmp_path, result(collection="beir/scifact", recipe=recipe))
-    (found,) = results_of("words", tmp_path, ["beir/nfcorpus", "beir/quora"]).values()
-    assert found.collection == "beir/nfcorpus"
-    assert results_of("words", tmp_path, ["beir/quora"]) == {}
-    with pytest.raises(BenchError, match=r"adapter\.kind"):
-        results_of("words", tmp_path, ["beir/scifact"])
 
 
 def test_a_misspelt_field_is_an_error_that_names_the_one_that_was_meant(tmp_path):
@@ -243,15 +220,6 @@ def test_every_name_that_is_suggested_chooses_one_recipe_and_together_they_choos
     assert chosen == {one.key for one in results}
 
 
-def test_a_folder_of_results_stands_for_its_model_and_only_for_one(tmp_path):
-    stored(tmp_path, result())
-    found = results_of(str(tmp_path), tmp_path / "elsewhere")
-    assert list(found) == ["beir/scifact"]
-    stored(tmp_path, result("other"))
-    with pytest.raises(BenchError, match="results of 2 models: other, words"):
-        results_of(str(tmp_path), tmp_path / "elsewhere")
-
-
 @pytest.mark.parametrize("name", ["wordz", "", "@", "words@", "beir", "nothing/like/it"])
 def test_a_model_without_results_is_refused(name, tmp_path):
     stored(tmp_path, result())
@@ -302,13 +270,6 @@ def test_values_are_matched_by_query_and_not_by_place():
     shuffled = entry(values[order], [names[place] for place in order])
     row = only(compare([first, Entrant("b", {"beir/scifact": shuffled})], FAST))
     assert (row.paired.changed, row.paired.p, row.verdict) == (0, 1.0, "neither")
-
-
-def test_queries_stand_in_the_order_of_their_ids_whatever_the_order_of_the_files():
-    first = Entrant("a", {"beir/scifact": entry([0.1, 0.2, 0.3], ["q10", "q2", "q1"])})
-    second = Entrant("b", {"beir/scifact": entry([0.5, 0.6, 0.4], ["q2", "q10", "q1"])})
-    panel = panel_of("beir/scifact", [first, second], FAST)
-    assert panel.scores.tolist() == [[0.3, 0.4], [0.1, 0.6], [0.2, 0.5]]
 
 
 def test_collections_are_resampled_independently():

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from cyclopts import CycloptsError
 
 from bench.cli.commands.compare import compare
 from bench.evaluate.measures import parse_measure
@@ -17,7 +16,7 @@ from bench.evaluate.runs import Run
 from bench.results.load import load
 from foundation.errors import BenchError
 from tests.support.collections import QRELS, QUERIES, Bench, write_collection, write_qrels
-from tests.support.commands import options, typed
+from tests.support.commands import options
 
 DEFAULTS = {"resamples": 199}
 GOOD = {"q1": ["d1", "d2"], "q2": ["d9", "d10"], "q3": ["d10"]}
@@ -90,12 +89,6 @@ def test_the_table_names_the_models_and_says_which_way_the_difference_goes(place
     assert "| tiny " in text
     assert "199 resamples, seed 0" in text
     assert "what differs in the recipes" in text
-
-
-def test_another_measure_is_compared_if_it_was_stored(place):
-    assert row(place.document("bm25", "hashing", measure="R@100"))["measure"] == "R@100"
-    with pytest.raises(BenchError, match=r"has no P@1, but nDCG@10, R@100"):
-        place.compare("bm25", "hashing", measure="P@1")
 
 
 def test_run_files_are_scored_by_the_collection_and_compared_with_stored_results(place):
@@ -217,22 +210,6 @@ def test_a_folder_without_results_is_named(place, tmp_path):
     assert error.value.hint == f"python -m bench run {other} --model MODEL"
 
 
-def test_the_user_chooses_between_results_of_one_model(place, tmp_path):
-    shutil.copytree(place.bench.out, tmp_path / "results")
-    again = Bench(tmp_path)
-    words = ("run", place.collection, "--model", "hashing", "--set", "store_dtype=float16")
-    done = again(*words, "--out", tmp_path / "results")
-    assert done.code == 0, done.stderr
-    options = {"results": tmp_path / "results"}
-    with pytest.raises(BenchError, match="2 results on tiny, which differ in store_dtype") as error:
-        place.compare("hashing", "bm25", **options)
-    assert "'hashing@store_dtype=float16'" in error.value.hint
-    names = ("hashing@store_dtype=float32", "hashing@store_dtype=float16")
-    (found,) = place.document(*names, **options)["comparisons"]
-    assert (found["a"], found["b"]) == names
-    assert found["recipes"] == [{"field": "store_dtype", "a": "float32", "b": "float16"}]
-
-
 @pytest.mark.parametrize(
     ("names", "options", "message"),
     [
@@ -251,13 +228,6 @@ def test_the_user_chooses_between_results_of_one_model(place, tmp_path):
 def test_bad_input_is_one_error_that_names_it(names, options, message, place):
     with pytest.raises(BenchError, match=message):
         place.compare(*names, **options)
-
-
-def test_collections_and_suites_that_are_named_restrict_the_comparison(place):
-    assert row(place.document("bm25", "hashing", on=["tiny"]))["collection"] == "tiny"
-    (found,) = place.document("bm25", "hashing", on=["tiny", "beir"])["comparisons"]
-    assert [suite["suite"] for suite in found["suites"]] == ["beir/cqadupstack", "beir"]
-    assert [len(suite["missing"]) for suite in found["suites"]] == [12, 14]
 
 
 def test_successive_trainings_have_backward_and_forward_transfer(place, tmp_path):
@@ -297,10 +267,3 @@ def test_real_runs_of_others_are_compared_with_the_scores_that_trec_eval_gives(
     assert one["verdict"] == "a"
     assert one["paired"]["low"] > 0
     assert parse_measure(one["measure"]).name == "nDCG@10"
-
-
-def test_more_resamples_than_memory_holds_are_refused():
-    words = ["compare", "a", "b", "--resamples"]
-    assert typed(*words, "1000000").resampling.resamples == 1_000_000
-    with pytest.raises(CycloptsError, match="1000001 is more than 1,000,000"):
-        typed(*words, "1000001")

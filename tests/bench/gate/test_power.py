@@ -112,17 +112,6 @@ def test_models_beside_each_other_without_the_baseline_are_no_pair(stored):
     assert found.deviation == PESSIMISTIC["different models"]
 
 
-def test_the_deviation_is_of_the_measure_that_decides(stored):
-    found = effect(stored, "different models", "bm25", measure="RR@5", floor=1.0)
-    assert found.deviation == pytest.approx(deviation(stored, "bm25", "RR@5"))
-    assert found.deviation != pytest.approx(deviation(stored, "bm25"), rel=0.01)
-
-
-def test_a_measure_that_the_baseline_lacks_leaves_the_pessimistic_constant(stored):
-    found = effect(stored, "different models", "bm25", measure="nDCG@7")
-    assert found.deviation == PESSIMISTIC["different models"]
-
-
 def test_there_is_no_mean_where_a_baseline_is_missing(stored):
     both = {"tiny": 0.5, "absent": 0.5}
     rows = detectable_effects("siblings", {"tiny": stored["base"]}, [], both)
