@@ -22,25 +22,13 @@ WEIGHTS = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
-TOKENIZER = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.txt",
-    "vocab.json",
-    "merges.txt",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-    "tokenizer.model",
-)
 VOCABULARIES = (
-    "tokenizer.json",
-    "vocab.txt",
-    "vocab.json",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-    "tokenizer.model",
+    *("tokenizer.json", "vocab.txt", "vocab.json"),
+    *("spiece.model", "sentencepiece.bpe.model", "tokenizer.model"),
+)
+TOKENIZER = (
+    *VOCABULARIES,
+    *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "merges.txt"),
 )
 # Position 0 of these architectures is pad_token_id + 1, so that many positions cannot be used.
 OFFSET_POSITIONS = ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet", "longformer")
@@ -117,17 +105,9 @@ class Checkpoint:
     def hidden_width(self) -> int:
         """Width of the model's token vectors, or of a DPR encoder's projection."""
         width = self.config.get("projection_dim") or first_stated(self.config, WIDTHS)
-        return self._size(width, "hidden size")
-
-    @property
-    def vocabulary(self) -> int:
-        """Number of tokens that have an embedding."""
-        return self._size(self.config.get("vocab_size"), "size of its vocabulary (vocab_size)")
-
-    def _size(self, stated: object, name: str) -> int:
-        if not isinstance(stated, int) or isinstance(stated, bool) or stated < 1:
-            raise BenchError(f"{self.folder / 'config.json'} states no {name}")
-        return stated
+        if not isinstance(width, int) or isinstance(width, bool) or width < 1:
+            raise BenchError(f"{self.folder / 'config.json'} states no hidden size")
+        return width
 
     @property
     def position_limit(self) -> int | None:
