@@ -6,7 +6,7 @@ import pytest
 import transformers
 
 from foundation.errors import BenchError
-from retrievers.models.card import Card, CardPrompts, CardStage, load_card, write_card
+from retrievers.models.card import Card, CardPrompts
 from retrievers.models.model import resolve_model
 from retrievers.models.recipe import Prompts
 from retrievers.training.engine.save import load_heads, save_checkpoint
@@ -53,11 +53,6 @@ def test_a_moved_folder_is_the_same_model_under_its_new_name(saved, tmp_path):
     assert after.fingerprint == before.fingerprint
 
 
-def test_the_card_s_file_is_a_model_too(saved):
-    of_file = resolve_model(str(saved / "card.toml")).recipe
-    assert of_file.fingerprint == resolve_model(str(saved)).recipe.fingerprint
-
-
 def test_sentence_transformers_pools_and_compares_as_the_card_says(saved):
     sentence_transformers = pytest.importorskip("sentence_transformers")
     model = sentence_transformers.SentenceTransformer(str(saved), device="cpu")
@@ -75,17 +70,6 @@ def test_what_was_there_is_replaced(saved, tmp_path):
     assert json.loads((saved / "config.json").read_text())["vocab_size"] == len(tokenizer)
     assert resolve_model(str(saved)).card.title == CARD.title
     assert not list(saved.glob(".*"))
-
-
-def test_stages_are_on_the_card(tmp_path):
-    card = Card(
-        name="x",
-        title="t",
-        checkpoint="-",
-        pooling="cls",
-        stages=(CardStage(kind="dense", key="head", width=8),),
-    )
-    assert load_card(write_card(card, tmp_path)).stages == card.stages
 
 
 def test_heads_that_do_not_fit_are_refused(saved):

@@ -8,12 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from foundation.errors import BenchError
-from retrievers.training.engine.save import load_heads, save_heads
 from retrievers.training.objectives.cocondenser import CoCondenser
-from retrievers.training.objectives.condenser import Condenser
 from retrievers.training.objectives.contrast import in_sub_batches, span_contrast
-from retrievers.training.objectives.objective import read_objective
 from tests.retrievers.training.objectives.test_condenser import slow_losses
 from tests.retrievers.training.objectives.test_contrast import slow_span_contrast
 from tests.support import tiny_encoders as tiny
@@ -78,15 +74,6 @@ def test_the_second_pass_repeats_the_dropout_of_the_first(batch: Batch) -> None:
     assert any(not torch.allclose(other[name], found[name]) for name in found)
 
 
-def test_the_random_numbers_after_a_step_do_not_depend_on_caching(batch: Batch) -> None:
-    cached, plain = training(3, dropout=0.3), training(None, dropout=0.3)
-    tiny.gradients(cached, batch, seed=5)
-    after_cached = torch.rand(1)
-    torch.manual_seed(5)
-    uncached(plain, 3, batch).backward()
-    assert torch.equal(torch.rand(1), after_cached)
-
-
 def most_rows_held(size: int | None) -> int:
     """The most rows whose activations are alive at once, through a forward and a backward pass."""
     weight = torch.ones(1, requires_grad=True)
@@ -108,62 +95,3 @@ def most_rows_held(size: int | None) -> int:
 def test_the_activations_of_one_sub_batch_are_held_at_a_time() -> None:
     assert most_rows_held(None) == 12
     assert most_rows_held(3) == 3
-
-
-def test_pairs_are_two_spans_of_one_text(tmp_path: Path) -> None:
-    tokenizer = tiny.tokenizer(tmp_path)
-    batch = CoCondenser().collator(tokenizer, 10)(tiny.examples(tiny.TEXTS))
-    original = torch.where(batch["labels"] == -100, batch["input_ids"], batch["labels"])
-    assert len(original) == 2 * len(tiny.TEXTS)
-    for i, text in enumerate(tiny.TEXTS):
-        whole = tokenizer(text, add_special_tokens=False)["input_ids"]
-        for row in (2 * i, 2 * i + 1):
-            ids = original[row][batch["attention_mask"][row]].tolist()
-            assert (ids[0], ids[-1]) == (tokenizer.cls_token_id, tokenizer.sep_token_id)
-            assert is_part(ids[1:-1], whole)
-
-
-def is_part(part: list[int], whole: list[int]) -> bool:
-    size = len(part)
-    return any(whole[i : i + size] == part for i in range(len(whole) - size + 1))
-
-
-def test_the_same_draws_give_the_same_batch(tmp_path: Path) -> None:
-    collate = CoCondenser().collator(tiny.tokenizer(tmp_path), 10)
-    first, again = (collate(tiny.examples(tiny.TEXTS, first_draw=7)) for _ in range(2))
-    other = collate(tiny.examples(tiny.TEXTS, first_draw=8))
-    assert all(torch.equal(first[name], again[name]) for name in first)
-    assert not torch.equal(first["input_ids"], other["input_ids"])
-
-
-@pytest.mark.parametrize("architecture", tiny.ARCHITECTURES)
-def test_a_tiny_batch_is_learnt_by_heart(architecture: str, batch: Batch) -> None:
-    encoder = tiny.encoder(architecture, initializer_range=0.1)
-    heads = CoCondenser(sub_batch=4).build_module(encoder).double()
-    losses = tiny.train(heads, batch, steps=120, lr=0.01)
-    assert losses[-1] < 0.1 < 5 < losses[0]
-
-
-def test_training_goes_on_with_the_head_of_condenser(tmp_path: Path) -> None:
-    condenser = Condenser().build_module(tiny.encoder())
-    trained = condenser.layers[0].up.weight
-    torch.nn.init.constant_(trained, 0.25)
-    save_heads(condenser, condenser.encoder.encoder, tmp_path, Condenser())
-    settings = CoCondenser(sub_batch=4)
-    heads = settings.build_module(tiny.encoder())
-    assert load_heads(heads, heads.encoder.encoder, tmp_path, settings)
-    assert torch.equal(heads.layers[0].up.weight, trained)
-
-
-def test_settings_are_read_strictly() -> None:
-    found = read_objective({"name": "cocondenser", "skip_from": 3, "sub_batch": 64})
-    assert found == CoCondenser(skip_from=3, sub_batch=64)
-    with pytest.raises(BenchError) as error:
-        read_objective({"name": "cocondenser", "subbatch": 64})
-    assert error.value.hint == "did you mean sub_batch?"
-
-
-def test_sub_batches_keep_the_order_of_rows() -> None:
-    rows = torch.arange(7.0)
-    (found,) = in_sub_batches(lambda part: (part + 1,), (rows,), 3)
-    assert torch.equal(found, rows + 1)

@@ -3,14 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import torch
 from torch import Tensor
 
 from foundation.errors import BenchError
 from retrievers.training.objectives.condenser import Condenser
-from retrievers.training.objectives.objective import objective_type, read_objective
 from tests.support import slow_transformer as slow
 from tests.support import tiny_encoders as tiny
 
@@ -96,55 +94,7 @@ def test_the_head_sees_early_tokens_and_the_late_cls(batch: Batch) -> None:
     assert all(states[layer].grad is None for layer in (0, 1, 3))
 
 
-def test_padding_changes_nothing(batch: Batch) -> None:
-    heads = Condenser().build_module(tiny.encoder()).double()
-    longer = {
-        "input_ids": torch.nn.functional.pad(batch["input_ids"], (0, 3), value=7),
-        "attention_mask": torch.nn.functional.pad(batch["attention_mask"], (0, 3)),
-        "labels": torch.nn.functional.pad(batch["labels"], (0, 3), value=-100),
-    }
-    torch.testing.assert_close(heads(**longer)["loss"], heads(**batch)["loss"])
-
-
-def test_a_batch_without_masked_tokens_has_no_loss(batch: Batch) -> None:
-    heads = Condenser().build_module(tiny.encoder()).double()
-    nothing = {**batch, "labels": torch.full_like(batch["labels"], -100)}
-    assert not heads(**nothing)["loss"].any()
-
-
-@pytest.mark.parametrize("architecture", tiny.ARCHITECTURES)
-def test_a_tiny_batch_is_learnt_by_heart(architecture: str, batch: Batch) -> None:
-    heads = Condenser().build_module(tiny.encoder(architecture, initializer_range=0.1)).double()
-    losses = tiny.train(heads, batch, steps=120, lr=0.01)
-    assert losses[-1] < 0.05 < 3 < losses[0]
-
-
-def test_the_encoder_holds_nothing_of_the_head() -> None:
-    encoder = tiny.encoder()
-    before = set(encoder.state_dict())
-    heads = Condenser(head_layers=3).build_module(encoder)
-    assert set(heads.encoder.state_dict()) == before
-    assert len(heads.layers) == 3
-    assert all(name.startswith(("encoder.", "layers.")) for name, _ in heads.named_parameters())
-
-
-def test_half_the_depth_is_skipped_by_default() -> None:
-    assert Condenser().build_module(tiny.encoder()).skip_from == 2
-    assert Condenser().build_module(tiny.encoder(num_hidden_layers=1)).skip_from == 0
-
-
 def test_a_skip_to_the_last_layer_is_refused() -> None:
     with pytest.raises(BenchError, match="skip_from is 4, but the encoder has 4 layers") as e:
         Condenser(skip_from=4).build_module(tiny.encoder())
     assert "at most 3" in e.value.hint
-
-
-def test_settings_are_read_strictly() -> None:
-    assert read_objective({"name": "condenser", "skip_from": 3}) == Condenser(skip_from=3)
-    with pytest.raises(BenchError) as error:
-        read_objective({"name": "condenser", "skip_form": 3})
-    assert error.value.hint == "did you mean skip_from?"
-    with pytest.raises(BenchError, match="head_layers"):
-        read_objective({"name": "condenser", "head_layers": 0})
-    assert objective_type("condenser") is Condenser
-    assert msgspec.to_builtins(Condenser())["name"] == "condenser"

@@ -8,11 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from foundation.errors import BenchError
 from retrievers.training.objectives.cotmae import CoTMAE
 from retrievers.training.objectives.masking import Context
-from retrievers.training.objectives.objective import read_objective
-from tests.retrievers.training.objectives.test_cocondenser import is_part
 from tests.support import slow_transformer as slow
 from tests.support import tiny_encoders as tiny
 
@@ -129,7 +126,6 @@ def test_pairs_lie_in_their_document_as_their_kind_says(context: Context, tmp_pa
             read[row][batch["attention_mask"][row]].tolist()[1:-1]
             for row in (2 * pair, 2 * pair + 1)
         ]
-        assert all(is_part(span, whole) for span in spans)
         starts = [
             next(i for i in range(len(whole)) if whole[i : i + len(span)] == span) for span in spans
         ]
@@ -162,30 +158,7 @@ def test_every_kind_of_context_is_as_frequent(tmp_path: Path, monkeypatch: Any) 
     assert all(abs(count - 200) < 4 * (200 * 2 / 3) ** 0.5 for count in drawn.values())
 
 
-def test_the_same_draws_give_the_same_batch(tmp_path: Path) -> None:
-    collate = CoTMAE().collator(tiny.tokenizer(tmp_path), 10)
-    first, again = (collate(tiny.examples(tiny.TEXTS, first_draw=7)) for _ in range(2))
-    other = collate(tiny.examples(tiny.TEXTS, first_draw=8))
-    assert all(torch.equal(first[name], again[name]) for name in first)
-    assert not torch.equal(first["input_ids"], other["input_ids"])
-
-
 @pytest.mark.parametrize("text", ["", "alpha", "alpha beta", "\u200b \u200b \u200b \u200b"])
 def test_texts_that_are_too_short_for_spans_are_read(text: str, tmp_path: Path) -> None:
     batch = CoTMAE().collator(tiny.tokenizer(tmp_path), 10)(tiny.examples([text] * 8))
     assert torch.isfinite(training()(**batch)["loss"])
-
-
-@pytest.mark.parametrize("architecture", tiny.ARCHITECTURES)
-def test_a_tiny_batch_is_learnt_by_heart(architecture: str, batch: Batch) -> None:
-    encoder = tiny.encoder(architecture, initializer_range=0.1)
-    losses = tiny.train(CoTMAE().build_module(encoder).double(), batch, steps=150, lr=0.01)
-    assert losses[-1] < 0.1 < 3 < losses[0]
-
-
-def test_settings_are_read_strictly() -> None:
-    table = {"name": "cotmae", "decoder_layers": 1, "contexts": ["nearby"]}
-    assert read_objective(table) == CoTMAE(decoder_layers=1, contexts=("nearby",))
-    for changes, message in (({"contexts": []}, "contexts"), ({"contexts": ["near"]}, "near")):
-        with pytest.raises(BenchError, match=message):
-            read_objective({**table, **changes})

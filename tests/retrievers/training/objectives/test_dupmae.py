@@ -8,10 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from foundation.errors import BenchError
-from retrievers.training.engine.save import load_heads, save_heads
 from retrievers.training.objectives.dupmae import DupMAE
-from retrievers.training.objectives.objective import read_objective
 from retrievers.training.objectives.retromae import RetroMAE
 from tests.support import slow_transformer as slow
 from tests.support import tiny_encoders as tiny
@@ -106,33 +103,3 @@ def test_a_repeated_token_is_in_the_bag_once(batch: Batch) -> None:
     once = heads.bag_loss(states, real, torch.tensor([[-100, 7, 8, -100, -100]]))
     again = heads.bag_loss(states, real, torch.tensor([[-100, 7, 8, 8, -100]]))
     torch.testing.assert_close(again, once * 2 / 3)
-
-
-@pytest.mark.parametrize("architecture", tiny.ARCHITECTURES)
-def test_a_tiny_batch_is_learnt_by_heart(architecture: str, batch: Batch) -> None:
-    """But for the bag's own entropy: with S distinct of N tokens, S / N ln S is left."""
-    encoder = tiny.encoder(architecture, initializer_range=0.1)
-    heads = DupMAE(bow_weight=1.0).build_module(encoder).double()
-    losses = tiny.train(heads, batch, steps=120, lr=0.01)
-    rest = sum(
-        len(set(words)) / len(words) * math.log(len(set(words)))
-        for row in batch["decoder_labels"].tolist()
-        for words in [[token for token in row if token != -100]]
-    ) / len(batch["labels"])
-    assert rest - 1e-6 < losses[-1] < rest + 0.3 < 8 < losses[0]
-
-
-def test_training_goes_on_with_the_decoder_of_retromae(tmp_path: Path) -> None:
-    retromae = RetroMAE().build_module(tiny.encoder())
-    torch.nn.init.constant_(retromae.decoder.up.weight, 0.25)
-    save_heads(retromae, retromae.encoder.encoder, tmp_path, RetroMAE())
-    heads = DupMAE().build_module(tiny.encoder())
-    assert load_heads(heads, heads.encoder.encoder, tmp_path, DupMAE())
-    assert torch.equal(heads.decoder.up.weight, retromae.decoder.up.weight)
-
-
-def test_settings_are_read_strictly() -> None:
-    assert read_objective({"name": "dupmae", "bow_weight": 0.2}) == DupMAE(bow_weight=0.2)
-    with pytest.raises(BenchError) as error:
-        read_objective({"name": "dupmae", "bowweight": 0.2})
-    assert error.value.hint == "did you mean bow_weight?"

@@ -1,14 +1,22 @@
-"""A new objective is one file and no other edit."""
+"""All objectives: found by file, strict, deterministic, and the same with padding."""
 
 from pathlib import Path
 
 import pytest
+import torch
+from torch.nn.functional import pad
 
 from foundation.errors import BenchError
 from retrievers.training import objectives
+from retrievers.training.engine.save import load_heads, save_heads
+from retrievers.training.objectives.cocondenser import CoCondenser
+from retrievers.training.objectives.condenser import Condenser
+from retrievers.training.objectives.dupmae import DupMAE
 from retrievers.training.objectives.objective import objective_names, read_objective
+from retrievers.training.objectives.retromae import RetroMAE
 from retrievers.training.pretrain.pretrain import pretrain
 from tests.support import small_starts as small
+from tests.support import tiny_encoders as tiny
 
 FIRST_WORDS = '''
 """The embedding of a text must be short."""
@@ -56,8 +64,68 @@ def test_an_objective_is_added_with_one_file(
         read_objective({"name": "shrink", "wieght": 1})
 
 
-@pytest.mark.parametrize("table", [{}, {"name": "mask"}, {"name": "masking"}, {"name": "ict"}, 3])
-def test_what_names_no_objective_is_answered_with_those_there_are(table: object) -> None:
-    with pytest.raises(BenchError) as caught:
+EVERY = [read_objective({"name": name}) for name in objective_names()]
+
+
+@pytest.mark.parametrize("objective", EVERY, ids=lambda objective: objective.name)
+def test_the_same_draws_give_the_same_batch_and_others_another(objective, tmp_path) -> None:
+    collate = objective.collator(tiny.tokenizer(tmp_path), 10)
+    first, again = (collate(tiny.examples(tiny.TEXTS, first_draw=7)) for _ in range(2))
+    other = collate(tiny.examples(tiny.TEXTS, first_draw=8))
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    same = torch.equal(first["input_ids"], other["input_ids"])
+    assert same == (objective.name == "simcse")  # which draws nothing but dropout
+
+
+@pytest.mark.parametrize("objective", EVERY, ids=lambda objective: objective.name)
+def test_padding_changes_nothing(objective, tmp_path) -> None:
+    batch = objective.collator(tiny.tokenizer(tmp_path), 14)(tiny.examples(tiny.TEXTS[:3]))
+    heads = objective.build_module(tiny.encoder(dropout=0.1)).double().eval()
+    fill = {"labels": -100, "decoder_labels": -100, "input_ids": 7, "decoder_input_ids": 7}
+    longer = {
+        name: pad(value, (0, 3) * (value.dim() - 1), value=fill.get(name, 0))
+        for name, value in batch.items()
+    }
+    if "decoder_context" in longer and longer["decoder_context"].dim() == 3:
+        longer["decoder_context"][:, :, 0] = True
+    torch.testing.assert_close(heads(**longer)["loss"], heads(**batch)["loss"])
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(Condenser(), CoCondenser(sub_batch=4)), (RetroMAE(), DupMAE())],
+    ids=["condenser", "retromae"],
+)
+def test_training_goes_on_with_the_heads_of_a_related_objective(before, after, tmp_path) -> None:
+    trained, heads = (one.build_module(tiny.encoder()) for one in (before, after))
+    save_heads(trained, trained.encoder.encoder, tmp_path, before)
+    assert load_heads(heads, heads.encoder.encoder, tmp_path, after)
+    for name, weight in trained.named_parameters():
+        assert name.startswith("encoder.") or torch.equal(heads.state_dict()[name], weight)
+
+
+@pytest.mark.parametrize(
+    ("table", "message", "hint"),
+    [
+        ({}, "has no name", "mlm"),
+        (3, "has no name", "mlm"),
+        ({"decoding": "basic"}, "has no name", "mlm"),
+        ({"name": "ict"}, "no pre-training objective is called 'ict'", "retromae"),
+        ({"name": "masking"}, "no pre-training objective is called 'masking'", "mlm"),
+        ({"name": "retromea"}, "no pre-training objective is called 'retromea'", "retromae"),
+        ({"name": "retromae", "decodin": "basic"}, "unknown field `decodin`", "decoding"),
+        ({"name": "retromae", "decoder_layers": 2}, "enhanced decoding has one layer", ""),
+        ({"name": "retromae", "encoder_mask": 1.5}, "encoder_mask", ""),
+        ({"name": "condenser", "skip_form": 3}, "skip_form", "did you mean skip_from?"),
+        ({"name": "condenser", "head_layers": 0}, "head_layers", ""),
+        ({"name": "cocondenser", "subbatch": 64}, "subbatch", "did you mean sub_batch?"),
+        ({"name": "dupmae", "bowweight": 0.2}, "bowweight", "did you mean bow_weight?"),
+        ({"name": "simcse", "temperature": 0}, "temperature", ""),
+        ({"name": "cotmae", "contexts": []}, "contexts", ""),
+        ({"name": "cotmae", "contexts": ["near"]}, "near", ""),
+    ],
+)
+def test_settings_are_read_strictly(table, message, hint) -> None:
+    with pytest.raises(BenchError, match=message) as caught:
         read_objective(table)
-    assert "retromae" in caught.value.hint or "mlm" in caught.value.hint
+    assert hint in caught.value.hint

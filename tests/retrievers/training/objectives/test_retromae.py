@@ -7,9 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from foundation.errors import BenchError
 from retrievers.training.objectives.mlm import MLM
-from retrievers.training.objectives.objective import read_objective
 from retrievers.training.objectives.retromae import RetroMAE
 from tests.support import slow_transformer as slow
 from tests.support import tiny_encoders as tiny
@@ -124,30 +122,6 @@ def test_in_enhanced_decoding_the_residual_is_the_query_stream(tmp_path) -> None
     assert torch.equal(heads(**changed)["decoder_mlm"], before)
 
 
-@pytest.mark.parametrize("objective", [RetroMAE(), BASIC[1]], ids=["enhanced", "basic-2"])
-def test_padding_changes_nothing(objective, tmp_path) -> None:
-    batch = batch_of(objective, tmp_path)
-    heads = objective.build_module(tiny.encoder()).double()
-    fill = {"labels": -100, "decoder_labels": -100, "input_ids": 7, "decoder_input_ids": 7}
-    longer = {
-        name: torch.nn.functional.pad(value, (0, 3), value=fill.get(name, 0))
-        for name, value in batch.items()
-    }
-    if objective.decoding == "enhanced":
-        longer["decoder_context"] = torch.nn.functional.pad(batch["decoder_context"], (0, 3, 0, 3))
-        longer["decoder_context"][:, :, 0] = True
-    torch.testing.assert_close(heads(**longer)["loss"], heads(**batch)["loss"])
-
-
-@pytest.mark.parametrize("architecture", tiny.ARCHITECTURES)
-@pytest.mark.parametrize("objective", [MLM(mask=0.3), RetroMAE(), BASIC[1]], ids=str)
-def test_a_tiny_batch_is_learnt_by_heart(objective, architecture, tmp_path) -> None:
-    batch = batch_of(objective, tmp_path, texts=2)
-    heads = objective.build_module(tiny.encoder(architecture, initializer_range=0.1)).double()
-    losses = tiny.train(heads, batch, steps=150, lr=0.01)
-    assert losses[-1] < 0.1 < 3 < losses[0]
-
-
 def test_enhanced_decoding_predicts_every_token_but_the_special_ones(tmp_path) -> None:
     batch = batch_of(RetroMAE(), tmp_path)
     special = torch.isin(batch["decoder_input_ids"], torch.tensor([0, 2, 3]))
@@ -161,19 +135,3 @@ def test_basic_decoding_has_a_masked_copy_of_its_own(tmp_path) -> None:
     assert not torch.equal(batch["labels"], batch["decoder_labels"])
     share = (batch["decoder_labels"] != -100).sum() / batch["attention_mask"].sum()
     assert float(share) == pytest.approx(0.5, abs=0.12)
-
-
-@pytest.mark.parametrize(
-    ("table", "message", "hint"),
-    [
-        ({"name": "retromea"}, "no pre-training objective is called 'retromea'", "retromae"),
-        ({"name": "retromae", "decodin": "basic"}, "unknown field `decodin`", "decoding"),
-        ({"name": "retromae", "decoder_layers": 2}, "enhanced decoding has one layer", ""),
-        ({"name": "retromae", "encoder_mask": 1.5}, "encoder_mask", ""),
-        ({"decoding": "basic"}, "has no name", "mlm"),
-    ],
-)
-def test_settings_are_strict(table, message, hint) -> None:
-    with pytest.raises(BenchError, match=message) as caught:
-        read_objective(table)
-    assert hint in caught.value.hint

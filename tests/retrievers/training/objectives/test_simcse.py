@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from foundation.errors import BenchError
-from retrievers.training.objectives.objective import read_objective
 from retrievers.training.objectives.simcse import SimCSE
 from tests.retrievers.training.objectives.test_contrast import slow_contrast
 from tests.support import slow_transformer as slow
@@ -59,13 +58,6 @@ def test_sub_batches_have_the_gradient_of_the_whole_batch(sub_batch: int, batch:
         torch.testing.assert_close(found[sub_batch][name], expected, rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize("architecture", tiny.ARCHITECTURES)
-def test_a_tiny_batch_is_learnt_by_heart(architecture: str, batch: Batch) -> None:
-    encoder = tiny.encoder(architecture, dropout=0.05, initializer_range=0.1)
-    losses = tiny.train(SimCSE(temperature=0.1).build_module(encoder).double(), batch, 80, lr=0.01)
-    assert sum(losses[-5:]) / 5 < 0.3 < 1.5 < losses[0]
-
-
 def test_the_head_that_predicts_tokens_is_left_alone() -> None:
     heads = SimCSE().build_module(tiny.encoder(dropout=0.1))
     frozen = {name for name, one in heads.named_parameters() if not one.requires_grad}
@@ -77,9 +69,3 @@ def test_the_head_that_predicts_tokens_is_left_alone() -> None:
 def test_an_encoder_without_dropout_is_refused() -> None:
     with pytest.raises(BenchError, match="SimCSE needs dropout"):
         SimCSE().build_module(tiny.encoder())
-
-
-def test_settings_are_read_strictly() -> None:
-    assert read_objective({"name": "simcse", "temperature": 0.1}) == SimCSE(temperature=0.1)
-    with pytest.raises(BenchError, match="temperature"):
-        read_objective({"name": "simcse", "temperature": 0})

@@ -108,7 +108,3 @@ def test_every_overlap_and_every_place_of_it_are_equally_likely() -> None:
     assert set(drawn) == set(share)
     for pair, part in share.items():
         assert abs(drawn[pair] - 6_000 * part) < 4 * (6_000 * part) ** 0.5
-
-
-def test_spans_of_one_token_do_not_overlap() -> None:
-    assert two_starts(2, 1, "overlap", np.random.default_rng(0)) == (0, 1)
