@@ -5,6 +5,7 @@ of the devices: those give up after minutes, and a corpus can take hours to enco
 """
 
 import atexit
+import importlib
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -49,6 +50,22 @@ class Optimizer(Record, kw_only=True):
     weight_decay: Share = 0.01
     schedule: Literal["linear", "cosine", "constant"] = "linear"
     max_grad_norm: Above0 = 1.0
+
+
+def check_packages(*names: str) -> None:
+    """Refuse to begin without packages that a training needs.
+
+    Raises:
+        BenchError: one is not installed.
+    """
+    try:
+        for name in names:
+            importlib.import_module(name)
+    except ImportError as error:
+        raise BenchError(
+            f"training needs a package that cannot be imported: {error}",
+            "pip install 'retrieval-bench[train]'",
+        ) from error
 
 
 def world_size() -> int:

@@ -70,14 +70,15 @@ class ScoredPool(Pool):
         own = [self.positive_scores[query] for query in queries]
         return ScoredPool(self.rows[queries], self.scores[queries], own)
 
-    def labels(self, query: int, relevant: int, rows: Int64Array) -> Float32Array:
+    def labels(self, query: int, positives: Int64Array, rows: Int64Array) -> Float32Array:
         """Return the scores of drawn documents, float32 ``(1 + negatives,)``.
 
         Args:
-            relevant: number of the relevant document, which comes first in ``rows``.
+            positives: rows of the query's relevant documents.
+            rows: a relevant document, then negatives.
         """
         places = [int(np.flatnonzero(self.rows[query] == row)[0]) for row in rows[1:]]
-        own = self.positive_scores[query][relevant : relevant + 1]
+        own = self.positive_scores[query][positives == rows[0]]
         return np.concatenate([own, self.scores[query][places]])
 
 
@@ -120,7 +121,7 @@ class Batches:
                 batch[f"document_{column}_{name}"] = tensor
         if isinstance(self.pool, ScoredPool):
             pairs = zip(queries.tolist(), rows.T, strict=True)
-            labels = [self._labels(self.pool, *pair) for pair in pairs]
+            labels = [self.pool.labels(q, self.examples.positives[q], own) for q, own in pairs]
             batch["label"] = torch.from_numpy(np.stack(labels))
         return batch
 
@@ -140,10 +141,6 @@ class Batches:
             relevant, documents = self.examples.positives[query], len(self.examples.documents)
             negatives = random_negatives(relevant, documents, self.count, rng)
         return np.concatenate([positive, negatives])
-
-    def _labels(self, pool: ScoredPool, query: int, rows: Int64Array) -> Float32Array:
-        relevant = int(np.flatnonzero(self.examples.positives[query] == rows[0])[0])
-        return pool.labels(query, relevant, rows)
 
     def _banned(self, step: int) -> Sequence[int]:
         """Keys of what is relevant to any query of the step."""

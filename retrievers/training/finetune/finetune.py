@@ -30,6 +30,7 @@ from retrievers.training.engine.arguments import (
     Advice,
     FitSettings,
     TrainingContext,
+    check_packages,
     is_first,
     wait_for,
     world_size,
@@ -62,7 +63,6 @@ from retrievers.training.finetune.losses import loss_of
 from retrievers.training.finetune.student import (
     Student,
     finished_card,
-    import_trainer,
 )
 from retrievers.training.finetune.training_data import (
     Mine,
@@ -161,7 +161,7 @@ def finetune(
         BenchError: a model that cannot be trained here, a folder with another training or another
             process, not enough memory, or a loss that is not a number.
     """
-    import_trainer()
+    check_packages("accelerate", "datasets", "sentence_transformers.sentence_transformer")
     card = finished_card(model, preset, examples.trained_on)
     check_batch(len(examples), preset.batch_size)
     training = FinetuneTraining(
@@ -297,7 +297,7 @@ class Round:
         pool = self._mined(0, self._miner)
         if self.preset.teacher is None:
             return self.examples, pool
-        # Imports sentence-transformers' trainers, which `import_trainer` has found.
+        # Imports sentence-transformers' trainers, which `check_packages` has found.
         from retrievers.training.finetune.teacher import CrossEncoderTeacher
 
         teacher = CrossEncoderTeacher(

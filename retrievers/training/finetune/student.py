@@ -6,7 +6,6 @@ than it is used with is worse, and nothing says so.
 """
 
 import copy
-import importlib
 import inspect
 from collections.abc import Sequence
 from pathlib import Path
@@ -88,23 +87,6 @@ class Student:
             self.adapted.save_card(folder, card)
 
 
-def import_trainer() -> Any:
-    """The package of sentence-transformers' bi-encoders, whose trainer has what it needs.
-
-    Raises:
-        BenchError: a package is not installed.
-    """
-    try:
-        for name in ("accelerate", "datasets"):
-            importlib.import_module(name)
-        return importlib.import_module("sentence_transformers.sentence_transformer")
-    except ImportError as error:
-        raise BenchError(
-            f"fine-tuning needs a package that cannot be imported: {error}",
-            "pip install 'retrieval-bench[train]'",
-        ) from error
-
-
 def finished_card(model: Model, preset: Finetuning, trained_on: tuple[str, ...]) -> Card:
     """The card of the checkpoint that comes out.
 
@@ -149,9 +131,9 @@ def build_student(model: Model, recipe: Recipe) -> Any:
     """A SentenceTransformer with the weights of a model, in float32.
 
     Raises:
-        BenchError: the checkpoint is damaged, or a package is not installed.
+        BenchError: the checkpoint is damaged.
     """
-    package = import_trainer()
+    from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Transformer
     from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 
@@ -172,7 +154,7 @@ def build_student(model: Model, recipe: Recipe) -> Any:
     transformer.max_seq_length = max(recipe.max_query_tokens, recipe.max_document_tokens)
     pooling = Pooling(network.config.hidden_size, pooling_mode=ST_POOLING[recipe.pooling])
     modules = [transformer, pooling, *([Normalize()] if recipe.normalize else [])]
-    return package.SentenceTransformer(
+    return SentenceTransformer(
         modules=modules,
         device="cpu",
         similarity_fn_name="cosine" if recipe.similarity == "cos" else "dot",

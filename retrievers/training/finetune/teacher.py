@@ -7,7 +7,7 @@ negatives, and scores the negatives of each round.
 
 import logging
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -46,7 +46,6 @@ from retrievers.training.finetune.training_data import Documents, TrainingSet
 logger = logging.getLogger(__name__)
 
 BLOCK = 256  # queries whose scores are kept at a time
-Advance = Callable[[int], None]  # told how many queries are scored
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,20 +74,10 @@ class CrossEncoderTeacher:
             BenchError: there is no such teacher, it cannot be trained, or no negative is left.
         """
         examples, settings = self.examples, self.settings
-        teacher = self.open(rows)
         on_gpu = pick_device(self.context.device).type == "cuda"
-
-        def report(done: int) -> None:
-            self.context.report(Progress("teacher scores", done, len(examples), "queries"))
-
-        pool = score_pool(
-            teacher.to("cuda" if on_gpu else "cpu"),
-            examples,
-            rows,
-            scores_folder,
-            batch_size=settings.pairs_at_once,
-            advance=report,
-        )
+        teacher = self.open(rows).to("cuda" if on_gpu else "cpu")
+        context = self.context.inside(scores_folder)
+        pool = score_pool(teacher, examples, rows, context, settings.pairs_at_once)
         if settings.margin is not None:
             pool = without_close(pool, settings.margin)
         left = np.flatnonzero((pool.rows >= 0).any(axis=1))
@@ -254,15 +243,14 @@ def score_pool(
     teacher: Any,
     examples: TrainingSet,
     rows: Int64Array,
-    folder: Path,
-    *,
+    context: TrainingContext,
     batch_size: int,
-    advance: Advance | None = None,
 ) -> ScoredPool:
-    """The negatives with the teacher's scores, which are kept in ``folder`` as they are computed.
+    """The negatives with the teacher's scores, which are kept in a folder as they are computed.
 
     Args:
         rows: negatives of each query, int64 ``(q, keep)``, -1 where unfilled.
+        context: whose folder gets the scores.
     """
     scores = np.full(rows.shape, -np.inf, np.float32)
     positive_scores: list[Float32Array] = []
@@ -271,14 +259,13 @@ def score_pool(
         counts = [len(examples.positives[query]) for query in queries]
         filled = [rows[query][rows[query] >= 0] for query in queries]
         predict = partial(_predict, teacher, examples, queries, filled, batch_size)
-        block = kept_array(folder / f"{start:09}.npy", predict)
+        block = kept_array(context.out / f"{start:09}.npy", predict)
         ends = np.cumsum([*counts, *map(len, filled)])
         parts = np.split(block, ends[:-1])
         positive_scores += parts[: len(counts)]
         for query, own in zip(queries, parts[len(counts) :], strict=True):
             scores[query, : len(own)] = own
-        if advance:
-            advance(queries.stop)
+        context.report(Progress("teacher scores", queries.stop, len(examples), "queries"))
     return ScoredPool(rows, scores, positive_scores)
 
 

@@ -4,7 +4,6 @@ A training that was killed goes on from its last whole checkpoint when the same 
 and reads what it would have read; one that is finished is not repeated.
 """
 
-import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from retrievers.training.engine.arguments import (
     Advice,
     FitSettings,
     TrainingContext,
+    check_packages,
     is_first,
     world_size,
 )
@@ -102,7 +102,7 @@ def pretrain(
     """
     if not len(documents):
         raise BenchError("there are no texts to train on")
-    check_packages()
+    check_packages("accelerate")
     started = open_start(preset.start, preset.seed, documents)
     check_length(preset, started)
     texts = texts_of(preset, documents, started.tokenizer, context.report)
@@ -259,21 +259,6 @@ class _Run:
 
 def _is_trained(part: nn.Module) -> bool:
     return any(weight.requires_grad for weight in part.parameters())
-
-
-def check_packages() -> None:
-    """Refuse to begin without what the Hugging Face Trainer needs.
-
-    Raises:
-        BenchError: a package is not installed.
-    """
-    try:
-        importlib.import_module("accelerate")
-    except ImportError as error:
-        raise BenchError(
-            f"pre-training needs a package that cannot be imported: {error}",
-            "pip install 'retrieval-bench[train]'",
-        ) from error
 
 
 def check_length(preset: Pretraining, started: Started) -> None:

@@ -123,7 +123,7 @@ def test_too_few_pairs_for_a_batch_are_refused():
 
 def test_scores_are_the_logits_of_every_pair_one_by_one(tmp_path):
     teacher = cross_encoder(open_checkpoint(trained_teacher(tmp_path)), 24, trained=True)
-    pool = score_pool(teacher, examples(), POOL, tmp_path / "scores", batch_size=4)
+    pool = score_pool(teacher, examples(), POOL, on_cpu(tmp_path / "scores"), 4)
     teacher.eval()
 
     def by_hand(query, row):
@@ -143,8 +143,8 @@ def test_scores_are_the_logits_of_every_pair_one_by_one(tmp_path):
 
 def test_scores_that_are_kept_are_not_made_again(tmp_path):
     teacher = cross_encoder(open_checkpoint(trained_teacher(tmp_path)), 24, trained=True)
-    first = score_pool(teacher, examples(), POOL, tmp_path / "scores", batch_size=4)
-    again = score_pool(None, examples(), POOL, tmp_path / "scores", batch_size=4)
+    first = score_pool(teacher, examples(), POOL, on_cpu(tmp_path / "scores"), 4)
+    again = score_pool(None, examples(), POOL, on_cpu(tmp_path / "scores"), 4)
     assert (first.scores == again.scores).all()
 
 
