@@ -45,14 +45,10 @@ def test_every_task_is_done_once_and_never_again(tmp_path):
     assert len(outcome.finished) == calls(tmp_path) == 33
     assert not any(outcome.gap(cell)[0] for cell in plan().cells)
     assert said[0] == "cell 1 of 12: reference, seed 0: done, 6 s"
+    assert said[1] == "  30 tasks left, about 0:01:00"
     again, said = go(tmp_path)
     assert (calls(tmp_path), said) == (33, [])
     assert set(again.finished) == set(outcome.finished)
-
-
-def test_after_the_first_cell_the_rest_is_estimated(tmp_path):
-    _, said = go(tmp_path)
-    assert said[1] == "  30 tasks left, about 0:01:00"
 
 
 def test_a_failed_cell_is_a_gap_with_its_error_and_the_others_go_on(tmp_path):

@@ -70,13 +70,6 @@ def test_the_variance_is_that_of_resampling_less_the_interaction_counted_twice_t
     assert variance([part]).error ** 2 == pytest.approx(drawn - 2 * once, rel=0.03)
 
 
-def test_the_variance_is_right_on_average():
-    rng = np.random.default_rng(3)
-    parts = [crossed(rng, 3, 80, 0.02, 0.2, 0.2) for _ in range(2_000)]
-    estimates = [variance([part]).error ** 2 for part in parts]
-    assert np.mean(estimates) == pytest.approx(np.var([part.mean() for part in parts]), rel=0.1)
-
-
 @pytest.mark.parametrize("seeds", [3, 5])
 @pytest.mark.parametrize(
     ("of_seeds", "of_queries", "of_both"),
@@ -181,17 +174,8 @@ def test_the_forums_of_cqadupstack_weigh_as_one_collection_of_beir(tmp_path, mon
     assert list(beside.values()) == pytest.approx([1 / 13] * 13)
 
 
-def test_one_seed_has_a_mean_and_no_interval():
-    found = interval([RNG.normal(size=(1, 30))])
-    assert (found.low, found.high, found.p, found.seeds_sd) == (None, None, None, None)
-
-
-def test_what_does_not_vary_has_no_interval():
-    found = interval([np.full((3, 10), 0.25)])
-    assert (found.mean, found.low, found.p) == (0.25, None, None)
-
-
-def test_the_order_of_seeds_and_queries_changes_nothing():
-    part = crossed(RNG, 4, 30, 0.02, 0.1, 0.1)
-    one, other = interval([part]), interval([part[::-1][:, RNG.permutation(30)]])
-    assert (one.low, one.high, one.p) == pytest.approx((other.low, other.high, other.p))
+def test_one_seed_or_what_does_not_vary_has_a_mean_and_no_interval():
+    for part in (RNG.normal(size=(1, 30)), np.full((3, 10), 0.25)):
+        found = interval([part])
+        assert found.mean == pytest.approx(part.mean())
+        assert (found.low, found.high, found.p) == (None, None, None)

@@ -121,16 +121,6 @@ def stored(here, report):
     }
 
 
-def test_a_dry_run_trains_nothing(here, place):
-    pytest.importorskip("adapters", exc_type=ImportError)
-    shown = run(here, "--dry-run", "--out", place / "dry")
-    assert shown.code == ExitCode.OK, shown.stderr
-    assert "10 cells: 5 rows, 2 seeds; 20 tasks left" in shown.stdout
-    assert "adapt.method: plain -> ewc" in shown.stdout
-    assert "adapt.on: ./one, ./two -> two first" in shown.stdout
-    assert not (place / "dry").exists()
-
-
 def test_a_corpus_that_is_learnt_in_several_orders_is_looked_through_once(here, monkeypatch):
     pytest.importorskip("adapters", exc_type=ImportError)
     looked, whole = [], preparation._texts
@@ -300,13 +290,6 @@ def test_the_shipped_grid_learns_what_it_evaluates_by_every_method_in_a_latin_sq
         assert sorted(domains) == sorted(grid.adapt["on"])
 
 
-def test_the_shipped_grid_goes_on_from_what_pretraining_matters_makes():
-    grid, other = (
-        load_ablation(name, "two-cores") for name in ("three-domains", "pretraining-matters")
-    )
-    assert (grid.base, grid.pretrain, grid.model) == (other.base, other.pretrain, "")
-
-
 GOES_ON = """
 name = "goes-on"
 model = "./start"
@@ -366,10 +349,9 @@ def test_a_sequence_goes_on_from_the_base_and_pre_training_of_another_grid(here,
         assert used in (["mean"] * 6, ["cls"])  # of the sequences; of what goes before them
 
 
-@pytest.mark.parametrize("options", [(), ("--dry-run",)])
 @pytest.mark.parametrize("method", ["ewc", "das", "adapter", "distill"])
 def test_a_method_for_masked_words_after_a_base_is_refused_before_any_work(
-    here, place, tmp_path, method, options
+    here, place, tmp_path, method
 ):
     other = FRESH.replace('"mlm"', '"retromae"')
     (place / "fresh.toml").write_text(FRESH)
@@ -377,7 +359,7 @@ def test_a_method_for_masked_words_after_a_base_is_refused_before_any_work(
     grid = GOES_ON.replace('adapt = { preset = "fresh.toml"', 'adapt = { preset = "other.toml"')
     grid = grid.replace('["plain", "ewc", "adapter", "distill"]', f'["{method}"]')
     (place / "refused.toml").write_text(grid)
-    typed = ("--variant", "fresh", "--out", tmp_path / "out", *options)
+    typed = ("--variant", "fresh", "--out", tmp_path / "out")
     done = run(here, *typed, file="refused.toml")
     assert done.code == ExitCode.BAD_INPUT, done.stdout
     assert f"method={method}: adapt: {method} is for masked language modelling" in done.stderr

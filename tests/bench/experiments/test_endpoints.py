@@ -15,7 +15,7 @@ from bench.exit_codes import ExitCode
 from bench.experiments.evaluate_stage import Scored
 from bench.experiments.execute import execute
 from bench.experiments.findings import report_of
-from bench.experiments.grid import FILES, load_ablation
+from bench.experiments.grid import FILES
 from bench.experiments.plan import plan_of
 from bench.experiments.prepare import Prepared
 from bench.experiments.report_record import HypothesisTested, RowOnCollection
@@ -240,16 +240,3 @@ def test_no_difference_supports_nothing(expected, verdict, answer):
     on = RowOnCollection(collection="c", measure="RR@10", queries=1, score=None, verdict=verdict)
     tested = HypothesisTested(row="a", against="b", expected=expected, on=(on,))
     assert tested.answer("c") == answer
-
-
-@pytest.mark.parametrize("variant", ["", *load_ablation("pretraining-matters").variants])
-def test_the_shipped_experiment_has_its_endpoints_and_hypotheses(variant):
-    ablation = load_ablation("pretraining-matters", variant)
-    names = [part.name.removeprefix(f"{ablation.name}-") for part in ablation.parts()]
-    assert names[:4] == ["untrained", "queries-100", "queries-400", "queries-all"]
-    assert names[4:] == (["queries-all-high-rate"] if variant == "two-cores" else [])
-    assert ablation.base["on"] == ablation.pretrain["on"]
-    queries = [part.finetune and part.finetune.get("queries") for part in ablation.parts()]
-    assert queries == [None, 100, 400, *(None for _ in names[3:])]
-    assert [each.expected for each in ablation.hypotheses] == ["better", "better", "equal"]
-    assert len(ablation.seeds) == 3
