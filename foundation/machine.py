@@ -1,8 +1,10 @@
-"""This machine: instructions of its processor, and work that threads share."""
+"""This machine: its processor, libraries and clock, and work that threads share."""
 
 import os
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
 
 FACTS = Path("/proc/cpuinfo")
@@ -82,3 +84,16 @@ class InBackground:
             self._work()
         except BaseException as error:  # handed to whoever waits
             self._error = error
+
+
+def library_version(name: str) -> str:
+    """Return the version of an installed library; "" where it is not installed."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def now() -> str:
+    """Return the time in UTC as ISO 8601 to the second, so that texts sort as times do."""
+    return datetime.now(UTC).isoformat(timespec="seconds")

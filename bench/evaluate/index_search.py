@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -26,6 +25,7 @@ from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError
 from foundation.locks import FileLock
+from foundation.machine import library_version
 from retrievers.encoders.protocol import Clock
 from retrievers.encoders.views import View, Viewed
 from retrievers.index.faiss_index import FaissIndex, Hits, IndexSpec
@@ -282,9 +282,4 @@ def sample_of(queries: int, wanted: int | None) -> Int64Array:
 
 def faiss_version() -> str:
     """Version of FAISS, whose indexes may differ from those of another one."""
-    for package in ("faiss-cpu", "faiss-gpu"):
-        try:
-            return version(package)
-        except PackageNotFoundError:
-            continue
-    return ""
+    return library_version("faiss-cpu") or library_version("faiss-gpu")

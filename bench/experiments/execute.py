@@ -9,7 +9,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from statistics import median
@@ -20,6 +20,7 @@ from bench.experiments.grid import Table
 from bench.experiments.plan import MODEL, CellTask, Cost, ExperimentStage, GridCell, Plan
 from foundation.errors import BenchError, first_line, lacks_memory, lacks_room, sendable
 from foundation.locks import FileLock
+from foundation.machine import now
 from foundation.records import Record, read_json, write_json
 
 DONE_FILE, FAILED_FILE = "done.json", "failed.json"
@@ -68,13 +69,12 @@ def done(task: CellTask, out: Path) -> Done | None:
 
 def keep_done(task: CellTask, out: Path, cost: Cost, commit: str) -> Done:
     """Write that a task is finished, after all that it wrote."""
-    time = datetime.now(UTC).isoformat(timespec="seconds")
     record = Done(
         stage=task.stage,
         key=task.key,
         settings=task.settings,
         cost=cost,
-        time=time,
+        time=now(),
         commit=commit,
     )
     write_json(task.folder(out) / DONE_FILE, record)

@@ -7,7 +7,6 @@ text of the pre-training that is a scored query is reported.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 
 from bench.experiments.adapt_stage import Adapt
 from bench.experiments.evaluate_stage import Evaluate
@@ -21,6 +20,7 @@ from bench.training.training_sets import CorpusTexts
 from bench.workspace import Workspace
 from datasets_cfg.dataset import Dataset
 from datasets_cfg.verify import differences
+from foundation.machine import library_version
 from retrievers.models.model import resolve_model
 from retrievers.training.engine.arguments import check_device
 
@@ -86,18 +86,11 @@ def _here(ablation: Ablation, conditions: Conditions) -> Mapping[str, str]:
     """Influences on figures besides the grid: libraries, the kind of device, the named model."""
     from retrievers.encoders.device import pick_device
 
-    here = {name: version for name in DECISIVE if (version := _version(name))}
+    here = {name: version for name in DECISIVE if (version := library_version(name))}
     here["device"] = str(pick_device(conditions.device).type)
     if ablation.model:
         here["model"] = resolve_model(ablation.model).recipe.fingerprint
     return here
-
-
-def _version(library: str) -> str:
-    try:
-        return metadata.version(library)
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 def _differing(evaluated: Sequence[Dataset]) -> Iterator[str]:

@@ -3,12 +3,11 @@
 import hashlib
 import platform
 import subprocess
-from datetime import UTC, datetime
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from bench.results.result import Conditions
+from foundation.machine import library_version, now
 
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARIES = (
@@ -50,7 +49,7 @@ def conditions(device: str, search_device: str, threads: int) -> Conditions:
 
     commit = _git(ROOT, "rev-parse", "HEAD")
     return Conditions(
-        time=datetime.now(UTC).isoformat(timespec="seconds"),
+        time=now(),
         bench=__version__,
         commit=commit,
         dirty=bool(commit and _git(ROOT, "status", "--porcelain", "--untracked-files=no")),
@@ -71,14 +70,7 @@ def machine() -> str:
 
 def library_versions() -> dict[str, str]:
     """Versions of the libraries that vectors, rankings and scores come from."""
-    return {name: installed for name in LIBRARIES if (installed := _version(name))}
-
-
-def _version(library: str) -> str:
-    try:
-        return version(library)
-    except PackageNotFoundError:
-        return ""
+    return {name: installed for name in LIBRARIES if (installed := library_version(name))}
 
 
 @cache
