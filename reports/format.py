@@ -9,8 +9,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:  # `list` needs no NumPy
-    from bench.comparing.statistics import Difference
-    from bench.monitor.curve import Level
+    from bench.comparing.statistics import Difference, Level
 
 SMALLEST_P = 0.00005  # four digits would show 0 below it
 

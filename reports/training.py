@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from bench.comparing.statistics import Difference
+from bench.comparing.statistics import Difference, Level
 from bench.comparing.transfer import Forgetting, TransferRow
-from bench.monitor.curve import Curve, CurvePoint, Level
+from bench.monitor.curve import Curve, CurvePoint
 from bench.monitor.selection import Selection, verdict_on
 from foundation.printable import first_names
 from reports import format as fmt

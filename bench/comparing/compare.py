@@ -77,6 +77,22 @@ def protocol_differences(a: Protocol, b: Protocol) -> tuple[FieldDifference, ...
     return tuple(FieldDifference(name, told[0][name], told[1][name]) for name in names)
 
 
+def check_protocols(collection: str, protocols: Mapping[str, Protocol]) -> None:
+    """Refuse to compare models, by name, that were evaluated under different protocols.
+
+    Raises:
+        BenchError: what differs.
+    """
+    (first, protocol), *others = protocols.items()
+    for name, other in others:
+        if differences := protocol_differences(protocol, other):
+            raise BenchError(
+                f"{first} and {name} were evaluated under different protocols on {collection}: "
+                f"{', '.join(map(str, differences))}",
+                f"evaluate {name} again: python -m bench run --help",
+            )
+
+
 def panel_of(collection: str, entrants: Sequence[Entrant], choices: Choices) -> ScoreMatrix:
     """Read the values of all models on one collection.
 

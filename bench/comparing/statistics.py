@@ -108,6 +108,14 @@ class Difference(Record, kw_only=True):
         return self.changed < FEW
 
 
+class Level(Record):
+    """A mean over queries and its 95 % interval; None where nothing varies."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+
 @dataclass(frozen=True)
 class Resampled:
     """Means of m models over resamples of one collection's queries, the same ones for each model.

@@ -23,18 +23,18 @@ import msgspec
 from bench.comparing.compare import (
     Choices,
     Entrant,
-    protocol_differences,
+    check_protocols,
     whole_panel,
 )
 from bench.comparing.statistics import (
     Difference,
+    Level,
     PairedScores,
     Resampling,
     ScoreMatrix,
     adjusted,
     paired,
 )
-from bench.monitor.curve import Level
 from foundation.errors import BenchError
 from foundation.records import Record
 
@@ -164,22 +164,14 @@ def forgetting_of(sequence: Sequenced, measure: str | None, resampling: Resampli
 
 
 def _check(collection: str, entrants: Sequence[Entrant]) -> None:
-    protocols = {}
     for entrant in entrants:
         if collection not in entrant.entries:
             raise BenchError(
                 f"{entrant.name} has no result on {collection}",
                 f"python -m bench run {collection} --model {entrant.name}",
             )
-        protocols[entrant.name] = entrant.entries[collection].result.protocol
-    first, *others = protocols.items()
-    for name, protocol in others:
-        if differences := protocol_differences(first[1], protocol):
-            raise BenchError(
-                f"{first[0]} and {name} were evaluated under different protocols on {collection}: "
-                f"{', '.join(map(str, differences))}",
-                "evaluate them again: python -m bench run --help",
-            )
+    protocols = {one.name: one.entries[collection].result.protocol for one in entrants}
+    check_protocols(collection, protocols)
 
 
 def mean_level(parts: Sequence[PairedScores]) -> Level:

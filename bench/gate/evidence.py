@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from bench.comparing.compare import Choices, Entrant, panel_of, protocol_differences
+from bench.comparing.compare import Choices, Entrant, check_protocols, panel_of
 from bench.comparing.statistics import (
     SAME_SCORE,
     Difference,
@@ -31,8 +31,7 @@ from bench.gate.scope import Candidate
 from bench.gate.settings import GateSettings
 from bench.gate.skew import Studentised, largest_loss, mean_of, p_of_loss, studentise
 from bench.gate.verdicts import THE_MEAN, Decision, Evidence, decide
-from bench.results.result import Evaluation, Protocol
-from foundation.errors import BenchError
+from bench.results.result import Evaluation
 from retrievers.models.card import Expected
 
 WORST_SHOWN = 3  # queries that lost most
@@ -69,9 +68,8 @@ def check_against(
     entrants = [Entrant(CANDIDATE, ours), Entrant(BASELINE, baseline)]
     matrices: dict[str, ScoreMatrix] = {}
     for collection in (collection for collection in weights if collection not in gaps):
-        check_protocol(
-            collection, name, ours[collection].result.protocol, baseline[collection].result.protocol
-        )
+        both = {"the candidate": ours[collection], name: baseline[collection]}
+        check_protocols(collection, {who: one.result.protocol for who, one in both.items()})
         matrix = panel_of(collection, entrants, choices)
         if matrix.gaps:
             gaps[collection] = ", ".join(f"{who}: {why}" for who, why in matrix.gaps.items())
@@ -162,20 +160,6 @@ def _cautious(test: Difference, skew: Studentised) -> Difference:
     """The test, allowing for gains that the sample missed."""
     seen = None if test.detectable is None else test.detectable + skew.unseen
     return msgspec.structs.replace(test, p=max(test.p, p_of_loss(skew)), detectable=seen)
-
-
-def check_protocol(collection: str, name: str, a: Protocol, b: Protocol) -> None:
-    """Refuse to compare the candidate (a) with results of another protocol.
-
-    Raises:
-        BenchError: what differs.
-    """
-    if differences := protocol_differences(a, b):
-        raise BenchError(
-            f"the candidate and {name} were evaluated under different protocols on "
-            f"{collection}: {', '.join(map(str, differences))}",
-            "evaluate the other one again: python -m bench run --help",
-        )
 
 
 def _row(name: str, tests: LossTests, decision: Decision, **scores: Any) -> CheckRow:

@@ -11,7 +11,7 @@ from bench.comparing.compare import (
     protocol_differences,
     whole_panel,
 )
-from bench.comparing.statistics import Resampling, ScoreMatrix
+from bench.comparing.statistics import Level, Resampling, ScoreMatrix
 from bench.monitor.following import step_of
 from bench.monitor.selection import Method, Selection, compared, select
 from bench.results.load import load_all
@@ -22,14 +22,6 @@ from foundation.records import Record
 from retrievers.models.recipe import Recipe
 
 MEAN = "mean"
-
-
-class Level(Record):
-    """A mean over queries and its 95 % interval; None where nothing varies."""
-
-    value: float
-    low: float | None
-    high: float | None
 
 
 class CurvePoint(Record):

@@ -5,8 +5,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from bench.comparing.statistics import Level
 from bench.comparing.transfer import TransferRow
-from bench.monitor.curve import Level
 from reports.plots.training import draw_forgetting, forgetting_map
 from reports.training import forgetting_markdown
 from tests.support.forgetting_report import VALUES, forgetting

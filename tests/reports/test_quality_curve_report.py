@@ -5,8 +5,8 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
-from bench.comparing.statistics import Resampling, ScoreMatrix
-from bench.monitor.curve import Curve, CurvePoint, Level
+from bench.comparing.statistics import Level, Resampling, ScoreMatrix
+from bench.monitor.curve import Curve, CurvePoint
 from bench.monitor.selection import Method, select
 from reports.plots.training import draw_quality, quality
 from reports.training import curve_markdown

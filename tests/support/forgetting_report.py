@@ -2,9 +2,8 @@
 
 from msgspec.structs import replace
 
-from bench.comparing.statistics import Difference, Resampling
+from bench.comparing.statistics import Difference, Level, Resampling
 from bench.comparing.transfer import Forgetting, TransferRow, Transfers
-from bench.monitor.curve import Level
 
 VALUES = {
     "base": {"bio": 0.3, "law": 0.2, "wiki": 0.5},
