@@ -65,7 +65,8 @@ class Routing(Record, kw_only=True):
 
     Attributes:
         by: what chooses one: the ``collection`` that is searched; or each query, see
-            `retrievers.adapters.routing`.
+            `retrievers.adapters.routing`. A ``classifier`` is no longer fitted; the rule of one
+            that was is linear, too.
         adapters: folders inside.
         domains: of each adapter, the collections, or families of them, that it is for.
         otherwise: folder of the adapter of all other collections; "" for none.

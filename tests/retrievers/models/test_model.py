@@ -133,9 +133,6 @@ def test_an_unknown_model_gets_a_suggestion(name: str) -> None:
     with pytest.raises(BenchError) as caught:
         resolve_model(name)
     assert "list models" in caught.value.hint
-
-
-def test_the_hub_id_of_a_card_leads_to_the_card() -> None:
     with pytest.raises(BenchError, match="Shitao/RetroMAE_BEIR has a card") as caught:
         resolve_model("Shitao/RetroMAE_BEIR")
     assert caught.value.hint == "name its card: retromae"
@@ -180,20 +177,15 @@ def test_a_sentence_transformers_repository_of_the_hub_needs_no_card(
     assert (recipe.checkpoint, recipe.revision) == ("org/name", "c0ffee")
 
 
-def test_a_folder_that_states_no_similarity_warns_that_cosine_is_used(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    recipe = resolve_model(str(write_st(tmp_path / "st"))).recipe
-    assert (recipe.similarity, recipe.normalize) == ("cos", True)
-    assert "does not say which similarity" in caplog.text
-
-
 def test_a_card_that_pools_otherwise_than_the_folder_states_warns(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    folder = write_st(tmp_path / "st", similarity_fn_name="dot")
+    folder = write_st(tmp_path / "st")
     resolve_model(str(folder), like=like_card(tmp_path))
     assert "states mean pooling, and is used with cls" in caplog.text
+    recipe = resolve_model(str(folder)).recipe
+    assert (recipe.similarity, recipe.normalize) == ("cos", True)
+    assert "does not say which similarity" in caplog.text
 
 
 def test_settings_of_the_call_win_over_the_card(folder: Path, tmp_path: Path) -> None:
@@ -250,21 +242,11 @@ def test_a_third_partys_class_needs_permission(
         file.write("# changed\n")
     assert resolve_model(card, trust_code=True).recipe.fingerprint != before
     sys.modules.pop("their_code")
-
-
-def test_a_third_partys_class_that_is_not_there_is_named(tmp_path: Path) -> None:
-    card = tiny.write_card(
-        tmp_path / "theirs.toml", encoder="no_such_module:Theirs", options={"dim": 3}
-    )
-    with pytest.raises(BenchError, match="no module 'no_such_module'"):
-        resolve_model(str(card), trust_code=True)
-
-
-def test_bm25_has_a_recipe_and_no_vectors() -> None:
-    model = resolve_model("bm25")
-    assert (model.recipe.kind, model.recipe.dim) == ("bm25", 0)
+    gone = tiny.write_card(tmp_path / "gone.toml", encoder="no_such:Theirs", options={"dim": 3})
+    with pytest.raises(BenchError, match="no module 'no_such'"):
+        resolve_model(str(gone), trust_code=True)
     with pytest.raises(BenchError, match="makes no vectors"):
-        open_encoder(model)
+        open_encoder(resolve_model("bm25"))
 
 
 FLAGS = "processor\t: 0\nflags\t\t: fpu avx2 {}\nbugs\t\t: spectre_v1\n"
