@@ -247,6 +247,7 @@ def commands() -> str:
     for name, (record, group) in COMMANDS.items():
         doc = inspect.cleandoc(record.__doc__ or "")
         about, _, examples = doc.partition("Examples:\n")
+        about = about.partition("Attributes:\n")[0]
         text.append(f"\n## {name}\n\n*{group.name}.* {about.strip()}\n\n")
         if examples:
             text.append(f"```bash\n{textwrap.dedent(examples).strip()}\n```\n\n")

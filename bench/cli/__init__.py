@@ -9,7 +9,8 @@
    its values in ``__post_init__`` and raises `BenchError`; its ``Attributes:`` are the help.
 3. ``only: ClassVar[Only] = {"group": {"what": "models"}}`` refuses an option where another
    one makes it meaningless: a value or a tuple of them, True for "given", False for "not given".
-4. The docstring is the help; below ``Examples:`` stand commands. A place that is written has the
+4. The docstring is the help, ``Attributes:`` that of the options; below ``Examples:`` stand
+   commands. A place that is written has the
    type `OutFolder`, `OutFile` or `OutPlace`, and is tried before any work.
 5. A line in ``COMMANDS`` of `bench.cli.main`, and a function of the command's name in
    ``bench/cli/commands``, which takes the record and returns an `ExitCode`. Modules of options

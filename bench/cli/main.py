@@ -104,7 +104,8 @@ def app() -> App:
         suppress_keyboard_interrupt=False,
     )
     for name, (record, group) in COMMANDS.items():
-        description, _, examples = (inspect.getdoc(record) or "").partition("Examples:")
+        text, _, examples = (inspect.getdoc(record) or "").partition("Examples:")
+        description = text.partition("Attributes:")[0]
         top.command(
             _command(name, record),
             name=name,

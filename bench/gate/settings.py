@@ -12,22 +12,25 @@ Rule = Literal["loss", "margin"]
 class GateSettings:
     """The decision rule of ``check``, and its limits.
 
+    Attributes:
+        rule: loss fails on a significant loss; margin (non-inferiority) passes only where a
+            loss beyond --margin is ruled out.
+        margin: Largest loss of the mean that rule margin accepts.
+        floor: A loss beyond this on any collection fails under both rules.
+        expect_same: Expect the scores of the baseline: a difference in either direction is
+            drift (exit code 5).
+        tolerance: Largest difference that --expect-same accepts; published scores state their
+            own.
+
     Raises:
         BenchError: a limit is not within 0 to 1.
     """
 
     rule: Rule = "loss"
-    """loss fails on a significant loss; margin (non-inferiority) passes only where a loss beyond
-    --margin is ruled out."""
     margin: float = 0.01
-    """Largest loss of the mean that rule margin accepts."""
     floor: float = 0.1
-    """A loss beyond this on any collection fails under both rules."""
     expect_same: bool = False
-    """Expect the scores of the baseline: a difference in either direction is drift (exit code
-    5)."""
     tolerance: float = 0.0005
-    """Largest difference that --expect-same accepts; published scores state their own."""
 
     def __post_init__(self) -> None:
         for name in ("margin", "floor", "tolerance"):

@@ -25,6 +25,11 @@ class ListOptions:
     Models are in groups: ready on this machine, those that need a download, pre-trained only, and
     not published. A licence with a question mark was not confirmed in a first-party source.
 
+    Attributes:
+        what: Kind of names to list.
+        match: Only names, descriptions and licences that contain this text, in any letter case.
+        group: Only models of these groups.
+
     Examples:
         python -m bench list models --group ready
         python -m bench list models --match apache
@@ -35,12 +40,9 @@ class ListOptions:
     only: ClassVar[Only] = {"group": {"what": "models"}}
 
     what: Listed
-    """Kind of names to list."""
     _: KW_ONLY
     match: str = ""
-    """Only names, descriptions and licences that contain this text, in any letter case."""
     group: Annotated[tuple[ModelGroup, ...], Several] = ()
-    """Only models of these groups."""
     output: Output = Output()
 
 
@@ -50,6 +52,9 @@ class ShowOptions:
 
     A TOML file of your own is checked, and shown as what its fields say that it is.
 
+    Attributes:
+        name: Name of `list`, TOML file, or folder of a result.
+
     Examples:
         python -m bench show retromae
         python -m bench show beir/scifact
@@ -57,7 +62,6 @@ class ShowOptions:
     """
 
     name: str
-    """Name of `list`, TOML file, or folder of a result."""
     _: KW_ONLY
     output: Output = Output()
 
@@ -66,15 +70,17 @@ class ShowOptions:
 class FetchOptions:
     """Download all that an offline machine needs: collections, models, built corpora.
 
+    Attributes:
+        names: Collections or suites.
+        model: Names of `list models`, card files, folders or Hub ids.
+
     Examples:
         python -m bench fetch beir --model retromae
     """
 
     names: tuple[str, ...] = ()
-    """Collections or suites."""
     _: KW_ONLY
     model: Names = ()
-    """Names of `list models`, card files, folders or Hub ids."""
     use: ModelUse = ModelUse()
     places: Places = Places()
     output: Output = Output()
@@ -84,15 +90,17 @@ class FetchOptions:
 class VerifyOptions:
     """Check the data of collections: checksums, counts, duplicates, gaps.
 
+    Attributes:
+        names: Collections, suites or folders.
+        split: Split whose judgements are checked. Default: the collection's.
+
     Examples:
         python -m bench verify beir/scifact
     """
 
     names: tuple[str, ...]
-    """Collections, suites or folders."""
     _: KW_ONLY
     split: str | None = None
-    """Split whose judgements are checked. Default: the collection's."""
     places: Places = Places()
     output: Output = Output()
 
@@ -100,6 +108,14 @@ class VerifyOptions:
 @dataclass(frozen=True)
 class CacheOptions:
     """Show the disk space of stored vectors by model; verify or remove them.
+
+    Attributes:
+        verify: Read everything and name what is damaged; exit code 2 where anything is.
+        prune: Remove the vectors of these models: names, or first characters of fingerprints.
+        older_than: Remove vectors that were not used for this many days: of the models of
+            --prune, or of all.
+        dry_run: Only show what would be removed.
+        cache_dir: Folder of the cache. Default: $BENCH_CACHE, then the user's cache folder.
 
     Examples:
         python -m bench cache --verify
@@ -109,13 +125,8 @@ class CacheOptions:
 
     _: KW_ONLY
     verify: bool = False
-    """Read everything and name what is damaged; exit code 2 where anything is."""
     prune: Names = ()
-    """Remove the vectors of these models: names, or first characters of fingerprints."""
     older_than: Count | None = None
-    """Remove vectors that were not used for this many days: of the models of --prune, or of all."""
     dry_run: bool = False
-    """Only show what would be removed."""
     cache_dir: LocalPath | None = None
-    """Folder of the cache. Default: $BENCH_CACHE, then the user's cache folder."""
     output: Output = Output()

@@ -30,6 +30,20 @@ from bench.gate.settings import GateSettings
 class CompareOptions:
     """Show which model is better, by how much, and on which queries.
 
+    Attributes:
+        names: Models with stored results, MODEL@FIELD=VALUE, folders of results, or run files.
+        on: Only these collections or suites; a suite of your own is a TOML file.
+        measure: Measure to use, instead of each collection's main one.
+        force: Compare across different protocols; the table is marked.
+        changed: Show the N queries on which each model of a pair is better by most.
+        dataset: Collection or folder whose judgements score run files.
+        depth: Documents per query of run files. Default: the collection's, usually 1,000.
+        split: Split that scores run files. Default: the collection's.
+        sequence: Collections that the models were trained on one after the other: backward and
+            forward transfer. The first model may be what the training started from; --on names
+            further collections.
+        results: Stored results: folders, or URLs such as s3://bucket/prefix.
+
     Examples:
         python -m bench compare minilm bm25
         python -m bench compare minilm bm25 --on beir --changed 3
@@ -44,28 +58,16 @@ class CompareOptions:
         "sequence": {"dataset": False, "changed": False, "force": False},
     }
     names: tuple[str, ...]
-    """Models with stored results, MODEL@FIELD=VALUE, folders of results, or run files."""
     _: KW_ONLY
     on: Names = ()
-    """Only these collections or suites; a suite of your own is a TOML file."""
     measure: str | None = None
-    """Measure to use, instead of each collection's main one."""
     force: bool = False
-    """Compare across different protocols; the table is marked."""
     changed: Count = 0
-    """Show the N queries on which each model of a pair is better by most."""
     dataset: str | None = None
-    """Collection or folder whose judgements score run files."""
     depth: Positive | None = None
-    """Documents per query of run files. Default: the collection's, usually 1,000."""
     split: str | None = None
-    """Split that scores run files. Default: the collection's."""
     sequence: Names = ()
-    """Collections that the models were trained on one after the other: backward and forward
-    transfer. The first model may be what the training started from; --on names further
-    collections."""
     results: Annotated[ResultPlaces, Several] = (Path("results"),)
-    """Stored results: folders, or URLs such as s3://bucket/prefix."""
     resampling: Resamples = Resamples()
     places: Places = Places()
     output: Output = Output()
@@ -79,6 +81,19 @@ class CheckOptions:
     the baseline is missing, 5 drift (not the checkpoint that it claims to be). In JUnit XML a
     regression is a failure, missing and drift are errors, and inconclusive is skipped.
 
+    Attributes:
+        checkpoint: Name, card file, folder or Hub id.
+        baseline: Model with stored results, MODEL@FIELD=VALUE, folder of results, or
+            `published`.
+        anchor: Also check against this fixed older release; the worse outcome decides.
+        on: Collections, suites (your own: a TOML file) or folders. Default: the baseline's.
+        junit: Also write the verdict as JUnit XML.
+        measure: Measure to use, instead of each collection's main one.
+        results: Stored results, to which new ones are added: a folder, or a URL such as
+            s3://bucket/prefix.
+        allow_mismatch: Continue although a collection differs from the published one; the
+            result is marked.
+
     Examples:
         python -m bench check path/to/ckpt --like retromae --baseline retromae --on beir
         python -m bench check path/to/ckpt --like minilm --baseline minilm --rule margin
@@ -86,23 +101,15 @@ class CheckOptions:
     """
 
     checkpoint: str
-    """Name, card file, folder or Hub id."""
     _: KW_ONLY
     baseline: str
-    """Model with stored results, MODEL@FIELD=VALUE, folder of results, or `published`."""
     anchor: str | None = None
-    """Also check against this fixed older release; the worse outcome decides."""
     on: Names = ()
-    """Collections, suites (your own: a TOML file) or folders. Default: the baseline's."""
     junit: OutFile | None = None
-    """Also write the verdict as JUnit XML."""
     measure: str | None = None
-    """Measure to use, instead of each collection's main one."""
     results: OutPlace = Path("results")
-    """Stored results, to which new ones are added: a folder, or a URL such as s3://bucket/prefix."""
     terms: Annotated[GateSettings, group("Decision rule", 10)] = GateSettings()
     allow_mismatch: bool = False
-    """Continue although a collection differs from the published one; the result is marked."""
     resampling: Resamples = Resamples()
     use: ModelUse = ModelUse()
     hardware: Hardware = Hardware()
@@ -114,6 +121,18 @@ class CheckOptions:
 class LeaderboardOptions:
     """Show stored results side by side, as a table or as a site.
 
+    Attributes:
+        format: Format on stdout; html writes a folder of pages.
+        out: Folder or URL of the pages.
+        suite: Show only the collections of this suite and its mean, even where that is a gap; a
+            suite of your own is a TOML file.
+        measure: Measure to use, instead of each collection's main one.
+        pair: Add a page that compares these two rows, as there is one for neighbours;
+            repeatable.
+        published: Also show published scores of other systems, marked as claims: names of the
+            tables in bench/boards/published, `cards` for the models of `list models`, or `all`.
+        results: Stored results: folders, or URLs such as s3://bucket/prefix.
+
     Examples:
         python -m bench leaderboard --format html
         python -m bench leaderboard --format html --pair minilm bm25
@@ -123,21 +142,12 @@ class LeaderboardOptions:
 
     _: KW_ONLY
     format: Literal["markdown", "csv", "latex", "json", "html"] = "markdown"
-    """Format on stdout; html writes a folder of pages."""
     out: PlaceOption = Path("leaderboard")
-    """Folder or URL of the pages."""
     suite: str = ""
-    """Show only the collections of this suite and its mean, even where that is a gap; a suite of
-    your own is a TOML file."""
     measure: str = ""
-    """Measure to use, instead of each collection's main one."""
     pair: tuple[tuple[str, str], ...] = ()
-    """Add a page that compares these two rows, as there is one for neighbours; repeatable."""
     published: Annotated[tuple[str, ...] | None, Several] = None
-    """Also show published scores of other systems, marked as claims: names of the tables in
-    bench/boards/published, `cards` for the models of `list models`, or `all`."""
     results: Annotated[ResultPlaces, Several] = (Path("results"),)
-    """Stored results: folders, or URLs such as s3://bucket/prefix."""
     resampling: Resamples = Resamples()
     places: Places = Places()
     output: Output = Output()
@@ -150,6 +160,14 @@ class ExportOptions:
     mteb: MODEL/REVISION/SciFact.json, as mteb 2 reads it. model-index: MODEL/README.md, the YAML
     block of a model card on the Hub. trec: MODEL/COLLECTION.trec.gz, the rankings.
 
+    Attributes:
+        format: Format to write.
+        names: Models with stored results, as for compare.
+        out: Folder or URL of the files.
+        on: Only these collections or suites.
+        name: Name of the model in the files, where there is only one.
+        results: Stored results: folders, or URLs such as s3://bucket/prefix.
+
     Examples:
         python -m bench export mteb minilm --as sentence-transformers/all-MiniLM-L6-v2 --out mteb
         python -m bench export model-index minilm --on beir --out cards
@@ -157,16 +175,10 @@ class ExportOptions:
     """
 
     format: Literal["mteb", "model-index", "trec"]
-    """Format to write."""
     names: tuple[str, ...]
-    """Models with stored results, as for compare."""
     _: KW_ONLY
     out: OutPlace
-    """Folder or URL of the files."""
     on: Names = ()
-    """Only these collections or suites."""
     name: Annotated[str | None, Parameter(name="--as")] = None
-    """Name of the model in the files, where there is only one."""
     results: Annotated[ResultPlaces, Several] = (Path("results"),)
-    """Stored results: folders, or URLs such as s3://bucket/prefix."""
     output: Output = Output()

@@ -36,6 +36,25 @@ class RunOptions:
     evaluated and the gap is shown with its reason. Exit codes: 0 complete, 4 with gaps, 2 nothing
     was evaluated.
 
+    Attributes:
+        names: Collections, suites (your own: a TOML file) or folders.
+        model: Names of `list models`, card files, folders or Hub ids.
+        name: Name of the model in results, where there is only one. Default: its own; with
+            --adapter, MODEL+ADAPTER.
+        index: flat (exact), a FAISS factory string with search parameters, a folder that
+            `index` wrote, or bm25: what BM25 finds, by its score times the similarity.
+        recall_queries: Number of queries, drawn with a seed, on which the recall of an
+            approximate index is measured; 0 measures none. Default: all, once for each index.
+        limit: Quick trial: the first N queries on the documents judged for them and 10 N
+            others. Scores are far too high: they are marked, stored as a collection of their
+            own (NAME/firstN), and in no mean.
+        recompute: Evaluate again what is stored, from stored vectors.
+        dry_run: Show what would be encoded, how long that takes on this machine, and the memory
+            that is needed; evaluate nothing.
+        measure: Measure to report besides the main one, instead of the collection's further
+            ones; repeatable.
+        out: Folder of the results, or a URL such as s3://bucket/prefix.
+
     Examples:
         python -m bench run stdlib-code --model minilm
         python -m bench run beir/scifact --model minilm --limit 20
@@ -49,33 +68,16 @@ class RunOptions:
     """
 
     names: tuple[str, ...]
-    """Collections, suites (your own: a TOML file) or folders."""
     _: KW_ONLY
     model: Names
-    """Names of `list models`, card files, folders or Hub ids."""
     name: str | None = None
-    """Name of the model in results, where there is only one. Default: its own; with --adapter,
-    MODEL+ADAPTER."""
     index: str = "flat"
-    """flat (exact), a FAISS factory string with search parameters, a folder that `index` wrote, or
-    bm25: what BM25 finds, by its score times the similarity."""
     recall_queries: Count | None = None
-    """Number of queries, drawn with a seed, on which the recall of an approximate index is measured; 0
-    measures none. Default: all, once for each index."""
     limit: Positive | None = None
-    """Quick trial: the first N queries on the documents judged for them and 10 N others. Scores are
-    far too high: they are marked, stored as a collection of their own (NAME/firstN), and in no
-    mean."""
     recompute: bool = False
-    """Evaluate again what is stored, from stored vectors."""
     dry_run: bool = False
-    """Show what would be encoded, how long that takes on this machine, and the memory that is
-    needed; evaluate nothing."""
     measure: tuple[str, ...] | None = None
-    """Measure to report besides the main one, instead of the collection's further ones;
-    repeatable."""
     out: OutPlace = Path("results")
-    """Folder of the results, or a URL such as s3://bucket/prefix."""
     workers: WorkerOptions = WorkerOptions()
     protocol: ProtocolOptions = ProtocolOptions()
     use: ModelUse = ModelUse()
@@ -92,16 +94,18 @@ class WorkOptions:
     missing and what nobody else is at work on. It may be stopped at any time: what it was at work
     on is encoded by the others. Exit code 0: all vectors are there. `run` then finds them.
 
+    Attributes:
+        names: Collections, suites (your own: a TOML file) or folders.
+        model: Names of `list models`, card files, folders or Hub ids.
+
     Examples:
         python -m bench work msmarco --model retromae --cache-dir /shared/cache
         sbatch --array=0-7 --wrap 'python -m bench work beir --model retromae --cache-dir D'
     """
 
     names: tuple[str, ...]
-    """Collections, suites (your own: a TOML file) or folders."""
     _: KW_ONLY
     model: Names
-    """Names of `list models`, card files, folders or Hub ids."""
     use: ModelUse = ModelUse()
     hardware: Hardware = Hardware()
     places: Places = Places()
@@ -116,22 +120,24 @@ class IndexOptions:
     manifest.json, and search.py, ten lines of Python with FAISS and NumPy alone. The index is kept
     in the cache, too. `run --index DIR` evaluates the folder.
 
+    Attributes:
+        dataset: Collection or folder.
+        model: Name of `list models`, card file, folder or Hub id.
+        index: A FAISS factory string with search parameters; see `list indexes`.
+        out: Folder of the index.
+        allow_mismatch: Continue although the collection differs from the published one.
+
     Examples:
         python -m bench index beir/scifact --model minilm --index HNSW32 --out scifact-minilm
         python -m bench run beir/scifact --model minilm --index scifact-minilm
     """
 
     dataset: str
-    """Collection or folder."""
     _: KW_ONLY
     model: str
-    """Name of `list models`, card file, folder or Hub id."""
     index: str
-    """A FAISS factory string with search parameters; see `list indexes`."""
     out: OutFolder
-    """Folder of the index."""
     allow_mismatch: bool = False
-    """Continue although the collection differs from the published one."""
     use: ModelUse = ModelUse()
     hardware: Hardware = Hardware()
     places: Places = Places()
@@ -142,22 +148,24 @@ class IndexOptions:
 class ScoreOptions:
     """Score a TREC run file by the collection's own protocol.
 
+    Attributes:
+        run_file: TREC run file of six columns, plain or .gz.
+        dataset: Collection or folder that has the judgements.
+        name: Name of the run in tables. Default: the file's.
+        measure: Measure to report besides the main one, instead of the collection's further
+            ones; repeatable.
+        out: Folder of the results, or a URL such as s3://bucket/prefix.
+
     Examples:
         python -m bench score my-run.trec --dataset beir/scifact
     """
 
     run_file: LocalPath
-    """TREC run file of six columns, plain or .gz."""
     _: KW_ONLY
     dataset: str
-    """Collection or folder that has the judgements."""
     name: str | None = None
-    """Name of the run in tables. Default: the file's."""
     measure: tuple[str, ...] | None = None
-    """Measure to report besides the main one, instead of the collection's further ones;
-    repeatable."""
     out: OutPlace = Path("results")
-    """Folder of the results, or a URL such as s3://bucket/prefix."""
     protocol: ProtocolOptions = ProtocolOptions()
     places: Places = Places()
     output: Output = Output()
@@ -169,6 +177,16 @@ class SpeedOptions:
 
     The last line of stdout is one JSON document. Timings compare only within one machine.
 
+    Attributes:
+        names: Collections to race on, from start to scores.
+        model: Name of `list models`, card file, folder or Hub id.
+        parts: Parts to measure. Default: all; beside collections to race on, none.
+        against: Installed tools to race against.
+        repeats: Samples of each timing, after one warm-up.
+        rounds: Rounds of the race, in each of which every tool runs once.
+        plots: Draw PNG and SVG files in this folder.
+        device: Device to encode on: auto, cpu, cuda or cuda:N.
+
     Examples:
         python -m bench speed --model minilm --plots plots
         python -m bench speed --model minilm --parts encode --against sentence-transformers
@@ -178,22 +196,14 @@ class SpeedOptions:
     only: ClassVar[Only] = {"rounds": {"names": True}}
 
     names: tuple[str, ...] = ()
-    """Collections to race on, from start to scores."""
     _: KW_ONLY
     model: str
-    """Name of `list models`, card file, folder or Hub id."""
     parts: Annotated[tuple[Part, ...], Several] = ()
-    """Parts to measure. Default: all; beside collections to race on, none."""
     against: Annotated[tuple[Tool, ...], Several] = ()
-    """Installed tools to race against."""
     repeats: Positive = 5
-    """Samples of each timing, after one warm-up."""
     rounds: Positive = 1
-    """Rounds of the race, in each of which every tool runs once."""
     plots: OutFolder | None = None
-    """Draw PNG and SVG files in this folder."""
     use: ModelUse = ModelUse()
     device: Device = "auto"
-    """Device to encode on: auto, cpu, cuda or cuda:N."""
     places: Places = Places()
     output: Output = Output()

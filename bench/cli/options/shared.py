@@ -247,90 +247,114 @@ Names = Annotated[tuple[str, ...], Several]
 @group("Output", 99)
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """The form of a command's answer."""
+    """The form of a command's answer.
+
+    Attributes:
+        json: One JSON document on stdout.
+    """
 
     json: bool = False
-    """One JSON document on stdout."""
 
 
 @group("Folders", 90)
 @dataclass(frozen=True, kw_only=True)
 class Places:
-    """Where collections lie, and where downloads, corpora and vectors are kept."""
+    """Where collections lie, and where downloads, corpora and vectors are kept.
+
+    Attributes:
+        data_dir: Folder of collections. Default: $BENCH_DATA, then a download.
+        cache_dir: Folder of downloads, corpora and vectors. Default: $BENCH_CACHE, then the
+            user's cache folder.
+    """
 
     data_dir: LocalPath | None = None
-    """Folder of collections. Default: $BENCH_DATA, then a download."""
     cache_dir: LocalPath | None = None
-    """Folder of downloads, corpora and vectors. Default: $BENCH_CACHE, then the user's cache
-    folder."""
 
 
 @group("Model settings", 20)
 @dataclass(frozen=True, kw_only=True)
 class ModelUse:
-    """Settings that take the place of the card's."""
+    """Settings that take the place of the card's.
+
+    Attributes:
+        like: Use a plain checkpoint with this card's pooling, prompts and lengths.
+        adapter: Folder of an AdapterHub or PEFT adapter to attach.
+        dtype: Precision of weights and activations. Default: the card's. int8, on the CPU, is
+            faster and changes the vectors, so its results are another recipe.
+        set: FIELD=VALUE instead of the card's, repeatable: max_query_tokens,
+            max_document_tokens (length at which texts are cut), query_prompt (put before every
+            query, on all collections), store_dtype (float16 halves the disk space of vectors,
+            and its results are another recipe).
+        trust_code: Allow a card to run a third party's encoder class.
+    """
 
     like: str | None = None
-    """Use a plain checkpoint with this card's pooling, prompts and lengths."""
     adapter: str | None = None
-    """Folder of an AdapterHub or PEFT adapter to attach."""
     dtype: Dtype | Literal["int8"] | None = None
-    """Precision of weights and activations. Default: the card's. int8, on the CPU, is faster and
-    changes the vectors, so its results are another recipe."""
     set: Annotated[tuple[str, ...], Parameter(name="--set")] = ()
-    """FIELD=VALUE instead of the card's, repeatable: max_query_tokens, max_document_tokens (length
-    at which texts are cut), query_prompt (put before every query, on all collections), store_dtype
-    (float16 halves the disk space of vectors, and its results are another recipe)."""
     trust_code: bool = False
-    """Allow a card to run a third party's encoder class."""
 
 
 @group("Hardware", 80)
 @dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """Device and memory of a model."""
+    """Device and memory of a model.
+
+    Attributes:
+        device: Device to encode on: auto, cpu, cuda or cuda:N.
+        max_memory: Memory limit of this process, such as 1.5GB. Default: 80 % of the free
+            memory.
+    """
 
     device: Device = "auto"
-    """Device to encode on: auto, cpu, cuda or cuda:N."""
     max_memory: Annotated[str | None, Parameter(metavar="SIZE")] = None
-    """Memory limit of this process, such as 1.5GB. Default: 80 % of the free memory."""
 
 
 @group("Workers", 85)
 @dataclass(frozen=True, kw_only=True)
 class WorkerOptions:
-    """Several processes that encode together, on this machine or on a cluster."""
+    """Several processes that encode together, on this machine or on a cluster.
+
+    Attributes:
+        workers: Encode in N processes, which share the processors and GPUs of this machine, or
+            in N tasks on a Ray cluster; auto: one for each GPU, or for every eight processors.
+        engine: Encode on a Ray cluster. Default: on this machine.
+        address: Ray cluster, such as auto for the one that this machine belongs to. Default: a
+            cluster on this machine alone.
+    """
 
     workers: WorkerNumber | None = None
-    """Encode in N processes, which share the processors and GPUs of this machine, or in N tasks on
-    a Ray cluster; auto: one for each GPU, or for every eight processors."""
     engine: Literal["ray"] | None = None
-    """Encode on a Ray cluster. Default: on this machine."""
     address: str | None = None
-    """Ray cluster, such as auto for the one that this machine belongs to. Default: a cluster on
-    this machine alone."""
 
 
 @group("Protocol", 40)
 @dataclass(frozen=True, kw_only=True)
 class ProtocolOptions:
-    """The depth and split of an evaluation, and its rule for collections that differ."""
+    """The depth and split of an evaluation, and its rule for collections that differ.
+
+    Attributes:
+        depth: Documents retrieved per query. Default: the collection's, usually 1,000.
+        split: Split whose judgements are used. Default: the collection's.
+        allow_mismatch: Continue although the collection differs from the published one; the
+            result is marked.
+    """
 
     depth: Positive | None = None
-    """Documents retrieved per query. Default: the collection's, usually 1,000."""
     split: str | None = None
-    """Split whose judgements are used. Default: the collection's."""
     allow_mismatch: bool = False
-    """Continue although the collection differs from the published one; the result is marked."""
 
 
 @group("Intervals and p-values", 60)
 @dataclass(frozen=True, kw_only=True)
 class Resamples:
-    """Resamples behind intervals and p-values."""
+    """Resamples behind intervals and p-values.
+
+    Attributes:
+        resamples: Number of resamples of the queries, at most 1,000,000.
+    """
 
     resamples: Annotated[Positive, Parameter(validator=lambda _, n: _at_most(n, 1_000_000))] = 9_999
-    """Number of resamples of the queries, at most 1,000,000."""
 
 
 def _at_most(value: int, most: int) -> None:

@@ -29,6 +29,16 @@ class AblateOptions:
     grid with endpoints gets a report for each. In a grid with [adapt] each row learns one collection
     after the other, and the report has its forgetting matrix.
 
+    Attributes:
+        file: A .toml file, or the name of a shipped grid.
+        variant: Variant that the file declares, such as two-cores.
+        out: Folder of cells and reports.
+        seeds: Seeds to use instead of the file's.
+        no_rehearsal: Skip the rehearsal, which tries two training steps of every row first.
+        dry_run: Check everything and show the grid; train nothing.
+        allow_mismatch: Continue although a collection differs from the published one; the
+            report is marked.
+
     Examples:
         python -m bench ablate pretraining-matters --variant two-cores
         python -m bench ablate adapters --variant two-cores
@@ -40,20 +50,13 @@ class AblateOptions:
     """
 
     file: str
-    """A .toml file, or the name of a shipped grid."""
     _: KW_ONLY
     variant: str = ""
-    """Variant that the file declares, such as two-cores."""
     out: OutFolder = Path("ablations")
-    """Folder of cells and reports."""
     seeds: Annotated[Counts | None, Several] = None
-    """Seeds to use instead of the file's."""
     no_rehearsal: bool = False
-    """Skip the rehearsal, which tries two training steps of every row first."""
     dry_run: bool = False
-    """Check everything and show the grid; train nothing."""
     allow_mismatch: bool = False
-    """Continue although a collection differs from the published one; the report is marked."""
     hardware: Hardware = Hardware()
     places: Places = Places()
     output: Output = Output()
@@ -67,6 +70,25 @@ class WatchOptions:
     called TRAINING/checkpoint-N, after the folder of the training; the curve that they make lies in
     DIR/watch (--out). A second watch continues where the first one ended; Ctrl-C ends it.
 
+    Attributes:
+        folder: Folder in which checkpoint-N folders appear.
+        on: Collections, suites or folders.
+        like: Use the checkpoints with this card's pooling, prompts, lengths and precision: a
+            name, or a TOML file of your own.
+        measure: Measure to use, instead of each collection's main one.
+        split: Split whose judgements are used. Default: the collection's.
+        select: all: p-values adjusted for every pair of checkpoints; half: choose on one half
+            of the queries and report on the other.
+        baseline: Model with stored results to compare the checkpoints with.
+        once: Evaluate the checkpoints that are there, then stop.
+        every: Seconds between scans of the folder.
+        stop_after: Stop when no checkpoint has been completed for this many seconds.
+        allow_mismatch: Continue although a collection differs from the published one; the
+            results are marked.
+        results: Stored results, to which new ones are added: a folder, or a URL such as
+            s3://bucket/prefix.
+        out: Folder of the curve. Default: DIR/watch.
+
     Examples:
         python -m bench watch runs/retromae --like retromae --on beir/nfcorpus --split dev
         python -m bench watch runs/retromae --like retromae --on beir/nfcorpus beir/fiqa --once
@@ -76,34 +98,19 @@ class WatchOptions:
     only: ClassVar[Only] = {"stop_after": {"once": False}}
 
     folder: LocalPath
-    """Folder in which checkpoint-N folders appear."""
     _: KW_ONLY
     on: Names
-    """Collections, suites or folders."""
     like: str | None = None
-    """Use the checkpoints with this card's pooling, prompts, lengths and precision: a name, or a
-    TOML file of your own."""
     measure: str | None = None
-    """Measure to use, instead of each collection's main one."""
     split: str | None = None
-    """Split whose judgements are used. Default: the collection's."""
     select: Literal["all", "half"] = "all"
-    """all: p-values adjusted for every pair of checkpoints; half: choose on one half of the queries
-    and report on the other."""
     baseline: str | None = None
-    """Model with stored results to compare the checkpoints with."""
     once: bool = False
-    """Evaluate the checkpoints that are there, then stop."""
     every: Rate = 60.0
-    """Seconds between scans of the folder."""
     stop_after: Rate | None = None
-    """Stop when no checkpoint has been completed for this many seconds."""
     allow_mismatch: bool = False
-    """Continue although a collection differs from the published one; the results are marked."""
     results: OutPlace = Path("results")
-    """Stored results, to which new ones are added: a folder, or a URL such as s3://bucket/prefix."""
     out: OutFolder | None = None
-    """Folder of the curve. Default: DIR/watch."""
     hardware: Hardware = Hardware()
     places: Places = Places()
     output: Output = Output()

@@ -23,16 +23,20 @@ from bench.cli.options.shared import (
 @group("Training", 30)
 @dataclass(frozen=True, kw_only=True)
 class TrainingSettings:
-    """Settings instead of the preset's, and the device."""
+    """Settings instead of the preset's, and the device.
+
+    Attributes:
+        steps: Optimizer steps (in fine-tuning, of each round), instead of the preset's length.
+        set: FIELD=VALUE instead of any field of the preset, repeatable, such as
+            optimizer.lr=1e-5, batch_size=16, seed=1, epochs=2 or tokens=1_000_000. save_every=N
+            writes a checkpoint, from which an interrupted training continues, every N steps
+            (500).
+        device: auto (the first GPU, else the CPU), cpu or cuda.
+    """
 
     steps: Positive | None = None
-    """Optimizer steps (in fine-tuning, of each round), instead of the preset's length."""
     set: Annotated[tuple[str, ...], Parameter(name="--set")] = ()
-    """FIELD=VALUE instead of any field of the preset, repeatable, such as optimizer.lr=1e-5,
-    batch_size=16, seed=1, epochs=2 or tokens=1_000_000. save_every=N writes a checkpoint, from which
-    an interrupted training continues, every N steps (500)."""
     device: Device = "auto"
-    """auto (the first GPU, else the CPU), cpu or cuda."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,12 @@ class PretrainOptions:
     """Pre-train an encoder on the corpora of collections.
 
     The same command continues an interrupted training. `list presets` names the presets.
+
+    Attributes:
+        preset: Name of a shipped preset for pre-training, or a .toml file.
+        on: Collections, suites or folders; only their documents are read.
+        out: Folder of the checkpoint.
+        start: Card, folder or Hub id to start from.
 
     Examples:
         python -m bench pretrain retromae-small --on stdlib-code --out models/retromae-code
@@ -50,14 +60,10 @@ class PretrainOptions:
     """
 
     preset: str
-    """Name of a shipped preset for pre-training, or a .toml file."""
     _: KW_ONLY
     on: Names
-    """Collections, suites or folders; only their documents are read."""
     out: OutFolder
-    """Folder of the checkpoint."""
     start: str | None = None
-    """Card, folder or Hub id to start from."""
     training: TrainingSettings = TrainingSettings()
     places: Places = Places()
     output: Output = Output()
@@ -70,6 +76,15 @@ class FinetuneOptions:
     The same command continues an interrupted training. Training queries that read like the test
     queries of these collections, and of --held-out, are left out. `list presets` names the presets.
 
+    Attributes:
+        preset: Name of a shipped preset, or a .toml file.
+        model: Card, folder or Hub id to start from.
+        on: Collections, suites or folders with a split to train on.
+        out: Folder of the checkpoint.
+        like: Use a plain checkpoint with this card's pooling, prompts and lengths.
+        split: Split to train on.
+        held_out: Further collections whose test queries must stay out of the training.
+
     Examples:
         python -m bench finetune dpr-small --model minilm --on stdlib-code/train --out models/code
         python -m bench finetune dpr-small --model minilm --on beir/nfcorpus --out models/mine
@@ -79,20 +94,13 @@ class FinetuneOptions:
     """
 
     preset: str
-    """Name of a shipped preset, or a .toml file."""
     _: KW_ONLY
     model: str
-    """Card, folder or Hub id to start from."""
     on: Names
-    """Collections, suites or folders with a split to train on."""
     out: OutFolder
-    """Folder of the checkpoint."""
     like: str | None = None
-    """Use a plain checkpoint with this card's pooling, prompts and lengths."""
     split: str = "train"
-    """Split to train on."""
     held_out: Names = ()
-    """Further collections whose test queries must stay out of the training."""
     training: TrainingSettings = TrainingSettings()
     places: Places = Places()
     output: Output = Output()
@@ -106,6 +114,20 @@ class AdaptOptions:
     At the end it prints the command that scores every checkpoint. Settings of the method are --set
     method.FIELD=VALUE.
 
+    Attributes:
+        preset: Name of a shipped preset for pre-training, or a .toml file.
+        on: Collections, suites or folders, in the order in which they are learnt.
+        out: Folder of the checkpoints.
+        method: plain: no measure against forgetting; ewc: penalise changes of weights that
+            earlier collections depend on (measured texts, strength); das: soften updates of
+            units that earlier collections and general knowledge depend on (measured, soften:
+            gradient, as published, which AdamW largely undoes, or update); adapter: one adapter
+            per collection, on the frozen start model (adapter: AdapterHub's configuration);
+            replay: read kept texts of earlier collections again (buffer of texts, share
+            replayed); joint: read all collections so far at once, the upper bound; distill:
+            keep the predictions of the model before each collection (weight, temperature).
+        start: Card, folder or Hub id to start from.
+
     Examples:
         python -m bench adapt mlm-small --on beir/nfcorpus beir/scifact --method das --set method.soften=update --out models/das
         python -m bench adapt mlm --start path/to/bert --on beir/nfcorpus beir/fiqa --method ewc --steps 10000 --out models/ewc
@@ -113,22 +135,11 @@ class AdaptOptions:
     """
 
     preset: str
-    """Name of a shipped preset for pre-training, or a .toml file."""
     _: KW_ONLY
     on: Names
-    """Collections, suites or folders, in the order in which they are learnt."""
     out: OutFolder
-    """Folder of the checkpoints."""
     method: str = "plain"
-    """plain: no measure against forgetting; ewc: penalise changes of weights that earlier
-    collections depend on (measured texts, strength); das: soften updates of units that earlier
-    collections and general knowledge depend on (measured, soften: gradient, as published, which
-    AdamW largely undoes, or update); adapter: one adapter per collection, on the frozen start model
-    (adapter: AdapterHub's configuration); replay: read kept texts of earlier collections again
-    (buffer of texts, share replayed); joint: read all collections so far at once, the upper bound;
-    distill: keep the predictions of the model before each collection (weight, temperature)."""
     start: str | None = None
-    """Card, folder or Hub id to start from."""
     training: TrainingSettings = TrainingSettings()
     places: Places = Places()
     output: Output = Output()
@@ -150,6 +161,16 @@ class ComposeOptions:
     arithmetic: whole models that were trained from --base; what each changed is added to it, times
     its weight (task arithmetic), which may be below 0. With weights of sum 1, it is their mean.
 
+    Attributes:
+        how: Way of combining them.
+        folders: Folders of trained adapters, or, for arithmetic, of trained models.
+        out: Folder of what comes out.
+        weights: One weight per adapter or model, of any sum. Default: equal weights. For
+            average, outputs and arithmetic.
+        on: For route and by-collection: the collection of each adapter's domain, in the order
+            of the folders.
+        base: Model that the trainings began from, for arithmetic: card, folder or Hub id.
+
     Examples:
         python -m bench compose average models/a models/b --out models/mean
         python -m bench compose average models/a models/b --weights 3 1 --out models/mean
@@ -167,19 +188,11 @@ class ComposeOptions:
     }
 
     how: Literal["average", "outputs", "stack", "route", "by-collection", "arithmetic"]
-    """Way of combining them."""
     folders: LocalPaths
-    """Folders of trained adapters, or, for arithmetic, of trained models."""
     _: KW_ONLY
     out: OutFolder
-    """Folder of what comes out."""
     weights: Annotated[Weights | None, Several] = None
-    """One weight per adapter or model, of any sum. Default: equal weights. For average, outputs and
-    arithmetic."""
     on: Names = ()
-    """For route and by-collection: the collection of each adapter's domain, in the order of the
-    folders."""
     base: str = ""
-    """Model that the trainings began from, for arithmetic: card, folder or Hub id."""
     places: Places = Places()
     output: Output = Output()
