@@ -17,7 +17,7 @@ from bench.evaluate.retrieval import LoadedModel, Options
 from bench.evaluate.suites import mean_weights
 from bench.results.location import Place
 from bench.results.result import Evaluation
-from bench.results.reuse import find_stored, newest_of_same
+from bench.results.reuse import check_values, find_stored, newest_of_same
 from bench.store import VectorStore
 from datasets_cfg.catalogue import expand, is_suite, own_members
 from datasets_cfg.dataset import (
@@ -263,8 +263,8 @@ class Workspace:
 
         Raises:
             BenchError: a measure that cannot be computed, a model that cannot be used like this,
-                an index that is of another one, or too little memory; or a source of the corpus
-                changed since it was built.
+                an index that is of another one, or too little memory; a source of the corpus
+                changed since it was built; or a known result contradicts itself.
         """
         job = Job(
             opened=dataset,
@@ -278,6 +278,8 @@ class Workspace:
         stored = None
         if known is not None:
             stored = newest_of_same(job, known)
+            if stored:
+                check_values(stored, job.dataset)
         elif out is not None:
             stored = find_stored(job, out)
         if stored:

@@ -22,7 +22,7 @@ from bench.gaps import Gaps
 from bench.gate.records import StoredModel
 from bench.results.location import Place, files_below, replacing
 from bench.results.result import Evaluation, Protocol
-from bench.results.reuse import stored_or_new
+from bench.results.reuse import check_values, stored_or_new
 from bench.workspace import Workspace
 from datasets_cfg.records import Queries
 from foundation.errors import BenchError
@@ -97,6 +97,7 @@ def evaluate_candidate(
     known: Sequence[Evaluation],
     out: Place,
     measures: tuple[str, ...] | None = None,
+    others: Sequence[StoredModel] = (),
 ) -> Candidate:
     """Evaluate what is missing; a collection that fails is a gap, the others are still evaluated.
 
@@ -107,6 +108,7 @@ def evaluate_candidate(
         known: stored results, among which the candidate's are looked for.
         out: where new results are kept.
         measures: None for those of each collection.
+        others: that it is compared with, whose results must agree with themselves.
     """
     gaps = Gaps()
     stored: dict[str, Evaluation] = {}
@@ -117,6 +119,9 @@ def evaluate_candidate(
             opened = space.open(opens, (protocol.split or None) if protocol else None)
             options = Options(depth=protocol.depth if protocol else None, measures=measures)
             queries[collection] = opened.dataset.queries
+            for other in others:
+                if collection in other.results:
+                    check_values(other.results[collection], opened.dataset)
             job = space.prepare(opened, model.renamed(name), options, known=own)
             stored[collection] = stored_or_new(job, out)
     return Candidate(

@@ -12,12 +12,18 @@ import sys
 from collections.abc import Iterable, Iterator
 
 import msgspec
+import numpy as np
 
+from bench.evaluate.measures import parse_measure
 from bench.evaluate.pipeline import Job, conditions_here, evaluate
+from bench.evaluate.scoring import score
 from bench.results.load import load
 from bench.results.location import Place, files_below
 from bench.results.result import RESULT_FILE, Conditions, Evaluation, Result, place, save
+from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
+
+SAME_VALUE = 1e-9  # of a query on another machine
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +55,30 @@ def newest_of_same(job: Job, known: Iterable[Evaluation]) -> Evaluation | None:
         key=_time,
         default=None,
     )
+
+
+def check_values(stored: Evaluation, dataset: Dataset) -> None:
+    """Refuse a stored result whose values are not those of the ranking beside it.
+
+    Nothing is said where the ranking is not there, or where the judgements are others.
+
+    Raises:
+        BenchError: they are not.
+    """
+    same = stored.result.protocol.qrels_sha256 == dataset.qrels_sha256
+    if not (same and dataset.answers is None and stored.has_scores and stored.has_ranking):
+        return
+    kept = stored.scores
+    names = [name for name in kept.values if parse_measure(name).native]
+    found = score(stored.run, dataset.qrels, names)
+    if kept.query_ids != found.query_ids or not all(
+        np.allclose(kept.values[name], found.values[name], rtol=0, atol=SAME_VALUE)
+        for name in names
+    ):
+        raise BenchError(
+            f"{stored.folder} contradicts itself: its values are not those of its ranking",
+            f"evaluate again, or move {stored.folder} out of the folder of results",
+        )
 
 
 def stored_or_new(job: Job, out: Place) -> Evaluation:

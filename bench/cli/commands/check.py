@@ -61,6 +61,7 @@ def check(options: CheckOptions) -> int:
     candidate = evaluate_candidate(
         *(space, model, name, _compared(others, scope, folders, space), known, options.results),
         None if measure is None else (measure,),
+        others,
     )
     expected = model.model.card.expected
     against = [

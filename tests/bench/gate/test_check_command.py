@@ -1,13 +1,16 @@
 """``check`` as CI meets it: evaluates, reuses, decides, and leaves its reports."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from xml.etree import ElementTree
 
+import msgspec
 import pytest
 
 from bench.exit_codes import ExitCode
+from bench.results.load import load
+from bench.results.result import Evaluation, save
 from tests.support.collections import SIXTY, Bench, Finished, write_collection, write_hashing_card
 
 
@@ -69,6 +72,20 @@ def test_what_is_missing_is_evaluated_and_kept(place):
     assert place.bench.results(place.collection.name, "hashing").is_dir()
     assert "pessimistic" in stderr
     assert "stored in" in place.check("hashing", "bm25")[2]
+
+
+def test_values_of_a_baseline_that_are_not_those_of_its_ranking_are_no_evidence(place):
+    """Lowered with their mean and hash, so that the candidate would look better."""
+    folder = place.bench.results(place.collection.name, "bm25")
+    known = load(folder)
+    lowered = {name: values / 2 for name, values in known.scores.values.items()}
+    scores = replace(known.scores, values=lowered)
+    means = {name: scores.mean(name) for name in lowered}
+    result = msgspec.structs.replace(known.result, measures=means)
+    save(Evaluation(result, scores, known.run), place.bench.out)
+    code, document, stderr = place.check("hashing", "bm25")
+    assert (code, document["outcome"]) == (4, "MISSING")
+    assert f"{folder} contradicts itself" in stderr
 
 
 def test_a_collection_without_a_baseline_is_missing_and_exits_4(place, tmp_path):
