@@ -5,17 +5,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 from bench.evaluate import search
-from bench.evaluate.exact import exact_search
-from bench.evaluate.memory import default_budget, plan_search
+from bench.evaluate.encoding import encode_documents
+from bench.evaluate.index_search import ExactSearch
+from bench.evaluate.memory import default_budget
 from bench.evaluate.retrieval import search_device
-from bench.store import StoredVectors, VectorStore
+from bench.store import VectorStore
 from bench.training.training_sets import CorpusDocuments, Split
-from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float32Array
 from retrievers.encoders.bm25 import BM25
+from retrievers.encoders.protocol import Clock
 from retrievers.encoders.routed import open_encoder
 from retrievers.index.faiss_index import Hits
 from retrievers.models.model import Model, resolve_model
@@ -71,20 +71,17 @@ class Searcher:
     def _with_vectors(
         self, split: Split, model: Model, depth: int
     ) -> tuple[Hits, list[Float32Array]]:
-        dataset = split.dataset
+        dataset, clock = split.dataset, Clock()
         encoder = open_encoder(model.for_dataset(dataset.name), self.device)
         folder = self.own / "vectors"
         temporary = self._is_temporary(model)
         store = VectorStore(folder) if temporary else self.store
         plan = store.plan(encoder, dataset.corpus)
-        if plan.missing_rows:
-            title = f"{dataset.name}: {model.card.name} encodes"
-            with tqdm(desc=title, total=plan.missing_rows, unit=" texts") as bar:
-                vectors = store.documents(encoder, dataset.corpus, plan, bar.update)
-        else:
-            vectors = store.documents(encoder, dataset.corpus, plan)
+        vectors = encode_documents(dataset, encoder, store, plan, clock)
         queries = store.queries(encoder, split.queries.texts)
-        hits = self._exact(dataset, vectors, queries, depth)
+        budget = self.max_memory or default_budget()
+        exact = ExactSearch(dataset, search_device(self.device), budget, clock)
+        hits = exact(vectors, queries, depth)
         scores = [
             _scores(vectors.rows(rows), query)
             for rows, query in zip(split.positives, queries, strict=True)
@@ -92,21 +89,6 @@ class Searcher:
         if temporary:
             shutil.rmtree(folder)
         return hits, scores
-
-    def _exact(
-        self, dataset: Dataset, vectors: StoredVectors, queries: Float32Array, depth: int
-    ) -> Hits:
-        device, budget = search_device(self.device), self.max_memory or default_budget()
-        plan = plan_search(budget, *vectors.shape, len(queries), depth, device=device)
-        return exact_search(
-            vectors,
-            queries,
-            depth,
-            dataset.corpus.tie_rank,
-            tile_rows=plan.tile_rows,
-            block_bytes=plan.block_bytes,
-            device=device,
-        )
 
     def _is_temporary(self, model: Model) -> bool:
         """True where its weights, or those of its adapter, change when training goes on."""
