@@ -21,7 +21,7 @@ from bench.evaluate.pipeline import OpenDataset, conditions_here, evaluate
 from bench.evaluate.retrieval import LoadedModel, faiss_device, search_device
 from bench.results.result import Evaluation
 from bench.speed import race as races
-from bench.speed.peers import SCORES, Job
+from bench.speed.peers import SCORES, PeerJob
 from bench.speed.records import (
     Contest,
     IndexCurve,
@@ -32,9 +32,9 @@ from bench.speed.records import (
     Spread,
 )
 from bench.speed.timing import (
-    Entrant,
     Pass,
     Say,
+    TimedTool,
     contest,
     peak_bytes,
     processor_name,
@@ -93,7 +93,7 @@ class Subject:
     source: Dataset
     place: Path
     arguments: tuple[str, ...]
-    job: Job | None
+    job: PeerJob | None
     against: tuple[str, ...]
     repeats: int
 
@@ -222,7 +222,9 @@ def _encoding(subject: Subject, say: Say) -> Iterator[Contest]:
     """All tools over documents of each length, by turns."""
     for name, texts in _workloads(subject):
         say(f"encoding {len(texts):,} documents: {name}")
-        entrants = [Entrant(races.OURS, __version__, partial(encode_once, subject.encoder, texts))]
+        entrants = [
+            TimedTool(races.OURS, __version__, partial(encode_once, subject.encoder, texts))
+        ]
         if subject.job and races.SENTENCE_TRANSFORMERS in subject.against:
             entrants += races.encoders(subject.job, texts)
         recipe = subject.model.recipe

@@ -16,7 +16,7 @@ SPLIT = "test"
 
 
 @dataclass(frozen=True)
-class Job:
+class PeerJob:
     """One peer's work, handed over as a JSON argument.
 
     Attributes:
@@ -49,7 +49,7 @@ class Job:
         return json.dumps(asdict(self))
 
 
-def sentence_transformer(job: Job) -> Any:
+def sentence_transformer(job: PeerJob) -> Any:
     """The model on its device, with the threads, the length and the precision of the job."""
     import torch
     from sentence_transformers import SentenceTransformer
@@ -66,7 +66,7 @@ def sentence_transformer(job: Job) -> Any:
     return model
 
 
-def beir_score(job: Job) -> float:
+def beir_score(job: PeerJob) -> float:
     """Score by beir's loader, exact search and evaluation."""
     import torch
     from beir.datasets.data_loader import GenericDataLoader
@@ -94,7 +94,7 @@ def beir_score(job: Job) -> float:
     return float(ndcg["NDCG@10"])
 
 
-def mteb_score(job: Job) -> float:
+def mteb_score(job: PeerJob) -> float:
     """Score by mteb, as it rounds it, on a retrieval task of its own over the same files."""
     import mteb
 
@@ -114,7 +114,7 @@ def mteb_score(job: Job) -> float:
     return float(scores["ndcg_at_10"])
 
 
-def _local_task(job: Job) -> Any:
+def _local_task(job: PeerJob) -> Any:
     """A task over local files: mteb's tasks for public collections download them."""
     from mteb.abstasks.retrieval import AbsTaskRetrieval
     from mteb.abstasks.task_metadata import TaskMetadata
@@ -160,10 +160,10 @@ def _judgements(path: Path) -> dict[str, dict[str, int]]:
     return grades
 
 
-SCORES: Mapping[str, Callable[[Job], float]] = MappingProxyType(
+SCORES: Mapping[str, Callable[[PeerJob], float]] = MappingProxyType(
     {"beir": beir_score, "mteb": mteb_score}
 )
 
 
 if __name__ == "__main__":
-    print(SCORES[sys.argv[1]](Job(**json.loads(sys.argv[2]))), flush=True)
+    print(SCORES[sys.argv[1]](PeerJob(**json.loads(sys.argv[2]))), flush=True)

@@ -17,9 +17,9 @@ from types import MappingProxyType
 import msgspec
 
 from bench import __version__
-from bench.speed.peers import Job, sentence_transformer
+from bench.speed.peers import PeerJob, sentence_transformer
 from bench.speed.records import Contest
-from bench.speed.timing import Entrant, Pass, Say, contest, peak_bytes, timed_pass
+from bench.speed.timing import Pass, Say, TimedTool, contest, peak_bytes, timed_pass
 from datasets_cfg.dataset import Dataset, write_dicts
 from foundation.errors import BenchError
 from retrievers.models.model import Model
@@ -53,9 +53,9 @@ def check_installed(tools: Sequence[str]) -> None:
         )
 
 
-def job_for(recipe: Recipe, weights: Path, device: str, threads: int) -> Job:
+def job_for(recipe: Recipe, weights: Path, device: str, threads: int) -> PeerJob:
     """The same weights, length, prompts and precision for another tool."""
-    return Job(
+    return PeerJob(
         weights=str(weights),
         device=device,
         dtype=recipe.dtype,
@@ -73,7 +73,7 @@ def _named(tool: str, batch_size: int) -> str:
     return f"{tool} (batch {batch_size}{default})"
 
 
-def encoders(job: Job, texts: Sequence[str]) -> Iterator[Entrant]:
+def encoders(job: PeerJob, texts: Sequence[str]) -> Iterator[TimedTool]:
     """sentence-transformers' own ``encode`` of some texts, in this process, by batch size."""
     model = sentence_transformer(job)
     for size in (DEFAULT_BATCH[SENTENCE_TRANSFORMERS], *OTHER_BATCHES):
@@ -85,12 +85,12 @@ def encoders(job: Job, texts: Sequence[str]) -> Iterator[Entrant]:
             prompt=job.document_prompt or None,
         )
         tool, own = SENTENCE_TRANSFORMERS, version(SENTENCE_TRANSFORMERS)
-        yield Entrant(_named(tool, size), own, partial(timed_pass, encode))
+        yield TimedTool(_named(tool, size), own, partial(timed_pass, encode))
 
 
 def race(
     dataset: Dataset,
-    job: Job,
+    job: PeerJob,
     tools: Sequence[str],
     arguments: Sequence[str],
     rounds: int,
@@ -112,11 +112,11 @@ def race(
     with tempfile.TemporaryDirectory(dir=place) as temporary:
         folder = written(dataset, Path(temporary))
         own = replace(job, folder=str(folder), exclude_self=bool(dataset.facts.exclude_self))
-        entrants = [Entrant(OURS, __version__, partial(_run_ours, own, arguments, temporary))]
+        entrants = [TimedTool(OURS, __version__, partial(_run_ours, own, arguments, temporary))]
         for tool in tools:
             sized = replace(own, batch_size=DEFAULT_BATCH[tool])
             run = partial(_run_peer, tool, sized)
-            entrants.append(Entrant(_named(tool, sized.batch_size), version(tool), run))
+            entrants.append(TimedTool(_named(tool, sized.batch_size), version(tool), run))
         raced = contest(entrants, rounds, TOLERANCE, say, warm_up=False)
     return Contest(
         name=dataset.name,
@@ -156,7 +156,7 @@ def written(dataset: Dataset, place: Path) -> Path:
     return folder
 
 
-def _run_ours(job: Job, arguments: Sequence[str], place: str) -> Pass:
+def _run_ours(job: PeerJob, arguments: Sequence[str], place: str) -> Pass:
     """``run`` into an empty cache: the corpus is built and every text is encoded."""
     with tempfile.TemporaryDirectory(dir=place) as fresh:
         places = ["--cache-dir", f"{fresh}/cache", "--out", f"{fresh}/results"]
@@ -167,7 +167,7 @@ def _run_ours(job: Job, arguments: Sequence[str], place: str) -> Pass:
     return replace(done, result=float(result["measures"][MEASURE]))
 
 
-def _run_peer(tool: str, job: Job) -> Pass:
+def _run_peer(tool: str, job: PeerJob) -> Pass:
     command = [sys.executable, "-m", "bench.speed.peers", tool, job.to_json()]
     done = run_process(command, job.threads, tool)
     try:
@@ -216,7 +216,7 @@ def as_sentence_transformers(model: Model, place: Path) -> Iterator[Path]:
     """The model's own folder where it is one, else a temporary one that links to its files.
 
     The temporary folder says how the checkpoint is used: pooling, length and normalisation of
-    the recipe, no prompts, which a `Job` has. The checkpoint's own folder is only read.
+    the recipe, no prompts, which a `PeerJob` has. The checkpoint's own folder is only read.
 
     Raises:
         BenchError: what this model does cannot be told to sentence-transformers.

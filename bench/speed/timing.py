@@ -37,7 +37,7 @@ class Pass:
 
 
 @dataclass(frozen=True)
-class Entrant:
+class TimedTool:
     """A tool that is ready to do the work once, whenever it is called."""
 
     tool: str
@@ -46,7 +46,7 @@ class Entrant:
 
 
 def contest(
-    entrants: Sequence[Entrant], repeats: int, tolerance: float, say: Say, *, warm_up: bool
+    entrants: Sequence[TimedTool], repeats: int, tolerance: float, say: Say, *, warm_up: bool
 ) -> tuple[Contestant, ...]:
     """Have every tool do the work ``repeats`` times, by turns.
 
@@ -80,7 +80,7 @@ def contest(
 
 
 def _contestant(
-    entrant: Entrant, passes: Sequence[Pass], difference: float, agrees: bool
+    entrant: TimedTool, passes: Sequence[Pass], difference: float, agrees: bool
 ) -> Contestant:
     first = passes[0].result
     return Contestant(

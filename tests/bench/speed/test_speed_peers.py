@@ -7,7 +7,7 @@ import pytest
 
 from bench.speed.measurement import encode_once
 from bench.speed.race import check_installed, encoders, job_for, race
-from bench.speed.timing import Entrant, contest
+from bench.speed.timing import TimedTool, contest
 from datasets_cfg.dataset import open_dataset
 from foundation.errors import BenchError
 from retrievers.encoders.routed import open_encoder
@@ -42,7 +42,7 @@ def test_a_tool_that_is_not_installed_is_named_with_what_to_type(monkeypatch):
 @needs("sentence_transformers")
 def test_sentence_transformers_gives_our_vectors(model, job):
     encoder, texts = open_encoder(model, "cpu"), [text for _, text in DOCUMENTS.values()]
-    entrants = [Entrant("bench", "1", lambda: encode_once(encoder, texts)), *encoders(job, texts)]
+    entrants = [TimedTool("bench", "1", lambda: encode_once(encoder, texts)), *encoders(job, texts)]
     ours, *others = contest(entrants, 2, 1e-5, print, warm_up=True)
     assert [other.tool for other in others] == [
         "sentence-transformers (batch 32, its default)",

@@ -18,7 +18,7 @@ from bench.speed.race import (
     written,
 )
 from bench.speed.records import Spread
-from bench.speed.timing import Entrant, Pass, contest, in_turn
+from bench.speed.timing import Pass, TimedTool, contest, in_turn
 from datasets_cfg.dataset import open_dataset
 from foundation.errors import BenchError
 from retrievers.encoders.routed import open_encoder
@@ -40,7 +40,7 @@ def tool(name, seconds, results=(VECTORS,), log=None):
         spent = next(times)
         return Pass(spent, 2 * spent, next(given), peak_bytes=int(1e9 * spent))
 
-    return Entrant(name, "1", run)
+    return TimedTool(name, "1", run)
 
 
 def raced(*tools, repeats=2, tolerance=1e-5, say=lambda _: None, warm_up=False):
