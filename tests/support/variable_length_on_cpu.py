@@ -4,7 +4,7 @@ Everything above the kernel (arguments, checks, compilation) is PyTorch's own. O
 real one.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
@@ -12,10 +12,9 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
-from retrievers.encoders import packed, tower
+from retrievers.encoders import tower
 from retrievers.encoders.packed import known
 
 OPERATOR = "torch_attn::_varlen_attn"
@@ -48,27 +47,12 @@ def _attention(
     return found, query.new_empty(0), query.new_empty(0)
 
 
-def recorded(run: Callable[[], Tensor]) -> Callable[[], Tensor]:
-    """Stands in for a CUDA graph: PyTorch's operators as they ran once, again on the same memory.
-
-    As there, what Python decided on the way is not decided again.
-    """
-    with torch._dynamo.config.patch(error_on_nested_fx_trace=False):  # nothing is compiled here
-        graph = make_fx(run)()
-    result: Tensor = graph()
-
-    def replay() -> Tensor:
-        return result.copy_(graph())
-
-    return replay
-
-
 @contextmanager
 def packing(device: str = "cpu") -> Iterator[None]:
     """On the CPU, encode known networks without padding too, not compiled; on CUDA do nothing.
 
-    Three things stand in for CUDA: the condition that it is there, the kernel, and ``recorded`` for
-    its graphs. What is above them is what runs on CUDA, except that the network is not packed.
+    Two things stand in for CUDA: the condition that it is there, and the kernel. What is above
+    them is what runs on CUDA, except that the network is not compiled.
     """
     if device != "cpu":
         yield
@@ -77,7 +61,6 @@ def packing(device: str = "cpu") -> Iterator[None]:
     with (
         patch.object(tower, "can_pack", lambda network, *place: known(network)),
         patch.object(tower, "usable", lambda network: False),
-        patch.object(packed, "recorder", lambda device: recorded),
         torch.compiler.set_stance("force_eager"),
     ):
         yield
