@@ -1,7 +1,5 @@
 """Tables are well-formed Markdown that show what qualifies a score."""
 
-import re
-
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -78,17 +76,6 @@ def test_a_column_is_there_where_it_has_something_to_say(fields, column, cell):
     assert column not in row_of(RESULT)
 
 
-def test_a_range_of_ties_that_does_not_show_in_four_digits_is_hidden():
-    assert "ties" not in row_of(changed(tie_low=0.12341, tie_high=0.123449))
-
-
-def test_models_share_the_columns_that_any_of_them_needs():
-    tied = changed(model="tied", tie_low=0.1, tie_high=0.2)
-    first, second = rows_of(collection_table([RESULT, tied], {}))
-    assert (first["model"], first["ties"]) == ("words", "")
-    assert (second["model"], second["ties"]) == ("tied", "0.1000–0.2000")
-
-
 def test_the_published_score_of_this_collection_and_main_measure_stands_beside():
     published = {
         ("words", "beir/tiny", "nDCG@10"): 0.5,
@@ -132,12 +119,6 @@ def test_the_heading_says_which_rules_applied(fields):
     assert set(plain) < set(told)
 
 
-def test_the_heading_leaves_out_what_is_not_known():
-    result = msgspec.structs.replace(with_protocol(version=""), documents=None)
-    heading = collection_table([result], {}).splitlines()[0]
-    assert (numbers(heading), heading.count(", ")) == (["1,234", "1000"], 2)
-
-
 def test_a_complete_mean_names_its_measure_and_number_of_sets():
     values = dict.fromkeys(expand(["beir"]), 0.25)
     mean = suite_mean("beir", "nDCG@10", values, {"beir/nq"})
@@ -161,18 +142,6 @@ def test_a_gap_is_shown_in_place_of_the_mean_and_says_what_is_missing():
     assert row["missing"] == f"2 of 13: {members[0]}, {members[1]}"
 
 
-def test_a_long_gap_names_the_first_members_and_counts_all():
-    members = suite_for("beir-13").members
-    (row,) = rows_of(means_table([("words", suite_mean("beir-13", "nDCG@10", {}))], {}))
-    assert row["missing"] == f"13 of 13: {', '.join(members[:4])} and 9 more"
-
-
-def test_means_of_zero_are_shown():
-    mean = suite_mean("beir-13", "nDCG@10", dict.fromkeys(expand(["beir-13"]), 0.0))
-    (row,) = rows_of(means_table([("words", mean)], {}))
-    assert (row["mean"], row["zero-shot mean"]) == ("0.0000", "0.0000 (13 sets)")
-
-
 def test_findings_are_listed_with_their_counts_and_advice():
     listed = [
         Finding("error", "documents without text", 1234, ("a", "b"), "remove them"),
@@ -184,10 +153,6 @@ def test_findings_are_listed_with_their_counts_and_advice():
         "    remove them",
         "  note: harmless",
     ]
-
-
-def test_a_collection_without_findings_has_one_line():
-    assert re.fullmatch("beir/tiny: .+", findings("beir/tiny", []))
 
 
 @pytest.mark.parametrize(

@@ -6,16 +6,12 @@ import re
 
 import msgspec
 import numpy as np
-import pytest
 
 from bench.experiments.plan import AxisFound, Cost, ReportedPoint
 from bench.experiments.report_record import (
-    Report,
     SequenceFound,
 )
-from foundation.errors import BenchError
-from foundation.records import read_json
-from reports.experiment import cost_table, figures, markdown, plan_table, score_table
+from reports.experiment import cost_table, figures, markdown, score_table
 from tests.support.ablation_report import BETTER, FULL, OPEN, REFERENCE, report, row
 from tests.support.forgetting_report import forgetting
 from tests.support.markdown import notes_of, numbers, row_named, rows_of, tables_of
@@ -36,10 +32,11 @@ def test_a_row_shows_its_mean_its_difference_with_intervals_and_the_published_fi
     assert (found["verdict"], found["p (Holm)"]) == ("better", "1e-05")
     assert found["RR@10, published"] == "0.3496"
     assert row_named(score_table(FULL, "mean"), "mask=0.9")["RR@10, published"] == ""
-
-
-def test_the_reference_says_which_values_it_has():
     assert row_named(score_table(FULL, "mean"), "reference")["change"] == "mask reference"
+    partly = row("mask=0.9", 0.3, "cannot tell", failed=(1,))
+    assert (
+        row_named(score_table(report(REFERENCE, partly), "mean"), "mask=0.9")["seeds"] == "2 of 3"
+    )
 
 
 def test_a_gap_is_a_gap_and_says_why():
@@ -97,12 +94,6 @@ def test_where_nothing_is_trained_nothing_is_said_of_seeds_and_checkpoints():
     assert not any(word in text for word in ("checkpoint", "seed 0", "recipe", "trained on"))
 
 
-def test_a_partly_finished_row_says_how_many_seeds_it_has():
-    partly = row("mask=0.9", 0.3, "cannot tell", failed=(1,))
-    table = score_table(report(REFERENCE, partly), "mean")
-    assert row_named(table, "mask=0.9")["seeds"] == "2 of 3"
-
-
 def test_cost_is_a_mean_over_the_finished_seeds():
     found = row_named(cost_table(FULL), "reference")
     assert found == {
@@ -145,26 +136,14 @@ def test_the_method_names_source_leaks_and_code():
         assert words in text
 
 
-def test_cells_of_different_code_are_marked_at_the_top():
-    mixed = msgspec.structs.replace(FULL, commits=("", "0123456789abcdef", "f" * 40))
-    (warning,) = warnings_of(markdown(mixed))
-    assert all(commit in warning for commit in ("no checkout", " 0123456789ab ", "f" * 12))
-    assert warnings_of(markdown(FULL)) == []
-
-
-def test_a_collection_that_is_not_the_published_one_is_named_at_the_top():
+def test_other_collections_and_cells_of_different_code_are_named_at_the_top():
     line = "This is not the published beir/scifact: queries: 300 published, 299 found."
-    marked = msgspec.structs.replace(FULL, differing=(line,))
-    assert warnings_of(markdown(marked)) == [line]
-
-
-def test_a_mean_in_which_collections_weigh_differently_says_so():
-    weighed = msgspec.structs.replace(FULL, weights={"beir/nfcorpus": 0.9, "beir/scifact": 0.1})
-    (plain,), (told,) = (
-        [line for line in markdown(one).splitlines() if line.startswith("## Mean of 2 ")]
-        for one in (FULL, weighed)
-    )
-    assert told.startswith(f"{plain}, ")
+    commits = ("", "0123456789abcdef", "f" * 40)
+    marked = msgspec.structs.replace(FULL, differing=(line,), commits=commits)
+    first, mixed = warnings_of(markdown(marked))
+    assert first == line
+    assert all(commit in mixed for commit in ("no checkout", " 0123456789ab ", "f" * 12))
+    assert warnings_of(markdown(FULL)) == []
 
 
 def test_csv_has_a_line_for_each_row_and_collection_unrounded():
@@ -173,17 +152,6 @@ def test_csv_has_a_line_for_each_row_and_collection_unrounded():
     found = next(one for one in lines if one["row"] == "mask=0.9" and one["collection"] == "mean")
     assert float(found["difference"]) == OPEN.at("mean").difference.mean
     assert found["verdict"] == "cannot tell"
-
-
-def test_a_report_survives_its_file_and_another_file_is_refused(tmp_path):
-    path = tmp_path / "report.json"
-    path.write_bytes(msgspec.json.encode(FULL))
-    assert read_json(path, Report) == msgspec.json.decode(msgspec.json.encode(FULL), type=Report)
-    path.write_text("{}")
-    with pytest.raises(BenchError, match=r"report\.json: Object missing required field"):
-        read_json(path, Report)
-    with pytest.raises(BenchError, match="cannot read"):
-        read_json(tmp_path / "none.json", Report)
 
 
 def test_what_a_sequence_gained_and_forgot_stands_in_one_table_and_in_a_matrix_each():
@@ -241,8 +209,3 @@ def test_over_orders_of_the_same_domains_gain_and_forgetting_have_a_mean_and_a_r
     assert f"forgotten {gains[0]:+.4f} on average" in line  # of the one that can forget
     others = [same[0], learnt(down, None, ("law", "news"))]
     assert "over 2 orders" not in said(others)
-
-
-def test_a_plan_counts_what_is_left():
-    text = plan_table([("reference", "", "")], [("pretrain", 12, 5)])
-    assert row_named(text.split("\n\n")[1], "pretrain")["to do"] == "7"

@@ -1,4 +1,4 @@
-"""One table in all its forms: values stay what they are, and no name breaks a form."""
+"""Tables as people and programs read them, and Markdown that no name can break."""
 
 import csv
 import io
@@ -7,9 +7,11 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from markdown_it import MarkdownIt
 
+from foundation.printable import one_line, printable
 from reports.format import count, score, written
-from reports.table import Bold, Column, Italic, Table, columns_of, table_of, tex
+from reports.table import Bold, Column, Italic, Table, code, plain, table_of, tex
 from tests.support.markdown import rows_of
 
 ROWS = [("a|b", 1 / 3, 12_345), ("=x", None, None)]
@@ -30,20 +32,6 @@ def test_people_read_rounded_values_under_headers_numbers_on_the_right():
         "| a\\|b    |    0.3333 |    12,345 |",
         "| =x      |           |           |",
     ]
-
-
-def test_cells_are_the_headers_and_rows_as_people_read_them():
-    assert TABLE.cells() == [
-        ["model", "nDCG@10", "queries"],
-        ["a|b", "0.3333", "12,345"],
-        ["=x", "", ""],
-    ]
-
-
-def test_columns_of_names_have_a_header_made_of_each():
-    columns = columns_of(("a", "b{}"), lambda row, name: row[name], score, "{}, s")
-    table = Table([{"a": 0.5, "b{}": None}], columns)
-    assert rows_of(table.markdown()) == [{"a, s": "0.5000", "b{}, s": ""}]
 
 
 def test_programs_read_values_as_they_are():
@@ -113,10 +101,6 @@ def test_a_name_that_a_spreadsheet_would_compute_begins_with_an_apostrophe(text)
     ]
 
 
-def test_numbers_in_csv_may_be_negative():
-    assert table_of(["a", "b"], [[-1 / 3, None]]).csv() == "a,b\n-0.3333333333333333,\n"
-
-
 def test_a_terminal_obeys_no_cell_of_csv():
     assert table_of(["a"], [["red\x1b[31m\x9b"]]).csv() == "a\nred\\u001b[31m\\u009b\n"
 
@@ -130,3 +114,59 @@ def test_signs_that_tex_reads_are_escaped(sign):
 def test_no_name_is_read_as_tex(text):
     plain = re.sub(r"\\text(backslash|asciitilde|asciicircum)\{\}|\\[&%$#_{}]", "", tex(text))
     assert not set(plain) & set("\\&%$#_{}~^")
+
+
+commonmark = MarkdownIt("commonmark")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a|b", "a\\|b"),
+        (" two\n lines ", "two lines"),
+        ("\x1b[31mred", "\\\\u001b[31mred"),
+        ("[click](http://evil)", "[click\\](http\\://evil)"),
+        ("![x](//evil/p.png)", "![x\\](//evil/p.png)"),
+        ("[x][1]", "[x\\][1]"),
+        ("<script>`x`</script>", "&lt;script>\\`x\\`&lt;/script>"),
+        ("&lt;b", "&amp;lt;b"),
+        ("", ""),
+    ],
+)
+def test_a_name_is_shown_and_not_read(text, shown):
+    assert plain(text) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "beir/scifact",
+        "my_model-v1.2@depth=10",
+        "0.5 [0.4–0.6]",
+        "C++ & Rust (few)",
+        "a * b",
+        "https://x.org",
+    ],
+)
+def test_ordinary_names_and_figures_stay_as_they_are(text):
+    assert plain(text) == text
+
+
+@given(st.text(alphabet="[](){}<>`\\|&;#:/ahtpw.1\n"))
+def test_no_text_becomes_a_link_or_html(text):
+    parsed = commonmark.render(f"- {plain(text)}\n\nx {plain(text)}")
+    assert not re.search("<(a|img|code|em)[ >]", parsed)
+
+
+@given(st.text(alphabet="`ab \\|"))
+def test_code_is_shown_as_it_is(text):
+    line = one_line(text)
+    if line:
+        assert f"<code>{line}</code>" in commonmark.render(f"x {code(text)} y")
+
+
+@given(st.text())
+def test_one_line_is_one_line_and_prints(text):
+    assert printable(one_line(text)) == one_line(text)
+    assert len(one_line(text).splitlines()) <= 1
+    assert one_line(one_line(text)) == one_line(text)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -61,37 +61,15 @@ def allow(monkeypatch: pytest.MonkeyPatch, address: str, secret: str = SECRET) -
         monkeypatch.setenv(name, value)
 
 
-class ConditionalServer:
-    """The same by a server that knows ``If-None-Match``, and no credentials.
-
-    It can be stopped, and started again with the same address and objects.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.port = _free_port()
-        self.address = f"http://127.0.0.1:{self.port}"
-        self._running = ExitStack()
-
-    def start(self) -> None:
-        program = [sys.executable, "-m", "localbucket", str(self.folder)]
-        self._running.enter_context(_running([*program, "--port", str(self.port)], self.port))
-
-    def stop(self) -> None:
-        self._running.close()
-
-
 @contextmanager
-def serving_conditionally(folder: Path) -> Iterator[ConditionalServer]:
-    """Such a server, started. Skips without one."""
+def serving_conditionally(folder: Path) -> Iterator[str]:
+    """The same by a server that knows ``If-None-Match``, and no credentials."""
     pytest.importorskip("s3fs", reason="needs s3fs: pip install s3fs")
     pytest.importorskip("localbucket", reason="no such server here: pip install localbucket")
-    server = ConditionalServer(folder)
-    server.start()
-    try:
-        yield server
-    finally:
-        server.stop()
+    port = _free_port()
+    program = [sys.executable, "-m", "localbucket", str(folder)]
+    with _running([*program, "--port", str(port)], port) as address:
+        yield address
 
 
 @contextmanager

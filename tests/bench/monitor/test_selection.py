@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.comparing.statistics import ALPHA, Resampling, ScoreMatrix
-from bench.monitor.selection import compared, max_statistic, select, verdict_on
+from bench.monitor.selection import max_statistic, select, verdict_on
 from foundation.errors import BenchError
 
 FAST = Resampling(resamples=199)
@@ -72,22 +72,6 @@ def test_p_over_two_collections_flips_the_queries_of_both():
     assert found == pytest.approx(brute_force(scores, [0.75, 0.25]))
 
 
-def test_sampled_p_is_near_that_of_every_flip():
-    rng = np.random.default_rng(2)
-    scores = rng.choice(VALUES, (14, 4))
-    panel = panel_of(scores, resampling=Resampling(resamples=3_999))
-    found, exact = max_statistic([panel], [1.0], all_pairs(scores))
-    assert not exact
-    assert found == pytest.approx(brute_force([scores], [1.0]), abs=0.03)
-
-
-def test_of_two_checkpoints_p_is_that_of_the_paired_test():
-    scores = sparse_curve(np.random.default_rng(3), 60, 2)
-    panel = panel_of(scores)
-    ((found,), _) = max_statistic([panel], [1.0], [(0, 1)])
-    assert found == pytest.approx(compared([panel], [1.0], "checkpoint-0", "checkpoint-1").p)
-
-
 @settings(max_examples=40)
 @given(curves)
 def test_adjusted_p_is_never_below_the_p_of_the_pair_alone(scores):
@@ -106,16 +90,6 @@ def test_curves_without_a_difference_give_a_claim_in_at_most_5_of_100(queries, c
         scores = sparse_curve(rng, queries, checkpoints)
         false += min(max_statistic([panel_of(scores)], [1.0], all_pairs(scores))[0]) <= ALPHA
     assert false / curves <= ALPHA + 3 * np.sqrt(ALPHA * (1 - ALPHA) / curves)
-
-
-def test_without_the_adjustment_such_curves_give_far_more_claims():
-    rng = np.random.default_rng(4)
-    curves, false = 100, 0
-    for _ in range(curves):
-        panel = panel_of(sparse_curve(rng, 50, 8))
-        p_values = [compared([panel], [1.0], *pair).p for pair in combinations(panel.columns, 2)]
-        false += min(p_values) <= ALPHA
-    assert false / curves > 0.3
 
 
 def test_equal_checkpoints_are_rarely_told_apart_though_others_are_far_better():
@@ -210,19 +184,3 @@ def test_two_collections_weigh_as_they_are_told():
     for rival in found.rivals:
         column = int(rival.b.rpartition("-")[2])
         assert rival.difference == pytest.approx(means.max() - means[column])
-
-
-def test_queries_of_a_test_split_are_said_to_have_chosen():
-    scores = sparse_curve(np.random.default_rng(11), 20, 2)
-    assert select([panel_of(scores)], [1.0], splits=["dev", "test"]).on_test_data
-    assert not select([panel_of(scores)], [1.0], splits=["dev", "dev"]).on_test_data
-
-
-def test_the_level_of_a_checkpoint_is_its_mean_with_an_interval():
-    scores = sparse_curve(np.random.default_rng(12), 200, 2)
-    many = Resampling(1_999)
-    found = select([panel_of(scores, resampling=many)], [1.0])
-    assert found.low < found.score < found.high
-    column = scores[:, int(found.best.rpartition("-")[2])]
-    error = column.std(ddof=1) / np.sqrt(len(column))
-    assert found.high - found.low == pytest.approx(2 * 1.97 * error, rel=0.1)

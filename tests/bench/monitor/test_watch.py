@@ -275,12 +275,6 @@ def test_a_training_in_another_process_is_followed_through_a_kill_to_ctrl_c(tmp_
         assert f"checkpoint-{step} " in done.stdout
 
 
-def test_a_watch_that_goes_on_ends_when_nothing_comes(place):
-    done = place.bench(*place.words(), "--every", 0.1, "--stop-after", 0.3)
-    assert done.code == ExitCode.OK, done.stderr
-    assert len(place.results) == len(STEPS)
-
-
 def test_ctrl_c_in_an_evaluation_leaves_it_for_the_next_time(tmp_path):
     """The files of the checkpoint are let go, and it is no result."""
     train(tmp_path / "run", steps=2, save_every=2)

@@ -131,7 +131,7 @@ def test_of_writers_that_race_one_wins_where_the_store_has_conditional_writes(
         return True
 
     with s3.serving_conditionally(tmp_path) as server:
-        s3.allow(monkeypatch, server.address)
+        s3.allow(monkeypatch, server)
         with ThreadPoolExecutor(8) as writers:
             winners = [number for number, one in enumerate(writers.map(won, range(8))) if one]
         assert [place_of("s3://bucket/race").read_bytes()] == [str(one).encode() for one in winners]

@@ -1,0 +1,194 @@
+"""Pictures of experiments and trainings, heat maps, and names in them."""
+
+from itertools import combinations
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retrievers.training.engine.curve import LossPoint
+from tests.support.ablation_report import BETTER, FULL, GAP, OPEN, REFERENCE, report, row
+
+pytest.importorskip("matplotlib")
+
+from reports.plots.heat_map import ALONE, HeatMap, draw_heat_map, fit, place_labels, short_names
+from reports.plots.training import _fill, _interval, _panels, _points, draw, draw_losses
+
+
+def test_each_axis_is_drawn_as_svg_and_png(tmp_path):
+    assert draw(FULL, tmp_path) == [("masks-mask.svg", "mask")]
+    svg = (tmp_path / "masks-mask.svg").read_text()
+    assert (tmp_path / "masks-mask.png").stat().st_size > 1_000
+    for words in ("0.15", "gap", "published: msmarco/dev", "RR@10", "mean of the collections"):
+        assert words in svg
+
+
+def test_the_same_report_gives_the_same_picture(tmp_path):
+    draw(FULL, tmp_path / "a")
+    draw(FULL, tmp_path / "b")
+    name = "masks-mask.svg"
+    assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_without_published_figures_there_is_no_panel_for_them(tmp_path):
+    draw(report(row("reference", 0.3), OPEN), tmp_path)
+    assert "published" not in (tmp_path / "masks-mask.svg").read_text()
+
+
+def test_an_axis_of_gaps_is_not_drawn(tmp_path):
+    assert draw(report(GAP), tmp_path) == []
+
+
+def test_a_bar_spans_the_interval_of_the_difference_about_the_row():
+    on = BETTER.at("mean")
+    low, high = _interval(BETTER, on, REFERENCE)
+    assert high - low == pytest.approx(on.difference.high - on.difference.low)
+    assert (low + high) / 2 == pytest.approx(on.score.mean)
+    assert _interval(REFERENCE, REFERENCE.at("mean"), REFERENCE) is None
+
+
+def test_every_mark_is_explained_in_the_legend_and_no_name_stands_among_the_points():
+    from matplotlib.figure import Figure
+
+    figure = Figure()
+    axis = FULL.axes[0]
+    points = _points(FULL, axis)
+    _fill(figure, FULL, axis, points, _panels(FULL, points))
+    explained = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert explained == [
+        "mean over seeds",
+        "score of each seed",
+        "95 % interval of the difference to reference",
+        "score of reference",
+    ]
+    written = [text.get_text() for axes in figure.axes for text in axes.texts]
+    assert set(written) == {"gap"}
+    assert {axes.get_ylabel() for axes in figure.axes} == {"nDCG@10", "RR@10"}
+
+
+def test_one_seed_has_no_dashes_and_no_word_of_seeds():
+    from matplotlib.figure import Figure
+
+    figure = Figure()
+    rows = [row("reference", 0.3, seeds=1), row("mask=0.15", 0.4, "better", seeds=1)]
+    found = report(*rows, seeds=1)
+    axis = found.axes[0]
+    points = _points(found, axis)
+    _fill(figure, found, axis, points, _panels(found, points))
+    explained = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert not any("seed" in text for text in explained)
+    assert [line for line in figure.axes[0].lines if line.get_marker() == "_"] == []
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def curve(steps: int) -> list[LossPoint]:
+    return [
+        LossPoint(step, {"loss": 9 / step, "decoder_mlm": 4 / step}, 0.1, 1.0, 10)
+        for step in range(1, steps + 1)
+    ]
+
+
+@pytest.mark.parametrize("steps", [1, 30])
+def test_every_loss_is_a_line_with_its_name(tmp_path, steps):
+    pytest.importorskip("matplotlib")
+    svg, png = draw_losses(curve(steps), tmp_path / "losses")
+    assert png.read_bytes().startswith(b"\x89PNG")
+    texts = {node.text for node in ElementTree.parse(svg).iter(f"{SVG}text")}
+    assert {"loss", "decoder mlm", "step"} <= texts
+
+
+def test_the_same_curve_is_the_same_picture(tmp_path):
+    pytest.importorskip("matplotlib")
+    _, one = draw_losses(curve(5), tmp_path / "one")
+    _, other = draw_losses(curve(5), tmp_path / "other")
+    assert one.read_bytes() == other.read_bytes()
+
+
+figure_module = pytest.importorskip("matplotlib.figure", reason="needs matplotlib")
+
+
+def content(rows, columns, **changes):
+    values = np.linspace(0, 1, len(rows) * len(columns)).reshape(len(rows), len(columns))
+    fields = {
+        "values": values,
+        "shades": values,
+        "limits": (0, 1),
+        "colours": "cividis",
+        "digits": 2,
+        "cell": (0.42, 0.24),
+    }
+    return HeatMap(rows=rows, columns=columns, **{**fields, **changes})
+
+
+def drawn(shown):
+    figure = figure_module.Figure(layout="constrained")
+    draw_heat_map(figure, shown, "scale")
+    fit(figure, shown)
+    return figure
+
+
+def size_of_cells(figure):
+    figure.draw_without_rendering()
+    axes = figure.axes[0]
+    box = axes.get_window_extent()
+    rows, columns = axes.images[0].get_array().shape
+    return box.width / figure.dpi / columns, box.height / figure.dpi / rows
+
+
+@pytest.mark.parametrize("letters", [3, 40, 400])
+@pytest.mark.parametrize("count", [8, 60])
+def test_a_cell_has_its_size_however_long_names_are(letters, count):
+    rows = [f"{number}{'w' * letters}" for number in range(count)]
+    columns = [f"{number}{'w' * letters}" for number in range(8)]
+    assert size_of_cells(drawn(content(rows, columns))) == pytest.approx((0.42, 0.24), rel=0.02)
+
+
+def test_a_gap_is_empty_and_a_value_without_a_shade_is_grey():
+    values = np.array([[0.25, np.nan], [0.5, 0.75]])
+    shades = np.array([[0.0, np.nan], [1.0, np.nan]])
+    axes = drawn(content(["a", "b"], ["c", "d"], values=values, shades=shades)).axes[0]
+    coloured, grey = (image.get_array().filled(-1).tolist() for image in axes.images)
+    assert coloured == [[0, -1], [1, -1]]
+    assert grey == [[-1, -1], [-1, 0]]
+    assert axes.images[1].cmap(0)[:3] == pytest.approx([int(ALONE[1:3], 16) / 255] * 3)
+    assert [text.get_text() for text in axes.texts] == [".25", ".50", ".75"]
+
+
+def test_numbers_are_dark_on_light_cells_and_light_on_dark_ones():
+    axes = drawn(content(["a", "b"], ["c"])).axes[0]
+    assert [text.get_color() for text in axes.texts] == ["#ffffff", "#000000"]
+
+
+figure_module = pytest.importorskip("matplotlib.figure", reason="needs matplotlib")
+
+
+@given(st.lists(st.text(alphabet="ab-/", max_size=30), unique=True), st.integers(3, 20))
+def test_names_that_differ_still_differ_when_they_are_short(names, most):
+    assert len(set(short_names(names, most))) == len(names)
+
+
+def test_a_name_is_longer_than_asked_only_where_it_would_be_mistaken():
+    names = [f"{'a' * 30}{letter}{'b' * 30}" for letter in "xy"] + ["c" * 40]
+    assert [len(name) <= 20 for name in short_names(names, 20)] == [False, False, True]
+
+
+def placed(points):
+    figure = figure_module.Figure(figsize=(7.5, 4.5), layout="constrained")
+    axes = figure.subplots()
+    axes.plot([x for _, x, _ in points], [y for _, _, y in points], "o")
+    place_labels(axes, points, fontsize=8)
+    return figure, [text.get_window_extent() for text in axes.texts]
+
+
+def test_labels_of_points_that_nearly_coincide_do_not_touch():
+    points = [(f"efSearch={n}", 0.99 + n / 100_000, 1000.0 + n) for n in (16, 32, 64, 128)]
+    points += [("nprobe=1", 0.2, 5000.0)]
+    figure, boxes = placed(points)
+    assert [pair for pair in combinations(boxes, 2) if pair[0].overlaps(pair[1])] == []
+    for box in boxes:
+        assert figure.bbox.x0 <= box.x0
+        assert box.x1 <= figure.bbox.x1
