@@ -41,7 +41,7 @@ def check_before_work(options: Any) -> None:
             check_out(place)
         else:
             check_file(place)
-    device = getattr(getattr(options, "hardware", None), "device", "auto")
+    device = next((slot.value for slot in slots(options) if slot.name == "device"), "auto")
     if device.startswith("cuda"):
         from retrievers.encoders.device import pick_device
 
