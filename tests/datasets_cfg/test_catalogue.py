@@ -8,8 +8,6 @@ from datasets_cfg.catalogue import (
     expand,
     facts_for,
     own_folder,
-    suite_for,
-    suite_names,
 )
 from foundation.errors import BenchError
 
@@ -67,24 +65,6 @@ def test_an_unknown_name_suggests_the_closest(typed, meant):
     with pytest.raises(BenchError, match=repr(typed)) as caught:
         expand([typed])
     assert caught.value.hint.startswith(f"did you mean {meant}")
-
-
-def test_a_name_like_no_other_says_how_to_list_them():
-    with pytest.raises(BenchError) as caught:
-        expand(["qqqqqqqq"])
-    assert "bench list" in caught.value.hint
-
-
-def test_facts_and_suites_of_unknown_names_are_refused():
-    with pytest.raises(BenchError, match="beir/scifac"):
-        facts_for("beir/scifac")
-    with pytest.raises(BenchError, match="beir-14"):
-        suite_for("beir-14")
-
-
-def test_suites_keep_the_order_in_which_they_are_declared():
-    assert suite_names()[0] == "beir"
-    assert suite_for("beir-18").title.startswith("BEIR, all 18")
 
 
 def test_importing_the_catalogue_reads_no_collection():

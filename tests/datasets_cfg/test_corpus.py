@@ -2,7 +2,6 @@ import hashlib
 import itertools
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -67,13 +66,6 @@ def test_tie_rank_is_the_order_of_the_encoded_ids(
     assert sorted(corpus.tie_rank.tolist()) == list(range(len(documents)))
 
 
-def test_tie_rank_crosses_record_batches(tmp_path: Path, small_batches: None) -> None:
-    corpus = Corpus.build([Document(id_, "", "x") for id_ in "gacfbed"], tmp_path / "corpus")
-
-    assert corpus.ids.num_chunks == 3
-    assert corpus.tie_rank.tolist() == [6, 0, 2, 5, 1, 4, 3]
-
-
 @quick
 @given(documents=documents_strategy, asked=st.lists(unicode_text, max_size=10), seed=st.integers(0))
 def test_rows_of_finds_each_id_and_marks_absent_ones(
@@ -98,10 +90,6 @@ def test_rows_of_and_texts_at_cross_record_batches(tmp_path: Path, small_batches
     assert corpus.texts_at(rows[rows >= 0]) == ["text 9", "text 0", "text 4", "text 9"]
 
 
-def test_rows_of_nothing_is_empty(tmp_path: Path) -> None:
-    assert Corpus.build(numbered(2), tmp_path / "corpus").rows_of([]).shape == (0,)
-
-
 @pytest.mark.parametrize("row", [-1, 3])
 def test_texts_at_refuses_a_row_outside_the_corpus(row: int, tmp_path: Path) -> None:
     corpus = Corpus.build(numbered(3), tmp_path / "corpus")
@@ -121,13 +109,6 @@ def test_batches_cover_the_corpus_in_order(rows: int, tmp_path: Path, small_batc
         f"text {row}" for row in range(7)
     ]
     assert all(len(titles) == len(texts) <= rows for _, titles, texts in batches)
-
-
-def test_the_hash_depends_on_where_a_field_ends(tmp_path: Path) -> None:
-    one = Corpus.build([Document("1", "a b", "c")], tmp_path / "one")
-    other = Corpus.build([Document("1", "a", "b c")], tmp_path / "other")
-
-    assert one.sha256 != other.sha256
 
 
 def test_the_hash_does_not_depend_on_record_batches(
@@ -177,35 +158,9 @@ def test_duplicates_are_found_across_slices_of_the_sorted_ids(
             Corpus.build([*numbered(7), Document(f"d{twin}", "", "")], tmp_path / "corpus")
 
 
-def test_an_empty_corpus_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BenchError, match="no documents"):
-        Corpus.build([], tmp_path / "corpus")
-
-
 def test_a_lone_surrogate_is_refused_naming_the_document(tmp_path: Path) -> None:
     with pytest.raises(BenchError, match=r"'d7'.*not valid Unicode"):
         Corpus.build([Document("d7", "", "\ud800")], tmp_path / "corpus")
-
-
-def test_a_reader_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
-    def documents() -> Iterator[Document]:
-        yield from numbered(3)
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        Corpus.build(documents(), tmp_path / "corpus")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-
-    for folder in (tmp_path / "file" / "corpus", tmp_path / "file" / "corpora" / "corpus"):
-        with pytest.raises(BenchError, match=f"{tmp_path}/file.*: ") as caught:
-            Corpus.build(numbered(1), folder)
-        assert caught.value.hint == "a part of this path is a file: name a folder"
-    with pytest.raises(BenchError, match=f"^{tmp_path}/file: Not a directory"):
-        Corpus.build(numbered(1), tmp_path / "file")
 
 
 def test_a_full_disk_is_reported_and_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -217,18 +172,6 @@ def test_a_full_disk_is_reported_and_leaves_nothing_behind(tmp_path: Path) -> No
             Corpus.build(numbered(1), tmp_path / "corpus")
     assert "make room" in caught.value.hint
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_full_disk_of_which_numpy_does_not_say_why_is_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def save(*_: object, **__: object) -> None:
-        raise OSError("24 requested and 8 written")
-
-    monkeypatch.setattr(np, "save", save)
-    with pytest.raises(BenchError, match=f"^{tmp_path}/corpus: 24 requested") as caught:
-        Corpus.build(numbered(3), tmp_path / "corpus")
-    assert "make room" in caught.value.hint
 
 
 def test_a_build_removes_what_a_killed_one_left_a_day_ago_and_nothing_of_a_running_one(
@@ -280,19 +223,6 @@ def test_building_again_replaces_the_corpus_while_an_open_one_stays_readable(
     assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
 
 
-def test_two_builds_at_the_same_time_leave_one_whole_corpus(tmp_path: Path) -> None:
-    folder = tmp_path / "corpus"
-
-    def slow_documents() -> Iterator[Document]:
-        yield from numbered(3)
-        Corpus.build(numbered(3), folder)  # the other build starts later and ends earlier
-
-    corpus = Corpus.build(slow_documents(), folder)
-
-    assert corpus.sha256 == Corpus.open(folder).sha256
-    assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
-
-
 def test_many_processes_may_build_the_same_corpus(tmp_path: Path) -> None:
     program = (
         "import sys\n"
@@ -325,16 +255,6 @@ def test_a_damaged_corpus_is_refused(name: str, damage: str, tmp_path: Path) -> 
 
     with pytest.raises(BenchError, match="no usable corpus"):
         Corpus.open(folder)
-
-
-@pytest.mark.parametrize("name", ["documents.arrow", "tie_rank.npy"])
-def test_files_of_two_corpora_do_not_mix(name: str, tmp_path: Path) -> None:
-    Corpus.build(numbered(3), tmp_path / "one")
-    Corpus.build(numbered(4), tmp_path / "other")
-    shutil.copy(tmp_path / "one" / name, tmp_path / "other" / name)
-
-    with pytest.raises(DamagedCorpusError, match=name):
-        Corpus.open(tmp_path / "other")
 
 
 def test_a_corpus_of_another_format_version_is_refused(tmp_path: Path) -> None:

@@ -92,14 +92,6 @@ def test_a_folder_that_claims_a_declared_name_has_the_facts_of_that_collection(
     assert not check_published(dataset, allow_mismatch=True)
 
 
-def test_a_folder_that_claims_a_declared_name_may_say_its_split(folder: Path, open_: Open) -> None:
-    (folder / "dataset.toml").write_text('name = "beir/scifact"\nsplit = "dev"\n')
-    dataset = open_(folder)
-
-    assert (dataset.facts.split, dataset.facts.exclude_self) == ("dev", True)
-    assert differences(dataset) == ["documents: 5,183 published, 2 found"]
-
-
 @pytest.mark.parametrize(
     ("text", "named"),
     [
@@ -115,13 +107,6 @@ def test_a_claimed_name_with_other_facts_is_refused(
     with pytest.raises(BenchError, match=named) as caught:
         open_(folder)
     assert f'write name = "another" into {folder}' in caught.value.hint
-
-
-def test_a_claimed_name_with_the_same_facts_is_fine(folder: Path, open_: Open) -> None:
-    (folder / "dataset.toml").write_text(
-        'name = "beir/scifact"\nlayout = "beir"\nexclude_self = true\n'
-    )
-    assert open_(folder).facts == facts_for("beir/scifact")
 
 
 def test_no_folder_is_the_embedded_collection_or_a_suite(
@@ -142,16 +127,6 @@ def test_a_mistake_in_declared_facts_is_named(text: str, folder: Path, open_: Op
         open_(folder)
 
 
-def test_a_folder_that_does_not_exist_is_named(tmp_path: Path, open_: Open) -> None:
-    with pytest.raises(BenchError, match=r"no collection, suite or folder .*nowhere"):
-        open_(tmp_path / "nowhere")
-
-
-def test_a_name_that_is_neither_is_refused(open_: Open) -> None:
-    with pytest.raises(BenchError, match="beir/scifcat"):
-        open_("beir/scifcat")
-
-
 def test_a_name_of_the_catalogue_wins_over_a_folder(
     folder: Path, tmp_path: Path, open_: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,13 +137,6 @@ def test_a_name_of_the_catalogue_wins_over_a_folder(
     assert not open_("./beir/scifact").facts.exclude_self
 
 
-def test_another_split_can_be_asked_for(folder: Path, open_: Open) -> None:
-    dataset = open_(folder, split="dev")
-
-    assert dataset.facts.split == "dev"
-    assert list(dataset.qrels) == [("q1", "d1", 1), ("q1", "gone", 1)]
-
-
 def test_opening_does_not_read_the_corpus(folder: Path, tmp_path: Path, open_: Open) -> None:
     (folder / "corpus.jsonl").write_text("not JSON\n")
     dataset = open_(folder)
@@ -177,12 +145,6 @@ def test_opening_does_not_read_the_corpus(folder: Path, tmp_path: Path, open_: O
     assert corpora(tmp_path) == []
     with pytest.raises(BenchError, match=r"corpus\.jsonl:1"):
         _ = dataset.corpus
-
-
-def test_an_empty_corpus_is_refused(folder: Path, open_: Open) -> None:
-    (folder / "corpus.jsonl").write_text("")
-    with pytest.raises(BenchError, match="no documents"):
-        _ = open_(folder).corpus
 
 
 def test_splits_share_one_corpus_which_is_built_once(
@@ -250,16 +212,6 @@ def test_a_change_that_no_sample_of_a_large_file_meets_is_found_before_a_result(
     assert open_(folder).corpus.texts.to_pylist() == ["two", ""]
 
 
-def test_samples_of_a_large_file_meet_a_change_at_once(
-    folder: Path, open_: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("datasets_cfg.corpus.CHECKED_AT_OPEN", 0)
-    open_(folder).corpus.check()
-    rewrite_in_secret(folder / "corpus.jsonl", CORPUS.replace("one", "two"))
-
-    assert open_(folder).corpus.texts.to_pylist() == ["two", ""]
-
-
 def test_a_corpus_of_an_older_version_without_checksums_is_built_again_and_stays_the_same(
     folder: Path, tmp_path: Path, open_: Open, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -309,16 +261,6 @@ def test_hashes_cover_content_and_not_order(folder: Path, open_: Open) -> None:
     assert before.qrels_sha256 == reordered.qrels_sha256 != changed.qrels_sha256
 
 
-def test_answers_are_part_of_the_hash(tmp_path: Path, open_: Open) -> None:
-    own = fill(tmp_path / "nq", {"psgs_w100.tsv": "id\ttext\ttitle\n1\tx\ty\n"})
-    hashes = set()
-    for answers in ("['a', 'b']", "['ab']"):
-        fill(own, {"nq-test.qa.csv": f"who\t{answers}\n"})
-        hashes.add(open_(own).qrels_sha256)
-
-    assert len(hashes) == 2
-
-
 def test_counts_that_differ_from_the_published_ones_are_said(folder: Path, open_: Open) -> None:
     (folder / "dataset.toml").write_text(
         'split = "dev"\n[counts]\ndocuments = 3\njudgements = 2\nqueries = 1000\n'
@@ -327,19 +269,6 @@ def test_counts_that_differ_from_the_published_ones_are_said(folder: Path, open_
         "documents: 3 published, 2 found",
         "queries: 1,000 published, 1 found",
     ]
-
-
-def test_counts_of_queries_are_not_compared_for_another_split(folder: Path, open_: Open) -> None:
-    (folder / "dataset.toml").write_text("[counts]\ndocuments = 3\nqueries = 9\n")
-    assert differences(open_(folder, split="test")) == [
-        "documents: 3 published, 2 found",
-        "queries: 9 published, 2 found",
-    ]
-    assert differences(open_(folder, split="dev")) == ["documents: 3 published, 2 found"]
-
-
-def test_a_folder_without_counts_matches(folder: Path, open_: Open) -> None:
-    assert differences(open_(folder, split="dev")) == []
 
 
 def test_the_embedded_collection_opens_by_name(embedded: Path, open_: Open) -> None:
@@ -372,18 +301,6 @@ def test_real_scifact_has_its_published_counts(bench_data: Path, open_: Open) ->
     assert differences(dataset) == []
     assert dataset.facts.exclude_self
     assert (len(dataset.corpus), len(dataset.queries)) == (5183, 300)
-
-
-def test_the_splits_of_msmarco_share_a_corpus(
-    bench_data: Path, tmp_path: Path, open_: Open
-) -> None:
-    own = bench_data / "msmarco-sample"
-    dev, dl19 = open_(own, split="dev"), open_(own, split="dl19")
-
-    assert dev.corpus.sha256 == dl19.corpus.sha256
-    assert len(corpora(tmp_path)) == 1
-    assert len(dev.queries) == 6980
-    assert (dl19.corpus.rows_of(dl19.qrels.doc_ids)[dl19.qrels.grades > 0] >= 0).all()
 
 
 def test_real_questions_have_answers_in_their_gold_passages(bench_data: Path, open_: Open) -> None:

@@ -73,13 +73,6 @@ def test_what_is_nowhere_is_downloaded_once(tiny, tmp_path, file_server):
     assert len(file_server.requests) == 1
 
 
-def test_an_archive_of_several_collections_is_downloaded_once(tiny, tmp_path, file_server):
-    other = msgspec.structs.replace(tiny, name="set/other")
-    find_files(tiny, None, tmp_path)
-    find_files(other, None, tmp_path)
-    assert len(file_server.requests) == 1
-
-
 def test_plain_files_join_what_an_archive_gave(tiny, tmp_path, file_server):
     file_server.files["more.tsv.gz"] = gzip.compress(b"1\tone\n")
     more = Archive(file_server.url("more.tsv.gz"))
@@ -89,14 +82,6 @@ def test_plain_files_join_what_an_archive_gave(tiny, tmp_path, file_server):
     assert (folder / "more.tsv.gz").is_file()
     assert (folder / "corpus.jsonl").is_file()
     assert len(file_server.requests) == 2
-
-
-def test_the_two_tracks_of_ms_marco_share_a_folder_and_an_archive(tmp_path):
-    plain, titled = facts_for("msmarco/dl19"), facts_for("msmarco-title/dev")
-    assert cached_folder(plain, tmp_path) == cached_folder(titled, tmp_path)
-    assert archive_path(plain, plain.archives[0], tmp_path) == archive_path(
-        titled, titled.archives[0], tmp_path
-    )
 
 
 def test_the_title_track_is_not_found_without_the_titles(tmp_path):
@@ -163,15 +148,6 @@ def test_offline_the_error_names_the_address_and_the_two_ways_on(tiny, tmp_path,
     assert file_server.requests == []
 
 
-def test_an_unreachable_host_is_named_with_the_two_ways_on(tiny, tmp_path):
-    away = msgspec.structs.replace(tiny.archives[0], url="http://127.0.0.1:9/tiny.zip")
-    facts = msgspec.structs.replace(tiny, archives=(away,))
-    with pytest.raises(BenchError, match=r"127\.0\.0\.1:9/tiny\.zip cannot be reached") as caught:
-        find_files(facts, None, tmp_path)
-    assert "--data-dir DIR" in caught.value.hint
-    assert "bench fetch set/tiny" in caught.value.hint
-
-
 def test_a_licensed_collection_says_how_to_obtain_it_and_where_to_put_it(tmp_path):
     facts = facts_for("beir/robust04")
     with pytest.raises(BenchError, match="beir/robust04 needs a licence") as caught:
@@ -179,24 +155,3 @@ def test_a_licensed_collection_says_how_to_obtain_it_and_where_to_put_it(tmp_pat
     assert "https://trec.nist.gov/data/cd45" in caught.value.hint
     assert str(tmp_path / "beir" / "robust04") in caught.value.hint
     assert f"--data-dir {tmp_path}" in caught.value.hint
-
-
-def test_a_licensed_collection_that_is_there_is_used(tmp_path):
-    folder = tmp_path / "beir" / "robust04"
-    folder.mkdir(parents=True)
-    (folder / "corpus.jsonl").touch()
-    assert find_files(facts_for("beir/robust04"), tmp_path, tmp_path / "cache") == folder
-
-
-def test_a_given_folder_that_does_not_exist_is_refused(tiny, tmp_path, monkeypatch):
-    with pytest.raises(BenchError, match=r"--data-dir names .*gone, which is no folder"):
-        find_files(tiny, tmp_path / "gone", tmp_path)
-    monkeypatch.setenv("BENCH_DATA", str(tmp_path / "gone"))
-    with pytest.raises(BenchError, match=r"BENCH_DATA names .*gone, which is no folder"):
-        find_files(tiny, None, tmp_path)
-
-
-def test_real_collections_are_found_below_bench_data(bench_data, tmp_path, monkeypatch):
-    monkeypatch.setenv("BENCH_DATA", str(bench_data))
-    found = find_files(facts_for("beir/scifact"), None, tmp_path, fetch=False)
-    assert found == bench_data / "beir" / "scifact"

@@ -25,7 +25,6 @@ from datasets_cfg.stdlib_code import (
     select,
     source_files,
 )
-from foundation.errors import BenchError
 
 
 @pytest.fixture(scope="module")
@@ -103,11 +102,6 @@ class A:
     assert found["json:guarded"].sentence == ""
 
 
-def test_of_functions_with_one_name_the_first_is_taken(tmp_path: Path) -> None:
-    found = definitions(tmp_path, "def f(): return 1\ndef f(): return 2\n")
-    assert [item.code for item in found.values()] == ["def f():\n    return 1"]
-
-
 @pytest.mark.parametrize("body", ["pass", "...", "'only words'", "raise NotImplementedError"])
 def test_functions_that_do_nothing_are_left_out(body: str, tmp_path: Path) -> None:
     assert definitions(tmp_path, f'def f():\n    "words"\n    {body}\n') == {}
@@ -136,24 +130,6 @@ def distinct(count: int) -> list[Function]:
     ]
 
 
-def test_sentences_that_occur_twice_are_not_asked() -> None:
-    twins = [Function("m:a", "code a", "Same words for both."), Function("m:b", "code b", "")]
-    twin = Function("m:c", "code c", "same WORDS for both.")
-
-    selection = select([*twins, twin, *distinct(2)], documents=5, queries=5)
-
-    assert [item.id for item in selection.queries] == ["m:f0", "m:f1"]
-    assert len(selection.documents) == 5
-
-
-def test_code_that_occurs_twice_is_no_document() -> None:
-    copies = [Function(f"m:{name}", "same code", f"Words for {name} only.") for name in "ab"]
-
-    selection = select([*copies, *distinct(2)], documents=4, queries=4)
-
-    assert [item.id for item in selection.documents] == ["m:f0", "m:f1"]
-
-
 @pytest.mark.parametrize("sentence", ["A.walk(top) -> all files below top.", "Too short."])
 def test_sentences_that_give_away_the_name_or_say_little_are_not_asked(sentence: str) -> None:
     item = Function("m:A.walk", "code", sentence)
@@ -163,14 +139,6 @@ def test_sentences_that_give_away_the_name_or_say_little_are_not_asked(sentence:
 def test_the_selection_does_not_depend_on_the_order_of_files() -> None:
     found = distinct(50)
     assert select(found, 20, 5) == select(found[::-1], 20, 5)
-
-
-def test_asked_functions_are_documents_and_the_rest_is_filled_up() -> None:
-    selection = select(distinct(50), documents=20, queries=5)
-
-    assert len(set(selection.documents)) == 20
-    assert len(set(selection.queries)) == 5
-    assert set(selection.queries) <= set(selection.documents)
 
 
 WORDS = st.sampled_from(["add", "all", "numbers", "NUMBERS", "numbers!", "of", "a", "list"])
@@ -201,26 +169,6 @@ def ids_of(found: Iterable[Function]) -> set[str]:
 def words_of(selection: SourceSelection) -> set[str]:
     texts = (item.sentence.casefold() for item in selection.queries)
     return {" ".join(text.replace("!", "").split()) for text in texts}
-
-
-def test_all_that_can_be_asked_of_the_rest_is_asked() -> None:
-    found = [*distinct(9), Function("m:short", "short code", "Too short.")]
-    held_out = select(found, documents=4, queries=3)
-
-    training = rest(found[::-1], held_out)
-
-    left_over = ids_of(found) - ids_of(held_out.documents)
-    assert [item.id for item in training.documents] == sorted(left_over)
-    assert ids_of(training.queries) == left_over - {"m:short"}
-
-
-def test_a_sentence_that_differs_from_a_held_out_one_in_signs_alone_is_not_asked() -> None:
-    held_out = Function("m:a", "code a", "Same as a < b.")
-    other = Function("m:b", "code b", "Same as A > b.")
-
-    training = rest([held_out, other], SourceSelection((held_out,), (held_out,)))
-
-    assert training == SourceSelection((other,), ())
 
 
 def test_the_version_changes_with_any_text() -> None:
@@ -284,21 +232,6 @@ def bare(text: str) -> str:
     return "".join(sign for sign in text.casefold() if sign.isalnum())
 
 
-def test_training_documents_hold_no_query_that_is_evaluated(
-    collection: Path, training: Path
-) -> None:
-    queries = reader_for("beir", collection, "test").judgements().queries
-    codes = "\n".join(one.text for one in reader_for("beir", training, "train").documents())
-    assert [text for text in queries.texts if text in codes] == []
-
-
-def test_the_version_names_the_interpreter_and_the_content(collection: Path) -> None:
-    python, digest = stdlib_code.version_of(collection).split("-")
-
-    assert python == "py{}.{}.{}".format(*sys.version_info[:3])
-    assert len(digest) == 12
-
-
 def test_a_made_collection_is_not_made_again(
     collection: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -319,14 +252,6 @@ def test_another_process_makes_the_same_collection_and_imports_no_module_for_it(
         [sys.executable, "-c", program, str(tmp_path)], cwd=Path(__file__).parents[2], text=True
     )
     assert output.split() == [stdlib_code.version_of(collection)]
-
-
-def test_a_python_without_source_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
-    with pytest.raises(BenchError, match="no source of the standard library"):
-        stdlib_code.generate(tmp_path / "cache")
 
 
 @pytest.mark.parametrize("split", ["test", "train"])
