@@ -31,7 +31,6 @@ from retrievers.training.engine.run_folder import MODEL, WEIGHTS, last_whole, se
 
 POINTS = 200  # of a loss curve, about
 LONGEST_BLIND = 50  # steps between two looks at the loss
-LAST_GOOD = "last-good"  # model of the last checkpoint before a loss that is not a number
 
 
 TOKENIZERS = "TOKENIZERS_PARALLELISM"
@@ -165,22 +164,15 @@ class FiniteLossMixin:
             raise BenchError(f"not enough memory for {advice.batch}", advice.smaller) from error
 
     def _with_last_good(self, error: DivergedError) -> BenchError:
-        """Make a model of the last checkpoint, which is good, and say where it is."""
-        checkpoint, save_model = last_whole(self.settings.checkpoints), self.settings.save_model
-        if checkpoint is None or save_model is None:
+        """Name the model of the last checkpoint, which is good."""
+        checkpoint = last_whole(self.settings.checkpoints)
+        if checkpoint is None or self.settings.save_model is None:
             return error
-        good = self.settings.context.out / LAST_GOOD
-        if is_first():
-            load_weights(self.model, checkpoint)
-            with writing(good):
-                save_model(good, step_of(checkpoint))
-        option, hint = self.settings.advice.start_option, error.hint
+        option, good, hint = self.settings.advice.start_option, checkpoint / MODEL, error.hint
         if option:
-            lr = self.settings.optimizer.lr / 10
-            slower = f"{option} {good} --set optimizer.lr={lr:g} --out ANOTHER"
-            hint = f"go on from it more slowly: {slower}"
-        kept = f"the model of step {step_of(checkpoint)} is kept in {good}"
-        return BenchError(f"{error}; {kept}", hint)
+            slower = f"{option} {good} --set optimizer.lr={self.settings.optimizer.lr / 10:g}"
+            hint = f"go on from it more slowly: {slower} --out ANOTHER"
+        return BenchError(f"{error}; the model of step {step_of(checkpoint)} is in {good}", hint)
 
 
 class CurveCallback(TrainerCallback):  # type: ignore[misc]

@@ -282,17 +282,12 @@ def check_distinct(preset: Pretraining, texts: int) -> None:
         BenchError: a batch has more texts.
     """
     batch = preset.batch_size * world_size()
-    if contrasts(preset) and batch > texts:
+    if preset.objective.contrasts and batch > texts:
         raise BenchError(
             f"{preset.objective.name} contrasts the {batch:,} texts of a batch, and there are "
             f"{texts:,}",
             f"use --set batch_size={max(1, texts // world_size())} or less",
         )
-
-
-def contrasts(preset: Pretraining) -> bool:
-    """True where texts of a batch are each other's negatives."""
-    return preset.objective.contrasts
 
 
 def advice_for(preset: Pretraining) -> Advice:

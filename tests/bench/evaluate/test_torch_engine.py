@@ -178,26 +178,6 @@ def test_out_of_memory_halves_the_queries_says_so_once_and_changes_nothing(monke
     assert said == ["cpu is out of memory with 60 queries at a time: the search goes on with fewer"]
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float16])
-def test_out_of_memory_while_a_tile_is_staged_waits_for_the_one_before_it(dtype, monkeypatch):
-    vectors, queries, tie_rank = planted(2000, 24, 60)
-    vectors = vectors.astype(dtype)
-    norm, calls = torch.linalg.vector_norm, []
-
-    def vector_norm(*arguments, **options):
-        calls.append(arguments)
-        if len(calls) in (2, 5):
-            raise torch.OutOfMemoryError("CUDA out of memory.")
-        return norm(*arguments, **options)
-
-    monkeypatch.setattr(torch.linalg, "vector_norm", vector_norm)
-    engine = TorchEngine("cpu")
-    engine.copies_tiles = True
-    hits = exact_search(ArrayVectors(vectors), queries, 50, tie_rank, tile_rows=300, engine=engine)
-    assert len(calls) == 9
-    assert_same(hits, brute_force(vectors.astype(np.float32), queries, 50, tie_rank))
-
-
 def test_a_tile_that_is_staged_again_for_lack_of_memory_leaves_the_one_before_it(monkeypatch):
     vectors, queries, tie_rank = planted(600, 24, 5)
     norms = np.linalg.norm(queries, axis=1).astype(np.float64)
@@ -304,32 +284,6 @@ def test_an_upload_is_good_until_the_next_but_one(device):
         np.testing.assert_array_equal(third[0].cpu().numpy(), tiles[2])
         assert third[0].data_ptr() == first[0].data_ptr()
         np.testing.assert_array_equal(second[0].cpu().numpy(), tiles[1].astype(np.float32))
-
-
-def test_each_tile_goes_to_the_device_once_for_all_blocks_of_queries(monkeypatch):
-    vectors, queries, tie_rank = planted(1000, 16, 40)
-    uploaded, merged = [], []
-    upload, merge = Uploads.upload, torch_engine.TorchSearch._merged
-    monkeypatch.setattr(
-        Uploads, "upload", lambda self, tile: uploaded.append(len(tile)) or upload(self, tile)
-    )
-    monkeypatch.setattr(
-        torch_engine.TorchSearch,
-        "_merged",
-        lambda self, tile, block, *rest: merged.append(block) or merge(self, tile, block, *rest),
-    )
-    hits = exact_search(
-        ArrayVectors(vectors),
-        queries,
-        10,
-        tie_rank,
-        tile_rows=300,
-        block_bytes=200_000,
-        engine=copying_engine("cpu"),
-    )
-    assert uploaded == [300, 300, 300, 100]
-    assert len(merged) > 2 * len(uploaded)
-    assert_same(hits, brute_force(vectors, queries, 10, tie_rank))
 
 
 def test_tiles_are_halved_where_even_they_find_no_memory(monkeypatch):

@@ -94,12 +94,6 @@ def test_what_is_wrong_is_said(changes, message, hint):
     assert hint in caught.value.hint
 
 
-def test_a_width_must_be_split_among_the_heads():
-    scratch = {"tokenizer": "bert", "layers": 2, "width": 10, "heads": 3, "intermediate": 20}
-    with pytest.raises(BenchError, match="width 10 cannot be split among 3 heads"):
-        from_table(WHOLE | {"start": {"scratch": scratch}}, "mine.toml")
-
-
 def test_changes_are_checked_as_the_file_is():
     preset = from_table(WHOLE, "mine.toml")
     done = changed(preset, {"optimizer.lr": 3e-5, "objective.decoding": "basic"}, "test")
