@@ -127,18 +127,6 @@ def test_a_prompt_of_another_name_is_read(base: Model, base_vectors: Any, tmp_pa
     assert np.abs(found - base_vectors).max() > 1e-3
 
 
-def test_an_untrained_lora_adapter_changes_no_vector(
-    base: Model, base_vectors: Any, tmp_path: Path
-) -> None:
-    peft = pytest.importorskip("peft")
-    config = peft.LoraConfig(r=4, target_modules=["query"])
-    peft.get_peft_model(fresh_network(base), config).save_pretrained(str(tmp_path))
-    model = resolve_model("minilm", adapter=str(tmp_path))
-
-    vectors = open_encoder(model, "cpu").encode_queries(TEXTS)
-    np.testing.assert_allclose(vectors, base_vectors, atol=1e-6)
-
-
 def test_the_adapter_is_part_of_the_fingerprint(base: Model, tmp_path: Path) -> None:
     peft_adapter(base, tmp_path / "adapter", "LORA")
     first = resolve_model("minilm", adapter=str(tmp_path / "adapter")).recipe
