@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from bench.comparing.statistics import Difference, Level
 from bench.comparing.transfer import Forgetting, TransferRow
 from bench.monitor.curve import Curve, CurvePoint
-from bench.monitor.selection import Selection, verdict_on
+from bench.monitor.selection import Selection
 from foundation.printable import first_names
 from reports import format as fmt
 from reports.table import Bold, Column, Table, bullets, columns_of, plain
@@ -54,7 +54,7 @@ def _selection_columns(chosen: Selection) -> list[Column[CurvePoint]]:
         return None if point.checkpoint == chosen.best else rivals[point.checkpoint]
 
     def verdict(point: CurvePoint) -> str:
-        return verdict_on(other) if (other := rival(point)) else "best"
+        return other.verdict_on_b if (other := rival(point)) else "best"
 
     return [
         Column("best - this", rival, _difference),
@@ -79,10 +79,10 @@ def _verdict(curve: Curve, chosen: Selection) -> Iterator[str]:
     yield from _trust(chosen)
     if chosen.inseparable:
         yield f"cannot be told apart from it: {plain(first_names(chosen.inseparable))}"
-    elif all(verdict_on(rival) == "worse" for rival in chosen.rivals):
+    elif all(rival.verdict_on_b == "worse" for rival in chosen.rivals):
         yield "it is better than every other one"
     for rival in chosen.rivals:
-        if verdict_on(rival) == "better":
+        if rival.verdict_on_b == "better":
             yield f"{plain(rival.b)} is better"
     if chosen.on_test_data:
         yield f"**test data were used to select**: {ON_TEST_DATA[chosen.method]}"

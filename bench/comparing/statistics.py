@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import NormalDist
-from typing import Self, TypeVar
+from typing import Literal, Self, TypeVar
 
 import msgspec
 import numpy as np
@@ -96,6 +96,13 @@ class Difference(Record, kw_only=True):
     def significant(self) -> bool:
         """True at the 5 % level, by the adjusted p where there is one."""
         return (self.p if self.p_adjusted is None else self.p_adjusted) <= ALPHA
+
+    @property
+    def verdict_on_b(self) -> Literal["worse", "better", "cannot tell"]:
+        """What b is, compared with a, at the 5 % level."""
+        if not self.significant:
+            return "cannot tell"
+        return "worse" if self.difference > 0 else "better"
 
     @property
     def changed(self) -> int:

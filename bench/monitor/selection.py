@@ -28,7 +28,6 @@ from foundation.errors import BenchError
 from foundation.records import Record
 
 Method = Literal["all", "half"]
-Verdict = Literal["worse", "better", "cannot tell"]
 Pair = tuple[int, int]
 BLOCK_PAIRS = 64  # whose flips are held at once: 5 MB for 9,999 resamples
 
@@ -70,13 +69,6 @@ class Selection(Record, kw_only=True):
     def inseparable(self) -> tuple[str, ...]:
         """Checkpoints that cannot be told apart from the best one."""
         return tuple(rival.b for rival in self.rivals if not rival.significant)
-
-
-def verdict_on(rival: Difference) -> Verdict:
-    """Return what a rival is, compared with the best checkpoint, at 5 % over all pairs."""
-    if not rival.significant:
-        return "cannot tell"
-    return "worse" if rival.difference > 0 else "better"
 
 
 def select(

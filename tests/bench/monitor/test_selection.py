@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.comparing.statistics import ALPHA, Resampling, ScoreMatrix
-from bench.monitor.selection import max_statistic, select, verdict_on
+from bench.monitor.selection import max_statistic, select
 from foundation.errors import BenchError
 
 FAST = Resampling(resamples=199)
@@ -114,7 +114,7 @@ def test_the_best_is_the_first_of_equal_ones_and_knows_who_cannot_be_told_apart(
     found = select([panel_of(scores)], [1.0])
     assert found.best == "checkpoint-1"
     assert found.inseparable == ("checkpoint-2",)
-    assert {one.b: verdict_on(one) for one in found.rivals} == {
+    assert {one.b: one.verdict_on_b for one in found.rivals} == {
         "checkpoint-0": "worse",
         "checkpoint-2": "cannot tell",
         "checkpoint-3": "worse",
@@ -128,7 +128,7 @@ def test_what_is_barred_is_compared_and_never_chosen():
     found = select([panel_of(scores)], [1.0], barred=["checkpoint-2"])
     assert found.best != "checkpoint-2"
     assert found.candidates == 2
-    assert {one.b: verdict_on(one) for one in found.rivals}["checkpoint-2"] == "better"
+    assert {one.b: one.verdict_on_b for one in found.rivals}["checkpoint-2"] == "better"
 
 
 def test_half_chooses_on_one_half_and_reports_the_other():
