@@ -5,8 +5,7 @@ import os
 import sys
 from typing import NoReturn
 
-from bench.cli.boundary import guarded
-from bench.cli.terminal import exit_code, terminal
+from bench.cli.terminal import exit_code, guarded, terminal
 from foundation.machine import let_openblas_use_avx512
 
 

@@ -1,4 +1,6 @@
-"""stdout and stderr while a command runs: what is printed never decides how it ends.
+"""stdout and stderr while a command runs, and what ends it: errors become messages and exit codes.
+
+What is printed never decides how a command ends.
 
 A reader that goes away (``| head``) is no failure, and the command goes on to its end. Names that
 come from files reach the terminal as text that it shows and does not obey.
@@ -8,13 +10,18 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Iterator
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO, cast
 
+import msgspec
+
 from bench.exit_codes import ExitCode
-from foundation.printable import printable
+from foundation.errors import BenchError, as_bad_input
+from foundation.printable import printable, shortened
 
 MODULE = "python -m bench"
 _GONE = (errno.EPIPE, errno.EBADF, errno.ESHUTDOWN)  # the reader left, or the stream was closed
@@ -118,3 +125,67 @@ def _open_closed() -> None:
 
 def _null() -> TextIO:
     return open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123
+
+
+def guarded(command: Callable[[], int]) -> int:
+    """Run a command.
+
+    Returns:
+        An `ExitCode`. Bad input is one message on stderr; a traceback goes to a file, and only
+        where the program itself is at fault.
+    """
+    try:
+        return command()
+    except KeyboardInterrupt:
+        print(
+            "\ninterrupted: what was finished is kept; type the same command to go on",
+            file=sys.stderr,
+        )
+        return ExitCode.INTERRUPTED
+    except Exception as error:
+        known = as_bad_input(error)
+        return _refuse(known) if known else _internal_error(error)
+
+
+def _refuse(error: BenchError) -> int:
+    print(f"error: {as_typed(shortened(str(error)))}", file=sys.stderr)
+    if error.hint:
+        print(f"  try: {as_typed(shortened(error.hint))}", file=sys.stderr)
+    return ExitCode.BAD_INPUT
+
+
+def _internal_error(error: Exception) -> int:
+    """Keep the traceback in a file: it is for whoever mends this, not for the user."""
+    details = f"arguments: {sys.argv[1:]}\n\n{traceback.format_exc()}"
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="bench-error-", suffix=".log", delete=False, encoding="utf-8"
+        ) as file:
+            file.write(details)
+        report = f"Please report it with the file {Path(file.name)}"
+    except OSError:
+        report = f"Please report it with these lines:\n{details}"
+    print(
+        f"internal error: {type(error).__name__}: {shortened(str(error))}\n"
+        f"  this is a defect of this program. {report}",
+        file=sys.stderr,
+    )
+    return ExitCode.INTERNAL_ERROR
+
+
+def columns(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of text in columns without a frame."""
+    from tabulate import tabulate
+
+    text = str(tabulate(rows, tablefmt="plain", disable_numparse=True))
+    return "\n".join(line.rstrip() for line in text.split("\n"))
+
+
+def print_next(what: str, command: str) -> None:
+    """The command to type next, by the name under which the program was called."""
+    print(as_typed(f"{what}: {command}"))
+
+
+def print_json(document: Any) -> None:
+    """One document on stdout."""
+    print(msgspec.json.format(msgspec.json.encode(document), indent=1).decode())

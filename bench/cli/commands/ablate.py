@@ -12,7 +12,7 @@ import msgspec
 
 from bench.cli.commands.common import workspace
 from bench.cli.options.study import AblateOptions
-from bench.cli.printing import print_json
+from bench.cli.terminal import print_json
 from bench.evaluate.pipeline import conditions_here
 from bench.exit_codes import ExitCode
 from bench.experiments.evaluate_stage import read_scores

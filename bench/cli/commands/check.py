@@ -7,7 +7,7 @@ import msgspec
 
 from bench.cli.commands.common import load_model, resampling_of, workspace
 from bench.cli.options.decide import CheckOptions
-from bench.cli.printing import print_json
+from bench.cli.terminal import print_json
 from bench.comparing.changed import at_hand
 from bench.comparing.compare import Choices
 from bench.evaluate.measures import parse_measure

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bench.cli.commands.common import check_once, resampling_of, workspace
 from bench.cli.options.decide import CompareOptions
-from bench.cli.printing import print_json
+from bench.cli.terminal import print_json
 from bench.comparing.changed import Changes, at_hand, if_evaluated, most_changed
 from bench.comparing.compare import Choices, Comparison, Entrant
 from bench.comparing.compare import compare as compare_entrants

@@ -4,7 +4,7 @@ import msgspec
 
 from bench.cli.commands.common import workspace
 from bench.cli.options.train import ComposeOptions
-from bench.cli.printing import print_json, print_next
+from bench.cli.terminal import print_json, print_next
 from bench.exit_codes import ExitCode
 from bench.training.on_collections import route_on
 from foundation.errors import BenchError

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from tqdm import tqdm
 
 from bench.cli.options.decide import ExportOptions
-from bench.cli.printing import print_json
+from bench.cli.terminal import print_json
 from bench.evaluate.run_files import write_lines
 from bench.exit_codes import ExitCode
 from bench.results.export import card_file, mteb_files, why_not

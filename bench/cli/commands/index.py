@@ -8,7 +8,7 @@ import msgspec
 
 from bench.cli.commands.common import load_model, workspace
 from bench.cli.options.evaluate import IndexOptions
-from bench.cli.printing import print_json
+from bench.cli.terminal import print_json
 from bench.evaluate.cost import announce_encoding
 from bench.evaluate.retrieval import Options
 from bench.exit_codes import ExitCode

@@ -11,7 +11,7 @@ from bench.boards.rows import columns, results_in
 from bench.cli.commands.common import resampling_of, workspace
 from bench.cli.early_checks import check_out
 from bench.cli.options.decide import LeaderboardOptions
-from bench.cli.printing import print_json
+from bench.cli.terminal import print_json
 from bench.comparing.changed import at_hand
 from bench.exit_codes import ExitCode
 from bench.results.location import Place, filling

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from bench.cli.options.data import ListOptions, ModelGroup, ShowOptions
-from bench.cli.printing import columns, print_json
+from bench.cli.terminal import columns, print_json
 from bench.exit_codes import ExitCode
 from bench.results.location import place_of
 from datasets_cfg.catalogue import (

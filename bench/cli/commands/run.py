@@ -11,7 +11,7 @@ import msgspec
 from bench.cli.commands.common import load_model, workspace
 from bench.cli.options.evaluate import RunOptions
 from bench.cli.options.shared import WorkerOptions
-from bench.cli.printing import print_json
+from bench.cli.terminal import print_json
 from bench.engines import Engine, Spread, ThisProcess, Work
 from bench.evaluate.cost import announce_encoding, costs
 from bench.evaluate.measures import parse_measure

@@ -4,7 +4,7 @@ import sys
 
 from bench.cli.commands.common import workspace
 from bench.cli.options.evaluate import ScoreOptions
-from bench.cli.printing import print_json
+from bench.cli.terminal import print_json
 from bench.evaluate.pipeline import evaluate_run
 from bench.evaluate.run_files import read_run_file
 from bench.exit_codes import ExitCode

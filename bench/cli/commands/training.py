@@ -16,7 +16,7 @@ from bench.cli.options.train import (
     PretrainOptions,
     TrainingSettings,
 )
-from bench.cli.printing import print_json, print_next
+from bench.cli.terminal import print_json, print_next
 from bench.exit_codes import ExitCode
 from bench.training.on_collections import adapt_on, finetune_on, pretrain_on
 from bench.workspace import Workspace

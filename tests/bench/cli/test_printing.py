@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.cli.printing import columns, print_next
+from bench.cli.terminal import columns, print_next
 
 
 def test_rows_of_text_stand_in_columns_as_they_are():
