@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from textwrap import indent
 
-from bench.evaluate.cost import Cost
+from bench.evaluate.cost import EncodingCost
 from bench.evaluate.suites import SuiteMean
 from bench.gaps import Gap
 from bench.results.result import Result, Timings
@@ -111,9 +111,9 @@ def gaps_table(gaps: Sequence[Gap]) -> str:
     return Table(gaps, columns).markdown()
 
 
-def costs_table(rows: Sequence[Cost]) -> str:
+def costs_table(rows: Sequence[EncodingCost]) -> str:
     """Cost of each model on each collection, and of all together."""
-    together = Cost(
+    together = EncodingCost(
         model="",
         collection=TOGETHER,
         documents=sum(row.documents for row in rows),
@@ -123,7 +123,7 @@ def costs_table(rows: Sequence[Cost]) -> str:
         memory_bytes=max((row.memory_bytes for row in rows), default=0),
         disk_bytes=sum(row.disk_bytes for row in rows),
     )
-    columns: list[Column[Cost]] = [
+    columns: list[Column[EncodingCost]] = [
         Column("collection", lambda row: row.collection),
         Column("model", lambda row: row.model),
         Column("documents", lambda row: row.documents, fmt.count),

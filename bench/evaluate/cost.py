@@ -18,7 +18,7 @@ WORTH_AN_ESTIMATE = 20_000  # documents to encode
 ITEM_BYTES = {"float32": 4, "float16": 2}
 
 
-class Cost(msgspec.Struct, frozen=True, kw_only=True):
+class EncodingCost(msgspec.Struct, frozen=True, kw_only=True):
     """The cost of one model on one collection, on this machine.
 
     Attributes:
@@ -41,7 +41,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     disk_bytes: int = 0
 
 
-def costs(jobs: Iterable[Job], least: int = 0) -> Iterator[Cost]:
+def costs(jobs: Iterable[Job], least: int = 0) -> Iterator[EncodingCost]:
     """The cost of each job that encodes ``least`` documents or more.
 
     Raises:
@@ -56,7 +56,7 @@ def costs(jobs: Iterable[Job], least: int = 0) -> Iterator[Cost]:
         missing = 0 if known else job.retriever.missing(job.dataset)
         if missing < least:
             continue
-        cost = Cost(
+        cost = EncodingCost(
             model=job.name,
             collection=job.dataset.name,
             documents=len(corpus),

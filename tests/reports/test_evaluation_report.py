@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.evaluate.cost import Cost
+from bench.evaluate.cost import EncodingCost
 from bench.evaluate.suites import suite_mean
 from bench.results.result import Result, Timings
 from datasets_cfg.catalogue import expand, suite_for
@@ -176,7 +176,7 @@ def test_where_the_time_went_is_said_longest_first_without_what_took_none():
 
 
 def test_costs_are_summed():
-    row = Cost(
+    row = EncodingCost(
         model="m",
         collection="a",
         documents=1000,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bench.evaluate import cost
-from bench.evaluate.cost import Cost, announce_encoding
+from bench.evaluate.cost import EncodingCost, announce_encoding
 from bench.evaluate.encoding import mean_tokens, measure_speed
 from datasets_cfg.corpus import Corpus
 from datasets_cfg.records import Document
@@ -104,7 +104,7 @@ def test_a_dry_run_says_what_a_run_encodes_and_evaluates_nothing(bench, tmp_path
 
 
 def test_long_work_is_announced_and_nothing_is_asked(monkeypatch, capsys):
-    row = Cost(model="m", collection="c", documents=9, to_encode=9, encode_s=7200.0)
+    row = EncodingCost(model="m", collection="c", documents=9, to_encode=9, encode_s=7200.0)
     monkeypatch.setattr(cost, "costs", lambda jobs, least: [row])
     announce_encoding([])
     assert "encoding 9 documents will take about 2:00:00" in capsys.readouterr().err
