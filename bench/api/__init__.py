@@ -1,1 +1,3 @@
-"""The public Python API, as `bench` offers it: every function has typed arguments and a page."""
+"""The Python API, which `bench` names: `evaluation` makes and reads results, `decisions` compares
+them, checks a candidate, and ranks models.
+"""

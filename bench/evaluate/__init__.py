@@ -1,1 +1,16 @@
-"""One model on one collection: vectors, ranking, scores."""
+"""Evaluation: texts become vectors, vectors a ranking, a ranking scores.
+
+`bench.workspace.Workspace.prepare` checks everything once and returns a `Job`; `evaluate(job)`
+returns an `Evaluation`. Read in this order:
+
+- `pipeline`: `OpenDataset`, `Job`, `evaluate`; `evaluate_run` scores a ranking of somebody else.
+- `retrieval`: `Options`, `LoadedModel`, and the two retrievers, by vectors and by words; each
+  answers `search(dataset, depth)` with `Found`: hits in canonical order without self-matches.
+- `encoding`: the preflight of an encoder, and documents to vectors by way of the store.
+- `index_search`: exact search within the memory that there is, and indexes of FAISS; `exact` has
+  the arithmetic, `memory` the sizes.
+- `search`: the one order of a ranking as integer keys, self-matches, recall.
+- `runs`: `Run`, the ranking of each query; `run_files`: its two kinds of files.
+- `judging`: what the rules of a collection make of a run; `scoring` and `measures`: `Scores`.
+- `suites`: means over collections. `cost`: what an evaluation will encode, before it starts.
+"""
