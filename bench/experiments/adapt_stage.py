@@ -98,7 +98,7 @@ MEASURED = 4  # texts that a rehearsal measures importance on
 
 @dataclass(frozen=True)
 class Adapt:
-    """See `bench.experiments.plan.Stage`.
+    """See `bench.experiments.plan.ExperimentStage`.
 
     Attributes:
         evaluated: collections that the checkpoints are scored on; each domain is one of them.
@@ -206,10 +206,10 @@ def _check_fields(changes: Mapping[str, Any]) -> None:
     known = ("method", *preset)
     for name in changes:
         if name not in known:
-            raise BenchError(
-                f"[adapt] has no field {name!r}",
-                did_you_mean(name, known, f"there are: {', '.join(known)}"),
-            )
+            hint = did_you_mean(name, known, f"there are: {', '.join(known)}")
+            if name in FORMER:
+                hint = f'method = {{ name = "METHOD", {name} = … }}'
+            raise BenchError(f"[adapt] has no field {name!r}", hint)
 
 
 def _method(settings: Mapping[str, Any]) -> Method:

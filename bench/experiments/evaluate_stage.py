@@ -81,7 +81,7 @@ class Scored:
 
 @dataclass(frozen=True)
 class Evaluate:
-    """See `bench.experiments.plan.Stage`."""
+    """See `bench.experiments.plan.ExperimentStage`."""
 
     space: Workspace
 

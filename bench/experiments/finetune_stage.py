@@ -28,7 +28,7 @@ OWN = ("on", "split", "queries")  # settings that are not the preset's
 
 @dataclass(frozen=True)
 class Finetune:
-    """See `bench.experiments.plan.Stage`.
+    """See `bench.experiments.plan.ExperimentStage`.
 
     Attributes:
         held_out: collections that the cells are scored on: their queries are not trained on.

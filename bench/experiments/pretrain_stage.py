@@ -23,7 +23,7 @@ BASE = {"model": "[base]"}
 
 @dataclass(frozen=True)
 class Pretrain:
-    """See `bench.experiments.plan.Stage`.
+    """See `bench.experiments.plan.ExperimentStage`.
 
     Attributes:
         stage: ``base``, which all seeds share, or ``pretrain``.
