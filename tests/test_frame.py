@@ -104,24 +104,18 @@ def test_no_module_imports_itself_by_way_of_others():
     assert circles(used) == []
 
 
-def of_one_noun(paths: list[str]) -> bool:
-    """A package beside its own module (models/model.py), or a module named by its command."""
-    modules = {Path(path) for path in paths if "bench/cli/commands" not in path}
-    own = {module for module in modules if module.parent in modules}
-    return len(modules) < 2 or modules == own | {module.parent for module in own}
-
-
-def test_no_two_packages_or_modules_have_names_that_differ_by_an_s():
-    by_name: dict[str, list[str]] = {}
+def test_no_two_neighbours_have_names_that_differ_by_an_s():
+    by_folder: dict[Path, set[str]] = {}
     for path in SOURCES:
         place = path.parent if path.name == "__init__.py" else path.with_suffix("")
-        by_name.setdefault(place.name, []).append(name_of(place))
+        by_folder.setdefault(place.parent, set()).add(place.name)
     alike = {
-        name: paths + by_name[f"{name}s"]
-        for name, paths in by_name.items()
-        if f"{name}s" in by_name and not of_one_noun(paths + by_name[f"{name}s"])
+        f"{folder}/{name}"
+        for folder, names in by_folder.items()
+        for name in names
+        if f"{name}s" in names
     }
-    assert alike == {}
+    assert alike == set()
 
 
 def test_no_two_classes_have_one_name():
