@@ -12,7 +12,7 @@ import logging
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -84,7 +84,8 @@ class RunFolder:
             finished = read_json(self.path / TRAINED_FILE, kind)
         except BenchError:
             return None
-        if is_first() and self._leftovers():
+        left = any((self.path / name).exists() for name in (CHECKPOINTS, LOCK))
+        if is_first() and left:
             with suppress(OSError, BenchError), lock_folder(self.path):  # read-only, or in use
                 shutil.rmtree(self.path / CHECKPOINTS, ignore_errors=True)
         return finished
@@ -97,32 +98,22 @@ class RunFolder:
             BenchError: another process works in it, or it holds another training, or something
                 else; the folder is as it was then.
         """
-        with first_process_first(device):
-            lock = self._claim() if is_first() else None
-        try:
+        with ExitStack() as held:
+            with first_process_first(device):
+                if is_first():
+                    self._refuse_others()
+                    held.enter_context(lock_folder(self.path))
+                    self._refuse_others()  # another training may have begun and ended since
+                    for folder in (self.path, *filter(Path.is_dir, self.path.iterdir())):
+                        sweep(folder, 0)
+                    write_json(self.path / TRAINING_FILE, self.training)
             yield
-        finally:
-            if lock is not None:
-                lock.release()
 
     def finish(self, result: msgspec.Struct) -> None:
         """Say that the training is finished, once its model is written."""
         if is_first():
             write_json(self.path / TRAINED_FILE, result)
             shutil.rmtree(self.path / CHECKPOINTS, ignore_errors=True)
-
-    def _claim(self) -> FileLock:
-        self._refuse_others()
-        lock = lock_folder(self.path)
-        try:
-            self._refuse_others()  # another training may have begun and ended since
-            for folder in (self.path, *filter(Path.is_dir, self.path.iterdir())):
-                sweep(folder, 0)
-            write_json(self.path / TRAINING_FILE, self.training)
-        except BaseException:
-            lock.release()
-            raise
-        return lock
 
     def _refuse_others(self) -> None:
         """Refuse a folder of something else, or of another training that came to anything."""
@@ -131,7 +122,9 @@ class RunFolder:
         entries = {path.name for path in self.path.iterdir() if not path.name.startswith(OWN)}
         if not (self.path / TRAINING_FILE).exists() and entries:
             raise BenchError(f"{self.path} holds something else", "name another folder")
-        if not self._came_to_anything(entries - {TRAINING_FILE, CURVE_FILE}):
+        # A curve alone is nobody's loss, nor is a checkpoint that is not whole.
+        sealed = any((self.path / CHECKPOINTS).glob(f"checkpoint-*/{COMPLETE}"))
+        if not sealed and not entries - {TRAINING_FILE, CURVE_FILE, CHECKPOINTS}:
             return
         asked = msgspec.json.decode(msgspec.json.encode(self.training))
         try:
@@ -145,14 +138,6 @@ class RunFolder:
                 f"{self.path} holds another training: it differs in {', '.join(different)}",
                 "name another folder, or remove it",
             )
-
-    def _leftovers(self) -> bool:
-        return any((self.path / name).exists() for name in (CHECKPOINTS, LOCK))
-
-    def _came_to_anything(self, entries: set[str]) -> bool:
-        """True for a model, mined negatives or a checkpoint; a curve alone is nobody's loss."""
-        sealed = (self.path / CHECKPOINTS).glob(f"checkpoint-*/{COMPLETE}")
-        return bool(entries - {CHECKPOINTS}) or any(sealed)
 
 
 def lock_folder(path: Path) -> FileLock:
@@ -215,10 +200,8 @@ def damage(folder: Path) -> str:
         path = folder / name
         if not path.is_file():
             return f"{name} is missing"
-        size = path.stat().st_size
-        if size != expected.size:
-            return f"{name} has {size:,} of {expected.size:,} bytes"
-        if sha256_of_file(path) != expected.sha256:
+        written = FileHash(path.stat().st_size, sha256_of_file(path))
+        if written != expected:
             return f"{name} is not as it was written"
     return ""
 

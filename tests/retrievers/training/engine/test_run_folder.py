@@ -100,8 +100,8 @@ def flip(path: Path) -> None:
 
 
 DAMAGES: list[tuple[str, Callable[[Path], None], str]] = [
-    ("optimizer.pt", lambda path: cut(path, 0), "optimizer.pt has 0 of"),
-    ("trainer_state.json", lambda path: cut(path, 0.5), "trainer_state.json has"),
+    ("optimizer.pt", lambda path: cut(path, 0), "optimizer.pt is not as it was written"),
+    ("trainer_state.json", lambda path: cut(path, 0.5), "trainer_state.json is not as"),
     ("model.safetensors", flip, "model.safetensors is not as it was written"),
     ("rng_state.pth", lambda path: path.unlink(), "rng_state.pth is missing"),
     ("complete", lambda path: cut(path, 0.5), "complete"),
