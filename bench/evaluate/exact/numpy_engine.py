@@ -26,7 +26,7 @@ from bench.evaluate.exact.bounds import (
     norm_bounds,
     reached_score,
 )
-from bench.evaluate.exact.search import (
+from bench.evaluate.exact.task import (
     SearchTask,
     TileArray,
     Vectors,

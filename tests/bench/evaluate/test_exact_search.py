@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from bench.evaluate.exact import ArrayVectors, exact_search, numpy_engine
-from bench.evaluate.exact import search as exact
+from bench.evaluate.exact import task as exact
 from bench.evaluate.exact.bounds import (
     dot_error,
     double_distance,

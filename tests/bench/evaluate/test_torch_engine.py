@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 
 from bench.evaluate.exact import ArrayVectors, exact_search, torch_engine
 from bench.evaluate.exact import search as exact
-from bench.evaluate.exact.devices import Uploads, plan_device
-from bench.evaluate.exact.search import SearchTask
-from bench.evaluate.exact.torch_engine import TorchEngine
+from bench.evaluate.exact.task import SearchTask
+from bench.evaluate.exact.torch_engine import TorchEngine, Uploads, plan_device
 from bench.evaluate.retrieval import search_device
 from bench.evaluate.search import canonical, order_keys
 from foundation.errors import BenchError

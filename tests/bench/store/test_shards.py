@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.evaluate.exact import exact_search
-from bench.evaluate.exact.devices import Uploads
-from bench.evaluate.exact.torch_engine import TorchEngine
+from bench.evaluate.exact.torch_engine import TorchEngine, Uploads
 from bench.store.keys import document_keys, find, first_rows, name_of, query_keys
 from bench.store.shards import (
     GAP_BYTES,
