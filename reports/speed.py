@@ -47,10 +47,7 @@ def _heading(report: SpeedReport) -> str:
         f"commit {commit}" if commit else f"version {conditions.bench}",
         f"load {report.load:.1f} before it began",
     ]
-    return (
-        f"{', '.join(parts)}. Median [quartiles] of {report.repeats} after one uncounted; "
-        f"peak memory of this process (VmHWM, mapped files included) {fmt.size(report.peak_bytes)}"
-    )
+    return f"{', '.join(parts)}. Median [quartiles] of {report.repeats} after one uncounted"
 
 
 def phases_table(phases: Phases) -> str:
@@ -150,7 +147,6 @@ def race_table(race: Contest) -> str:
     columns: list[Column[Contestant]] = [
         Column("tool", _tool),
         Column(race.measure, lambda tool: tool.score, fmt.fixed(5)),
-        Column("peak memory (VmHWM)", lambda tool: tool.peak_bytes, fmt.size),
         *_timings(lambda tool: tool),
     ]
     return f"{_titled(title, Table(race.tools, columns))}\n\n{_verdict(race)}"

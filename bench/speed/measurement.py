@@ -36,7 +36,6 @@ from bench.speed.timing import (
     Say,
     TimedTool,
     contest,
-    peak_bytes,
     processor_name,
     spreads,
     timed,
@@ -166,7 +165,6 @@ def measure(
         latency=_latency(subject, say) if "latency" in parts else (),
         indexes=_indexes(subject, say) if "indexes" in parts else None,
         races=finished,
-        peak_bytes=peak_bytes(),
     )
 
 

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -19,7 +20,7 @@ import msgspec
 from bench import __version__
 from bench.speed.peers import PeerJob, sentence_transformer
 from bench.speed.records import Contest
-from bench.speed.timing import Pass, Say, TimedTool, contest, peak_bytes, timed_pass
+from bench.speed.timing import Pass, Say, TimedTool, contest, timed_pass
 from datasets_cfg.dataset import Dataset, write_dicts
 from foundation.errors import BenchError
 from retrievers.models.model import Model
@@ -36,7 +37,6 @@ OTHER_BATCHES = (16,)  # of sentence-transformers: on CPUs smaller ones are fast
 MEASURE = "nDCG@10"
 TOLERANCE = 0.0005  # of a score
 ROOT = Path(__file__).resolve().parents[2]
-POLL_S = 0.02
 
 
 def check_installed(tools: Sequence[str]) -> None:
@@ -185,30 +185,15 @@ def run_process(command: Sequence[str], threads: int, what: str) -> Pass:
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     settings = {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": str(threads)}
     environment = {**os.environ, **settings, "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
-    with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
-        start, peak = time.perf_counter(), 0
-        process = subprocess.Popen(
-            command, env=environment, stdout=stdout, stderr=stderr, text=True
-        )
-        try:
-            while True:
-                peak = max(peak, peak_bytes(process.pid))
-                ended, status, usage = os.wait4(process.pid, os.WNOHANG)
-                if ended:
-                    break
-                time.sleep(POLL_S)
-            process.returncode = os.waitstatus_to_exitcode(status)
-        finally:
-            process.kill()
-        seconds = time.perf_counter() - start
-        stdout.seek(0)
-        stderr.seek(0)
-        if process.returncode:
-            lines = [line for line in stderr.read().splitlines() if line.strip()]
-            last = "\n  ".join(["its last lines:", *lines[-8:]])
-            raise BenchError(f"{what} failed: {(lines or ['it said nothing'])[-1]}", last)
-        used = usage.ru_utime + usage.ru_stime
-        return Pass(seconds, used, stdout.read(), peak_bytes=peak)
+    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    seconds, used = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        last = "\n  ".join(["its last lines:", *lines[-8:]])
+        raise BenchError(f"{what} failed: {(lines or ['it said nothing'])[-1]}", last)
+    processor_s = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
+    return Pass(seconds, processor_s, done.stdout)
 
 
 @contextmanager

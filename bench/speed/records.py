@@ -45,7 +45,6 @@ class Contestant(Record, kw_only=True):
         ratio: its median wall time by ours; None for ours, and where results differ.
         processor_ratio: the same of the processor's time.
         score: None where vectors were made.
-        peak_bytes: most of all rounds, of a process of its own (VmHWM); else 0.
     """
 
     tool: str
@@ -58,7 +57,6 @@ class Contestant(Record, kw_only=True):
     ratio: float | None = None
     processor_ratio: float | None = None
     score: float | None = None
-    peak_bytes: int = 0
 
 
 class Contest(Record, kw_only=True):
@@ -161,7 +159,6 @@ class SpeedReport(Record, kw_only=True):
         repeats: samples of each timing, after one that is not counted.
         encoding: of each length of documents.
         races: from process start to scores.
-        peak_bytes: of this process: VmHWM, the most that was resident, mapped files included.
     """
 
     schema: int = SCHEMA
@@ -178,4 +175,3 @@ class SpeedReport(Record, kw_only=True):
     latency: tuple[Latency, ...] = ()
     indexes: IndexCurve | None = None
     races: tuple[Contest, ...] = ()
-    peak_bytes: int = 0

@@ -26,14 +26,12 @@ class Pass:
         processor_s: seconds of the processor, of all threads.
         result: vectors float32 ``(n, dim)``, or a score.
         phases_s: seconds by kind of work.
-        peak_bytes: of a process of its own.
     """
 
     seconds: float
     processor_s: float
     result: Any
     phases_s: Mapping[str, float] = field(default_factory=dict)
-    peak_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -92,7 +90,6 @@ def _contestant(
         difference=difference,
         agrees=agrees,
         score=None if np.ndim(first) else float(first),
-        peak_bytes=max(done.peak_bytes for done in passes),
     )
 
 
@@ -139,19 +136,6 @@ def synchronise() -> None:
         return
     for device in range(torch.cuda.device_count()):
         torch.cuda.synchronize(device)
-
-
-def peak_bytes(process: int | str = "self") -> int:
-    """Most memory that a process had resident at once: VmHWM. Mapped file pages count.
-
-    0 for a process that has ended, or where there is no /proc.
-    """
-    try:
-        status = Path(f"/proc/{process}/status").read_text()
-    except OSError:
-        return 0
-    _, separator, rest = status.partition("VmHWM:")
-    return int(rest.split()[0]) * 1024 if separator else 0
 
 
 def processor_name() -> str:

@@ -100,9 +100,8 @@ REPORT = SpeedReport(
     ),
     races=(
         race(
-            contestant("bench", 100, score=0.31594, peak_bytes=800_000_000),
+            contestant("bench", 100, score=0.31594),
             contestant("mteb", 200, score=0.3160, ratio=2.0, processor_ratio=2.0),
         ),
     ),
-    peak_bytes=900_000_000,
 )

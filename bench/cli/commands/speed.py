@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import msgspec
 
-from bench.cli.commands.common import check_can_plot, load_model, workspace
+from bench.cli.commands.common import load_model, workspace
 from bench.cli.options.evaluate import SpeedOptions
 from bench.cli.options.shared import Hardware
 from bench.exit_codes import ExitCode
@@ -35,8 +35,6 @@ def speed(options: SpeedOptions) -> int:
     """
     parts = options.parts or (() if options.names else PARTS)
     _check_against(options, parts)
-    if options.plots:
-        check_can_plot("--plots")
     space = workspace(options.places, Hardware(device=options.device))
     raced = [space.dataset(name) for name in space.expand(options.names)]
     with ExitStack() as stack:
@@ -44,11 +42,6 @@ def speed(options: SpeedOptions) -> int:
         report = measure(subject, parts, raced, options.rounds, _say)
     if not options.output.json:
         print(speed_tables(report), end="\n\n")
-    if options.plots:
-        from reports.plots.speed import draw
-
-        for path in draw(report, options.plots):
-            _say(f"drawn: {path}")
     print(msgspec.json.encode(report).decode())
     return ExitCode.OK if all(race.agree for race in report.races) else ExitCode.BAD_INPUT
 

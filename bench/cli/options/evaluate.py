@@ -184,11 +184,10 @@ class SpeedOptions:
         against: Installed tools to race against.
         repeats: Samples of each timing, after one warm-up.
         rounds: Rounds of the race, in each of which every tool runs once.
-        plots: Draw PNG and SVG files in this folder.
         device: Device to encode on: auto, cpu, cuda or cuda:N.
 
     Examples:
-        python -m bench speed --model minilm --plots plots
+        python -m bench speed --model minilm
         python -m bench speed --model minilm --parts encode --against sentence-transformers
         python -m bench speed beir/nfcorpus --model minilm --against mteb beir
     """
@@ -202,7 +201,6 @@ class SpeedOptions:
     against: Annotated[tuple[Tool, ...], Several] = ()
     repeats: Positive = 5
     rounds: Positive = 1
-    plots: OutFolder | None = None
     use: ModelUse = ModelUse()
     device: Device = "auto"
     places: Places = Places()

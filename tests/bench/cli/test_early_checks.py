@@ -26,7 +26,6 @@ OUTPUTS = {
     "compose": ["compose", "average", "{data}", "{data}", "--out"],
     "export": ["export", "trec", "hashing", "--out"],
     "leaderboard": ["leaderboard", "--format", "html", "--out"],
-    "speed": ["speed", "--model", "hashing", "--plots"],
 }
 DEVICES = {
     "run": ["run", "{data}", "--model", "hashing"],

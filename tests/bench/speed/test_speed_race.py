@@ -38,7 +38,7 @@ def tool(name, seconds, results=(VECTORS,), log=None):
         if log is not None:
             log.append(name)
         spent = next(times)
-        return Pass(spent, 2 * spent, next(given), peak_bytes=int(1e9 * spent))
+        return Pass(spent, 2 * spent, next(given))
 
     return TimedTool(name, "1", run)
 
@@ -63,7 +63,7 @@ def test_tools_warm_up_once_take_turns_and_are_told_of_at_once():
 
 def test_ratios_are_those_of_medians():
     ours, a, b = raced(tool("bench", [1, 2, 3]), tool("a", [4]), tool("b", [8]), repeats=3)
-    assert (ours.wall_s.median, ours.processor_s.median, ours.peak_bytes) == (2, 4, 3_000_000_000)
+    assert (ours.wall_s.median, ours.processor_s.median) == (2, 4)
     assert (ours.ratio, a.ratio, b.ratio) == (None, 2, 4)
     assert (a.processor_ratio, b.processor_ratio) == (2, 4)
     assert msgspec.json.decode(msgspec.json.encode(a), type=type(a)) == a
@@ -121,17 +121,16 @@ def test_a_collection_is_written_with_the_same_content_and_says_that_it_is_a_cop
     assert (again.name, again.facts.exclude_self, again.facts.depth) == ("copy-of-tiny", True, 7)
 
 
-def test_a_process_is_timed_with_its_children_its_memory_and_its_settings():
+def test_a_process_is_timed_with_its_children_and_its_settings():
     work = "import time\nwhile time.process_time() < 0.4: pass"
     code = (
         f"import os, subprocess, sys; subprocess.run([sys.executable, '-c', {work!r}])\n"
-        "x = bytearray(200_000_000); import time; time.sleep(.3)\n"
+        "import time; time.sleep(.3)\n"
         "print(os.environ['OMP_NUM_THREADS'], os.environ['HF_HUB_OFFLINE'])"
     )
     done = run_process([sys.executable, "-c", code], 3, "it")
     assert done.seconds > 0.3
     assert 0.4 <= done.processor_s < 4
-    assert 200_000_000 < done.peak_bytes < 300_000_000
     assert done.result.split() == ["3", "1"]
 
 
