@@ -74,9 +74,7 @@ class RayCluster:
     def _spread(self, loaded: LoadedModel) -> LoadedModel:
         if loaded.encoder is None:
             return loaded
-        return LoadedModel(
-            loaded.model, RayEncoder(self, self.ray.put(loaded.model), loaded.encoder)
-        )
+        return LoadedModel(loaded.model, RayEncoder(self, loaded.model, loaded.encoder))
 
     def submit(self, arguments: Sequence[Any]) -> Any:
         """Begin a task; returns the reference to its `Answer`."""
@@ -121,7 +119,7 @@ class RayEncoder(Encoder):
     """An encoder whose documents are encoded by tasks; anything else this process does."""
 
     def __init__(
-        self, cluster: RayCluster, model: Any, encoder: Encoder, collection: str = ""
+        self, cluster: RayCluster, model: Model, encoder: Encoder, collection: str = ""
     ) -> None:
         self._cluster, self._encoder = cluster, encoder
         self._model, self._collection = model, collection

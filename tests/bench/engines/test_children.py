@@ -73,7 +73,7 @@ def test_a_child_that_cannot_work_is_reported_and_the_others_go_on(
 
 
 def start(bench, collection, card, **popen):
-    words = ("run", collection, "--model", card, "--workers", 2, "--device", "cpu", "--quiet")
+    words = ("run", collection, "--model", card, "--workers", 2, "--device", "cpu")
     return bench.start(*words, **popen)
 
 
