@@ -40,8 +40,8 @@ from retrievers.training.pretrain.preset import Start
 from retrievers.training.pretrain.start import open_start
 
 
-class Distillation(Method, kw_only=True):
-    """Learning without forgetting.
+class LearningWithoutForgetting(Method, kw_only=True):
+    """Distillation from the model before a domain.
 
     Attributes:
         weight: λ.
