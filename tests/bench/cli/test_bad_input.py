@@ -1,13 +1,11 @@
 """Bad input at the command line: one message, exit code 2, nothing half-written."""
 
 import errno
-import gzip
 import json
 import os
 import pickle
 import shutil
 import signal
-import socket
 import threading
 import time
 import zipfile
@@ -100,20 +98,6 @@ def test_a_bad_file_of_a_collection_is_named(bench: Bench, tiny: Path, case: str
     assert_refused(bench("run", tiny, "--model", "hashing"), bench, *named)
     assert not list(bench.cache.rglob(".*")), "half a corpus was left"
     assert not list(bench.cache.glob("vectors/*")), "vectors were made of data that is refused"
-
-
-def test_a_compressed_file_that_was_cut_is_named(bench: Bench, tiny: Path) -> None:
-    whole = gzip.compress((tiny / "corpus.jsonl").read_bytes() * 50)
-    (tiny / "corpus.jsonl").unlink()
-    (tiny / "corpus.jsonl.gz").write_bytes(whole[: len(whole) // 2])
-    assert_refused(bench("run", tiny, "--model", "hashing"), bench, "corpus.jsonl.gz")
-
-
-@pytest.mark.parametrize("kind", ["a folder", "a link to nothing"])
-def test_facts_that_cannot_be_read_are_not_passed_over(bench: Bench, tiny: Path, kind: str) -> None:
-    facts = tiny / "dataset.toml"
-    facts.mkdir() if kind == "a folder" else facts.symlink_to(tiny / "gone")
-    assert_refused(bench("run", tiny, "--model", "hashing"), bench, str(facts))
 
 
 BAD_WORDS = {
@@ -397,14 +381,6 @@ def test_nothing_in_a_malicious_pickle_is_executed(
     assert marker.exists(), "the pickle was harmless: this test shows nothing"
 
 
-def test_a_gpu_that_is_not_there_is_refused(bench: Bench, tiny: Path, checkpoint: Path) -> None:
-    torch = pytest.importorskip("torch")
-    if torch.cuda.is_available():
-        pytest.skip("there is a GPU")
-    finished = bench("run", tiny, "--model", checkpoint, "--device", "cuda")
-    assert_refused_with_advice(finished, bench, "cuda", "--device cpu")
-
-
 # Downloads
 
 
@@ -461,17 +437,6 @@ def test_an_archive_is_downloaded_and_one_that_climbs_out_is_refused(
     assert bench("run", "beir/scifact", "--model", "hashing").code == 0
 
 
-def test_a_host_that_cannot_be_reached_is_named_with_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    declare(monkeypatch, f"http://127.0.0.1:{port}/scifact.zip")
-    finished = Bench(tmp_path, online=True)("fetch", "beir/scifact")
-    assert_refused_with_advice(finished, Bench(tmp_path), f"127.0.0.1:{port}", "--data-dir DIR")
-
-
 # Runs of others
 
 BAD_RUNS = {
@@ -506,22 +471,6 @@ def test_one_query_and_one_document_are_enough(bench: Bench) -> None:
         result = load(bench.results("one", model)).result
         assert (result.queries, result.documents) == (1, 1)
         assert result.measures["nDCG@10"] == 1.0
-
-
-@pytest.mark.parametrize("depth", [107, 10**12])
-def test_a_depth_beyond_the_corpus_gives_the_whole_corpus(
-    bench: Bench, tiny: Path, depth: int
-) -> None:
-    for index in ("flat", "HNSW8"):
-        finished = bench(
-            "run", tiny, "--model", "hashing", "bm25", "--depth", depth, "--index", index
-        )
-        assert finished.code == 0, finished.stderr
-        shutil.rmtree(bench.out / "tiny" / "bm25")
-    for folder in (bench.out / "tiny" / "hashing").iterdir():
-        assert load(folder).result.protocol.depth == depth
-        (found,) = (docs for query, docs, _ in load(folder).run.rankings() if query == "q1")
-        assert len(found) == 6
 
 
 # Places that cannot be written

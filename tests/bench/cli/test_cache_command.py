@@ -77,13 +77,6 @@ def test_a_cache_without_vectors_is_no_error(tmp_path, capsys):
     assert "no vectors in" in capsys.readouterr().out
 
 
-def test_verify_finds_everything_whole(folder, capsys):
-    assert run(folder, verify=True) == 0
-    output = capsys.readouterr()
-    assert json.loads(output.out)["damaged"] == []
-    assert "all whole" in output.err
-
-
 @pytest.mark.parametrize("pattern", ["*/*.f32", "*/*.keys", "*/*.corpus", "*/????????*.json"])
 def test_verify_names_what_is_damaged(pattern, folder, capsys):
     path = next(path for path in folder.glob(pattern) if path.name != "recipe.json")
@@ -178,15 +171,6 @@ def test_only_what_was_not_used_for_so_long_is_removed(folder):
     assert folders(folder) == before
     run(folder, older_than=39)
     assert before - folders(folder) == {FINGERPRINT}
-
-
-def test_a_run_makes_vectors_used_today(folder, tmp_path):
-    ago = time.time() - 40 * DAY_S
-    os.utime(folder / FINGERPRINT / "recipe.json", (ago, ago))
-    encode(VectorStore(folder), corpus_of(numbered(10), tmp_path / "again"))
-    before = folders(folder)
-    run(folder, older_than=39)
-    assert folders(folder) == before
 
 
 def test_vectors_in_use_by_another_process_stay(folder, capsys):

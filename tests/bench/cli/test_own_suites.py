@@ -93,13 +93,6 @@ def test_a_member_whose_results_would_have_another_name_is_refused(bench: Bench,
     assert 'write name = "manuals" into' in done.stderr
 
 
-def test_an_unknown_member_is_refused(bench: Bench, own: Path) -> None:
-    suite_in(own.parent, ("contracts", "beir/scifactt"), (1, 1))
-    done = bench("run", own, "--model", "bm25")
-    assert done.code == 2
-    assert "did you mean beir/scifact" in done.stderr
-
-
 def test_compare_shows_the_difference_of_the_weighted_means(bench: Bench, stored) -> None:
     results, suite = stored
     command = ("compare", "a", "b", "--on", suite, "--results", results)
@@ -139,22 +132,6 @@ def test_check_decides_on_the_weighted_mean(bench: Bench, own: Path) -> None:
     (against,) = answer["against"]
     old, new = (weighted(scores(bench.out, model)) for model in ("bm25", "hashing"))
     assert against["mean"]["paired"]["difference"] == pytest.approx(new - old, abs=1e-12)
-
-
-def test_the_api_compares_and_checks_on_a_suite(stored) -> None:
-    results, suite = stored
-    loaded = {
-        model: [api.load_result(str(each.folder)) for each in find_results(results, model)]
-        for model in ("a", "b")
-    }
-    means = [weighted(scores(results, model)) for model in ("a", "b")]
-    comparison = api.compare(loaded["a"], loaded["b"], on=[str(suite)])
-    (row,) = (row for row in comparison.record.suites if row.suite == str(suite))
-    assert row.paired.difference == pytest.approx(means[0] - means[1], abs=1e-12)
-    (against,) = api.check(loaded["a"], loaded["b"], on=[str(suite)]).against
-    assert against.mean.paired.difference == pytest.approx(means[0] - means[1], abs=1e-12)
-    without = [result for result in loaded["a"] if result.dataset != "manuals"]
-    assert api.check(without, loaded["b"], on=[str(suite)]).outcome == "MISSING"
 
 
 @pytest.mark.parametrize(

@@ -100,20 +100,6 @@ def test_the_mean_of_a_suite_with_a_gap_is_a_gap(bench: Bench, bench_data: Path)
     assert done.stdout.count("downloads are off") == 11
 
 
-def test_another_collection_than_the_published_one_is_a_gap_beside_others(
-    bench: Bench, bench_data: Path
-) -> None:
-    claimed = write_collection(bench.place / "mine", facts='name = "beir/scifact"\n')
-    nfcorpus = ("beir/nfcorpus", "--data-dir", bench_data)
-    done = bench("run", claimed, *nfcorpus, "--model", "hashing")
-    assert done.code == 4
-    assert "this is not the published beir/scifact: documents: 5,183 published, 6" in done.stdout
-    done = bench("run", claimed, *nfcorpus, "--model", "hashing", "--allow-mismatch")
-    assert done.code == 0
-    assert not load(bench.results("beir/scifact", "hashing")).result.protocol.official
-    assert "identifies no collection" not in done.stderr
-
-
 def test_a_model_that_cannot_be_searched_in_the_memory_is_a_gap_and_others_are_evaluated(
     bench: Bench,
 ) -> None:

@@ -14,7 +14,6 @@ import pytest
 from bench.__main__ import main
 from bench.evaluate.run_files import read_run_file
 from bench.results.load import load
-from datasets_cfg.catalogue import expand
 from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import resolve_model
 from tests.support.collections import (
@@ -351,19 +350,6 @@ def test_fetch_says_the_commit_of_each_encoder_and_a_result_states_it(
     assert (recipe.revision, recipe.query_revision) == ("c0ffee", "facade")
 
 
-def test_a_suite_with_another_collection_inside_has_no_mean(
-    tmp_path: Path, collection: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for forum in expand(["beir/cqadupstack"]):
-        (tmp_path / forum).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / forum).symlink_to(collection)
-    arguments = ("run", "beir/cqadupstack", "--model", "hashing", "--data-dir", tmp_path)
-    assert bench(tmp_path, *arguments, "--allow-mismatch", "--json") == 0
-    document = json.loads(capsys.readouterr().out)
-    assert len(document["results"]) == 12
-    assert {(mean["value"], len(mean["missing"])) for mean in document["means"]} == {(None, 12)}
-
-
 def test_another_collection_under_a_published_name_is_refused_or_marked(
     tmp_path: Path, collection: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -373,20 +359,6 @@ def test_another_collection_under_a_published_name_is_refused_or_marked(
     assert_one_error(tmp_path, capsys, "5,183 published, 6 found")
     assert bench(tmp_path, *arguments, "--allow-mismatch") == 0
     assert "NOT the published collection" in capsys.readouterr().out
-
-
-def test_help_and_lists_load_no_heavy_library() -> None:
-    heavy = {"torch", "transformers", "faiss", "pandas", "sentence_transformers", "sklearn"}
-    for words in (["--help"], ["list", "models"], ["list", "datasets"], ["list", "measures"]):
-        code = (
-            "import sys, bench.__main__ as m\n"
-            "try: m.main(sys.argv[1:])\n"
-            "except SystemExit: pass\n"
-            "print(*sys.modules, file=sys.stderr)"
-        )
-        command = [sys.executable, "-c", code, *words]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-        assert not heavy & set(done.stderr.split()), words
 
 
 def assert_one_error(tmp_path: Path, capsys: pytest.CaptureFixture[str], named: str) -> None:
