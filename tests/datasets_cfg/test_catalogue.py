@@ -80,6 +80,9 @@ def test_importing_the_catalogue_reads_no_collection():
     assert done.returncode == 0, done.stderr
 
 
+MINIMAL = 'name = "mine"\nlayout = "beir"\n'
+
+
 def facts_of(toml: str) -> Facts:
     return decode_toml((MINIMAL + toml).encode(), Facts, "mine.toml")
 

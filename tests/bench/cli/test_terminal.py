@@ -10,10 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from tqdm import tqdm
 
-from bench.cli.terminal import columns, print_nextfrom tqdm import tqdm
-
-from bench.cli.terminal import TerminalStream
+from bench.cli.terminal import TerminalStream, columns, print_next
 from bench.results.result import RESULT_FILE
 from foundation.printable import one_line, printable
 from tests.support.collections import (
