@@ -1,6 +1,6 @@
 """An ablation as Markdown and CSV: figures with intervals, what they cost, what others found."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean
 from urllib.parse import quote
 
@@ -27,13 +27,11 @@ EQUAL_BUDGET = 1.05  # largest number of tokens over the smallest
 def markdown(
     report: Report,
     pictures: Sequence[tuple[str, str]] = (),
-    heat_maps: Mapping[str, str] | None = None,
 ) -> str:
     """The whole report.
 
     Args:
         pictures: file, relative to the report, and title of each.
-        heat_maps: file of the forgetting matrix by row.
     """
     parts = [f"# {plain(report.title or report.name)}", _opening(report)]
     parts += hypotheses_section(report)
@@ -45,7 +43,7 @@ def markdown(
     parts += [f"![{plain(title)}]({quote(file)})" for file, title in pictures]
     parts += ["## Cost", cost_table(report)]
     parts += ["## How", _method(report)]
-    parts += sequence_sections(report, heat_maps or {})
+    parts += sequence_sections(report)
     return "\n\n".join(parts) + "\n"
 
 
@@ -368,12 +366,8 @@ def _signed(on: RowOnCollection) -> str:
     return fmt.signed(on.difference.mean if on.difference else None)
 
 
-def sequence_sections(report: Report, pictures: Mapping[str, str]) -> list[str]:
-    """Parts of the report: a table of all rows, then the forgetting matrix of each.
-
-    Args:
-        pictures: file of the heat map by row, relative to the report.
-    """
+def sequence_sections(report: Report) -> list[str]:
+    """Parts of the report: a table of all rows, then the forgetting matrix of each."""
     learnt = [(row, row.sequence) for row in report.rows if row.sequence]
     if not learnt:
         return []
@@ -389,8 +383,6 @@ def sequence_sections(report: Report, pictures: Mapping[str, str]) -> list[str]:
     parts.append(bullets([*_legend(learnt[0][1].start), *_over_orders(report, learnt)]))
     for row, sequence in learnt:
         parts.append(f"### {plain(f'{row.name}: {row.change}' if row.change else row.name)}")
-        if row.name in pictures:
-            parts.append(f"![{plain(row.name)}]({quote(pictures[row.name])})")
         parts.append(forgetting_markdown(sequence.forgetting, level=4).rstrip("\n"))
     return parts
 

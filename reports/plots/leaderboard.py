@@ -1,111 +1,44 @@
-"""A leaderboard as pictures: a heat map, quality against speed and steps, and differences."""
+"""Results as pictures: quality against speed, and differences."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from bench.boards.records import AnyColumn, Board, Pair, Row, Score
+from bench.boards.records import AnyColumn, Board, Row, Score
 from bench.comparing.statistics import Difference
 from reports import format as fmt
-from reports.plots.heat_map import HeatMap, draw_heat_map, fit, place_labels, short_names
 from reports.plots.style import (
     BLUE,
     GREY,
     INK,
-    Fill,
     hollow,
     legend_below,
+    name_points,
     plain_logarithms,
     render,
     sample,
+    short_names,
 )
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Size = tuple[float, float]  # inches
 Drawing = tuple[str, str, Callable[[], dict[str, bytes]]]  # name, title, contents by ending
 SpeedPoint = tuple[Row, float, Score]  # tokens per second
 Line = tuple[str, Difference]  # label, difference
 
 SIZE = (8.0, 5.0)  # inches
-CELL = (0.42, 0.24)  # of a heat map, which has the size that it needs
-PNG_DPI = 120  # a heat map of hundreds of rows is large
+PNG_DPI = 120
 
 
-def pictures(
-    board: Board, measure: str, asked: Collection[tuple[str, str]] = ()
-) -> Iterator[Drawing]:
-    """Name, title and a function that draws, of each picture that the board has something for.
-
-    Args:
-        asked: names of pairs that have a picture of their own.
-    """
-    for name, title, size, fill in _fills(board, measure, asked):
-        yield name, title, partial(render, size, fill, dpi=PNG_DPI)
-
-
-def _fills(
-    board: Board, measure: str, asked: Collection[tuple[str, str]]
-) -> Iterator[tuple[str, str, Size, Fill]]:
+def pictures(board: Board, measure: str) -> Iterator[Drawing]:
+    """Name, title and a function that draws, of each picture that the board has something for."""
     headline = board.headline(measure)
-    ranked = board.ranked(measure)
-    shown = [place for place in board.places if any(row.score_in(place, measure) for row in ranked)]
-    title = "Scores, shaded within each column"
-    yield "heatmap", title, SIZE, lambda figure: heat_map(figure, ranked, shown, measure)
-    points = speed_points(ranked, headline, measure)
-    if len(points) > 1:
-        yield (
-            "speed",
-            f"Quality ({fmt.place(headline.name)}) against speed",
-            SIZE,
-            lambda figure: quality_and_speed(figure, points, headline, measure),
-        )
-    lines = lines_of_neighbours(board, measure)
-    if lines:
-        title = f"Each model minus the next one on {fmt.place(headline.name)}"
-        yield "neighbours", title, *_forest(lines, title)
-    for number, pair in enumerate(board.pairs, start=1):
-        if pair.versus and (pair.a, pair.b) in asked:
-            title = f"{pair.a} − {pair.b}"
-            yield f"differences-{number}", title, *_forest(lines_of(pair.versus), title)
-
-
-def _forest(lines: Sequence[Line], title: str) -> tuple[Size, Fill]:
-    """Size of a forest plot, and what draws it."""
-    widest = max(len(label) for label, _ in lines)
-    size = 6 + 0.07 * min(widest, 90), 2.0 + 0.26 * len(lines)
-    return size, lambda figure: differences(figure, lines, title)
-
-
-def heat_map(
-    figure: "Figure", rows: Sequence[Row], places: Sequence[AnyColumn], measure: str
-) -> None:
-    """Rows by columns; a column's lowest score is darkest, its highest lightest; a gap is empty.
-
-    Where all scores of a column are the same, none is the best or the worst: they are grey.
-    """
-    scores = [[row.score_in(place, measure) for place in places] for row in rows]
-    values = np.array([[score.value if score else np.nan for score in line] for line in scores])
-    low, high = np.nanmin(values, axis=0), np.nanmax(values, axis=0)
-    spread = np.where(high > low, high - low, np.nan)
-    content = HeatMap(
-        rows=[row.name for row in rows],
-        columns=[fmt.place(place.name) for place in places],
-        values=values,
-        shades=(values - low) / spread,
-        limits=(0, 1),
-        colours="cividis",  # the same order to all kinds of colour vision, and in grey
-        digits=2,
-        cell=CELL,
-    )
-    bar = draw_heat_map(figure, content, "score within its column")
-    bar.set_ticks([0, 1], labels=["lowest", "highest"])
-    fit(figure, content)
+    if len(points := speed_points(board.ranked(measure), headline, measure)) > 1:
+        draw = partial(quality_and_speed, points=points, place=headline, measure=measure)
+        title = f"Quality ({fmt.place(headline.name)}) against speed"
+        yield "speed", title, partial(render, SIZE, draw, dpi=PNG_DPI)
 
 
 def speed_points(rows: Sequence[Row], place: AnyColumn, measure: str) -> list[SpeedPoint]:
@@ -144,7 +77,7 @@ def quality_and_speed(
         sample("95 % interval", marker="|", ms=12, color=GREY),
     ]
     legend_below(figure, 3, entries)
-    place_labels(axes, list(zip(names, speeds, values, strict=True)), fontsize=8)
+    name_points(axes, list(zip(names, speeds, values, strict=True)))
 
 
 def _interval(axes: "Axes", x: float, score: Score, colour: str) -> None:
@@ -196,15 +129,3 @@ def _dot(clear: bool) -> dict[str, Any]:
 def lines_of(differences: Iterable[Difference]) -> list[Line]:
     """A line for each suite and collection."""
     return [(f"{fmt.place(each.on)}, {each.measure}", each) for each in differences]
-
-
-def lines_of_neighbours(board: Board, measure: str) -> list[Line]:
-    """A line for each row and the next one of the headline, as far as they were compared."""
-    headline = board.headline(measure)
-    ranked = [row.name for row in board.ranked(measure)]
-    by_pair: Mapping[tuple[str, str], Pair] = {(pair.a, pair.b): pair for pair in board.pairs}
-    lines = []
-    for names in pairwise(ranked):
-        versus = by_pair[names].versus if names in by_pair else ()
-        lines += [(" − ".join(names), on) for on in versus if on.on == headline.name]
-    return lines

@@ -3,6 +3,7 @@
 import importlib.util
 import io
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from foundation import files as whole
 from foundation.printable import printable
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
@@ -86,6 +88,32 @@ def legend_below(figure: "Figure", columns: int = 2, entries: Sequence["Line2D"]
     figure.legend(handles=[*known, *entries], loc="outside lower center", ncols=columns)
 
 
+LETTERS = 44  # of a name beside a forest plot
+
+
+def short_names(names: Sequence[str], most: int = LETTERS) -> list[str]:
+    """Names of at most ``most`` letters, cut in the middle; more where two would be the same."""
+    short = {name: _cut(name, most) for name in names}
+    times = Counter(short.values())
+    alike = [name for name, cut in short.items() if times[cut] > 1]
+    if alike:
+        short.update(zip(alike, short_names(alike, 2 * most), strict=True))
+    return [short[name] for name in names]
+
+
+def _cut(name: str, most: int) -> str:
+    if len(name) <= most:
+        return name
+    end = most // 2
+    return f"{name[: most - end - 1]}…{name[-end:]}"
+
+
+def name_points(axes: "Axes", labels: Sequence[tuple[str, float, float]]) -> None:
+    """Write a name beside each point, from its coordinates."""
+    for name, x, y in labels:
+        axes.annotate(name, (x, y), (6, 5), textcoords="offset points", fontsize=8)
+
+
 def plain_logarithms(axis: "Axis") -> None:
     """Ticks at 1, 2 and 5 of each power of ten, written out: the usual labels are formulas."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
@@ -129,7 +157,7 @@ def render(
 
 
 def darkened(svg: str) -> str:
-    """The same picture for a dark ground; the colours of a heat map stay."""
+    """The same picture for a dark ground."""
     return re.sub(r"(?<=: )#[0-9a-f]{6}", lambda match: DARK.get(match[0], match[0]), svg)
 
 

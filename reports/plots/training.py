@@ -1,21 +1,15 @@
-"""Pictures of trainings and experiments: losses, quality against steps, axes, and what is kept."""
+"""Pictures of trainings and experiments: losses, quality against steps, and axes."""
 
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from bench.comparing.transfer import Forgetting
 from bench.experiments.plan import AxisFound
 from bench.experiments.report_record import Report, RowFound, RowOnCollection
 from bench.monitor.curve import Curve, CurvePoint
-from foundation.arrays import Float64Array
-from reports.format import interval
-from reports.plots.heat_map import HeatMap, draw_heat_map, fit
 from reports.plots.style import (
     BLUE,
     COLOURS,
@@ -167,7 +161,6 @@ def _file_name(title: str) -> str:
 
 SIZE = (8.0, 5.2)  # inches
 SHOWN = 6  # collections beside the headline that have a line of their own
-SMALLEST = 1e-3  # change that the darkest colours of a heat map stand for
 
 
 def draw_losses(curve: Sequence[LossPoint], path: Path) -> list[Path]:
@@ -265,80 +258,3 @@ def _mark_best(axes: "Axes", curve: Curve) -> None:
             steps = [point.step for point in points]
             values = [point.levels[curve.headline].value for point in points]
             axes.plot(steps, values, ls="none", zorder=5, **style)
-
-
-def draw_forgetting(by_path: Mapping[Path, Forgetting]) -> list[Path]:
-    """Draw a heat map of checkpoints by collections for each path; returns the files.
-
-    All share one scale of colours, so that the same colour is the same change in each.
-
-    Args:
-        by_path: by path, which may end in .svg or .png.
-
-    Raises:
-        ImportError: matplotlib is not installed.
-    """
-    limit = max(
-        [SMALLEST, *(float(np.abs(_changes(forgetting)).max()) for forgetting in by_path.values())]
-    )
-    files = []
-    for path, forgetting in by_path.items():
-        stem = path.with_suffix("") if path.suffix in (".svg", ".png") else path
-        files += save(stem, SIZE, partial(forgetting_map, forgetting=forgetting, limit=limit))
-    return files
-
-
-def forgetting_map(figure: "Figure", forgetting: Forgetting, limit: float) -> None:
-    """Scores as numbers; colours say how far each is from the column's first row.
-
-    A frame marks what the checkpoint was just trained on: what is lower below it was forgotten.
-
-    Args:
-        limit: change that the darkest colours stand for.
-    """
-    content = HeatMap(
-        rows=[row.checkpoint for row in forgetting.rows],
-        columns=[*forgetting.trained, *forgetting.also],
-        values=_values(forgetting),
-        shades=_changes(forgetting),
-        limits=(-limit, limit),
-        colours="PuOr",  # orange and purple are told apart with any colour vision (ColorBrewer)
-        digits=3,
-        cell=(1.0, 0.42),
-    )
-    draw_heat_map(figure, content, f"change from {forgetting.rows[0].checkpoint}")
-    axes = figure.axes[0]
-    _frame(axes, len(forgetting.trained), 1 if forgetting.base else 0)
-    axes.set_title(forgetting.measure)
-    figure.supxlabel(_caption(forgetting), fontsize=9)
-    fit(figure, content)
-
-
-def _values(forgetting: Forgetting) -> Float64Array:
-    names = [*forgetting.trained, *forgetting.also]
-    return np.array([[row.levels[name].value for name in names] for row in forgetting.rows])
-
-
-def _changes(forgetting: Forgetting) -> Float64Array:
-    """Float64 ``(rows, columns)``: each score minus that of the first row."""
-    values = _values(forgetting)
-    changes: Float64Array = values - values[0]
-    return changes
-
-
-def _frame(axes: "Axes", trained: int, above: int) -> None:
-    from matplotlib.patches import Rectangle
-
-    for place in range(trained):
-        corner = (place - 0.47, place + above - 0.47)
-        axes.add_patch(Rectangle(corner, 0.94, 0.94, fill=False, ec="#000000", lw=2))
-
-
-def _caption(forgetting: Forgetting) -> str:
-    lines = ["framed: just trained on this collection"]
-    for name, transfers in (("backward", forgetting.backward), ("forward", forgetting.forward)):
-        if transfers is not None:
-            mean = transfers.mean
-            limits = "" if mean.low is None else f" ({interval(mean, 3)})"
-            lines.append(f"{name} transfer {mean.difference:+.3f}{limits}")
-    return "\n".join(lines)

@@ -13,9 +13,7 @@ from bench.comparing.statistics import Resampling
 from bench.results.result import Timings
 from reports.plots.leaderboard import (
     differences,
-    heat_map,
     lines_of,
-    lines_of_neighbours,
     pareto,
     pictures,
     quality_and_speed,
@@ -41,12 +39,12 @@ def board(tmp_path):
     return assemble(results_in(tmp_path), {}, Choice(), Resampling(resamples=99))
 
 
-def names(board, asked=()) -> list[str]:
-    return [name for name, _, _ in pictures(board, "", asked)]
+def names(board) -> list[str]:
+    return [name for name, _, _ in pictures(board, "")]
 
 
 def test_each_picture_is_drawn_as_png_and_as_svg_for_either_ground(board):
-    assert names(board) == ["heatmap", "speed"]
+    assert names(board) == ["speed"]
     for _, _, draw in pictures(board, ""):
         drawn = draw()
         assert list(drawn) == [".svg", "-dark.svg", ".png"]
@@ -57,23 +55,6 @@ def test_each_picture_is_drawn_as_png_and_as_svg_for_either_ground(board):
 def test_the_same_board_gives_the_same_bytes(board):
     first, second = ([draw() for _, _, draw in pictures(board, "")] for _ in range(2))
     assert first == second
-
-
-def test_the_heat_map_shades_each_column_from_worst_to_best_and_leaves_gaps(board):
-    figure = figure_module.Figure()
-    ranked = board.ranked("")
-    heat_map(figure, ranked, board.columns, "")
-    axes = figure.axes[0]
-    coloured, grey = (image.get_array().filled(-1).tolist() for image in axes.images)
-    assert [label.get_text() for label in axes.get_yticklabels()] == [
-        "slow",
-        "fast",
-        "bad",
-        "untimed",
-    ]
-    assert coloured == [[1.0, -1.0], [0.5, 1.0], [0.0, -1.0], [-1.0, 0.0]]
-    assert {shade for line in grey for shade in line} == {-1.0}
-    assert [text.get_text() for text in axes.texts] == [".56", ".38", ".50", ".19", ".25"]
 
 
 def test_only_models_with_a_speed_and_a_score_are_points_and_the_front_is_named(board):
@@ -113,16 +94,13 @@ def compared(tmp_path):
         store(tmp_path, model, "one", difficulty + ability + noise)
     for model in ("good", "bad"):
         store(tmp_path, model, "two", [0.5] * 4)
-    choice = Choice(neighbours=True, pairs=(("good", "bad"),))
+    choice = Choice(pairs=(("good", "same"), ("good", "bad")))
     return assemble(results_in(tmp_path), {}, choice, Resampling(resamples=199))
 
 
 def test_differences_stand_on_their_intervals_and_what_is_unclear_is_hollow(compared):
     figure = figure_module.Figure()
-    lines = lines_of_neighbours(compared, "")
-    best, next_one, worst = (row.name for row in compared.ranked(""))
-    assert [label for label, _ in lines] == [f"{best} − {next_one}", f"{next_one} − {worst}"]
-    assert worst == "bad"
+    lines = lines_of(pair.versus[0] for pair in compared.pairs)
     differences(figure, lines, "title")
     axes = figure.axes[0]
     shown = [label.get_text() for label in axes.get_yticklabels()]
@@ -136,16 +114,6 @@ def test_differences_stand_on_their_intervals_and_what_is_unclear_is_hollow(comp
     assert hollow == [False, True]
     explained = [text.get_text() for text in figure.legends[0].get_texts()]
     assert ["not" in text for text in explained] == hollow
-
-
-def test_a_pair_that_was_asked_for_has_a_picture_with_each_collection(compared):
-    pair = compared.pairs[0]
-    assert (pair.a, pair.b) == ("good", "bad")
-    assert [label for label, _ in lines_of(pair.versus)] == ["one, nDCG@10", "two, nDCG@10"]
-    asked = [(name, title) for name, title, _ in pictures(compared, "", [("good", "bad")])]
-    assert ("differences-1", "good − bad") in asked
-    assert [name for name, _ in asked if "differences" in name] == ["differences-1"]
-    assert "neighbours" in names(compared)
 
 
 POINTS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)))

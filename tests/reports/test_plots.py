@@ -1,9 +1,7 @@
 """Pictures of experiments and trainings, heat maps, and names in them."""
 
-from itertools import combinations
 from xml.etree import ElementTree
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +11,7 @@ from tests.support.ablation_report import BETTER, FULL, GAP, OPEN, REFERENCE, re
 
 pytest.importorskip("matplotlib")
 
-from reports.plots.heat_map import ALONE, HeatMap, draw_heat_map, fit, place_labels, short_names
+from reports.plots.style import short_names
 from reports.plots.training import _fill, _interval, _panels, _points, draw, draw_losses
 
 
@@ -108,64 +106,6 @@ def test_the_same_curve_is_the_same_picture(tmp_path):
     assert one.read_bytes() == other.read_bytes()
 
 
-figure_module = pytest.importorskip("matplotlib.figure", reason="needs matplotlib")
-
-
-def content(rows, columns, **changes):
-    values = np.linspace(0, 1, len(rows) * len(columns)).reshape(len(rows), len(columns))
-    fields = {
-        "values": values,
-        "shades": values,
-        "limits": (0, 1),
-        "colours": "cividis",
-        "digits": 2,
-        "cell": (0.42, 0.24),
-    }
-    return HeatMap(rows=rows, columns=columns, **{**fields, **changes})
-
-
-def drawn(shown):
-    figure = figure_module.Figure(layout="constrained")
-    draw_heat_map(figure, shown, "scale")
-    fit(figure, shown)
-    return figure
-
-
-def size_of_cells(figure):
-    figure.draw_without_rendering()
-    axes = figure.axes[0]
-    box = axes.get_window_extent()
-    rows, columns = axes.images[0].get_array().shape
-    return box.width / figure.dpi / columns, box.height / figure.dpi / rows
-
-
-@pytest.mark.parametrize("letters", [3, 40, 400])
-@pytest.mark.parametrize("count", [8, 60])
-def test_a_cell_has_its_size_however_long_names_are(letters, count):
-    rows = [f"{number}{'w' * letters}" for number in range(count)]
-    columns = [f"{number}{'w' * letters}" for number in range(8)]
-    assert size_of_cells(drawn(content(rows, columns))) == pytest.approx((0.42, 0.24), rel=0.02)
-
-
-def test_a_gap_is_empty_and_a_value_without_a_shade_is_grey():
-    values = np.array([[0.25, np.nan], [0.5, 0.75]])
-    shades = np.array([[0.0, np.nan], [1.0, np.nan]])
-    axes = drawn(content(["a", "b"], ["c", "d"], values=values, shades=shades)).axes[0]
-    coloured, grey = (image.get_array().filled(-1).tolist() for image in axes.images)
-    assert coloured == [[0, -1], [1, -1]]
-    assert grey == [[-1, -1], [-1, 0]]
-    assert axes.images[1].cmap(0)[:3] == pytest.approx([int(ALONE[1:3], 16) / 255] * 3)
-    assert [text.get_text() for text in axes.texts] == [".25", ".50", ".75"]
-
-
-def test_numbers_are_dark_on_light_cells_and_light_on_dark_ones():
-    axes = drawn(content(["a", "b"], ["c"])).axes[0]
-    assert [text.get_color() for text in axes.texts] == ["#ffffff", "#000000"]
-
-
-figure_module = pytest.importorskip("matplotlib.figure", reason="needs matplotlib")
-
-
 @given(st.lists(st.text(alphabet="ab-/", max_size=30), unique=True), st.integers(3, 20))
 def test_names_that_differ_still_differ_when_they_are_short(names, most):
     assert len(set(short_names(names, most))) == len(names)
@@ -174,21 +114,3 @@ def test_names_that_differ_still_differ_when_they_are_short(names, most):
 def test_a_name_is_longer_than_asked_only_where_it_would_be_mistaken():
     names = [f"{'a' * 30}{letter}{'b' * 30}" for letter in "xy"] + ["c" * 40]
     assert [len(name) <= 20 for name in short_names(names, 20)] == [False, False, True]
-
-
-def placed(points):
-    figure = figure_module.Figure(figsize=(7.5, 4.5), layout="constrained")
-    axes = figure.subplots()
-    axes.plot([x for _, x, _ in points], [y for _, _, y in points], "o")
-    place_labels(axes, points, fontsize=8)
-    return figure, [text.get_window_extent() for text in axes.texts]
-
-
-def test_labels_of_points_that_nearly_coincide_do_not_touch():
-    points = [(f"efSearch={n}", 0.99 + n / 100_000, 1000.0 + n) for n in (16, 32, 64, 128)]
-    points += [("nprobe=1", 0.2, 5000.0)]
-    figure, boxes = placed(points)
-    assert [pair for pair in combinations(boxes, 2) if pair[0].overlaps(pair[1])] == []
-    for box in boxes:
-        assert figure.bbox.x0 <= box.x0
-        assert box.x1 <= figure.bbox.x1

@@ -1,6 +1,5 @@
 """``ablate``: from a grid in TOML to trained cells, and from those to a table with intervals."""
 
-import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -55,7 +54,7 @@ def _run(part: Prepared, options: AblateOptions, conditions: Conditions) -> Repo
     record = report_of(part, outcome, scores, _typed(options), conditions)
     record = with_sequences(record, part, outcome, options.out)
     folder = options.out / part.plan.ablation.name
-    text = markdown(record, *_pictures(record, folder))
+    text = markdown(record, _pictures(record, folder))
     encoded = msgspec.json.format(msgspec.json.encode(record), indent=1)
     table = figures(record).csv()
     for name, content in (("md", text.encode()), ("csv", table.encode()), ("json", encoded)):
@@ -110,22 +109,14 @@ def _overview(part: Prepared, out: Path) -> str:
     return f"{cells}; {outcome.left(plan)}"
 
 
-def _pictures(record: Report, folder: Path) -> tuple[list[tuple[str, str]], dict[str, str]]:
-    """Draw every axis, and the forgetting matrix of each row that has one."""
+def _pictures(record: Report, folder: Path) -> list[tuple[str, str]]:
+    """Draw every axis."""
     if not can_plot():
         _say("no pictures: pip install 'retrieval-bench[plots]'")
-        return [], {}
-    from reports.plots.training import draw, draw_forgetting
+        return []
+    from reports.plots.training import draw
 
-    learnt = {row.name: row.sequence.forgetting for row in record.rows if row.sequence}
-    files = {name: folder / f"forgetting-{file_name(name)}.svg" for name in learnt}
-    draw_forgetting({files[name]: forgetting for name, forgetting in learnt.items()})
-    return draw(record, folder), {name: file.name for name, file in files.items()}
-
-
-def file_name(row: str) -> str:
-    """The name of a row as a part of a file's."""
-    return re.sub(r"[^A-Za-z0-9.]+", "-", row)
+    return draw(record, folder)
 
 
 def _typed(options: AblateOptions) -> str:

@@ -81,7 +81,7 @@ def _board(options: LeaderboardOptions, kind: str) -> Board:
 
 
 def _write(board: Board, options: LeaderboardOptions) -> None:
-    drawn = pictures(board, options.measure, [(a, b) for a, b in options.pair])
+    drawn = pictures(board, options.measure)
     if not can_plot():
         print("no plots: pip install 'retrieval-bench[plots]'", file=sys.stderr)
         drawn = iter(())

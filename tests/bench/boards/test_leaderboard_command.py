@@ -104,7 +104,6 @@ def test_the_command_line_writes_a_site_with_pairs_and_claims(capsys, results, m
     assert Path("leaderboard/pairs/better-worse.html").is_file()
     data = script_data(Path("leaderboard/data.js"))
     assert data["published"] is True
-    assert "plots/differences-1" in [plot["name"] for plot in data["plots"]]
 
 
 def test_an_unknown_publication_is_bad_input(results, capsys):
