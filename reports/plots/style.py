@@ -63,11 +63,6 @@ def load_library() -> None:
         importlib.import_module("matplotlib.backends.backend_agg")
 
 
-def series_style(place: int) -> dict[str, Any]:
-    """Colour and marker of a line, by its number among the lines; they repeat after seven."""
-    return {"color": COLOURS[place % len(COLOURS)], "marker": MARKERS[place % len(MARKERS)]}
-
-
 def hollow(colour: str = INK) -> dict[str, Any]:
     """Style of a marker of which only the edge is drawn."""
     return {"markerfacecolor": PAPER, "markeredgecolor": colour}
