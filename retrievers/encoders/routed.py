@@ -18,6 +18,7 @@ from foundation.errors import BenchError
 from retrievers.adapters.identify import ROUTER, Routing
 from retrievers.adapters.routing import Router, fit_router
 from retrievers.encoders.protocol import Advance, Clock, Encoder
+from retrievers.encoders.python_object import HashingEncoder
 from retrievers.encoders.transformer import TransformerEncoder
 from retrievers.models.checkpoint import inside
 from retrievers.models.model import Bases, Model
@@ -173,16 +174,9 @@ def open_encoder(
         encoder: Encoder = _load_class(model.recipe.encoder)(model.recipe, device)
         return encoder
     if model.recipe.kind == "hashing":
-        from retrievers.encoders.python_object import HashingEncoder
-
-        hashing: Encoder = HashingEncoder(model.recipe)
-        return hashing
+        return HashingEncoder(model.recipe)
     if model.routing is not None:
-        from retrievers.encoders.routed import open_routed
-
         return open_routed(model, device, tokens_per_batch, bases)
-    from retrievers.encoders.transformer import TransformerEncoder
-
     return TransformerEncoder(model, device, tokens_per_batch, bases)
 
 

@@ -76,7 +76,7 @@ class TransformerEncoder(Encoder):
         """Vectors of documents, float32 ``(n, dim)``."""
         return self.prepare_documents(titles, texts)(advance)
 
-    def prepare_documents(self, titles: Sequence[str], texts: Sequence[str]) -> "Prepared":
+    def prepare_documents(self, titles: Sequence[str], texts: Sequence[str]) -> "PreparedTexts":
         """Tokenise documents now, and return what encodes them.
 
         So that another thread can tokenise the next documents while these are encoded: neither
@@ -108,17 +108,19 @@ class TransformerEncoder(Encoder):
             for title, text in zip(titles, texts, strict=True)
         ]
 
-    def _prepare(self, tower: "Tower", segments: list[Segments], max_tokens: int) -> "Prepared":
+    def _prepare(
+        self, tower: "Tower", segments: list[Segments], max_tokens: int
+    ) -> "PreparedTexts":
         first = first_occurrences(segments)
         distinct = np.flatnonzero(first == np.arange(len(segments)))
         tokens = tower.tokenize([segments[row] for row in distinct.tolist()], max_tokens)
         budget = self._budget or self._towers.default_budget
         plan = plan_packed if tower.packs else plan_batches
         batches = list(plan(tokens.lengths, budget))
-        return Prepared(tower, tokens, batches, distinct, first)
+        return PreparedTexts(tower, tokens, batches, distinct, first)
 
 
-class Prepared:
+class PreparedTexts:
     """Texts as token ids, ready to be encoded: called, it gives their vectors.
 
     Args:
