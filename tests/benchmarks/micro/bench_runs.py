@@ -24,5 +24,5 @@ def bench_write_1000_x_1000(benchmark, run_and_qrels, tmp_path):
 
 def bench_read_1000_x_1000(benchmark, run_and_qrels, tmp_path):
     write_run(run_and_qrels[0], tmp_path / "run.trec", "tag")
-    run = benchmark(read_run_file, tmp_path / "run.trec")
-    assert len(run) == 1_000_000
+    found = benchmark(read_run_file, tmp_path / "run.trec")
+    assert len(found.run) == 1_000_000
