@@ -18,8 +18,6 @@ from reports import format as fmt
 from reports.table import Column, Row, Table, bullets, code, columns_of, plain, table_of
 from reports.training import forgetting_markdown
 
-Scored = tuple[RowFound, RowOnCollection]
-
 NOTHING = Cost(seconds=0)
 EQUAL_BUDGET = 1.05  # largest number of tokens over the smallest
 
@@ -260,36 +258,6 @@ def tokens_of(row: RowFound) -> float | None:
         for cell in row.cells
     ]
     return _mean([total for total in sums if total])
-
-
-def figures(report: Report) -> Table[Scored]:
-    """A row for each row and collection of the report."""
-    columns: list[Column[Scored]] = [
-        Column("row", lambda scored: scored[0].name),
-        Column("collection", lambda scored: scored[1].collection),
-        Column("measure", lambda scored: scored[1].measure),
-        Column("seeds", lambda scored: sum(bool(cell.scores) for cell in scored[0].cells)),
-        Column("mean", lambda scored: scored[1].score and scored[1].score.mean),
-        Column("low", lambda scored: scored[1].score and scored[1].score.low),
-        Column("high", lambda scored: scored[1].score and scored[1].score.high),
-        Column("seeds_sd", lambda scored: scored[1].score and scored[1].score.seeds_sd),
-        Column("difference", lambda scored: (d := scored[1].difference) and d.mean),
-        Column("difference_low", lambda scored: (d := scored[1].difference) and d.low),
-        Column("difference_high", lambda scored: (d := scored[1].difference) and d.high),
-        Column("p_holm", lambda scored: scored[1].p_holm),
-        Column("verdict", lambda scored: scored[1].verdict),
-        Column("detectable", lambda scored: _detectable(scored[1])),
-        Column("parameters", lambda scored: parameters_of(scored[0])),
-        Column("tokens", lambda scored: tokens_of(scored[0])),
-        Column("seconds", lambda scored: _all_seconds(scored[0])),
-        Column("of_parameters", lambda scored: of_parameters_of(scored[0])),
-        Column("saved_bytes", lambda scored: saved_bytes_of(scored[0])),
-    ]
-    return Table([(row, on) for row in report.rows for on in row.on], columns)
-
-
-def _all_seconds(row: RowFound) -> float | None:
-    return _mean([sum(c.seconds for c in cell.costs.values()) for cell in row.cells if cell.scores])
 
 
 def plan_table(rows: Sequence[tuple[str, str, str]], tasks: Sequence[tuple[str, int, int]]) -> str:

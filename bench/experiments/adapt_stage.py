@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.experiments.grid import Table, merged, split_off
 from bench.experiments.plan import MODEL, Cost
-from bench.experiments.pretrain_stage import REHEARSED, trained_parameters
+from bench.experiments.pretrain_stage import trained_parameters
 from bench.training.on_collections import adapt_on
 from bench.training.training_sets import CorpusTexts
 from bench.workspace import Workspace
@@ -93,7 +93,6 @@ FORMER = {
     "temperature": 2.0,
     "scale": None,
 }
-MEASURED = 4  # texts that a rehearsal measures importance on
 
 
 @dataclass(frozen=True)
@@ -163,12 +162,6 @@ class Adapt:
         tokens = sum(point.tokens for curve in curves for point in curve)
         return Cost(time.perf_counter() - start, tokens, parameters)
 
-    def rehearsal(self, settings: Table) -> Table | None:
-        """Two steps on each domain, and a measurement on a few texts."""
-        measured = settings["method"].get("measured", 0)
-        fewer = {"measured": MEASURED} if measured > MEASURED else {}
-        return merged(settings, {"steps": REHEARSED, "method": fewer})
-
     def _check(self, settings: Table) -> None:
         """Refuse what cannot be trained or compared before any work."""
         datasets = self.space.datasets(settings["on"])
@@ -190,7 +183,7 @@ class Adapt:
             )
         method, preset = _method(settings), _preset(settings, self.start)
         method.check(preset)
-        if self.start:  # else the rehearsal of the stage before makes what else can be checked
+        if self.start:
             domains = [Domain(each.name, CorpusTexts([each.corpus])) for each in datasets]
             check(preset, domains, method)
 

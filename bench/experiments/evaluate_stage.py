@@ -138,10 +138,6 @@ class Evaluate:
         shutil.rmtree(out / VECTORS, ignore_errors=True)
         return Cost(time.perf_counter() - start, tokens, parameters)
 
-    def rehearsal(self, settings: Table) -> Table | None:
-        """None: its collections were opened and its settings read."""
-        return None
-
     def _loaded(self, model: Model, view: View | None) -> LoadedModel:
         if model.recipe.kind == "bm25":
             return LoadedModel(model, None)

@@ -11,7 +11,7 @@ import msgspec
 from bench.experiments.adapt_stage import last_checkpoint
 from bench.experiments.grid import Table, merged, split_off
 from bench.experiments.plan import MODEL, Cost
-from bench.experiments.pretrain_stage import REHEARSED, hashes_of, tokens_read
+from bench.experiments.pretrain_stage import hashes_of, tokens_read
 from bench.training.on_collections import finetune_on
 from bench.workspace import Workspace
 from datasets_cfg.catalogue import expand
@@ -105,24 +105,6 @@ class Finetune:
             size.parameters,
             size.saved_bytes,
         )
-
-    def rehearsal(self, settings: Table) -> Table | None:
-        """Two steps, with the negatives of BM25 where a model mines, which encodes whole corpora.
-
-        None where a teacher scores what a model mined.
-        """
-        mined = any("model" in mining["sources"] for mining in settings["rounds"])
-        if mined and settings["teacher"]:
-            return None
-        rounds = [_without_model(mining) for mining in settings["rounds"]]
-        return merged(settings, {"steps": REHEARSED, "rounds": rounds})
-
-
-def _without_model(mining: Mapping[str, Any]) -> Table:
-    """Of one round: with BM25 in the model's place, and without what only a model can do."""
-    if "model" not in mining["sources"]:
-        return dict(mining)
-    return {**mining, "sources": ["bm25"], "margin": None, "refresh_steps": 0}
 
 
 def _checked_queries(changes: Table) -> Table:

@@ -65,10 +65,6 @@ class ExperimentStage(Protocol):
         """
         ...
 
-    def rehearsal(self, settings: Table) -> Table | None:
-        """Settings that take seconds and fail where these would; None for no rehearsal."""
-        ...
-
 
 MODEL = "model"  # folder of a finished checkpoint
 

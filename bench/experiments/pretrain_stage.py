@@ -17,7 +17,6 @@ from retrievers.models.parameters import count_parameters
 from retrievers.training.engine.arguments import TrainingContext
 from retrievers.training.pretrain.preset import from_table, load_preset, to_table
 
-REHEARSED = 2  # steps
 BASE = {"model": "[base]"}
 
 
@@ -85,10 +84,6 @@ class Pretrain:
         )
         tokens = tokens_read(out / MODEL)
         return Cost(time.perf_counter() - start, tokens, trained_parameters(out / MODEL))
-
-    def rehearsal(self, settings: Table) -> Table | None:
-        """Two steps."""
-        return merged(settings, {"steps": REHEARSED})
 
 
 def hashes_of(model: str, role: str = "") -> dict[str, str]:

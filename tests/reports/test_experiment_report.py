@@ -1,7 +1,5 @@
 """Reports of ablations as Markdown and CSV."""
 
-import csv
-import io
 import re
 
 import msgspec
@@ -11,7 +9,7 @@ from bench.experiments.plan import AxisFound, Cost, ReportedPoint
 from bench.experiments.report_record import (
     SequenceFound,
 )
-from reports.experiment import cost_table, figures, markdown, score_table
+from reports.experiment import cost_table, markdown, score_table
 from tests.support.ablation_report import BETTER, FULL, OPEN, REFERENCE, report, row
 from tests.support.forgetting_report import forgetting
 from tests.support.markdown import notes_of, numbers, row_named, rows_of, tables_of
@@ -119,8 +117,6 @@ def test_cost_says_what_share_was_trained_and_what_was_written():
         "4,096",
     )
     assert row_named(cost_table(found), "reference")["trained %"] == ""
-    line = list(csv.DictReader(io.StringIO(figures(found).csv())))[-1]
-    assert (line["of_parameters"], line["saved_bytes"]) == ("2000", "4096")
 
 
 def test_the_method_names_source_leaks_and_code():
@@ -144,14 +140,6 @@ def test_other_collections_and_cells_of_different_code_are_named_at_the_top():
     assert first == line
     assert all(commit in mixed for commit in ("no checkout", " 0123456789ab ", "f" * 12))
     assert warnings_of(markdown(FULL)) == []
-
-
-def test_csv_has_a_line_for_each_row_and_collection_unrounded():
-    lines = list(csv.DictReader(io.StringIO(figures(FULL).csv())))
-    assert len(lines) == 9  # three rows with scores, on two collections and their mean
-    found = next(one for one in lines if one["row"] == "mask=0.9" and one["collection"] == "mean")
-    assert float(found["difference"]) == OPEN.at("mean").difference.mean
-    assert found["verdict"] == "cannot tell"
 
 
 def test_what_a_sequence_gained_and_forgot_stands_in_one_table_and_in_a_matrix_each():

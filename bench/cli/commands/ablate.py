@@ -15,7 +15,7 @@ from bench.cli.terminal import print_json
 from bench.evaluate.pipeline import conditions_here
 from bench.exit_codes import ExitCode
 from bench.experiments.evaluate_stage import read_scores
-from bench.experiments.execute import execute, finished, isolated, rehearse
+from bench.experiments.execute import execute, finished, isolated
 from bench.experiments.findings import report_of, with_sequences
 from bench.experiments.grid import load_ablation, replaced
 from bench.experiments.plan import CellTask, Cost, ExperimentStage
@@ -23,7 +23,7 @@ from bench.experiments.prepare import Prepared, prepare
 from bench.experiments.report_record import Report
 from bench.results.result import Conditions
 from foundation.files import replacing
-from reports.experiment import figures, markdown, plan_table
+from reports.experiment import markdown, plan_table
 from reports.plots.style import can_plot
 
 
@@ -39,8 +39,6 @@ def ablate(options: AblateOptions) -> int:
         return _show(parts, options)
     for part in parts:
         _say(_overview(part, options.out))
-        if not options.no_rehearsal:
-            rehearse(part.plan, part.stages, options.out, _apart, _say)
     records = [_run(part, options, conditions) for part in parts]
     if options.output.json:
         print_json(records if ablation.endpoints else records[0])
@@ -56,8 +54,7 @@ def _run(part: Prepared, options: AblateOptions, conditions: Conditions) -> Repo
     folder = options.out / part.plan.ablation.name
     text = markdown(record, _pictures(record, folder))
     encoded = msgspec.json.format(msgspec.json.encode(record), indent=1)
-    table = figures(record).csv()
-    for name, content in (("md", text.encode()), ("csv", table.encode()), ("json", encoded)):
+    for name, content in (("md", text.encode()), ("json", encoded)):
         with replacing(folder / f"report.{name}") as file:
             file.write(content)
     _say(f"kept in {folder}")

@@ -34,7 +34,6 @@ class AblateOptions:
         variant: Variant that the file declares, such as two-cores.
         out: Folder of cells and reports.
         seeds: Seeds to use instead of the file's.
-        no_rehearsal: Skip the rehearsal, which tries two training steps of every row first.
         dry_run: Check everything and show the grid; train nothing.
         allow_mismatch: Continue although a collection differs from the published one; the
             report is marked.
@@ -54,7 +53,6 @@ class AblateOptions:
     variant: str = ""
     out: OutFolder = Path("ablations")
     seeds: Annotated[Counts | None, Several] = None
-    no_rehearsal: bool = False
     dry_run: bool = False
     allow_mismatch: bool = False
     hardware: Hardware = Hardware()

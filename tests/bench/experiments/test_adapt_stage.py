@@ -73,7 +73,7 @@ def here(place):
 
 def run(bench, *options, file="tiny.toml"):
     fixed = ("--cache-dir", bench.cache, "--device", "cpu")
-    return bench("ablate", file, *fixed, "--no-rehearsal", *options)
+    return bench("ablate", file, *fixed, *options)
 
 
 @pytest.fixture(scope="module")

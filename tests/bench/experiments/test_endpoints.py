@@ -136,7 +136,7 @@ def test_rows_go_on_from_one_base_and_a_killed_run_ends_as_if_it_had_not_been(be
     assert "Hypotheses that were fixed beforehand" in text
     assert "objective=zeros is equal to reference" in text
 
-    command = [sys.executable, "-m", "bench", *typed(bench, "killed"), "--no-rehearsal"]
+    command = [sys.executable, "-m", "bench", *typed(bench, "killed")]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, stderr=subprocess.PIPE, env=environment, text=True) as process:
         assert process.stderr is not None
@@ -145,7 +145,7 @@ def test_rows_go_on_from_one_base_and_a_killed_run_ends_as_if_it_had_not_been(be
                 os.kill(process.pid, signal.SIGKILL)
                 break
     assert list((tmp_path / "killed").glob("pretrain/*/done.json"))
-    again = bench(*typed(bench, "killed"), "--json", "--no-rehearsal")
+    again = bench(*typed(bench, "killed"), "--json")
     assert again.code == ExitCode.OK, again.stderr
     assert scores_of(json.loads(again.stdout)) == scores_of(reports)
 
@@ -169,14 +169,6 @@ def test_bad_input_is_one_message_before_anything_starts(bench, tmp_path, old, n
     assert done.code == ExitCode.BAD_INPUT, done.stderr
     assert message in done.stderr
     assert not (tmp_path / "ablations").exists()
-
-
-def test_more_queries_than_there_are_fail_in_the_rehearsal(bench, tmp_path):
-    pytest.importorskip("sentence_transformers")
-    (tmp_path / "grid.toml").write_text(GRID_OF_ENDPOINTS.replace("queries = 4", "queries = 9"))
-    done = bench(*typed(bench))
-    assert done.code == ExitCode.BAD_INPUT, done.stderr
-    assert "9 queries are to be trained on, and there are 8" in done.stderr
 
 
 def test_drawn_queries_are_nested_by_seed_and_keep_their_documents(bench):
