@@ -140,7 +140,7 @@ def _scored_by_others(folder: Path, sound: Path) -> None:
     """A run that is accepted has the scores that ir_measures gives what can be read of it."""
     (path,) = (folder / "out").rglob("result.json")
     run: dict[str, dict[str, float]] = {}
-    for line in (folder / "input" / "some.trec").read_bytes().decode().split("\n"):
+    for line in (folder / "input" / "some.trec").read_bytes().decode(errors="replace").split("\n"):
         if line.strip():
             query, _, document, _, score, _ = line.split()
             if query != document:
