@@ -142,15 +142,12 @@ def with_prompts(model: Model, names: Sequence[str]) -> Model:
     return models[0]
 
 
-def route_on(
-    base: Model, folders: Sequence[Path], out: Path, training: Sequence[Dataset], by_query: bool
-) -> None:
-    """Write adapters that queries, or collections, choose among.
+def route_on(base: Model, folders: Sequence[Path], out: Path, training: Sequence[Dataset]) -> None:
+    """Write adapters that queries choose among.
 
     Args:
         training: for each adapter the collection of its domain, opened with the split whose
             queries are its texts.
-        by_query: whether each query chooses; else its collection does.
 
     Raises:
         BenchError: not one collection for each adapter, one without such queries, or see
@@ -162,8 +159,5 @@ def route_on(
             "name one for each, in their order: --on A B",
         )
     domains = [seen([dataset.name]) for dataset in training]
-    router = None
-    if by_query:
-        texts = [Split.of(dataset).queries.texts for dataset in training]
-        router = learn_router(base, texts)
-    route_adapters(base, folders, out, domains, router)
+    texts = [Split.of(dataset).queries.texts for dataset in training]
+    route_adapters(base, folders, out, domains, learn_router(base, texts))

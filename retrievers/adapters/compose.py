@@ -1,11 +1,10 @@
-"""Trained adapters of one base as one adapter: averaged, stacked, or side by side.
+"""Trained adapters of one base as one adapter: averaged, or stacked.
 
 The average of the weights costs nothing to use (Chronopoulou et al., AdapterSoup, EACL Findings
 2023); each tensor is averaged by itself: of LoRA both factors, rather than their product. A stack
 is of a domain and a task (MAD-X: Pfeiffer et al., EMNLP 2020): a task's adapter that was trained
-over one domain's can be put over another's. Side by side, each layer adds up the outputs of all
-adapters by fixed weights (Wang et al., EMNLP Findings 2021). Weights that are learned are those of
-the method ``fusion``, see `settings`.
+over one domain's can be put over another's. Weights that are learned are those of the method
+``fusion``, see `settings`.
 """
 
 import math
@@ -23,7 +22,6 @@ from foundation.records import read_object
 from retrievers.adapters.folder import (
     ATTACH_ERRORS,
     AdaptedNetwork,
-    Parts,
     checkpoint_of,
     parts_of,
 )
@@ -163,37 +161,17 @@ def stack_adapters(base: Model, folders: Sequence[Path], out: Path) -> None:
     """
     parts = parts_of(base, folders)
     below = [f"below_{place}" for place in range(1, len(parts.folders))]
-    _write(base, parts, Setup("Stack", (*below, NAME)), out, -1)
-
-
-def add_outputs(
-    base: Model, folders: Sequence[Path], out: Path, weights: Sequence[float] | None = None
-) -> None:
-    """Write adapters side by side, their outputs averaged, as one that ``--model OUT`` takes.
-
-    Args:
-        base, folders, weights: see `average_adapters`; sizes may differ.
-
-    Raises:
-        BenchError: an adapter of another base, or methods whose outputs cannot be averaged.
-    """
-    shares = shares_of(weights, len(folders))
-    parts = parts_of(base, folders)
-    names = tuple(f"part_{place}" for place in range(1, len(parts.folders) + 1))
-    _write(base, parts, Setup("Average", names, shares), out, 0)
-
-
-def _write(base: Model, parts: Parts, setup: Setup, out: Path, place: int) -> None:
+    setup = Setup("Stack", (*below, NAME))
     import_library("adapters")
     import adapters
 
     for folder in parts.folders:
         if "peft_type" in read_object(folder / CONFIG):
             raise BenchError(
-                f"{folder} is an adapter of PEFT, and those are not put together but averaged",
+                f"{folder} is an adapter of PEFT, and those are not stacked but averaged",
                 "python -m bench compose average",
             )
-    card = parts.card(place, f"{setup.kind.lower()} of {len(setup.names)} adapters")
+    card = parts.card(-1, f"stack of {len(setup.names)} adapters")
     network = load_network(checkpoint_of(base), base.recipe)
     network.config._name_or_path = base.card.name
     adapters.init(network)
@@ -208,8 +186,8 @@ def _write(base: Model, parts: Parts, setup: Setup, out: Path, place: int) -> No
     except ATTACH_ERRORS as error:
         why = str(error).partition("\n")[0] or type(error).__name__
         raise BenchError(
-            f"these adapters cannot be put together: {why}",
-            "bottleneck adapters and LoRA can be, of the same method",
+            f"these adapters cannot be stacked: {why}",
+            "bottleneck adapters and LoRA can be",
         ) from error
     adapted = AdaptedNetwork(
         base, "adapterhub", lambda folder: save_setup(network, folder, setup.block())

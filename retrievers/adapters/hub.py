@@ -2,7 +2,7 @@
 
 A new adapter is alone, on top of others, or fuses them. What AdapterHub 1.3 leaves out is done
 here: tensors of Compacter that all layers share are kept in a file of their own, and networks with
-a prompt or a gate give what pooling expects, whatever the batch.
+a gate give the same vector of a text whatever the batch.
 """
 
 import dataclasses
@@ -15,23 +15,19 @@ from pathlib import Path
 from typing import Any
 
 from foundation.errors import BenchError
-from foundation.records import read_object
 from retrievers.adapters.identify import (
-    CONFIG,
     NORMS,
     SETUP,
     SHARED,
     Setup,
-    adapter_weights,
     read_setup,
 )
 from retrievers.adapters.settings import FUSION, UNION, Adapter, check_options, import_library
 from retrievers.models.checkpoint import inside
 
 NAME = "bench"
-# Methods that AdapterHub 1.3 does not save whole, or computes in float32 alone.
-LEFT_OUT = ("loreft", "noreft", "direft", "vera", "dvora", "mtl_lora")
-OF_THE_FIRST = ("prompt_tuning",)  # kinds of which AdapterHub 1.3 runs the first alone
+# Methods that AdapterHub 1.3 does not save or load whole, or computes in float32 alone.
+LEFT_OUT = ("loreft", "noreft", "direft", "vera", "dvora", "mtl_lora", "prompt_tuning")
 
 Forward = Callable[..., Any]
 
@@ -224,8 +220,15 @@ def load_adapterhub(network: Any, folder: Path, name: str) -> None:
         str(folder), load_as=name, use_safetensors=True, with_head=False, loading_info=report
     )
     missing, extra = (set(report.get(f"{kind}_keys", [])) for kind in ("missing", "unexpected"))
-    named = _load_prompt(network, folder, name, missing, extra)
-    refuse_misfit(folder, missing - set(named.values()), extra - set(named))
+    for part in configurations(network, name):
+        kind = part.get("architecture")
+        if kind in ("reft", "prompt_tuning") or part.get("vera_d") is not None:
+            raise BenchError(
+                f"the adapter {folder} is of ReFT, VeRA or prompt tuning of AdapterHub, which are "
+                "not supported",
+                'train it with another method, such as vera or prompt_tuning of library = "peft"',
+            )
+    refuse_misfit(folder, missing, extra)
     if lexists(folder / SHARED):
         _load_shared(network, folder, name)
     if lexists(folder / NORMS):
@@ -236,30 +239,6 @@ def load_adapterhub(network: Any, folder: Path, name: str) -> None:
                 "average such adapters, or train without adapter.norms",
             )
         _load_tensors(folder / NORMS, norm_weights(network))
-    for part in configurations(network, name):
-        if part.get("architecture") == "reft" or part.get("vera_d") is not None:
-            raise BenchError(
-                f"the adapter {folder} is of ReFT or VeRA of AdapterHub, which are not supported",
-                'train it with another method, such as vera of library = "peft"',
-            )
-
-
-def _load_prompt(
-    network: Any, folder: Path, name: str, missing: Collection[str], extra: Collection[str]
-) -> dict[str, str]:
-    """Load what AdapterHub 1.3 gives no new name, a prompt; its old and new names."""
-    own = str(read_object(folder / CONFIG).get("name"))
-    renamed = {
-        old: ".".join(name if part == own else part for part in old.split(".")) for old in extra
-    }
-    taken = {old: new for old, new in renamed.items() if new in missing}
-    if taken:
-        from retrievers.models.loading import read_tensors
-
-        weights = adapter_weights(folder, "adapterhub")[0].name
-        for old, value in read_tensors(folder, weights, list(taken)).items():
-            network.get_parameter(taken[old]).data.copy_(value)
-    return taken
 
 
 def _load_shared(network: Any, folder: Path, name: str) -> None:
@@ -312,20 +291,18 @@ def check_runs(network: Any, setup: Setup) -> None:
         network: that has them all.
 
     Raises:
-        BenchError: a prompt or an invertible layer that is not at the bottom of a stack, or
-            a parallel bottleneck in one.
+        BenchError: an invertible layer that is not at the bottom of a stack, or a parallel
+            bottleneck in one.
     """
     if setup.kind == "Stack" and len(setup.names) > 1:
         _check_sequential(network, setup.names)
     for name in setup.names[1:] if setup.kind == "Stack" else setup.names:
-        for part in configurations(network, name):
-            kind = part.get("architecture")
-            if kind in OF_THE_FIRST or part.get("inv_adapter"):
-                raise BenchError(
-                    f"AdapterHub runs {kind or 'an invertible layer'} only at the bottom of a "
-                    "stack, and would ignore this one",
-                    "put it there, or use a bottleneck adapter or LoRA",
-                )
+        if any(part.get("inv_adapter") for part in configurations(network, name)):
+            raise BenchError(
+                "AdapterHub runs an invertible layer only at the bottom of a stack, and would "
+                "ignore this one",
+                "put it there, or use a bottleneck adapter or LoRA",
+            )
 
 
 def _check_sequential(network: Any, names: Sequence[str]) -> None:
@@ -334,7 +311,7 @@ def _check_sequential(network: Any, names: Sequence[str]) -> None:
         if any(part.get("is_parallel") for part in configurations(network, name)):
             raise BenchError(
                 "AdapterHub drops what is below a parallel adapter in a stack",
-                "put the outputs side by side, or use a sequential bottleneck or LoRA",
+                "use a sequential bottleneck or LoRA",
             )
 
 
@@ -347,48 +324,15 @@ def configurations(network: Any, name: str) -> list[Any]:
 def correct_forward(network: Any) -> None:
     """Replace ``forward`` where one of the network's adapters needs it.
 
-    A prompt lengthens the output. And where a prompt or a gate is computed, AdapterHub 1.3 lets
-    padding in: it masks the prompt, or averages a gate over the padding, so that a text's vector
-    depends on the other texts of its batch. Those networks are run on texts of one length at a
-    time. A hook would not do: sentence-transformers calls ``forward`` itself.
+    AdapterHub 1.3 averages a gate over the padding, so that a text's vector depends on the other
+    texts of its batch. Those networks are run on texts of one length at a time. A hook would not
+    do: sentence-transformers calls ``forward`` itself.
     """
     every = [
         part for name in network.adapters_config.adapters for part in configurations(network, name)
     ]
-    prompts = [part for part in every if part.get("architecture") == "prompt_tuning"]
-    gated = any(part.get("use_gating") for part in every)
-    if prompts:
-        network.forward = without_prompt(network, prompts[0])
-    if prompts or gated:
+    if any(part.get("use_gating") for part in every):
         network.forward = without_padding(network.forward)
-
-
-def without_prompt(network: Any, prompt: Any) -> Forward:
-    """``forward`` whose states are those of the text alone.
-
-    AdapterHub puts the prompt before the text, or between its first token and the rest.
-    """
-    import torch
-
-    first = 1 if prompt["combine"] == "prefix_after_bos" else 0
-    length, forward = prompt["prompt_length"], network.forward
-
-    @functools.wraps(forward)
-    def cut(*inputs: Any, **named: Any) -> Any:
-        output = forward(*inputs, **named)
-        states = output.last_hidden_state
-        parts = [states[:, :first], states[:, first + length :]]
-        output.last_hidden_state = torch.cat(parts, dim=1)
-        return pooled_again(network, output)
-
-    return cut
-
-
-def pooled_again(network: Any, output: Any) -> Any:
-    """Output whose states were cut: the pooler had read the first of all states, of a prompt."""
-    if getattr(output, "pooler_output", None) is not None:
-        output.pooler_output = network.pooler(output.last_hidden_state)
-    return output
 
 
 def without_padding(forward: Forward) -> Forward:

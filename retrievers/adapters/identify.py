@@ -3,8 +3,7 @@
 Nothing of it is loaded.
 """
 
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os.path import lexists
 from pathlib import Path
@@ -28,11 +27,11 @@ WEIGHTS: dict[AdapterKind, tuple[str, ...]] = {
     "adapterhub": ("adapter.safetensors", "pytorch_adapter.bin"),
     "peft": ("adapter_model.safetensors", "adapter_model.bin"),
 }
-PROMPT_TYPES = ("PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING")  # of PEFT: virtual tokens
+PROMPT_TYPES = ("PROMPT_TUNING", "P_TUNING")  # of PEFT: virtual tokens
 SETUP = "adapter_setup.json"  # of AdapterHub: several adapters, each in a folder inside
 ROUTING = "adapter_routing.json"  # several of any library, each in a folder inside, used one by one
 ROUTER = "router.safetensors"  # the rule that chooses one for a query
-COMPOSITIONS = ("Stack", "Fuse", "Average")
+COMPOSITIONS = ("Stack", "Fuse")
 
 
 @dataclass(frozen=True)
@@ -42,76 +41,36 @@ class Setup:
     Attributes:
         kind: of `COMPOSITIONS`.
         names: of the adapters, which are those of their folders; of a stack the first is lowest.
-        weights: of the outputs that ``Average`` adds up, of sum 1; empty for the other kinds.
     """
 
     kind: str
     names: tuple[str, ...]
-    weights: tuple[float, ...] = ()
 
     def block(self) -> Any:
         """AdapterHub's own record of it."""
         from adapters import composition
 
-        if self.kind != "Average":
-            return getattr(composition, self.kind)(*self.names)
-        # AdapterHub 1.3 takes the mean of the weighted outputs, and not their sum.
-        weights = [weight * len(self.names) for weight in self.weights]
-        return composition.Average(*self.names, weights=weights, normalize_weights=False)
+        return getattr(composition, self.kind)(*self.names)
 
 
 class Routing(Record, kw_only=True):
-    """Adapters of one base, of which one is used at a time.
+    """Adapters of one base, of which each query takes one, see `retrievers.adapters.routing`.
 
     Attributes:
-        by: what chooses one: the ``collection`` that is searched; or each query, see
-            `retrievers.adapters.routing`. A ``classifier`` is no longer fitted; the rule of one
-            that was is linear, too.
+        by: the rule. A ``classifier`` is no longer fitted; the rule of one that was is linear,
+            too. By ``collection`` is refused: each has one adapter, which ``--adapter`` names.
         adapters: folders inside.
-        domains: of each adapter, the collections, or families of them, that it is for.
-        otherwise: folder of the adapter of all other collections; "" for none.
+        domains: of each adapter, the collections that it is for.
     """
 
-    by: Literal["collection", "centroid", "classifier"]
+    by: Literal["centroid", "classifier", "collection"] = "centroid"
     adapters: tuple[str, ...]
     domains: tuple[tuple[str, ...], ...]
-    otherwise: str = ""
+    otherwise: str = ""  # of the collections that were in no domain
 
     def __post_init__(self) -> None:
         if not self.adapters or len(self.adapters) != len(self.domains):
             raise ValueError(f"{len(self.domains)} domains for {len(self.adapters)} adapters")
-
-    @property
-    def folders(self) -> tuple[str, ...]:
-        """Folders of all adapters."""
-        return (*self.adapters, *filter(None, (self.otherwise,)))
-
-    @property
-    def parts(self) -> int:
-        """Number of adapters whose vectors of a document lie beside each other."""
-        return 1 if self.by == "collection" else len(self.adapters)
-
-    def folder_for(self, collection: str) -> str:
-        """Folder of the adapter for a collection; that of the longest name, such as ``a/b``.
-
-        Raises:
-            BenchError: there is none.
-        """
-        fitting = [
-            (len(domain), folder)
-            for folder, domains in zip(self.adapters, self.domains, strict=True)
-            for domain in domains
-            if f"{collection}/".startswith(f"{domain}/")
-        ]
-        if fitting:
-            return max(fitting, key=lambda each: each[0])[1]
-        if not self.otherwise:
-            known = ", ".join(domain for domains in self.domains for domain in domains)
-            raise BenchError(
-                f"none of the adapters is for {collection}: they are for {known}",
-                "compose route, where each query takes one",
-            )
-        return self.otherwise
 
 
 def adapter_folder(adapter: CardAdapter, base: Path) -> Path:
@@ -180,12 +139,8 @@ def check_unchanged(folder: Path, identity: AdapterIdentity, base: Checkpoint) -
 
 def _hashes_of_routing(folder: Path, routing: Routing, base: Checkpoint) -> dict[str, str]:
     """Hashes of the rule, and of all files of the adapters, by path."""
-    files = [folder / name for name in (ROUTING, *([] if routing.parts == 1 else [ROUTER]))]
-    for path in files:
-        if not path.is_file():
-            raise BenchError(f"{path} is missing: the adapters of {folder} are not whole")
-    hashes = {path.name: sha256_of_file(path) for path in files}
-    for name in routing.folders:
+    hashes = _hashes(folder, [folder / ROUTING, folder / ROUTER])
+    for name in routing.adapters:
         part = identify_adapter(inside(folder, name), None, base)
         if part.kind == "routed":
             raise BenchError(f"{folder / name} is routed itself", "route its adapters")
@@ -203,6 +158,11 @@ def _hashes_of_setup(folder: Path, base: Checkpoint) -> dict[str, str]:
         files += [own / CONFIG, *adapter_weights(own, "adapterhub")]
     if setup.kind == "Fuse":
         files += [inside(folder, ",".join(setup.names)) / name for name in FUSION]
+    return _hashes(folder, files)
+
+
+def _hashes(folder: Path, files: Sequence[Path]) -> dict[str, str]:
+    """The sha256 of each file, by its path in a folder of composed adapters."""
     for path in files:
         if not path.is_file():
             raise BenchError(f"{path} is missing: the adapters of {folder} are not whole")
@@ -216,7 +176,7 @@ def check_room(folder: Path, tokens: int, base: Checkpoint) -> None:
         BenchError: see above.
     """
     if (routing := read_routing(folder)) is not None:
-        for name in routing.folders:
+        for name in routing.adapters:
             check_room(inside(folder, name), tokens, base)
     config = read_object(folder / CONFIG) if (folder / CONFIG).is_file() else {}
     check_positions(virtual_tokens(config), tokens, base.position_limit)
@@ -279,11 +239,11 @@ def read_setup(folder: Path) -> Setup:
     children = setup.get("children") if isinstance(setup, dict) else None
     if isinstance(setup, dict) and isinstance(children, list) and kind in COMPOSITIONS:
         names = tuple(name for child in children if (name := _only_child(child)))
-        weights = _weights(setup, len(names)) if kind == "Average" else ()
-        if len(names) == len(children) and weights is not None:
-            return Setup(str(kind), names, weights)
+        if len(names) == len(children):
+            return Setup(str(kind), names)
     raise BenchError(
-        f"{folder / SETUP} is not supported", f"supported: {', '.join(COMPOSITIONS)} of adapters"
+        f"{folder / SETUP} is not supported: {kind}",
+        f"supported: {' and '.join(COMPOSITIONS)} of adapters; or use compose average",
     )
 
 
@@ -294,25 +254,21 @@ def _only_child(block: Any) -> str:
     return str(names[0]) if alone else ""
 
 
-def _weights(setup: dict[str, Any], count: int) -> tuple[float, ...] | None:
-    """Weights of the parts of an average, of sum 1; None where they are not as many numbers."""
-    told = setup.get("kwargs")
-    weights = told.get("weights") if isinstance(told, dict) else None
-    if not isinstance(weights, list) or len(weights) != count:
-        return None
-    finite = all(isinstance(weight, int | float) and math.isfinite(weight) for weight in weights)
-    total = sum(weights) if finite else 0
-    return tuple(weight / total for weight in weights) if total > 0 else None
-
-
 def read_routing(folder: Path) -> Routing | None:
     """Routing of the adapters of a folder; None where they are not routed.
 
     Raises:
-        BenchError: the file is damaged.
+        BenchError: the file is damaged, or each collection has an adapter of its own.
     """
     path = folder / ROUTING
-    return read_json(path, Routing) if path.is_file() else None
+    routing = read_json(path, Routing) if path.is_file() else None
+    if routing is not None and routing.by == "collection":
+        raise BenchError(
+            f"{folder} chooses an adapter by collection, which is not supported any more",
+            f"name each one's own: python -m bench run {routing.domains[0][0]} --model BASE "
+            f"--adapter {folder / routing.adapters[0]}",
+        )
+    return routing
 
 
 def virtual_tokens(config: Mapping[str, Any]) -> int:

@@ -1,22 +1,20 @@
 """PEFT's adapters in a network: trained, written, attached.
 
-With prompt tuning, p-tuning and prefix tuning on an encoder (Lester et al., EMNLP 2021,
-https://arxiv.org/abs/2104.08691; Liu et al., 2021, https://arxiv.org/abs/2103.10385; Li and Liang,
-ACL 2021, https://arxiv.org/abs/2101.00190) the states are those that PEFT computes: virtual tokens
-take the first positions of the network, and the text the next ones. What is pooled are the states
-of the text alone, so that its first token is the first, and no virtual token is in a mean.
-(AdapterHub's prompt and prefix tuning take no positions.)
+With prompt tuning and p-tuning on an encoder (Lester et al., EMNLP 2021,
+https://arxiv.org/abs/2104.08691; Liu et al., 2021, https://arxiv.org/abs/2103.10385) the states are
+those that PEFT computes: virtual tokens take the first positions of the network, and the text the
+next ones. What is pooled are the states of the text alone, so that its first token is the first,
+and no virtual token is in a mean. (AdapterHub's prefix tuning takes no positions.)
 """
 
 import dataclasses
 import functools
-import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from foundation.errors import BenchError
-from retrievers.adapters.hub import NAME, Forward, pooled_again, refuse_misfit
+from retrievers.adapters.hub import NAME, refuse_misfit
 from retrievers.adapters.identify import CONFIG
 from retrievers.adapters.settings import Adapter, check_options, import_library
 
@@ -116,23 +114,7 @@ def put_before(network: Any, wrapped: Any) -> None:
 
     Args:
         wrapped: the network in PEFT's model, which has the virtual tokens.
-
-    Raises:
-        BenchError: the network takes none.
     """
-    config = wrapped.active_peft_config
-    prefix = str(config.peft_type.value) == "PREFIX_TUNING"
-    needed = "past_key_values" if prefix else "inputs_embeds"
-    if needed not in inspect.signature(network.forward).parameters:
-        raise BenchError(
-            f"{type(network).__name__} takes no {needed}, which PEFT's virtual tokens go into",
-            'use prefix_tuning or prompt_tuning of library = "adapterhub"',
-        )
-    network.forward = (_with_prefix if prefix else _with_prompt)(network, wrapped)
-
-
-def _with_prompt(network: Any, wrapped: Any) -> Forward:
-    """``forward`` with vectors of virtual tokens before those of the words."""
     import torch
 
     forward = network.forward
@@ -141,38 +123,17 @@ def _with_prompt(network: Any, wrapped: Any) -> Forward:
     def prompted(input_ids: Any, attention_mask: Any, **others: Any) -> Any:
         words = network.get_input_embeddings()(input_ids)
         prompt = wrapped.get_prompt(len(input_ids)).to(words.dtype)
-        length = prompt.shape[1]
+        count, length = prompt.shape[:2]
         if (types := others.get("token_type_ids")) is not None:
-            others["token_type_ids"] = torch.cat([types.new_zeros(len(types), length), types], 1)
+            others["token_type_ids"] = torch.cat([types.new_zeros(count, length), types], 1)
         output = forward(
             inputs_embeds=torch.cat([prompt, words], 1),
-            attention_mask=_longer(attention_mask, length),
+            attention_mask=torch.cat([attention_mask.new_ones(count, length), attention_mask], 1),
             **others,
         )
         output.last_hidden_state = output.last_hidden_state[:, length:]
-        return pooled_again(network, output)
+        if getattr(output, "pooler_output", None) is not None:  # of the first virtual token
+            output.pooler_output = network.pooler(output.last_hidden_state)
+        return output
 
-    return prompted
-
-
-def _with_prefix(network: Any, wrapped: Any) -> Forward:
-    """``forward`` with keys and values of virtual tokens in each layer."""
-    forward, length = network.forward, wrapped.active_peft_config.num_virtual_tokens
-
-    @functools.wraps(forward)
-    def prefixed(input_ids: Any, attention_mask: Any, **others: Any) -> Any:
-        return forward(
-            input_ids=input_ids,
-            attention_mask=_longer(attention_mask, length),
-            past_key_values=wrapped.get_prompt(len(input_ids)),
-            **others,
-        )
-
-    return prefixed
-
-
-def _longer(mask: Any, length: int) -> Any:
-    """A mask ``(n, tokens)`` with virtual tokens, all of which are read."""
-    import torch
-
-    return torch.cat([mask.new_ones(len(mask), length), mask], 1)
+    network.forward = prompted

@@ -1,6 +1,6 @@
-"""Adapters side by side, of which each query, or each collection, is encoded by one.
+"""Adapters side by side, of which each query is encoded by one.
 
-By query: the one whose domain a query is closest to, among the training queries of each domain,
+It is the one whose domain a query is closest to, among the training queries of each domain,
 as the base encodes them. The rule is linear in the unit vector x of the query: the largest of
 w_i x + b_i, and of equal ones the first. ``centroid`` is the nearest mean (Chronopoulou et al.,
 AdapterSoup, EACL Findings 2023, choose a corpus's adapters by the similarity of mean vectors). A
@@ -84,34 +84,29 @@ def route_adapters(
     folders: Sequence[Path],
     out: Path,
     domains: Sequence[Sequence[str]],
-    router: Router | None = None,
+    router: Router,
 ) -> None:
-    """Write trained adapters as one model of which each query, or collection, chooses.
+    """Write trained adapters as one model of which each query chooses.
 
     Args:
         base: that all were trained on.
         folders: of finished trainings, or of adapters; the first card among them says how vectors
             are made.
         domains: of each, the collections that it is for.
-        router: by which each query chooses; None where the collection does.
+        router: by which each query chooses.
 
     Raises:
         BenchError: fewer than two adapters, or one of another base.
     """
     parts = parts_of(base, folders, composed=True)
     names = tuple(f"part_{place}" for place in range(1, len(parts.folders) + 1))
-    routing = Routing(
-        by="centroid" if router else "collection",
-        adapters=names,
-        domains=tuple(map(tuple, domains)),
-    )
+    routing = Routing(adapters=names, domains=tuple(map(tuple, domains)))
     card = parts.card(0, f"{len(names)} adapters, routed by {routing.by}")
 
     def write(folder: Path) -> None:
         for name, part in zip(names, parts.folders, strict=True):
             shutil.copytree(part, folder / name)
-        if router:
-            router.save(folder / ROUTER)
+        router.save(folder / ROUTER)
         write_json(folder / ROUTING, routing)
 
     AdaptedNetwork(base, "routed", write).save(out, card)

@@ -19,7 +19,7 @@ Library = Literal["adapterhub", "peft"]
 # Of PEFT, by its own names: tests train, write and read back each of them.
 PEFT_METHODS = (
     *("lora", "ia3", "loha", "lokr", "oft", "hra", "vera", "fourierft", "ln_tuning"),
-    *("prompt_tuning", "p_tuning", "prefix_tuning"),
+    *("prompt_tuning", "p_tuning"),
 )
 FUSION = "fusion"
 UNION = "union"
@@ -64,11 +64,6 @@ class Adapter(Record, kw_only=True):
             raise ValueError(f"init_scale is for bottlenecks: {', '.join(BOTTLENECKS)}")
         if self.method == FUSION and len(self.over) < 2:
             raise ValueError("a fusion needs two adapters or more in over")
-
-    @property
-    def allows_gradient_checkpointing(self) -> bool:
-        """False for PEFT's prefix, which gradient checkpointing drops."""
-        return (self.library, self.method) != ("peft", "prefix_tuning")
 
     @property
     def virtual_tokens(self) -> int:

@@ -1,13 +1,12 @@
-"""From a resolved model to its encoder; routed adapters: a collection's own, or one for each query.
+"""From a resolved model to its encoder; routed adapters: one for each query.
 
-Where each query has its own adapter, the vectors of a document by all adapters lie beside each
-other, and those of a query are 0 but for its adapter's place: the inner product is that of the
-query and the document by that adapter, exactly. So a document costs as much as with each adapter
-alone, together, and any search serves.
+The vectors of a document by all adapters lie beside each other, and those of a query are 0 but for
+its adapter's place: the inner product is that of the query and the document by that adapter,
+exactly. So a document costs as much as with each adapter alone, together, and any search serves.
 """
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import numpy as np
 
 from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError
-from retrievers.adapters.identify import ROUTER, Routing
+from retrievers.adapters.identify import ROUTER
 from retrievers.adapters.routing import Router, fit_router
 from retrievers.encoders.protocol import Advance, Clock, Encoder
 from retrievers.encoders.python_object import HashingEncoder
@@ -42,11 +41,8 @@ def open_routed(
     def opened(own: Model) -> TransformerEncoder:
         return TransformerEncoder(own, device, tokens_per_batch, shared, clock)
 
-    parts = {name: opened(model.with_adapter(inside(folder, name))) for name in routing.folders}
-    if routing.by == "collection":
-        return ByCollection(model.recipe, routing, parts)
-    base = opened(model.with_adapter(None))
-    return ByQuery(model.recipe, base, tuple(parts.values()), folder / ROUTER)
+    parts = [opened(model.with_adapter(inside(folder, name))) for name in routing.adapters]
+    return ByQuery(model.recipe, opened(model.with_adapter(None)), parts, folder / ROUTER)
 
 
 def learn_router(base: Model, domains: Sequence[Sequence[str]], device: str = "auto") -> Router:
@@ -62,37 +58,6 @@ def learn_router(base: Model, domains: Sequence[Sequence[str]], device: str = "a
         return encoder.encode_queries([texts[row] for row in drawn.tolist()])
 
     return fit_router([vectors(texts) for texts in domains])
-
-
-class ByCollection(Encoder):
-    """The adapter of the collection that is searched; `for_dataset` says which that is."""
-
-    def __init__(self, recipe: Recipe, routing: Routing, parts: Mapping[str, Encoder]) -> None:
-        self.recipe, self._routing, self._parts = recipe, routing, parts
-
-    def for_dataset(self, name: str) -> Encoder:
-        """The encoder with the adapter for a collection, and its prompts.
-
-        Raises:
-            BenchError: no adapter is for this one.
-        """
-        return self._parts[self._routing.folder_for(name)].for_dataset(name)
-
-    def encode_queries(self, texts: Sequence[str], advance: Advance | None = None) -> Float32Array:
-        """Not before a collection has chosen."""
-        raise self._unchosen()
-
-    def encode_documents(
-        self, titles: Sequence[str], texts: Sequence[str], advance: Advance | None = None
-    ) -> Float32Array:
-        """Not before a collection has chosen."""
-        raise self._unchosen()
-
-    def _unchosen(self) -> BenchError:
-        return BenchError(
-            f"{self.recipe.model} has an adapter for each collection, and none was named",
-            "evaluate it on a collection: python -m bench run",
-        )
 
 
 class ByQuery(Encoder):

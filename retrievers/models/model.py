@@ -62,15 +62,8 @@ class Model:
     adapter: Path | None = None
 
     def for_dataset(self, name: str) -> "Model":
-        """This model with the prompts of one dataset, and the adapter where that chooses it.
-
-        Raises:
-            BenchError: adapters are routed by collection, and none is for this one.
-        """
-        chosen, routing = self, self.routing
-        if self.adapter is not None and routing is not None and routing.by == "collection":
-            chosen = self.with_adapter(inside(self.adapter, routing.folder_for(name)))
-        return replace_field(chosen, recipe=chosen.recipe.for_dataset(name))
+        """This model with the prompts of one dataset."""
+        return replace_field(self, recipe=self.recipe.for_dataset(name))
 
     @property
     def routing(self) -> Routing | None:
@@ -92,7 +85,7 @@ class Model:
             raise ValueError(f"{self.card.name} has no routed adapters")
         recipe = msgspec.structs.replace(
             self.recipe,
-            dim=self.recipe.dim // self.routing.parts,
+            dim=self.recipe.dim // len(self.routing.adapters),
             normalize=self.card.normalize,
             similarity=self.card.similarity,
             adapter=identify_adapter(folder, None, self.document) if folder else None,
@@ -224,10 +217,9 @@ def _resolve_transformer(card: Card, base: Path) -> Model:
         check_room(adapter, max(card.max_query_tokens, card.max_document_tokens), document)
     recipe = _transformer_recipe(card, base, document, query, adapter)
     routing = read_routing(adapter) if adapter else None
-    if routing is not None and routing.parts > 1:
-        recipe = msgspec.structs.replace(
-            recipe, dim=routing.parts * recipe.dim, normalize=False, similarity="dot"
-        )
+    if routing is not None:
+        dim = len(routing.adapters) * recipe.dim
+        recipe = msgspec.structs.replace(recipe, dim=dim, normalize=False, similarity="dot")
     return Model(card, recipe, document, query, adapter)
 
 

@@ -8,13 +8,12 @@ from bench.cli.terminal import print_json, print_next
 from bench.exit_codes import ExitCode
 from bench.training.on_collections import route_on
 from foundation.errors import BenchError
-from retrievers.adapters.compose import add_outputs, average_adapters, stack_adapters
+from retrievers.adapters.compose import average_adapters, stack_adapters
 from retrievers.adapters.folder import base_of
 from retrievers.models.model import resolve_model
 from retrievers.models.parameters import count_parameters
 from retrievers.training.task_arithmetic import add_tasks
 
-ROUTED = ("route", "by-collection")
 TRAINING = "train"  # split whose queries are a domain's texts
 
 
@@ -44,13 +43,10 @@ def compose(options: ComposeOptions) -> int:
     base = base_of(options.folders)
     if options.how == "stack":
         stack_adapters(base, options.folders, options.out)
-    elif options.how in ROUTED:
-        space, by_query = workspace(options.places), options.how == "route"
-        split = TRAINING if by_query else None
-        training = [space.dataset(name, split) for name in space.expand(options.on)]
-        route_on(base, options.folders, options.out, training, by_query)
-    elif options.how == "outputs":
-        add_outputs(base, options.folders, options.out, options.weights)
+    elif options.how == "route":
+        space = workspace(options.places)
+        training = [space.dataset(name, TRAINING) for name in space.expand(options.on)]
+        route_on(base, options.folders, options.out, training)
     else:
         average_adapters(base, options.folders, options.out, options.weights)
     return _report(options, base.card.name)
@@ -80,10 +76,10 @@ def _check(options: ComposeOptions) -> None:
     """Refuse to write over anything, and a way without what it needs."""
     if options.out.exists() and any(options.out.iterdir()):
         raise BenchError(f"{options.out} holds something else", "name another folder")
-    if options.how in ROUTED and not options.on:
+    if options.how == "route" and not options.on:
         raise BenchError(
-            f"{options.how} needs the collection of each adapter",
-            f"compose {options.how} FOLDERS --on COLLECTIONS",
+            "route needs the collection of each adapter",
+            "compose route FOLDERS --on COLLECTIONS",
         )
     if options.how == "arithmetic" and not options.base:
         raise BenchError(

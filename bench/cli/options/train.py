@@ -150,14 +150,12 @@ class ComposeOptions:
     """Combine trained adapters, or trained models, of one base.
 
     average: the mean of the weights, one adapter as fast as each (AdapterSoup), of one method and
-    size. outputs: all side by side, each layer adds up their outputs by fixed weights (AdapterHub).
-    stack: the first at the bottom, such as a domain's below a task's (MAD-X, AdapterHub). A folder
+    size. stack: the first at the bottom, such as a domain's below a task's (MAD-X, AdapterHub). A folder
     is what `finetune` with an adapter or `adapt --method adapter` wrote, or an adapter inside one.
     Weights that are learned come from `finetune` with adapter.method = "fusion".
     route: side by side, of which each query takes the one whose domain it is closest to: the nearest
     mean among the training queries of the collections of --on, as the base encodes them. Documents
-    are encoded by every adapter, and each query is compared with those of its own. by-collection:
-    side by side, of which the collection that is searched takes its own.
+    are encoded by every adapter, and each query is compared with those of its own.
     arithmetic: whole models that were trained from --base; what each changed is added to it, times
     its weight (task arithmetic), which may be below 0. With weights of sum 1, it is their mean.
 
@@ -166,9 +164,8 @@ class ComposeOptions:
         folders: Folders of trained adapters, or, for arithmetic, of trained models.
         out: Folder of what comes out.
         weights: One weight per adapter or model, of any sum. Default: equal weights. For
-            average, outputs and arithmetic.
-        on: For route and by-collection: the collection of each adapter's domain, in the order
-            of the folders.
+            average and arithmetic.
+        on: For route: the collection of each adapter's domain, in the order of the folders.
         base: Model that the trainings began from, for arithmetic: card, folder or Hub id.
 
     Examples:
@@ -182,12 +179,12 @@ class ComposeOptions:
     """
 
     only: ClassVar[Only] = {
-        "weights": {"how": ("average", "outputs", "arithmetic")},
-        "on": {"how": ("route", "by-collection")},
+        "weights": {"how": ("average", "arithmetic")},
+        "on": {"how": "route"},
         "base": {"how": "arithmetic"},
     }
 
-    how: Literal["average", "outputs", "stack", "route", "by-collection", "arithmetic"]
+    how: Literal["average", "stack", "route", "arithmetic"]
     folders: LocalPaths
     _: KW_ONLY
     out: OutFolder

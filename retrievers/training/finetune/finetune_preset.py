@@ -264,8 +264,6 @@ class Finetuning(Record, kw_only=True):
         adapter = self.adapter
         if adapter is not None and self.part is not None:
             raise ValueError("with an adapter the encoder is frozen: drop part, or the adapter")
-        if self.gradient_checkpointing and adapter and not adapter.allows_gradient_checkpointing:
-            raise ValueError("prefix_tuning of PEFT cannot be used with gradient_checkpointing")
         self._check_teacher()
 
     def _check_teacher(self) -> None:

@@ -55,7 +55,7 @@ def test_an_average_is_evaluated_as_any_model(bench, trained, tmp_path):
     assert "mean" in run.stdout
 
 
-@pytest.mark.parametrize("how", ["average", "outputs", "stack"])
+@pytest.mark.parametrize("how", ["average", "stack"])
 def test_every_way_says_how_many_parameters_came_out(bench, trained, tmp_path, how):
     one, two = trained / "one", trained / "two"
     done = bench("compose", how, one, two, "--out", tmp_path / "out", "--json")
@@ -79,10 +79,9 @@ def test_a_routed_query_is_scored_as_by_its_own_adapter(bench, trained, tmp_path
         write_qrels(tmp_path / name, {(query, "d9"): 1, ("q3", "d1"): 1}, "train")
     folders = [trained / "one", trained / "two"]
     on = ["--on", *(tmp_path / name for name in names), "--cache-dir", bench.cache]
-    for how in ("route", "by-collection"):
-        done = bench("compose", how, *folders, *on, "--out", tmp_path / how)
-        assert done.code == ExitCode.OK, done.stderr
-    models = [*folders, tmp_path / "route", tmp_path / "by-collection"]
+    done = bench("compose", "route", *folders, *on, "--out", tmp_path / "route")
+    assert done.code == ExitCode.OK, done.stderr
+    models = [*folders, tmp_path / "route"]
     collections = [tmp_path / name for name in names]
     places = ("--cache-dir", bench.cache, "--out", bench.out)
     done = bench("run", *collections, "--model", *models, *places)
@@ -95,10 +94,6 @@ def test_a_routed_query_is_scored_as_by_its_own_adapter(bench, trained, tmp_path
         for query, score in routed.items():
             (number,) = chosen([QUERIES[query]])
             assert score == parts[number][query]
-        fixed = per_query(bench.out, name, "by-collection")
-        own = per_query(bench.out, name, ("one", "two")[names.index(name)])
-        assert fixed[1] == own[1]
-        assert fixed[0].fingerprint == own[0].fingerprint
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,6 @@ QUICK = "[optimizer]\nlr = 3e-2\nwarmup = 0.0\n"
 SMALL = {
     "prefix_tuning": "{ bottleneck_size = 8, prefix_length = 3 }",
     "prefix_tuning_flat": "{ prefix_length = 3 }",
-    "prompt_tuning": "{ prompt_length = 3 }",
     "compacter": "{ reduction_factor = 4, phm_dim = 2 }",
     "compacter++": "{ reduction_factor = 4, phm_dim = 2 }",
     "union": '{ parts = [{ method = "lora", options = { r = 2 } }, { method = "seq_bn" }] }',
@@ -45,7 +44,6 @@ SMALL = {
 OF_PEFT = {
     "prompt_tuning": "{ num_virtual_tokens = 3 }",
     "p_tuning": "{ num_virtual_tokens = 3, encoder_hidden_size = 8 }",
-    "prefix_tuning": "{ num_virtual_tokens = 3, prefix_projection = true }",
 }
 
 
@@ -62,7 +60,7 @@ hub = pytest.mark.skipif(bool(NO_HUB), reason=NO_HUB)
 peft = pytest.mark.skipif(bool(NO_PEFT), reason=NO_PEFT)
 HUB_METHODS = (
     *("seq_bn", "double_seq_bn", "par_bn", "scaled_par_bn", "seq_bn_inv", "double_seq_bn_inv"),
-    *("compacter", "compacter++", "prefix_tuning", "prefix_tuning_flat", "prompt_tuning"),
+    *("compacter", "compacter++", "prefix_tuning", "prefix_tuning_flat"),
     *("lora", "dora", "ia3", "mam", "unipelt", "union"),
 )
 EACH = [
@@ -248,7 +246,7 @@ WRONG = [
     (hub, 'method = "union"\noptions = { parts = ["lora", "ia3"] }', "two or more tables", "lora"),
     (hub, 'method = "union"\noptions = { parts = 3 }', "two or more tables", "lora"),
     (peft, 'method = "lora"\noptions = { rank = 2 }', "no option 'rank'", "rank_pattern"),
-    (peft, 'method = "prefix_tuning"', "how many virtual tokens", "num_virtual_tokens = 20"),
+    (peft, 'method = "prompt_tuning"', "how many virtual tokens", "num_virtual_tokens = 20"),
     (
         peft,
         'method = "p_tuning"\noptions = { num_virtual_tokens = 500 }',
@@ -289,15 +287,11 @@ def test_settings_that_contradict_each_other_are_refused():
     ):
         with pytest.raises(BenchError, match=message):
             preset(f"[adapter]\n{text}\n")
-    prefix = '[adapter]\nlibrary = "peft"\nmethod = "prefix_tuning"\n'
-    with pytest.raises(BenchError, match="cannot be used with gradient_checkpointing"):
-        preset(f"gradient_checkpointing = true\n{prefix}")
 
 
 @pytest.mark.parametrize(
     ("library", "method"),
     [
-        pytest.param("adapterhub", "prompt_tuning", marks=hub),
         pytest.param("adapterhub", "unipelt", marks=hub),
         *(pytest.param("peft", name, marks=peft) for name in OF_PEFT),
     ],

@@ -109,24 +109,6 @@ def test_an_adapter_gives_the_vectors_that_it_was_saved_with(
     np.testing.assert_array_equal(vectors, again)
 
 
-def test_a_prompt_of_another_name_is_read(base: Model, base_vectors: Any, tmp_path: Path) -> None:
-    """AdapterHub itself reads a prompt only under the name that it was saved with."""
-    network = hub_adapter(base, tmp_path / "adapter", "prompt_tuning")
-    vectors = open_encoder(resolve_model("minilm", adapter=str(tmp_path / "adapter")), "cpu")
-    length = network.adapters_config.get("demo").prompt_length
-    found = vectors.encode_queries(TEXTS)
-    import transformers
-
-    assert base.document is not None
-    tokenizer = transformers.AutoTokenizer.from_pretrained(str(base.document.folder))
-    for text, vector in zip(TEXTS, found, strict=True):
-        with torch.inference_mode():
-            states = network(**tokenizer(text, return_tensors="pt")).last_hidden_state[0, length:]
-        mean = states.mean(dim=0)
-        np.testing.assert_allclose(vector, (mean / mean.norm()).numpy(), atol=1e-5)
-    assert np.abs(found - base_vectors).max() > 1e-3
-
-
 def test_the_adapter_is_part_of_the_fingerprint(base: Model, tmp_path: Path) -> None:
     peft_adapter(base, tmp_path / "adapter", "LORA")
     first = resolve_model("minilm", adapter=str(tmp_path / "adapter")).recipe
@@ -218,7 +200,7 @@ def test_a_configuration_that_asks_for_what_is_not_done_here_is_refused(
         )
 
 
-@pytest.mark.parametrize("method", ["loreft", "direft", "vera"])
+@pytest.mark.parametrize("method", ["loreft", "direft", "vera", "prompt_tuning"])
 def test_an_adapter_of_adapterhub_that_needs_more_than_it_saves_is_refused_by_name(
     base: Model, tmp_path: Path, method: str
 ) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
 from foundation.errors import BenchError
-from retrievers.adapters.compose import add_outputs, average_adapters, shares_of, stack_adapters
+from retrievers.adapters.compose import average_adapters, shares_of, stack_adapters
 from retrievers.adapters.folder import base_of
 from retrievers.encoders.routed import open_encoder
 from retrievers.models import loading
@@ -69,7 +69,7 @@ def test_a_fusion_learns_how_much_each_adapter_counts(tmp_path):
         assert np.array_equal(below[name.replace("bench", "below_2")], value)
 
 
-METHODS = ["seq_bn", "prefix_tuning", "compacter", "prompt_tuning", "mam"]
+METHODS = ["seq_bn", "prefix_tuning", "compacter", "mam"]
 
 
 def held(folder):
@@ -156,7 +156,7 @@ def test_an_adapter_of_another_base_is_not_put_together_with_others(tmp_path):
     (tmp_path / "other").mkdir()
     start = model(tmp_path / "other", seed=5)
     run(tmp_path / "other", table("seq_bn"), start=start)
-    for put in (average_adapters, stack_adapters, add_outputs):
+    for put in (average_adapters, stack_adapters):
         with pytest.raises(BenchError, match="is for another base"):
             put(base_of([one]), [one, tmp_path / "other" / "out"], tmp_path / "mean")
 
@@ -186,22 +186,9 @@ def test_a_task_is_put_over_another_domain(tmp_path):
     assert adapter(tmp_path / "swapped" / "adapter" / "bench").keys() == adapter(Path(task)).keys()
 
 
-@pytest.mark.parametrize("method", ["seq_bn", "lora"])
-def test_outputs_side_by_side_are_added_up_by_their_weights(tmp_path, method):
-    one, two = two_of(tmp_path, method)
-    base = base_of([one])
-    add_outputs(base, [one, one], tmp_path / "same")
-    np.testing.assert_allclose(vectors(tmp_path / "same"), vectors(one), atol=1e-6)
-    add_outputs(base, [one, two], tmp_path / "alone", weights=[0, 2])
-    np.testing.assert_allclose(vectors(tmp_path / "alone"), vectors(two), atol=1e-6)
-    add_outputs(base, [one, two], tmp_path / "both", weights=[3, 1])
-    for other in (one, two):
-        assert np.abs(vectors(tmp_path / "both") - vectors(other)).max() > 1e-5
-
-
-@pytest.mark.parametrize("method", ["prompt_tuning", "seq_bn_inv"])
-def test_what_adapterhub_would_pass_by_in_silence_is_refused(tmp_path, method):
+def test_what_adapterhub_would_pass_by_in_silence_is_refused(tmp_path):
     """It runs these only of the first adapter: on another one they would train nothing."""
+    method = "seq_bn_inv"
     run(tmp_path, table("seq_bn"), "domain")
     run(tmp_path, table(method), "task")
     domain, task = tmp_path / "domain", tmp_path / "task"
@@ -216,9 +203,7 @@ def test_what_adapterhub_would_pass_by_in_silence_is_refused(tmp_path, method):
 
 
 def test_what_cannot_work_together_is_refused(tmp_path):
-    one, two = two_of(tmp_path, "prefix_tuning")
-    with pytest.raises(BenchError, match="cannot be put together"):
-        add_outputs(base_of([one]), [one, two], tmp_path / "both")
+    one, _ = two_adapters(tmp_path)
     run(tmp_path, table("lora", "peft"), "peft")
     with pytest.raises(BenchError, match="an adapter of PEFT"):
         stack_adapters(base_of([one]), [one, tmp_path / "peft"], tmp_path / "both")

@@ -80,7 +80,7 @@ def test_a_stack_with_a_parallel_adapter_is_refused_since_it_drops_what_is_below
         torch.testing.assert_close(network(input_ids=ids).last_hidden_state, before)
     with pytest.raises(BenchError, match="drops what is below a parallel adapter"):
         check_runs(network, stack)
-    check_runs(network, Setup("Average", ("low", "high"), (0.5, 0.5)))
+    check_runs(network, Setup("Fuse", ("low", "high")))
 
 
 def test_the_preset_has_the_authors_figures():

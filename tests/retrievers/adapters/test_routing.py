@@ -8,7 +8,7 @@ from hypothesis.extra.numpy import arrays
 
 from foundation.errors import BenchError
 from retrievers.adapters.folder import base_of
-from retrievers.adapters.identify import ROUTER, Routing
+from retrievers.adapters.identify import ROUTER, ROUTING
 from retrievers.adapters.routing import Router, fit_router, route_adapters, unit
 from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import resolve_model
@@ -140,34 +140,10 @@ def test_a_damaged_or_missing_part_is_one_error(trained, tmp_path):
         resolve_model(str(tmp_path / "out"))
 
 
-def test_a_collection_takes_the_adapter_of_its_family_and_no_other(trained, tmp_path):
-    folders = [trained / "one", trained / "two"]
-    route_adapters(base_of(folders), folders, tmp_path / "out", [["a"], ["b/c"]])
-    fixed = resolve_model(str(tmp_path / "out"))
-    encoder = open_encoder(fixed, "cpu")
-    for name, folder in (("a", "one"), ("a/x", "one"), ("b/c", "two")):
-        part = resolve_model(str(trained / folder))
-        assert fixed.for_dataset(name).recipe.fingerprint == part.recipe.fingerprint
-        own = encoder.for_dataset(name)
-        assert own.recipe.fingerprint == part.recipe.fingerprint
-        expected = open_encoder(part, "cpu").encode_documents(TITLES, TEXTS)
-        np.testing.assert_array_equal(own.encode_documents(TITLES, TEXTS), expected)
-    for chooses in (fixed, encoder):
-        with pytest.raises(BenchError, match="none of the adapters is for b: they are for a, b/c"):
-            chooses.for_dataset("b")
-    with pytest.raises(BenchError, match="none was named"):
-        encoder.encode_queries(["a"])
-
-
-@given(st.lists(st.sampled_from(["a", "a/b", "a/b/c", "ab", "d"]), min_size=1, unique=True))
-def test_the_most_specific_name_wins(domains):
-    names = tuple(f"part_{place}" for place in range(len(domains)))
-    routing = Routing(
-        by="collection", adapters=names, domains=tuple((one,) for one in domains), otherwise="rest"
-    )
-    for collection in ("a", "a/b", "a/b/c", "a/b/c/d", "ab", "abc", "d/e"):
-        parts = collection.split("/")
-        fitting = ["/".join(parts[:count]) for count in range(len(parts), 0, -1)]
-        known = next((domains.index(one) for one in fitting if one in domains), None)
-        expected = "rest" if known is None else names[known]
-        assert routing.folder_for(collection) == expected
+def test_what_collections_chose_among_before_is_refused_with_what_to_type(trained, tmp_path):
+    routed(trained, tmp_path / "out")
+    path = tmp_path / "out" / "adapter" / ROUTING
+    path.write_text(path.read_text().replace("centroid", "collection"))
+    with pytest.raises(BenchError, match="by collection, which is not supported") as caught:
+        resolve_model(str(tmp_path / "out"))
+    assert "run a --model BASE --adapter" in caught.value.hint

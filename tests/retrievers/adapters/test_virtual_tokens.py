@@ -10,7 +10,6 @@ import transformers
 
 from foundation.errors import BenchError
 from retrievers.adapters.identify import check_positions
-from retrievers.adapters.peft import put_before
 from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import Model, resolve_model
 from tests.support import tiny_checkpoints as tiny
@@ -19,17 +18,14 @@ peft = pytest.importorskip("peft")
 
 TEXTS = ["the river of stone", "cloud", "alpha beta gamma delta alpha beta"]
 COUNT = 3
-KINDS = ("prompt", "p", "prefix", "projected")
+KINDS = ("prompt", "p")
 
 
 def config(kind: str) -> Any:
     """A new one each time: PEFT writes into it what it reads from the network."""
     if kind == "prompt":
         return peft.PromptTuningConfig(num_virtual_tokens=COUNT)
-    if kind == "p":
-        return peft.PromptEncoderConfig(num_virtual_tokens=COUNT, encoder_hidden_size=8)
-    projected = kind == "projected"
-    return peft.PrefixTuningConfig(num_virtual_tokens=COUNT, prefix_projection=projected)
+    return peft.PromptEncoderConfig(num_virtual_tokens=COUNT, encoder_hidden_size=8)
 
 
 def saved(folder: Path, kind: str) -> Path:
@@ -63,7 +59,7 @@ def by_hand(folder: Path, prompt: torch.Tensor, text: str) -> torch.Tensor:
     return states
 
 
-@pytest.mark.parametrize("kind", ["prompt", "p"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("pooling", ["cls", "mean", "last"])
 def test_a_prompt_is_vectors_before_the_text_that_are_not_pooled(
     tmp_path: Path, kind: str, pooling: str
@@ -87,29 +83,6 @@ def test_a_pooler_reads_the_first_token_of_the_text(tmp_path: Path) -> None:
         with torch.inference_mode():
             expected = network.pooler(states[None])[0].numpy()
         np.testing.assert_allclose(vector, expected, atol=1e-5)
-
-
-def test_a_prefix_with_the_keys_and_values_of_words_is_those_words(tmp_path: Path) -> None:
-    """In a network of one layer, where words before a text are keys and values and no more."""
-    tiny.write_bert(tmp_path / "base", num_hidden_layers=1, initializer_range=0.2)
-    network = transformers.AutoModel.from_pretrained(str(tmp_path / "base")).eval()
-    wrapped = peft.PeftModel(network, config("prefix")).eval()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(str(tmp_path / "base"))
-    words = torch.tensor([tokenizer.convert_tokens_to_ids(["alpha", "stone", "cloud"])])
-    texts = tokenizer(TEXTS, padding=True, return_tensors="pt")
-    ids, mask = texts["input_ids"], texts["attention_mask"]
-    joint = torch.cat([words.expand(len(ids), -1), ids], 1)
-    longer = torch.cat([mask.new_ones(len(ids), COUNT), mask], 1)
-    with torch.inference_mode():
-        before = network.embeddings(input_ids=words)[0]
-        own = network.encoder.layer[0].attention.self
-        held = torch.cat([own.key(before), own.value(before)], 1)  # (tokens, 2 width)
-        wrapped.prompt_encoder["default"].embedding.weight.copy_(held)
-        expected = network(input_ids=joint, attention_mask=longer).last_hidden_state[:, COUNT:]
-        put_before(network, wrapped)
-        found = network(input_ids=ids, attention_mask=mask).last_hidden_state
-    real = mask.bool()
-    np.testing.assert_allclose(found[real].numpy(), expected[real].numpy(), atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -143,12 +116,3 @@ def test_virtual_tokens_leave_fewer_positions_for_the_text(tmp_path: Path) -> No
     check_positions(3, 61, 64)
     check_positions(3, 61, None)
     check_positions(0, 99, 64)
-
-
-def test_a_network_that_takes_no_prefix_is_refused(tmp_path: Path) -> None:
-    sizes = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1}
-    network = transformers.MPNetModel(transformers.MPNetConfig(vocab_size=20, **sizes))
-    wrapped = peft.PeftModel(network, config("prefix"))
-    with pytest.raises(BenchError, match="takes no past_key_values") as caught:
-        put_before(network, wrapped)
-    assert "adapterhub" in caught.value.hint
