@@ -13,7 +13,7 @@ import hashlib
 import html
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path, PurePosixPath
@@ -27,13 +27,11 @@ from bench.boards.records import (
     Cell,
     CollectionColumn,
     Mean,
-    OnQueries,
     Pair,
     Row,
     Score,
     SuiteColumn,
 )
-from bench.comparing.changed import Changes
 from bench.comparing.statistics import Difference
 from foundation import files as whole
 from foundation.errors import BenchError, naming
@@ -143,10 +141,8 @@ def _is_below(name: str) -> bool:
 
 
 DIGITS = 6  # more than is ever shown
-DOT_DIGITS = 3
 
 Plot = tuple[str, str]  # path below the site, without its ending; title
-Numbers = Mapping[str, Mapping[str, int]]  # of queries that are named, by column and id
 
 
 @dataclass(frozen=True)
@@ -156,7 +152,6 @@ class Pages:
     models: Sequence[str]
     collections: Sequence[str]
     pairs: Sequence[str]
-    queries: Sequence[str]
 
 
 def board_data(board: Board, measure: str, pages: Pages, plots: Sequence[Plot]) -> dict[str, Any]:
@@ -166,10 +161,8 @@ def board_data(board: Board, measure: str, pages: Pages, plots: Sequence[Plot]) 
     sources = {text: number for number, text in enumerate(dict.fromkeys(claimed))}
     places = [_suite(suite, board) for suite in board.suites]
     places += [
-        _collection(column, page, queries)
-        for column, page, queries in zip(
-            board.columns, pages.collections, pages.queries, strict=True
-        )
+        _collection(column, page)
+        for column, page in zip(board.columns, pages.collections, strict=True)
     ]
     for number, place in enumerate(places):
         place["id"] = number
@@ -221,14 +214,13 @@ def _suite(suite: SuiteColumn, board: Board) -> dict[str, Any]:
     }
 
 
-def _collection(column: CollectionColumn, page: str, queries: str) -> dict[str, Any]:
+def _collection(column: CollectionColumn, page: str) -> dict[str, Any]:
     return {
         "kind": "collection",
         "name": column.name,
         "collection": column.collection,
         "title": column.about.get("title", ""),
         "page": f"{page}.html",
-        "script": f"{queries}.js",
         "main": column.main_measure,
         "measures": column.measures,
         "official": column.official,
@@ -313,8 +305,8 @@ def _rows_of(board: Board, pair: Pair) -> list[int]:
     return [names.index(pair.a), names.index(pair.b)]
 
 
-def pair_data(board: Board, pair: Pair, named: Numbers) -> dict[str, Any]:
-    """Two rows, a list for each place that they share, and what is known of its queries."""
+def pair_data(board: Board, pair: Pair) -> dict[str, Any]:
+    """Two rows, and a list for each place that they share."""
     places = [*(suite.name for suite in board.suites), *(column.name for column in board.columns)]
     return {
         "rows": _rows_of(board, pair),
@@ -323,45 +315,7 @@ def pair_data(board: Board, pair: Pair, named: Numbers) -> dict[str, Any]:
             for versus in pair.versus
             if versus.on in places
         ],
-        "queries": {places.index(on.place): _queries(on, named) for on in pair.queries},
     }
-
-
-def _queries(on: OnQueries, named: Numbers) -> dict[str, Any]:
-    numbers = named[on.place]
-    return {
-        "dots": [
-            [
-                round(dot.a, DOT_DIGITS),
-                round(dot.b, DOT_DIGITS),
-                dot.count,
-                [numbers[query] for query in dot.queries],
-            ]
-            for dot in on.dots
-        ],
-        "changes": _changes(on.changes) if on.changes else None,
-        "withoutRankings": on.without_rankings,
-    }
-
-
-def _changes(changes: Changes) -> dict[str, Any]:
-    record: dict[str, Any] = msgspec.to_builtins(changes)
-    return {name: record[name] for name in ("changed", "without", "queries")}
-
-
-def named_queries(board: Board) -> dict[str, dict[str, int]]:
-    """A number for each query that a dot of any pair names, by column."""
-    named: dict[str, dict[str, int]] = {}
-    for on in (on for pair in board.pairs for on in pair.queries):
-        numbers = named.setdefault(on.place, {})
-        for query in (query for dot in on.dots for query in dot.queries):
-            numbers.setdefault(query, len(numbers))
-    return named
-
-
-def query_data(numbers: Mapping[str, int], texts: Mapping[str, str]) -> list[list[str]]:
-    """Id and, where it is known, text of each query, in the order of their numbers."""
-    return [[query, texts[query]] if query in texts else [query] for query in numbers]
 
 
 def _difference(found: Difference) -> list[Any]:
@@ -378,11 +332,10 @@ def _rounded(value: float | None) -> float | None:
 SITE = files("reports") / "site"
 KINDS = ("index", "model", "collection", "pair")
 SHARED = ("page", "table")  # scripts of every page
-MORE = {"pair": ("queries",)}
 ASSETS = (
     "style.css",
     "theme.js",
-    *(f"{name}.js" for names in (SHARED, *MORE.values(), KINDS) for name in names),
+    *(f"{name}.js" for name in (*SHARED, *KINDS)),
 )
 DATA = "data.js"
 
@@ -415,7 +368,9 @@ def write_site(
             zip(board.columns, pages.collections, strict=True), first
         ):
             _write_page(site, page, column.name, "collection", number)
-        _write_pairs(site, board, pages)
+        for number, (pair, page) in enumerate(zip(board.pairs, pages.pairs, strict=True)):
+            _write_script(site, page, "PAIR", pair_data(board, pair))
+            _write_page(site, page, f"{pair.a} − {pair.b}", "pair", number, [f"../{page}.js"])
         plots = [_write_plot(site, *picture) for picture in pictures]
         _write_data(site, board, measure, pages, plots)
     return index
@@ -423,12 +378,10 @@ def write_site(
 
 def _pages_of(board: Board) -> Pages:
     """Paths of all pages, without their endings."""
-    collections = [column.name for column in board.columns]
     return Pages(
         models=slugs("models", [row.name for row in board.rows]),
-        collections=slugs("collections", collections),
+        collections=slugs("collections", [column.name for column in board.columns]),
         pairs=slugs("pairs", [f"{pair.a} - {pair.b}" for pair in board.pairs]),
-        queries=slugs("queries", collections),
     )
 
 
@@ -445,19 +398,6 @@ def _write_plot(
     for ending, content in drawn().items():
         site.write(f"plots/{name}{ending}", content)
     return f"plots/{name}", title
-
-
-def _write_pairs(site: SiteFolder, board: Board, pages: Pages) -> None:
-    """A page for each pair; the queries that any of them names are one script a collection."""
-    named = named_queries(board)
-    for number, (place, page) in enumerate(zip(board.columns, pages.queries, strict=True)):
-        if place.name in named:
-            texts = board.texts.get(place.name, {})
-            number += len(board.suites)
-            _write_script(site, page, f"QUERIES{number}", query_data(named[place.name], texts))
-    for number, (pair, page) in enumerate(zip(board.pairs, pages.pairs, strict=True)):
-        _write_script(site, page, "PAIR", pair_data(board, pair, named))
-        _write_page(site, page, f"{pair.a} − {pair.b}", "pair", number, [f"../{page}.js"])
 
 
 def slugs(folder: str, names: Iterable[str]) -> list[str]:
@@ -486,8 +426,7 @@ def _write_page(
     site: SiteFolder, page: str, title: str, kind: str, number: int, data: Sequence[str] = ()
 ) -> Path:
     root = "." if kind == "index" else ".."
-    names = (*SHARED, *MORE.get(kind, ()), kind)
-    sources = [f"{root}/{DATA}", *data, *(f"{root}/{name}.js" for name in names)]
+    sources = [f"{root}/{DATA}", *data, *(f"{root}/{name}.js" for name in (*SHARED, kind))]
     scripts = "\n".join(f'<script src="{html.escape(source)}"></script>' for source in sources)
     shell = Template((SITE / "shell.html").read_text(encoding="utf-8"))
     content = shell.substitute(

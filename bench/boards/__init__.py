@@ -2,8 +2,8 @@
 
 Results become columns (a collection under one protocol) and rows (a model under one recipe) in
 `rows`; `standings` resamples the queries of each column once for all rows, which gives intervals,
-groups in place of ranks, and the differences of pairs; `queries` looks at single queries of pairs;
-`published_scores` reads what others claim; `assembly` makes the record of it all.
+groups in place of ranks, and the differences of pairs; `published_scores` reads what others claim;
+`assembly` makes the record of it all.
 
 Types, in `records`: `Board` holds `CollectionColumn`, `SuiteColumn`, `Row` (with `Cell`, `Mean`,
 `Score`), `Claim` and `Pair`. Tables, pages and plots in `reports` are made from a `Board` alone.

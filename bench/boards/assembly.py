@@ -6,7 +6,6 @@ from itertools import pairwise
 import msgspec
 
 from bench.boards.published_scores import gathered
-from bench.boards.queries import OpenDataset, QueryWork
 from bench.boards.records import (
     MAIN,
     Board,
@@ -14,7 +13,6 @@ from bench.boards.records import (
     Claim,
     CollectionColumn,
     Mean,
-    OnQueries,
     Pair,
     Row,
     Score,
@@ -40,7 +38,6 @@ class Choice(msgspec.Struct, frozen=True):
         every_measure: also intervals of the measures that are not main.
         neighbours: also compare each row with the next one of the headline.
         pairs: names of rows to compare besides.
-        changed: queries of a pair that changed most, each way; 0 for none.
         published: names of publications whose systems are shown too, ``cards`` for those of
             cards; empty or ``all`` for all, None for no systems but those with a row.
     """
@@ -50,7 +47,6 @@ class Choice(msgspec.Struct, frozen=True):
     every_measure: bool = False
     neighbours: bool = False
     pairs: tuple[tuple[str, str], ...] = ()
-    changed: int = 3
     published: tuple[str, ...] | None = None
 
 
@@ -60,15 +56,12 @@ def assemble(
     choice: Choice,
     resampling: Resampling,
     advance: Callable[[int], None] = lambda done: None,
-    opened: OpenDataset | None = None,
 ) -> Board:
     """Make a leaderboard.
 
     Args:
         cards: by name of model.
         advance: called with 1 after each column.
-        opened: finds the collection of a protocol, or says why it is not at hand; None where no
-            pair is looked at query by query.
 
     Raises:
         BenchError: nothing is left to show, or values of queries are damaged.
@@ -77,13 +70,11 @@ def assemble(
     placed = columns(chosen(stored, choice))
     layout = _Layout(placed, rows(placed), cards, choice)
     _check_measure(choice.measure, layout.columns)
-    pairs = _pairs(layout.board(Standings(), {}, resampling), choice)
+    pairs = _pairs(layout.board(Standings(), resampling), choice)
     wanted = {column.name: _wanted(column, choice) for column in layout.columns}
     suites = [suite.name for suite in layout.suites]
     stand = standings(layout.by_row, wanted, suites, pairs, resampling, advance)
-    queries = QueryWork(layout.by_row, choice.pairs, opened, choice.changed) if opened else None
-    made = layout.board(stand, queries.looks(wanted, stand.pairs) if queries else {}, resampling)
-    return msgspec.structs.replace(made, texts=queries.texts if queries else {})
+    return layout.board(stand, resampling)
 
 
 class _Layout:
@@ -107,10 +98,8 @@ class _Layout:
         known = gathered(cards, models, choice.published)
         self._claims = tuple(claim for claim in known if claim.name in places)
 
-    def board(
-        self, stand: Standings, looks: Mapping[Names, Sequence[OnQueries]], resampling: Resampling
-    ) -> Board:
-        """The leaderboard with these standings and looks at the queries of pairs."""
+    def board(self, stand: Standings, resampling: Resampling) -> Board:
+        """The leaderboard with these standings."""
         made = tuple(
             _row_of(name, cells, self.suites, stand, self._claims, self._cards)
             for name, cells in self.by_row.items()
@@ -125,10 +114,7 @@ class _Layout:
             suites=tuple(suite for suite in self.suites if _has_mean(suite, made, claimed)),
             rows=made,
             claims=self._claims,
-            pairs=tuple(
-                Pair(*pair, versus, tuple(looks.get(pair, ())))
-                for pair, versus in stand.pairs.items()
-            ),
+            pairs=tuple(Pair(*pair, versus) for pair, versus in stand.pairs.items()),
             results=len(self._results),
             newest=max(result.conditions.time for result in self._results),
             resamples=resampling.resamples,

@@ -8,7 +8,6 @@ import re
 
 import msgspec
 
-from bench.comparing.changed import Changes
 from bench.comparing.statistics import Difference
 from retrievers.models.parameters import Parameters
 
@@ -170,35 +169,6 @@ class Claim(msgspec.Struct, frozen=True):
     note: str = ""
 
 
-class Dot(msgspec.Struct, frozen=True, gc=False):
-    """Queries whose scores under two rows are nearly the same: their means, and some of them.
-
-    Attributes:
-        queries: ids of the first few.
-    """
-
-    a: float
-    b: float
-    count: int
-    queries: tuple[str, ...]
-
-
-class OnQueries(msgspec.Struct, frozen=True, kw_only=True):
-    """Two rows on the queries of one collection, by its main measure.
-
-    Attributes:
-        place: name of the column.
-        dots: all queries; their counts add up.
-        changes: queries that changed most; None where nobody asked.
-        without_rankings: why the changes have no rankings; "" where they have.
-    """
-
-    place: str
-    dots: tuple[Dot, ...]
-    changes: Changes | None
-    without_rankings: str
-
-
 class Pair(msgspec.Struct, frozen=True):
     """Two rows compared wherever both have results, by main measures; suites first.
 
@@ -209,7 +179,6 @@ class Pair(msgspec.Struct, frozen=True):
     a: str
     b: str
     versus: tuple[Difference, ...]
-    queries: tuple[OnQueries, ...] = ()
 
 
 class Board(msgspec.Struct, frozen=True, kw_only=True):
@@ -223,7 +192,6 @@ class Board(msgspec.Struct, frozen=True, kw_only=True):
         results: how many evaluations it was made from.
         newest: time of the newest one, ISO 8601.
         resamples: behind every interval and group.
-        texts: of queries that pairs name, by column, as far as the collections were at hand.
         published: whether claims of other systems are to be shown beside the rows.
     """
 
@@ -236,7 +204,6 @@ class Board(msgspec.Struct, frozen=True, kw_only=True):
     results: int
     newest: str
     resamples: int
-    texts: dict[str, dict[str, str]] = {}
     published: bool = False
 
     def systems(self) -> list[tuple[Claim, ...]]:

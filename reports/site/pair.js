@@ -150,7 +150,12 @@ document
         ".",
       ),
       found.length ? pairTable() : el("p", {}, "They have no collection in common."),
-      queryView(pair.queries, [first.name, second.name]),
+      el(
+        "p",
+        { class: "status" },
+        "The queries that changed most: ",
+        el("code", {}, `python -m bench compare ${first.name} ${second.name} --changed 3`),
+      ),
       recipeTable(),
     ].filter(Boolean),
   );

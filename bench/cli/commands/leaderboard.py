@@ -8,15 +8,12 @@ from tqdm import tqdm
 from bench.boards.assembly import Choice, assemble, chosen
 from bench.boards.records import Board
 from bench.boards.rows import columns, results_in
-from bench.cli.commands.common import resampling_of, workspace
+from bench.cli.commands.common import resampling_of
 from bench.cli.early_checks import check_out
 from bench.cli.options.decide import LeaderboardOptions
 from bench.cli.terminal import print_json
-from bench.comparing.changed import at_hand
 from bench.exit_codes import ExitCode
 from bench.results.location import Place, filling
-from bench.results.result import Protocol
-from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
 from reports.leaderboard import figures, latex, markdown
 from reports.pages import LIST, check_free, write_site
@@ -68,16 +65,9 @@ def _board(options: LeaderboardOptions, kind: str) -> Board:
         published=published,
     )
     resampling = resampling_of(options.resampling)
-
-    space = workspace(options.places)
-
-    def opened(protocol: Protocol) -> Dataset | str:
-        return at_hand(protocol, space)
-
-    look = opened if site or (kind == "json" and pairs) else None
     shown = chosen(stored, choice)
     with tqdm(desc="resampling", total=len(columns(shown)), unit=" collections") as bar:
-        return assemble(shown, all_cards(), choice, resampling, bar.update, look)
+        return assemble(shown, all_cards(), choice, resampling, bar.update)
 
 
 def _write(board: Board, options: LeaderboardOptions) -> None:

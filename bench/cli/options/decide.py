@@ -149,7 +149,6 @@ class LeaderboardOptions:
     published: Annotated[tuple[str, ...] | None, Several] = None
     results: Annotated[ResultPlaces, Several] = (Path("results"),)
     resampling: Resamples = Resamples()
-    places: Places = Places()
     output: Output = Output()
 
 

@@ -38,7 +38,6 @@ def board(results: Path, **changes: Any) -> LeaderboardOptions:
     given = {
         "results": results,
         "out": results.parent / "site",
-        "cache_dir": results.parent,
         "resamples": 199,
     }
     return options("leaderboard", **given | changes)

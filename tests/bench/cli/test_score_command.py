@@ -59,9 +59,3 @@ def test_a_folder_that_was_scored_is_remembered(tmp_path: Path) -> None:
     done = bench("compare", "one", "other", "--changed", "1", "--resamples", "99", *places)
     assert done.code == 0, done.stderr
     assert "lift of a wing" in done.stdout
-    pages = tmp_path / "pages"
-    done = bench(
-        "leaderboard", "--format", "html", "--out", pages, "--pair", "one", "other", *places
-    )
-    assert done.code == 0, done.stderr
-    assert any("lift of a wing" in path.read_text() for path in pages.rglob("*.js"))
