@@ -348,7 +348,7 @@ def sequence_sections(report: Report) -> list[str]:
         Column("MLM loss", lambda row: fmean(row[1].losses.values()), fmt.fixed(3)),
     ]
     parts = ["## What was gained and forgotten", Table(learnt, columns).markdown()]
-    parts.append(bullets([*_legend(learnt[0][1].start), *_over_orders(report, learnt)]))
+    parts.append(bullets(_legend(learnt[0][1].start)))
     for row, sequence in learnt:
         parts.append(f"### {plain(f'{row.name}: {row.change}' if row.change else row.name)}")
         parts.append(forgetting_markdown(sequence.forgetting, level=4).rstrip("\n"))
@@ -370,28 +370,6 @@ def _legend(start: str) -> Iterator[str]:
         "that keeps what was known by learning little of what is new shows it here."
     )
     yield "p (Holm): corrected for all rows, for gained and forgotten each."
-
-
-def _over_orders(report: Report, learnt: Sequence[Learnt]) -> Iterator[str]:
-    """Gain and forgetting over the orders of each axis that orders the same domains."""
-    by_name = {row.name: sequence for row, sequence in learnt}
-    for axis in (axis for axis in report.axes if axis.field == "adapt.on"):
-        orders = [by_name[point.row] for point in axis.points if point.row in by_name]
-        if len(orders) < 2 or len({frozenset(each.losses) for each in orders}) > 1:
-            continue
-        spread = [
-            f"{kind} {fmt.signed(fmean(values))} on average "
-            f"({fmt.signed(min(values))} to {fmt.signed(max(values))})"
-            for kind, compared in (
-                ("gained", [each.gained for each in orders]),
-                ("forgotten", [each.forgotten for each in orders]),
-            )
-            if (values := [on.difference.mean for on in compared if on and on.difference])
-        ]
-        yield (
-            f"{plain(axis.title)}: over {len(orders)} orders of the same domains, "
-            f"{'; '.join(spread)}. Forgotten leaves out the domain that came last."
-        )
 
 
 Tested = tuple[HypothesisTested, RowOnCollection]

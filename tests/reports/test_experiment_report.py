@@ -3,14 +3,13 @@
 import re
 
 import msgspec
-import numpy as np
 
-from bench.experiments.plan import AxisFound, Cost, ReportedPoint
+from bench.experiments.plan import Cost
 from bench.experiments.report_record import (
     SequenceFound,
 )
 from reports.experiment import cost_table, markdown, score_table
-from tests.support.ablation_report import BETTER, FULL, OPEN, REFERENCE, report, row
+from tests.support.ablation_report import BETTER, FULL, REFERENCE, report, row
 from tests.support.forgetting_report import forgetting
 from tests.support.markdown import notes_of, numbers, row_named, rows_of, tables_of
 
@@ -167,32 +166,3 @@ def test_what_a_sequence_gained_and_forgot_stands_in_one_table_and_in_a_matrix_e
         ("unknown", difference, "", "2.875"),
     ]
     assert [rows[0]["nDCG@10"] for rows in matrices[::2]] == ["base"] * 3
-
-
-def test_over_orders_of_the_same_domains_gain_and_forgetting_have_a_mean_and_a_range():
-    def learnt(row, forgotten, domains):
-        sequence = SequenceFound(
-            start="bert",
-            gained=row.at("mean"),
-            forgotten=forgotten,
-            losses=dict.fromkeys(domains, 2.5),
-            forgetting=forgetting(),
-        )
-        return msgspec.structs.replace(row, sequence=sequence)
-
-    def said(rows):
-        whole = report(REFERENCE, *rows)
-        points = tuple(ReportedPoint(row.name, row.name, {}) for row in rows)
-        axis = AxisFound(title="order", field="adapt.on", against="reference", points=points)
-        return markdown(msgspec.structs.replace(whole, axes=(axis,)))
-
-    up, down = BETTER, OPEN
-    same = [learnt(up, up.at("mean"), ("bio", "law")), learnt(down, None, ("law", "bio"))]
-    gains = [row.at("mean").difference.mean for row in (up, down)]
-    (line,) = [note for note in notes_of(said(same)) if note.startswith("order: over 2 orders")]
-    assert (
-        f"gained {np.mean(gains):+.4f} on average ({min(gains):+.4f} to {max(gains):+.4f})" in line
-    )
-    assert f"forgotten {gains[0]:+.4f} on average" in line  # of the one that can forget
-    others = [same[0], learnt(down, None, ("law", "news"))]
-    assert "over 2 orders" not in said(others)

@@ -8,7 +8,7 @@ from bench.boards.rows import results_in
 from bench.comparing.statistics import Resampling
 from bench.results.result import Timings
 from datasets_cfg.catalogue import expand
-from reports.leaderboard import CSV_FIELDS, figures, latex, markdown
+from reports.leaderboard import latex, markdown, scores
 from retrievers.models.card import Card, Expected
 from retrievers.models.parameters import Parameters
 from tests.support.leaderboards import MEASURE, protocol_of, recipe_of, store
@@ -76,9 +76,6 @@ def test_parameters_of_an_adapter_are_told_and_unknown_ones_are_a_visible_gap(tm
     assert shown["adapted"]["parameters"] == "110.1 M"
     assert shown["adapted"]["of the adapter"] == "595.2 k"
     assert (shown["theirs"]["parameters"], shown["theirs"]["of the adapter"]) == ("unknown", "")
-    lines = csv.DictReader(io.StringIO(figures(board_of(tmp_path), "").csv()))
-    counts = {line["model"]: (line["parameters"], line["adapter_parameters"]) for line in lines}
-    assert counts == {"adapted": ("110077440", "595200"), "theirs": ("", "")}
 
 
 def test_protocols_stand_in_a_table_of_their_own_and_what_is_not_official_is_marked(tmp_path):
@@ -119,27 +116,13 @@ def test_published_systems_stand_in_a_table_of_their_own_with_their_average_and_
 def test_csv_and_latex_mark_claims(tmp_path):
     store(tmp_path, "a", "beir/scifact", [0.5])
     board = board_of(tmp_path, published=("dupmae",))
-    lines = list(csv.DictReader(io.StringIO(figures(board, "").csv())))
-    (own,) = [one for one in lines if (one["model"], one["name"]) == ("DupMAE", "beir/scifact")]
-    assert (own["kind"], own["value"], own["published"]) == ("claim", "", "0.699")
-    assert {one["kind"] for one in lines if one["model"] == "BM25"} == {"copied claim"}
+    lines = list(csv.DictReader(io.StringIO(scores(board, "").csv())))
+    values = {one["model"]: one[f"beir/scifact {MEASURE}"] for one in lines}
+    assert (values["a"], values["DupMAE (claim)"]) == ("0.5", "0.699")
+    assert "BM25 (copied) (claim)" in values
     text = latex(board, "")
     assert r"\textit{DupMAE} & 0.4750 & 0.6990 \\" in text
     assert "italic: claims" in text
-
-
-def test_csv_holds_every_score_unrounded_with_what_qualifies_it(tmp_path):
-    store(tmp_path, "a", "beir/scifact", [1 / 3, 0.5], in_domain=True, judged_at_10=0.125)
-    store(tmp_path, 'b, "quoted"', "beir/scifact", [0.25, 0.25])
-    card = Card(name="a", title="A", missing="x", expected=(CLAIM,))
-    text = figures(board_of(tmp_path, cards={"a": card}), "").csv()
-    first, second = csv.DictReader(io.StringIO(text))
-    assert tuple(first) == CSV_FIELDS
-    assert float(first["value"]) == (1 / 3 + 0.5) / 2
-    assert (first["group"], first["in_domain"], first["judged_at_10"]) == ("1", "yes", "0.125")
-    assert (first["published"], first["source"]) == ("0.625", "a paper")
-    assert (first["official"], first["pooling"]) == ("yes", "mean")
-    assert (second["model"], second["published"]) == ('b, "quoted"', "")
 
 
 def test_latex_is_a_table_with_the_first_group_in_bold(tmp_path):

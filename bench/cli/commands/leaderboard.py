@@ -15,7 +15,7 @@ from bench.cli.terminal import print_json
 from bench.exit_codes import ExitCode
 from bench.results.location import Place, filling
 from foundation.errors import BenchError
-from reports.leaderboard import figures, latex, markdown
+from reports.leaderboard import latex, markdown, scores
 from reports.pages import LIST, check_free, write_site
 from reports.plots.leaderboard import pictures
 from reports.plots.style import can_plot
@@ -23,7 +23,7 @@ from retrievers.models.card import all_cards
 
 TABLES = {
     "markdown": markdown,
-    "csv": lambda board, measure: figures(board, measure).csv(),
+    "csv": lambda board, measure: scores(board, measure).csv(),
     "latex": latex,
 }
 

@@ -50,7 +50,7 @@ def printed(capsys, results: Path, **changes: Any) -> str:
 
 def test_csv_is_read_back_with_the_scores_that_were_stored(capsys, results):
     rows = list(csv.DictReader(io.StringIO(printed(capsys, results, format="csv"))))
-    assert [(row["model"], float(row["value"])) for row in rows] == [
+    assert [(row["model"], float(row[f"one {MEASURE}"])) for row in rows] == [
         ("better", 0.625),
         ("worse", 0.375),
     ]
