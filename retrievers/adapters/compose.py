@@ -159,12 +159,12 @@ def stack_adapters(base: Model, folders: Sequence[Path], out: Path) -> None:
     Raises:
         BenchError: an adapter of another base, or methods that cannot be stacked.
     """
-    parts = parts_of(base, folders)
-    below = [f"below_{place}" for place in range(1, len(parts.folders))]
-    setup = Setup("Stack", (*below, NAME))
     import_library("adapters")
     import adapters
 
+    parts = parts_of(base, folders)
+    below = [f"below_{place}" for place in range(1, len(parts.folders))]
+    setup = Setup("Stack", (*below, NAME))
     for folder in parts.folders:
         if "peft_type" in read_object(folder / CONFIG):
             raise BenchError(

@@ -230,7 +230,8 @@ def load_adapterhub(network: Any, folder: Path, name: str) -> None:
             )
     refuse_misfit(folder, missing, extra)
     if lexists(folder / SHARED):
-        _load_shared(network, folder, name)
+        shared = network.shared_parameters
+        _load_tensors(folder / SHARED, dict(shared[name].items()) if name in shared else {})
     if lexists(folder / NORMS):
         if name != NAME or len(network.adapters_config.adapters) > 1:
             raise BenchError(
@@ -239,11 +240,6 @@ def load_adapterhub(network: Any, folder: Path, name: str) -> None:
                 "average such adapters, or train without adapter.norms",
             )
         _load_tensors(folder / NORMS, norm_weights(network))
-
-
-def _load_shared(network: Any, folder: Path, name: str) -> None:
-    shared = network.shared_parameters
-    _load_tensors(folder / SHARED, dict(shared[name].items()) if name in shared else {})
 
 
 def norm_weights(network: Any) -> dict[str, Any]:
@@ -294,24 +290,19 @@ def check_runs(network: Any, setup: Setup) -> None:
         BenchError: an invertible layer that is not at the bottom of a stack, or a parallel
             bottleneck in one.
     """
-    if setup.kind == "Stack" and len(setup.names) > 1:
-        _check_sequential(network, setup.names)
+    stacked = setup.kind == "Stack" and len(setup.names) > 1
+    parts = [part for name in setup.names for part in configurations(network, name)]
+    if stacked and any(part.get("is_parallel") for part in parts):
+        raise BenchError(
+            "AdapterHub drops what is below a parallel adapter in a stack",
+            "use a sequential bottleneck or LoRA",
+        )
     for name in setup.names[1:] if setup.kind == "Stack" else setup.names:
         if any(part.get("inv_adapter") for part in configurations(network, name)):
             raise BenchError(
                 "AdapterHub runs an invertible layer only at the bottom of a stack, and would "
                 "ignore this one",
                 "put it there, or use a bottleneck adapter or LoRA",
-            )
-
-
-def _check_sequential(network: Any, names: Sequence[str]) -> None:
-    """Refuse parallel bottlenecks: each of a stack reads the layer's input anew."""
-    for name in names:
-        if any(part.get("is_parallel") for part in configurations(network, name)):
-            raise BenchError(
-                "AdapterHub drops what is below a parallel adapter in a stack",
-                "use a sequential bottleneck or LoRA",
             )
 
 

@@ -277,7 +277,7 @@ def _transformer_recipe(
     return Recipe(
         model=card.name,
         kind="transformer",
-        dim=_dim(card, stages, document),
+        dim=stages[-1].width if stages else document.hidden_width,
         checkpoint=name,
         revision=revision,
         query_checkpoint=query_name,
@@ -296,13 +296,6 @@ def _prompts(card: Card) -> dict[str, Any]:
         "prompts": Prompts(query=card.prompts.query, document=card.prompts.document),
         "dataset_prompts": dict(card.prompts.datasets),
     }
-
-
-def _dim(card: Card, stages: tuple[Stage, ...], document: Checkpoint) -> int:
-    """Length of a vector."""
-    if stages:
-        return stages[-1].width
-    return document.hidden_width
 
 
 def _resolve_stages(stages: tuple[CardStage, ...], checkpoint: Checkpoint) -> tuple[Stage, ...]:
