@@ -16,8 +16,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 import msgspec
 
 from bench.boards.records import Board
-from bench.cli.commands.compose import Composed
 from bench.cli.commands.names import NameLine
+from bench.cli.commands.training import Composed
 from bench.cli.commands.work import EncodedHere
 from bench.cli.main import COMMANDS
 from bench.comparing.changed import Changes

@@ -36,24 +36,13 @@ def check_before_work(options: Any) -> None:
     Raises:
         BenchError: a place cannot be written, or there is no such device.
     """
-    for place, mark in _written(options):
-        if mark.kind == "folder":
-            check_out(place)
-        else:
-            check_file(place)
-    device = next((slot.value for slot in slots(options) if slot.name == "device"), "auto")
-    if device.startswith("cuda"):
-        from retrievers.encoders.device import pick_device
-
-        pick_device(device)
-
-
-def _written(options: Any) -> Iterator[tuple[Any, Written]]:
-    """Places that were typed, or are the default, for what the command writes."""
     for slot in slots(options):
-        mark = next(_marks(slot.kind), None)
-        if mark and slot.value is not None:
-            yield slot.value, mark
+        for mark in _marks(slot.kind) if slot.value is not None else ():
+            (check_out if mark.kind == "folder" else _check_file)(slot.value)
+        if slot.name == "device" and slot.value.startswith("cuda"):
+            from retrievers.encoders.device import pick_device
+
+            pick_device(slot.value)
 
 
 def _marks(kind: Any) -> Iterator[Written]:
@@ -78,7 +67,7 @@ def check_out(out: Place) -> None:
     _try_to_write(nearest, out)
 
 
-def check_file(path: Path) -> None:
+def _check_file(path: Path) -> None:
     """Refuse a path that cannot become a file.
 
     Raises:

@@ -59,7 +59,7 @@ COMMANDS: dict[str, tuple[type[Any], Group]] = {
 FUNCTIONS = {"list": "listing"}
 # Of the functions that are not in a module of their command's name.
 MODULES = {
-    **dict.fromkeys(("pretrain", "finetune", "adapt"), "training"),
+    **dict.fromkeys(("pretrain", "finetune", "adapt", "compose"), "training"),
     **dict.fromkeys(("list", "show"), "names"),
     **dict.fromkeys(("fetch", "verify", "cache"), "data"),
 }

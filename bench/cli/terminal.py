@@ -186,6 +186,11 @@ def print_next(what: str, command: str) -> None:
     print(as_typed(f"{what}: {command}"))
 
 
+def as_json(document: Any) -> str:
+    """A document as indented JSON."""
+    return msgspec.json.format(msgspec.json.encode(document), indent=1).decode()
+
+
 def print_json(document: Any) -> None:
     """One document on stdout."""
-    print(msgspec.json.format(msgspec.json.encode(document), indent=1).decode())
+    print(as_json(document))

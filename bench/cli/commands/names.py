@@ -3,16 +3,16 @@
 Reads declared facts only; no model or collection is opened.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import chain, starmap
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, get_args
 
 import msgspec
 
 from bench.cli.options.data import ListOptions, ModelGroup, ShowOptions
-from bench.cli.terminal import columns, print_json
+from bench.cli.terminal import as_json, columns, print_json
 from bench.exit_codes import ExitCode
 from bench.results.location import place_of
 from datasets_cfg.catalogue import (
@@ -27,15 +27,10 @@ from datasets_cfg.facts import Facts, Suite
 from foundation.errors import BenchError
 from foundation.records import SUFFIX, TomlFiles, read_toml
 from retrievers.models.card import FILES as CARDS
-from retrievers.models.card import Card, all_cards, card_names, load_card
+from retrievers.models.card import Card, all_cards, load_card
 from retrievers.models.locate import find_local
 
-GROUPS: dict[ModelGroup, str] = {
-    "ready": "on this machine",
-    "download": "needs a download, which `run` or `fetch --model NAME` makes",
-    "pretrained": "pre-trained only: fine-tune it before it retrieves",
-    "unpublished": "not published",
-}
+GROUPS: tuple[ModelGroup, ...] = get_args(ModelGroup)  # in the order of lists
 
 
 class NameLine(msgspec.Struct, omit_defaults=True):
@@ -99,12 +94,10 @@ def group_of(card: Card) -> ModelGroup:
     return "ready" if all(find_local(*tower, card.package) for tower in needed) else "download"
 
 
-def _models() -> Iterator[NameLine]:
-    lines = [_model(card) for card in all_cards().values()]
-    order = list(GROUPS)
-    yield from sorted(
-        lines, key=lambda line: (order.index(group_of(load_card(line.name))), line.name)
-    )
+def _models() -> Iterable[NameLine]:
+    order: list[str] = list(GROUPS)
+    lines = map(_model, all_cards().values())
+    return sorted(lines, key=lambda line: (order.index(line.group), line.name))
 
 
 def _model(card: Card) -> NameLine:
@@ -119,30 +112,24 @@ def _model(card: Card) -> NameLine:
     return NameLine(card.name, about, group_of(card), card.parameters, card.dim, licence)
 
 
-def _datasets() -> Iterator[NameLine]:
-    for name in dataset_names():
-        facts = facts_for(name)
-        counts = (facts.counts.documents, "documents"), (facts.counts.queries, "queries")
-        sizes = [f"{count:,} {what}" for count, what in counts if count is not None]
-        access = [] if facts.public else ["licensed: see `show`"]
-        about = "; ".join([facts.title, facts.main_measure, *sizes, *access])
-        yield NameLine(name, about)
+def _dataset(name: str) -> NameLine:
+    facts = facts_for(name)
+    counts = (facts.counts.documents, "documents"), (facts.counts.queries, "queries")
+    sizes = [f"{count:,} {what}" for count, what in counts if count is not None]
+    access = [] if facts.public else ["licensed: see `show`"]
+    return NameLine(name, "; ".join([facts.title, facts.main_measure, *sizes, *access]))
 
 
-def _suites() -> Iterator[NameLine]:
-    yield from (NameLine(name, suite_for(name).title) for name in suite_names())
-
-
-def _measures() -> Iterator[NameLine]:
+def _measures() -> Iterable[NameLine]:
     from bench.evaluate.measures import measure_names
 
-    yield from (NameLine(*item) for item in measure_names().items())
+    return starmap(NameLine, measure_names().items())
 
 
-def _indexes() -> Iterator[NameLine]:
+def _indexes() -> Iterable[NameLine]:
     from retrievers.index.faiss_index import INDEX_EXAMPLES
 
-    yield from (NameLine(*item) for item in INDEX_EXAMPLES.items())
+    return starmap(NameLine, INDEX_EXAMPLES.items())
 
 
 class _Head(msgspec.Struct):
@@ -152,7 +139,7 @@ class _Head(msgspec.Struct):
     variants: dict[str, Any] = {}
 
 
-def _heads(files: TomlFiles[Any], before: str = "") -> Iterator[NameLine]:
+def _heads(files: TomlFiles[Any], before: str = "") -> Iterable[NameLine]:
     for name in files.names():
         head = read_toml(files.folder / f"{name}{SUFFIX}", _Head)
         variants = f"; variants: {', '.join(head.variants)}" if head.variants else ""
@@ -168,16 +155,15 @@ def _preset_and_grid_files() -> tuple[TomlFiles[Any], TomlFiles[Any], TomlFiles[
     return PRETRAIN, FINETUNE, GRIDS
 
 
-def _presets() -> Iterator[NameLine]:
+def _presets() -> Iterable[NameLine]:
     pretrain, finetune, _ = _preset_and_grid_files()
-    yield from _heads(pretrain, "pretrain: ")
-    yield from _heads(finetune, "finetune: ")
+    return chain(_heads(pretrain, "pretrain: "), _heads(finetune, "finetune: "))
 
 
-LISTS: dict[str, Callable[[], Iterator[NameLine]]] = {
+LISTS: dict[str, Callable[[], Iterable[NameLine]]] = {
     "models": _models,
-    "datasets": _datasets,
-    "suites": _suites,
+    "datasets": lambda: map(_dataset, dataset_names()),
+    "suites": lambda: (NameLine(name, suite_for(name).title) for name in suite_names()),
     "measures": _measures,
     "indexes": _indexes,
     "presets": _presets,
@@ -185,13 +171,12 @@ LISTS: dict[str, Callable[[], Iterator[NameLine]]] = {
 }
 
 
-@dataclass(frozen=True)
-class Shown:
-    """What is known of a name: its record, the text of its file, and what the file does not say."""
+class Shown(NamedTuple):
+    """What is known of a name: its record, the text of its file, and what a file of its kind is."""
 
     record: msgspec.Struct
     text: str
-    computed: str = ""
+    kind: str = ""
 
 
 def show(options: ShowOptions) -> int:
@@ -201,8 +186,8 @@ def show(options: ShowOptions) -> int:
         print_json(found.record)
     else:
         print(found.text.strip())
-        if found.computed:
-            print(f"\n# {found.computed}")
+        if found.kind:
+            print(f"\n# {found.kind}")
     return ExitCode.OK
 
 
@@ -214,22 +199,20 @@ def describe(name: str) -> Shown:
     Raises:
         BenchError: there is nothing of that name, or the file is not valid.
     """
-    if name in card_names():
-        card = load_card(name)
-        return Shown(card, (CARDS.folder / f"{name}{SUFFIX}").read_text(), GROUPS[group_of(card)])
     if name in dataset_names():
         return Shown(facts_for(name), declared(name))
     if name in suite_names():
-        return Shown(suite_for(name), _as_json(suite_for(name)))
-    for files in _preset_and_grid_files():
+        return Shown(suite_for(name), as_json(suite_for(name)))
+    shipped = (CARDS, *_preset_and_grid_files())
+    for files in shipped:
         if name in files.names():
             return Shown(files.load(name), (files.folder / f"{name}{SUFFIX}").read_text())
     if name.endswith(SUFFIX):
         return _own_file(name)
     if name and (result := _result_at(name)):
-        return Shown(result, _as_json(result))
-    own = (shipped for files in _preset_and_grid_files() for shipped in files.names())
-    hint = unknown(name, (*card_names(), *dataset_names(), *suite_names(), *own)).hint
+        return Shown(result, as_json(result))
+    names = (name for files in shipped for name in files.names())
+    hint = unknown(name, (*names, *dataset_names(), *suite_names())).hint
     raise BenchError(f"nothing is called {name!r}, and there is no such file or result", hint)
 
 
@@ -249,16 +232,12 @@ def _own_file(name: str) -> Shown:
 
     path = Path(name).expanduser()
     kinds: dict[str, tuple[type[msgspec.Struct], Callable[[], msgspec.Struct]]] = {
+        files.kind: (files.record, partial(files.load, path)) for files in _preset_and_grid_files()
+    } | {
         CARDS.kind: (CARDS.record, lambda: load_card(path)),
         "suite": (Suite, lambda: suite_for(name)),
         "facts of a collection": (Facts, lambda: facts_of_folder(path.parent)),
-    } | {
-        files.kind: (files.record, partial(files.load, path)) for files in _preset_and_grid_files()
     }
     written = read_toml(path, dict[str, Any]).keys()
     kind = max(kinds, key=lambda kind: len(written & set(kinds[kind][0].__struct_fields__)))
     return Shown(kinds[kind][1](), path.read_text(encoding="utf-8"), kind)
-
-
-def _as_json(record: msgspec.Struct) -> str:
-    return msgspec.json.format(msgspec.json.encode(record), indent=1).decode()

@@ -1,8 +1,10 @@
-"""The commands that train: from a preset and collections to folders that ``run --model`` takes."""
+"""``pretrain``, ``finetune``, ``adapt``, ``compose``: from a preset and collections, or from models
+that were trained, to folders that ``run --model`` takes."""
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +14,24 @@ from tqdm import tqdm
 from bench.cli.commands.common import assignments, workspace
 from bench.cli.options.train import (
     AdaptOptions,
+    ComposeOptions,
     FinetuneOptions,
     PretrainOptions,
     TrainingSettings,
 )
 from bench.cli.terminal import print_json, print_next
 from bench.exit_codes import ExitCode
-from bench.training.on_collections import adapt_on, finetune_on, pretrain_on
+from bench.training.on_collections import adapt_on, finetune_on, pretrain_on, route_on
 from bench.workspace import Workspace
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError, MissingFileError
 from reports.plots.style import can_plot
 from reports.plots.training import draw_losses
+from retrievers.adapters.compose import average_adapters, stack_adapters
+from retrievers.adapters.folder import base_of
 from retrievers.models.card import card_names
 from retrievers.models.model import resolve_model
+from retrievers.models.parameters import count_parameters
 from retrievers.training.continual.sequence import Method, read_method
 from retrievers.training.engine.arguments import Progress, TrainingContext, check_device, is_first
 from retrievers.training.engine.curve import CURVE_FILE, read_curve
@@ -34,6 +40,7 @@ from retrievers.training.finetune.finetune import Finetuned
 from retrievers.training.pretrain import preset as pretrain_preset
 from retrievers.training.pretrain.preset import Pretraining
 from retrievers.training.pretrain.pretrain import Trained
+from retrievers.training.task_arithmetic import add_tasks
 
 TRAINING = "train"  # a collection whose own split this is, is there to train on
 DEFAULT = "stdlib-code"
@@ -47,13 +54,11 @@ def pretrain(options: PretrainOptions) -> int:
     preset = _pretraining(options)
     space = workspace(options.places)
     datasets = [space.dataset(name) for name in space.expand(options.on)]
-    with TrainingBars() as bars:
-        trained = pretrain_on(preset, datasets, bars.context(options.out, options.training))
+    with training_context(options.out, options.training) as context:
+        trained = pretrain_on(preset, datasets, context)
     if is_first():
         read = f"{trained.texts_read:,} texts read"
-        _print_trained(trained, f"{trained.objective}, ", read, options)
-        if not options.output.json:
-            _print_evaluation([DEFAULT], trained.folder)
+        _print_trained(trained, f"{trained.objective}, ", read, options, [DEFAULT])
     return ExitCode.OK
 
 
@@ -66,17 +71,14 @@ def finetune(options: FinetuneOptions) -> int:
     names = space.expand(options.on)
     training = [space.dataset(name, options.split) for name in names]
     evaluated = _evaluated(names, space.expand(options.held_out), space)
-    with TrainingBars() as bars:
-        context = bars.context(options.out, options.training)
+    with training_context(options.out, options.training) as context:
         left_out = list(evaluated.values())
         trained = finetune_on(preset, model, training, space.store, context, evaluated=left_out)
     if is_first():
         rounds = f"{trained.rounds} rounds of " if trained.rounds > 1 else ""
-        _print_trained(trained, rounds, f"{trained.queries:,} queries", options)
-        if not options.output.json:
-            _print_size(trained)
-            scored = [name for name in options.on if {*space.expand([name])} & {*evaluated}]
-            _print_evaluation(scored or [DEFAULT], trained.folder)
+        scored = [name for name in options.on if {*space.expand([name])} & {*evaluated}]
+        read = f"{trained.queries:,} queries"
+        _print_trained(trained, rounds, read, options, scored or [DEFAULT])
     return ExitCode.OK
 
 
@@ -86,8 +88,7 @@ def adapt(options: AdaptOptions) -> int:
     space = workspace(options.places)
     names = space.expand(options.on)
     datasets = [space.dataset(name) for name in names]
-    with TrainingBars() as bars:
-        context = bars.context(options.out, options.training)
+    with training_context(options.out, options.training) as context:
         trained = adapt_on(preset, datasets, method, context)
     start, folders = preset.start.model, [_near(Path(each.folder)) for each in trained]
     # A checkpoint is used as the start's card says; an adapter has the start's recipe already.
@@ -107,8 +108,7 @@ def adapt(options: AdaptOptions) -> int:
         print_json({"checkpoints": rows, "scores": line})
         return ExitCode.OK
     for folder, row in zip(folders, rows, strict=True):
-        losses = f"loss {row['first_loss']:.3f} -> {row['last_loss']:.3f}"
-        print(f"{folder}: {row['collection']}; {losses}")
+        print(f"{folder}: {row['collection']}; {_losses(row['first_loss'], row['last_loss'])}")
     print_next("scores of the checkpoints", line)
     return ExitCode.OK
 
@@ -170,92 +170,157 @@ def _evaluated(
     return datasets
 
 
-class TrainingBars:
-    """A bar for the stage at work; the first report of a stage says where it goes on from."""
+@contextmanager
+def training_context(out: Path, settings: TrainingSettings) -> Iterator[TrainingContext]:
+    """Where a training runs, with a bar for the stage at work.
 
-    def __init__(self) -> None:
-        self._stage = ""
-        self._bar: Any = None
+    Raises:
+        BenchError: another GPU than the first, or no number of steps between checkpoints.
+    """
+    check_device(settings.device)
+    save_every = assignments(settings.set).get(SAVE_EVERY, TrainingContext.save_every)
+    if type(save_every) is not int or save_every < 1:
+        raise BenchError(f"--set save_every={save_every}: a whole number from 1")
+    bars: dict[str, Any] = {}
 
-    def __enter__(self) -> "TrainingBars":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._close()
-
-    def context(self, out: Path, settings: TrainingSettings) -> TrainingContext:
-        """Return the context of a training into a folder, whose progress is shown.
-
-        Raises:
-            BenchError: another GPU than the first, or no number of steps between checkpoints.
-        """
-        check_device(settings.device)
-        save_every = assignments(settings.set).get(SAVE_EVERY, TrainingContext.save_every)
-        if type(save_every) is not int or save_every < 1:
-            raise BenchError(f"--set save_every={save_every}: a whole number from 1")
-        return TrainingContext(out, settings.device, save_every, self.show)
-
-    def show(self, progress: Progress) -> None:
-        """Show how far a stage is, and the last loss and speed where they are known."""
-        if progress.stage != self._stage:
-            self._close()
-            self._stage = progress.stage
+    def show(progress: Progress) -> None:
+        if progress.stage not in bars:
+            _close(bars)
+            # The first report of a stage says where it goes on from.
             first = progress.done - 1 if progress.unit == "steps" else 0
-            unit = f" {progress.unit}"
-            self._bar = tqdm(desc=self._stage, total=progress.total, initial=first, unit=unit)
+            bars[progress.stage] = tqdm(
+                desc=progress.stage, total=progress.total, initial=first, unit=f" {progress.unit}"
+            )
+        bar = bars[progress.stage]
         if (point := progress.point) is not None:
             speed = f"{point.tokens / point.seconds:,.0f} tokens/s"
-            loss = f"loss {point.losses['loss']:.3f}"
-            self._bar.set_postfix_str(f"{loss}, {speed}", refresh=False)
-        self._bar.update(progress.done - self._bar.n)
+            bar.set_postfix_str(f"loss {point.losses['loss']:.3f}, {speed}", refresh=False)
+        bar.update(progress.done - bar.n)
 
-    def _close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
+    try:
+        yield TrainingContext(out, settings.device, save_every, show)
+    finally:
+        _close(bars)
+
+
+def _close(bars: dict[str, Any]) -> None:
+    for bar in bars.values():
+        bar.close()
+    bars.clear()
 
 
 def _print_trained(
-    trained: Trained | Finetuned, how: str, read: str, options: PretrainOptions | FinetuneOptions
+    trained: Trained | Finetuned,
+    how: str,
+    read: str,
+    options: PretrainOptions | FinetuneOptions,
+    collections: Sequence[str],
 ) -> None:
-    """Draw the losses of a finished training, and print a line about it or its JSON document.
+    """Draw the losses of a finished training, and say what came out, or its JSON document.
 
     Args:
         how, read: words before and after the number of steps.
+        collections: to evaluate it on.
     """
     curve_file = options.out / CURVE_FILE
     curve = read_curve(curve_file)
-    pictures: list[Path] = []
-    if can_plot():
-        pictures = draw_losses(curve, curve_file.with_name("losses"))
-    else:
+    pictures = draw_losses(curve, curve_file.with_name("losses")) if can_plot() else []
+    if not pictures:
         print("no pictures: pip install 'retrieval-bench[plots]'", file=sys.stderr)
     first, last = curve[0], curve[-1]
     if options.output.json:
         losses = {"losses": {"first": first, "last": last}, "pictures": list(map(str, pictures))}
         print_json({**msgspec.structs.asdict(trained), **losses})
         return
-    steps = f"{how}{trained.steps:,} steps"
-    if trained.resumed_at:
-        steps += f", resumed at {trained.resumed_at:,}"
-    loss = f"loss {first.losses['loss']:.3f} -> {last.losses['loss']:.3f}"
-    print(f"{trained.folder}: {steps}, {read}; {loss}")
-
-
-def _print_size(trained: Finetuned) -> None:
-    if size := trained.size:
+    resumed = f", resumed at {trained.resumed_at:,}" if trained.resumed_at else ""
+    change = _losses(first.losses["loss"], last.losses["loss"])
+    print(f"{trained.folder}: {how}{trained.steps:,} steps{resumed}, {read}; {change}")
+    if isinstance(trained, Finetuned) and (size := trained.size):
         share = f"{100 * size.share:.3g} %"
         print(
             f"trained {size.trained:,} of {size.parameters:,} parameters ({share}); "
             f"{size.saved_bytes:,} bytes of weights"
         )
-
-
-def _print_evaluation(collections: Sequence[str], model: str) -> None:
-    words = ["python", "-m", "bench", "run", *collections, "--model", model]
+    words = ["python", "-m", "bench", "run", *collections, "--model", trained.folder]
     print_next("evaluate it", shlex.join(words))
+
+
+def _losses(first: float, last: float) -> str:
+    return f"loss {first:.3f} -> {last:.3f}"
 
 
 def _near(folder: Path) -> str:
     """Return a path from here where it is below."""
     here = Path.cwd()
     return str(folder.relative_to(here) if folder.is_relative_to(here) else folder)
+
+
+class Composed(msgspec.Struct, frozen=True):
+    """The adapter or model that was written.
+
+    Attributes:
+        how: see `ComposeOptions`.
+        base: the model that all are trained from.
+        adapters: what was put together; whole models for ``arithmetic``.
+        parameters: of the adapter that came out, without the base's; else of the model.
+    """
+
+    folder: str
+    how: str
+    base: str
+    adapters: tuple[str, ...]
+    parameters: int
+
+
+def compose(options: ComposeOptions) -> int:
+    """``compose``: check, write, say what to type next."""
+    _check_composed(options)
+    if options.how == "arithmetic":
+        add_tasks(options.base, options.folders, options.out, options.weights)
+        return _report_composed(options, options.base)
+    base = base_of(options.folders)
+    if options.how == "stack":
+        stack_adapters(base, options.folders, options.out)
+    elif options.how == "route":
+        space = workspace(options.places)
+        training = [space.dataset(name, TRAINING) for name in space.expand(options.on)]
+        route_on(base, options.folders, options.out, training)
+    else:
+        average_adapters(base, options.folders, options.out, options.weights)
+    return _report_composed(options, base.card.name)
+
+
+def _report_composed(options: ComposeOptions, base: str) -> int:
+    counted = count_parameters(resolve_model(str(options.out)))
+    done = Composed(
+        folder=str(options.out),
+        how=options.how,
+        base=base,
+        adapters=tuple(str(folder) for folder in options.folders),
+        parameters=(counted.adapter or counted.total) if counted else 0,
+    )
+    if options.output.json:
+        print_json(done)
+    else:
+        names = ", ".join(done.adapters)
+        print(
+            f"{done.folder}: {done.how} of {names}; {done.parameters:,} parameters on {done.base}"
+        )
+        print_next("evaluate it", f"python -m bench run stdlib-code --model {done.folder}")
+    return ExitCode.OK
+
+
+def _check_composed(options: ComposeOptions) -> None:
+    """Refuse to write over anything, and a way without what it needs."""
+    if options.out.exists() and any(options.out.iterdir()):
+        raise BenchError(f"{options.out} holds something else", "name another folder")
+    if options.how == "route" and not options.on:
+        raise BenchError(
+            "route needs the collection of each adapter",
+            "compose route FOLDERS --on COLLECTIONS",
+        )
+    if options.how == "arithmetic" and not options.base:
+        raise BenchError(
+            "arithmetic needs the model that the trainings began from",
+            "compose arithmetic FOLDERS --base MODEL",
+        )

@@ -122,19 +122,6 @@ def _reads_each(read: Callable[[str], Any]) -> Callable[[Any, Sequence[Token]], 
     return lambda _, tokens: tuple(read(token.value) for token in tokens)
 
 
-def duration(text: str) -> float:
-    """Seconds of ``90``, ``90s``, ``5m`` or ``1.5h``.
-
-    Raises:
-        ValueError: it is none, or not above 0.
-    """
-    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([smh]?)", text)
-    seconds = float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2] or "s"] if match else 0.0
-    if seconds <= 0:
-        raise ValueError(f"{text} is no time like 90s, 5m or 1h")
-    return seconds
-
-
 def whole_number(text: str, least: int = 0) -> int:
     """A number in decimal digits, without a sign.
 
@@ -155,27 +142,16 @@ def worker_number(text: str) -> int:
     return 0 if text == "auto" else whole_number(text, least=1)
 
 
-def number(text: str) -> float:
-    """A finite number.
+def number(text: str, above: float = -math.inf) -> float:
+    """A finite number above another.
 
     Raises:
         ValueError: it is none.
     """
     value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"{text} is not a finite number")
-    return value
-
-
-def above_zero(text: str) -> float:
-    """A finite number above 0.
-
-    Raises:
-        ValueError: it is none.
-    """
-    value = number(text)
-    if value <= 0:
-        raise ValueError(f"{text} is not a number above 0")
+    if not above < value < math.inf:
+        least = f" above {above:g}" if above > -math.inf else ""
+        raise ValueError(f"{text} is not a finite number{least}")
     return value
 
 
@@ -214,17 +190,9 @@ def place(text: str) -> Place:
     return place_of(text) if ":/" in text else local_path(text)
 
 
-def _at_least(least: float) -> validators.Number:
-    return validators.Number(gte=least)
-
-
-_FINITE = Parameter(converter=_reads(number))
 Count = Annotated[int, Parameter(converter=_reads(whole_number))]
 Positive = Annotated[int, Parameter(converter=_reads(partial(whole_number, least=1)))]
-Share = Annotated[float, _FINITE, Parameter(validator=validators.Number(gte=0, lte=1))]
-Rate = Annotated[float, Parameter(converter=_reads(above_zero))]
-Weight = Annotated[float, _FINITE]
-Duration = Annotated[float, Parameter(converter=_reads(duration), metavar="TIME")]
+Rate = Annotated[float, Parameter(converter=_reads(partial(number, above=0)))]
 Device = Annotated[str, Parameter(converter=_reads(device))]
 WorkerNumber = Annotated[int, Parameter(converter=_reads(worker_number), metavar="auto|N")]
 LocalPath = Annotated[Path, Parameter(converter=_reads(local_path))]
@@ -354,9 +322,4 @@ class Resamples:
         resamples: Number of resamples of the queries, at most 1,000,000.
     """
 
-    resamples: Annotated[Positive, Parameter(validator=lambda _, n: _at_most(n, 1_000_000))] = 9_999
-
-
-def _at_most(value: int, most: int) -> None:
-    if value > most:
-        raise ValueError(f"{value} is more than {most:,}")
+    resamples: Annotated[Positive, Parameter(validator=validators.Number(lte=1_000_000))] = 9_999

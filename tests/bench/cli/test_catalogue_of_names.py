@@ -129,7 +129,7 @@ def test_models_are_listed_in_groups_by_what_it_takes_to_use_them(capsys, tmp_pa
     assert {groups[name] for name in ("minilm", "bm25", "hashing")} == {"ready"}
     assert groups["retromae"] == "download"
     assert groups["retromae-pretrained"] == groups["bert"] == "pretrained"
-    order = [list(GROUPS).index(line.group) for line in lines]
+    order = [GROUPS.index(line.group) for line in lines]
     assert order == sorted(order)
     rows = [line.split() for line in printed(capsys, "list", "models").splitlines()]
     (row,) = [row for row in rows if row[0] == "minilm"]
