@@ -149,15 +149,11 @@ def _pairs(
     if measure not in baseline.result.measures:
         return []
     newest = list(results.values())[::-1][:MOST_PAIRS]
-    values = _by_query(baseline, measure)
-    return [_pair(other, _by_query(other, measure), values) for other in newest]
+    values = baseline.scores.by_query(measure)
+    return [_pair(other, other.scores.by_query(measure), values) for other in newest]
 
 
 def _pair(other: Evaluation, theirs: Mapping[str, float], values: Mapping[str, float]) -> _Pair:
     common = sorted(theirs.keys() & values.keys())
     differences = np.array([theirs[query] - values[query] for query in common])
     return _Pair(other.result.model, differences)
-
-
-def _by_query(stored: Evaluation, measure: str) -> dict[str, float]:
-    return stored.scores.by_query(measure)

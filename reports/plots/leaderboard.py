@@ -29,7 +29,6 @@ SpeedPoint = tuple[Row, float, Score]  # tokens per second
 Line = tuple[str, Difference]  # label, difference
 
 SIZE = (8.0, 5.0)  # inches
-PNG_DPI = 120
 
 
 def pictures(board: Board, measure: str) -> Iterator[Drawing]:
@@ -38,7 +37,7 @@ def pictures(board: Board, measure: str) -> Iterator[Drawing]:
     if len(points := speed_points(board.ranked(measure), headline, measure)) > 1:
         draw = partial(quality_and_speed, points=points, place=headline, measure=measure)
         title = f"Quality ({fmt.place(headline.name)}) against speed"
-        yield "speed", title, partial(render, SIZE, draw, dpi=PNG_DPI)
+        yield "speed", title, partial(render, SIZE, draw)
 
 
 def speed_points(rows: Sequence[Row], place: AnyColumn, measure: str) -> list[SpeedPoint]:

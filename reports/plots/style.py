@@ -22,7 +22,7 @@ Fill = Callable[["Figure"], None]
 INK, PAPER = "#1b2129", "#fefefe"  # text and axes; the ground that they stand on
 # Okabe and Ito, "Color universal design" (2008), in an order whose neighbours differ most.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", INK)
-BLUE, ORANGE, VERMILION = COLOURS[0], COLOURS[1], COLOURS[5]
+BLUE, VERMILION = COLOURS[0], COLOURS[5]
 GREY = "#7f7f7f"
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 # The same colours where the ground is dark: those that would not stand out are lighter.
@@ -118,9 +118,7 @@ def plain_logarithms(axis: "Axis") -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def render(
-    size: tuple[float, float], fill: Fill, *, grid: bool = False, dpi: int = PNG_DPI
-) -> dict[str, bytes]:
+def render(size: tuple[float, float], fill: Fill, *, grid: bool = False) -> dict[str, bytes]:
     """Draw a picture; returns its contents by the ending of the file: .svg, -dark.svg and .png.
 
     Args:
@@ -142,7 +140,7 @@ def render(
         fill(figure)
         figure.savefig(vectors, format="svg", metadata={"Date": None})
         figure.set_layout_engine("none")  # it keeps the places that were computed
-        figure.savefig(pixels, format="png", dpi=dpi)
+        figure.savefig(pixels, format="png", dpi=PNG_DPI)
     light = printable(vectors.getvalue())  # names hold anything
     return {
         ".svg": light.encode(),
