@@ -19,7 +19,7 @@ from cyclopts import App, CycloptsError, Group, Parameter
 from cyclopts.exceptions import MissingArgumentError, UnknownCommandError
 
 from bench.cli.early_checks import check_before_work, check_typed
-from bench.cli.options import data, decide, evaluate, study, train
+from bench.cli.options import data, decide, evaluate, train
 from bench.cli.options.shared import Slot, check_used, slots
 from bench.cli.terminal import as_typed, program_name
 from foundation.errors import BenchError
@@ -46,8 +46,8 @@ COMMANDS: dict[str, tuple[type[Any], Group]] = {
     "finetune": (train.FinetuneOptions, TRAIN),
     "adapt": (train.AdaptOptions, TRAIN),
     "compose": (train.ComposeOptions, TRAIN),
-    "ablate": (study.AblateOptions, STUDY),
-    "watch": (study.WatchOptions, STUDY),
+    "ablate": (train.AblateOptions, STUDY),
+    "watch": (train.WatchOptions, STUDY),
     "list": (data.ListOptions, DATA),
     "show": (data.ShowOptions, DATA),
     "fetch": (data.FetchOptions, DATA),

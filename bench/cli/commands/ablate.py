@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from bench.cli.commands.common import workspace
-from bench.cli.options.study import AblateOptions
+from bench.cli.options.train import AblateOptions
 from bench.cli.terminal import print_json
 from bench.evaluate.pipeline import conditions_here
 from bench.exit_codes import ExitCode

@@ -17,7 +17,6 @@ from datasets_cfg.verify import Finding
 from foundation.errors import BenchError
 from foundation.records import Record, convert_table
 from reports.evaluation import finding_lines
-from reports.plots.style import can_plot
 from retrievers.models.model import Bases
 from retrievers.models.recipe import StoreDtype
 
@@ -49,16 +48,6 @@ def check_once(names: Iterable[str]) -> None:
     for name, times in Counter(names).items():
         if times > 1:
             raise BenchError(f"{name} is named {times} times", "name it once")
-
-
-def check_can_plot(option: str) -> None:
-    """Refuse a picture before hours of work, not after.
-
-    Raises:
-        BenchError: matplotlib is not installed.
-    """
-    if not can_plot():
-        raise BenchError(f"{option} needs matplotlib", "pip install 'retrieval-bench[plots]'")
 
 
 def print_remark(collection: str, finding: Finding) -> None:

@@ -8,7 +8,7 @@ import msgspec
 
 from bench.cli.commands.common import workspace
 from bench.cli.early_checks import check_out
-from bench.cli.options.study import WatchOptions
+from bench.cli.options.train import WatchOptions
 from bench.cli.terminal import print_json
 from bench.evaluate.judging import common_measure
 from bench.evaluate.pipeline import OpenDataset

@@ -77,33 +77,21 @@ class Contrastive(Record, kw_only=True, tag_field="name", tag="contrastive"):
             raise ValueError("chunk is for in-batch negatives: without them, lower batch_size")
 
 
-class Distillation(Record, kw_only=True, tag_field="name"):
-    """A cross-encoder's scores are the goal; see `KL` and `MarginMSE`.
+class KL(Record, kw_only=True, tag_field="name", tag="kl"):
+    """KL divergence from a cross-encoder's distribution over a query's own documents.
 
     Attributes:
         temperature: the retriever's similarities are divided by it; None as in `Contrastive`.
         contrastive_weight: of the contrastive loss of the same batch, which is added.
+        teacher_temperature: the teacher's scores are divided by it.
     """
 
     temperature: Above0 | None = None
     contrastive_weight: NotNegative = 0.0
-
-
-class KL(Distillation, kw_only=True, tag_field="name", tag="kl"):
-    """KL divergence from the teacher's distribution over a query's own documents.
-
-    Attributes:
-        teacher_temperature: the teacher's scores are divided by it.
-    """
-
     teacher_temperature: Above0 = 1.0
 
 
-class MarginMSE(Distillation, kw_only=True, tag_field="name", tag="margin-mse"):
-    """Squared error of the margins between relevant and other (Hofstätter et al., 2020)."""
-
-
-Loss = Contrastive | KL | MarginMSE
+Loss = Contrastive | KL
 COSINE_TEMPERATURE = 0.05  # or its range of -1 to 1 could not rule out a single document
 
 

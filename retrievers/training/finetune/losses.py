@@ -6,7 +6,6 @@ where the model normalises):
     contrastive   mean over i of  -log( exp s(q_i, d_i+) / sum over all documents of the batch,
                   or over those of query i alone )
     kl            mean over i of  KL( softmax t_i / teacher temperature || softmax s_i )
-    margin-mse    mean over i, j of  ( (s(q_i, d_i+) - s(q_i, d_ij-)) - (t_i+ - t_ij-) )^2
 
 where t are the teacher's scores, and s_i and t_i run over the documents of query i alone.
 """
@@ -19,13 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from retrievers.training.finetune.finetune_preset import (
-    KL,
-    Contrastive,
-    Distillation,
-    Loss,
-    Teacher,
-)
+from retrievers.training.finetune.finetune_preset import KL, Contrastive, Loss, Teacher
 
 Similarity = Callable[[Tensor, Tensor], Tensor]
 
@@ -65,22 +58,16 @@ class OwnNegatives(nn.Module):
 
 
 class Distilled(nn.Module):
-    """KL or MarginMSE, with a share of the contrastive loss; vectors are computed once."""
+    """KL with a share of the contrastive loss; vectors are computed once."""
 
-    def __init__(
-        self, model: Any, settings: Distillation, temperature: float, gather: bool
-    ) -> None:
-        from sentence_transformers.sentence_transformer.losses import (
-            DistillKLDivLoss,
-            MarginMSELoss,
-        )
+    def __init__(self, model: Any, settings: KL, temperature: float, gather: bool) -> None:
+        from sentence_transformers.sentence_transformer.losses import DistillKLDivLoss
 
         super().__init__()
         self.model = model
         similarity = _each_with_its_own(temperature)
-        kind = DistillKLDivLoss if isinstance(settings, KL) else MarginMSELoss
-        self._distil: Any = kind(model, similarity_fct=similarity)
-        self._teacher_temperature = getattr(settings, "teacher_temperature", 1.0)
+        self._distil: Any = DistillKLDivLoss(model, similarity_fct=similarity)
+        self._teacher_temperature = settings.teacher_temperature
         self._weight = settings.contrastive_weight
         self._contrast: Any = _contrastive(model, temperature, 0, gather)
 

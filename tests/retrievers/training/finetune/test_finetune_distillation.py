@@ -158,9 +158,7 @@ def test_a_margin_drops_what_scores_too_close_to_the_lowest_relevant_document():
     assert without_close(pool, 3.0).rows.tolist() == [[-1, 8, 9], [-1, -1, -1]]
 
 
-@pytest.mark.parametrize(
-    "loss", ['name = "kl"\ncontrastive_weight = 0.2', 'name = "margin-mse"', 'name = "contrastive"']
-)
+@pytest.mark.parametrize("loss", ['name = "kl"\ncontrastive_weight = 0.2', 'name = "contrastive"'])
 def test_a_retriever_is_trained_with_a_teacher_that_is_trained_first(tmp_path, loss):
     margin = "margin = 0.0\n" if "contrastive" in loss[:20] else ""
     table = f"{MINED}[loss]\n{loss}\n[teacher]\n{margin}{SMALL}"

@@ -8,7 +8,6 @@ from torch import nn
 from retrievers.training.finetune.finetune_preset import (
     KL,
     Contrastive,
-    MarginMSE,
     Teacher,
     temperature_of,
 )
@@ -114,26 +113,13 @@ def test_kl_is_that_of_the_teachers_distribution_over_a_querys_own_documents(vec
     assert loss == pytest.approx(expected, abs=1e-9)
 
 
-@pytest.mark.parametrize("documents", [2, 1 + NEGATIVES])
-def test_margin_mse_compares_margins_with_the_teachers(vectors, teacher, documents):
-    some, labels = vectors[: 1 + documents], teacher[:, :documents]
-    scores = own_scores(some, 0.5)
-    errors = [
-        ((scores[i][0] - scores[i][j]) - (labels[i][0] - labels[i][j])) ** 2
-        for i in range(BATCH)
-        for j in range(1, documents)
-    ]
-    loss = found(MarginMSE(), some, labels, temperature=0.5)
-    assert loss == pytest.approx(np.mean(errors), abs=1e-9)
-
-
 def test_a_share_of_the_contrastive_loss_is_added(vectors, teacher):
     plain = found(KL(), vectors, teacher)
     mixed = found(KL(contrastive_weight=0.25), vectors, teacher)
     assert mixed - plain == pytest.approx(0.25 * contrastive_by_hand(vectors, 1.0), abs=1e-9)
 
 
-@pytest.mark.parametrize("settings", [Contrastive(), KL(), MarginMSE()])
+@pytest.mark.parametrize("settings", [Contrastive(), KL()])
 def test_in_bfloat16_vectors_are_rounded_and_scores_are_not(vectors, teacher, settings):
     rounded = [torch.tensor(one).bfloat16() for one in vectors]
     labels = None if isinstance(settings, Contrastive) else teacher
@@ -148,7 +134,7 @@ def test_in_bfloat16_vectors_are_rounded_and_scores_are_not(vectors, teacher, se
 def test_cosine_has_a_lower_temperature_unless_one_is_set():
     assert temperature_of(Contrastive(), "dot") == 1.0
     assert temperature_of(KL(), "cos") == 0.05
-    assert temperature_of(MarginMSE(temperature=0.3), "cos") == 0.3
+    assert temperature_of(KL(temperature=0.3), "cos") == 0.3
 
 
 @pytest.mark.parametrize("dropout", [False, True])
