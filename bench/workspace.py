@@ -11,10 +11,9 @@ from typing import Any
 
 import platformdirs
 
-from bench.evaluate.judging import check_relevant, measure_names
+from bench.evaluate.judging import check_relevant, mean_weights, measure_names
 from bench.evaluate.pipeline import CollectionName, Job, OpenDataset
 from bench.evaluate.retrieval import LoadedModel, Options
-from bench.evaluate.suites import mean_weights
 from bench.results.location import Place
 from bench.results.result import Evaluation
 from bench.results.reuse import check_values, find_stored, newest_of_same

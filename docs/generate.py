@@ -23,7 +23,7 @@ from bench.cli.main import COMMANDS
 from bench.comparing.changed import Changes
 from bench.comparing.compare import Comparison
 from bench.comparing.statistics import Resampling
-from bench.evaluate.suites import SuiteMean
+from bench.evaluate.judging import SuiteMean
 from bench.experiments.report_record import Report
 from bench.gaps import Gap
 from bench.gate.records import Check

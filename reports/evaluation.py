@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from textwrap import indent
 
 from bench.evaluate.cost import EncodingCost
-from bench.evaluate.suites import SuiteMean
+from bench.evaluate.judging import SuiteMean
 from bench.gaps import Gap
 from bench.results.result import Result, Timings
 from bench.store.usage import ModelUsage

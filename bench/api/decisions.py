@@ -10,7 +10,7 @@ from bench.boards.rows import results_in
 from bench.comparing.compare import Choices, Comparison, Entrant
 from bench.comparing.compare import compare as compare_entrants
 from bench.comparing.statistics import Resampling
-from bench.evaluate.suites import mean_weights, with_inner
+from bench.evaluate.judging import mean_weights, with_inner
 from bench.gate.evidence import check_against
 from bench.gate.records import BASELINE, Check
 from bench.gate.scope import Candidate

@@ -13,12 +13,10 @@ import pandas as pd
 from bench.evaluate.pipeline import OpenDataset, evaluate_run
 from bench.evaluate.pipeline import evaluate as evaluate_job
 from bench.evaluate.retrieval import LoadedModel, Options
-from bench.evaluate.run_files import read_run_file
-from bench.evaluate.runs import Run
+from bench.evaluate.runs import Run, read_run_file
 from bench.results.find import find_results
-from bench.results.load import load
 from bench.results.location import Place, place_of
-from bench.results.result import Evaluation, save
+from bench.results.result import Evaluation, load, save
 from bench.workspace import Workspace, cache_folder
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError

@@ -21,7 +21,7 @@ from bench.boards.records import (
 from bench.boards.rows import columns, row_facts, rows
 from bench.boards.standings import Names, Standing, Standings, standings
 from bench.comparing.statistics import Resampling
-from bench.evaluate.suites import suite_mean, suite_weights
+from bench.evaluate.judging import suite_mean, suite_weights
 from bench.results.find import protocol_facts
 from bench.results.result import Evaluation, Result, Timings
 from datasets_cfg.catalogue import collections_of, dataset_names, facts_for, suite_for, suite_names

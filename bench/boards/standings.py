@@ -25,7 +25,7 @@ from bench.comparing.statistics import (
     resample,
     stream_of,
 )
-from bench.evaluate.suites import suite_weights
+from bench.evaluate.judging import suite_weights
 from bench.results.result import Evaluation
 from foundation.arrays import Float64Array
 from foundation.errors import BenchError

@@ -18,8 +18,8 @@ from bench.comparing.statistics import (
     adjusted,
     paired,
 )
+from bench.evaluate.judging import suite_weights
 from bench.evaluate.measures import parse_measure
-from bench.evaluate.suites import suite_weights
 from bench.results.find import RUN_FILE_FACT, differing, protocol_facts, recipe_facts
 from bench.results.result import Evaluation, Protocol
 from datasets_cfg.catalogue import is_suite, suite_for, suite_names

@@ -4,13 +4,14 @@
 returns an `Evaluation`. Read in this order:
 
 - `pipeline`: `OpenDataset`, `Job`, `evaluate`; `evaluate_run` scores a ranking of somebody else.
-- `retrieval`: `Options`, `LoadedModel`, and the two retrievers, by vectors and by words; each
-  answers `search(dataset, depth)` with `Found`: hits in canonical order without self-matches.
-- `encoding`: the preflight of an encoder, and documents to vectors by way of the store.
+- `retrieval`: `Options`, `LoadedModel`, the preflight of an encoder, documents to vectors by way of
+  the store, and the two retrievers, by vectors and by words; each answers `search(dataset, depth)`
+  with `Found`: hits in canonical order without self-matches.
 - `index_search`: exact search within the memory that there is, and indexes of FAISS; `exact` has
   the arithmetic, `memory` the sizes.
 - `search`: the one order of a ranking as integer keys, self-matches, recall.
-- `runs`: `Run`, the ranking of each query; `run_files`: its two kinds of files.
-- `judging`: what the rules of a collection make of a run; `scoring` and `measures`: `Scores`.
-- `suites`: means over collections. `cost`: what an evaluation will encode, before it starts.
+- `runs`: `Run`, the ranking of each query, and its two kinds of files.
+- `judging`: what the rules of a collection make of a run, and means over suites; `scoring` and
+  `measures`: `Scores`.
+- `cost`: what an evaluation will encode, before it starts.
 """

@@ -5,15 +5,23 @@ encoder on this machine.
 """
 
 import sys
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
+from typing import cast
 
 import msgspec
+import numpy as np
 
-from bench.evaluate.encoding import mean_tokens, measure_speed
 from bench.evaluate.pipeline import Job
+from bench.evaluate.retrieval import sample_documents
+from datasets_cfg.corpus import Corpus
+from foundation.arrays import Int64Array
+from retrievers.encoders.protocol import Encoder
 
 PROBE_S = 5.0
+SAMPLE_DOCUMENTS = 2_000
+FIRST_CHUNK = 64
 WORTH_AN_ESTIMATE = 20_000  # documents to encode
 ITEM_BYTES = {"float32": 4, "float16": 2}
 
@@ -92,3 +100,39 @@ def announce_encoding(jobs: Iterable[Job], machines: int = 1) -> None:
             "done is kept",
             file=sys.stderr,
         )
+
+
+def measure_speed(encoder: Encoder, corpus: Corpus, budget_s: float) -> float:
+    """Tokens a second, wall clock, from encoding a seeded sample for about ``budget_s`` seconds.
+
+    The weights are loaded first, and not counted. Chunks grow until one takes a second, so that a
+    fast device is seen at work and not at its start.
+    """
+    titles, texts = sample_documents(corpus, SAMPLE_DOCUMENTS)
+    order = np.random.default_rng(0).permutation(len(texts))  # the probe may see a part only
+    titles, texts = [titles[i] for i in order], [texts[i] for i in order]
+    lengths = _lengths(encoder, titles, texts)
+    encoder.encode_documents(titles[:4], texts[:4])  # loads the weights, warms the processor up
+    tokens, spent, chunk, start = 0, 0.0, FIRST_CHUNK, 0
+    while spent < budget_s and start < len(texts):
+        some = slice(start, start + chunk)
+        before = time.perf_counter()
+        encoder.encode_documents(titles[some], texts[some])
+        took = time.perf_counter() - before
+        tokens, spent, start = tokens + int(lengths[some].sum()), spent + took, start + chunk
+        if took < 1.0:
+            chunk *= 2
+    return tokens / spent
+
+
+def mean_tokens(encoder: Encoder, corpus: Corpus) -> float:
+    """Tokens of a document as it is encoded, mean of a seeded sample; words without a tokenizer."""
+    return float(_lengths(encoder, *sample_documents(corpus, SAMPLE_DOCUMENTS)).mean())
+
+
+def _lengths(encoder: Encoder, titles: Sequence[str], texts: Sequence[str]) -> Int64Array:
+    count = getattr(encoder, "count_document_tokens", None)
+    if count is None:  # an encoder without a tokenizer, such as hashing
+        return np.array([len(f"{a} {b}".split()) for a, b in zip(titles, texts, strict=True)])
+    lengths = np.array(cast("list[int]", count(titles, texts)), dtype=np.int64)
+    return np.minimum(lengths, encoder.recipe.max_document_tokens)

@@ -5,10 +5,14 @@ The retriever encodes and searches (`bench.evaluate.retrieval`). No stage calls 
 its input.
 """
 
+import hashlib
 import os
+import platform
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,14 +20,29 @@ import msgspec
 from bench.evaluate.judging import as_retrieved, measure_names, protocol_of, score_run
 from bench.evaluate.retrieval import LoadedModel, Options, Retriever, retriever_of, search_device
 from bench.evaluate.runs import Run
-from bench.results.conditions import conditions
 from bench.results.result import Conditions, Evaluation, Protocol, Result, Timings
 from bench.store import VectorStore
 from datasets_cfg.dataset import Dataset
-from foundation.machine import InBackground
+from foundation.machine import InBackground, library_version, now
 from retrievers.encoders.protocol import Clock
 from retrievers.models.card import Card
 from retrievers.models.recipe import Recipe
+
+ROOT = Path(__file__).resolve().parents[2]
+LIBRARIES = (
+    "torch",
+    "transformers",
+    "tokenizers",
+    "faiss-cpu",
+    "faiss-gpu",
+    "numpy",
+    "pystemmer",
+    "ir-measures",
+    "adapters",
+    "peft",
+)
+# All that vectors, rankings and scores come from; commands, reports and decisions are left out.
+PACKAGES = ("foundation", "datasets_cfg", "retrievers", "bench/evaluate", "bench/store")
 
 
 @dataclass(frozen=True)
@@ -226,6 +245,52 @@ def in_domain(card: Card, collection: str) -> bool:
     return any(f"{collection}/".startswith(f"{name}/") for name in card.trained_on)
 
 
+@cache
+def program_digest(root: Path = ROOT) -> str:
+    """16 hexadecimal digits of the source files and cards; "" where they are not at hand."""
+    files = sorted(
+        path
+        for name in PACKAGES
+        for path in (root / name).rglob("*")
+        if path.suffix in (".py", ".toml")
+    )
+    content = hashlib.sha256()
+    for path in files:
+        source = path.read_bytes()
+        content.update(f"{path.relative_to(root).as_posix()} {len(source)}\n".encode())
+        content.update(source)
+    return content.hexdigest()[:16] if files else ""
+
+
 def conditions_here(device: str) -> Conditions:
-    """Conditions with the threads that this process may use."""
-    return conditions(device, search_device(device), len(os.sched_getaffinity(0)))
+    """The conditions of this machine and program, now, with the threads of this process."""
+    from bench import __version__
+
+    commit = _git(ROOT, "rev-parse", "HEAD")
+    versions = {name: library_version(name) for name in LIBRARIES}
+    return Conditions(
+        time=now(),
+        bench=__version__,
+        commit=commit,
+        dirty=bool(commit and _git(ROOT, "status", "--porcelain", "--untracked-files=no")),
+        python=platform.python_version(),
+        machine=f"{platform.system()} {platform.machine()}",
+        device=device,
+        search_device=search_device(device),
+        threads=len(os.sched_getaffinity(0)),
+        libraries={name: version for name, version in versions.items() if version},
+        program=program_digest(),
+    )
+
+
+@cache
+def _git(root: Path, *arguments: str) -> str:
+    """Output of git in a checkout, "" where there is none; asked once in a process."""
+    if not (root / ".git").exists():
+        return ""
+    try:
+        command = ["git", "-C", str(root), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from bench.evaluate.judging import mean_weights
 from bench.evaluate.pipeline import in_domain
 from bench.evaluate.retrieval import LoadedModel, Options
-from bench.evaluate.suites import mean_weights
 from bench.gaps import Gaps
 from bench.gate.records import StoredModel
 from bench.results.location import Place, files_below, replacing

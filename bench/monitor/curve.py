@@ -14,9 +14,8 @@ from bench.comparing.compare import (
 from bench.comparing.statistics import Level, Resampling, ScoreMatrix
 from bench.monitor.following import step_of
 from bench.monitor.selection import Method, Selection, compared, select
-from bench.results.load import load_all
 from bench.results.location import Place, files_below
-from bench.results.result import RESULT_FILE, Evaluation, Protocol
+from bench.results.result import RESULT_FILE, Evaluation, Protocol, load_all
 from foundation.errors import BenchError
 from foundation.records import Record
 from retrievers.models.recipe import Recipe

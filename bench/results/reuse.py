@@ -17,9 +17,8 @@ import numpy as np
 from bench.evaluate.measures import parse_measure
 from bench.evaluate.pipeline import Job, conditions_here, evaluate
 from bench.evaluate.scoring import score
-from bench.results.load import load
 from bench.results.location import Place, files_below
-from bench.results.result import RESULT_FILE, Conditions, Evaluation, Result, place, save
+from bench.results.result import RESULT_FILE, Conditions, Evaluation, Result, load, place, save
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
 

@@ -15,10 +15,10 @@ import numpy as np
 
 from bench import __version__
 from bench.evaluate import search
-from bench.evaluate.encoding import measure_speed, sample_documents
+from bench.evaluate.cost import measure_speed
 from bench.evaluate.exact import TILE_ROWS, ArrayVectors, exact_search
 from bench.evaluate.pipeline import OpenDataset, conditions_here, evaluate
-from bench.evaluate.retrieval import LoadedModel, faiss_device, search_device
+from bench.evaluate.retrieval import LoadedModel, faiss_device, sample_documents, search_device
 from bench.results.result import Evaluation
 from bench.speed import race as races
 from bench.speed.peers import SCORES, PeerJob

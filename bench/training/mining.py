@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from bench.evaluate import search
-from bench.evaluate.encoding import encode_documents
 from bench.evaluate.index_search import ExactSearch
 from bench.evaluate.memory import default_budget
-from bench.evaluate.retrieval import search_device
+from bench.evaluate.retrieval import encode_documents, search_device
 from bench.store import VectorStore
 from bench.training.training_sets import CorpusDocuments, Split
 from foundation.arrays import Float32Array

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import bench
-from bench.evaluate.run_files import read_run_file
+from bench.evaluate.runs import read_run_file
 
 ROOT = Path(__file__).parents[2]
 CORPUS = {

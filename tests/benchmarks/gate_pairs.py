@@ -20,8 +20,7 @@ from tabulate import tabulate
 
 from bench.evaluate.pipeline import evaluate
 from bench.evaluate.retrieval import Options
-from bench.evaluate.run_files import read_run_file
-from bench.evaluate.runs import Run
+from bench.evaluate.runs import Run, read_run_file
 from bench.evaluate.scoring import score
 from bench.workspace import Workspace
 from datasets_cfg.dataset import open_dataset

@@ -169,7 +169,7 @@ class Proof:
 
     def vectors(self, part: Part) -> None:
         """Vectors in bfloat16 beside those in float32 on the CPU: each nearest to its own."""
-        from bench.evaluate.encoding import sample_documents
+        from bench.evaluate.retrieval import sample_documents
         from bench.workspace import Workspace
         from retrievers.encoders.routed import open_encoder
         from retrievers.models.model import resolve_model

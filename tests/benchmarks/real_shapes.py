@@ -48,7 +48,7 @@ from threadpoolctl import threadpool_info
 
 from bench.evaluate.exact import exact_search
 from bench.evaluate.memory import parse_size, plan_search, resident_bytes
-from bench.evaluate.run_files import read_run_file
+from bench.evaluate.runs import read_run_file
 from bench.results.result import Result
 from bench.store import StoredVectors
 from bench.workspace import Workspace

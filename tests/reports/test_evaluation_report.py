@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.evaluate.cost import EncodingCost
-from bench.evaluate.suites import suite_mean
+from bench.evaluate.judging import suite_mean
 from bench.results.result import Result, Timings
 from datasets_cfg.catalogue import expand, suite_for
 from datasets_cfg.verify import Finding

@@ -11,8 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.results.load import HASHED_SINCE
-from bench.results.result import RESULT_FILE, SCORES_FILE, Protocol, Result
+from bench.results.result import HASHED_SINCE, RESULT_FILE, SCORES_FILE, Protocol, Result
 from datasets_cfg.catalogue import dataset_names, facts_for
 from retrievers.models.recipe import Recipe
 from tests.support.results import CONDITIONS, RESULT

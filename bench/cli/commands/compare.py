@@ -12,9 +12,9 @@ from bench.comparing.changed import Changes, at_hand, if_evaluated, most_changed
 from bench.comparing.compare import Choices, Comparison, Entrant
 from bench.comparing.compare import compare as compare_entrants
 from bench.comparing.transfer import Sequenced, forgetting_of
+from bench.evaluate.judging import with_inner
 from bench.evaluate.pipeline import OpenDataset, evaluate_run
-from bench.evaluate.run_files import read_run_file
-from bench.evaluate.suites import with_inner
+from bench.evaluate.runs import read_run_file
 from bench.exit_codes import ExitCode
 from bench.results.find import choose_results, expand_collections, find_named
 from bench.results.location import place_of

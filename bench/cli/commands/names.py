@@ -218,8 +218,7 @@ def describe(name: str) -> Shown:
 
 def _result_at(name: str) -> msgspec.Struct | None:
     """The result in a folder or in its ``result.json``; None where there is none."""
-    from bench.results.load import load
-    from bench.results.result import RESULT_FILE
+    from bench.results.result import RESULT_FILE, load
 
     where = place_of(name)
     file = where if where.name == RESULT_FILE else where / RESULT_FILE

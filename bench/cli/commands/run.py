@@ -14,10 +14,10 @@ from bench.cli.options.shared import WorkerOptions
 from bench.cli.terminal import print_json
 from bench.engines import Engine, Spread, ThisProcess, Work
 from bench.evaluate.cost import announce_encoding, costs
+from bench.evaluate.judging import SuiteMean, suite_mean, with_inner
 from bench.evaluate.measures import parse_measure
 from bench.evaluate.pipeline import Job, evaluate
 from bench.evaluate.retrieval import LoadedModel, Options
-from bench.evaluate.suites import SuiteMean, suite_mean, with_inner
 from bench.exit_codes import ExitCode
 from bench.gaps import Gaps
 from bench.results.find import CHOICE

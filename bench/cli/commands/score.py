@@ -6,7 +6,7 @@ from bench.cli.commands.common import workspace
 from bench.cli.options.evaluate import ScoreOptions
 from bench.cli.terminal import print_json
 from bench.evaluate.pipeline import evaluate_run
-from bench.evaluate.run_files import read_run_file
+from bench.evaluate.runs import read_run_file
 from bench.exit_codes import ExitCode
 from bench.results.result import Result, save
 from reports.evaluation import collection_table

@@ -7,7 +7,7 @@ import msgspec
 from bench.cli.commands.common import load_model, workspace
 from bench.cli.options.evaluate import WorkOptions
 from bench.cli.terminal import print_json
-from bench.evaluate.encoding import check_encoder, encode_documents
+from bench.evaluate.retrieval import check_encoder, encode_documents
 from bench.exit_codes import ExitCode
 from retrievers.encoders.protocol import Clock
 from retrievers.models.model import Bases

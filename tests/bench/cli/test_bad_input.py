@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from bench.results.load import load
+from bench.results.result import load
 from datasets_cfg import dataset as dataset_module
 from datasets_cfg.catalogue import facts_for
 from datasets_cfg.facts import Archive, Counts

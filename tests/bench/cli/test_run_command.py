@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.gaps import Gaps
-from bench.results.load import load
+from bench.results.result import load
 from datasets_cfg.catalogue import facts_for
 from foundation.errors import BenchError
 from tests.support.collections import SIXTY, Bench, write_collection, write_qrels

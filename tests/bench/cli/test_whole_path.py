@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from bench.__main__ import main
-from bench.evaluate.run_files import read_run_file
-from bench.results.load import load
+from bench.evaluate.runs import read_run_file
+from bench.results.result import load
 from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import resolve_model
 from tests.support.collections import (

@@ -6,8 +6,7 @@ import time
 
 import pytest
 
-from bench.results.load import load
-from bench.results.result import RESULT_FILE
+from bench.results.result import RESULT_FILE, load
 from bench.workspace import cache_folder
 from foundation.errors import BenchError
 from tests.support.collections import Bench, finish, modules_after, write_collection

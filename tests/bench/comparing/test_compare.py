@@ -20,9 +20,9 @@ from bench.comparing.compare import (
     protocol_differences,
 )
 from bench.comparing.statistics import Resampling
+from bench.evaluate.judging import suite_mean, suite_weights
 from bench.evaluate.runs import Run
 from bench.evaluate.scoring import Scores
-from bench.evaluate.suites import suite_mean, suite_weights
 from bench.results import find
 from bench.results.find import find_results, recipe_key
 from bench.results.result import RESULT_FILE, Evaluation, Result, save

@@ -11,9 +11,8 @@ import pytest
 
 from bench.cli.commands.compare import compare
 from bench.evaluate.measures import parse_measure
-from bench.evaluate.run_files import write_run
-from bench.evaluate.runs import Run
-from bench.results.load import load
+from bench.evaluate.runs import Run, write_run
+from bench.results.result import load
 from foundation.errors import BenchError
 from tests.support.collections import QRELS, QUERIES, Bench, write_collection, write_qrels
 from tests.support.commands import options

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from bench.evaluate import cost
-from bench.evaluate.cost import EncodingCost, announce_encoding
-from bench.evaluate.encoding import mean_tokens, measure_speed
+from bench.evaluate.cost import EncodingCost, announce_encoding, mean_tokens, measure_speed
 from datasets_cfg.corpus import Corpus
 from datasets_cfg.records import Document
 from retrievers.encoders.routed import open_encoder

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bench.evaluate import cost, index_search
-from bench.results.load import load
+from bench.results.result import load
 from bench.store.indexes import INDEX_FILE, INDEXES, MANIFEST_FILE, IndexFolder
 from retrievers.encoders.routed import open_encoder
 from retrievers.index.faiss_index import FaissIndex

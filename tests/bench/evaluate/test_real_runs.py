@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.evaluate.run_files import read_run_file
+from bench.evaluate.runs import read_run_file
 from bench.evaluate.scoring import score, tie_bounds
 from datasets_cfg.records import Qrels
 

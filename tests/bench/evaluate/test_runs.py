@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.evaluate import run_files
-from bench.evaluate.run_files import columnar, read_run_file, write_run
-from bench.evaluate.runs import Run
+from bench.evaluate import runs as run_files
+from bench.evaluate.runs import Run, columnar, read_run_file, write_run
 from foundation.errors import BenchError
 from retrievers.index.faiss_index import Hits
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.evaluate.suites import member_score, suite_mean, with_inner
+from bench.evaluate.judging import member_score, suite_mean, with_inner
 from datasets_cfg.catalogue import expand, suite_for, suite_names
 
 FORUMS = suite_for("beir/cqadupstack").members

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bench.evaluate.suites import suite_weights
+from bench.evaluate.judging import suite_weights
 from bench.experiments.execute import execute
 from bench.experiments.findings import report_of
 from bench.experiments.grid import FILES

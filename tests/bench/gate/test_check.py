@@ -6,8 +6,8 @@ import pytest
 
 from bench.comparing.compare import Choices
 from bench.comparing.statistics import Resampling
+from bench.evaluate.judging import mean_weights, suite_weights
 from bench.evaluate.runs import Run
-from bench.evaluate.suites import mean_weights, suite_weights
 from bench.gate.evidence import check_against, check_published
 from bench.gate.power import DetectableEffect
 from bench.gate.scope import Candidate

@@ -9,8 +9,7 @@ import msgspec
 import pytest
 
 from bench.exit_codes import ExitCode
-from bench.results.load import load
-from bench.results.result import Evaluation, save
+from bench.results.result import Evaluation, load, save
 from tests.support.collections import SIXTY, Bench, Finished, write_collection, write_hashing_card
 
 

@@ -8,8 +8,7 @@ from huggingface_hub import ModelCard
 
 from bench.exit_codes import ExitCode
 from bench.results.export import TASKS, card_file, mteb_files, task_document, their_measure, why_not
-from bench.results.load import load
-from bench.results.result import Evaluation
+from bench.results.result import Evaluation, load
 from datasets_cfg.catalogue import dataset_names, expand
 from tests.support.collections import DOCUMENTS, QRELS, QUERIES, write_collection
 from tests.support.leaderboards import protocol_of, recipe_of, result_of, store

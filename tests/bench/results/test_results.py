@@ -16,12 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.evaluate.run_files import columnar, read_run_file, write_run
-from bench.evaluate.runs import Run
+from bench.evaluate import pipeline
+from bench.evaluate.pipeline import conditions_here
+from bench.evaluate.runs import Run, columnar, read_run_file, write_run
 from bench.evaluate.scoring import Scores
-from bench.results import conditions as conditions_module
-from bench.results.conditions import conditions
-from bench.results.load import load
 from bench.results.result import (
     RESULT_FILE,
     RUN_FILE,
@@ -31,6 +29,7 @@ from bench.results.result import (
     Evaluation,
     Result,
     Timings,
+    load,
     save,
 )
 from foundation.errors import BenchError
@@ -275,8 +274,12 @@ def test_a_write_that_fails_leaves_the_earlier_evaluation_whole(failing, tmp_pat
 
 
 def test_conditions_say_where_and_with_what_it_ran():
-    found = conditions("auto", "cpu", 3)
-    assert (found.device, found.search_device, found.threads) == ("auto", "cpu", 3)
+    found = conditions_here("cpu")
+    assert (found.device, found.search_device, found.threads) == (
+        "cpu",
+        "cpu",
+        len(os.sched_getaffinity(0)),
+    )
     assert found.time.endswith("+00:00")
     assert found.libraries["numpy"] == np.__version__
     assert all(found.libraries.values())
@@ -293,7 +296,7 @@ def checkout(tmp_path, monkeypatch):
     git("add", "file", folder=tmp_path)
     git("commit", "-m", "first", folder=tmp_path)
     (tmp_path / "bench").mkdir()
-    monkeypatch.setattr(conditions_module, "ROOT", tmp_path)
+    monkeypatch.setattr(pipeline, "ROOT", tmp_path)
     return tmp_path
 
 
@@ -305,7 +308,7 @@ def git(*arguments, folder):
 
 def test_conditions_name_the_commit_and_ignore_untracked_files(checkout):
     (checkout / "untracked").write_text("")
-    found = conditions("cpu", "cpu", 1)
+    found = conditions_here("cpu")
     assert found.commit == git("rev-parse", "HEAD", folder=checkout)
     assert not found.dirty
 

@@ -11,8 +11,7 @@ import pytest
 
 from bench.__main__ import main as command_line
 from bench.exit_codes import ExitCode
-from bench.results.load import HASHED_SINCE, load, load_all
-from bench.results.result import RESULT_FILE, SCORES_FILE
+from bench.results.result import HASHED_SINCE, RESULT_FILE, SCORES_FILE, load, load_all
 from foundation.errors import BenchError
 from tests.support.leaderboards import make_older, store
 

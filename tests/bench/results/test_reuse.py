@@ -8,11 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench.results import conditions, reuse
-from bench.results.conditions import program_digest
+from bench.evaluate import pipeline
+from bench.evaluate.pipeline import program_digest
+from bench.results import reuse
 from bench.results.find import find_results
-from bench.results.load import load
-from bench.results.result import RESULT_FILE, RUN_FILE, SCORES_FILE, Evaluation
+from bench.results.result import RESULT_FILE, RUN_FILE, SCORES_FILE, Evaluation, load
 from bench.workspace import Workspace
 from foundation.errors import BenchError
 from tests.support.collections import write_collection
@@ -289,7 +289,7 @@ def test_decisions_take_no_result_of_a_source_that_changes_under_them(folder, ru
 
 def test_another_program_computes(run, monkeypatch, tmp_path):
     assert run()
-    monkeypatch.setattr(conditions, "program_digest", lambda: "0" * 16)
+    monkeypatch.setattr(pipeline, "program_digest", lambda: "0" * 16)
     assert run()
 
 

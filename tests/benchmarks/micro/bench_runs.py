@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.evaluate.run_files import read_run_file, write_run
+from bench.evaluate.runs import read_run_file, write_run
 from bench.evaluate.scoring import score
 from tests.benchmarks.scoring_speed import MEASURES, synthetic
 
