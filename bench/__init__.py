@@ -10,35 +10,39 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bench.api.decisions import ComparisonResult as ComparisonResult
-    from bench.api.decisions import check as check
-    from bench.api.decisions import compare as compare
-    from bench.api.decisions import leaderboard as leaderboard
-    from bench.api.decisions import plot as plot
-    from bench.api.evaluation import evaluate as evaluate
-    from bench.api.evaluation import load_result as load_result
-    from bench.api.evaluation import results as results
-    from bench.api.evaluation import score as score
+    from bench.api import ComparisonResult as ComparisonResult
+    from bench.api import check as check
+    from bench.api import compare as compare
+    from bench.api import evaluate as evaluate
+    from bench.api import leaderboard as leaderboard
+    from bench.api import load_result as load_result
+    from bench.api import plot as plot
+    from bench.api import results as results
+    from bench.api import score as score
     from bench.results.result import Evaluation as Evaluation
     from datasets_cfg.dataset import Dataset as Dataset
     from foundation.errors import BenchError as BenchError
 
 __version__ = "0.2.0"
-_HOME = {
+__all__ = [
+    "BenchError",
+    "ComparisonResult",
+    "Dataset",
+    "Evaluation",
+    "check",
+    "compare",
+    "evaluate",
+    "leaderboard",
+    "load_result",
+    "plot",
+    "results",
+    "score",
+]
+_ELSEWHERE = {
     "BenchError": "foundation.errors",
-    "ComparisonResult": "bench.api.decisions",
     "Dataset": "datasets_cfg.dataset",
     "Evaluation": "bench.results.result",
-    "check": "bench.api.decisions",
-    "compare": "bench.api.decisions",
-    "evaluate": "bench.api.evaluation",
-    "leaderboard": "bench.api.decisions",
-    "load_result": "bench.api.evaluation",
-    "plot": "bench.api.decisions",
-    "results": "bench.api.evaluation",
-    "score": "bench.api.evaluation",
 }
-__all__ = list(_HOME)
 
 
 class _Package(ModuleType):
@@ -55,7 +59,7 @@ class _Package(ModuleType):
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        return getattr(import_module(_HOME[name]), name)
+        return getattr(import_module(_ELSEWHERE.get(name, "bench.api")), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -1,3 +1,0 @@
-"""The Python API, which `bench` names: `evaluation` makes and reads results, `decisions` compares
-them, checks a candidate, and ranks models.
-"""
