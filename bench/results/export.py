@@ -1,30 +1,24 @@
-"""Results as other programs read them: mteb's files, and the ``model-index`` of a model card.
+"""Results as mteb 2 reads them: a JSON file a task in a folder for each model and revision.
 
-mteb 2 keeps a JSON file a task in a folder for each model and revision,
-``ORGANISATION__MODEL/REVISION/SciFact.json``, with the model's name in ``model_meta.json``. A model
-card of the Hugging Face Hub has scores in the YAML block on top of its README.md, which is written
-with huggingface_hub's own records. Scores are written unrounded, from 0 to 1.
+It is ``ORGANISATION__MODEL/REVISION/SciFact.json``, with the model's name in ``model_meta.json``.
+Scores are written unrounded, from 0 to 1.
 """
 
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from bench.results.result import Evaluation, Result
-from datasets_cfg.catalogue import dataset_names, facts_for
-
-if TYPE_CHECKING:
-    from huggingface_hub import EvalResult
+from datasets_cfg.catalogue import facts_for
 
 LANGUAGE = "eng-Latn"  # of every collection below, as mteb writes it
 META_FILE = "model_meta.json"
 MAIN_MEASURE = "nDCG@10"  # of mteb's retrieval tasks
 NO_REVISION = "no_revision_available"  # mteb's word
 SUBSET = "default"
-TASK_TYPE, TASK_NAME = "information-retrieval", "Information Retrieval"
 
 
 class Task(msgspec.Struct, frozen=True, array_like=True):
@@ -117,41 +111,3 @@ def task_document(result: Result) -> dict[str, Any]:
 
 def _json(document: Any) -> bytes:
     return msgspec.json.format(msgspec.json.encode(document), indent=2)
-
-
-def card_file(name: str, stored: Mapping[str, Evaluation]) -> bytes:
-    """A model card that holds nothing but the scores, by collection."""
-    from huggingface_hub import ModelCardData
-
-    entries = [entry for record in stored.values() for entry in entries_of(record.result)]
-    return f"---\n{ModelCardData(model_name=name, eval_results=entries).to_yaml()}\n---\n".encode()
-
-
-def entries_of(result: Result) -> "list[EvalResult]":
-    """One entry a measure; the protocol is kept with the data set."""
-    from huggingface_hub import EvalResult
-
-    protocol = result.protocol
-    task = TASKS.get(protocol.collection) if protocol.official else None
-    title = facts_for(protocol.collection).title if protocol.collection in dataset_names() else ""
-    arguments = {
-        "collection": protocol.collection,
-        "version": protocol.version,
-        "depth": protocol.depth,
-        "exclude_self": protocol.exclude_self,
-        "official": protocol.official,
-    }
-    return [
-        EvalResult(
-            task_type=TASK_TYPE,
-            task_name=TASK_NAME,
-            dataset_type=task.dataset if task else protocol.collection,
-            dataset_name=title or protocol.collection,
-            dataset_split=protocol.split,
-            dataset_args=arguments,
-            metric_type=their_measure(measure) or measure,
-            metric_name=measure,
-            metric_value=value,
-        )
-        for measure, value in result.measures.items()
-    ]

@@ -1,4 +1,4 @@
-"""``export``: stored results as mteb, the Hugging Face Hub or trec_eval read them."""
+"""``export``: stored results as mteb or trec_eval read them."""
 
 import io
 import sys
@@ -10,13 +10,12 @@ from bench.cli.options.decide import ExportOptions
 from bench.cli.terminal import print_json
 from bench.evaluate.runs import write_lines
 from bench.exit_codes import ExitCode
-from bench.results.export import card_file, mteb_files, why_not
+from bench.results.export import mteb_files, why_not
 from bench.results.find import choose_results, expand_collections, find_named
 from bench.results.location import Place, replacing
 from bench.results.result import Evaluation, place
 from foundation.errors import BenchError
 
-CARD_FILE = "README.md"
 Files = Iterator[tuple[str, bytes]]
 
 
@@ -67,8 +66,6 @@ def _files(format_: str, name: str, stored: Mapping[str, Evaluation]) -> Files:
     """Paths below the folder, and contents."""
     if format_ == "mteb":
         yield from mteb_files(name, stored).items()
-    elif format_ == "model-index":
-        yield f"{name}/{CARD_FILE}", card_file(name, stored)
     else:
         for collection, record in stored.items():
             yield f"{name}/{collection}.trec.gz", _run_file(name, record)

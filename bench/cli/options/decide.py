@@ -154,10 +154,10 @@ class LeaderboardOptions:
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """Write stored results as mteb, the Hugging Face Hub or trec_eval read them.
+    """Write stored results as mteb or trec_eval read them.
 
-    mteb: MODEL/REVISION/SciFact.json, as mteb 2 reads it. model-index: MODEL/README.md, the YAML
-    block of a model card on the Hub. trec: MODEL/COLLECTION.trec.gz, the rankings.
+    mteb: MODEL/REVISION/SciFact.json, as mteb 2 reads it. trec: MODEL/COLLECTION.trec.gz, the
+    rankings.
 
     Attributes:
         format: Format to write.
@@ -169,11 +169,10 @@ class ExportOptions:
 
     Examples:
         python -m bench export mteb minilm --as sentence-transformers/all-MiniLM-L6-v2 --out mteb
-        python -m bench export model-index minilm --on beir --out cards
         python -m bench export trec minilm bm25 --out runs
     """
 
-    format: Literal["mteb", "model-index", "trec"]
+    format: Literal["mteb", "trec"]
     names: tuple[str, ...]
     _: KW_ONLY
     out: OutPlace

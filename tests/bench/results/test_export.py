@@ -1,13 +1,12 @@
-"""``export``: mteb, the Hub and trec_eval read what is written, and scores come back unrounded."""
+"""``export``: mteb and trec_eval read what is written, and scores come back unrounded."""
 
 import json
 from pathlib import Path
 
 import pytest
-from huggingface_hub import ModelCard
 
 from bench.exit_codes import ExitCode
-from bench.results.export import TASKS, card_file, mteb_files, task_document, their_measure, why_not
+from bench.results.export import TASKS, mteb_files, task_document, their_measure, why_not
 from bench.results.result import Evaluation, load
 from datasets_cfg.catalogue import dataset_names, expand
 from tests.support.collections import DOCUMENTS, QRELS, QUERIES, write_collection
@@ -141,63 +140,31 @@ def test_every_public_collection_has_one_task():
         assert len({getattr(task, field) for task in TASKS.values()}) == len(TASKS)
 
 
-def test_huggingface_hub_reads_each_score_with_its_data_set():
-    measures = {"nDCG@10": 1 / 3, "R@100": 0.1 + 0.2}
-    data = ModelCard(card_file("words", stored("beir/scifact", measures=measures)).decode()).data
-    assert data.model_name == "words"
-    assert [
-        (one.dataset_type, one.dataset_name, one.dataset_split, one.metric_type, one.metric_value)
-        for one in data.eval_results
-    ] == [
-        ("mteb/scifact", "SciFact", "test", "ndcg_at_10", 1 / 3),
-        ("mteb/scifact", "SciFact", "test", "recall_at_100", 0.1 + 0.2),
-    ]
-    assert data.eval_results[0].dataset_args["depth"] == 1000
-
-
-def test_a_changed_collection_does_not_take_the_name_of_the_published_one():
-    changed = stored("beir/scifact", protocol=protocol_of("beir/scifact", official=False))
-    data = ModelCard(card_file("words", changed).decode()).data
-    assert data.eval_results[0].dataset_type == "beir/scifact"
-    assert data.eval_results[0].dataset_args["official"] is False
-
-
-def test_only_what_was_asked_for_is_exported(bench, results, tmp_path):
-    out = tmp_path / "cards"
-    options = ("--results", results, "--out", out, "--on", "mine")
-    assert bench("export", "model-index", "words", *options).code == 0
-    text = (out / "words" / "README.md").read_text()
-    assert "mine" in text
-    assert "scifact" not in text
-
-
 def test_a_mixture_of_recipes_is_not_exported(bench, tmp_path):
     tiny, other = write_collection(tmp_path / "tiny"), write_collection(tmp_path / "other")
     assert bench("run", tiny, "--model", "hashing").code == 0
     short = ("--model", "hashing", "--set", "max_document_tokens=3")
     assert bench("run", other, *short).code == 0
-    export = ("export", "model-index", "--results", bench.out, "--out", tmp_path / "cards")
+    export = ("export", "trec", "--results", bench.out, "--out", tmp_path / "runs")
     refused = bench(*export, "hashing")
     assert refused.code == ExitCode.BAD_INPUT
-    assert not (tmp_path / "cards").exists()
+    assert not (tmp_path / "runs").exists()
     name = "hashing@max_document_tokens=3"
     assert f"'{name}'" in refused.stderr
     assert bench(*export, name).code == 0
-    text = (tmp_path / "cards" / "hashing" / "README.md").read_text()
-    assert "other" in text
-    assert "tiny" not in text
+    assert [path.name for path in (tmp_path / "runs").rglob("*.gz")] == ["other.trec.gz"]
 
 
 def test_an_exported_file_is_not_written_over(bench, results, tmp_path):
-    out = tmp_path / "cards"
-    options = ("export", "model-index", "words", "--results", results, "--out", out)
+    options = ("export", "mteb", "words", "--results", results, "--out", tmp_path / "mteb")
     assert bench(*options).code == 0
     assert bench(*options).code == 0
-    (out / "words" / "README.md").write_text("mine")
+    (file,) = (tmp_path / "mteb").rglob("SciFact.json")
+    file.write_text("mine")
     done = bench(*options)
     assert done.code == ExitCode.BAD_INPUT
     assert "is there already, with other content" in done.stderr
-    assert (out / "words" / "README.md").read_text() == "mine"
+    assert file.read_text() == "mine"
 
 
 @pytest.mark.parametrize(
@@ -222,13 +189,13 @@ def test_results_of_several_folders_read_as_those_of_one_and_disagreement_is_sai
     bench, results, tmp_path, caplog
 ):
     other = tmp_path / "other"
-    laid(other, "mine", {"nDCG@10": [0.5, 0.0]})
-    laid(other, "theirs", {"nDCG@10": [0.5]})
+    laid(other, "beir/scifact", {"nDCG@10": [0.5, 0.0]})
+    laid(other, "beir/nfcorpus", {"nDCG@10": [0.5]})
     done = bench(
-        *("export", "model-index", "words", "--results", results, other),
-        *("--out", tmp_path / "cards"),
+        *("export", "mteb", "words", "--results", results, other),
+        *("--out", tmp_path / "mteb"),
     )
     assert done.code == ExitCode.OK, done.stderr
-    text = (tmp_path / "cards" / "words" / "README.md").read_text()
-    assert all(name in text for name in ("scifact", "mine", "theirs"))
-    assert "words on mine was evaluated 2 times with different scores" in caplog.text
+    written = {path.name for path in (tmp_path / "mteb").rglob("*.json")}
+    assert written == {"SciFact.json", "NFCorpus.json", "model_meta.json"}
+    assert "words on beir/scifact was evaluated 2 times with different scores" in caplog.text
