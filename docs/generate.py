@@ -18,7 +18,7 @@ import msgspec
 from bench.boards.records import Board
 from bench.cli.commands.names import NameLine
 from bench.cli.commands.training import Composed
-from bench.cli.commands.work import EncodedHere
+from bench.cli.commands.vectors import EncodedHere
 from bench.cli.main import COMMANDS
 from bench.comparing.changed import Changes
 from bench.comparing.compare import Comparison

@@ -1,4 +1,7 @@
-"""``run``: every model on every collection; a table each, then the means of the suites."""
+"""``run``: every model on every collection, a table each, then the means of the suites.
+
+``score``: a TREC run file, by the collection's own protocol.
+"""
 
 import sys
 from collections import Counter
@@ -9,15 +12,16 @@ from pathlib import Path
 import msgspec
 
 from bench.cli.commands.common import load_model, workspace
-from bench.cli.options.evaluate import RunOptions
+from bench.cli.options.evaluate import RunOptions, ScoreOptions
 from bench.cli.options.shared import WorkerOptions
 from bench.cli.terminal import print_json
 from bench.engines import Engine, Spread, ThisProcess, Work
 from bench.evaluate.cost import announce_encoding, costs
 from bench.evaluate.judging import SuiteMean, suite_mean, with_inner
 from bench.evaluate.measures import parse_measure
-from bench.evaluate.pipeline import Job, evaluate
+from bench.evaluate.pipeline import Job, evaluate, evaluate_run
 from bench.evaluate.retrieval import LoadedModel, Options
+from bench.evaluate.runs import read_run_file
 from bench.exit_codes import ExitCode
 from bench.gaps import Gaps
 from bench.results.find import CHOICE
@@ -274,3 +278,38 @@ def _say_done(stored: Evaluation) -> None:
     )
     if busy := time_line(spent):
         print(f"  where the time went, added up over threads: {busy}", file=sys.stderr)
+
+
+def score(options: ScoreOptions) -> int:
+    """``score``: a TREC run file, by the collection's own protocol."""
+    space = workspace(options.places, allow_mismatch=options.protocol.allow_mismatch)
+    opened = space.open_judgements(options.dataset, options.protocol.split)
+    file = read_run_file(options.run_file)
+    name = options.name or "_".join(options.run_file.name.split(".trec")[0].split())
+    done = evaluate_run(
+        *(file.run, name, file.sha256, opened.dataset),
+        *(options.measure, options.protocol.depth, opened.official),
+    )
+    stored = save(done, options.out)
+    print(f"kept in {stored.folder}", file=sys.stderr)
+    result = stored.result
+    _say_coverage(result)
+    if options.output.json:
+        print_json({"results": [result], "means": [], "gaps": []})
+    else:
+        print(collection_table([result], {}))
+    return ExitCode.OK
+
+
+def _say_coverage(result: Result) -> None:
+    if result.unanswered:
+        print(
+            f"warning: {result.unanswered:,} of {result.queries:,} queries have no document in "
+            "the run; they score 0",
+            file=sys.stderr,
+        )
+    if result.ignored:
+        print(
+            f"note: {result.ignored:,} queries of the run have no judgement; they count nowhere",
+            file=sys.stderr,
+        )

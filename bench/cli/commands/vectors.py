@@ -1,4 +1,7 @@
-"""``index``: a FAISS index of a collection, in a folder that needs nothing of this program."""
+"""``work`` encodes together with others; ``index`` writes a FAISS index of a collection.
+
+The index lies in a folder that needs nothing of this program.
+"""
 
 import shutil
 import sys
@@ -7,17 +10,19 @@ from pathlib import Path
 import msgspec
 
 from bench.cli.commands.common import load_model, workspace
-from bench.cli.options.evaluate import IndexOptions
+from bench.cli.options.evaluate import IndexOptions, WorkOptions
 from bench.cli.terminal import print_json
 from bench.evaluate.cost import announce_encoding
-from bench.evaluate.retrieval import Options
+from bench.evaluate.retrieval import Options, check_encoder, encode_documents
 from bench.exit_codes import ExitCode
 from bench.store.indexes import INDEX_FILE, IndexFolder, IndexManifest, formatted
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
 from foundation.files import replacing_folder
 from reports.format import size
+from retrievers.encoders.protocol import Clock
 from retrievers.index.faiss_index import FaissIndex, IndexSpec
+from retrievers.models.model import Bases
 from retrievers.models.recipe import Recipe
 
 IDS_FILE, PROGRAM_FILE, MANIFEST_FILE = "ids.json", "search.py", "manifest.json"
@@ -84,3 +89,38 @@ def export_index(kept: IndexFolder, out: Path, dataset: Dataset, recipe: Recipe)
     if IndexFolder(out).damage():
         raise BenchError(f"{out / INDEX_FILE} was not copied whole", "name another --out")
     return manifest
+
+
+class EncodedHere(msgspec.Struct, frozen=True):
+    """Number of texts of a collection that this worker encoded; all have vectors now."""
+
+    collection: str
+    model: str
+    encoded: int
+
+
+def work(options: WorkOptions) -> int:
+    """``work``: returns when the vectors of all collections are there."""
+    space, bases = workspace(options.places, options.hardware), Bases()
+    models = [load_model(space, name, options.use, bases) for name in options.model]
+    for model in models:
+        model.require_encoder()
+    done = []
+    for name in space.expand(options.names):
+        dataset = space.dataset(name)
+        for model in models:
+            encoder = model.on(dataset.name).require_encoder()
+            check_encoder(dataset, encoder, space.store)
+            plan = space.store.plan(encoder, dataset.corpus)
+            clock: Clock = getattr(encoder, "clock", None) or Clock()
+            stored = encode_documents(dataset, encoder, space.store, plan, clock)
+            dataset.corpus.check()
+            done.append(EncodedHere(dataset.name, model.name, stored.encoded))
+            print(
+                f"{dataset.name}, {model.name}: {stored.encoded:,} texts encoded here; the vectors "
+                f"of all {len(dataset.corpus):,} documents are in {space.vectors_dir}",
+                file=sys.stderr,
+            )
+    if options.output.json:
+        print_json(done)
+    return ExitCode.OK
