@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -115,78 +115,13 @@ class Found:
     preflight: dict[str, Any] = field(default_factory=dict)
 
 
-class Retriever(Protocol):
-    """A model as it searches one collection after the other, under some options.
-
-    Attributes:
-        index: what is searched, as results name it; "" where that is no index of vectors.
-    """
-
-    @property
-    def index(self) -> str:
-        """Name of the index in results."""
-        ...
-
-    def recall_queries(self, dataset: Dataset) -> int | None:
-        """On how many of the queries recall is measured; None for all, and without an index."""
-        ...
-
-    def parameters(self) -> Parameters | None:
-        """Parameters of the model; None where they are not known."""
-        ...
-
-    def check(self, dataset: Dataset, depth: int) -> int:
-        """Estimate the bytes of this process at the peak of a search.
-
-        Raises:
-            BenchError: the search cannot be made.
-        """
-        ...
-
-    def missing(self, dataset: Dataset) -> int:
-        """Number of documents that have to be encoded before the search."""
-        ...
-
-    def search(self, dataset: Dataset, depth: int) -> Found:
-        """The best documents of each query of a collection.
-
-        Raises:
-            BenchError: bad input, before or during the work.
-        """
-        ...
-
-    def build_index(self, dataset: Dataset) -> IndexFolder:
-        """The index of a collection in the store; what is missing is encoded, built and kept.
-
-        Raises:
-            BenchError: as `search`, or there are no vectors.
-        """
-        ...
-
-
-def retriever_of(
-    model: LoadedModel, store: VectorStore, options: Options, device: str, max_memory: int | None
-) -> Retriever:
-    """The retriever of a model with the prompts of the collection (`LoadedModel.on`).
-
-    Args:
-        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
-        max_memory: bytes that this process may hold while it searches; None for most of what is
-            free.
-
-    Raises:
-        BenchError: BM25 is asked to search an index of vectors.
-    """
-    if model.encoder is not None:
-        return ByVectors(model.model, model.encoder, store, options, device, max_memory)
-    if options.from_index:
-        raise BenchError(f"{model.name} makes no vectors: it searches no index")
-    return ByWords(model.model)
-
-
 @dataclass(frozen=True)
 class ByWords:
-    """BM25, which makes no vectors."""
+    """BM25, which makes no vectors; it answers what `ByVectors` answers.
+
+    Attributes:
+        index: "": no index of vectors is searched.
+    """
 
     model: Model
     index: str = ""
@@ -382,6 +317,29 @@ class ByVectors:
         words = search_words(dataset, BM25(resolve_model("bm25").recipe), depth)
         products = search.times_similarity(words, queries, vectors.rows)
         return search.canonical(products, dataset.corpus.tie_rank, depth)
+
+
+Retriever: TypeAlias = ByVectors | ByWords
+
+
+def retriever_of(
+    model: LoadedModel, store: VectorStore, options: Options, device: str, max_memory: int | None
+) -> Retriever:
+    """The retriever of a model with the prompts of the collection (`LoadedModel.on`).
+
+    Args:
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        max_memory: bytes that this process may hold while it searches; None for most of what is
+            free.
+
+    Raises:
+        BenchError: BM25 is asked to search an index of vectors.
+    """
+    if model.encoder is not None:
+        return ByVectors(model.model, model.encoder, store, options, device, max_memory)
+    if options.from_index:
+        raise BenchError(f"{model.name} makes no vectors: it searches no index")
+    return ByWords(model.model)
 
 
 def search_words(dataset: Dataset, bm25: BM25, depth: int) -> Hits:
