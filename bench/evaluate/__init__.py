@@ -8,7 +8,7 @@ returns an `Evaluation`. Read in this order:
   the store, and the two retrievers, by vectors and by words; each answers `search(dataset, depth)`
   with `Found`: hits in canonical order without self-matches.
 - `index_search`: exact search within the memory that there is, and indexes of FAISS; `exact` has
-  the arithmetic, `memory` the sizes.
+  the arithmetic.
 - `search`: the one order of a ranking as integer keys, self-matches, recall.
 - `runs`: `Run`, the ranking of each query, and its two kinds of files.
 - `judging`: what the rules of a collection make of a run, and means over suites; `scoring` and

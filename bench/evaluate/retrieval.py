@@ -17,10 +17,13 @@ from bench.evaluate.index_search import (
     IndexOfCorpus,
     IndexSearch,
     Vectors,
+    check_index_fits,
+    default_budget,
+    plan_search,
+    resident_bytes,
     sample_of,
     with_bar,
 )
-from bench.evaluate.memory import check_index_fits, default_budget, plan_search, resident_bytes
 from bench.results.result import Timings
 from bench.store import EncodingPlan, StoredVectors, VectorStore
 from bench.store.indexes import IndexFolder

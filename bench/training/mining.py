@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from bench.evaluate import search
-from bench.evaluate.index_search import ExactSearch
-from bench.evaluate.memory import default_budget
+from bench.evaluate.index_search import ExactSearch, default_budget
 from bench.evaluate.retrieval import encode_documents, search_device
 from bench.store import VectorStore
 from bench.training.training_sets import CorpusDocuments, Split

@@ -47,7 +47,7 @@ import numpy as np
 from threadpoolctl import threadpool_info
 
 from bench.evaluate.exact import exact_search
-from bench.evaluate.memory import parse_size, plan_search, resident_bytes
+from bench.evaluate.index_search import parse_size, plan_search, resident_bytes
 from bench.evaluate.runs import read_run_file
 from bench.results.result import Result
 from bench.store import StoredVectors

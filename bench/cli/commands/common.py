@@ -10,7 +10,7 @@ import msgspec
 
 from bench.cli.options.shared import Hardware, ModelUse, Places, Resamples
 from bench.comparing.statistics import Resampling
-from bench.evaluate.memory import parse_size
+from bench.evaluate.index_search import parse_size
 from bench.evaluate.retrieval import LoadedModel
 from bench.workspace import Workspace, cache_folder
 from datasets_cfg.verify import Finding

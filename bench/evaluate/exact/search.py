@@ -43,7 +43,7 @@ def exact_search(
 
     A score is the dot product in float64, rounded to float32. After every tile the best k are
     exactly those of all rows so far. The next tile is read while one is searched. Memory:
-    ``bench.evaluate.memory.search_bytes``.
+    ``bench.evaluate.index_search.search_bytes``.
 
     Args:
         vectors: n documents, finite.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.evaluate.memory import resident_bytes, show_size
+from bench.evaluate.index_search import resident_bytes, show_size
 from tests.support.collections import Bench, write_collection
 
 MANY = {str(row): ("", f"text {row % 700} of {row % 13}") for row in range(3_000)}

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.evaluate import memory as budget
-from bench.evaluate.memory import (
+from bench.evaluate import index_search as budget
+from bench.evaluate.index_search import (
     check_index_fits,
     default_budget,
     memory_of_index,
@@ -148,7 +148,7 @@ def test_a_search_on_a_gpu_leaves_room_for_the_tiles_that_feed_it():
 
 CHILD = """
 import sys, numpy as np
-from bench.evaluate.memory import plan_search, resident_bytes
+from bench.evaluate.index_search import plan_search, resident_bytes
 from bench.evaluate.exact import exact_search
 from retrievers.index.library import import_faiss
 import_faiss()
