@@ -59,13 +59,9 @@ COMMANDS: dict[str, tuple[type[Any], Group]] = {
 FUNCTIONS = {"list": "listing"}
 # Of the functions that are not in a module of their command's name.
 MODULES = {
-<<<<<<< HEAD
-    **dict.fromkeys(("pretrain", "finetune", "adapt", "compose"), "training"),
-=======
     "score": "run",
     **dict.fromkeys(("work", "index"), "vectors"),
-    **dict.fromkeys(("pretrain", "finetune", "adapt"), "training"),
->>>>>>> 873be94 (Commands of one kind share a module: work with index, score with run)
+    **dict.fromkeys(("pretrain", "finetune", "adapt", "compose"), "training"),
     **dict.fromkeys(("list", "show"), "names"),
     **dict.fromkeys(("fetch", "verify", "cache"), "data"),
 }
