@@ -1,4 +1,4 @@
-"""An ablation as Markdown and CSV: figures with intervals, what they cost, what others found."""
+"""An ablation as Markdown and CSV: figures with intervals, and what they cost."""
 
 from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean
@@ -107,8 +107,7 @@ def _heading(report: Report, name: str) -> str:
 
 
 def score_table(report: Report, name: str) -> str:
-    """All rows on one collection, with the published figures beside them."""
-    others = dict.fromkeys(key for row in report.rows for key in row.published)
+    """All rows on one collection."""
 
     def score_of(row: RowFound) -> Interval | None:
         return on.score if (on := row.at(name)) else None
@@ -123,7 +122,6 @@ def score_table(report: Report, name: str) -> str:
         *difference_columns(lambda row: row.at(name)),
         Column("verdict", lambda row: _verdict(row.at(name), report.trains)),
         Column("detectable", lambda row: _detectable(row.at(name)), fmt.score),
-        *columns_of(others, lambda r, key: r.published.get(key), fmt.score, "{}, published"),
     ]
     return Table(report.rows, columns).markdown()
 
@@ -293,11 +291,6 @@ def _method(report: Report) -> str:
         f"{fmt.DETECTABLE_LEGEND}.",
         *map(plain, report.leaks),
     ]
-    if report.source:
-        lines.append(
-            f"published: {plain(f'{report.source}, on {report.published_on}')}: another scale "
-            "and collection, so only directions compare."
-        )
     axes = [f"{plain(axis.title)} is the field {code(axis.field)}" for axis in report.axes]
     lines += [f"The axis {text}." for text in axes]
     commits = " and ".join(commit[:12] for commit in report.commits if commit) or "no checkout"

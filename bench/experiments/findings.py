@@ -58,7 +58,6 @@ def report_of(
             scores[cell.row][cell.seed] = scores_of(cell.task)
     on = {r.name: _on_all(scores[r.name], scores.get(r.against), weights) for r in plan.rows}
     on_all = with_verdicts(on)
-    published = plan.ablation.published
     used = [outcome.finished[t.key] for t in plan.tasks() if t.key in outcome.finished]
     return Report(
         name=plan.ablation.name,
@@ -68,8 +67,6 @@ def report_of(
         reference={name: dict(table) for name, table in plan.rows[0].settings.items()},
         rows=tuple(_row(row, part, outcome, scores, on_all[row.name]) for row in plan.rows),
         axes=plan.axes,
-        source=published.source if published else "",
-        published_on=published.collection if published else "",
         leaks=part.leaks,
         differing=part.differing,
         weights=dict(weights),
@@ -102,15 +99,12 @@ def _row(
     on: tuple[RowOnCollection, ...],
 ) -> RowFound:
     own = [cell for cell in part.plan.cells if cell.row == row.name]
-    points = (point for axis in part.plan.axes for point in axis.points)
-    published = (each.published for each in points if each.row == row.name and each.published)
     return RowFound(
         name=row.name,
         against=row.against,
         change=row.change,
         cells=tuple(_cell(cell, outcome, scores[row.name], part.weights) for cell in own),
         on=on,
-        published=next(published, {}),
     )
 
 

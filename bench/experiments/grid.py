@@ -69,7 +69,6 @@ class Axis(Record, kw_only=True):
         labels: of the values, where they do not speak for themselves.
         against: the row that these rows change one field of; "" for the reference. A row is named
             ``AXIS=LABEL``.
-        published: somebody else's figures by label and measure.
     """
 
     field: str
@@ -77,7 +76,6 @@ class Axis(Record, kw_only=True):
     name: str = ""
     labels: tuple[str, ...] = ()
     against: str = ""
-    published: dict[str, dict[str, float]] = {}
 
     def __post_init__(self) -> None:
         if self.labels and len(self.labels) != len(self.values):
@@ -88,9 +86,6 @@ class Axis(Record, kw_only=True):
         for label in known:
             if known.count(label) > 1:
                 raise ValueError(f"the axis {self.title} has the value {label} twice")
-        for label in self.published:
-            if label not in known:
-                raise ValueError(f"published figures of {label}, and the values are {known}")
 
     @property
     def title(self) -> str:
@@ -100,18 +95,6 @@ class Axis(Record, kw_only=True):
     def label(self, place: int) -> str:
         """Label of a value."""
         return self.labels[place] if self.labels else label_of(self.values[place])
-
-
-class Published(Record, kw_only=True):
-    """Source of the published figures that stand beside ours.
-
-    Attributes:
-        source: authors, venue and table.
-        collection: that they are on.
-    """
-
-    source: str
-    collection: str
 
 
 class Hypothesis(Record, kw_only=True):
@@ -181,7 +164,6 @@ class Ablation(Record, kw_only=True):
     endpoints: dict[Name, Endpoint] = {}
     axes: tuple[Axis, ...]
     hypotheses: tuple[Hypothesis, ...] = ()
-    published: Published | None = None
     variants: dict[Name, Variant] = {}
 
     def __post_init__(self) -> None:

@@ -98,11 +98,10 @@ class GridRow:
 
 
 class ReportedPoint(Record):
-    """A value on an axis, the row that has it, and somebody else's figures for it."""
+    """A value on an axis, and the row that has it."""
 
     label: str
     row: str
-    published: dict[str, float]
 
 
 class AxisFound(Record, kw_only=True):
@@ -177,10 +176,10 @@ def _add(
     resolve_settings: ResolveSettings,
 ) -> ReportedPoint:
     label = axis.label(number)
-    name, published = f"{axis.title}={label}", axis.published.get(label, {})
+    name = f"{axis.title}={label}"
     settings = changed_settings(against, axis.field, axis.values[number], resolve_settings, name)
     if settings == against.settings:
-        return ReportedPoint(label, against.name, published)
+        return ReportedPoint(label, against.name)
     for other in rows.values():
         if settings == other.settings:
             raise BenchError(
@@ -191,7 +190,7 @@ def _add(
     after = label if axis.labels else label_of(value_at(settings, axis.field))
     change = f"{axis.field}: {before} -> {after}"
     rows[name] = GridRow(name, settings, against.name, change)
-    return ReportedPoint(label, name, published)
+    return ReportedPoint(label, name)
 
 
 def changed_settings(

@@ -2,7 +2,7 @@
 
 History of the schema: 1, the first; 2, collections that are not the published ones, and
 weights of the collections in their mean; 3, what a row with a sequence gained and forgot; 4, tested
-hypotheses; 5, costs and differences as a record each.
+hypotheses; 5, costs and differences as a record each; 6, no published figures.
 """
 
 from typing import Literal
@@ -14,7 +14,7 @@ from bench.experiments.twolevel import Interval
 from bench.results.result import Conditions
 from foundation.records import Record
 
-SCHEMA = 5
+SCHEMA = 6
 MEAN = "mean"  # instead of a collection
 
 
@@ -84,7 +84,6 @@ class RowFound(Record, kw_only=True):
     Attributes:
         against: the row that it differs from in one field; "" for the reference.
         change: that field, with the value there and the value here; "" for the reference.
-        published: somebody else's figures, by measure.
         sequence: None where nothing was learnt in a sequence, or no cell is finished.
     """
 
@@ -93,7 +92,6 @@ class RowFound(Record, kw_only=True):
     change: str
     cells: tuple[CellFound, ...]
     on: tuple[RowOnCollection, ...]
-    published: dict[str, float]
     sequence: SequenceFound | None = None
 
     def at(self, collection: str) -> RowOnCollection | None:
@@ -142,7 +140,6 @@ class Report(Record, kw_only=True):
     Attributes:
         command: that made it.
         reference: complete settings of the reference, by stage.
-        source: of the published figures, and the collection that they are on; "" for none.
         leaks: what the check for leaks looked at, in words.
         differing: which collections are not the published ones, and where they differ, in words.
         weights: of the collections in their mean; empty where each weighs the same.
@@ -159,8 +156,6 @@ class Report(Record, kw_only=True):
     reference: dict[str, Table]
     rows: tuple[RowFound, ...]
     axes: tuple[AxisFound, ...]
-    source: str
-    published_on: str
     leaks: tuple[str, ...]
     commits: tuple[str, ...]
     seconds: float

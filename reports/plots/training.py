@@ -46,7 +46,7 @@ def draw(report: Report, folder: Path) -> list[tuple[str, str]]:
         width = max(3.6, 0.9 * len(points) + 1.4)
         svg, _ = save(
             folder / f"{report.name}-{_file_name(axis.title)}",
-            (width * (len(panels) + bool(_published(axis))), 4.2),
+            (width * len(panels), 4.2),
             partial(_fill, report=report, axis=axis, points=points, panels=panels),
             grid=True,
         )
@@ -65,12 +65,6 @@ def _panels(report: Report, points: Sequence[tuple[str, RowFound]]) -> list[str]
     return [name for name in means or report.collections if any(row.at(name) for _, row in points)]
 
 
-def _published(axis: AxisFound) -> str:
-    """The first measure with published figures; "" for none."""
-    measures = dict.fromkeys(name for point in axis.points for name in point.published)
-    return next(iter(measures), "")
-
-
 def _fill(
     figure: "Figure",
     report: Report,
@@ -78,19 +72,12 @@ def _fill(
     points: Sequence[tuple[str, RowFound]],
     panels: Sequence[str],
 ) -> None:
-    theirs = _published(axis)
-    panel_axes = figure.subplots(1, len(panels) + bool(theirs), squeeze=False)[0]
+    panel_axes = figure.subplots(1, len(panels), squeeze=False)[0]
     against = next((row for row in report.rows if row.name == axis.against), report.rows[0])
-    for axes, name in zip(panel_axes, panels, strict=False):
+    for axes, name in zip(panel_axes, panels, strict=True):
         _draw_rows(axes, points, name, against)
         _draw_reference(axes, against, name)
         axes.set_title("mean of the collections" if report.is_mean(name) else name, fontsize=9)
-    if theirs:
-        values = [point.published.get(theirs) for point in axis.points]
-        known = [(x, value) for x, value in enumerate(values) if value is not None]
-        panel_axes[-1].plot(*zip(*known, strict=True), "s--", color=VERMILION, lw=1)
-        panel_axes[-1].set_title(f"published: {report.published_on}", fontsize=9)
-        panel_axes[-1].set_ylabel(theirs)
     for axes in panel_axes:
         labels = [textwrap.fill(label, LABEL_LETTERS) for label, _ in points]
         axes.set_xticks(range(len(points)), labels)

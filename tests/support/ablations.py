@@ -91,15 +91,10 @@ on = ["c"]
 [[axes]]
 field = "pretrain.steps"
 values = [5, 10, 20]
-published = { 5 = { "RR@10" = 0.25 }, 10 = { "RR@10" = 0.5 } }
 
 [[axes]]
 field = "finetune.lr"
 values = [0.2]
-
-[published]
-source = "Somebody et al., Table 1"
-collection = "msmarco/dev"
 
 [variants.small]
 seeds = [7]

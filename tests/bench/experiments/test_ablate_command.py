@@ -37,15 +37,10 @@ on = ["./mine"]
 name = "objective"
 field = "pretrain.objective"
 values = [{ name = "mlm" }, { name = "retromae" }]
-published = { mlm = { "RR@10" = 0.25 } }
 
 [[axes]]
 field = "finetune.optimizer.lr"
 values = [0.01]
-
-[published]
-source = "Somebody, Table 1"
-collection = "msmarco/dev"
 """
 PRETRAIN = """
 title = "tiny"
@@ -296,15 +291,3 @@ def test_a_collection_that_is_not_the_published_one_is_refused_at_once_or_marked
     assert done.code == ExitCode.OK, done.stderr
     assert f"**{line}**" in done.stdout
     assert "grid.toml --allow-mismatch`" in done.stdout
-
-
-def test_the_published_figures_are_those_of_the_papers_table_6():
-    axes = {axis.title: axis.published for axis in load_ablation("retromae-table6").axes}
-    mrr = {title: {label: one["RR@10"] for label, one in by.items()} for title, by in axes.items()}
-    assert mrr == {
-        "decoding": {"enhanced": 0.3553, "basic": 0.3462},
-        "decoder layers": {"1": 0.3462, "2": 0.3446, "3": 0.3439},
-        "decoder mask": {"0.15": 0.3496, "0.5": 0.3553, "0.9": 0.3514},
-        "decoder mask, basic": {"0.15": 0.3440, "0.5": 0.3462, "0.7": 0.3508, "0.9": 0.3441},
-        "encoder mask": {"0.15": 0.3501, "0.3": 0.3553, "0.9": 0.3365},
-    }

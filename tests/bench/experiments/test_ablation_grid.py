@@ -65,7 +65,6 @@ def test_a_table_replaces_the_field_as_a_whole_and_is_called_by_its_name():
         ("seeds = [0, 1, 2]", "seeds = []", "at least one seed"),
         ("[finetune]\nsteps = 1", "[finetune]\nstep = 1", "unknown field `step`"),
         ("values = [0.2]", "values = [0.1]", "the axis lr changes nothing"),
-        ("10 = {", "11 = {", "published figures of 11"),
         ('name = "steps"', 'name = "../steps"', "matching regex"),
         ("seeds =", "model = 'x'\nseeds =", "set either model or [pretrain]"),
         ('title = "How long"', "title =", "is not TOML"),
