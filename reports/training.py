@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from bench.comparing.statistics import Difference, Level
+from bench.comparing.statistics import Difference
 from bench.comparing.transfer import Forgetting, TransferRow
 from bench.monitor.curve import Curve, CurvePoint
 from bench.monitor.selection import Selection
@@ -10,12 +10,10 @@ from foundation.printable import first_names
 from reports import format as fmt
 from reports.table import Bold, Column, Table, bullets, columns_of, plain
 
-ON_TEST_DATA = {
-    "all": "the best by these queries is partly the luckiest; choose with --split dev, and report "
-    "another collection or split",
-    "half": "the score on the other half is not too high for that reason, but it is of half of the "
-    "queries, and no longer honest once it was used to choose",
-}
+ON_TEST_DATA = (
+    "the best by these queries is partly the luckiest; choose with --split dev, and report "
+    "another collection or split"
+)
 
 
 def curve_markdown(curve: Curve) -> str:
@@ -31,19 +29,14 @@ def curve_markdown(curve: Curve) -> str:
 def _table(curve: Curve) -> str:
     others = [name for name in curve.collections if name != curve.headline]
     columns: list[Column[CurvePoint]] = [
-        Column("step", lambda point: _step(curve, point), fmt.written),
+        Column("step", lambda point: point.step, "{:,}".format),
         Column("checkpoint", lambda point: point.checkpoint),
         Column(curve.headline, lambda point: point.levels[curve.headline], fmt.level),
         *columns_of(others, lambda point, name: point.levels[name].value, fmt.score),
     ]
     if curve.selection:
         columns += _selection_columns(curve.selection)
-    points = [*curve.points, *([curve.baseline] if curve.baseline else [])]
-    return Table(points, columns).markdown()
-
-
-def _step(curve: Curve, point: CurvePoint) -> str:
-    return "" if point is curve.baseline else f"{point.step:,}"
+    return Table(curve.points, columns).markdown()
 
 
 def _selection_columns(chosen: Selection) -> list[Column[CurvePoint]]:
@@ -79,27 +72,17 @@ def _verdict(curve: Curve, chosen: Selection) -> Iterator[str]:
     yield from _trust(chosen)
     if chosen.inseparable:
         yield f"cannot be told apart from it: {plain(first_names(chosen.inseparable))}"
-    elif all(rival.verdict_on_b == "worse" for rival in chosen.rivals):
+    else:
         yield "it is better than every other one"
-    for rival in chosen.rivals:
-        if rival.verdict_on_b == "better":
-            yield f"{plain(rival.b)} is better"
     if chosen.on_test_data:
-        yield f"**test data were used to select**: {ON_TEST_DATA[chosen.method]}"
+        yield f"**test data were used to select**: {ON_TEST_DATA}"
 
 
 def _trust(chosen: Selection) -> Iterator[str]:
-    own = fmt.level(Level(chosen.score, chosen.low, chosen.high))
-    if chosen.method == "half":
-        yield (
-            f"chosen on {chosen.chosen_on:,} queries; on the other {chosen.reported_on:,}, which "
-            f"did not choose it, it has {own}; differences and p are of these"
-        )
-        return
     if chosen.candidates > 1:
         yield (
-            f"its score is the highest of {chosen.candidates:,} on {chosen.reported_on:,} queries, "
-            "and too high for that reason: --select half reports one that is not"
+            f"its score is the highest of {chosen.candidates:,} on {chosen.queries:,} queries, "
+            "and too high for that reason: report the chosen one on another split or collection"
         )
     flips = "all flips of signs" if chosen.exact else "flips of signs"
     yield f"p is adjusted for all {chosen.pairs:,} pairs (largest statistic over {flips})"

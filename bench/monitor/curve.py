@@ -8,15 +8,13 @@ import msgspec
 from bench.comparing.compare import (
     Choices,
     Entrant,
-    protocol_differences,
     whole_panel,
 )
 from bench.comparing.statistics import Level, Resampling, ScoreMatrix
 from bench.monitor.following import step_of
-from bench.monitor.selection import Method, Selection, compared, select
+from bench.monitor.selection import Selection, compared, select
 from bench.results.location import Place, files_below
 from bench.results.result import RESULT_FILE, Evaluation, Protocol, load_all
-from foundation.errors import BenchError
 from foundation.records import Record
 from retrievers.models.recipe import Recipe
 
@@ -38,8 +36,7 @@ class Curve(Record, kw_only=True):
         training: name of the folder of checkpoints.
         collections: that each point has a level on; the first line is that of ``headline``.
         headline: what the best is chosen by: ``mean``, or the only collection.
-        baseline: name and levels of a stored model; None for none.
-        selection: None with one checkpoint and no baseline.
+        selection: None with one checkpoint.
         broken: why checkpoints have no point, by name.
         left_out: evaluations that the curve does not show, and why.
     """
@@ -49,7 +46,6 @@ class Curve(Record, kw_only=True):
     collections: tuple[str, ...]
     headline: str
     points: tuple[CurvePoint, ...]
-    baseline: CurvePoint | None
     selection: Selection | None
     broken: dict[str, str]
     left_out: tuple[str, ...]
@@ -58,22 +54,19 @@ class Curve(Record, kw_only=True):
 
 @dataclass(frozen=True)
 class Aim:
-    """The aim of a watch: its collections, measure and baseline.
+    """The aim of a watch: its collections and measure.
 
     Attributes:
         training: under whose name the checkpoints have results: ``training/checkpoint-500``.
         weights: of the collections in the mean; they sum to 1.
         protocols: by collection.
         measure: of all collections.
-        baseline: name and results of a stored model.
     """
 
     training: str
     weights: Mapping[str, float]
     protocols: Mapping[str, Protocol]
     measure: str
-    method: Method = "all"
-    baseline: tuple[str, Mapping[str, Evaluation]] | None = None
     resampling: Resampling = Resampling()  # noqa: RUF009 - frozen
 
 
@@ -90,7 +83,7 @@ def curve_of(
         broken: why checkpoints could not be evaluated, by name.
 
     Raises:
-        BenchError: results are damaged, or the baseline's have another protocol.
+        BenchError: results are damaged.
     """
     if not recipes:
         return None
@@ -107,21 +100,19 @@ def curve_of(
     ]
     if not complete:
         return None
-    entrants = _entrants(complete, aim)
+    entrants = [Entrant(name, by_collection) for name, by_collection in complete.items()]
     choices = Choices(aim.measure, resampling=aim.resampling)
     panels = [whole_panel(name, entrants, choices) for name in aim.weights]
     weights = list(aim.weights.values())
     points = [_point(entrant.name, panels, weights) for entrant in entrants]
-    barred = [aim.baseline[0]] if aim.baseline else []
     splits = [protocol.split for protocol in aim.protocols.values()]
     return Curve(
         training=aim.training,
         measure=aim.measure,
         collections=tuple(aim.weights),
         headline=MEAN if len(aim.weights) > 1 else next(iter(aim.weights)),
-        points=tuple(point for point in points if point.checkpoint not in barred),
-        baseline=next((point for point in points if point.checkpoint in barred), None),
-        selection=select(panels, weights, aim.method, barred, splits) if len(points) > 1 else None,
+        points=tuple(points),
+        selection=select(panels, weights, splits) if len(points) > 1 else None,
         broken={name: why for name, why in broken.items() if name not in shown},
         left_out=tuple(left_out),
         resampling=aim.resampling,
@@ -187,26 +178,6 @@ def _settings(recipe: Recipe) -> Recipe:
 def _files(recipe: Recipe | None) -> tuple[Mapping[str, str], Mapping[str, str]]:
     """Hashes of all files that decide a model's vectors."""
     return (recipe.files, recipe.query_files) if recipe else ({}, {})
-
-
-def _entrants(complete: Shown, aim: Aim) -> list[Entrant]:
-    entrants = [Entrant(name, by_collection) for name, by_collection in complete.items()]
-    if aim.baseline is None:
-        return entrants
-    name, entries = aim.baseline
-    if name in complete:
-        raise BenchError(
-            f"the baseline and a checkpoint are both called {name}",
-            "name the baseline by its folder of results",
-        )
-    for key in aim.weights:
-        mine = aim.protocols[key]
-        if key not in entries or protocol_differences(mine, entries[key].result.protocol):
-            raise BenchError(
-                f"the baseline {name} has no result on {key} under the protocol of the checkpoints",
-                f"python -m bench run {key} --model {name}",
-            )
-    return [*entrants, Entrant(name, entries)]
 
 
 def _point(name: str, panels: Sequence[ScoreMatrix], weights: Sequence[float]) -> CurvePoint:

@@ -5,14 +5,12 @@ of the Hugging Face Trainer, which it writes last, where there is a trace of tha
 nothing changed between two looks.
 """
 
-import os
 import re
 import shutil
 import sys
 import time
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -31,7 +29,6 @@ from retrievers.models.st_folder import is_st_folder, read_st_folder
 STEP = re.compile(r"(?!tmp|\.).*?(\d+)")
 STATE = "trainer_state.json"
 OF_THE_TRAINER = ("training_args.bin", "optimizer.pt", "scheduler.pt", "rng_state.pth")
-OF_TRAINING = ("optimizer", "scheduler", "scaler", "rng_state", "training_args", "global_step")
 INNER = "checkpoints"  # of a training's folder, where they have one of their own
 MODEL = "model"  # of a checkpoint, where its own weights are those of training, heads and all
 ZIP = b"PK"  # files of torch.save, whose list of contents comes last; older ones are not told
@@ -179,42 +176,6 @@ def _is_whole_pickle(path: Path) -> bool:
     return bool(first) and (first != ZIP or zipfile.is_zipfile(path))
 
 
-@contextmanager
-def held(checkpoint: Checkpoint, place: Path) -> Iterator[Path]:
-    """Keep a checkpoint from being deleted while it is evaluated: the Trainer removes old ones.
-
-    Links to its files lie below ``place``, a folder that is removed with them. Where files cannot
-    be linked, as to another file system, it is the checkpoint's own folder.
-
-    Raises:
-        BenchError: the checkpoint was deleted.
-    """
-    target = place / checkpoint.name
-    shutil.rmtree(place, ignore_errors=True)  # of a process that was killed
-    try:
-        yield target if _link(checkpoint, target) else checkpoint.folder
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
-
-
-def _link(checkpoint: Checkpoint, target: Path) -> bool:
-    for name in checkpoint.files:
-        if name.startswith(OF_TRAINING):
-            continue
-        source, link = checkpoint.folder / name, target / name
-        link.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            os.link(source.resolve(), link)
-        except FileNotFoundError as error:
-            raise BenchError(
-                f"{checkpoint.folder} was deleted before it was evaluated",
-                "keep more checkpoints: save_total_limit of the Trainer",
-            ) from error
-        except OSError:
-            return False
-    return True
-
-
 @dataclass
 class Watcher:
     """Evaluator of checkpoints, each once, and again when its files change.
@@ -224,8 +185,8 @@ class Watcher:
         opened: collections.
         results: where results go, and are looked for.
         space: where collections, models and vectors are.
-        place: folder of its own for links to files, and for vectors of one checkpoint at a time:
-            those of a long training would fill the disk.
+        place: folder of its own for vectors of one checkpoint at a time: those of a long training
+            would fill the disk.
         open_model: from the folder of a checkpoint.
         recipes: of the checkpoints that were opened, by name, the last one last.
         left_out: why checkpoints were not evaluated, by name.
@@ -259,8 +220,7 @@ class Watcher:
         self._done[checkpoint.name] = checkpoint.files
         self.interrupted = checkpoint.name
         try:
-            with held(checkpoint, self.place / "held") as folder:
-                self._evaluate(checkpoint.name, model_folder(folder))
+            self._evaluate(checkpoint.name, model_folder(checkpoint.folder))
             self.left_out.pop(checkpoint.name, None)
         except (BenchError, OSError) as error:
             self.leave_out(checkpoint, str(error))

@@ -1,16 +1,13 @@
 """Selection of the best of many checkpoints.
 
-The highest of many scores is high by chance too, and each comparison with it is one of many. Two
-ways out. ``all``: a max-statistic test over every pair of checkpoints, so that at most 5 % of
-curves without any difference give any claim. ``half``: choose on half of the queries, report on
-the other half, whose scores know nothing of the choice.
+The highest of many scores is high by chance too, and each comparison with it is one of many. So a
+max-statistic test covers every pair of checkpoints: at most 5 % of curves without any difference
+give any claim.
 """
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import combinations, product
-from typing import Literal
 
 import msgspec
 import numpy as np
@@ -21,13 +18,10 @@ from bench.comparing.statistics import (
     Difference,
     ScoreMatrix,
     paired,
-    stream_of,
 )
 from foundation.arrays import Float64Array, Int64Array
-from foundation.errors import BenchError
 from foundation.records import Record
 
-Method = Literal["all", "half"]
 Pair = tuple[int, int]
 BLOCK_PAIRS = 64  # whose flips are held at once: 5 MB for 9,999 resamples
 
@@ -36,25 +30,17 @@ class Selection(Record, kw_only=True):
     """The best checkpoint and how far that can be trusted.
 
     Attributes:
-        method: see the module.
         candidates: how many could be chosen.
-        chosen_on: queries that chose it.
-        reported_on: queries that ``score``, its interval and ``rivals`` are of.
-        score: of the mean; with ``all`` it is the highest of many, and too high.
+        queries: of all collections.
         pairs: comparisons that p is adjusted for.
         exact: whether p is over all flips of signs.
         rivals: the best one minus each of the others, with p adjusted for all pairs.
         splits: of the queries; ``test`` says that test data chose.
     """
 
-    method: Method
     best: str
     candidates: int
-    chosen_on: int
-    reported_on: int
-    score: float
-    low: float | None
-    high: float | None
+    queries: int
     pairs: int
     exact: bool
     rivals: tuple[Difference, ...]
@@ -74,8 +60,6 @@ class Selection(Record, kw_only=True):
 def select(
     panels: Sequence[ScoreMatrix],
     weights: Sequence[float],
-    method: Method = "all",
-    barred: Sequence[str] = (),
     splits: Sequence[str] = (),
 ) -> Selection:
     """Choose the checkpoint with the best mean, the first of equal ones, and compare the others.
@@ -83,30 +67,16 @@ def select(
     Args:
         panels: of the collections, with the same models in the same columns.
         weights: of the collections in the mean; they sum to 1.
-        barred: models that are compared and cannot be chosen, such as a baseline.
         splits: of the queries of the collections.
-
-    Raises:
-        BenchError: a collection has no two halves.
     """
     names = list(panels[0].columns)
-    choosing, reporting = _halves(panels) if method == "half" else (panels, panels)
-    candidates = [place for place, name in enumerate(names) if name not in barred]
-    best = _best(means_of(choosing, weights), candidates)
+    best = _best(means_of(panels, weights))
     pairs = list(combinations(range(len(names)), 2))
-    if method == "half":
-        pairs = [pair for pair in pairs if best in pair]
-    rivals, exact = _rivals(reporting, weights, best, pairs)
-    level = compared(reporting, weights, names[best])
+    rivals, exact = _rivals(panels, weights, best, pairs)
     return Selection(
-        method=method,
         best=names[best],
-        candidates=len(candidates),
-        chosen_on=sum(len(panel.scores) for panel in choosing),
-        reported_on=sum(len(panel.scores) for panel in reporting),
-        score=level.difference,
-        low=level.low,
-        high=level.high,
+        candidates=len(names),
+        queries=sum(len(panel.scores) for panel in panels),
         pairs=len(pairs),
         exact=exact,
         rivals=rivals,
@@ -132,26 +102,8 @@ def _rivals(
     return tuple(rivals), exact
 
 
-def _best(means: Float64Array, allowed: Sequence[int]) -> int:
-    highest = max(means[place] for place in allowed)
-    return next(place for place in allowed if means[place] >= highest - SAME_MEAN)
-
-
-def _halves(panels: Sequence[ScoreMatrix]) -> tuple[list[ScoreMatrix], list[ScoreMatrix]]:
-    """Two halves of the queries of each collection, the same ones at every look."""
-    choosing: list[ScoreMatrix] = []
-    reporting: list[ScoreMatrix] = []
-    for panel in panels:
-        seeds = [panel.resampling.seed, stream_of(panel.collection), 1]
-        order = np.random.default_rng(seeds).permutation(len(panel.scores))
-        cut = len(order) // 2
-        if cut == 0:
-            raise BenchError(
-                f"{panel.collection} has one query, which has no halves", "use --select all"
-            )
-        for rows, into in ((order[:cut], choosing), (order[cut:], reporting)):
-            into.append(replace(panel, scores=panel.scores[np.sort(rows)], queries=()))
-    return choosing, reporting
+def _best(means: Float64Array) -> int:
+    return int(np.flatnonzero(means >= means.max() - SAME_MEAN)[0])
 
 
 def compared(

@@ -195,10 +195,6 @@ def quality(figure: "Figure", curve: Curve) -> None:
         _line(axes, curve.points, name, place)
     _band(axes, curve.points, curve.headline)
     _line(axes, curve.points, curve.headline, 0, lw=2.2, zorder=4)
-    if curve.baseline is not None:
-        level = curve.baseline.levels[curve.headline].value
-        label = f"{curve.baseline.checkpoint} (baseline)"
-        axes.axhline(level, color=GREY, ls="--", lw=1.2, label=label)
     _mark_best(axes, curve)
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlabel("training step")

@@ -7,7 +7,7 @@ import pytest
 
 from bench.comparing.statistics import Level, Resampling, ScoreMatrix
 from bench.monitor.curve import Curve, CurvePoint
-from bench.monitor.selection import Method, select
+from bench.monitor.selection import select
 from reports.plots.training import draw_quality, quality
 from reports.training import curve_markdown, forgetting_markdown
 from tests.support.forgetting_report import forgetting
@@ -17,39 +17,34 @@ FAST = Resampling(resamples=199)
 
 
 def curve(
-    method: Method = "all",
     split: str = "dev",
     collections: tuple[str, ...] = ("tiny", "other"),
     names: tuple[str, ...] = ("checkpoint-5", "checkpoint-10", "checkpoint-15"),
-    baseline: bool = False,
 ) -> Curve:
     """The second checkpoint is best, the third cannot be told apart, the first is worse."""
     rng = np.random.default_rng(0)
     steps = {name: 5 * (place + 1) for place, name in enumerate(names)}
-    columns = [*names, *(["$old$"] if baseline else [])]
     panels = []
     for name in collections:
-        scores = np.repeat(rng.random((80, 1)), len(columns), axis=1) * 0.5
+        scores = np.repeat(rng.random((80, 1)), len(names), axis=1) * 0.5
         scores += rng.normal(0, 0.01, scores.shape)
         scores[:, 1:] += 0.2
-        places = {one: place for place, one in enumerate(columns)}
+        places = {one: place for place, one in enumerate(names)}
         panels.append(ScoreMatrix(name, "nDCG@10", places, scores, FAST))
     weights = [1 / len(panels)] * len(panels)
     points = []
-    for place, name in enumerate(columns):
+    for place, name in enumerate(names):
         values = {one.collection: float(one.scores[:, place].mean()) for one in panels}
         values["mean"] = float(np.mean(list(values.values())))
         levels = {key: Level(value, value - 0.03, value + 0.04) for key, value in values.items()}
         points.append(CurvePoint(name, steps.get(name, 0), levels))
-    barred = columns[len(names) :]
     return Curve(
         training="my $run$",
         measure="nDCG@10",
         collections=collections,
         headline="mean" if len(collections) > 1 else collections[0],
-        points=tuple(points[: len(names)]),
-        baseline=points[-1] if baseline else None,
-        selection=select(panels, weights, method, barred, [split]) if len(columns) > 1 else None,
+        points=tuple(points),
+        selection=select(panels, weights, [split]) if len(names) > 1 else None,
         broken={"checkpoint-20": "cut | off"},
         left_out=("2 evaluations whose results were deleted",),
         resampling=FAST,
@@ -74,17 +69,11 @@ def test_a_checkpoint_that_could_not_be_evaluated_and_what_is_left_out_are_said(
     assert any(note.endswith("2 evaluations whose results were deleted") for note in notes)
 
 
-@pytest.mark.parametrize("method", ["all", "half"])
-def test_test_data_that_chose_are_said_and_development_data_are_not(method):
-    test, dev = (curve_markdown(curve(method, split)) for split in ("test", "dev"))
+def test_test_data_that_chose_are_said_and_development_data_are_not():
+    test, dev = (curve_markdown(curve(split)) for split in ("test", "dev"))
     (warning,) = notes_of(added(test, dev))
     assert warning.startswith("**")
     assert added(dev, test) == ""
-
-
-def test_half_says_on_how_many_queries_it_chose():
-    half = notes_of(curve_markdown(curve("half")))
-    assert any(numbers(note)[:2] == ["80", "80"] for note in half)
 
 
 def test_a_single_checkpoint_is_a_table_without_a_choice():
@@ -104,11 +93,11 @@ def test_the_picture_is_written_as_svg_and_png_the_same_each_time(tmp_path):
 
 def test_the_picture_has_a_line_for_each_collection_a_band_and_a_star_on_the_best():
     figure = pytest.importorskip("matplotlib.figure").Figure()
-    found = curve(baseline=True)
+    found = curve()
     quality(figure, found)
     axes = figure.axes[0]
     lines = {line.get_label(): line for line in axes.lines}
-    assert {"tiny", "other", "mean", "$old$ (baseline)"} <= set(lines)
+    assert {"tiny", "other", "mean"} <= set(lines)
     assert lines["mean"].get_xdata().tolist() == [5, 10, 15]
     star = lines[f"best: {found.selection.best}"]
     best = next(one for one in found.points if one.checkpoint == found.selection.best)

@@ -16,7 +16,6 @@ from bench.evaluate.retrieval import Options
 from bench.exit_codes import ExitCode
 from bench.monitor.curve import Aim, Curve, curve_of
 from bench.monitor.following import Ending, Watcher, follow, training_of
-from bench.results.find import choose_results, find_named
 from bench.workspace import Workspace
 from foundation.errors import BenchError
 from foundation.files import replacing
@@ -79,18 +78,12 @@ def _check(options: WatchOptions, out: Path) -> None:
 
 def _aim(options: WatchOptions, space: Workspace, opened: Mapping[str, OpenDataset]) -> Aim:
     weights = space.weights(options.on)
-    baseline = None
-    if name := options.baseline:
-        stored = choose_results(name, find_named(name, options.results), weights)
-        baseline = name, stored
     datasets = [each.dataset for each in opened.values()]
     return Aim(
         training="_".join(training_of(options.folder).name.split()) or "training",
         weights=weights,
         protocols={each.name: each.protocol() for each in opened.values()},
         measure=common_measure(datasets, options.measure, None),
-        method=options.select,
-        baseline=baseline,
     )
 
 

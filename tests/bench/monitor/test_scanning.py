@@ -10,11 +10,9 @@ from bench.monitor.following import (
     STATE,
     Checkpoint,
     CheckpointScanner,
-    held,
     model_folder,
     training_of,
 )
-from foundation.errors import BenchError
 from tests.support.tiny_checkpoints import write_bert, write_mlm_pickle, write_st_files
 from tests.support.training import train
 
@@ -170,16 +168,3 @@ def test_a_training_that_removes_its_checkpoints_leaves_nothing_to_look_at(train
     scanner.look()
     shutil.rmtree(training)
     assert scanner.look() == ()
-
-
-def test_a_checkpoint_that_is_held_outlives_its_deletion(training, tmp_path):
-    checkpoint = looked(training)[FIRST]
-    weights = (training / FIRST / "model.safetensors").read_bytes()
-    with held(checkpoint, tmp_path / "held") as folder:
-        shutil.rmtree(training / FIRST)
-        assert (folder / "model.safetensors").read_bytes() == weights
-        assert folder.name == FIRST
-        assert not (folder / "optimizer.pt").exists()
-    assert not (tmp_path / "held").exists()
-    with pytest.raises(BenchError, match="deleted"), held(checkpoint, tmp_path / "held"):
-        pass
