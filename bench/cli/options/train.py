@@ -257,9 +257,6 @@ class WatchOptions:
             name, or a TOML file of your own.
         measure: Measure to use, instead of each collection's main one.
         split: Split whose judgements are used. Default: the collection's.
-        select: all: p-values adjusted for every pair of checkpoints; half: choose on one half
-            of the queries and report on the other.
-        baseline: Model with stored results to compare the checkpoints with.
         once: Evaluate the checkpoints that are there, then stop.
         every: Seconds between scans of the folder.
         stop_after: Stop when no checkpoint has been completed for this many seconds.
@@ -272,7 +269,7 @@ class WatchOptions:
     Examples:
         python -m bench watch runs/retromae --like retromae --on beir/nfcorpus --split dev
         python -m bench watch runs/retromae --like retromae --on beir/nfcorpus beir/fiqa --once
-        python -m bench watch runs/minilm --on beir/scifact --select half --stop-after 3600
+        python -m bench watch runs/minilm --on beir/scifact --stop-after 3600
     """
 
     only: ClassVar[Only] = {"stop_after": {"once": False}}
@@ -283,8 +280,6 @@ class WatchOptions:
     like: str | None = None
     measure: str | None = None
     split: str | None = None
-    select: Literal["all", "half"] = "all"
-    baseline: str | None = None
     once: bool = False
     every: Rate = 60.0
     stop_after: Rate | None = None
