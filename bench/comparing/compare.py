@@ -19,7 +19,7 @@ from bench.comparing.statistics import (
     paired,
 )
 from bench.evaluate.judging import suite_weights
-from bench.evaluate.measures import parse_measure
+from bench.evaluate.scoring import parse_measure
 from bench.results.find import RUN_FILE_FACT, differing, protocol_facts, recipe_facts
 from bench.results.result import Evaluation, Protocol
 from datasets_cfg.catalogue import is_suite, suite_for, suite_names

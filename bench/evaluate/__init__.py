@@ -11,7 +11,7 @@ returns an `Evaluation`. Read in this order:
   the arithmetic.
 - `search`: the one order of a ranking as integer keys, self-matches, recall.
 - `runs`: `Run`, the ranking of each query, and its two kinds of files.
-- `judging`: what the rules of a collection make of a run, and means over suites; `scoring` and
-  `measures`: `Scores`.
+- `judging`: what the rules of a collection make of a run, and means over suites; `scoring`:
+  measures and `Scores`.
 - `cost`: what an evaluation will encode, before it starts.
 """

@@ -10,9 +10,8 @@ import numpy as np
 import pyarrow as pa
 import regex
 
-from bench.evaluate.measures import NO_CUTOFF, Measure, parse_measure
 from bench.evaluate.runs import Run
-from bench.evaluate.scoring import Scores, score, tie_bounds
+from bench.evaluate.scoring import NO_CUTOFF, Measure, Scores, parse_measure, score, tie_bounds
 from bench.results.result import Protocol
 from datasets_cfg.catalogue import is_suite, suite_for
 from datasets_cfg.dataset import Dataset

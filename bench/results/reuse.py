@@ -14,9 +14,8 @@ from collections.abc import Iterable, Iterator
 import msgspec
 import numpy as np
 
-from bench.evaluate.measures import parse_measure
 from bench.evaluate.pipeline import Job, conditions_here, evaluate
-from bench.evaluate.scoring import score
+from bench.evaluate.scoring import parse_measure, score
 from bench.results.location import Place, files_below
 from bench.results.result import RESULT_FILE, Conditions, Evaluation, Result, load, place, save
 from datasets_cfg.dataset import Dataset

@@ -11,8 +11,8 @@ from bench.cli.terminal import print_json
 from bench.comparing.changed import at_hand
 from bench.comparing.compare import Choices
 from bench.evaluate.judging import mean_weights
-from bench.evaluate.measures import parse_measure
 from bench.evaluate.retrieval import LoadedModel
+from bench.evaluate.scoring import parse_measure
 from bench.gate.evidence import check_against, check_published
 from bench.gate.power import DetectableEffect, detectable_effects, kind_of
 from bench.gate.records import ANCHOR, BASELINE, Check, PairVerdict, StoredModel

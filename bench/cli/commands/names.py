@@ -121,7 +121,7 @@ def _dataset(name: str) -> NameLine:
 
 
 def _measures() -> Iterable[NameLine]:
-    from bench.evaluate.measures import measure_names
+    from bench.evaluate.scoring import measure_names
 
     return starmap(NameLine, measure_names().items())
 

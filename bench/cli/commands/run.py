@@ -18,10 +18,10 @@ from bench.cli.terminal import print_json
 from bench.engines import Engine, Spread, ThisProcess, Work
 from bench.evaluate.cost import announce_encoding, costs
 from bench.evaluate.judging import SuiteMean, suite_mean, with_inner
-from bench.evaluate.measures import parse_measure
 from bench.evaluate.pipeline import Job, evaluate, evaluate_run
 from bench.evaluate.retrieval import LoadedModel, Options
 from bench.evaluate.runs import read_run_file
+from bench.evaluate.scoring import parse_measure
 from bench.exit_codes import ExitCode
 from bench.gaps import Gaps
 from bench.results.find import CHOICE

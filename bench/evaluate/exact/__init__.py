@@ -3,9 +3,9 @@
 The ranking does not depend on tile size, query block, engine or device: float32 only picks
 candidates, an error bound says which other documents could still enter, and float64 decides.
 
-`task` is what is asked and `search` goes through the tiles. `numpy_engine` searches a tile on the
-processor and `torch_engine` on a GPU, by a matrix product and a bar that candidates must reach;
-`bounds` has the error bound and the scores that decide.
+`task` is what is asked, with the error bound and the scores that decide; `search` goes through the
+tiles. `numpy_engine` searches a tile on the processor and `torch_engine` on a GPU, by a matrix
+product and a bar that candidates must reach.
 """
 
 from bench.evaluate.exact.search import BLOCK_BYTES, TILE_ROWS, exact_search

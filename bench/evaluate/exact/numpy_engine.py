@@ -18,20 +18,18 @@ from typing import Any
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from bench.evaluate.exact.bounds import (
-    dot_error,
-    double_distance,
-    exact_scores_by_query,
-    lowest_score,
-    norm_bounds,
-    reached_score,
-)
 from bench.evaluate.exact.task import (
     SearchTask,
     TileArray,
     Vectors,
     as_float32,
+    dot_error,
+    double_distance,
+    exact_scores_by_query,
+    lowest_score,
     most_candidates,
+    norm_bounds,
+    reached_score,
 )
 from bench.evaluate.search import order_keys, scores_of_keys
 from foundation.arrays import (

@@ -9,8 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from bench.evaluate.exact.bounds import norm_bounds
-from bench.evaluate.exact.task import SearchEngine, SearchTask, Vectors
+from bench.evaluate.exact.task import SearchEngine, SearchTask, Vectors, norm_bounds
 from bench.evaluate.search import MAX_RANK
 from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError

@@ -15,21 +15,19 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from bench.evaluate.exact.bounds import (
-    dot_error,
-    double_distance,
-    exact_scores,
-    lowest_score,
-    norms_of_squares,
-    reached_score,
-)
 from bench.evaluate.exact.task import (
     HasStored,
     SearchTask,
     TileArray,
     Vectors,
     as_float32,
+    dot_error,
+    double_distance,
+    exact_scores,
+    lowest_score,
     most_candidates,
+    norms_of_squares,
+    reached_score,
 )
 from bench.evaluate.search import scores_of_keys
 from foundation.arrays import BoolArray, Float32Array, Float64Array, Int64Array, UInt64Array

@@ -6,7 +6,7 @@ from bench.boards.assembly import Choice, assemble
 from bench.boards.published_scores import claims_of, gathered, publications
 from bench.boards.rows import results_in
 from bench.comparing.statistics import Resampling
-from bench.evaluate.measures import parse_measure
+from bench.evaluate.scoring import parse_measure
 from datasets_cfg.catalogue import dataset_names, expand, suite_for, suite_names
 from foundation.errors import BenchError
 from retrievers.models.card import Card, Expected

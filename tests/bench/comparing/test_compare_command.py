@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from bench.cli.commands.compare import compare
-from bench.evaluate.measures import parse_measure
 from bench.evaluate.runs import Run, write_run
+from bench.evaluate.scoring import parse_measure
 from bench.results.result import load
 from foundation.errors import BenchError
 from tests.support.collections import QRELS, QUERIES, Bench, write_collection, write_qrels

@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as hnp
 
 from bench.evaluate.exact import ArrayVectors, exact_search, numpy_engine
 from bench.evaluate.exact import task as exact
-from bench.evaluate.exact.bounds import (
+from bench.evaluate.exact.task import (
     dot_error,
     double_distance,
     exact_scores,

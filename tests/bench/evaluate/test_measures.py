@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from bench.evaluate.measures import JudgedRun, measure_names, parse_measure, values
+from bench.evaluate.scoring import JudgedRun, measure_names, parse_measure, values
 from foundation.errors import BenchError
 
 # Query 0 found grades 0, 2, -1 at ranks 1, 2, 4; query 1 found nothing; both have a missed 1.

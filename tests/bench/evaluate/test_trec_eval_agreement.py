@@ -10,9 +10,8 @@ import pytrec_eval
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.evaluate.measures import parse_measure
 from bench.evaluate.runs import Run
-from bench.evaluate.scoring import score
+from bench.evaluate.scoring import parse_measure, score
 from datasets_cfg.records import Qrels
 
 QUERIES = ["1", "q2", "é", "中文", "\U0001f600"]
