@@ -40,7 +40,7 @@ Files = Mapping[str, tuple[int, int]]  # size and time of change in ns, by path
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class SeenCheckpoint:
     """A checkpoint at one look.
 
     Attributes:
@@ -79,7 +79,7 @@ class CheckpointScanner:
     folder: Path
     _before: dict[str, Files] = field(default_factory=dict)
 
-    def look(self) -> tuple[Checkpoint, ...]:
+    def look(self) -> tuple[SeenCheckpoint, ...]:
         """Return all checkpoints by step, with what each lacks."""
         listed = {path: files for path in _checkpoints(self.folder) if (files := _files(path))}
         by_trainer = any(STATE in files for files in listed.values())
@@ -91,11 +91,11 @@ class CheckpointScanner:
             for each in sorted(seen, key=lambda each: (each.step, each.name))
         )
 
-    def _checkpoint(self, folder: Path, files: Files, by_trainer: bool) -> Checkpoint:
+    def _checkpoint(self, folder: Path, files: Files, by_trainer: bool) -> SeenCheckpoint:
         if files != self._before.get(folder.name):
-            return Checkpoint(folder, files, CHANGING)
+            return SeenCheckpoint(folder, files, CHANGING)
         lacks = missing_parts(folder, files, by_trainer)
-        return Checkpoint(folder, files, lacks, broken=bool(lacks) and STATE in files)
+        return SeenCheckpoint(folder, files, lacks, broken=bool(lacks) and STATE in files)
 
 
 def _checkpoints(folder: Path) -> list[Path]:
@@ -205,17 +205,17 @@ class Watcher:
     interrupted: str = ""
     _done: dict[str, Files] = field(default_factory=dict)
 
-    def is_new(self, checkpoint: Checkpoint) -> bool:
+    def is_new(self, checkpoint: SeenCheckpoint) -> bool:
         """Return True for a complete checkpoint until these very files are dealt with."""
         return not checkpoint.lacks and self._done.get(checkpoint.name) != checkpoint.files
 
-    def leave_out(self, checkpoint: Checkpoint, why: str) -> None:
+    def leave_out(self, checkpoint: SeenCheckpoint, why: str) -> None:
         """Report a checkpoint that is not evaluated; once for the same reason."""
         if self.left_out.get(checkpoint.name) != why:
             print(f"warning: {checkpoint.name} is left out: {why}", file=sys.stderr)
             self.left_out[checkpoint.name] = why
 
-    def evaluate(self, checkpoint: Checkpoint) -> None:
+    def evaluate(self, checkpoint: SeenCheckpoint) -> None:
         """Evaluate on every collection; a checkpoint that fails is reported and left out."""
         self._done[checkpoint.name] = checkpoint.files
         self.interrupted = checkpoint.name

@@ -8,8 +8,8 @@ import pytest
 
 from bench.monitor.following import (
     STATE,
-    Checkpoint,
     CheckpointScanner,
+    SeenCheckpoint,
     model_folder,
     training_of,
 )
@@ -32,7 +32,7 @@ def training(trained, tmp_path) -> Path:
     return Path(shutil.copytree(trained, tmp_path / "training"))
 
 
-def looked(folder: Path, scanner: CheckpointScanner | None = None) -> dict[str, Checkpoint]:
+def looked(folder: Path, scanner: CheckpointScanner | None = None) -> dict[str, SeenCheckpoint]:
     """What is seen at a second look, by name."""
     if scanner is None:
         scanner = CheckpointScanner(folder)
