@@ -5,16 +5,14 @@ file of Python; TOML, templates and documentation do not count.
 """
 
 import ast
-import dataclasses
 import io
 import tokenize
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_type_hints
 
-from bench.cli.main import COMMANDS
+from bench.cli.main import option_slots
 
 ROOT = Path(__file__).parents[1]
 PRODUCT = ("foundation", "datasets_cfg", "retrievers", "bench", "reports")
@@ -77,19 +75,6 @@ def product_size() -> Size:
         sum(package.lines for package in packages.values()),
         sum(package.modules for package in packages.values()),
         packages,
-    )
-
-
-def option_slots() -> dict[str, int]:
-    """Return how many options and positional arguments each command has, by its name."""
-    return {name: _slots(record) for name, (record, _) in COMMANDS.items()}
-
-
-def _slots(record: type[Any]) -> int:
-    types = get_type_hints(record)
-    names = [field.name for field in dataclasses.fields(record) if field.name != "_"]
-    return sum(
-        _slots(types[name]) if dataclasses.is_dataclass(types[name]) else 1 for name in names
     )
 
 

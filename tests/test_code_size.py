@@ -5,7 +5,8 @@ A feature that needs more raises a limit here in the same change, and says what 
 
 import pytest
 
-from tests.code_size import code_lines, option_slots, product_size, size
+from bench.cli.main import option_slots
+from tests.code_size import code_lines, product_size, size
 
 MOST_LINES = 24_500
 MOST_MODULES = 215
