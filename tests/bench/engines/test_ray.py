@@ -15,6 +15,8 @@ pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
 
 from ray.cluster_utils import Cluster
 
+pytestmark = pytest.mark.slow
+
 SMALL = {"num_cpus": 1, "object_store_memory": 100 * 2**20}  # a node
 
 
