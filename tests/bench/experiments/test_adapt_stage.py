@@ -187,10 +187,6 @@ def test_the_report_shows_every_matrix_and_what_was_kept_apart(place, report):
         assert f"\n### {name}" in text
     assert text.count("\n#### nDCG@10 of successive trainings") == 5
     assert text.count("\n# ") == 0  # but the title: one page of a site
-    of_orders = [report["rows"][place]["sequence"] for place in (0, -1)]
-    for kind in ("gained", "forgotten"):
-        mean = np.mean([sequence[kind]["difference"]["mean"] for sequence in of_orders])
-        assert f"{kind} {mean:+.4f} on average" in text
     assert "kept apart" in text
     assert "python -m bench ablate tiny.toml" in text
     assert "means of 2 trainings of each" in text
