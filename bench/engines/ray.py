@@ -28,6 +28,7 @@ SETTINGS = ("HF_HOME", "HF_HUB_OFFLINE", "HF_TOKEN", "TOKENIZERS_PARALLELISM")
 POLL_S = 5.0
 PATIENCE_S = 120.0  # for a task while no other is at work
 AHEAD = 2  # tasks for each worker: one at work, one that waits
+RETRIES = 5  # of a task whose worker or node is lost
 
 AGAIN = "type the same command again: shards that are written are kept"
 
@@ -58,7 +59,7 @@ class RayCluster:
         self._task = self.ray.remote(
             num_cpus=max(1, min(int(has.get("CPU", 1) / self.machines), int(largest))),
             num_gpus=min(1.0, gpus / self.machines),
-            max_retries=5,
+            max_retries=RETRIES,
             retry_exceptions=True,  # what is raised is Ray's own: errors of encoders are values
         )(_encode)
         self._pending: set[Any] = set()
@@ -83,12 +84,12 @@ class RayCluster:
         return reference
 
     def answer(self, reference: Any, arguments: Sequence[Any]) -> Answer:
-        """Wait for a task; it is submitted once more if it alone does not end.
+        """Wait for a task; submit it again if it is lost, or if it alone does not end.
 
         Raises:
             BenchError: the cluster is gone, or loses every worker that is given the task.
         """
-        copies, idle_s = [reference], 0.0
+        copies, idle_s, lost = [reference], 0.0, 0
         while True:
             try:
                 ready, _ = self.ray.wait(copies, timeout=POLL_S)
@@ -98,10 +99,14 @@ class RayCluster:
                     return answer
             except self.ray.exceptions.RayError as error:
                 self._check()
-                reason = " ".join(str(error).split())
-                raise BenchError(
-                    f"a worker of the Ray cluster was lost: {reason}", AGAIN
-                ) from error
+                self._pending.difference_update(copies)
+                lost += 1
+                if lost > RETRIES:
+                    reason = " ".join(str(error).split())
+                    raise BenchError(
+                        f"a worker of the Ray cluster was lost: {reason}", AGAIN
+                    ) from error
+                copies = [self.submit(arguments)]
             self._check()
             others = list(self._pending.difference(copies))
             busy = others and self.ray.wait(others, num_returns=len(others), timeout=0)[1]
