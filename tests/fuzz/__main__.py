@@ -37,6 +37,7 @@ HOSTILE = [
     *('"', "\t", "\n", "\0", "\udcff", "true", "[[", "1_0", "٣"),
 ]
 PIECES = [word.encode("utf-8", "surrogateescape") for word in HOSTILE]
+WORDS = [[word] for word in HOSTILE if word != "\0"]  # no process is given one that holds it
 
 
 def damaged(content: bytes, data: st.DataObject) -> bytes:
@@ -78,7 +79,7 @@ def damaged_words(words: list[str], data: st.DataObject) -> list[str]:
     """The words of a command with one or two of them changed, left out, or put in."""
     for _ in range(data.draw(st.integers(1, 2), label="changes")):
         at = data.draw(st.integers(0, len(words) - 1), label="at")
-        new = data.draw(st.sampled_from([[word] for word in HOSTILE] + [[], [words[at]] * 2]))
+        new = data.draw(st.sampled_from([*WORDS, [], [words[at]] * 2]))
         words = [*words[:at], *new, *words[at + 1 :]] or ["list"]
     return words
 
