@@ -243,7 +243,7 @@ def _check_report(folder: Path, report: Any, recipe: Recipe) -> None:
 def weighted_sum(
     held: Sequence[Mapping[str, torch.Tensor]], weights: Sequence[float]
 ) -> dict[str, torch.Tensor]:
-    """Weighted sum of each tensor, summed in float64; two names of one tensor stay so.
+    """Weighted sum of each tensor, summed in float64.
 
     Raises:
         BenchError: they hold other tensors, or of another shape.
@@ -254,17 +254,13 @@ def weighted_sum(
         if different:
             raise BenchError(
                 f"these weights cannot be added: they differ in {different[0][0]}",
-                "take models of one network, or adapters of one method and one size",
+                "take adapters of one method and one size",
             )
-    made: dict[tuple[int, torch.Size], torch.Tensor] = {}
     total = {}
     for name, first in held[0].items():
-        place = (first.data_ptr(), first.shape)
-        if place not in made:
-            pairs = zip(weights, held, strict=True)
-            parts = [weight * tensors[name].double() for weight, tensors in pairs]
-            made[place] = torch.stack(parts).sum(0).to(first.dtype)
-        total[name] = made[place]
+        pairs = zip(weights, held, strict=True)
+        parts = [weight * tensors[name].double() for weight, tensors in pairs]
+        total[name] = torch.stack(parts).sum(0).to(first.dtype)
     return total
 
 

@@ -40,7 +40,6 @@ from retrievers.training.finetune.finetune import Finetuned
 from retrievers.training.pretrain import preset as pretrain_preset
 from retrievers.training.pretrain.preset import Pretraining
 from retrievers.training.pretrain.pretrain import Trained
-from retrievers.training.task_arithmetic import add_tasks
 
 TRAINING = "train"  # a collection whose own split this is, is there to train on
 DEFAULT = "stdlib-code"
@@ -255,72 +254,32 @@ def _near(folder: Path) -> str:
     return str(folder.relative_to(here) if folder.is_relative_to(here) else folder)
 
 
-class Composed(msgspec.Struct, frozen=True):
-    """The adapter or model that was written.
-
-    Attributes:
-        how: see `ComposeOptions`.
-        base: the model that all are trained from.
-        adapters: what was put together; whole models for ``arithmetic``.
-        parameters: of the adapter that came out, without the base's; else of the model.
-    """
-
-    folder: str
-    how: str
-    base: str
-    adapters: tuple[str, ...]
-    parameters: int
-
-
 def compose(options: ComposeOptions) -> int:
     """``compose``: check, write, say what to type next."""
-    _check_composed(options)
-    if options.how == "arithmetic":
-        add_tasks(options.base, options.folders, options.out, options.weights)
-        return _report_composed(options, options.base)
-    base = base_of(options.folders)
-    if options.how == "stack":
-        stack_adapters(base, options.folders, options.out)
-    elif options.how == "route":
-        space = workspace(options.places)
-        training = [space.dataset(name, TRAINING) for name in space.expand(options.on)]
-        route_on(base, options.folders, options.out, training)
-    else:
-        average_adapters(base, options.folders, options.out, options.weights)
-    return _report_composed(options, base.card.name)
-
-
-def _report_composed(options: ComposeOptions, base: str) -> int:
-    counted = count_parameters(resolve_model(str(options.out)))
-    done = Composed(
-        folder=str(options.out),
-        how=options.how,
-        base=base,
-        adapters=tuple(str(folder) for folder in options.folders),
-        parameters=(counted.adapter or counted.total) if counted else 0,
-    )
-    if options.output.json:
-        print_json(done)
-    else:
-        names = ", ".join(done.adapters)
-        print(
-            f"{done.folder}: {done.how} of {names}; {done.parameters:,} parameters on {done.base}"
-        )
-        print_next("evaluate it", f"python -m bench run stdlib-code --model {done.folder}")
-    return ExitCode.OK
-
-
-def _check_composed(options: ComposeOptions) -> None:
-    """Refuse to write over anything, and a way without what it needs."""
-    if options.out.exists() and any(options.out.iterdir()):
-        raise BenchError(f"{options.out} holds something else", "name another folder")
+    out, folders = options.out, options.folders
+    if out.exists() and any(out.iterdir()):
+        raise BenchError(f"{out} holds something else", "name another folder")
     if options.how == "route" and not options.on:
         raise BenchError(
             "route needs the collection of each adapter",
             "compose route FOLDERS --on COLLECTIONS",
         )
-    if options.how == "arithmetic" and not options.base:
-        raise BenchError(
-            "arithmetic needs the model that the trainings began from",
-            "compose arithmetic FOLDERS --base MODEL",
-        )
+    base = base_of(folders)
+    if options.how == "stack":
+        stack_adapters(base, folders, out)
+    elif options.how == "route":
+        space = workspace(options.places)
+        training = [space.dataset(name, TRAINING) for name in space.expand(options.on)]
+        route_on(base, folders, out, training)
+    else:
+        average_adapters(base, folders, out, options.weights)
+    counted = count_parameters(resolve_model(str(out)))
+    parameters = (counted.adapter or counted.total) if counted else 0
+    names, of = [str(folder) for folder in folders], base.card.name
+    if options.output.json:
+        done = {"folder": str(out), "how": options.how, "base": of, "adapters": names}
+        print_json(done | {"parameters": parameters})
+    else:
+        print(f"{out}: {options.how} of {', '.join(names)}; {parameters:,} parameters on {of}")
+        print_next("evaluate it", f"python -m bench run stdlib-code --model {out}")
+    return ExitCode.OK

@@ -18,8 +18,8 @@ from bench.results.location import Place, place_of
 from foundation.errors import BenchError
 from retrievers.models.recipe import Dtype
 
-# Options that another option must allow: {"weights": {"how": ("average", "arithmetic")}} refuses
-# --weights where HOW is another; True is for "given", False for "not given".
+# Options that another option must allow: {"weights": {"how": "average"}} refuses --weights where
+# HOW is another; True is for "given", False for "not given".
 Only = Mapping[str, Mapping[str, Any]]
 NOT_GIVEN: tuple[object, ...] = (None, False, (), "")
 

@@ -153,7 +153,7 @@ class AdaptOptions:
 
 @dataclass(frozen=True)
 class ComposeOptions:
-    """Combine trained adapters, or trained models, of one base.
+    """Combine trained adapters of one base.
 
     average: the mean of the weights, one adapter as fast as each (AdapterSoup), of one method and
     size. stack: the first at the bottom, such as a domain's below a task's (MAD-X, AdapterHub). A folder
@@ -162,41 +162,31 @@ class ComposeOptions:
     route: side by side, of which each query takes the one whose domain it is closest to: the nearest
     mean among the training queries of the collections of --on, as the base encodes them. Documents
     are encoded by every adapter, and each query is compared with those of its own.
-    arithmetic: whole models that were trained from --base; what each changed is added to it, times
-    its weight (task arithmetic), which may be below 0. With weights of sum 1, it is their mean.
 
     Attributes:
         how: Way of combining them.
-        folders: Folders of trained adapters, or, for arithmetic, of trained models.
+        folders: Folders of trained adapters.
         out: Folder of what comes out.
-        weights: One weight per adapter or model, of any sum. Default: equal weights. For
-            average and arithmetic.
+        weights: For average: one weight per adapter, of any sum. Default: equal weights.
         on: For route: the collection of each adapter's domain, in the order of the folders.
-        base: Model that the trainings began from, for arithmetic: card, folder or Hub id.
 
     Examples:
         python -m bench compose average models/a models/b --out models/mean
         python -m bench compose average models/a models/b --weights 3 1 --out models/mean
         python -m bench compose stack models/domain models/task --out models/both
         python -m bench compose route models/a models/b --on beir/nfcorpus beir/scifact --out models/routed
-        python -m bench compose arithmetic models/law models/code --base minilm --weights 0.5 -0.2 --out models/sum
         python -m bench run beir/scifact --model models/mean
         python -m bench finetune adapter-small --model minilm --on beir/nfcorpus --out models/fused --set 'adapter={method="fusion", over=["models/a", "models/b"]}'
     """
 
-    only: ClassVar[Only] = {
-        "weights": {"how": ("average", "arithmetic")},
-        "on": {"how": "route"},
-        "base": {"how": "arithmetic"},
-    }
+    only: ClassVar[Only] = {"weights": {"how": "average"}, "on": {"how": "route"}}
 
-    how: Literal["average", "stack", "route", "arithmetic"]
+    how: Literal["average", "stack", "route"]
     folders: LocalPaths
     _: KW_ONLY
     out: OutFolder
     weights: Annotated[Weights | None, Several] = None
     on: Names = ()
-    base: str = ""
     places: Places = Places()
     output: Output = Output()
 

@@ -103,7 +103,6 @@ def test_a_routed_query_is_scored_as_by_its_own_adapter(bench, trained, tmp_path
         (["route", "one", "two", "--on", "stdlib-code/train"], "1 collections for 2"),
         (["average", "one", "two", "--on", "x"], "--on has no effect"),
         (["stack", "one", "two", "--weights", "1", "2"], "--weights has no effect"),
-        (["arithmetic", "one", "two"], "needs the model"),
         (["average", "one", "two", "--weights", "1"], "1 weights for 2 adapters"),
         (["average", "one"], "a single adapter cannot be composed"),
         (["average", "one", "three"], "there is no adapter folder"),
