@@ -254,6 +254,23 @@ def _near(folder: Path) -> str:
     return str(folder.relative_to(here) if folder.is_relative_to(here) else folder)
 
 
+class Composed(msgspec.Struct, frozen=True):
+    """The adapter that was written.
+
+    Attributes:
+        how: see `ComposeOptions`.
+        base: the model that all are trained from.
+        adapters: what was put together.
+        parameters: of the adapter that came out, without the base's.
+    """
+
+    folder: str
+    how: str
+    base: str
+    adapters: tuple[str, ...]
+    parameters: int
+
+
 def compose(options: ComposeOptions) -> int:
     """``compose``: check, write, say what to type next."""
     out, folders = options.out, options.folders
@@ -274,12 +291,17 @@ def compose(options: ComposeOptions) -> int:
     else:
         average_adapters(base, folders, out, options.weights)
     counted = count_parameters(resolve_model(str(out)))
-    parameters = (counted.adapter or counted.total) if counted else 0
-    names, of = [str(folder) for folder in folders], base.card.name
+    done = Composed(
+        folder=str(out),
+        how=options.how,
+        base=base.card.name,
+        adapters=tuple(map(str, folders)),
+        parameters=(counted.adapter or counted.total) if counted else 0,
+    )
     if options.output.json:
-        done = {"folder": str(out), "how": options.how, "base": of, "adapters": names}
-        print_json(done | {"parameters": parameters})
+        print_json(done)
     else:
-        print(f"{out}: {options.how} of {', '.join(names)}; {parameters:,} parameters on {of}")
+        said = f"{done.parameters:,} parameters on {done.base}"
+        print(f"{out}: {done.how} of {', '.join(done.adapters)}; {said}")
         print_next("evaluate it", f"python -m bench run stdlib-code --model {out}")
     return ExitCode.OK
