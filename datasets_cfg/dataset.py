@@ -3,7 +3,7 @@
 import hashlib
 import logging
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,21 +15,26 @@ import platformdirs
 from tqdm import tqdm
 
 from datasets_cfg import stdlib_code
-from datasets_cfg.catalogue import dataset_names, facts_for, own_folder, suite_names
+from datasets_cfg.catalogue import Counts, Facts, dataset_names, facts_for, own_folder, suite_names
 from datasets_cfg.corpus import Corpus, DamagedCorpusError, SourceFile
-from datasets_cfg.facts import Counts, Facts
 from datasets_cfg.locate import find_files
-from datasets_cfg.readers import READER_VERSION, Reader, detect_layout, layout_of, reader_for
-from datasets_cfg.records import Qrels, Queries
+from datasets_cfg.readers import (
+    READER_VERSION,
+    Qrels,
+    Queries,
+    Reader,
+    detect_layout,
+    layout_of,
+)
+from datasets_cfg.readers.lines import BEIR_HEADER
 from foundation.errors import BenchError
 from foundation.files import replacing, replacing_folder, sha256_of
-from foundation.records import Record, decode_toml, read_json
+from foundation.records import convert_table, read_toml
 
 FACTS_FILE = "dataset.toml"
 CORPORA = "corpora"  # folder of the cache
 OTHERS = 10  # documents without a judgement, for each query
 KEPT_FACTS = ("main_measure", "measures", "depth", "exclude_self", "title_track", "version")
-MOST = 8  # folders of one content
 
 logger = logging.getLogger(__name__)
 
@@ -175,81 +180,56 @@ def open_dataset(
     if not folder:
         with_corpus = with_corpus or layout_of(facts.layout).answers_decide
         folder = find_files(facts, data_dir, cache_dir, download, with_corpus)
-    titled = facts.title_track == "title"
-    reader = reader_for(facts.layout, folder, facts.split, titled, facts.files)
+    reader = layout_of(facts.layout)(folder, facts.split, facts.title_track == "title")
     return _read(facts, reader, cache_dir)
-
-
-class _FolderFacts(Facts, frozen=True, forbid_unknown_fields=True):
-    """Facts of a user's folder, which need not repeat what the folder shows."""
-
-    name: str = ""
-    layout: str = ""
 
 
 def name_in_results(folder: Path) -> str:
     """Name that results on a user's own collection have.
 
     Raises:
-        BenchError: its ``dataset.toml`` is not valid.
+        BenchError: its ``dataset.toml`` is not TOML.
     """
-    return _declared_in(folder)[0].name or folder.resolve().name
+    return str(_stated_in(folder).get("name") or folder.resolve().name)
 
 
-def _declared_in(folder: Path) -> tuple[_FolderFacts, bytes]:
+def _stated_in(folder: Path) -> dict[str, Any]:
+    """The table of a folder's ``dataset.toml``; empty where there is none."""
     path = folder / FACTS_FILE
-    content = path.read_bytes() if os.path.lexists(path) else b""
-    return decode_toml(content, _FolderFacts, path), content
+    return read_toml(path, dict[str, Any]) if os.path.lexists(path) else {}
 
 
 def facts_of_folder(folder: Path) -> Facts:
     """Facts of a user's own collection: declared in its ``dataset.toml``, else as its files show.
 
+    Scores on a folder that claims the name of a declared collection stand beside published ones:
+    it has the facts of that collection, and only the split is the folder's to say.
+
     Raises:
         BenchError: the file is not valid, or claims a name with other facts.
     """
-    path = folder / FACTS_FILE
-    declared, content = _declared_in(folder)
-    name = declared.name or folder.resolve().name
-    if name in dataset_names():
-        stated = msgspec.toml.decode(content, type=dict[str, object])
-        return _facts_claimed(facts_for(name), declared, stated, folder)
-    if declared.name in suite_names():
+    path, stated, name = folder / FACTS_FILE, _stated_in(folder), name_in_results(folder)
+    if "name" in stated and name in suite_names():
         raise BenchError(f"{path} claims the name {name}, which is a suite", _another_name(folder))
-    layout = declared.layout or detect_layout(folder)
-    fields = {**msgspec.structs.asdict(declared), "name": name, "layout": layout}
-    return Facts(**fields)
-
-
-def _facts_claimed(builtin: Facts, declared: Facts, stated: Collection[str], folder: Path) -> Facts:
-    """Facts of a folder that claims the name of a declared collection: those of that collection.
-
-    Scores on it stand beside published ones, so none of its rules may be changed. Which files it
-    is in and which split is used are the folder's to say.
-
-    Args:
-        stated: keys of its ``dataset.toml``; all other fields of ``declared`` are defaults.
-
-    Raises:
-        BenchError: a fact contradicts those of the collection, or no folder can be it.
-    """
-    if builtin.layout == "stdlib-code":
-        raise BenchError(
-            f"{folder} has the name {builtin.name}, which is made from Python's own source",
-            _another_name(folder),
-        )
-    others = sorted(set(stated) - {"name", "split", "files"})
-    contradicted = [key for key in others if getattr(declared, key) != getattr(builtin, key)]
+    if name not in dataset_names():
+        layout = stated.get("layout") or detect_layout(folder)
+        return convert_table({**stated, "name": name, "layout": layout}, Facts, path)
+    published = facts_for(name)
+    if published.layout == "stdlib-code":
+        problem = f"{folder} has the name {name}, which is made from Python's own source"
+        raise BenchError(problem, _another_name(folder))
+    facts = convert_table({**msgspec.to_builtins(published), **stated}, Facts, path)
+    contradicted = [
+        key
+        for key in sorted(stated)
+        if key != "split" and getattr(facts, key) != getattr(published, key)
+    ]
     if contradicted:
         raise BenchError(
-            f"{folder / FACTS_FILE} claims the name {builtin.name} and contradicts its "
-            f"{' and '.join(contradicted)}",
-            f"remove {'that line' if len(contradicted) == 1 else 'those lines'}, or "
-            f"{_another_name(folder)}",
+            f"{path} claims the name {name} and contradicts its {' and '.join(contradicted)}",
+            f"remove that, or {_another_name(folder)}",
         )
-    facts = msgspec.structs.replace(builtin, files=declared.files or builtin.files)
-    split = declared.split if "split" in stated else builtin.split
-    return facts if split == builtin.split else _with_split(facts, split)
+    return facts if facts.split == published.split else _with_split(facts, facts.split)
 
 
 def _another_name(folder: Path) -> str:
@@ -257,9 +237,7 @@ def _another_name(folder: Path) -> str:
 
 
 def _with_split(facts: Facts, split: str) -> Facts:
-    counts = Counts(
-        documents=facts.counts.documents, nonempty_documents=facts.counts.nonempty_documents
-    )
+    counts = Counts(documents=facts.counts.documents)
     return msgspec.structs.replace(facts, split=split, counts=counts)
 
 
@@ -271,7 +249,7 @@ def _open_stdlib_code(facts: Facts, split: str, cache_dir: Path) -> Dataset:
         )
     folder = stdlib_code.generate(cache_dir, split)
     facts = msgspec.structs.replace(facts, version=stdlib_code.version_of(folder))
-    return _read(facts, reader_for("beir", folder, split), cache_dir)
+    return _read(facts, layout_of("beir")(folder, split), cache_dir)
 
 
 def _read(facts: Facts, reader: Reader, cache_dir: Path) -> Dataset:
@@ -289,19 +267,22 @@ def write_dicts(
 ) -> tuple[Path, Path]:
     """Write a collection below the cache, named by its content; returns its folder and the cache.
 
-    Raises:
-        BenchError: an unknown fact, or a document, query or grade of a wrong type.
+    What is wrong in it is found when it is read.
     """
     cache = cache_dir or platformdirs.user_cache_path("retrieval-bench")
     declared = {"name": name, "layout": "beir", "split": "test", **facts}
-    try:
-        msgspec.convert(declared, type=Facts)
-    except msgspec.ValidationError as error:
-        raise BenchError(f"facts of {name}: {error}", "see the reference of collections") from error
     parts = {
-        "corpus.jsonl": list(_document_lines(corpus)),
+        "corpus.jsonl": [
+            _line({"_id": id_, "title": each.get("title") or "", "text": each.get("text")})
+            for id_, each in corpus.items()
+        ],
         "queries.jsonl": [_line({"_id": id_, "text": text}) for id_, text in queries.items()],
-        "qrels/test.tsv": ["query-id\tcorpus-id\tscore", *_judgement_lines(qrels)],
+        "qrels/test.tsv": ["\t".join(BEIR_HEADER)]
+        + [
+            f"{query}\t{document}\t{grade}"
+            for query, grades in qrels.items()
+            for document, grade in grades.items()
+        ],
         "dataset.toml": [  # a JSON text or list is one of TOML, too
             f"{key} = {msgspec.json.encode(value).decode()}" for key, value in declared.items()
         ],
@@ -319,26 +300,7 @@ def write_dicts(
     return folder, cache
 
 
-def _document_lines(corpus: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
-    for id_, document in corpus.items():
-        if not isinstance(document, Mapping) or "text" not in document:
-            raise BenchError(
-                f"document {id_!r} has no text", '{"d1": {"title": "...", "text": "..."}}'
-            )
-        yield _line({"_id": id_, "title": document.get("title") or "", "text": document["text"]})
-
-
-def _judgement_lines(qrels: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
-    for query, documents in qrels.items():
-        for document, grade in documents.items():
-            if isinstance(grade, bool) or int(grade) != grade:
-                raise BenchError(f"the grade of {document!r} for {query!r} is {grade!r}", "0, 1, 2")
-            if "\t" in f"{query}{document}" or "\n" in f"{query}{document}":
-                raise BenchError(f"ids {query!r} and {document!r} have a tab or a line end")
-            yield f"{query}\t{document}\t{int(grade)}"
-
-
-def _line(record: dict[str, str]) -> str:
+def _line(record: Mapping[str, str | None]) -> str:
     return msgspec.json.encode(record).decode()
 
 
@@ -394,51 +356,32 @@ def _first_documents(
         yield id_, {"title": title, "text": text}
 
 
-class Folders(Record):
-    """Folders that held the same queries and judgements, the last used first."""
-
-    folders: tuple[str, ...] = ()
-
-
 def remember(dataset: Dataset) -> None:
     """Remember the folder of a collection of the user's own; declared ones are found by name."""
-    if dataset.name in dataset_names():
-        return
-    path = _memory(dataset.cache_dir, dataset.queries_sha256, dataset.qrels_sha256)
-    here, known = str(dataset.reader.folder.resolve()), _remembered(path).folders
-    if known[:1] != (here,):
-        others = [folder for folder in known if folder != here]
-        with replacing(path) as file:
-            file.write(msgspec.json.encode(Folders((here, *others)[:MOST])))
+    if dataset.name not in dataset_names():
+        hashes = dataset.queries_sha256, dataset.qrels_sha256
+        with replacing(_memory(*hashes, dataset.cache_dir)) as file:
+            file.write(os.fsencode(dataset.reader.folder.resolve()))
 
 
 def open_remembered(
     queries_sha256: str, qrels_sha256: str, split: str, cache_dir: Path
 ) -> Dataset | None:
-    """The collection of this content, if a folder that held it still does.
+    """The collection of this content, if the folder that held it last still does.
 
     Args:
         queries_sha256, qrels_sha256: as of `Dataset`.
         split: which judgements.
     """
-    for folder in _remembered(_memory(cache_dir, queries_sha256, qrels_sha256)).folders:
-        try:
-            dataset = open_dataset(folder, cache_dir=cache_dir, split=split or None, download=False)
-        except BenchError:
-            continue  # moved or changed since
-        if (dataset.queries_sha256, dataset.qrels_sha256) == (queries_sha256, qrels_sha256):
-            return dataset
-    return None
-
-
-def _remembered(path: Path) -> Folders:
-    if not path.is_file():
-        return Folders()
     try:
-        return read_json(path, Folders)
-    except BenchError:
-        return Folders()  # only a memory: written anew by the next run
+        folder = os.fsdecode(_memory(queries_sha256, qrels_sha256, cache_dir).read_bytes())
+        dataset = open_dataset(folder, cache_dir=cache_dir, split=split or None, download=False)
+    except (OSError, ValueError, BenchError):  # no memory of it, moved or changed since
+        return None
+    hashes = (dataset.queries_sha256, dataset.qrels_sha256)
+    return dataset if hashes == (queries_sha256, qrels_sha256) else None
 
 
-def _memory(cache_dir: Path, queries_sha256: str, qrels_sha256: str) -> Path:
-    return cache_dir / "folders" / f"{sha256_of([[queries_sha256, qrels_sha256]])[:16]}.json"
+def _memory(queries_sha256: str, qrels_sha256: str, cache_dir: Path) -> Path:
+    """The file that holds the path of a folder with this content."""
+    return cache_dir / "folders" / sha256_of([[queries_sha256, qrels_sha256]])[:16]

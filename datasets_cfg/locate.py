@@ -4,10 +4,9 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path, PurePosixPath
 
-from datasets_cfg.catalogue import roots
+from datasets_cfg.catalogue import Archive, Facts, roots
 from datasets_cfg.download import check_md5, download, unpack
-from datasets_cfg.facts import Archive, Facts
-from datasets_cfg.readers import layout_of, reader_for
+from datasets_cfg.readers import layout_of
 from foundation.errors import BenchError
 
 
@@ -78,8 +77,7 @@ def _candidates(facts: Facts, root: Path) -> Iterator[Path]:
 
 def _holds(facts: Facts, folder: Path, with_corpus: bool) -> bool:
     """True if a folder has the files of the documents, or else of queries and judgements."""
-    titled = facts.title_track == "title"
-    reader = reader_for(facts.layout, folder, facts.split, titled, facts.files)
+    reader = layout_of(facts.layout)(folder, facts.split, facts.title_track == "title")
     try:
         _ = reader.corpus_files() if with_corpus else reader.judgement_files()
     except BenchError:

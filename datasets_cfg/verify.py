@@ -5,23 +5,18 @@ judgements. Every check works on arrays, so that a corpus of many million docume
 bytes per document and no dictionary.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from datasets_cfg.dataset import FACTS_FILE, Dataset
-from datasets_cfg.download import md5_of
-from datasets_cfg.locate import archive_path
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError
 
 Severity = Literal["error", "warning", "note"]
 EXAMPLES = 5
-_BATCH_DOCUMENTS = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -45,7 +40,7 @@ class Finding:
 
 
 def verify(dataset: Dataset) -> list[Finding]:
-    """Check a collection: files, counts, documents, queries and judgements.
+    """Check a collection: counts, documents, queries and judgements.
 
     Builds the corpus if need be. Duplicate ids and malformed lines stop the build, and are then
     the finding.
@@ -53,16 +48,11 @@ def verify(dataset: Dataset) -> list[Finding]:
     Returns:
         What was found, errors first; [] for data without any peculiarity.
     """
-    findings = list(_checksums(dataset))
     try:
-        _ = dataset.corpus
+        findings = [finding for check in _CHECKS for finding in check(dataset)]
     except BenchError as error:
-        findings.append(Finding("error", str(error), 1, suggestion=error.hint))
-    else:
-        for check in _CHECKS:
-            findings.extend(check(dataset))
-    order = ("error", "warning", "note")
-    return sorted(findings, key=lambda finding: order.index(finding.severity))
+        return [Finding("error", str(error), 1, suggestion=error.hint)]
+    return sorted(findings, key=lambda finding: get_args(Severity).index(finding.severity))
 
 
 def remarks(dataset: Dataset) -> list[Finding]:
@@ -70,8 +60,7 @@ def remarks(dataset: Dataset) -> list[Finding]:
 
     Reads no text of documents but those that a query's id names.
     """
-    undecided = [finding for finding in _colliding_ids(dataset) if finding.suggestion]
-    return [*_missing_documents(dataset), *undecided]
+    return [*_missing_documents(dataset), *_colliding_ids(dataset)]
 
 
 def check_published(dataset: Dataset, allow_mismatch: bool, with_corpus: bool = True) -> bool:
@@ -107,58 +96,11 @@ def differences(dataset: Dataset, with_corpus: bool = True) -> list[str]:
     ]
 
 
-def _checksums(dataset: Dataset) -> Iterator[Finding]:
-    for archive in dataset.facts.archives:
-        path = archive_path(dataset.facts, archive, dataset.cache_dir)
-        if archive.md5 and path.is_file() and (digest := md5_of(path)) != archive.md5:
-            yield Finding(
-                "error",
-                f"{path} has the MD5 {digest}, not {archive.md5} as published",
-                1,
-                (archive.file_name,),
-                f"remove it and fetch it again: {archive.url}",
-            )
-
-
 def _counts(dataset: Dataset) -> Iterator[Finding]:
     advice = "this is not the collection that was published: scores do not compare"
     yield from (Finding("error", text, 1, suggestion=advice) for text in differences(dataset))
-
-
-def _empty_documents(dataset: Dataset) -> Iterator[Finding]:
-    corpus = dataset.corpus
-    if not corpus.manifest.empty_documents:
-        return
-    batches = corpus.table.to_batches()  # one at a time: trimming copies the text
-    blank = [pc.and_(_is_blank(batch["title"]), _is_blank(batch["text"])) for batch in batches]
-    found = np.concatenate([column.to_numpy(zero_copy_only=False) for column in blank])
-    yield _of_rows(
-        "documents have neither title nor text",
-        np.flatnonzero(found),
-        corpus.ids,
-        "they are kept, as in the published collection; an encoder gives each the same vector",
-    )
-
-
-def _is_blank(column: pa.LargeStringArray) -> pa.BooleanArray:
-    return pc.equal(pc.binary_length(pc.ascii_trim_whitespace(column)), 0)
-
-
-def _duplicate_texts(dataset: Dataset) -> Iterator[Finding]:
-    corpus = dataset.corpus
-    hashes = np.empty(len(corpus), dtype=np.int64)  # among 21 million, a false pair in 10⁵ corpora
-    for start, titles, texts in corpus.iter_batches(_BATCH_DOCUMENTS):
-        hashes[start : start + len(texts)] = [
-            hash(both) for both in zip(titles, texts, strict=True)
-        ]
-    rows = np.setdiff1d(np.arange(len(corpus)), np.unique(hashes, return_index=True)[1])
-    if len(rows):
-        yield _of_rows(
-            "documents repeat the title and text of an earlier one",
-            rows,
-            corpus.ids,
-            "equal texts score equally: see the range that tie-breaking could give",
-        )
+    if empty := dataset.corpus.manifest.empty_documents:
+        yield Finding("note", "documents have neither title nor text, and are kept", empty)
 
 
 def _missing_documents(dataset: Dataset) -> Iterator[Finding]:
@@ -193,36 +135,36 @@ def _queries_without_relevant(dataset: Dataset) -> Iterator[Finding]:
 
 
 def _colliding_ids(dataset: Dataset) -> Iterator[Finding]:
-    """Queries whose id is also a document's; a suggestion where the facts leave it open."""
+    """Queries whose id is a document's, where a score depends on it or the facts leave it open."""
+    excluded = dataset.facts.exclude_self
+    if excluded:
+        lost = [
+            query for query, document, grade in dataset.qrels if query == document and grade > 0
+        ]
+        if lost:
+            yield Finding(
+                "warning",
+                "relevant documents are dropped, since their id is the query's",
+                len(lost),
+                _some(lost),
+                "if the ids collide by accident, set exclude_self = false",
+            )
+    if excluded is not None:
+        return
     rows = dataset.corpus.rows_of(dataset.queries.ids)
     ids = [id_ for id_, row in zip(dataset.queries.ids, rows.tolist(), strict=True) if row >= 0]
-    if not ids:
-        return
-    what, excluded = "query ids are also ids of documents", dataset.facts.exclude_self
-    lost = [query for query, document, grade in dataset.qrels if query == document and grade > 0]
-    harmful, suggestion = False, ""
-    if excluded is None:
+    if ids:
         same = _with_equal_texts(dataset, rows)
-        harmful = same > 0
-        what += (
-            f", and exclude_self is not set, so nothing is dropped ({same:,} of these documents "
-            "have the text of their query)"
-        )
-        suggestion = (
+        yield Finding(
+            "warning" if same else "note",
+            "query ids are also ids of documents, and exclude_self is not set, so nothing is "
+            f"dropped ({same:,} of these documents have the text of their query)",
+            len(ids),
+            _some(ids),
             f"write into {dataset.reader.folder / FACTS_FILE}: exclude_self = true if the queries "
             "are documents of the corpus, as in ArguAna; exclude_self = false if ids collide by "
-            "accident"
+            "accident",
         )
-    elif excluded:
-        harmful = bool(lost)
-        what += (
-            "; exclude_self is on, so each of these documents is dropped for its query "
-            f"({len(lost):,} of them relevant)"
-        )
-        suggestion = "if the ids collide by accident, set exclude_self = false" if lost else ""
-    else:
-        what += "; exclude_self is off, so nothing is dropped"
-    yield Finding("warning" if harmful else "note", what, len(ids), _some(ids), suggestion)
 
 
 def _with_equal_texts(dataset: Dataset, rows: Int64Array) -> int:
@@ -233,20 +175,8 @@ def _with_equal_texts(dataset: Dataset, rows: Int64Array) -> int:
     return sum(text == other.strip() for text, other in zip(asked, texts, strict=True))
 
 
-def _of_rows(what: str, rows: Int64Array, ids: pa.ChunkedArray, suggestion: str) -> Finding:
-    examples = tuple(ids[int(row)].as_py() for row in rows[:EXAMPLES])
-    return Finding("note", what, len(rows), examples, suggestion)
-
-
 def _some(ids: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(ids))[:EXAMPLES]
 
 
-_CHECKS: Sequence[Callable[[Dataset], Iterator[Finding]]] = (
-    _counts,
-    _missing_documents,
-    _queries_without_relevant,
-    _colliding_ids,
-    _empty_documents,
-    _duplicate_texts,
-)
+_CHECKS = (_counts, _missing_documents, _queries_without_relevant, _colliding_ids)

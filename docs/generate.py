@@ -32,8 +32,7 @@ from bench.results.result import Conditions, Protocol, Result, Timings
 from bench.speed.records import SpeedReport
 from bench.store.indexes import IndexManifest
 from bench.store.usage import Damage, ModelUsage
-from datasets_cfg.catalogue import dataset_names, facts_for
-from datasets_cfg.facts import Archive, Counts, Facts, Suite
+from datasets_cfg.catalogue import Archive, Counts, Facts, Suite, dataset_names, facts_for
 from datasets_cfg.verify import Finding
 from foundation.object_store import RemotePath
 from retrievers.models.card import (

@@ -15,7 +15,7 @@ from bench.evaluate.scoring import NO_CUTOFF, Measure, Scores, parse_measure, sc
 from bench.results.result import Protocol
 from datasets_cfg.catalogue import is_suite, suite_for
 from datasets_cfg.dataset import Dataset
-from datasets_cfg.records import Qrels
+from datasets_cfg.readers import Qrels
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError
 

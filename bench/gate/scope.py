@@ -24,7 +24,7 @@ from bench.results.location import Place, files_below, replacing
 from bench.results.result import Evaluation, Protocol
 from bench.results.reuse import check_values, stored_or_new
 from bench.workspace import Workspace
-from datasets_cfg.records import Queries
+from datasets_cfg.readers import Queries
 from foundation.errors import BenchError
 from foundation.records import Record, decode_json
 

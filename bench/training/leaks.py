@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Sequence
 
 from datasets_cfg.dataset import Dataset
-from datasets_cfg.records import Queries
+from datasets_cfg.readers import Queries
 from foundation.errors import BenchError
 
 _WORD = re.compile(r"\w+")

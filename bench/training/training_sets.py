@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from bench.training.leaks import seen
 from datasets_cfg.corpus import Corpus
 from datasets_cfg.dataset import Dataset
-from datasets_cfg.records import Queries
+from datasets_cfg.readers import Queries
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError
 from retrievers.encoders.protocol import join

@@ -8,14 +8,75 @@ import importlib
 import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
-from datasets_cfg.records import Document, Judgements
+import numpy as np
+import numpy.typing as npt
+
 from foundation.errors import BenchError, did_you_mean
 
 READER_VERSION = 1  # raised when a reader yields other documents from the same files
+
+
+class Document(NamedTuple):
+    """One document of a collection as its reader yields it; ``title`` may be empty."""
+
+    id: str
+    title: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Queries:
+    """Queries in file order: ``ids`` and ``texts`` have the same length."""
+
+    ids: tuple[str, ...]
+    texts: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True)
+class Qrels:
+    """Relevance judgements (TREC qrels), one row per judged (query, document) pair.
+
+    Attributes:
+        query_ids: query of each row, length n.
+        doc_ids: document of each row, length n.
+        grades: int32 ``(n,)``; 0 is judged not relevant, negative grades occur in the wild.
+    """
+
+    query_ids: tuple[str, ...]
+    doc_ids: tuple[str, ...]
+    grades: npt.NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.query_ids)
+
+    def __iter__(self) -> Iterator[tuple[str, str, int]]:
+        return zip(self.query_ids, self.doc_ids, self.grades.tolist(), strict=True)
+
+    def queries(self) -> tuple[str, ...]:
+        """Distinct query ids in order of first appearance: the denominator of every mean."""
+        return tuple(dict.fromkeys(self.query_ids))
+
+
+@dataclass(frozen=True)
+class Judgements:
+    """The queries of a collection and the judgements or answers that score them.
+
+    Attributes:
+        queries: the queries that have judgements, in file order.
+        qrels: relevance judgements; empty where answers decide.
+        answers: accepted answers of each query id; None where qrels decide.
+    """
+
+    queries: Queries
+    qrels: Qrels
+    answers: Mapping[str, tuple[str, ...]] | None = None
 
 
 @dataclass(frozen=True)
@@ -25,23 +86,19 @@ class Reader(ABC):
     Attributes:
         corpus_names: files that hold documents alone; the first tells the layout of a folder.
         expected: files that belong into a folder, for people; ``{split}`` stands for the split.
-        roles: of files that ``files`` may name.
         answers_decide: what is found is decided by the texts of documents, not by their ids.
         folder: folder that holds the files.
         split: whose queries and judgements are read.
         titled: join the documents with titles from a file of their own.
-        files: names of files by role, where they are called otherwise.
     """
 
     corpus_names: ClassVar[tuple[str, ...]]
     expected: ClassVar[str]
-    roles: ClassVar[tuple[str, ...]] = ()
     answers_decide: ClassVar[bool] = False
 
     folder: Path
     split: str
     titled: bool = False
-    files: Mapping[str, str] = field(default_factory=dict)
 
     @abstractmethod
     def corpus_files(self) -> tuple[Path, ...]:
@@ -83,26 +140,6 @@ def layout_of(name: str) -> type[Reader]:
         hint = did_you_mean(name, known, f"layouts: {', '.join(known)}")
         raise BenchError(f"there is no layout {name!r}", hint)
     return known[name]
-
-
-def reader_for(
-    layout: str,
-    folder: Path,
-    split: str,
-    titled: bool = False,
-    files: Mapping[str, str] | None = None,
-) -> Reader:
-    """Reader of a folder in the given layout; the arguments are the fields of `Reader`.
-
-    Raises:
-        BenchError: there is no such layout, or it has no such role of a file.
-    """
-    kind, files = layout_of(layout), files or {}
-    for role in files:
-        if role not in kind.roles:
-            hint = did_you_mean(role, kind.roles, f"roles: {', '.join(kind.roles) or 'none'}")
-            raise BenchError(f"files of the layout {layout} have no role {role!r}", hint)
-    return kind(folder, split, titled, files)
 
 
 def detect_layout(folder: Path) -> str:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
-from datasets_cfg.readers import Reader
+from datasets_cfg.readers import Document, Judgements, Queries, Reader
 from datasets_cfg.readers.lines import (
     bad_line,
     checked_id,
@@ -17,7 +17,6 @@ from datasets_cfg.readers.lines import (
     read_beir_qrels,
     read_lines,
 )
-from datasets_cfg.records import Document, Judgements, Queries
 from foundation.errors import MissingFileError
 
 Line = TypeVar("Line")

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from datasets_cfg.readers import Reader
+from datasets_cfg.readers import Document, Judgements, Qrels, Queries, Reader
 from datasets_cfg.readers.lines import bad_line, checked_id, decoded, find_file, read_lines
-from datasets_cfg.records import Document, Judgements, Qrels, Queries
 
 _HEADER = ["id", "text", "title"]
 

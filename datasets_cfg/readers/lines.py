@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from datasets_cfg.records import Judgements, Qrels, Queries
+from datasets_cfg.readers import Judgements, Qrels, Queries
 from foundation.errors import BenchError, MissingFileError, file_error
 from foundation.printable import first_names
 

@@ -5,11 +5,11 @@
 them for the title track.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from datasets_cfg.readers import Reader
+from datasets_cfg.readers import Document, Judgements, Reader
 from datasets_cfg.readers.lines import (
     bad_line,
     checked_id,
@@ -19,7 +19,6 @@ from datasets_cfg.readers.lines import (
     read_trec_qrels,
     read_tsv_queries,
 )
-from datasets_cfg.records import Document, Judgements
 
 _NO_MORE: tuple[int, list[str]] = (0, ["", ""])
 _QUERIES = {
@@ -40,16 +39,11 @@ class MsmarcoReader(Reader):
 
     corpus_names = ("collection.tsv", "para.title.txt")
     expected = "collection.tsv, queries and qrels (and para.title.txt for the title track)"
-    roles = ("collection", "titles", "queries", "qrels")
 
     def corpus_files(self) -> tuple[Path, ...]:
         """Files that the documents come from: the collection and, where titled, the titles."""
-        collection = self._find("collection", self.corpus_names[:1])
-        return (
-            (collection, self._find("titles", self.corpus_names[1:]))
-            if self.titled
-            else (collection,)
-        )
+        names = self.corpus_names if self.titled else self.corpus_names[:1]
+        return tuple(find_file(self.folder, [name]) for name in names)
 
     def documents(self) -> Iterator[Document]:
         """Stream the documents."""
@@ -59,19 +53,14 @@ class MsmarcoReader(Reader):
     def judgement_files(self) -> tuple[Path, Path]:
         """Files of the queries and of the qrels."""
         split = self.split
-        queries = self._find("queries", [*_QUERIES.get(split, []), f"queries.{split}.tsv"])
-        qrels = self._find(
-            "qrels", [*_QRELS.get(split, []), f"qrels.{split}.tsv", f"qrels.{split}.txt"]
-        )
-        return queries, qrels
+        queries = [*_QUERIES.get(split, []), f"queries.{split}.tsv"]
+        qrels = [*_QRELS.get(split, []), f"qrels.{split}.tsv", f"qrels.{split}.txt"]
+        return find_file(self.folder, queries), find_file(self.folder, qrels)
 
     def judgements(self) -> Judgements:
         """Queries and qrels of the split."""
         queries, qrels = self.judgement_files()
         return judged(read_tsv_queries(queries), read_trec_qrels(qrels), qrels)
-
-    def _find(self, role: str, names: Sequence[str]) -> Path:
-        return find_file(self.folder, [self.files[role]] if role in self.files else names)
 
 
 def read_passages(path: Path) -> Iterator[Document]:

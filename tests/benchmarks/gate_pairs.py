@@ -24,8 +24,8 @@ from bench.evaluate.runs import Run, read_run_file
 from bench.evaluate.scoring import score
 from bench.workspace import Workspace
 from datasets_cfg.dataset import open_dataset
+from datasets_cfg.readers import Qrels
 from datasets_cfg.readers.lines import read_beir_qrels, read_trec_qrels
-from datasets_cfg.records import Qrels
 
 MEASURE = "nDCG@10"
 QRELS = {

@@ -37,7 +37,7 @@ from tabulate import tabulate
 
 from bench.evaluate.runs import Run
 from bench.evaluate.scoring import score
-from datasets_cfg.records import Qrels
+from datasets_cfg.readers import Qrels
 
 MEASURES = ["nDCG@10", "R@100", "R@1000", "RR@10", "AP"]
 TREC_EVAL_NAMES = {

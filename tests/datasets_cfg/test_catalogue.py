@@ -4,12 +4,13 @@ import sys
 import pytest
 
 from datasets_cfg.catalogue import (
+    Archive,
+    Facts,
     dataset_names,
     expand,
     facts_for,
     own_folder,
 )
-from datasets_cfg.facts import Archive, Facts
 from foundation.errors import BenchError
 from foundation.records import decode_toml
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from datasets_cfg import corpus as corpus_writer
 from datasets_cfg.corpus import Corpus, DamagedCorpusError
-from datasets_cfg.records import Document
+from datasets_cfg.readers import Document
 from foundation.errors import BenchError
 
 # Text that UTF-8 can carry: everything but lone surrogates.
@@ -181,7 +181,7 @@ def test_a_build_removes_what_a_killed_one_left_a_day_ago_and_nothing_of_a_runni
         "import sys, time\n"
         "from pathlib import Path\n"
         "from datasets_cfg.corpus import Corpus\n"
-        "from datasets_cfg.records import Document\n"
+        "from datasets_cfg.readers import Document\n"
         "def documents():\n"
         "    yield Document('1', '', 'text')\n"
         "    print('writing', flush=True)\n"
@@ -228,7 +228,7 @@ def test_many_processes_may_build_the_same_corpus(tmp_path: Path) -> None:
         "import sys\n"
         "from pathlib import Path\n"
         "from datasets_cfg.corpus import Corpus\n"
-        "from datasets_cfg.records import Document\n"
+        "from datasets_cfg.readers import Document\n"
         "for _ in range(20):\n"
         "    Corpus.build([Document('1', '', 'text')], Path(sys.argv[1]))\n"
     )

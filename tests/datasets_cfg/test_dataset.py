@@ -7,7 +7,7 @@ import pytest
 from datasets_cfg import stdlib_code
 from datasets_cfg.catalogue import facts_for
 from datasets_cfg.corpus import DamagedCorpusError
-from datasets_cfg.dataset import Dataset, open_dataset
+from datasets_cfg.dataset import Dataset, open_dataset, open_remembered, remember
 from datasets_cfg.verify import check_published, differences
 from foundation.errors import BenchError
 
@@ -259,6 +259,30 @@ def test_hashes_cover_content_and_not_order(folder: Path, open_: Open) -> None:
     assert reordered.queries.ids == ("q2", "q1")
     assert before.queries_sha256 == reordered.queries_sha256 != changed.queries_sha256
     assert before.qrels_sha256 == reordered.qrels_sha256 != changed.qrels_sha256
+
+
+def test_a_folder_is_found_again_by_what_it_holds_and_not_once_that_changed(
+    folder: Path, tmp_path: Path, open_: Open, bench_data: Path
+) -> None:
+    def again(dataset: Dataset) -> Path | None:
+        hashes = (dataset.queries_sha256, dataset.qrels_sha256)
+        found = open_remembered(*hashes, dataset.facts.split, dataset.cache_dir)
+        return found and found.reader.folder
+
+    remember(open_("beir/scifact", data_dir=bench_data))
+    assert not (tmp_path / "cache" / "folders").exists()  # it is found by its name
+    for split in ("test", "dev"):
+        dataset = open_(folder, split=split)
+        assert again(dataset) is None
+        remember(dataset)
+        assert again(dataset) == folder
+    for damage in (b"", b"\xff\0"):
+        for path in (tmp_path / "cache" / "folders").iterdir():
+            path.write_bytes(damage)
+        assert again(dataset) is None
+    remember(dataset)
+    fill(folder, {"queries.jsonl": QUERIES.replace("ask 1", "ask otherwise")})
+    assert again(dataset) is None
 
 
 def test_counts_that_differ_from_the_published_ones_are_said(folder: Path, open_: Open) -> None:

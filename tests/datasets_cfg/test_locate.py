@@ -7,8 +7,7 @@ import msgspec
 import pytest
 
 from datasets_cfg import download
-from datasets_cfg.catalogue import facts_for
-from datasets_cfg.facts import Archive, Facts
+from datasets_cfg.catalogue import Archive, Facts, facts_for
 from datasets_cfg.locate import archive_path, cached_folder, find_files
 from foundation.errors import BenchError
 

@@ -9,16 +9,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from datasets_cfg import readers
+from datasets_cfg.catalogue import Facts
 from datasets_cfg.dataset import open_dataset
-from datasets_cfg.facts import Facts
 from datasets_cfg.locate import find_files
-from datasets_cfg.readers import Reader, detect_layout, reader_for
+from datasets_cfg.readers import Document, Reader, detect_layout, layout_of
 from datasets_cfg.readers.beir import read_documents, read_queries
 from datasets_cfg.readers.dpr import read_passages as read_dpr_passages
 from datasets_cfg.readers.dpr import read_questions
 from datasets_cfg.readers.lines import read_beir_qrels, read_trec_qrels
 from datasets_cfg.readers.msmarco import read_passages, read_titled_passages
-from datasets_cfg.records import Document
 from foundation.errors import BenchError
 
 HEADER = "query-id\tcorpus-id\tscore\n"
@@ -52,7 +51,7 @@ def beir(write: Write, tmp_path: Path) -> Reader:
     write("corpus.jsonl", '{"_id":"d1","title":"T","text":"one"}\n{"_id":"d2","text":"two"}\n')
     write("queries.jsonl", "".join(f'{{"_id":"q{n}","text":"ask {n}"}}\n' for n in (3, 1, 2)))
     write("qrels/test.tsv", f"{HEADER}q1\td1\t2\nq3\td2\t0\n")
-    return reader_for("beir", tmp_path, "test")
+    return layout_of("beir")(tmp_path, "test")
 
 
 def fails_at(path: Path, line: int, message: str) -> str:
@@ -79,7 +78,7 @@ def test_beir_files_may_be_compressed_and_carry_a_byte_order_mark(
     write("corpus.jsonl.gz", '\ufeff{"_id":"d1","text":"one"}\r\n\r\n')
     write("queries.jsonl.gz", '\ufeff{"_id":"q1","text":"ask"}')
     write("qrels/test.tsv.gz", f"\ufeff{HEADER}q1\td1\t1\n".replace("\n", "\r\n"))
-    reader = reader_for("beir", tmp_path, "test")
+    reader = layout_of("beir")(tmp_path, "test")
 
     assert list(reader.documents()) == [Document("d1", "", "one")]
     assert list(reader.judgements().qrels) == [("q1", "d1", 1)]
@@ -137,7 +136,7 @@ def test_truncated_gzip_data_are_named_with_their_line(write: Write) -> None:
 def test_a_missing_split_lists_those_that_exist(beir: Reader, tmp_path: Path, write: Write) -> None:
     write("qrels/train.tsv.gz", HEADER)
     with pytest.raises(BenchError, match=r"has no dev\.tsv") as caught:
-        reader_for("beir", tmp_path, "dev").judgements()
+        layout_of("beir")(tmp_path, "dev").judgements()
     assert caught.value.hint == "splits found: test, train"
 
 
@@ -264,29 +263,11 @@ def test_msmarco_splits_are_found_by_their_distributed_names(
     write(queries, "7\t leading space\n8\tnot judged\n")
     write(qrels, "7 Q0 d1 1\n")
 
-    judgements = reader_for("msmarco", tmp_path, split).judgements()
+    judgements = layout_of("msmarco")(tmp_path, split).judgements()
 
     assert judgements.queries.ids == ("7",)
     assert judgements.queries.texts == (" leading space",)
     assert list(judgements.qrels) == [("7", "d1", 1)]
-
-
-def test_msmarco_files_may_be_called_otherwise(write: Write, tmp_path: Path) -> None:
-    write("para.txt", "0\ta\n")
-    write("titles.tsv", "0\tA\n")
-    write("topics.tsv", "7\task\n")
-    write("judged.txt", "7 0 0 1\n")
-    names = {
-        "collection": "para.txt",
-        "titles": "titles.tsv",
-        "queries": "topics.tsv",
-        "qrels": "judged.txt",
-    }
-    reader = reader_for("msmarco", tmp_path, "dev", titled=True, files=names)
-
-    assert list(reader.documents()) == [Document("0", "A", "a")]
-    assert [path.name for path in reader.corpus_files()] == ["para.txt", "titles.tsv"]
-    assert reader.judgements().queries.texts == ("ask",)
 
 
 # DPR
@@ -361,7 +342,7 @@ def test_a_folder_with_two_layouts_is_refused(write: Write, tmp_path: Path) -> N
 
 def test_an_unknown_layout_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BenchError, match="no layout 'bier'"):
-        reader_for("bier", tmp_path, "test")
+        layout_of("bier")(tmp_path, "test")
 
 
 # Real collections; counts as their distributors publish them
@@ -391,7 +372,7 @@ def test_real_collections_have_their_counts(
     judgements: int,
     bench_data: Path,
 ) -> None:
-    reader = reader_for(layout, bench_data / folder, split)
+    reader = layout_of(layout)(bench_data / folder, split)
     read = reader.judgements()
 
     assert detect_layout(bench_data / folder) == layout
@@ -412,7 +393,7 @@ def test_a_line_without_end_is_refused_before_it_fills_the_memory(
 OWN_LAYOUT = """
 from datasets_cfg.readers import Reader
 from datasets_cfg.readers.lines import *
-from datasets_cfg.records import Document
+from datasets_cfg.readers import Document
 
 
 class SemicolonReader(Reader):
@@ -455,5 +436,3 @@ def test_a_layout_is_one_file_and_no_other_edit(tmp_path: Path, monkeypatch) -> 
     with pytest.raises(BenchError) as raised:
         find_files(licensed, None, tmp_path / "cache")
     assert "put texts.csv, asked.test.csv and qrels.test.txt into" in raised.value.hint
-    with pytest.raises(BenchError, match="no role 'titels'"):
-        reader_for("msmarco", folder, "dev", files={"titels": "x"})

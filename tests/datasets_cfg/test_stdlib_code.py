@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datasets_cfg import stdlib_code
-from datasets_cfg.readers import reader_for
-from datasets_cfg.records import Document
+from datasets_cfg.readers import Document, layout_of
 from datasets_cfg.stdlib_code import (
     Function,
     SourceSelection,
@@ -186,7 +185,7 @@ def test_the_version_changes_with_any_text() -> None:
 
 
 def test_the_running_interpreter_gives_a_complete_collection(collection: Path) -> None:
-    reader = reader_for("beir", collection, stdlib_code.SPLIT)
+    reader = layout_of("beir")(collection, stdlib_code.SPLIT)
     documents = list(reader.documents())
     judgements = reader.judgements()
 
@@ -200,7 +199,7 @@ def test_the_running_interpreter_gives_a_complete_collection(collection: Path) -
 
 
 def test_no_document_contains_the_query_that_asks_for_it(collection: Path) -> None:
-    reader = reader_for("beir", collection, stdlib_code.SPLIT)
+    reader = layout_of("beir")(collection, stdlib_code.SPLIT)
     code_of = {document.id: document.text for document in reader.documents()}
     queries = reader.judgements().queries
 
@@ -215,7 +214,7 @@ def test_no_document_contains_the_query_that_asks_for_it(collection: Path) -> No
 def test_nothing_that_the_running_interpreter_gives_to_train_on_is_evaluated(
     collection: Path, training: Path
 ) -> None:
-    test, train = reader_for("beir", collection, "test"), reader_for("beir", training, "train")
+    test, train = layout_of("beir")(collection, "test"), layout_of("beir")(training, "train")
     test_documents, train_documents = list(test.documents()), list(train.documents())
     test_queries, train_queries = test.judgements().queries, train.judgements().queries
 
@@ -276,7 +275,7 @@ def test_a_made_collection_that_was_damaged_is_made_again(
         content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
         path.write_bytes(content)
         assert stdlib_code.generate(tmp_path, split) == folder
-        found = reader_for("beir", folder, split)
+        found = layout_of("beir")(folder, split)
         assert list(found.documents()) == documents_of(whole, folder)
         assert (folder / "queries.jsonl").read_bytes() == whole[folder / "queries.jsonl"]
         assert (folder / "qrels" / f"{split}.tsv").read_bytes() == whole[

@@ -16,6 +16,8 @@ from bench.cli.terminal import as_json, columns, print_json
 from bench.exit_codes import ExitCode
 from bench.results.location import place_of
 from datasets_cfg.catalogue import (
+    Facts,
+    Suite,
     dataset_names,
     declared,
     facts_for,
@@ -23,7 +25,6 @@ from datasets_cfg.catalogue import (
     suite_names,
     unknown,
 )
-from datasets_cfg.facts import Facts, Suite
 from foundation.errors import BenchError
 from foundation.records import SUFFIX, TomlFiles, read_toml
 from retrievers.models.card import FILES as CARDS

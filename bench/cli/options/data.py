@@ -88,7 +88,7 @@ class FetchOptions:
 
 @dataclass(frozen=True)
 class VerifyOptions:
-    """Check the data of collections: checksums, counts, duplicates, gaps.
+    """Check the data of collections: counts, ids that occur twice, gaps.
 
     Attributes:
         names: Collections, suites or folders.

@@ -20,8 +20,7 @@ import pytest
 
 from bench.results.result import load
 from datasets_cfg import dataset as dataset_module
-from datasets_cfg.catalogue import facts_for
-from datasets_cfg.facts import Archive, Counts
+from datasets_cfg.catalogue import Archive, Counts, facts_for
 from tests.support.collections import (
     Bench,
     Finished,

@@ -319,7 +319,6 @@ def test_data_are_verified_and_fetched(
     assert main(["verify", str(collection), *cache]) == 0
     found = capsys.readouterr().out
     assert "query ids are also ids of documents" in found
-    assert "repeat the title and text" in found
     assert main(["fetch", str(collection), "--model", "hashing", *cache]) == 0
     assert "6 documents, 3 queries" in capsys.readouterr().out
     (collection / "corpus.jsonl").write_text('{"_id": "a", "text": "x"}\n' * 2)

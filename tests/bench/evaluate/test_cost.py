@@ -9,7 +9,7 @@ import pytest
 from bench.evaluate import cost
 from bench.evaluate.cost import EncodingCost, announce_encoding, mean_tokens, measure_speed
 from datasets_cfg.corpus import Corpus
-from datasets_cfg.records import Document
+from datasets_cfg.readers import Document
 from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import resolve_model
 from retrievers.models.recipe import Recipe

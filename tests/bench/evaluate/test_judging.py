@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from bench.evaluate.judging import as_retrieved, judge, measure_names, protocol_of, score_run
 from bench.evaluate.runs import Run
+from datasets_cfg.catalogue import Facts
 from datasets_cfg.corpus import Corpus
 from datasets_cfg.dataset import Dataset
-from datasets_cfg.facts import Facts
-from datasets_cfg.records import Document, Qrels, Queries
+from datasets_cfg.readers import Document, Qrels, Queries
 from foundation.errors import BenchError
 
 IDS = ["a", "b", "c", "é", "10", "9"]

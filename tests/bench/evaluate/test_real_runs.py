@@ -8,7 +8,7 @@ import pytest
 
 from bench.evaluate.runs import read_run_file
 from bench.evaluate.scoring import score, tie_bounds
-from datasets_cfg.records import Qrels
+from datasets_cfg.readers import Qrels
 
 QRELS = {
     "dl19": "msmarco-sample/qrels.dl19-passage.txt",

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bench.evaluate.runs import Run
 from bench.evaluate.scoring import score, tie_bounds
-from datasets_cfg.records import Qrels
+from datasets_cfg.readers import Qrels
 from foundation.errors import BenchError
 
 DOCUMENTS = [f"d{number}" for number in range(6)]

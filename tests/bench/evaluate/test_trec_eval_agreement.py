@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bench.evaluate.runs import Run
 from bench.evaluate.scoring import parse_measure, score
-from datasets_cfg.records import Qrels
+from datasets_cfg.readers import Qrels
 
 QUERIES = ["1", "q2", "é", "中文", "\U0001f600"]
 DOCUMENTS = ["a", "A", "10", "9", "é", "e\u0301", "ÿ", "\u0100", "\uffee", "\U0001f600", "zz", "z"]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from bench.training.leaks import leaks, normalised, seen, shared_queries
 from bench.training.on_collections import leaked
 from datasets_cfg.dataset import open_dataset
-from datasets_cfg.records import Queries
+from datasets_cfg.readers import Queries
 from foundation.errors import BenchError
 from tests.support.collections import write_collection, write_qrels
 
