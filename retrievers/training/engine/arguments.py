@@ -177,24 +177,6 @@ def check_device(name: str) -> None:
 
 
 @dataclass(frozen=True)
-class Advice:
-    """Advice for a user whose training cannot go on.
-
-    Attributes:
-        batch: what may not fit into memory, such as ``batches of 32``.
-        smaller: what to do about that.
-        slower: what to do about a loss that is not a number.
-        start_option: option of the command that names a model to start from; "" where the model of
-            a checkpoint is none to start from.
-    """
-
-    batch: str
-    smaller: str
-    slower: str
-    start_option: str = ""
-
-
-@dataclass(frozen=True)
 class FitSettings:
     """One training of one model.
 
@@ -204,6 +186,9 @@ class FitSettings:
         steps: of the optimizer.
         batch_size: examples of one forward pass on one device.
         accumulate: forward passes of a step.
+        less_memory: what to do where a batch does not fit into memory.
+        start_option: option of the command that names a model to start from; "" where the model of
+            a checkpoint is none to start from.
         precision: of the forward pass; weights and optimizer are float32.
         save_model: writes the model of a step to a folder, as it can be evaluated, for those who
             watch the training; None where nobody does.
@@ -215,7 +200,8 @@ class FitSettings:
     steps: int
     batch_size: int
     seed: int
-    advice: Advice
+    less_memory: str
+    start_option: str = ""
     accumulate: int = 1
     precision: Precision = "float32"
     save_model: Callable[[Path, int], None] | None = None

@@ -126,7 +126,8 @@ class FiniteLossMixin:
         if self.meter.finite and all(map(bool, weights)):
             return
         raise DivergedError(
-            f"the loss is no longer a number at step {step}", self.settings.advice.slower
+            f"the loss is no longer a number at step {step}",
+            "lower the learning rate, and train into another folder",
         )
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
@@ -160,15 +161,15 @@ class FiniteLossMixin:
         except (MemoryError, RuntimeError) as error:  # torch.OutOfMemoryError is a RuntimeError
             if not lacks_memory(error):
                 raise
-            advice = self.settings.advice
-            raise BenchError(f"not enough memory for {advice.batch}", advice.smaller) from error
+            batch = f"batches of {self.settings.batch_size}"
+            raise BenchError(f"not enough memory for {batch}", self.settings.less_memory) from error
 
     def _with_last_good(self, error: DivergedError) -> BenchError:
         """Name the model of the last checkpoint, which is good."""
         checkpoint = last_whole(self.settings.checkpoints)
         if checkpoint is None or self.settings.save_model is None:
             return error
-        option, good, hint = self.settings.advice.start_option, checkpoint / MODEL, error.hint
+        option, good, hint = self.settings.start_option, checkpoint / MODEL, error.hint
         if option:
             slower = f"{option} {good} --set optimizer.lr={self.settings.optimizer.lr / 10:g}"
             hint = f"go on from it more slowly: {slower} --out ANOTHER"

@@ -27,7 +27,6 @@ from retrievers.models.card import CARD_FILE, Card
 from retrievers.models.model import Model, resolve_model
 from retrievers.training.engine.arguments import (
     CHECKPOINTS,
-    Advice,
     FitSettings,
     TrainingContext,
     check_packages,
@@ -289,7 +288,8 @@ class Round:
             seed=preset.seed,
             precision=preset.precision,
             save_model=lambda folder, step: self.student.save(folder, self.card),
-            advice=advice_for(preset),
+            less_memory=less_memory(preset),
+            start_option="" if preset.adapter else "--model",
         )
 
     def _first_pool(self) -> tuple[TrainingSet, Pool]:
@@ -380,13 +380,8 @@ class Round:
         return RetrieverTrainer.build(model, loss, batches, self.settings)
 
 
-def advice_for(preset: Finetuning) -> Advice:
-    """Advice for less memory, and after a loss that is not a number."""
+def less_memory(preset: Finetuning) -> str:
+    """Return what to do where a batch does not fit into memory."""
     chunks = isinstance(preset.loss, Contrastive)
     keeps = "set loss.chunk, which keeps the batch (GradCache); or " if chunks else ""
-    return Advice(
-        batch=f"batches of {preset.batch_size}",
-        smaller=f"{keeps}lower batch_size or max_document_tokens, or use gradient_checkpointing",
-        slower="lower the learning rate or raise the temperature, and train into another folder",
-        start_option="" if preset.adapter else "--model",
-    )
+    return f"{keeps}lower batch_size or max_document_tokens, or use gradient_checkpointing"

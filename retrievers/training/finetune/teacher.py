@@ -26,7 +26,6 @@ from retrievers.models.loading import LOAD_ERRORS, load_tokenizer, quiet_transfo
 from retrievers.models.model import Model
 from retrievers.training.engine.arguments import (
     CHECKPOINTS,
-    Advice,
     FitSettings,
     Progress,
     TrainingContext,
@@ -132,11 +131,7 @@ class CrossEncoderTeacher:
             batch_size=per_device(settings.batch_size),
             accumulate=settings.accumulate,
             seed=self.seed,
-            advice=Advice(
-                batch=f"batches of {settings.batch_size}",
-                smaller="lower teacher.batch_size and raise teacher.accumulate as much",
-                slower="lower teacher.optimizer.lr, and train into another folder",
-            ),
+            less_memory="lower teacher.batch_size and raise teacher.accumulate as much",
         )
         loss, collate = reranker_loss(teacher, settings), TextPairs(self.examples, pairs)
         RerankerTrainer.build(teacher, loss, collate, fit_settings).fit(fit_settings)

@@ -17,7 +17,6 @@ from transformers import PreTrainedModel, Trainer, TrainerCallback
 from foundation.errors import BenchError
 from retrievers.models.card import Card
 from retrievers.training.engine.arguments import (
-    Advice,
     FitSettings,
     TrainingContext,
     check_packages,
@@ -236,7 +235,8 @@ class _Run:
             seed=preset.seed,
             precision=preset.precision,
             save_model=lambda folder, step: self.save(module, folder, step),
-            advice=advice_for(preset),
+            less_memory=less_memory(preset),
+            start_option="--start",
         )
         stream = Stream(texts, steps * texts_per_step(preset), preset.seed)
         trainer = StreamTrainer(module, settings, stream, self.collate)
@@ -290,17 +290,8 @@ def check_distinct(preset: Pretraining, texts: int) -> None:
         )
 
 
-def advice_for(preset: Pretraining) -> Advice:
-    """Advice for less memory, and after a loss that is not a number."""
-    return Advice(
-        batch=f"{preset.batch_size} texts of {preset.max_tokens} tokens",
-        smaller=_less_memory(preset),
-        slower="lower the learning rate or use precision float32, and train into another folder",
-        start_option="--start",
-    )
-
-
-def _less_memory(preset: Pretraining) -> str:
+def less_memory(preset: Pretraining) -> str:
+    """Return what to do where a batch does not fit into memory."""
     checkpointing = "--set gradient_checkpointing=true"
     if hasattr(preset.objective, "sub_batch"):
         size = (preset.objective.sub_batch or 2 * preset.batch_size) // 2

@@ -14,7 +14,7 @@ from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import resolve_model
 from retrievers.training.engine.arguments import TrainingContext
 from retrievers.training.engine.curve import read_curve
-from retrievers.training.pretrain.pretrain import advice_for, pretrain
+from retrievers.training.pretrain.pretrain import less_memory, pretrain
 from tests.support import small_starts as small
 from tests.support.kills import KilledError, killed_at
 from tests.support.small_starts import on_cpu
@@ -135,7 +135,7 @@ def test_a_lack_of_memory_keeps_the_batch_of_a_contrast(
     tmp_path: Path, objective: dict[str, Any], hint: str
 ) -> None:
     preset = small.preset(tmp_path, objective=objective)
-    assert hint in advice_for(preset).smaller
+    assert hint in less_memory(preset)
 
 
 def test_settings_that_do_not_fit_the_encoder_claim_no_folder(tmp_path: Path) -> None:
