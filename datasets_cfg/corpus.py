@@ -243,16 +243,13 @@ class Corpus:
         """
         if len(rows) and not (rows.min() >= 0 and rows.max() < len(self)):
             raise IndexError(f"rows outside 0..{len(self) - 1}: {rows.min()}..{rows.max()}")
-        column = self.texts
-        ends = np.cumsum([len(chunk) for chunk in column.chunks])
-        chunk_of = np.searchsorted(ends, rows, side="right")
-        texts = np.empty(len(rows), dtype=object)
-        for number in np.unique(chunk_of):
-            places = np.flatnonzero(chunk_of == number)
-            chunk = column.chunk(int(number))
-            local = rows[places] - (ends[number] - len(chunk))
-            texts[places] = chunk.take(pa.array(local)).to_pylist()
-        return list(texts)
+        return _cells(self.texts, rows)
+
+    def documents_at(self, rows: Int64Array) -> tuple[list[str], list[str]]:
+        """Titles and bodies of the given rows; only the pages that hold them are read."""
+        documents = _cells(self.titles, rows), _cells(self.texts, rows)
+        self.release_pages()
+        return documents
 
     def iter_batches(self, rows: int) -> Iterator[tuple[int, list[str], list[str]]]:
         """Yield ``(first row, titles, texts)`` for every ``rows`` documents, in order."""
@@ -305,6 +302,19 @@ class Corpus:
         if len(corpus.mapped) <= CHECKED_AT_OPEN:
             corpus.check_texts()
         return corpus
+
+
+def _cells(column: pa.ChunkedArray, rows: Int64Array) -> list[str]:
+    """Texts of rows, chunk by chunk: Arrow joins the chunks that it takes from, often thousands."""
+    ends = np.cumsum([len(chunk) for chunk in column.chunks])
+    chunk_of = np.searchsorted(ends, rows, side="right")
+    texts = np.empty(len(rows), dtype=object)
+    for number in np.unique(chunk_of):
+        places = np.flatnonzero(chunk_of == number)
+        chunk = column.chunk(int(number))
+        local = rows[places] - (ends[number] - len(chunk))
+        texts[places] = chunk.take(pa.array(local)).to_pylist()
+    return list(texts)
 
 
 def damage_of(folder: Path) -> str:

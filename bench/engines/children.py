@@ -131,7 +131,7 @@ def _encode_all(space: Workspace, work: Sequence[Work]) -> None:
             dataset = space.collection(each.collection)
             encoder = loaded[name].for_dataset(dataset.name)
             plan = space.store.plan(encoder, dataset.corpus)
-            space.store.encode_free(encoder, dataset.corpus, plan)
+            space.store.encode_documents(encoder, dataset.corpus, plan)
     except KeyboardInterrupt:
         return
     except Exception as error:

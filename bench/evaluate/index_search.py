@@ -380,7 +380,7 @@ class IndexOfCorpus:
         folder = self.kept.folder
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock.wait(folder.with_name(f"{folder.name}.lock")):
-            known = self.kept.loaded_if_whole(self.manifest.key, device)
+            known = self.kept.loaded_if_whole(device)
             if known is not None:
                 return known
             return self._built(vectors, exact.plan(vectors, 1, 1).tile_rows, device)

@@ -27,7 +27,6 @@ from bench.evaluate.index_search import (
 from bench.results.result import Timings
 from bench.store import EncodingPlan, StoredVectors, VectorStore
 from bench.store.indexes import IndexFolder
-from bench.store.store import folder_name
 from datasets_cfg.corpus import Corpus
 from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float32Array
@@ -274,7 +273,7 @@ class ByVectors:
             return IndexOfCorpus.exported_to(self.options.from_index, dataset, recipe)
         if view:
             dim = view.width(dim) + (view.similarity == "euclidean")
-        folder = self.store.folder / folder_name(recipe.side("document"))
+        folder = self.store.folder_of(recipe.side("document"))
         return IndexOfCorpus.of(dataset, recipe, dim, self.options.index, view, folder)
 
     def build_index(self, dataset: Dataset) -> IndexFolder:

@@ -20,6 +20,7 @@ from retrievers.models.recipe import Recipe
 
 INDEX_FILE, MANIFEST_FILE = "index.faiss", "manifest.json"
 INDEXES = "indexes"  # folder beside the vectors of a recipe
+AGAIN = "write the index again, or name another folder"
 
 logger = logging.getLogger(__name__)
 
@@ -81,9 +82,24 @@ class IndexFolder:
                 f"{self.folder} holds no index: there is no {MANIFEST_FILE}",
                 "python -m bench index DATASET --model MODEL --index SPEC --out DIR",
             )
-        manifest = read_json(path, IndexManifest, "export the index again")
+        manifest = read_json(path, IndexManifest, AGAIN)
         if _checksum(manifest) != manifest.checksum:
-            raise BenchError(f"{path} is not as it was written", "export the index again")
+            raise BenchError(f"{path} is not as it was written", AGAIN)
+        return manifest
+
+    def checked(self) -> IndexManifest:
+        """The manifest, after the file of the index was compared with it.
+
+        Raises:
+            BenchError: there is no index, or it is not what was written.
+        """
+        manifest, path = self.manifest(), self.folder / INDEX_FILE
+        try:
+            whole = sha256_of_file(path) == manifest.sha256
+        except OSError as error:
+            raise BenchError(f"{path} cannot be read: {error.strerror}", AGAIN) from error
+        if not whole:
+            raise BenchError(f"{path} is not the file that was written", AGAIN)
         return manifest
 
     def load(self, device: str = "cpu") -> FaissIndex:
@@ -92,33 +108,16 @@ class IndexFolder:
         Raises:
             BenchError: it is damaged, or not what its manifest says.
         """
-        manifest, path = self.manifest(), self.folder / INDEX_FILE
-        if problem := self.damage():
-            raise BenchError(problem, "export the index again, or name another folder")
-        return FaissIndex.load(path, IndexSpec.parse(manifest.spec), manifest.dim, device)
+        manifest = self.checked()
+        path, spec = self.folder / INDEX_FILE, IndexSpec.parse(manifest.spec)
+        return FaissIndex.load(path, spec, manifest.dim, device)
 
-    def damage(self) -> str:
-        """The difference between file and manifest; "" where there is none."""
-        path = self.folder / INDEX_FILE
-        try:
-            manifest = self.manifest()
-            whole = sha256_of_file(path) == manifest.sha256
-        except BenchError as error:
-            return str(error)
-        except OSError as error:
-            return f"{path} cannot be read: {error.strerror}"
-        return "" if whole else f"{path} is not the file that was written"
-
-    def loaded_if_whole(self, key: str, device: str) -> FaissIndex | None:
-        """Load the index; None where it is not there, or with a warning where it is damaged.
-
-        Args:
-            key: of the index that it must be.
-        """
+    def loaded_if_whole(self, device: str) -> FaissIndex | None:
+        """Load the index of the store; None where it is not there, or with a warning if damaged."""
         if not self.folder.is_dir():
             return None
         try:
-            if self.manifest().key != key:
+            if self.manifest().key != self.folder.name:
                 raise BenchError(f"{self.folder} is another index than its name says")
             return self.load(device)
         except BenchError as damage:

@@ -6,7 +6,6 @@ that the keys of 5 million documents are 80 MB and are compared without Python o
 """
 
 import hashlib
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -15,8 +14,8 @@ import numpy as np
 
 from datasets_cfg.corpus import Corpus
 from foundation.arrays import Int64Array, UInt64Array
+from foundation.errors import BenchError
 from foundation.files import replacing
-from foundation.locks import FileLock
 from retrievers.models.recipe import Role
 
 KEY_BYTES = 16
@@ -42,14 +41,30 @@ def corpus_keys(corpus: Corpus, folder: Path) -> UInt64Array:
     missing or damaged, the texts are read again.
     """
     path = folder / f"{corpus.sha256}{CORPUS_SUFFIX}"
-    kept = _read(path, len(corpus))
-    if kept is not None:
-        return kept
+    with suppress(FileNotFoundError, BenchError):
+        return read_keys(path)
     keys = np.empty((len(corpus), 2), "<u8")
     for start, titles, texts in corpus.iter_batches(BATCH_DOCUMENTS):
         keys[start : start + len(texts)] = document_keys(titles, texts)
-    _keep(path, keys.data.cast("B"))
+    content = keys.data.cast("B")
+    with replacing(path) as file:
+        file.write(_checksum(content))
+        file.write(content)
     return keys.astype(np.uint64, copy=False)
+
+
+def read_keys(path: Path) -> UInt64Array:
+    """The keys in a file of `corpus_keys`.
+
+    Raises:
+        BenchError: they are not what was written.
+        FileNotFoundError: there is no such file.
+    """
+    content = path.read_bytes()
+    kept = memoryview(content)[KEY_BYTES:]
+    if content[:KEY_BYTES] != _checksum(kept):
+        raise BenchError(f"{path.name} has another checksum")
+    return keys_from_bytes(kept)
 
 
 def keys_from_bytes(content: bytes | memoryview) -> UInt64Array:
@@ -105,34 +120,6 @@ def _digests(role: Role, documents: Iterable[tuple[str, str]]) -> Iterator[bytes
             (len(first).to_bytes(8, "little"), first, len(second).to_bytes(8, "little"), second)
         )
         yield hashlib.blake2b(content, digest_size=KEY_BYTES, person=person).digest()
-
-
-def _read(path: Path, documents: int) -> UInt64Array | None:
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return None
-    if len(content) != KEY_BYTES * (documents + 1):
-        return None
-    kept = memoryview(content)[KEY_BYTES:]
-    if content[:KEY_BYTES] != _checksum(kept):
-        return None
-    with suppress(OSError):  # the time of last use, where one may write
-        os.utime(path)
-    return keys_from_bytes(kept)
-
-
-def is_whole(path: Path) -> bool:
-    """True where a file of keys fits its checksum."""
-    content = path.read_bytes()
-    return content[:KEY_BYTES] == _checksum(memoryview(content)[KEY_BYTES:])
-
-
-def _keep(path: Path, content: memoryview) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock.wait(path.with_suffix(".lock")), replacing(path) as file:
-        file.write(_checksum(content))
-        file.write(content)
 
 
 def _checksum(content: bytes | memoryview) -> bytes:

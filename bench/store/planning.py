@@ -14,25 +14,21 @@ import logging
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
+from itertools import chain, pairwise
 from pathlib import Path
 
 import numpy as np
 
 from bench.store.keys import find, first_rows, name_of
-from bench.store.shards import (
-    MANIFEST_NAME,
-    DamagedShardError,
-    Shard,
-    StoredVectors,
-    read_shard,
-)
+from bench.store.shards import MANIFEST_NAME, Shard, StoredVectors, discard, read_shard
 from foundation.arrays import Float32Array, Int64Array, UInt64Array
+from foundation.errors import BenchError
 from foundation.locks import FileLock
+from retrievers.encoders.protocol import Advance
 from retrievers.models.recipe import Recipe
 
-Advance = Callable[[int], None]
 Encode = Callable[[Advance | None], Float32Array]
 
 SHARD_ROWS = 2048  # a minute or two of work for a small model on two cores
@@ -65,13 +61,11 @@ class EncodingPlan:
         keys: of all texts, ``(n, 2)``.
         vectors: of all texts; None while some are missing.
         missing: shards to encode, in the order of the texts.
-        damaged: manifests of shards that are not what was written.
     """
 
     keys: UInt64Array
     vectors: StoredVectors | None
     missing: tuple[Batch, ...]
-    damaged: tuple[Path, ...]
 
     @property
     def missing_rows(self) -> int:
@@ -80,54 +74,32 @@ class EncodingPlan:
 
 
 class Planner:
-    """Makes plans; remembers which shards were checked, so that each is read once in a process.
-
-    Damage is said, once: somebody should know that a disk or a copy is not to be trusted.
-    """
+    """Makes plans; remembers which shards were checked, so that each is read once in a process."""
 
     def __init__(self) -> None:
-        self._checked: dict[Shard, tuple[tuple[int, int], bool]] = {}
-        self._named: set[Path] = set()
+        self._checked: dict[Shard, tuple[int, int]] = {}
 
-    def plan(self, folders: Sequence[Path], recipe: Recipe, keys: UInt64Array) -> EncodingPlan:
-        """Find texts in the shards of folders, of whatever size, and cut the rest.
+    def plan(self, folder: Path, recipe: Recipe, keys: UInt64Array) -> EncodingPlan:
+        """Find texts in the shards of a folder, of whatever size, and cut the rest.
+
+        Shards that are damaged are discarded.
 
         Args:
-            folders: of one side of the recipe; the first that has a text is read.
+            folder: of one side of the recipe.
             keys: of the texts, ``(n, 2)``.
         """
-        present, damaged = self._present(folders)
+        present = dict(_present(folder))
         while True:
             shards = tuple(present)
-            among = np.concatenate([np.empty((0, 2), np.uint64), *present.values()])
-            places = find(keys, among)
-            used = _used(shards, places)
-            broken = self._broken(used)
+            places = find(keys, np.concatenate([np.empty((0, 2), np.uint64), *present.values()]))
+            broken = self._broken(_used(shards, places))
             if not broken:
                 break
-            damaged += [shard.manifest_path for shard in broken]
             for shard in broken:
                 del present[shard]
         missing = tuple(_cut(keys, np.flatnonzero(places < 0), shard_rows(recipe)))
-        vectors = None if missing else StoredVectors(*_compact(shards, used, places), recipe.dim)
-        return EncodingPlan(keys, vectors, missing, tuple(damaged))
-
-    def _present(self, folders: Sequence[Path]) -> tuple[dict[Shard, UInt64Array], list[Path]]:
-        """Shards with their keys, by name, and the manifests of those that are damaged."""
-        present: dict[Shard, UInt64Array] = {}
-        damaged = []
-        for path in (path for folder in folders for path in _files(folder)):
-            if MANIFEST_NAME.fullmatch(path.name):
-                try:
-                    shard, keys = read_shard(path)
-                except FileNotFoundError:
-                    continue  # another process has just removed it
-                except DamagedShardError as error:
-                    self._say_damaged(path, error)
-                    damaged.append(path)
-                else:
-                    present[shard] = keys
-        return present, damaged
+        vectors = None if missing else StoredVectors(shards, places, recipe.dim)
+        return EncodingPlan(keys, vectors, missing)
 
     def _broken(self, shards: Sequence[Shard]) -> list[Shard]:
         """Those whose vectors are not what was written."""
@@ -137,30 +109,27 @@ class Planner:
 
     def _is_whole(self, shard: Shard) -> bool:
         """Checked once in a process, and again where the file has changed since."""
-        stamp = _stamp(shard.path)
-        known, whole = self._checked.get(shard, (None, False))
-        if known != stamp:
-            try:
+        try:
+            status = shard.path.stat()
+            stamp = status.st_size, status.st_mtime_ns
+            if self._checked.get(shard) != stamp:
                 shard.check()
-                whole = True
-            except DamagedShardError as error:
-                self._say_damaged(shard.manifest_path, error)
-                whole = False
-            self._checked[shard] = stamp, whole
-        return whole
-
-    def _say_damaged(self, manifest_path: Path, error: DamagedShardError) -> None:
-        if manifest_path not in self._named:
-            self._named.add(manifest_path)
-            logger.warning("%s is damaged (%s): its texts are encoded again", manifest_path, error)
-
-    def forget(self, manifest_path: Path) -> None:
-        """Say damage of this shard again if there is any: it was mended."""
-        self._named.discard(manifest_path)
+        except (FileNotFoundError, BenchError):
+            discard(shard.manifest_path)
+            return False
+        self._checked[shard] = stamp
+        return True
 
 
-def _files(folder: Path) -> list[Path]:
-    return sorted(folder.iterdir()) if folder.is_dir() else []
+def _present(folder: Path) -> Iterator[tuple[Shard, UInt64Array]]:
+    """Shards with their keys, by name."""
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if MANIFEST_NAME.fullmatch(path.name):
+            with suppress(FileNotFoundError):  # another process has just removed it
+                try:
+                    yield read_shard(path)
+                except BenchError:
+                    discard(path)
 
 
 def _used(shards: Sequence[Shard], places: Int64Array) -> list[Shard]:
@@ -168,19 +137,6 @@ def _used(shards: Sequence[Shard], places: Int64Array) -> list[Shard]:
     starts = np.cumsum([0, *(shard.rows for shard in shards)])
     numbers = np.unique(np.searchsorted(starts, places[places >= 0], side="right") - 1)
     return [shards[number] for number in numbers.tolist()]
-
-
-def _compact(
-    shards: Sequence[Shard], used: Sequence[Shard], places: Int64Array
-) -> tuple[tuple[Shard, ...], Int64Array]:
-    """The used shards, and places among them alone."""
-    wanted = set(used)
-    sizes = np.array([shard.rows for shard in shards], dtype=np.int64)
-    unused = np.array([shard not in wanted for shard in shards], dtype=np.bool_)
-    starts = np.cumsum(sizes) - sizes
-    skipped = np.cumsum(sizes * unused)
-    numbers = np.searchsorted(starts, places, side="right") - 1
-    return tuple(used), places - skipped[numbers]
 
 
 def shard_rows(recipe: Recipe) -> int:
@@ -196,61 +152,29 @@ def _cut(keys: UInt64Array, rows: Int64Array, most: int) -> Iterator[Batch]:
         yield Batch(keys[some], some)
 
 
-def _stamp(path: Path) -> tuple[int, int]:
-    """Size and time of change; zeros where there is no file."""
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        return 0, 0
-    return status.st_size, status.st_mtime_ns
-
-
 @dataclass(frozen=True)
 class ShardWork:
     """The work of turning batches into shards.
 
     Attributes:
         folder: of the shards. Whoever has locked the file ``NAME.lock`` may write a shard.
-        is_there: tells whether the shard of a batch is written.
         prepare: reads and tokenises a batch, and returns what encodes it; called in a thread.
             What it returns may have ``launch()``, which begins without waiting, and
             ``in_flight``, how many shards should be launched at a time.
         keep: writes a shard; called in another.
-        advance: called with the number of texts that are encoded here.
-        advance_by_others: called with the number of texts that another process has encoded.
+        advance: called with the number of texts that are encoded, here or by another process.
     """
 
     folder: Path
-    is_there: Callable[[Batch], bool]
     prepare: Callable[[Batch], Encode]
     keep: Callable[[Batch, Float32Array], None]
     advance: Advance | None = None
-    advance_by_others: Advance | None = None
 
     def do(self, batches: Sequence[Batch]) -> int:
-        """Make all of these shards, or wait for them.
+        """Make all of these shards, or wait for others who do.
 
         Returns:
             How many texts were encoded here, not by another process.
-
-        Raises:
-            OSError: no space is left.
-            BenchError: the encoder fails.
-        """
-        encoded, refused = self.do_free(batches)
-        if waiting := [batch for batch in refused if not self.is_there(batch)]:
-            logger.warning(
-                "waiting for another process: it encodes %d shards of these texts", len(waiting)
-            )
-        for batch in refused:  # without another lease in hand, so that none waits for the other
-            encoded += self._wait_for(batch)
-        return encoded
-
-    def do_free(self, batches: Sequence[Batch]) -> tuple[int, list[Batch]]:
-        """Make those of the shards that no other process has leased.
-
-        Returns:
-            How many texts were encoded here, and the shards that others had leased.
 
         Raises:
             OSError: no space is left.
@@ -273,7 +197,12 @@ class ShardWork:
                 writing = writer.submit(self._finish, batch, lease, vectors)
             if writing:
                 writing.result()
-        return encoded, refused
+        if waiting := [batch for batch in refused if not self._is_there(batch)]:
+            logger.warning(
+                "waiting for another process: it encodes %d shards of these texts", len(waiting)
+            )
+        # without another lease in hand, so that none waits for the other
+        return encoded + sum(map(self._wait_for, refused))
 
     def _free(
         self, batches: Sequence[Batch], refused: list[Batch], held: ExitStack
@@ -297,14 +226,10 @@ class ShardWork:
     ) -> Generator[tuple[Batch, FileLock, Encode]]:
         """With what encodes each; the next one is prepared while one is in use."""
         with ThreadPoolExecutor(1) as ahead:
-            last: tuple[Batch, FileLock, Future[Encode]] | None = None
-            for batch, lease in leased:
-                coming = batch, lease, ahead.submit(self.prepare, batch)
-                if last:
-                    yield last[0], last[1], last[2].result()
-                last = coming
-            if last:
-                yield last[0], last[1], last[2].result()
+            coming = ((*each, ahead.submit(self.prepare, each[0])) for each in leased)
+            for now, _ in pairwise(chain(coming, [None])):
+                if now:
+                    yield now[0], now[1], now[2].result()
 
     def _finish(self, batch: Batch, lease: FileLock, vectors: Float32Array) -> None:
         with lease:
@@ -312,22 +237,22 @@ class ShardWork:
 
     def _wait_for(self, batch: Batch) -> int:
         """Wait for a shard; returns how many texts had to be encoded here after all."""
-        lease = FileLock.wait(self._lock_of(batch))
-        try:
+        with FileLock.wait(self._lock_of(batch)):
             if self._is_done(batch):
                 return 0
             self.keep(batch, self.prepare(batch)(self.advance))  # the other process has died
             return len(batch)
-        finally:
-            lease.release()
 
     def _lock_of(self, batch: Batch) -> Path:
         return self.folder / f"{batch.name}.lock"
 
+    def _is_there(self, batch: Batch) -> bool:
+        return (self.folder / f"{batch.name}.json").exists()
+
     def _is_done(self, batch: Batch) -> bool:
-        there = self.is_there(batch)
-        if there and self.advance_by_others:
-            self.advance_by_others(len(batch))
+        there = self._is_there(batch)
+        if there and self.advance:
+            self.advance(len(batch))
         return there
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 
 from bench.store.indexes import INDEX_FILE, IndexFolder
-from bench.store.keys import CORPUS_SUFFIX, KEY_BYTES, is_whole
-from bench.store.shards import MANIFEST_NAME, DamagedShardError, ShardManifest, read_shard
+from bench.store.keys import CORPUS_SUFFIX, KEY_BYTES, read_keys
+from bench.store.shards import MANIFEST_NAME, ShardManifest, read_shard
 from bench.store.store import FACT_SUFFIX, KEYS_FOLDER, RECIPE_FILE, read_fact
 from foundation.errors import BenchError
 from foundation.locks import FolderInUse
@@ -171,16 +171,16 @@ def _rows(manifest_path: Path) -> int:
 
 def _damage(path: Path) -> Damage | None:
     try:
-        if path.parent.name == KEYS_FOLDER and path.suffix == CORPUS_SUFFIX and not is_whole(path):
-            raise DamagedShardError(f"{path.name} has another checksum")
-        if MANIFEST_NAME.fullmatch(path.name):
+        if path.suffix == CORPUS_SUFFIX:
+            read_keys(path)
+        elif MANIFEST_NAME.fullmatch(path.name):
             read_shard(path)[0].check()
-        if path.name == INDEX_FILE and (problem := IndexFolder(path.parent).damage()):
-            raise DamagedShardError(problem)
-        if path.name.endswith(FACT_SUFFIX):
+        elif path.name == INDEX_FILE:
+            IndexFolder(path.parent).checked()
+        elif path.name.endswith(FACT_SUFFIX):
             read_fact(path)
     except FileNotFoundError:
         return None  # another process has just removed it
-    except DamagedShardError as error:
+    except BenchError as error:
         return Damage(str(path), str(error))
     return None

@@ -15,7 +15,7 @@ from bench.cli.terminal import print_json
 from bench.evaluate.cost import announce_encoding
 from bench.evaluate.retrieval import Options, check_encoder, encode_documents
 from bench.exit_codes import ExitCode
-from bench.store.indexes import INDEX_FILE, IndexFolder, IndexManifest, formatted
+from bench.store.indexes import IndexFolder, IndexManifest, formatted
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
 from foundation.files import replacing_folder
@@ -76,9 +76,7 @@ def export_index(kept: IndexFolder, out: Path, dataset: Dataset, recipe: Recipe)
     Raises:
         BenchError: it is damaged, or the folder cannot be written.
     """
-    if problem := kept.damage():
-        raise BenchError(problem, "type the same command again")
-    manifest = msgspec.structs.replace(kept.manifest(), recipe=recipe)
+    manifest = msgspec.structs.replace(kept.checked(), recipe=recipe)
     with replacing_folder(out) as unfinished:
         for path in kept.folder.iterdir():
             shutil.copyfile(path, unfinished / path.name)
@@ -86,9 +84,7 @@ def export_index(kept: IndexFolder, out: Path, dataset: Dataset, recipe: Recipe)
         (unfinished / IDS_FILE).write_bytes(msgspec.json.encode(ids))
         (unfinished / PROGRAM_FILE).write_text(PROGRAM, encoding="utf-8")
         (unfinished / MANIFEST_FILE).write_bytes(formatted(manifest))
-    if IndexFolder(out).damage():
-        raise BenchError(f"{out / INDEX_FILE} was not copied whole", "name another --out")
-    return manifest
+    return IndexFolder(out).checked()
 
 
 class EncodedHere(msgspec.Struct, frozen=True):

@@ -21,7 +21,6 @@ from bench.store.shards import (
     ShardManifest,
     StoredVectors,
     read_shard,
-    widen,
     write_shard,
 )
 from foundation.errors import BenchError
@@ -97,12 +96,12 @@ def test_what_float16_cannot_hold_is_refused_and_the_largest_it_can_is_kept(larg
         write_shard(tmp_path, "query", HALVES, keys, vectors)
 
 
-def test_every_finite_half_is_widened_to_the_same_number():
+def test_every_finite_half_is_read_as_the_same_number(tmp_path):
     halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
-    halves = np.tile(halves[np.isfinite(halves)], 2)[:-5]
-    floats = np.empty(len(halves), np.float32)
-    widen(halves, floats)
-    assert floats.tobytes() == halves.astype(np.float32).tobytes()
+    vectors = halves[np.isfinite(halves)].astype(np.float32).reshape(8, -1)
+    shard, _ = read_shard(write_shard(tmp_path, "query", HALVES, query_keys(texts(8)), vectors))
+    stored = StoredVectors((shard,), np.arange(8), vectors.shape[1])
+    assert stored.rows(np.arange(8)).tobytes() == vectors.tobytes()
 
 
 @pytest.fixture(scope="module")
@@ -140,15 +139,6 @@ def test_any_rows_in_any_order_are_those_of_numpy(data, dtype, scattered):
     for (start, tile), (first, kept) in zip(tiles, stored.stored_tiles(rows), strict=True):
         assert (first, kept.dtype, kept.flags.c_contiguous) == (start, np.dtype(dtype), True)
         assert np.array_equal(kept, tile)
-
-
-def test_shards_of_two_types_are_read_as_float32(scattered):
-    array, shards = scattered
-    mixed = shards["float16"][0], shards["float32"][1]
-    stored = StoredVectors(mixed, np.arange(701), array.shape[1])
-    ((_, tile),) = stored.stored_tiles(1000)
-    assert tile.dtype == np.float32
-    assert np.array_equal(tile, stored.rows(np.arange(701)))
 
 
 def test_a_search_on_a_device_gets_float16_as_it_is_stored(scattered, monkeypatch):

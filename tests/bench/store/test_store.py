@@ -17,13 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.store import VectorStore, planning
-from bench.store.keys import document_keys, name_of, query_keys
-from bench.store.shards import Shard, write_shard
+from bench.store.keys import name_of
+from bench.store.shards import Shard
 from datasets_cfg.corpus import Corpus
 from foundation.errors import BenchError
 from retrievers.encoders.protocol import Clock
 from retrievers.encoders.python_object import HashingEncoder
-from retrievers.models.recipe import Prompts, Recipe
+from retrievers.models.recipe import Prompts
 from tests.support.stores import (
     DIM,
     RECIPE,
@@ -191,52 +191,6 @@ def test_a_change_of_the_documents_encodes_no_query_again(change, corpus, store)
     assert encoder.queries == []
 
 
-def stored_by_whole_recipe(recipe: Recipe, corpus: Corpus, folder: Path) -> None:
-    """A folder as commit b01a6c1 wrote it: both sides, named after the whole recipe."""
-    encoder, texts = HashingEncoder(recipe), ["one", "two"]
-    titles = corpus.titles.to_pylist()
-    documents = encoder.encode_documents(titles, corpus.texts.to_pylist())
-    keys = document_keys(titles, corpus.texts.to_pylist())
-    own = folder / recipe.fingerprint[:32]
-    write_shard(own, "document", recipe, keys, documents)
-    write_shard(own, "query", recipe, query_keys(texts), encoder.encode_queries(texts))
-    (own / "recipe.json").write_bytes(msgspec.json.format(msgspec.json.encode(recipe), indent=1))
-
-
-def test_vectors_kept_by_the_whole_recipe_are_those_of_each_side(corpus, store, tmp_path):
-    prompts = Prompts(query="q ", document="d ")
-    old = msgspec.structs.replace(RECIPE, prompts=prompts, max_query_tokens=5)
-    stored_by_whole_recipe(old, corpus, tmp_path / "vectors")
-    before = files_below(tmp_path / "vectors")
-    asked = msgspec.structs.replace(old, prompts=Prompts(query="other ", document="d "))
-    for recipe, encoded in ((old, []), (asked, ["one", "two"])):
-        encoder = CountingEncoder(recipe)
-        vectors, queries = encode(store, corpus, encoder), store.queries(encoder, ["one", "two"])
-        assert (encoder.documents, encoder.queries) == ([], encoded)
-        assert vectors.encoded == 0
-        assert np.array_equal(queries, HashingEncoder(recipe).encode_queries(["one", "two"]))
-    assert before.items() <= files_below(tmp_path / "vectors").items()
-
-
-def test_a_folder_that_does_not_say_its_own_recipe_is_not_read(corpus, store, tmp_path):
-    old = msgspec.structs.replace(RECIPE, prompts=Prompts(query="q "))
-    stored_by_whole_recipe(old, corpus, tmp_path / "vectors")
-    said = tmp_path / "vectors" / old.fingerprint[:32] / "recipe.json"
-    for content in (msgspec.json.encode(RECIPE), b"{", b'{"model": "words"}', b"[" * 100_000):
-        said.write_bytes(content)
-        other = VectorStore(tmp_path / "vectors")
-        assert other.plan(CountingEncoder(), corpus).missing_rows == 10
-
-
-def test_damage_in_a_folder_of_a_whole_recipe_is_encoded_again(corpus, store, tmp_path):
-    old = msgspec.structs.replace(RECIPE, prompts=Prompts(query="q "))
-    stored_by_whole_recipe(old, corpus, tmp_path / "vectors")
-    encoder = CountingEncoder()
-    flip_a_bit(store.plan(encoder, corpus).vectors.shards[0])
-    assert np.array_equal(everything(encode(store, corpus, encoder)), directly(corpus))
-    assert len(encoder.documents) == 10
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -376,7 +330,8 @@ def test_damage_is_said_once(corpus, store, caplog):
 def test_a_damaged_shard_that_is_not_needed_is_not_looked_at(corpus, store, caplog, tmp_path):
     encode(store, corpus)
     other = corpus_of(numbered(4, first=50), tmp_path / "other")
-    lose_vectors(encode(store, other).shards[0])
+    name = store.plan(CountingEncoder(), other).missing[0].name
+    lose_vectors(next(s for s in encode(store, other).shards if s.manifest_path.stem == name))
     assert VectorStore(tmp_path / "vectors").plan(CountingEncoder(), corpus).missing_rows == 0
     assert caplog.text == ""
 
@@ -759,14 +714,6 @@ def test_a_flipped_bit_of_a_fact_never_gives_another_fact(store, tmp_path):
         content[number // 8] ^= 1 << number % 8
         path.write_bytes(content)
         assert store.remember(CountingEncoder(), "x", lambda: fact) == fact
-
-
-def test_a_fact_of_an_older_version_has_no_checksum_and_is_made_again(store, tmp_path, caplog):
-    store.remember(CountingEncoder(), "x", lambda: {"value": 1})
-    (path,) = (tmp_path / "vectors").rglob("*.fact.json")
-    path.write_bytes(b'{"value":1}')
-    assert store.remember(CountingEncoder(), "x", lambda: {"value": 2}) == {"value": 2}
-    assert caplog.text == ""
 
 
 def test_a_fact_outlives_the_shards_beside_it(corpus, store):
