@@ -25,9 +25,9 @@ from bench.comparing.compare import Comparison
 from bench.comparing.statistics import Resampling
 from bench.evaluate.judging import SuiteMean
 from bench.experiments.report_record import Report
-from bench.gaps import Gap
 from bench.gate.records import Check
 from bench.monitor.curve import Curve
+from bench.outcomes import Gap
 from bench.results.result import Conditions, Protocol, Result, Timings
 from bench.speed.records import SpeedReport
 from bench.store.indexes import IndexManifest

@@ -5,7 +5,7 @@ from textwrap import indent
 
 from bench.evaluate.cost import EncodingCost
 from bench.evaluate.judging import SuiteMean
-from bench.gaps import Gap
+from bench.outcomes import Gap
 from bench.results.result import Result, Timings
 from bench.store.usage import ModelUsage
 from datasets_cfg.verify import Finding

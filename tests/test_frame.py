@@ -18,7 +18,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from bench.exit_codes import ExitCode
+from bench.outcomes import ExitCode
 
 ROOT = Path(__file__).parents[1]
 ROOMS = ("bench", "datasets_cfg", "foundation", "reports", "retrievers")

@@ -19,7 +19,7 @@ from typing import Any, TextIO, cast
 
 import msgspec
 
-from bench.exit_codes import ExitCode
+from bench.outcomes import ExitCode
 from foundation.errors import BenchError, as_bad_input
 from foundation.printable import printable, shortened
 

@@ -18,8 +18,8 @@ import msgspec
 from bench.evaluate.judging import mean_weights
 from bench.evaluate.pipeline import in_domain
 from bench.evaluate.retrieval import LoadedModel, Options
-from bench.gaps import Gaps
 from bench.gate.records import StoredModel
+from bench.outcomes import Gaps
 from bench.results.location import Place, files_below, replacing
 from bench.results.result import Evaluation, Protocol
 from bench.results.reuse import check_values, stored_or_new

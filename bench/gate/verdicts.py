@@ -38,10 +38,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bench.comparing.statistics import FEW, Difference
-from bench.exit_codes import ExitCode
 from bench.gate.power import MEAN, DetectableEffect
 from bench.gate.records import Check, PairVerdict, Word
 from bench.gate.settings import GateSettings
+from bench.outcomes import ExitCode
 
 WORST: tuple[Word, ...] = ("OK", "INCONCLUSIVE", "MISSING", "DRIFT", "REGRESSION")
 THE_MEAN = "the mean"  # instead of a collection

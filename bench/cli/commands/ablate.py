@@ -13,7 +13,6 @@ from bench.cli.commands.common import workspace
 from bench.cli.options.train import AblateOptions
 from bench.cli.terminal import print_json
 from bench.evaluate.pipeline import conditions_here
-from bench.exit_codes import ExitCode
 from bench.experiments.evaluate_stage import read_scores
 from bench.experiments.execute import execute, finished, isolated
 from bench.experiments.findings import report_of, with_sequences
@@ -21,6 +20,7 @@ from bench.experiments.grid import load_ablation, replaced
 from bench.experiments.plan import CellTask, Cost, ExperimentStage
 from bench.experiments.prepare import Prepared, prepare
 from bench.experiments.report_record import Report
+from bench.outcomes import ExitCode
 from bench.results.result import Conditions
 from foundation.files import replacing
 from reports.experiment import markdown, plan_table

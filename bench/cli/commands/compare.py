@@ -15,7 +15,7 @@ from bench.comparing.transfer import Sequenced, forgetting_of
 from bench.evaluate.judging import with_inner
 from bench.evaluate.pipeline import OpenDataset, evaluate_run
 from bench.evaluate.runs import read_run_file
-from bench.exit_codes import ExitCode
+from bench.outcomes import ExitCode
 from bench.results.find import choose_results, expand_collections, find_named
 from bench.results.location import place_of
 from bench.results.result import RESULT_FILE, Evaluation, Protocol

@@ -8,7 +8,7 @@ from pathlib import Path
 from bench.cli.commands.common import load_model, workspace
 from bench.cli.options.data import CacheOptions, FetchOptions, VerifyOptions
 from bench.cli.terminal import columns, print_json
-from bench.exit_codes import ExitCode
+from bench.outcomes import ExitCode
 from bench.store.usage import Damage, ModelUsage, damaged, remove, selected, usage
 from bench.workspace import VECTORS, cache_folder
 from datasets_cfg.corpus import damage_of

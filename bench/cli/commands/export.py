@@ -9,7 +9,7 @@ from tqdm import tqdm
 from bench.cli.options.decide import ExportOptions
 from bench.cli.terminal import print_json
 from bench.evaluate.runs import write_lines
-from bench.exit_codes import ExitCode
+from bench.outcomes import ExitCode
 from bench.results.export import mteb_files, why_not
 from bench.results.find import choose_results, expand_collections, find_named
 from bench.results.location import Place, replacing

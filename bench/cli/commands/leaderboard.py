@@ -12,7 +12,7 @@ from bench.cli.commands.common import resampling_of
 from bench.cli.early_checks import check_out
 from bench.cli.options.decide import LeaderboardOptions
 from bench.cli.terminal import print_json
-from bench.exit_codes import ExitCode
+from bench.outcomes import ExitCode
 from bench.results.location import Place, filling
 from foundation.errors import BenchError
 from reports.leaderboard import latex, markdown, scores

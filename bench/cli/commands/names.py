@@ -13,7 +13,7 @@ import msgspec
 
 from bench.cli.options.data import ListOptions, ModelGroup, ShowOptions
 from bench.cli.terminal import as_json, columns, print_json
-from bench.exit_codes import ExitCode
+from bench.outcomes import ExitCode
 from bench.results.location import place_of
 from datasets_cfg.catalogue import (
     Facts,

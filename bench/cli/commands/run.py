@@ -22,8 +22,7 @@ from bench.evaluate.pipeline import Job, evaluate, evaluate_run
 from bench.evaluate.retrieval import LoadedModel, Options
 from bench.evaluate.runs import read_run_file
 from bench.evaluate.scoring import parse_measure
-from bench.exit_codes import ExitCode
-from bench.gaps import Gaps
+from bench.outcomes import ExitCode, Gaps
 from bench.results.find import CHOICE
 from bench.results.location import Place
 from bench.results.result import Evaluation, Result, place, save

@@ -10,7 +10,7 @@ import msgspec
 from bench.cli.commands.common import load_model, workspace
 from bench.cli.options.evaluate import SpeedOptions
 from bench.cli.options.shared import Hardware
-from bench.exit_codes import ExitCode
+from bench.outcomes import ExitCode
 from bench.speed.measurement import Subject, measure
 from bench.speed.peers import SCORES
 from bench.speed.race import (

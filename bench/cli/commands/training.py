@@ -20,7 +20,7 @@ from bench.cli.options.train import (
     TrainingSettings,
 )
 from bench.cli.terminal import print_json, print_next
-from bench.exit_codes import ExitCode
+from bench.outcomes import ExitCode
 from bench.training.on_collections import adapt_on, finetune_on, pretrain_on, route_on
 from bench.workspace import Workspace
 from datasets_cfg.dataset import Dataset

@@ -14,7 +14,7 @@ from bench.cli.options.evaluate import IndexOptions, WorkOptions
 from bench.cli.terminal import print_json
 from bench.evaluate.cost import announce_encoding
 from bench.evaluate.retrieval import Options, check_encoder, encode_documents
-from bench.exit_codes import ExitCode
+from bench.outcomes import ExitCode
 from bench.store.indexes import IndexFolder, IndexManifest, formatted
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError

@@ -13,9 +13,9 @@ from bench.cli.terminal import print_json
 from bench.evaluate.judging import common_measure
 from bench.evaluate.pipeline import OpenDataset
 from bench.evaluate.retrieval import Options
-from bench.exit_codes import ExitCode
 from bench.monitor.curve import Aim, Curve, curve_of
 from bench.monitor.following import Ending, Watcher, follow, training_of
+from bench.outcomes import ExitCode
 from bench.workspace import Workspace
 from foundation.errors import BenchError
 from foundation.files import replacing

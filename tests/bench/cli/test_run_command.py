@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.gaps import Gaps
+from bench.outcomes import Gaps
 from bench.results.result import load
 from datasets_cfg.catalogue import facts_for
 from foundation.errors import BenchError

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.exit_codes import ExitCode
 from bench.experiments.evaluate_stage import Evaluate
 from bench.experiments.finetune_stage import Finetune
 from bench.experiments.grid import load_ablation
 from bench.experiments.pretrain_stage import Pretrain
+from bench.outcomes import ExitCode
 from bench.workspace import Workspace, _opened_once
 from foundation.errors import BenchError
 from tests.support import tiny_checkpoints as tiny

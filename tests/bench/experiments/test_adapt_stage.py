@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from bench.evaluate.pipeline import conditions_here
-from bench.exit_codes import ExitCode
 from bench.experiments import prepare as preparation
 from bench.experiments.adapt_stage import LearntSequence, last_checkpoint, last_loss, write_sequence
 from bench.experiments.grid import load_ablation
 from bench.experiments.prepare import prepare
+from bench.outcomes import ExitCode
 from bench.results.find import find_results
 from bench.workspace import Workspace
 from retrievers.training.continual.sequence import method_names, read_method

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from bench.evaluate.pipeline import conditions_here
-from bench.exit_codes import ExitCode
 from bench.experiments.evaluate_stage import Scored
 from bench.experiments.execute import execute
 from bench.experiments.findings import report_of
@@ -19,6 +18,7 @@ from bench.experiments.grid import FILES
 from bench.experiments.plan import plan_of
 from bench.experiments.prepare import Prepared
 from bench.experiments.report_record import HypothesisTested, RowOnCollection
+from bench.outcomes import ExitCode
 from bench.training.training_sets import Split, draw_queries
 from datasets_cfg.dataset import open_dataset
 from reports.experiment import markdown

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
-from bench.exit_codes import ExitCode
+from bench.outcomes import ExitCode
 from bench.results.result import Evaluation, load, save
 from tests.support.collections import SIXTY, Bench, Finished, write_collection, write_hashing_card
 

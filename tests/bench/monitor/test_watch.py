@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from bench.evaluate.pipeline import Options
-from bench.exit_codes import ExitCode
 from bench.monitor.following import Ending, Watcher, follow
+from bench.outcomes import ExitCode
 from bench.results.find import find_results
 from bench.workspace import Workspace
 from foundation.locks import FileLock

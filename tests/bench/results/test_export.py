@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.exit_codes import ExitCode
+from bench.outcomes import ExitCode
 from bench.results.export import TASKS, mteb_files, task_document, their_measure, why_not
 from bench.results.result import Evaluation, load
 from datasets_cfg.catalogue import dataset_names, expand

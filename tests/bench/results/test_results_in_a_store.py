@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bench.exit_codes import ExitCode
+from bench.outcomes import ExitCode
 from tests.support import s3
 from tests.support.collections import write_collection
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bench.__main__ import main as command_line
-from bench.exit_codes import ExitCode
+from bench.outcomes import ExitCode
 from bench.results.result import HASHED_SINCE, RESULT_FILE, SCORES_FILE, load, load_all
 from foundation.errors import BenchError
 from tests.support.leaderboards import make_older, store

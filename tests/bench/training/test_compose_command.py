@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from bench.exit_codes import ExitCode
+from bench.outcomes import ExitCode
 from bench.results.find import find_results
 from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import resolve_model

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.exit_codes import ExitCode
+from bench.outcomes import ExitCode
 from bench.training.leaks import family
 from retrievers.models.card import load_card
 from tests.support import tiny_checkpoints as tiny
