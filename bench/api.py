@@ -440,7 +440,7 @@ def plot(comparison: ComparisonResult) -> "Figure":
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    from reports.plots.leaderboard import differences, lines_of
+    from reports.plots import differences, lines_of
 
     record = comparison.record
     tests = [*(row.paired for row in record.suites), *(row.paired for row in record.collections)]

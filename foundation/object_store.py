@@ -12,10 +12,8 @@ import io
 import os
 import posixpath
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from foundation.errors import BenchError
@@ -152,29 +150,6 @@ class RemotePath:
         try:
             self._ask(lambda store: store.pipe_file(probe.url, b""))
             self._ask(lambda store: store.rm_file(probe.url))
-        except FileNotFoundError as error:
-            raise _no_bucket(self) from error
-
-    def fill(self, folder: Path, first: str) -> None:
-        """Send all files of a local folder; each takes the place of an earlier one.
-
-        Args:
-            first: name of the file that is sent before all others.
-
-        Raises:
-            BenchError: there is no such bucket, or the store refuses.
-        """
-        files = [path for path in folder.rglob("*") if path.is_file() and path.name != first]
-
-        def send(file: Path) -> None:
-            # Not pipe_file: this one tells the store from the name what kind of file it is.
-            target = f"{self}/{file.relative_to(folder).as_posix()}"
-            self._ask(lambda store: store.put_file(str(file), target))
-
-        try:
-            with ThreadPoolExecutor(AT_ONCE) as writers:
-                send(folder / first)
-                list(writers.map(send, files))
         except FileNotFoundError as error:
             raise _no_bucket(self) from error
 

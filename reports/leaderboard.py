@@ -1,8 +1,14 @@
-"""A leaderboard as text: Markdown for people, CSV and LaTeX for programs."""
+"""A leaderboard as text: Markdown and a page for people, CSV and LaTeX for programs."""
 
+import base64
+import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.resources import files
+from string import Template
 from typing import Any
+
+import msgspec
 
 from bench.boards.records import (
     AnyColumn,
@@ -267,3 +273,43 @@ def _cell(row: Row, place: AnyColumn, measure: str) -> str:
     own = row.score_in(place, measure)
     text = score_cell(row, place, measure) if own else NOTHING
     return Bold(text) if own and own.group == 1 else text
+
+
+SITE = files("reports") / "site"
+SCRIPTS = ("page", "table", "index", "model", "collection")
+
+
+def page(board: Board, measure: str) -> str:
+    """One HTML file that opens from disk, holds its data, style and scripts, and fetches nothing.
+
+    Names come from results, which may be anybody's: scripts set them only as text, and the browser
+    runs no other script than these.
+
+    Args:
+        measure: that is chosen when the page opens; "" for the main ones.
+    """
+    theme, style = _asset("theme.js"), _asset("style.css")
+    code = "\n".join([*(_asset(f"{name}.js") for name in SCRIPTS), "start();"])
+    return Template(_asset("shell.html")).substitute(
+        scripts=f"{_allowed(theme)} {_allowed(code)}",
+        styles=_allowed(style),
+        style=style,
+        theme=theme,
+        code=code,
+        data=script_json({"board": board, "measure": measure, "legend": legend(board)}),
+    )
+
+
+def _asset(name: str) -> str:
+    return (SITE / name).read_text(encoding="utf-8")
+
+
+def _allowed(source: str) -> str:
+    """A source in a content security policy: what has this hash may run, nothing else."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()}'"
+
+
+def script_json(value: Any) -> str:
+    """JSON that cannot end the element of the page that it stands in."""
+    text = msgspec.json.encode(value).decode()
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -2,11 +2,11 @@
 
 Results become columns (a collection under one protocol) and rows (a model under one recipe) in
 `rows`; `standings` resamples the queries of each column once for all rows, which gives intervals,
-groups in place of ranks, and the differences of pairs; `published_scores` reads what others claim;
-`assembly` makes the record of it all.
+and groups in place of ranks; `published_scores` reads what others claim; `assembly` makes the
+record of it all.
 
 Types, in `records`: `Board` holds `CollectionColumn`, `SuiteColumn`, `Row` (with `Cell`, `Mean`,
-`Score`), `Claim` and `Pair`. Tables, pages and plots in `reports` are made from a `Board` alone.
+`Score`) and `Claim`. Tables and the page in `reports` are made from a `Board` alone.
 
 Read `records.py`, then `rows.py`, `standings.py` and `assembly.py`.
 """

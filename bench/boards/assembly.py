@@ -1,7 +1,6 @@
 """From stored results to the record of a leaderboard."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from itertools import pairwise
 
 import msgspec
 
@@ -13,19 +12,18 @@ from bench.boards.records import (
     Claim,
     CollectionColumn,
     Mean,
-    Pair,
     Row,
     Score,
     SuiteColumn,
 )
 from bench.boards.rows import columns, row_facts, rows
-from bench.boards.standings import Names, Standing, Standings, standings
+from bench.boards.standings import Standings, standings
 from bench.comparing.statistics import Resampling
 from bench.evaluate.judging import suite_mean, suite_weights
 from bench.results.find import protocol_facts
 from bench.results.result import Evaluation, Result, Timings
 from datasets_cfg.catalogue import collections_of, dataset_names, facts_for, suite_for, suite_names
-from foundation.errors import BenchError, did_you_mean
+from foundation.errors import BenchError
 from retrievers.models.card import Card
 
 
@@ -36,8 +34,6 @@ class Choice(msgspec.Struct, frozen=True):
         suite: only this one and its members; "" for all.
         measure: only this one; `MAIN` for the main one of each collection.
         every_measure: also intervals of the measures that are not main.
-        neighbours: also compare each row with the next one of the headline.
-        pairs: names of rows to compare besides.
         published: names of publications whose systems are shown too, ``cards`` for those of
             cards; empty or ``all`` for all, None for no systems but those with a row.
     """
@@ -45,8 +41,6 @@ class Choice(msgspec.Struct, frozen=True):
     suite: str = ""
     measure: str = MAIN
     every_measure: bool = False
-    neighbours: bool = False
-    pairs: tuple[tuple[str, str], ...] = ()
     published: tuple[str, ...] | None = None
 
 
@@ -68,77 +62,44 @@ def assemble(
         BenchError: there is no such suite.
     """
     placed = columns(chosen(stored, choice))
-    layout = _Layout(placed, rows(placed), cards, choice)
-    _check_measure(choice.measure, layout.columns)
-    pairs = _pairs(layout.board(Standings(), resampling), choice)
-    wanted = {column.name: _wanted(column, choice) for column in layout.columns}
-    suites = [suite.name for suite in layout.suites]
-    stand = standings(layout.by_row, wanted, suites, pairs, resampling, advance)
-    return layout.board(stand, resampling)
+    by_row = rows(placed)
+    shown = tuple(_column(name, some) for name, some in placed.items())
+    _check_measure(choice.measure, shown)
+    suites = _suites(shown, choice.suite)
+    wanted = {column.name: _wanted(column, choice) for column in shown}
+    stand = standings(by_row, wanted, [suite.name for suite in suites], resampling, advance)
+    results = [entry.result for some in placed.values() for entry in some]
+    claims = _claims(shown, suites, {result.model for result in results}, cards, choice)
+    made = tuple(
+        _row_of(name, cells, suites, stand, claims, cards) for name, cells in by_row.items()
+    )
+    published = choice.published is not None
+    claimed = {choice.suite, *(claim.name for claim in claims if published)}
+    return Board(
+        measures=tuple(dict.fromkeys(name for column in shown for name in column.measures)),
+        columns=shown,
+        suites=tuple(suite for suite in suites if _has_mean(suite, made, claimed)),
+        rows=made,
+        claims=claims,
+        results=len(results),
+        newest=max(result.conditions.time for result in results),
+        resamples=resampling.resamples,
+        published=published,
+    )
 
 
-class _Layout:
-    """Columns, suites, rows and claims of a leaderboard, before its standings are known."""
-
-    def __init__(
-        self,
-        placed: Mapping[str, Sequence[Evaluation]],
-        by_row: Mapping[str, Mapping[str, Evaluation]],
-        cards: Mapping[str, Card],
-        choice: Choice,
-    ) -> None:
-        self.by_row = by_row
-        self.columns = tuple(_column(name, some) for name, some in placed.items())
-        self.suites = _suites(self.columns, choice.suite)
-        self._choice, self._cards = choice, cards
-        self._results = [stored.result for some in placed.values() for stored in some]
-        official = {column.name for column in self.columns if column.official}
-        places = official | {suite.name for suite in self.suites}
-        models = {stored.result.model for some in placed.values() for stored in some}
-        known = gathered(cards, models, choice.published)
-        self._claims = tuple(claim for claim in known if claim.name in places)
-
-    def board(self, stand: Standings, resampling: Resampling) -> Board:
-        """The leaderboard with these standings."""
-        made = tuple(
-            _row_of(name, cells, self.suites, stand, self._claims, self._cards)
-            for name, cells in self.by_row.items()
-        )
-        measures = dict.fromkeys(name for column in self.columns for name in column.measures)
-        show = self._choice.published is not None
-        claimed = {claim.name for claim in self._claims} if show else set()
-        claimed.add(self._choice.suite)
-        return Board(
-            measures=tuple(measures),
-            columns=self.columns,
-            suites=tuple(suite for suite in self.suites if _has_mean(suite, made, claimed)),
-            rows=made,
-            claims=self._claims,
-            pairs=tuple(Pair(*pair, versus) for pair, versus in stand.pairs.items()),
-            results=len(self._results),
-            newest=max(result.conditions.time for result in self._results),
-            resamples=resampling.resamples,
-            published=show,
-        )
-
-
-def _pairs(board: Board, choice: Choice) -> list[Names]:
-    """Names of the rows to compare, the better one of neighbours first."""
-    known = [row.name for row in board.rows]
-    for name in (name for pair in choice.pairs for name in pair):
-        if name not in known:
-            raise BenchError(
-                f"the leaderboard has no row {name!r}",
-                did_you_mean(name, known, f"rows: {', '.join(known)}"),
-            )
-    for a, b in choice.pairs:
-        if a == b:
-            raise BenchError(f"a pair names {a!r} twice", "name two rows of the leaderboard")
-    place = board.headline(choice.measure)
-    ranked = board.ranked(choice.measure)
-    scored = [row.name for row in ranked if row.score_in(place, choice.measure)]
-    neighbours = pairwise(scored) if choice.neighbours else ()
-    return list(dict.fromkeys([*choice.pairs, *neighbours]))
+def _claims(
+    shown: Sequence[CollectionColumn],
+    suites: Sequence[SuiteColumn],
+    models: Collection[str],
+    cards: Mapping[str, Card],
+    choice: Choice,
+) -> tuple[Claim, ...]:
+    """Published scores on what is shown; on a collection that differs they say nothing."""
+    places = {column.name for column in shown if column.official}
+    places |= {suite.name for suite in suites}
+    known = gathered(cards, models, choice.published)
+    return tuple(claim for claim in known if claim.name in places)
 
 
 def chosen(stored: Sequence[Evaluation], choice: Choice) -> list[Evaluation]:
@@ -263,7 +224,16 @@ def _row_of(
     }
 
     def score(place: str, measure: str, value: float) -> Score:
-        return _score(value, stand.of(name, place, measure), own.get((place, measure)))
+        low, high, group = stand.get((name, place, measure), (None, None, None))
+        claim = own.get((place, measure))
+        return Score(
+            value=value,
+            low=low,
+            high=high,
+            group=group,
+            published=claim.value if claim else None,
+            source=claim.source if claim else "",
+        )
 
     speed, device = _speed(list(results.values()))
     return Row(
@@ -284,17 +254,6 @@ def _row_of(
         parameters=next(
             (result.parameters for result in results.values() if result.parameters), None
         ),
-    )
-
-
-def _score(value: float, place: Standing | None, claim: Claim | None) -> Score:
-    return Score(
-        value=value,
-        low=place.low if place else None,
-        high=place.high if place else None,
-        group=place.group if place else None,
-        published=claim.value if claim else None,
-        source=claim.source if claim else "",
     )
 
 

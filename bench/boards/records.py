@@ -8,7 +8,6 @@ import re
 
 import msgspec
 
-from bench.comparing.statistics import Difference
 from retrievers.models.parameters import Parameters
 
 MAIN = ""  # stands for the main measure of each collection
@@ -169,18 +168,6 @@ class Claim(msgspec.Struct, frozen=True):
     note: str = ""
 
 
-class Pair(msgspec.Struct, frozen=True):
-    """Two rows compared wherever both have results, by main measures; suites first.
-
-    Attributes:
-        versus: first minus second, with p adjusted for the number of collections.
-    """
-
-    a: str
-    b: str
-    versus: tuple[Difference, ...]
-
-
 class Board(msgspec.Struct, frozen=True, kw_only=True):
     """A leaderboard.
 
@@ -188,7 +175,6 @@ class Board(msgspec.Struct, frozen=True, kw_only=True):
         measures: of any column.
         claims: of any card, and of publications that were asked for, for the columns and suites
             shown; also of models without results.
-        pairs: those asked for, or each row with the next one of the headline.
         results: how many evaluations it was made from.
         newest: time of the newest one, ISO 8601.
         resamples: behind every interval and group.
@@ -200,7 +186,6 @@ class Board(msgspec.Struct, frozen=True, kw_only=True):
     suites: tuple[SuiteColumn, ...]
     rows: tuple[Row, ...]
     claims: tuple[Claim, ...]
-    pairs: tuple[Pair, ...]
     results: int
     newest: str
     resamples: int

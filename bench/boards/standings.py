@@ -1,4 +1,4 @@
-"""Intervals of means, groups of models in place of ranks, and pairs of rows.
+"""Intervals of means, and groups of models in place of ranks.
 
 Neighbours on a leaderboard can seldom be told apart. A group is led by its best model and ends
 before the first one that is worse at the 5 % level: paired sign flips of the queries, Holm over
@@ -6,22 +6,17 @@ the pairs with the leader. That model leads the next group.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
-import msgspec
 import numpy as np
 
 from bench.comparing.statistics import (
     ALPHA,
     SAME_MEAN,
-    Difference,
     Resampled,
     Resampling,
     ScoreMatrix,
-    adjusted,
-    difference_in,
     holm,
-    paired,
     resample,
     stream_of,
 )
@@ -30,12 +25,10 @@ from bench.results.result import Evaluation
 from foundation.arrays import Float64Array
 from foundation.errors import BenchError
 
-Names = tuple[str, str]  # of two rows
 ByRow = Mapping[str, Mapping[str, Evaluation]]  # result by name of column, by name of row
 
 
-@dataclass(frozen=True)
-class Standing:
+class Standing(NamedTuple):
     """Where a mean stands: limits of its 95 % bootstrap interval, and its group (1 is the best)."""
 
     low: float
@@ -43,36 +36,20 @@ class Standing:
     group: int
 
 
-@dataclass(frozen=True)
-class Standings:
-    """What resampling tells of a leaderboard.
-
-    Attributes:
-        by_place: standing by row, by column or suite and measure.
-        pairs: differences of each pair of rows that is compared, suites first.
-    """
-
-    by_place: dict[tuple[str, str], dict[str, Standing]] = field(default_factory=dict)
-    pairs: dict[Names, tuple[Difference, ...]] = field(default_factory=dict)
-
-    def of(self, row: str, place: str, measure: str) -> Standing | None:
-        """The standing of a row; None where no values of queries are kept."""
-        return self.by_place.get((place, measure), {}).get(row)
+Standings = dict[tuple[str, str, str], Standing]  # by row, column or suite, and measure
 
 
 def standings(
     by_row: ByRow,
     wanted: Mapping[str, Sequence[str]],
     suites: Collection[str],
-    pairs: Sequence[Names],
     resampling: Resampling,
     advance: Callable[[int], None],
 ) -> Standings:
     """Intervals and groups in every column and, where every member has scores, in every suite.
 
     Args:
-        wanted: measures that are resampled, by column; the first is its main one.
-        pairs: rows that are compared, by the main measures.
+        wanted: measures that are resampled, by column.
         advance: called with 1 after each column.
 
     Raises:
@@ -80,41 +57,24 @@ def standings(
             for so many models.
     """
     _check_resamples(by_row, wanted, resampling)
-    by_place: dict[tuple[str, str], dict[str, Standing]] = {}
+    found: Standings = {}
     weights = {suite: suite_weights(suite) for suite in suites}
     sums: dict[tuple[str, str], _Sum] = {}
-    compared: dict[Names, dict[str, _Compared]] = {pair: {} for pair in pairs}
     for column, measures in wanted.items():
         results = {row: cells[column] for row, cells in by_row.items() if column in cells}
         for matrix in _matrices(column, results, measures, resampling):
-            rows, means = list(matrix.columns), matrix.scores.mean(axis=0)
-            by_place[column, matrix.measure] = _stand(rows, means, matrix.resampled)
+            means = matrix.scores.mean(axis=0)
+            found |= _stand(column, matrix.measure, list(matrix.columns), means, matrix.resampled)
             for suite in (suite for suite, shares in weights.items() if column in shares):
                 place = (suite, matrix.measure)
                 if place not in sums:
                     sums[place] = _Sum(_complete(by_row, weights[suite], matrix.measure))
                 sums[place].add(weights[suite][column], matrix, means)
-            for pair in pairs if matrix.measure == measures[0] else ():
-                if set(pair) <= matrix.columns.keys():
-                    part = matrix.minus(*pair)
-                    compared[pair][column] = paired([part]), part.scores
         advance(1)
     for (suite, measure), total in sums.items():
         if total.rows:
-            by_place[suite, measure] = _stand(total.rows, total.means, total.drawn)
-    return Standings(
-        by_place,
-        {
-            pair: (
-                *_on_suites(pair, found, weights, sums),
-                *adjusted({column: test for column, (test, _) in found.items()}).values(),
-            )
-            for pair, found in compared.items()
-        },
-    )
-
-
-_Compared = tuple[Difference, Float64Array]  # on one collection, with the differences by query
+            found |= _stand(suite, measure, total.rows, total.means, total.drawn)
+    return found
 
 
 class _Sum:
@@ -134,12 +94,6 @@ class _Sum:
             self.drawn.flipped + weight * matrix.resampled.flipped[:, own],
         )
 
-    def difference(self, pair: Names) -> Resampled:
-        """Draws of the first row minus the second."""
-        a, b = (self.rows.index(row) for row in pair)
-        tables = (self.drawn.bootstrap, self.drawn.flipped)
-        return Resampled(*(table[:, a] - table[:, b] for table in tables))
-
 
 def _complete(by_row: ByRow, shares: Mapping[str, float], measure: str) -> list[str]:
     """Rows with values of queries on every collection of a suite."""
@@ -151,24 +105,6 @@ def _complete(by_row: ByRow, shares: Mapping[str, float], measure: str) -> list[
             for column in shares
         )
     ]
-
-
-def _on_suites(
-    pair: Names,
-    found: Mapping[str, _Compared],
-    weights: Mapping[str, Mapping[str, float]],
-    sums: Mapping[tuple[str, str], _Sum],
-) -> Iterator[Difference]:
-    """A pair in the mean of each suite whose members both have, by one measure."""
-    for suite, shares in weights.items():
-        members = [found[column] for column in shares if column in found]
-        measures = {test.measure for test, _ in members}
-        if len(members) == len(shares) and len(measures) == 1:
-            measure = measures.pop()
-            drawn = sums[suite, measure].difference(pair)
-            test = difference_in([scores for _, scores in members], list(shares.values()), drawn)
-            labels = {"on": suite, "measure": measure, "a": pair[0], "b": pair[1]}
-            yield msgspec.structs.replace(test, **labels)
 
 
 def _check_resamples(by_row: ByRow, columns: Collection[str], resampling: Resampling) -> None:
@@ -211,12 +147,14 @@ def _matrices(
         )
 
 
-def _stand(rows: Sequence[str], means: Float64Array, drawn: Resampled) -> dict[str, Standing]:
+def _stand(
+    place: str, measure: str, rows: Sequence[str], means: Float64Array, drawn: Resampled
+) -> Standings:
     low, high = np.quantile(drawn.bootstrap, [ALPHA / 2, 1 - ALPHA / 2], axis=0)
     group = groups(means, drawn.flipped)
     return {
-        row: Standing(float(low[place]), float(high[place]), group[place])
-        for place, row in enumerate(rows)
+        (row, place, measure): Standing(float(low[number]), float(high[number]), group[number])
+        for number, row in enumerate(rows)
     }
 
 

@@ -263,42 +263,30 @@ def paired(
         weights: of the collections in the mean; they sum to 1.
         on: name of the mean; None for one collection.
     """
-    first = parts[0]
-    drawn = Resampled(
-        _weighted(weights, [part.bootstrap for part in parts]),
-        _weighted(weights, [part.flipped for part in parts]),
-    )
-    test = difference_in([part.scores for part in parts], weights, drawn)
-    name = first.on if on is None else on
-    return msgspec.structs.replace(test, on=name, measure=first.measure, a=first.a, b=first.b)
-
-
-def difference_in(
-    parts: Sequence[Float64Array], weights: Sequence[float], drawn: Resampled
-) -> Difference:
-    """Compare two models whose weighted draws are summed already.
-
-    Args:
-        parts: differences by query of each collection.
-        drawn: sums over the collections, each float64 ``(resamples,)``.
-    """
-    shares = np.concatenate([w / len(part) * part for w, part in zip(weights, parts, strict=True)])
-    scores = np.concatenate(parts)
+    first, scores = parts[0], [part.scores for part in parts]
+    bootstrap = _weighted(weights, [part.bootstrap for part in parts])
+    flipped = _weighted(weights, [part.flipped for part in parts])
+    shares = np.concatenate([w / len(own) * own for w, own in zip(weights, scores, strict=True)])
+    every = np.concatenate(scores)
     difference = float(shares.sum())
-    same = SAME_MEAN * max(1.0, float(np.abs(scores).max()))
-    changed = np.abs(scores) > SAME_SCORE
-    spread = _spread(parts, weights)
-    p, exact = _p_value(difference, shares[changed], drawn.flipped, same)
-    low, high = _interval(difference, drawn.bootstrap, spread, same) if spread else (None, None)
+    same = SAME_MEAN * max(1.0, float(np.abs(every).max()))
+    changed = np.abs(every) > SAME_SCORE
+    spread = _spread(scores, weights)
+    p, exact = _p_value(difference, shares[changed], flipped, same)
+    low, high = _interval(difference, bootstrap, spread, same) if spread else (None, None)
     return Difference(
+        on=first.on if on is None else on,
+        measure=first.measure,
+        a=first.a,
+        b=first.b,
         difference=difference,
         low=low,
         high=high,
         p=p,
         exact=exact,
-        wins=int(np.count_nonzero(scores[changed] > 0)),
+        wins=int(np.count_nonzero(every[changed] > 0)),
         ties=int(np.count_nonzero(~changed)),
-        losses=int(np.count_nonzero(scores[changed] < 0)),
+        losses=int(np.count_nonzero(every[changed] < 0)),
         effect=difference / spread.deviation if spread else None,
         detectable=detectable_effect(spread.error, spread.degrees) if spread else None,
     )

@@ -5,7 +5,6 @@ A local place is a plain `pathlib.Path` and costs nothing more.
 
 import io
 import re
-import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from foundation import files as whole
-from foundation.errors import BenchError, naming
+from foundation.errors import BenchError
 from foundation.object_store import AT_ONCE, STORES, RemotePath
 
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://(.*)", re.DOTALL)
@@ -89,21 +88,3 @@ def replacing_all(places: Sequence[Place]) -> Iterator[list[BinaryIO]]:
     yield [content for _, content in contents]
     for place, content in contents:
         place.create(content.getvalue())
-
-
-@contextmanager
-def filling(place: Place, first: str) -> Iterator[Path]:
-    """A local folder to write files to, which are in the place when the block ends well.
-
-    For what is made anew each time, such as pages: a file takes the place of an earlier one.
-
-    Args:
-        first: name of the file that a store gets first: by it the others are known.
-    """
-    if isinstance(place, Path):
-        with naming(place):
-            yield place
-        return
-    with tempfile.TemporaryDirectory() as name:
-        yield Path(name)
-        place.fill(Path(name), first)

@@ -1,8 +1,7 @@
-"use strict";
 // All models on all collections.
 
 const view = {
-  measure: BOARD.measure,
+  measure: MEASURE,
   models: "",
   places: "",
   only: "all",
@@ -22,8 +21,7 @@ function claimedSystems() {
   const measured = new Set(BOARD.rows.map((row) => row.model));
   const found = new Map();
   for (const one of BOARD.claims) {
-    const place = BOARD.places.find((place) => place.name === one.name);
-    if (!place || (!one.publication && measured.has(one.model))) continue;
+    if (!one.publication && measured.has(one.model)) continue;
     const key = `${one.model}\n${one.source}`;
     if (!found.has(key))
       found.set(key, {
@@ -32,10 +30,14 @@ function claimedSystems() {
         claim: one,
         recipe: {},
         cells: {},
+        means: {},
       });
-    const { cells } = found.get(key);
-    cells[place.id] ??= { s: {}, d: 0 };
-    cells[place.id].s[one.measure] = [one.value, null, null, null, null, one.source];
+    const { cells, means } = found.get(key);
+    const score = { value: one.value, low: null, group: null, published: null, source: one.source };
+    cells[one.name] ??= { scores: {}, judged_at_10: null };
+    cells[one.name].scores[one.measure] = score;
+    means[one.name] ??= {};
+    means[one.name][one.measure] = { score, zero_shot: null, missing: [] };
   }
   return [...found.values()];
 }
@@ -56,9 +58,9 @@ const RECIPE = [
 ];
 
 function shownPlaces() {
-  const suite = BOARD.places.find((place) => place.kind === "suite" && place.name === view.only);
+  const suite = PLACES.find((place) => place.kind === "suite" && place.name === view.only);
   const words = view.places.toLowerCase();
-  return BOARD.places.filter((place) => {
+  return PLACES.filter((place) => {
     if (view.only === "suites" && place.kind !== "suite") return false;
     if (
       suite &&
@@ -68,11 +70,10 @@ function shownPlaces() {
     )
       return false;
     return (
-      place.name.toLowerCase().includes(words) &&
+      place.label.toLowerCase().includes(words) &&
       shownRows().some(
         (row) =>
-          row.cells[place.id]?.s[measureOf(place, view.measure)] ||
-          missingOf(row, place, view.measure).length,
+          scoreOf(row, place, view.measure) || missingOf(row, place, view.measure).length,
       )
     );
   });
@@ -92,17 +93,17 @@ function scoreColumn(place) {
     place.kind === "suite"
       ? `mean of ${place.members.length}`
       : `${grouped(place.queries)} queries`,
-    place.track && `${place.track} track`,
+    place.title_track && `${place.title_track} track`,
     place.official ? "" : "not the published collection",
   ];
   return {
     id: `place-${place.id}`,
     place,
-    label: place.name,
+    label: place.label,
     sub: [
       measureOf(place, view.measure),
-      place.kind === "suite" ? `mean of ${place.members.length}` : place.track,
-      place.main_protocol ? "" : "other protocol",
+      place.kind === "suite" ? `mean of ${place.members.length}` : place.title_track,
+      place.main ? "" : "other protocol",
     ]
       .filter(Boolean)
       .join(" · "),
@@ -162,8 +163,8 @@ function zeroShotColumn(place) {
   return {
     id: `zero-${place.id}`,
     label: "zero-shot",
-    sub: place.name,
-    note: `mean of ${place.name} without what the model was trained on`,
+    sub: place.label,
+    note: `mean of ${place.label} without what the model was trained on`,
     numeric: true,
     kind: "suite",
     value,
@@ -182,7 +183,7 @@ function columns() {
     kind: "model",
     heading: true,
     value: (row) => row.name,
-    fill: (row, cell) => cell.append(...(row.claim ? systemName(row) : [link(row.page, row.name)])),
+    fill: (row, cell) => cell.append(...(row.claim ? systemName(row) : [link("model", row.name)])),
   };
   const group = {
     id: "group",
@@ -201,7 +202,7 @@ function columns() {
 function systemName(row) {
   const { publication, second_hand, note, source } = row.claim;
   const words = ["claim", second_hand && "copied", publication].filter(Boolean).join(", ");
-  const told = [BOARD.sources[source], note].filter(Boolean).join("; ");
+  const told = [source, note].filter(Boolean).join("; ");
   return [el("span", { class: "claimed" }, row.name), el("small", { title: told }, words)];
 }
 
@@ -212,10 +213,10 @@ function speedColumns() {
       label: "tokens/s",
       note: "encoding, on the machine that is named",
       numeric: true,
-      value: (row) => row.speed,
+      value: (row) => row.tokens_per_s ?? null,
       fill: (row, cell) => {
-        cell.append(grouped(row.speed));
-        if (row.device) cell.title = row.device;
+        cell.append(grouped(row.tokens_per_s));
+        if (row.speed_device) cell.title = row.speed_device;
       },
     },
     {
@@ -224,8 +225,8 @@ function speedColumns() {
       sub: "lowest",
       note: "share of the first ten documents that have a judgement, on the collection where it is lowest",
       numeric: true,
-      value: (row) => row.judged,
-      fill: (row, cell) => cell.append(fixed(row.judged, 2)),
+      value: judgedOf,
+      fill: (row, cell) => cell.append(fixed(judgedOf(row), 2)),
     },
     parametersColumn,
   ];
@@ -250,7 +251,7 @@ function recipeColumns() {
 
 // Groups are of the column that the table is sorted by, or else of the headline.
 function groupPlace() {
-  return BOARD.places.find((place) => view.by === `place-${place.id}`) || headline(view.measure);
+  return PLACES.find((place) => view.by === `place-${place.id}`) || headline(view.measure);
 }
 
 function groupOf(row) {
@@ -285,7 +286,7 @@ function afterSort(column, lines, falling) {
   if (column.place) view.by = column.id;
   const place = groupPlace();
   document.getElementById("groups").textContent =
-    `Groups by ${place.name}, ${measureOf(place, view.measure)}.`;
+    `Groups by ${place.label}, ${measureOf(place, view.measure)}.`;
   let before = null;
   for (const { row, line } of lines) {
     if (row.claim) continue;
@@ -307,8 +308,8 @@ function filter() {
   document.getElementById("count").textContent = `${shown} of ${BOARD.rows.length} models`;
 }
 
-function field(label, id, change) {
-  const input = el("input", { type: "search", id, autocomplete: "off", spellcheck: "false" });
+function field(label, id, value, change) {
+  const input = el("input", { type: "search", id, value, autocomplete: "off", spellcheck: "false" });
   input.addEventListener("input", () => change(input.value));
   return el("label", { class: "field" }, label, input);
 }
@@ -323,15 +324,15 @@ function tick(label, name) {
 }
 
 function suiteSelect() {
-  const suites = BOARD.places.filter((place) => place.kind === "suite");
+  const suites = PLACES.filter((place) => place.kind === "suite");
   if (!suites.length) return null;
   const select = el(
     "select",
     { id: "only" },
     el("option", { value: "all" }, "everything"),
-    el("option", { value: "suites" }, "means only"),
+    el("option", { value: "suites", selected: view.only === "suites" }, "means only"),
   );
-  for (const place of suites) select.append(el("option", { value: place.name }, place.name));
+  for (const place of suites) select.append(el("option", { value: place.name, selected: place.name === view.only }, place.label));
   select.addEventListener("change", () => {
     view.only = select.value;
     draw();
@@ -339,7 +340,7 @@ function suiteSelect() {
   return el("label", { class: "field" }, "Show", select);
 }
 
-function start() {
+function showIndex() {
   const choose = (measure) => {
     view.measure = measure;
     draw();
@@ -348,11 +349,11 @@ function start() {
   const controls = el(
     "form",
     { class: "controls", role: "search" },
-    field("Find models", "find", (text) => {
+    field("Find models", "find", view.models, (text) => {
       view.models = text;
       filter();
     }),
-    field("Find collections", "find-places", (text) => {
+    field("Find collections", "find-places", view.places, (text) => {
       view.places = text;
       draw();
     }),
@@ -377,7 +378,7 @@ function start() {
       el(
         "p",
         { class: "lead" },
-        `${count(BOARD.rows.length, "model")} on ${count(BOARD.places.filter((place) => place.kind === "collection").length, "collection")}. `,
+        `${count(BOARD.rows.length, "model")} on ${count(PLACES.filter((place) => place.kind === "collection").length, "collection")}. `,
         "Models of one group cannot be told apart from its best at the 5 % level; bold scores are in the first group. ",
         "An asterisk marks scores on what a model was trained on. A mean with a gap is a gap. ",
         SYSTEMS.length
@@ -394,7 +395,6 @@ function start() {
       ),
       el("div", { id: "table" }),
       collectionList(),
-      ...pictures(),
       claimSources() ?? "",
     );
   draw();
@@ -402,34 +402,16 @@ function start() {
 
 function collectionList() {
   const list = el("ul", { class: "pages" });
-  for (const place of BOARD.places.filter((one) => one.kind === "collection"))
-    list.append(el("li", {}, link(place.page, place.name)));
+  for (const place of PLACES.filter((one) => one.kind === "collection"))
+    list.append(el("li", {}, link("collection", place.name)));
   return section("Collections", list);
 }
 
 function claimSources() {
-  const used = [...new Set(SYSTEMS.map((row) => BOARD.sources[row.claim.source]))];
+  const used = [...new Set(SYSTEMS.map((row) => row.claim.source))];
   if (!used.length) return null;
   return section(
     "Where published scores come from",
     el("ul", {}, ...used.map((text) => el("li", {}, text))),
   );
 }
-
-// Each picture is drawn for a light and for a dark ground; the style shows one of them.
-function pictures() {
-  return BOARD.plots.map((plot) =>
-    section(
-      plot.title,
-      el("figure", {}, shownIn("light", plot, ".svg"), shownIn("dark", plot, "-dark.svg")),
-    ),
-  );
-}
-
-function shownIn(theme, plot, ending) {
-  const file = `${ROOT}/${plot.name}${ending}`;
-  const image = el("img", { src: file, alt: plot.title, loading: "lazy" });
-  return el("a", { href: file, class: `in-${theme}` }, image);
-}
-
-start();

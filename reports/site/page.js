@@ -1,8 +1,27 @@
 "use strict";
 // What all pages share. Text is only ever set as text, so that a name is never markup.
 
-const BOARD = window.LEADERBOARD;
-const ROOT = document.body.dataset.root;
+const { board: BOARD, measure: MEASURE, legend: LEGEND } = JSON.parse(
+  document.getElementById("data").textContent,
+);
+// Columns of the table: suites, then collections. A suite of the user's own is named by its file.
+const PLACES = [
+  ...BOARD.suites.map((suite) => ({
+    ...suite,
+    kind: "suite",
+    label: suite.name.endsWith(".toml") ? suite.name.match(/([^/]*)\.toml$/)[1] : suite.name,
+    measures: measuresOf(suite.name),
+    official: true,
+    main: true,
+    title_track: "",
+  })),
+  ...BOARD.columns.map((column) => ({
+    ...column,
+    kind: "collection",
+    label: column.name,
+    title: column.about.title ?? "",
+  })),
+].map((place, id) => ({ ...place, id }));
 const SVG = "http://www.w3.org/2000/svg";
 
 function el(tag, attributes = {}, ...children) {
@@ -22,8 +41,13 @@ function drawn(tag, attributes = {}) {
   return made;
 }
 
-function link(page, text) {
-  return el("a", { href: `${ROOT}/${page}` }, text);
+function measuresOf(suite) {
+  return [...new Set(BOARD.rows.flatMap((row) => Object.keys(row.means[suite] ?? {})))];
+}
+
+// Each model and each collection has a page of its own in this file.
+function link(kind, name) {
+  return el("a", { href: `#${kind}/${encodeURIComponent(name)}` }, name);
 }
 
 // Only what is an address of the web becomes a link.
@@ -36,11 +60,6 @@ function fixed(value, digits = 4) {
   return value === null || value === undefined ? "" : value.toFixed(digits);
 }
 
-// Four digits; a smaller p as a power of ten, since none is 0.
-function pValue(p) {
-  return p !== null && p < 0.00005 ? p.toExponential(0) : fixed(p);
-}
-
 function grouped(value) {
   return value === null || value === undefined ? "" : Math.round(value).toLocaleString("en");
 }
@@ -48,7 +67,7 @@ function grouped(value) {
 // A number of parameters, with those of an adapter; a gap that says so where it is not known.
 function sizeOf(row) {
   if (!row.parameters) return "unknown";
-  const [total, adapter] = row.parameters;
+  const { total, adapter } = row.parameters;
   return adapter ? `${short(total)}, of which ${short(adapter)} in the adapter` : short(total);
 }
 
@@ -68,14 +87,14 @@ const parametersColumn = {
   label: "parameters",
   note: "of the encoder, with its adapter; heads of pre-training are not counted",
   numeric: true,
-  value: (row) => row.parameters && row.parameters[0],
+  value: (row) => row.parameters && row.parameters.total,
   fill: (row, cell) => {
     if (row.claim) return;
     if (!row.parameters) {
       cell.append(el("span", { class: "gap", title: "its results do not say" }, "unknown"));
       return;
     }
-    const [total, adapter] = row.parameters;
+    const { total, adapter } = row.parameters;
     cell.append(short(total), adapter ? el("small", {}, `adapter ${short(adapter)}`) : "");
   },
 };
@@ -84,30 +103,35 @@ function interval(score) {
   return score && score.low !== null ? `${fixed(score.low, 3)}–${fixed(score.high, 3)}` : "";
 }
 
-const measureOf = (place, measure) => measure || place.main;
+const measureOf = (place, measure) => measure || place.main_measure;
 
-// A score is stored as a list to keep the file small.
+function meanOf(row, place, measure) {
+  return row.means[place.name]?.[measureOf(place, measure)];
+}
+
 function scoreOf(row, place, measure) {
-  const cell = row.cells[place.id];
-  const found = cell && cell.s[measureOf(place, measure)];
-  if (!found) return null;
-  const [value, low, high, group, published, source] = found;
-  return { value, low, high, group, published, source: BOARD.sources[source] };
+  if (place.kind === "suite") return meanOf(row, place, measure)?.score ?? null;
+  return row.cells[place.name]?.scores[measureOf(place, measure)] ?? null;
 }
 
 function zeroShotOf(row, place, measure) {
-  const cell = row.cells[place.id];
-  const found = cell && cell.z && cell.z[measureOf(place, measure)];
-  return found ? { value: found[0], members: found[1] } : null;
+  const mean = place.kind === "suite" ? meanOf(row, place, measure) : null;
+  return mean?.score ? { value: mean.zero_shot, members: mean.zero_shot_members } : null;
 }
 
 function missingOf(row, place, measure) {
-  const cell = row.cells[place.id];
-  return (cell && cell.g && cell.g[measureOf(place, measure)]) || [];
+  return (place.kind === "suite" && meanOf(row, place, measure)?.missing) || [];
+}
+
+// Where it is lowest.
+function judgedOf(row) {
+  const known = Object.values(row.cells).map((cell) => cell.judged_at_10);
+  const found = known.filter((value) => value !== null);
+  return found.length ? Math.min(...found) : null;
 }
 
 function inDomain(row, place, measure) {
-  if (place.kind === "collection") return Boolean(row.cells[place.id] && row.cells[place.id].d);
+  if (place.kind === "collection") return Boolean(row.cells[place.name]?.in_domain);
   const unseen = zeroShotOf(row, place, measure);
   return Boolean(unseen) && unseen.members < place.members.length;
 }
@@ -115,8 +139,8 @@ function inDomain(row, place, measure) {
 // Where models are ranked: the first suite that any model has whole, else the fullest column.
 function headline(measure) {
   const filled = (place) => BOARD.rows.filter((row) => scoreOf(row, place, measure)).length;
-  const whole = BOARD.places.find((place) => place.kind === "suite" && filled(place));
-  const columns = BOARD.places.filter((place) => place.kind === "collection");
+  const whole = PLACES.find((place) => place.kind === "suite" && filled(place));
+  const columns = PLACES.filter((place) => place.kind === "collection");
   return whole || columns.reduce((best, one) => (filled(one) > filled(best) ? one : best));
 }
 
@@ -230,17 +254,36 @@ function count(number, one, many = `${one}s`) {
 }
 
 function frame() {
-  const home =
-    document.body.dataset.page === "index"
-      ? el("strong", {}, "Leaderboard")
-      : link("index.html", "Leaderboard");
+  const home = el("a", { href: "#" }, "Leaderboard");
   document.getElementById("top").append(el("nav", { "aria-label": "Site" }, home), themeButton());
-  const said = [
-    count(BOARD.results, "result"),
-    `newest ${BOARD.newest.slice(0, 10)}`,
-    ...BOARD.legend,
-  ];
+  const said = [count(BOARD.results, "result"), `newest ${BOARD.newest.slice(0, 10)}`, ...LEGEND];
   document.getElementById("end").append(said.join(" · "));
 }
 
-frame();
+function addressed() {
+  try {
+    return decodeURIComponent(location.hash.slice(1));
+  } catch {
+    return "";
+  }
+}
+
+// Shows what the part of the address after # names: `model/NAME`, `collection/NAME`, or all.
+function show() {
+  const address = addressed();
+  if (address === "content") return; // the link that skips to it
+  const [, kind, name] = address.match(/^(model|collection)\/(.*)$/s) ?? [];
+  const row = kind === "model" && BOARD.rows.find((one) => one.name === name);
+  const place = kind === "collection" && PLACES.find((one) => one.name === name);
+  document.title = row || place ? name : "Leaderboard";
+  if (row) showModel(row);
+  else if (place) showCollection(place);
+  else showIndex();
+  window.scrollTo(0, 0);
+}
+
+function start() {
+  frame();
+  show();
+  window.addEventListener("hashchange", show);
+}

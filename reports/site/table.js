@@ -1,9 +1,8 @@
-"use strict";
 // A table that is sorted by the buttons in its header.
 //
 // A column is {id, label, value, fill, numeric, note, kind}: value(row) is a number, a text or
-// null and decides the order; fill(row, td) writes the cell, by default the value as text; names is
-// for a label that is a name and may break. Without a column to sort by, rows stay as they are given; numbers fall unless falling is given.
+// null and decides the order; fill(row, td) writes the cell, by default the value as text. Without a
+// column to sort by, rows stay as they are given; numbers fall unless falling is given.
 
 const sorter = new Intl.Collator("en", { numeric: true, sensitivity: "base" });
 
@@ -82,8 +81,7 @@ function numberColumn(id, label, value, show = fixed, more = {}) {
 const rounded = (value) => fixed(value, 2);
 
 function heading(column) {
-  if (column.place) return named(column.label);
-  return column.names ? breaking(column.label) : [column.label];
+  return column.place ? named(column.label) : [column.label];
 }
 
 function filledCell(column, row) {

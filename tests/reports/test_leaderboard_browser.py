@@ -1,9 +1,8 @@
-"""The site in a real browser, opened from disk: sorting, filtering, links, names that are attacks.
+"""The page in a real browser, opened from disk: sorting, filtering, links, names that are attacks.
 
 Needs Chromium and selenium (the extra ``test``); skipped with a reason without either.
 """
 
-import re
 from pathlib import Path
 
 import pytest
@@ -13,11 +12,12 @@ from bench.boards.rows import results_in
 from bench.comparing.statistics import Resampling
 from bench.results.result import Timings
 from datasets_cfg.catalogue import expand
-from reports.pages import write_site
+from reports.leaderboard import page
 from retrievers.models.card import Card, Expected
 from tests.support.browser import (
     NAMES,
     PHONE,
+    asked_for,
     awaited,
     choose,
     opened,
@@ -32,7 +32,7 @@ SORT_BY = "thead th[data-column='{}'] button"
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory) -> Path:
-    """A site with a complete suite, a gap, another protocol, two recipes, claims and attacks."""
+    """A page of a complete suite, a gap, another protocol, two recipes, claims and attacks."""
     place = tmp_path_factory.mktemp("leaderboard")
     results = place / "results"
     for number, name in enumerate(FORUMS):
@@ -53,18 +53,10 @@ def index(tmp_path_factory) -> Path:
     long = f"https://{'results' * 12}.example"
     other = Expected(dataset=FORUMS[2], measure=MEASURE, value=0.4321, source=long)
     cards = {"alpha": Card(name="alpha", title="Alpha", missing="x", expected=(claim, other))}
-    choice = Choice(every_measure=True, neighbours=True)
+    choice = Choice(every_measure=True)
     board = assemble(results_in(results), cards, choice, Resampling(resamples=99))
-    drawn = {".svg": svg("#fefefe"), "-dark.svg": svg("#14181d")}
-    pictures = [("heatmap", NAMES[0], lambda: drawn)]
-    return write_site(board, place / "site", pictures=pictures)
-
-
-def svg(ground: str) -> bytes:
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="20" height="20">'
-        f'<rect width="20" height="20" fill="{ground}"/></svg>'
-    ).encode()
+    (place / "page.html").write_text(page(board, ""))
+    return place / "page.html"
 
 
 def models(browser) -> list[str]:
@@ -73,7 +65,7 @@ def models(browser) -> list[str]:
 
 def column_of(browser, name: str) -> str:
     """Id of the column of a suite or collection."""
-    script = "return 'place-' + BOARD.places.find(one => one.name === arguments[0]).id"
+    script = "return 'place-' + PLACES.find(one => one.name === arguments[0]).id"
     return browser.execute_script(script, name)
 
 
@@ -147,40 +139,39 @@ def test_intervals_claims_recipes_and_zero_shot_can_be_switched_on(browser, inde
     assert (seen["alpha"], seen["beta"][:6]) == ("", "0.5000")
 
 
-def test_every_link_leads_to_a_page_that_draws_without_an_error(browser, index):
+def addresses(browser, index: Path) -> list[str]:
+    """What follows # in the address of each page that the first one leads to; "" for itself."""
     opened(browser, index)
-    pages = {index}
-    script = "return [...document.querySelectorAll('a[href]')].map(one => one.href)"
-    for address in browser.execute_script(script):
-        assert address.startswith("file:")
-        pages.add(Path(re.sub(r"^file://|#.*$", "", address)))
-    assert {path for path in pages if path.suffix == ".svg"} == set(index.parent.rglob("*.svg"))
-    pages = {path for path in pages if path.suffix == ".html"}
+    script = "return [...document.querySelectorAll('main a[href]')].map(one => one.href)"
+    found = browser.execute_script(script)
+    assert all(address.startswith(f"{index.as_uri()}#") for address in found)
+    return ["", *dict.fromkeys(address.partition("#")[2] for address in found)]
+
+
+def test_every_link_leads_to_a_page_that_draws_without_an_error(browser, index):
+    pages = addresses(browser, index)
     assert len(pages) == 1 + len(models(browser)) + 13 + len(NAMES) + 1
-    for page in sorted(pages):
-        assert page.is_file()
-        opened(browser, page)
+    heads = set()
+    for address in pages:
+        opened(browser, index, address)
         assert browser.get_log("browser") == []
-        assert texts(browser, "h1") != []
-        for address in browser.execute_script(script):
-            assert Path(re.sub(r"^file://|#.*$", "", address)).is_file() or "http" in address[:5]
+        heads.update(texts(browser, "h1"))
+    assert len(heads) == len(pages)
+    assert {url for url in asked_for(browser) if not url.startswith("data:")} == {index.as_uri()}
 
 
 def test_names_that_hold_html_or_script_are_text_on_every_page(browser, index):
-    for page in sorted(index.parent.rglob("*.html")):
-        opened(browser, page)
+    for address in addresses(browser, index):
+        opened(browser, index, address)
         assert browser.execute_script("return window.hacked === undefined")
-        unknown = (
-            "return document.querySelectorAll("
-            "'main script, main img:not([src*=\"plots/\"]), main [onload]').length"
-        )
+        unknown = "return document.querySelectorAll('main script, main img, main [onload]').length"
         assert browser.execute_script(unknown) == 0
     opened(browser, index)
     assert set(NAMES) <= set(models(browser))
 
 
 def test_the_page_of_a_model_shows_its_recipe_scores_and_claims(browser, index):
-    opened(browser, index.parent / "models" / "alpha.html")
+    opened(browser, index, "model/alpha")
     assert "someone/alpha" in texts(browser, "dd")
     rows = texts(browser, "main section:nth-of-type(1) tbody tr")
     assert any("0.5550*" in row and "11 of 12" in row for row in rows)
@@ -194,18 +185,15 @@ def test_the_page_of_a_model_shows_its_recipe_scores_and_claims(browser, index):
     ]
 
 
-def test_the_page_of_a_pair_shows_differences_with_what_can_be_said_of_them(browser, index):
-    opened(browser, index.parent / "models" / "alpha.html")
-    press(browser, "a[href*='pairs/']")
-    drawn = "return document.URL.includes('pairs/') && document.readyState === 'complete'"
-    awaited(browser, drawn)
-    assert texts(browser, "h1") == ["alpha − beta"]
-    rows = texts(browser, "main > .scroll tbody tr")
-    assert [text.partition(MEASURE)[0] for text in rows] == ["beir/cqadupstack", *FORUMS]
-    assert "+0.0550" in rows[0]
-    assert "15, 0, 15" in rows[1]
-    assert "cannot tell" in rows[1]
-    assert browser.find_elements("css selector", "svg.forest[aria-label^='difference +0.0550']")
+def test_back_and_forth_between_pages_keeps_what_was_chosen(browser, index):
+    opened(browser, index)
+    choose(browser, "#measure", "R@100")
+    press(browser, "main a[href='#model/alpha']")
+    awaited(browser, "return document.title === 'alpha'")
+    assert texts(browser, "h1") == ["alpha"]
+    browser.back()
+    awaited(browser, "return document.title === 'Leaderboard'")
+    assert browser.execute_script("return document.getElementById('measure').value") == "R@100"
 
 
 def test_the_theme_follows_the_system_and_can_be_chosen_and_stays(browser, index):
@@ -217,42 +205,41 @@ def test_the_theme_follows_the_system_and_can_be_chosen_and_stays(browser, index
         assert browser.execute_script(ground) == colour
     press(browser, "#theme")
     assert browser.execute_script(ground) == "rgb(255, 255, 255)"
-    opened(browser, index.parent / "models" / "alpha.html")
+    opened(browser, index, "model/alpha")
     assert browser.execute_script(ground) == "rgb(255, 255, 255)"
     press(browser, "#theme")
     assert browser.execute_script(ground) == "rgb(20, 24, 29)"
     press(browser, "#theme")
 
 
-@pytest.mark.parametrize(("theme", "shown"), [("light", ".svg"), ("dark", "-dark.svg")])
-def test_pictures_stand_on_the_ground_of_the_theme(browser, index, tmp_path, theme, shown):
-    feature = {"name": "prefers-color-scheme", "value": theme}
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
-    try:
-        opened(browser, index)
-        browser.execute_script("window.scrollTo(0, document.body.scrollHeight)")
-        awaited(
-            browser,
-            "return [...document.querySelectorAll('figure img')].some(i => i.naturalWidth > 1)",
-        )
-        visible = browser.execute_script(
-            "return [...document.querySelectorAll('figure img')]"
-            ".filter(one => one.checkVisibility()).map(one => [one.src, one.naturalWidth > 1,"
-            " getComputedStyle(one).backgroundColor])"
-        )
-        (picture,) = visible
-        assert picture[0].endswith(f"plots/heatmap{shown}")
-        assert picture[1:] == [True, "rgba(0, 0, 0, 0)"]
-    finally:
-        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+def test_published_systems_are_marked_can_be_hidden_and_are_in_no_group(browser, tmp_path):
+    for model in ("alpha", "beta"):
+        store(tmp_path / "results", model, "beir/scifact", [0.5, 0.25])
+    choice = Choice(every_measure=True, published=("dupmae",))
+    board = assemble(results_in(tmp_path / "results"), {}, choice, Resampling(resamples=99))
+    (tmp_path / "page.html").write_text(page(board, ""))
+    opened(browser, tmp_path / "page.html")
+    shown = texts(browser, "#table tbody th.model")
+    assert "DupMAEclaim, DupMAE paper" in shown
+    assert "BM25claim, copied, DupMAE paper" in shown
+    (line,) = [text for text in texts(browser, "#table tbody tr") if "DupMAEclaim" in text]
+    assert line == "DupMAEclaim, DupMAE paper0.47500.6990"
+    heads = texts(browser, "#table thead th")
+    assert any(f"beir-18{MEASURE} · mean of 18" in head for head in heads)
+    assert texts(browser, "#count") == ["2 of 2 models"]
+    assert texts(browser, "section:last-of-type li") == ["https://arxiv.org/abs/2211.08769"]
+    press(browser, "#systems")
+    assert texts(browser, "#table tbody th.model") == ["alpha", "beta"]
+    browser.find_element("id", "find").send_keys("nothing like it")
+    assert texts(browser, "#count") == ["0 of 2 models"]
 
 
 def test_no_page_is_wider_than_a_phone(browser, index):
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", PHONE)
     try:
-        for page in sorted(index.parent.rglob("*.html")):
-            opened(browser, page)
+        for address in addresses(browser, index):
+            opened(browser, index, address)
             width = browser.execute_script("return document.documentElement.scrollWidth")
-            assert (page.name, width) == (page.name, 360)
+            assert (address, width) == (address, 360)
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

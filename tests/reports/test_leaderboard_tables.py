@@ -1,14 +1,21 @@
-"""Text tables of a leaderboard: what is shown, what is marked, and what a name cannot break."""
+"""Tables and the page of a leaderboard: what is shown, what is marked, what a name cannot break."""
 
+import base64
 import csv
+import hashlib
 import io
+import json
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bench.boards.assembly import Choice, assemble
 from bench.boards.rows import results_in
 from bench.comparing.statistics import Resampling
 from bench.results.result import Timings
 from datasets_cfg.catalogue import expand
-from reports.leaderboard import latex, markdown, scores
+from reports.leaderboard import SITE, latex, markdown, page, scores, script_json
 from retrievers.models.card import Card, Expected
 from retrievers.models.parameters import Parameters
 from tests.support.leaderboards import MEASURE, protocol_of, recipe_of, store
@@ -139,3 +146,30 @@ def test_another_measure_is_shown_where_it_was_measured(tmp_path):
     store(tmp_path, "a", "two", [0.5])
     (row,) = tables_of(markdown(board_of(tmp_path, "R@100"), "R@100"))[0]
     assert (row["one R@100"], row["two R@100"]) == ("0.7500", "")
+
+
+def test_the_page_allows_its_own_scripts_and_style_and_nothing_else(tmp_path):
+    store(tmp_path, "a", "beir/scifact", [0.5])
+    text = page(board_of(tmp_path), "")
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]+)"', text)
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    assert rules["default-src"] == "'none'"
+    inline = re.findall(r"<(?:script|style)>(.*?)</(?:script|style)>", text, re.DOTALL)
+    allowed = {word for rule in rules.values() for word in rule.split()}
+    hashes = [base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in inline]
+    assert allowed == {"'none'", "data:", *(f"'sha256-{one}'" for one in hashes)}
+    assert not re.search(r'(?:src|href)="(?!#|data:)', text)
+
+
+def test_the_scripts_never_set_markup_fetch_or_evaluate():
+    for script in (path for path in SITE.iterdir() if path.name.endswith(".js")):
+        code = script.read_text(encoding="utf-8")
+        forbidden = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|Function\("
+        assert not re.search(forbidden + r"|fetch\(|XMLHttpRequest|import\(", code), script.name
+
+
+@given(st.recursive(st.text() | st.integers(-9, 9), lambda inner: st.lists(inner)))
+def test_no_data_end_the_element_that_holds_them_and_all_come_back(value):
+    text = script_json(value)
+    assert not set("<>&") & set(text)
+    assert json.loads(text) == value

@@ -1,18 +1,26 @@
-"""Pictures of experiments and trainings, heat maps, and names in them."""
+"""Pictures of experiments, trainings and comparisons."""
 
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from bench.comparing.statistics import Difference
 from retrievers.training.engine.curve import LossPoint
 from tests.support.ablation_report import BETTER, FULL, GAP, REFERENCE, report, row
 
 pytest.importorskip("matplotlib")
 
-from reports.plots.style import short_names
-from reports.plots.training import _fill, _interval, _panels, _points, draw, draw_losses
+from reports.plots import (
+    PAPER,
+    _fill,
+    _interval,
+    _panels,
+    _points,
+    differences,
+    draw,
+    draw_losses,
+    lines_of,
+)
 
 
 def test_each_axis_is_drawn_as_svg_and_png(tmp_path):
@@ -101,11 +109,28 @@ def test_the_same_curve_is_the_same_picture(tmp_path):
     assert one.read_bytes() == other.read_bytes()
 
 
-@given(st.lists(st.text(alphabet="ab-/", max_size=30), unique=True), st.integers(3, 20))
-def test_names_that_differ_still_differ_when_they_are_short(names, most):
-    assert len(set(short_names(names, most))) == len(names)
+def test_differences_stand_on_their_intervals_and_what_is_unclear_is_hollow():
+    from matplotlib.figure import Figure
 
-
-def test_a_name_is_longer_than_asked_only_where_it_would_be_mistaken():
-    names = [f"{'a' * 30}{letter}{'b' * 30}" for letter in "xy"] + ["c" * 40]
-    assert [len(name) <= 20 for name in short_names(names, 20)] == [False, False, True]
+    figure = Figure()
+    lines = lines_of(
+        Difference(
+            **{"on": on, "measure": "nDCG@10", "difference": (low + high) / 2, "low": low},
+            **{"high": high, "p": p, "exact": True, "wins": 2, "ties": 0, "losses": 1},
+            **{"effect": None, "detectable": None},
+        )
+        for on, low, high, p in (("one", 0.1, 0.3, 0.01), ("two", -0.1, 0.3, 0.4))
+    )
+    differences(figure, lines, "$a$ − b")
+    axes = figure.axes[0]
+    shown = [label.get_text() for label in axes.get_yticklabels()]
+    assert shown == [label for label, _ in reversed(lines)]  # the first line is at the top
+    dots = [line for line in axes.lines if line.get_marker() == "o"]
+    spans = [line for line in axes.lines if len(line.get_xdata()) == 2 and line.get_lw() == 2]
+    for (_, one), dot, span in zip(reversed(lines), dots, spans, strict=True):
+        assert dot.get_xdata()[0] == one.difference
+        assert list(span.get_xdata()) == [one.low, one.high]
+    hollow = [dot.get_markerfacecolor() == PAPER for dot in dots]
+    assert hollow == [True, False]
+    explained = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert sorted("not" in text for text in explained) == sorted(hollow)

@@ -8,7 +8,7 @@ import pytest
 from bench.comparing.statistics import Level, Resampling, ScoreMatrix
 from bench.monitor.curve import Curve, CurvePoint
 from bench.monitor.selection import select
-from reports.plots.training import draw_quality, quality
+from reports.plots import draw_quality, quality
 from reports.training import curve_markdown, forgetting_markdown
 from tests.support.forgetting_report import forgetting
 from tests.support.markdown import added, notes_of, numbers, rows_of, tables_of

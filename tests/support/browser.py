@@ -40,12 +40,17 @@ def chromium() -> Any:
     return webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
 
 
-def opened(browser: Any, page: Path) -> None:
-    """Open a page, and wait until its last script has run: a busy browser answers early."""
+def opened(browser: Any, page: Path, address: str = "") -> None:
+    """Open a page, and wait until its script has run: a busy browser answers early.
+
+    Args:
+        address: what follows # in the address.
+    """
     browser.get_log("browser")
-    browser.get(page.as_uri())
-    drawn = "return document.URL === arguments[0] && document.readyState === 'complete'"
-    awaited(browser, drawn, page.as_uri())
+    browser.get("about:blank")
+    browser.get(f"{page.as_uri()}#{address}" if address else page.as_uri())
+    drawn = "return document.readyState === 'complete' && !!document.querySelector('main h1')"
+    awaited(browser, drawn)
 
 
 def awaited(browser: Any, script: str, *arguments: object) -> None:

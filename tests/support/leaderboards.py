@@ -115,6 +115,6 @@ def make_older(folder: Path) -> None:
     (folder / RESULT_FILE).write_text(json.dumps({**record, "schema": HASHED_SINCE - 1}))
 
 
-def script_data(path: Path) -> Any:
-    """What a script file of the site assigns to a name."""
-    return json.loads(path.read_text().partition("=")[2].rstrip().removesuffix(";"))
+def page_data(text: str) -> Any:
+    """The data that a page of a leaderboard holds."""
+    return json.loads(text.partition('id="data">')[2].partition("</script>")[0])

@@ -24,7 +24,7 @@ from bench.outcomes import ExitCode
 from bench.results.result import Conditions
 from foundation.files import replacing
 from reports.experiment import markdown, plan_table
-from reports.plots.style import can_plot
+from reports.plots import can_plot
 
 
 def ablate(options: AblateOptions) -> int:
@@ -111,7 +111,7 @@ def _pictures(record: Report, folder: Path) -> list[tuple[str, str]]:
     if not can_plot():
         _say("no pictures: pip install 'retrieval-bench[plots]'")
         return []
-    from reports.plots.training import draw
+    from reports.plots import draw
 
     return draw(record, folder)
 

@@ -25,8 +25,7 @@ from bench.training.on_collections import adapt_on, finetune_on, pretrain_on, ro
 from bench.workspace import Workspace
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError, MissingFileError
-from reports.plots.style import can_plot
-from reports.plots.training import draw_losses
+from reports.plots import can_plot, draw_losses
 from retrievers.adapters.compose import average_adapters, stack_adapters
 from retrievers.adapters.folder import base_of
 from retrievers.models.card import card_names

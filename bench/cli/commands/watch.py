@@ -20,8 +20,7 @@ from bench.workspace import Workspace
 from foundation.errors import BenchError
 from foundation.files import replacing
 from foundation.locks import FileLock
-from reports.plots.style import load_library
-from reports.plots.training import draw_quality
+from reports.plots import draw_quality, load_library
 from reports.training import curve_markdown
 from retrievers.models.card import load_card
 

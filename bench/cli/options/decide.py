@@ -15,7 +15,6 @@ from bench.cli.options.shared import (
     OutFile,
     OutPlace,
     Output,
-    PlaceOption,
     Places,
     Positive,
     Resamples,
@@ -119,33 +118,27 @@ class CheckOptions:
 
 @dataclass(frozen=True)
 class LeaderboardOptions:
-    """Show stored results side by side, as a table or as a site.
+    """Show stored results side by side, as a table or as a page.
 
     Attributes:
-        format: Format on stdout; html writes a folder of pages.
-        out: Folder or URL of the pages.
+        format: Format on stdout; html is one file that opens from disk.
         suite: Show only the collections of this suite and its mean, even where that is a gap; a
             suite of your own is a TOML file.
         measure: Measure to use, instead of each collection's main one.
-        pair: Add a page that compares these two rows, as there is one for neighbours;
-            repeatable.
         published: Also show published scores of other systems, marked as claims: names of the
             tables in bench/boards/published, `cards` for the models of `list models`, or `all`.
         results: Stored results: folders, or URLs such as s3://bucket/prefix.
 
     Examples:
-        python -m bench leaderboard --format html
-        python -m bench leaderboard --format html --pair minilm bm25
+        python -m bench leaderboard --format html > leaderboard.html
         python -m bench leaderboard --suite beir --format latex
         python -m bench leaderboard --published beir-paper dupmae
     """
 
     _: KW_ONLY
     format: Literal["markdown", "csv", "latex", "json", "html"] = "markdown"
-    out: PlaceOption = Path("leaderboard")
     suite: str = ""
     measure: str = ""
-    pair: tuple[tuple[str, str], ...] = ()
     published: Annotated[tuple[str, ...] | None, Several] = None
     results: Annotated[ResultPlaces, Several] = (Path("results"),)
     resampling: Resamples = Resamples()

@@ -16,7 +16,7 @@ from bench.cli.commands.leaderboard import leaderboard
 from bench.cli.options.decide import LeaderboardOptions
 from foundation.errors import BenchError
 from tests.support.commands import options
-from tests.support.leaderboards import MEASURE, script_data, store
+from tests.support.leaderboards import MEASURE, page_data, store
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +37,6 @@ def results(tmp_path) -> Path:
 def board(results: Path, **changes: Any) -> LeaderboardOptions:
     given = {
         "results": results,
-        "out": results.parent / "site",
         "resamples": 199,
     }
     return options("leaderboard", **given | changes)
@@ -65,28 +64,10 @@ def test_json_is_one_document_with_unrounded_scores(capsys, results, how):
     assert board["results"] == 2
 
 
-def test_html_is_a_site_with_intervals_of_every_measure_and_its_first_page_is_named(
-    capsys, results
-):
-    index = Path(printed(capsys, results, format="html").strip())
-    assert index == results.parent / "site" / "index.html"
-    data = script_data(index.parent / "data.js")
-    scores = data["rows"][0]["cells"]["0"]["s"]
-    assert [scores[name][1] is not None for name in (MEASURE, "R@100")] == [True, True]
-
-
-def test_the_site_compares_neighbours_and_the_pairs_that_are_asked_for(capsys, results):
-    store(results, "worst", "one", [0.0, 0.0])
-    choices = {"format": "html", "pair": [["better", "worst"]]}
-    index = Path(printed(capsys, results, **choices).strip())
-    pages = {path.stem for path in (index.parent / "pairs").glob("*.html")}
-    assert pages == {"better-worst", "better-worse", "worse-worst"}
-
-
-def test_a_folder_of_other_files_is_not_written_to(results):
-    with pytest.raises(BenchError, match="no leaderboard wrote"):
-        leaderboard(board(results, format="html", out=results))
-    assert not (results / "index.html").exists()
+def test_html_is_one_page_with_intervals_of_every_measure(capsys, results):
+    data = page_data(printed(capsys, results, format="html"))
+    scores = data["board"]["rows"][0]["cells"]["one"]["scores"]
+    assert [scores[name]["low"] is not None for name in (MEASURE, "R@100")] == [True, True]
 
 
 def test_no_results_are_an_error_that_says_what_to_type(tmp_path):
@@ -94,15 +75,10 @@ def test_no_results_are_an_error_that_says_what_to_type(tmp_path):
         leaderboard(board(tmp_path / "nothing"))
 
 
-def test_the_command_line_writes_a_site_with_pairs_and_claims(capsys, results, monkeypatch):
-    pytest.importorskip("matplotlib", reason="needs matplotlib")
-    monkeypatch.chdir(results.parent)
-    words = "leaderboard --format html --pair better worse --published dupmae"
-    assert main([*words.split(), "--resamples", "199"]) == 0
-    assert Path(capsys.readouterr().out.strip()) == Path("leaderboard/index.html")
-    assert Path("leaderboard/pairs/better-worse.html").is_file()
-    data = script_data(Path("leaderboard/data.js"))
-    assert data["published"] is True
+def test_the_command_line_writes_a_page_with_claims(capsys, results):
+    words = f"leaderboard --results {results} --format html --published dupmae --resamples 199"
+    assert main(words.split()) == 0
+    assert page_data(capsys.readouterr().out)["board"]["published"] is True
 
 
 def test_an_unknown_publication_is_bad_input(results, capsys):

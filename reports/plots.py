@@ -1,34 +1,161 @@
-"""Pictures of trainings and experiments: losses, quality against steps, and axes."""
+"""Records as pictures, in colours that colour-blind people tell apart: SVG and PNG files.
 
+matplotlib is the extra ``plots``: imported when something is drawn. The same record gives the same
+bytes each time.
+"""
+
+import importlib.util
+import io
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench.comparing.statistics import Difference
 from bench.experiments.plan import AxisFound
 from bench.experiments.report_record import Report, RowFound, RowOnCollection
 from bench.monitor.curve import Curve, CurvePoint
-from reports.plots.style import (
-    BLUE,
-    COLOURS,
-    GREY,
-    INK,
-    MARKERS,
-    PAPER,
-    VERMILION,
-    can_plot,
-    hollow,
-    legend_below,
-    sample,
-    save,
-)
+from foundation import files as whole
+from foundation.printable import printable
+from reports import format as fmt
 from retrievers.training.engine.curve import LossPoint
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+Fill = Callable[["Figure"], None]
+
+INK, PAPER = "#1b2129", "#fefefe"  # text and axes; the ground that they stand on
+# Okabe and Ito, "Color universal design" (2008), in an order whose neighbours differ most.
+COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", INK)
+BLUE, VERMILION = COLOURS[0], COLOURS[5]
+GREY = "#7f7f7f"
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+STYLE: dict[str, Any] = {
+    **dict.fromkeys(("figure.facecolor", "axes.facecolor"), PAPER),
+    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor"), INK),
+    **dict.fromkeys(("xtick.color", "ytick.color"), INK),
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 10,
+    "grid.alpha": 0.3,
+    "font.size": 10,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "text.parse_math": False,  # a dollar sign in a name is a dollar sign
+    "figure.constrained_layout.use": True,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "retrieval-bench",
+}
+PNG_DPI = 150
+
+
+def can_plot() -> bool:
+    """Return True where matplotlib is installed."""
+    return importlib.util.find_spec("matplotlib") is not None
+
+
+def load_library() -> None:
+    """Import what draws, where it is installed; for a command that goes on after Ctrl-C.
+
+    matplotlib cannot be imported again where Ctrl-C broke off its import.
+    """
+    if can_plot():
+        importlib.import_module("matplotlib.figure")
+        importlib.import_module("matplotlib.backends.backend_agg")
+
+
+def hollow(colour: str = INK) -> dict[str, Any]:
+    """Style of a marker of which only the edge is drawn."""
+    return {"markerfacecolor": PAPER, "markeredgecolor": colour}
+
+
+def sample(label: str, **style: Any) -> "Line2D":
+    """An entry of a legend for what no single line stands for."""
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], label=label, **{"linestyle": "none", **style})
+
+
+def legend_below(figure: "Figure", columns: int = 2, entries: Sequence["Line2D"] = ()) -> None:
+    """Write the legend under the axes: of all lines with a label, then of further entries."""
+    known = dict.fromkeys(
+        handle for axes in figure.axes for handle in axes.get_legend_handles_labels()[0]
+    )
+    figure.legend(handles=[*known, *entries], loc="outside lower center", ncols=columns)
+
+
+def save(stem: Path, size: tuple[float, float], fill: Fill, *, grid: bool = False) -> list[Path]:
+    """Write a picture as ``stem`` with .svg and .png; returns the two files.
+
+    Args:
+        size: width and height in inches.
+        fill: draws into the figure.
+        grid: True for lines behind what is drawn.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+        OSError: it cannot be written.
+    """
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    vectors, pixels = io.StringIO(), io.BytesIO()
+    with matplotlib.rc_context({**STYLE, "axes.grid": grid}):  # type: ignore[arg-type, unused-ignore]
+        figure = Figure(figsize=size)
+        FigureCanvasAgg(figure)
+        fill(figure)
+        figure.savefig(vectors, format="svg", metadata={"Date": None})
+        figure.set_layout_engine("none")  # it keeps the places that were computed
+        figure.savefig(pixels, format="png", dpi=PNG_DPI)
+    files = [stem.with_name(f"{stem.name}{ending}") for ending in (".svg", ".png")]
+    svg = printable(vectors.getvalue()).encode()  # names hold anything
+    for path, content in zip(files, (svg, pixels.getvalue()), strict=True):
+        with whole.replacing(path) as file:
+            file.write(content)
+    return files
+
+
+def differences(figure: "Figure", lines: Sequence[tuple[str, Difference]], title: str) -> None:
+    """A forest plot: each difference as a dot on its 95 % interval, the first line at the top.
+
+    Filled and blue is what can be told from zero at the 5 % level; the rest is hollow and grey.
+    """
+    axes = figure.subplots()
+    axes.axvline(0, color=INK, lw=0.8)
+    axes.grid(axis="x", alpha=0.3)
+    for height, (_, pair) in enumerate(reversed(lines)):
+        clear = pair.significant
+        colour = BLUE if clear else GREY
+        if pair.low is not None and pair.high is not None:
+            axes.plot([pair.low, pair.high], [height, height], color=colour, lw=2)
+        axes.plot(pair.difference, height, "o", ms=6, **_dot(clear))
+    axes.set_yticks(range(len(lines)), [label for label, _ in reversed(lines)], fontsize=8)
+    axes.set_ylim(-0.7, len(lines) - 0.3)
+    axes.set_title(title)
+    axes.set_xlabel("difference with its 95 % interval")
+    told = "significant at 5 % (p of Holm over a pair's collections)"
+    entries = [
+        sample(told, marker="o", **_dot(True)),
+        sample("not significant", marker="o", **_dot(False)),
+    ]
+    legend_below(figure, 2, entries)
+
+
+def _dot(clear: bool) -> dict[str, Any]:
+    return {"color": BLUE} if clear else {"color": GREY, **hollow(GREY)}
+
+
+def lines_of(differences: Iterable[Difference]) -> list[tuple[str, Difference]]:
+    """A line for each suite and collection."""
+    return [(f"{fmt.place(each.on)}, {each.measure}", each) for each in differences]
 
 
 TITLE_LETTERS, LABEL_LETTERS = 12, 12  # of an inch, of the place of a point

@@ -1,4 +1,0 @@
-"""Records as pictures, SVG and PNG, in colours that colour-blind people tell apart.
-
-matplotlib is the extra ``plots``: imported when something is drawn.
-"""
