@@ -1,6 +1,7 @@
 """This machine: its processor, libraries and clock, and work that threads share."""
 
 import os
+import platform
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -14,12 +15,22 @@ AVX512 = frozenset(("avx512f", "avx512cd", "avx512dq", "avx512bw", "avx512vl"))
 
 def instructions() -> frozenset[str]:
     """Names of instruction sets, as Linux has them (``avx2``); none where it does not say."""
+    return frozenset(_stated("flags").split())
+
+
+def processor_name() -> str:
+    """Name of the processor, as the kernel states it."""
+    return _stated("model name") or platform.machine()
+
+
+def _stated(fact: str) -> str:
+    """What Linux says of the first processor; "" where it does not say."""
     try:
         with FACTS.open(encoding="utf-8") as lines:
-            flags = next((line for line in lines if line.startswith("flags")), "")
+            line = next((line for line in lines if line.startswith(fact)), "")
     except OSError:
-        return frozenset()
-    return frozenset(flags.partition(":")[2].split())
+        return ""
+    return line.partition(":")[2].strip()
 
 
 def emulates_bfloat16() -> bool:

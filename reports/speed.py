@@ -10,7 +10,6 @@ from bench.speed.records import (
     IndexCurve,
     IndexPoint,
     Latency,
-    Phases,
     SpeedReport,
     Spread,
 )
@@ -24,15 +23,17 @@ def speed_tables(report: SpeedReport) -> str:
 
 
 def _sections(report: SpeedReport) -> Iterator[str]:
-    if report.phases:
-        yield phases_table(report.phases)
     if report.encoding:
         yield encoding_table(report.encoding)
     if report.latency:
         yield latency_table(report.latency)
     if report.indexes:
         yield indexes_table(report.indexes)
-    yield from map(race_table, report.races)
+    if report.races:
+        yield race_table(report.races)
+    phased = [one for one in (*report.encoding, *report.races) if one.tools[0].phases_s]
+    if phased:
+        yield phases_table(phased)
 
 
 def _heading(report: SpeedReport) -> str:
@@ -50,26 +51,25 @@ def _heading(report: SpeedReport) -> str:
     return f"{', '.join(parts)}. Median [quartiles] of {report.repeats} after one uncounted"
 
 
-def phases_table(phases: Phases) -> str:
-    """Where the time of whole evaluations goes."""
-    title = (
-        f"Whole evaluations of {phases.documents:,} documents and {phases.queries:,} queries of "
-        f"{phases.collection} ({phases.tokens:,} tokens); the first, with imports, "
-        f"{phases.cold_s:.2f} s. Phases may run beside each other"
-    )
-    whole = phases.wall_s
-    rows = sorted(phases.busy_s.items(), key=lambda item: -item[1].median)
-    columns: list[Column[tuple[str, Spread]]] = [
-        Column("phase", lambda row: row[0]),
-        Column("seconds", lambda row: row[1], spread),
-        Column("of the whole", lambda row: f"{row[1].median / whole.median:.0%}", fmt.written),
+def phases_table(contests: Sequence[Contest]) -> str:
+    """Where our time goes: seconds by kind of work."""
+    title = "Our phases in seconds; those that run beside each other overlap"
+    names = dict.fromkeys(name for contest in contests for name in contest.tools[0].phases_s)
+    columns = [
+        Column("documents", lambda contest: contest.name),
+        *(Column(name, partial(_phase, name), fmt.written) for name in names),
+        Column("all, on the wall", lambda contest: contest.tools[0].wall_s, spread),
     ]
-    return _titled(title, Table([*rows, ("all, on the wall", whole)], columns))
+    return _titled(title, Table(contests, columns))
+
+
+def _phase(name: str, contest: Contest) -> str:
+    spent = contest.tools[0].phases_s.get(name)
+    return spread(spent) if spent else ""
 
 
 def encoding_table(contests: Sequence[Contest]) -> str:
     """Documents and tokens a second, by length and tool."""
-    rows = [(contest, tool) for contest in contests for tool in contest.tools]
     columns: list[Column[tuple[Contest, Contestant]]] = [
         Column("documents", lambda row: row[0].name),
         Column("tool", lambda row: _tool(row[1])),
@@ -78,24 +78,27 @@ def encoding_table(contests: Sequence[Contest]) -> str:
         Column("p95", lambda row: row[0].p95, fmt.count),
         Column("documents/s", lambda row: row[0].documents / row[1].wall_s.median, fmt.count),
         Column("tokens/s", lambda row: row[0].tokens / row[1].wall_s.median, fmt.count),
-        *_timings(lambda row: row[1]),
     ]
-    return _titled("Encoding, texts to vectors in memory, tools by turns", Table(rows, columns))
+    return _compared("Encoding, texts to vectors in memory, tools by turns", contests, columns)
+
+
+def _compared(
+    title: str, contests: Sequence[Contest], columns: Sequence[Column[tuple[Contest, Contestant]]]
+) -> str:
+    """All tools of each contest: times, and how many times as long as ours they are."""
+    rows = [(contest, tool) for contest in contests for tool in contest.tools]
+    timings: list[Column[tuple[Contest, Contestant]]] = [
+        Column("wall, s", lambda row: row[1].wall_s, spread),
+        Column("processor, s", lambda row: row[1].processor_s, spread),
+        Column("largest difference", lambda row: f"{row[1].difference:.1e}", fmt.written),
+        Column("our speed-up", lambda row: _speedup(row[1]), fmt.written),
+        Column("of the processor", lambda row: _times(row[1].processor_ratio), fmt.written),
+    ]
+    return _titled(title, Table(rows, [*columns, *timings]))
 
 
 def _mean_length(contest: Contest) -> str:
     return f"{contest.tokens / contest.documents:.1f} {contest.counted_in}"
-
-
-def _timings(tool_of: Any) -> list[Column[Any]]:
-    """Columns that every contest has: times, and how many times as long as ours they are."""
-    return [
-        Column("wall, s", lambda row: tool_of(row).wall_s, spread),
-        Column("processor, s", lambda row: tool_of(row).processor_s, spread),
-        Column("largest difference", lambda row: f"{tool_of(row).difference:.1e}", fmt.written),
-        Column("our speed-up", lambda row: _speedup(tool_of(row)), fmt.written),
-        Column("of the processor", lambda row: _times(tool_of(row).processor_ratio), fmt.written),
-    ]
 
 
 def _times(value: float | None) -> str:
@@ -137,28 +140,21 @@ def indexes_table(curve: IndexCurve) -> str:
     return _titled(title, Table(curve.points, columns))
 
 
-def race_table(race: Contest) -> str:
+def race_table(races: Sequence[Contest]) -> str:
     """Tools from process start to scores; no ratio where scores differ."""
-    rounds = len(race.tools[0].wall_s.samples)
+    rounds = len(races[0].tools[0].wall_s.samples)
     title = (
-        f"{race.name} from end to end, fresh processes and caches, {rounds} "
-        f"round{'s' * (rounds > 1)}: {race.documents:,} documents, {race.queries:,} queries"
+        f"From end to end, fresh processes and caches, {rounds} round{'s' * (rounds > 1)}, "
+        f"{races[0].measure} that agree within {races[0].tolerance}"
     )
-    columns: list[Column[Contestant]] = [
-        Column("tool", _tool),
-        Column(race.measure, lambda tool: tool.score, fmt.fixed(5)),
-        *_timings(lambda tool: tool),
+    columns: list[Column[tuple[Contest, Contestant]]] = [
+        Column("collection", lambda row: row[0].name),
+        Column("documents", lambda row: row[0].documents, fmt.count),
+        Column("queries", lambda row: row[0].queries, fmt.count),
+        Column("tool", lambda row: _tool(row[1])),
+        Column(races[0].measure, lambda row: row[1].score, fmt.fixed(5)),
     ]
-    return f"{_titled(title, Table(race.tools, columns))}\n\n{_verdict(race)}"
-
-
-def _verdict(race: Contest) -> str:
-    if not race.agree:
-        return f"Scores differ by more than {race.tolerance}: no winner."
-    others = [tool.ratio for tool in race.tools if tool.ratio is not None]
-    if not others:
-        return "Nobody to compare with: name tools with --against."
-    return f"Scores agree within {race.tolerance}; the fastest other takes {min(others):.2f} x."
+    return _compared(title, races, columns)
 
 
 def _tool(tool: Contestant) -> str:

@@ -1,4 +1,4 @@
-"""Cost of a model on this machine: phases, encoding, latency, indexes, races.
+"""Cost of a model on this machine: encoding with its phases, latency, indexes, races.
 
 Every timing has one pass that is not counted, then repeats; GPUs are idle at both ends of a
 clock. Tools that are compared take turns over the same texts and weights.
@@ -6,7 +6,7 @@ clock. Tools that are compared take turns over the same texts and weights.
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -15,49 +15,41 @@ import numpy as np
 
 from bench import __version__
 from bench.evaluate import search
-from bench.evaluate.cost import measure_speed
+from bench.evaluate.cost import mean_tokens, measure_speed
 from bench.evaluate.exact import TILE_ROWS, ArrayVectors, exact_search
-from bench.evaluate.pipeline import OpenDataset, conditions_here, evaluate
-from bench.evaluate.retrieval import LoadedModel, faiss_device, sample_documents, search_device
-from bench.results.result import Evaluation
-from bench.speed import race as races
-from bench.speed.peers import SCORES, PeerJob
-from bench.speed.records import (
-    Contest,
-    IndexCurve,
-    IndexPoint,
-    Latency,
-    Phases,
-    SpeedReport,
-    Spread,
-)
-from bench.speed.timing import (
+from bench.evaluate.pipeline import conditions_here
+from bench.evaluate.retrieval import faiss_device, sample_documents, search_device
+from bench.speed.peers import SCORES
+from bench.speed.race import (
+    OURS,
+    SENTENCE_TRANSFORMERS,
     Pass,
     Say,
     TimedTool,
     contest,
-    processor_name,
-    spreads,
+    encoders,
+    job_for,
+    race,
     timed,
     timed_pass,
 )
-from bench.workspace import Workspace
-from datasets_cfg.dataset import OTHERS, Dataset, first_queries
-from foundation.arrays import BoolArray, Float32Array, Float64Array, Int64Array
+from bench.speed.records import Contest, IndexCurve, IndexPoint, Latency, SpeedReport, Spread
+from datasets_cfg.dataset import Dataset
+from foundation.arrays import Float32Array, Float64Array, Int64Array
+from foundation.machine import processor_name
 from retrievers.encoders.protocol import Clock, Encoder
-from retrievers.encoders.routed import open_encoder
 from retrievers.index.faiss_index import FaissIndex, Hits, IndexSpec
 from retrievers.models.model import Model
 
 DOCUMENTS = (64, 20_000)  # fewest and most of one sample
 SAMPLE_S = 3.0  # about how long one sample of encoding takes
-SAMPLE = 500  # texts whose mean length decides how many are encoded
 REAL = 1000  # the same whatever the speed: recall compares between reports
 ROWS = 30_000  # vectors that are searched
 QUERIES = 200
 PROBE_S = 2.0
 CONSTANT_TOKENS = (32, 128, 256)
-FILLER = "the"  # one token for every tokenizer of English
+# One token each for every tokenizer of English.
+WORDS = ("the", "of", "and", "to", "in", "is", "for", "that", "with", "as", "on", "by")
 # Largest absolute difference of two unit vectors of the same text and weights.
 TOLERANCES = {"float32": 1e-5, "float16": 1e-2, "bfloat16": 5e-2}
 K = 10  # neighbours in the comparison of indexes
@@ -80,7 +72,6 @@ class Subject:
         source: a collection whose texts are used.
         place: folder for temporary files: writing vectors is part of what is measured.
         arguments: of ``run`` for this model.
-        job: weights and settings for other tools; None where there are none.
         against: other tools.
         repeats: samples of each timing.
     """
@@ -92,7 +83,6 @@ class Subject:
     source: Dataset
     place: Path
     arguments: tuple[str, ...]
-    job: PeerJob | None
     against: tuple[str, ...]
     repeats: int
 
@@ -108,11 +98,6 @@ class Subject:
         """Speed in a short probe, by which the size of samples is chosen; it loads the weights."""
         return measure_speed(self.encoder, self.source.corpus, PROBE_S)
 
-    @cached_property
-    def mean_tokens(self) -> float:
-        """Mean length of a document as it is encoded."""
-        return float(cut_lengths(self.encoder, self.texts[:SAMPLE]).mean())
-
     @property
     def queries(self) -> list[str]:
         """Some real queries."""
@@ -123,8 +108,6 @@ class Subject:
         """Vectors float32 ``(ROWS, dim)`` to search, and where they come from."""
         texts, name = self.texts[:REAL], self.source.name
         real = self.encoder.encode_documents([""] * len(texts), texts)
-        if len(real) >= ROWS:
-            return real[:ROWS], f"documents of {name}"
         origin = f"mixtures of two of {len(real):,} documents of {name}, with noise"
         return stand_ins(real, ROWS), origin
 
@@ -140,7 +123,7 @@ def measure(
     """Race on each collection, then measure all parts.
 
     Args:
-        parts: of phases, encode, latency and indexes.
+        parts: of encode, latency and indexes.
         raced: collections of the race from process start to scores.
         rounds: of that race.
         say: told what comes next.
@@ -160,7 +143,6 @@ def measure(
         torch_threads=subject.threads,
         load=load,
         repeats=subject.repeats,
-        phases=_phases(subject, say) if "phases" in parts else None,
         encoding=tuple(_encoding(subject, say)) if "encode" in parts else (),
         latency=_latency(subject, say) if "latency" in parts else (),
         indexes=_indexes(subject, say) if "indexes" in parts else None,
@@ -170,70 +152,28 @@ def measure(
 
 def _race(subject: Subject, dataset: Dataset, rounds: int, say: Say) -> Contest:
     tools = [tool for tool in subject.against if tool in SCORES]
-    say(f"{dataset.name} from end to end: {', '.join([races.OURS, *tools])}")
-    recipe = subject.model.recipe.for_dataset(dataset.name)
-    weights = Path(subject.job.weights if subject.job else "")
-    job = races.job_for(recipe, weights, subject.device, subject.threads)
-    return races.race(dataset, job, tools, subject.arguments, rounds, subject.place, say)
-
-
-def _phases(subject: Subject, say: Say) -> Phases:
-    """Evaluate a part of the source once uncounted, then again and again.
-
-    Each opens the model anew and has an empty vector store: weights are read and vectors written
-    every time; the libraries are imported the first time only.
-    """
-    wanted = subject.documents_in(subject.mean_tokens) // (OTHERS + 1)
-    with tempfile.TemporaryDirectory(dir=subject.place) as temporary:
-        dataset = first_queries(replace(subject.source, cache_dir=Path(temporary)), max(1, wanted))
-        dataset.corpus.check()  # built and read before the clock starts: not the model's work
-        say(f"phases of whole evaluations, {len(dataset.corpus):,} documents")
-
-        def whole(number: int) -> Evaluation:
-            space = Workspace(Path(temporary), device=subject.device, vectors=f"vectors-{number}")
-            loaded = LoadedModel(subject.model, open_encoder(subject.model, subject.device))
-            return evaluate(space.prepare(OpenDataset(dataset, official=False), loaded))
-
-        cold_s, done = timed(partial(whole, 0))
-        again = [timed(partial(whole, number)) for number in range(1, subject.repeats + 1)]
-    return Phases(
-        collection=subject.source.name,
-        documents=len(dataset.corpus),
-        queries=len(dataset.queries),
-        tokens=done.result.timings.encoded_tokens,
-        cold_s=cold_s,
-        wall_s=Spread.of([seconds for seconds, _ in again]),
-        busy_s=spreads([_busy(done) for _, done in again]),
-    )
-
-
-def _busy(done: Evaluation) -> Mapping[str, float]:
-    """Seconds by kind of work; the stages stand in where an encoder has no clock."""
-    spent = done.result.timings
-    encoding = spent.encode_queries_s + spent.encode_documents_s
-    busy = dict(spent.busy_s) if spent.busy_s else {"encode": encoding}
-    busy.setdefault("search", spent.search_s)
-    return {**busy, "score": spent.score_s}
+    say(f"{dataset.name} from end to end: {', '.join([OURS, *tools])}")
+    job = job_for(subject.model.for_dataset(dataset.name), subject.device, subject.threads)
+    return race(dataset, job, tools, subject.arguments, rounds, subject.place, say)
 
 
 def _encoding(subject: Subject, say: Say) -> Iterator[Contest]:
     """All tools over documents of each length, by turns."""
+    model = subject.model.for_dataset(subject.source.name)
+    job = job_for(model, subject.device, subject.threads)
+    tolerance = TOLERANCES[model.recipe.dtype]
     for name, texts in _workloads(subject):
         say(f"encoding {len(texts):,} documents: {name}")
-        entrants = [
-            TimedTool(races.OURS, __version__, partial(encode_once, subject.encoder, texts))
-        ]
-        if subject.job and races.SENTENCE_TRANSFORMERS in subject.against:
-            entrants += races.encoders(subject.job, texts)
-        recipe = subject.model.recipe
-        tolerance = TOLERANCES[recipe.dtype]
+        entrants = [TimedTool(OURS, __version__, partial(encode_once, subject.encoder, texts))]
+        if SENTENCE_TRANSFORMERS in subject.against:
+            entrants += encoders(job, texts)
         lengths = cut_lengths(subject.encoder, texts)
         yield Contest(
             name=name,
             documents=len(texts),
             tokens=int(lengths.sum()),
             p95=float(np.percentile(lengths, 95)),
-            counted_in="tokens" if recipe.kind == "transformer" else "words",
+            counted_in="tokens" if model.recipe.kind == "transformer" else "words",
             tolerance=tolerance,
             tools=contest(entrants, subject.repeats, tolerance, say, warm_up=True),
         )
@@ -250,57 +190,33 @@ def encode_once(encoder: Encoder, texts: Sequence[str]) -> Pass:
 
 def _workloads(subject: Subject) -> Iterator[tuple[str, list[str]]]:
     """Documents of constant lengths that the model reads whole, then real ones; with names."""
-    encoder, texts = subject.encoder, subject.texts
+    encoder, source = subject.encoder, subject.source
     for tokens in CONSTANT_TOKENS:
         if tokens <= encoder.recipe.max_document_tokens:
-            count = subject.documents_in(tokens)
-            yield f"{tokens} tokens", of_length(encoder, texts, count, tokens)
-    real = texts[: subject.documents_in(subject.mean_tokens)]
-    yield f"as in {subject.source.name}", list(dict.fromkeys(real))
+            yield f"{tokens} tokens", of_length(encoder, subject.documents_in(tokens), tokens)
+    count = subject.documents_in(mean_tokens(encoder, source.corpus))
+    yield f"as in {source.name}", list(dict.fromkeys(subject.texts[:count]))
 
 
-def of_length(encoder: Encoder, sources: Sequence[str], count: int, tokens: int) -> list[str]:
+def of_length(encoder: Encoder, count: int, tokens: int) -> list[str]:
     """``count`` documents of ``tokens`` tokens each, special tokens included.
 
-    A document is a number, which makes it distinct (equal ones would be encoded once), as many
-    words of the sources as fit, and filler words for what is left.
+    A document is a number, which makes it distinct (equal ones would be encoded once), and words.
     """
-    words = [word for source in sources for word in source.split()]
-    starts = np.random.default_rng(0).integers(0, len(words), count).tolist()
-    cyclic = words + words[:tokens]
-
-    def cut(sizes: Int64Array) -> list[str]:
-        return [
-            " ".join([str(number), *cyclic[start : start + size]])
-            for number, (start, size) in enumerate(zip(starts, sizes.tolist(), strict=True))
-        ]
-
-    sizes = _largest(lambda tried: _lengths(encoder, cut(tried)) <= tokens, count, tokens)
-    texts = cut(sizes)
-    missing = np.maximum(tokens - _lengths(encoder, texts), 0).tolist()
-    return [text + f" {FILLER}" * more for text, more in zip(texts, missing, strict=True)]
-
-
-def _largest(fits: Callable[[Int64Array], BoolArray], count: int, limit: int) -> Int64Array:
-    """For each of ``count``, the largest size up to ``limit`` that fits; 0 where none does."""
-    low, high = np.zeros(count, np.int64), np.full(count, limit)
-    while (low < high).any():
-        middle = (low + high + 1) // 2
-        good = fits(middle)
-        low, high = np.where(good, middle, low), np.where(good, high, middle - 1)
-    return low
-
-
-def _lengths(encoder: Encoder, texts: Sequence[str]) -> Int64Array:
-    """Tokens of each text before it is cut; words where there is no tokenizer."""
-    count = getattr(encoder, "count_document_tokens", None)
-    counts = count([""] * len(texts), texts) if count else [len(text.split()) for text in texts]
-    return np.array(counts, dtype=np.int64)
+    numbers = [str(number) for number in range(count)]
+    missing = (tokens - cut_lengths(encoder, numbers)).tolist()
+    words = np.random.default_rng(0).choice(WORDS, (count, tokens)).tolist()
+    return [
+        " ".join([number, *drawn[:more]])
+        for number, drawn, more in zip(numbers, words, missing, strict=True)
+    ]
 
 
 def cut_lengths(encoder: Encoder, texts: Sequence[str]) -> Int64Array:
-    """Tokens of each text as it is encoded, int64 ``(n,)``."""
-    return np.minimum(_lengths(encoder, texts), encoder.recipe.max_document_tokens)
+    """Tokens of each text as it is encoded, int64 ``(n,)``; words without a tokenizer."""
+    count = getattr(encoder, "count_document_tokens", None)
+    counts = count([""] * len(texts), texts) if count else [len(text.split()) for text in texts]
+    return np.minimum(np.array(counts, dtype=np.int64), encoder.recipe.max_document_tokens)
 
 
 def _latency(subject: Subject, say: Say) -> tuple[Latency, ...]:

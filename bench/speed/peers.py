@@ -7,7 +7,7 @@ library is imported before the tool is: its start is timed.
 import json
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -20,7 +20,9 @@ class PeerJob:
     """One peer's work, handed over as a JSON argument.
 
     Attributes:
-        weights: folder in the form of sentence-transformers.
+        weights: folder in the form of sentence-transformers, or of a transformer alone.
+        pooling: of a transformer alone, by the name of sentence-transformers; else "".
+        normalize, lower_case: of a transformer alone.
         device: ``cpu``, ``cuda`` or ``cuda:N``.
         dtype: of the weights.
         threads: of torch's operators.
@@ -33,6 +35,9 @@ class PeerJob:
     """
 
     weights: str
+    pooling: str
+    normalize: bool
+    lower_case: bool
     device: str
     dtype: str
     threads: int
@@ -44,21 +49,25 @@ class PeerJob:
     folder: str = ""
     exclude_self: bool = True
 
-    def to_json(self) -> str:
-        """The argument of a peer's process."""
-        return json.dumps(asdict(self))
-
 
 def sentence_transformer(job: PeerJob) -> Any:
     """The model on its device, with the threads, the length and the precision of the job."""
     import torch
     from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import Transformer
+    from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 
     torch.set_num_threads(job.threads)
+    precision, modules = {"torch_dtype": job.dtype}, None
+    if job.pooling:
+        network = Transformer(job.weights, model_kwargs=precision, do_lower_case=job.lower_case)
+        pooling = Pooling(network.get_embedding_dimension(), pooling_mode=job.pooling)
+        modules = [network, pooling, *([Normalize()] if job.normalize else [])]
     model = SentenceTransformer(
-        job.weights,
+        None if modules else job.weights,
+        modules=modules,
         device=job.device,
-        model_kwargs={"torch_dtype": job.dtype},
+        model_kwargs=precision,
         similarity_fn_name="cosine" if job.similarity == "cos" else "dot",
         local_files_only=True,
     )
@@ -68,22 +77,15 @@ def sentence_transformer(job: PeerJob) -> Any:
 
 def beir_score(job: PeerJob) -> float:
     """Score by beir's loader, exact search and evaluation."""
-    import torch
     from beir.datasets.data_loader import GenericDataLoader
     from beir.retrieval.evaluation import EvaluateRetrieval
     from beir.retrieval.models import SentenceBERT
     from beir.retrieval.search.dense import DenseRetrievalExactSearch
 
-    torch.set_num_threads(job.threads)
     corpus, queries, qrels = GenericDataLoader(job.folder).load(split=SPLIT)
-    prompts = {"query": job.query_prompt, "passage": job.document_prompt}
-    model = SentenceBERT(
-        job.weights,
-        max_length=job.max_tokens,
-        prompts=prompts if any(prompts.values()) else None,
-        device=job.device,
-        model_kwargs={"torch_dtype": job.dtype},
-    )
+    model = SentenceBERT()
+    model.q_model = model.doc_model = sentence_transformer(job)
+    model.query_prefix, model.doc_prefix = job.query_prompt or None, job.document_prompt or None
     search = DenseRetrievalExactSearch(model, batch_size=job.batch_size)
     kind = "cos_sim" if job.similarity == "cos" else "dot"
     retriever = EvaluateRetrieval(search, score_function=kind)

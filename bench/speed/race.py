@@ -1,31 +1,31 @@
-"""Other tools beside ours: the same weights on the same texts or files, by turns."""
+"""Tools at the same work by turns: the same weights on the same texts or files, by one clock."""
 
 import importlib.util
+import json
 import os
 import resource
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any, TypeVar
 
 import msgspec
+import numpy as np
 
 from bench import __version__
 from bench.speed.peers import PeerJob, sentence_transformer
-from bench.speed.records import Contest
-from bench.speed.timing import Pass, Say, TimedTool, contest, timed_pass
+from bench.speed.records import Contest, Contestant, Spread
 from datasets_cfg.dataset import Dataset, write_dicts
 from foundation.errors import BenchError
 from retrievers.models.model import Model
-from retrievers.models.recipe import Prompts, Recipe
-from retrievers.models.st_folder import ST_POOLING, is_st_folder, write_st_files
+from retrievers.models.st_folder import ST_POOLING, is_st_folder
 
 OURS = "bench"
 SENTENCE_TRANSFORMERS = "sentence-transformers"
@@ -37,6 +37,130 @@ OTHER_BATCHES = (16,)  # of sentence-transformers: on CPUs smaller ones are fast
 MEASURE = "nDCG@10"
 TOLERANCE = 0.0005  # of a score
 ROOT = Path(__file__).resolve().parents[2]
+
+Found = TypeVar("Found")
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Some work done once.
+
+    Attributes:
+        seconds: on the wall.
+        processor_s: seconds of the processor, of all threads.
+        result: vectors float32 ``(n, dim)``, or a score.
+        phases_s: seconds by kind of work.
+    """
+
+    seconds: float
+    processor_s: float
+    result: Any
+    phases_s: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TimedTool:
+    """A tool that is ready to do the work once, whenever it is called."""
+
+    tool: str
+    version: str
+    run: Callable[[], Pass]
+
+
+def contest(
+    entrants: Sequence[TimedTool], repeats: int, tolerance: float, say: Say, *, warm_up: bool
+) -> tuple[Contestant, ...]:
+    """Have every tool do the work ``repeats`` times, by turns; another one begins each turn.
+
+    Args:
+        entrants: the first is ours: results and times are compared with its.
+        tolerance: largest absolute difference of a result from ours that is none.
+        say: told of each pass as soon as it is done.
+        warm_up: do the work once more before, uncounted.
+    """
+    for entrant in entrants if warm_up else ():
+        entrant.run()
+    passes: list[list[Pass]] = [[] for _ in entrants]
+    for turn in range(repeats):
+        for number in range(len(entrants)):
+            place = (turn + number) % len(entrants)
+            done = entrants[place].run()
+            passes[place].append(done)
+            say(
+                f"{entrants[place].tool}: {done.seconds:.2f} s on the wall, "
+                f"{done.processor_s:.2f} s of the processor"
+            )
+    ours = passes[0]
+    return tuple(
+        _contestant(entrant, own, ours, tolerance)
+        for entrant, own in zip(entrants, passes, strict=True)
+    )
+
+
+def _contestant(
+    entrant: TimedTool, passes: Sequence[Pass], ours: Sequence[Pass], tolerance: float
+) -> Contestant:
+    """The times of a tool, and how they and its results compare with ours."""
+    reference = ours[0].result
+    apart = [np.abs(np.subtract(done.result, reference)).max(initial=0) for done in passes]
+    difference = float(np.max(apart))  # NaN stays
+    wall_s, processor_s = _spent(passes)
+    own_wall_s, own_processor_s = (spread.median for spread in _spent(ours))
+    compared = passes is not ours and difference <= tolerance
+    return Contestant(
+        tool=entrant.tool,
+        version=entrant.version,
+        wall_s=wall_s,
+        processor_s=processor_s,
+        phases_s=_phases(passes),
+        difference=difference,
+        agrees=difference <= tolerance,
+        ratio=wall_s.median / own_wall_s if compared else None,
+        processor_ratio=(
+            processor_s.median / own_processor_s if compared and own_processor_s else None
+        ),
+        score=None if np.ndim(reference) else float(passes[0].result),
+    )
+
+
+def _spent(passes: Sequence[Pass]) -> tuple[Spread, Spread]:
+    """Seconds on the wall, and of the processor."""
+    return (
+        Spread.of([done.seconds for done in passes]),
+        Spread.of([done.processor_s for done in passes]),
+    )
+
+
+def _phases(passes: Sequence[Pass]) -> dict[str, Spread]:
+    """Seconds by kind of work; what is absent from a pass took no time."""
+    names = dict.fromkeys(name for done in passes for name in done.phases_s)
+    return {name: Spread.of([done.phases_s.get(name, 0.0) for done in passes]) for name in names}
+
+
+def timed(work: Callable[[], Found]) -> tuple[float, Found]:
+    """Wall-clock seconds of some work, and what it gave; GPUs are idle at both ends."""
+    synchronise()
+    start = time.perf_counter()
+    result = work()
+    synchronise()
+    return time.perf_counter() - start, result
+
+
+def timed_pass(work: Callable[[], object]) -> Pass:
+    """Some work in this process, done once."""
+    processor_s = time.process_time()
+    seconds, result = timed(work)
+    return Pass(seconds, time.process_time() - processor_s, result)
+
+
+def synchronise() -> None:
+    """Wait until every GPU has done what it was asked to do."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return
+    for device in range(torch.cuda.device_count()):
+        torch.cuda.synchronize(device)
 
 
 def check_installed(tools: Sequence[str]) -> None:
@@ -53,10 +177,42 @@ def check_installed(tools: Sequence[str]) -> None:
         )
 
 
-def job_for(recipe: Recipe, weights: Path, device: str, threads: int) -> PeerJob:
+def check_raceable(model: Model) -> None:
+    """Refuse a model that does what sentence-transformers cannot be told.
+
+    Raises:
+        BenchError: see above.
+    """
+    recipe, checkpoint = model.recipe, model.document
+    if recipe.kind != "transformer" or checkpoint is None:
+        problems = {"it has no transformer": True}
+    else:
+        plain = not is_st_folder(checkpoint.root)
+        problems = {
+            "its queries have an encoder of their own": model.query is not None,
+            "it has an adapter": recipe.adapter is not None,
+            f"its title_join is {recipe.title_join}": recipe.title_join != "space",
+            f"its pooling is {recipe.pooling}": recipe.pooling not in ST_POOLING,
+            "it has layers after pooling": plain and bool(recipe.stages),
+        }
+    if any(problems.values()):
+        said = ", ".join(problem for problem, is_one in problems.items() if is_one)
+        raise BenchError(
+            f"{model.card.name} cannot be raced against other tools: {said}",
+            "leave --against out",
+        )
+
+
+def job_for(model: Model, device: str, threads: int) -> PeerJob:
     """The same weights, length, prompts and precision for another tool."""
+    recipe, checkpoint = model.recipe, model.document
+    whole = checkpoint is None or is_st_folder(checkpoint.root)
+    weights = checkpoint and (checkpoint.root if whole else checkpoint.folder)
     return PeerJob(
-        weights=str(weights),
+        weights=str(weights or ""),
+        pooling="" if whole else ST_POOLING.get(recipe.pooling, ""),
+        normalize=recipe.normalize,
+        lower_case=recipe.lower_case,
         device=device,
         dtype=recipe.dtype,
         threads=threads,
@@ -164,11 +320,12 @@ def _run_ours(job: PeerJob, arguments: Sequence[str], place: str) -> Pass:
         command += ["--device", job.device, "--json"]
         done = run_process(command, job.threads, OURS)
     (result,) = msgspec.json.decode(done.result)["results"]
-    return replace(done, result=float(result["measures"][MEASURE]))
+    score, busy_s = float(result["measures"][MEASURE]), result["timings"].get("busy_s", {})
+    return replace(done, result=score, phases_s=busy_s)
 
 
 def _run_peer(tool: str, job: PeerJob) -> Pass:
-    command = [sys.executable, "-m", "bench.speed.peers", tool, job.to_json()]
+    command = [sys.executable, "-m", "bench.speed.peers", tool, json.dumps(asdict(job))]
     done = run_process(command, job.threads, tool)
     try:
         return replace(done, result=float(done.result.strip().splitlines()[-1]))
@@ -194,49 +351,3 @@ def run_process(command: Sequence[str], threads: int, what: str) -> Pass:
         raise BenchError(f"{what} failed: {(lines or ['it said nothing'])[-1]}", last)
     processor_s = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
     return Pass(seconds, processor_s, done.stdout)
-
-
-@contextmanager
-def as_sentence_transformers(model: Model, place: Path) -> Iterator[Path]:
-    """The model's own folder where it is one, else a temporary one that links to its files.
-
-    The temporary folder says how the checkpoint is used: pooling, length and normalisation of
-    the recipe, no prompts, which a `PeerJob` has. The checkpoint's own folder is only read.
-
-    Raises:
-        BenchError: what this model does cannot be told to sentence-transformers.
-    """
-    checkpoint = model.document
-    problems = _problems(model)
-    if checkpoint is None or problems:
-        raise BenchError(
-            f"{model.card.name} cannot be raced against other tools: {', '.join(problems)}",
-            "leave --against out",
-        )
-    if is_st_folder(checkpoint.root):
-        yield checkpoint.root
-        return
-    with tempfile.TemporaryDirectory(dir=place) as temporary:
-        folder = Path(temporary)
-        length = model.recipe.max_document_tokens
-        alone = msgspec.structs.replace(model.recipe, prompts=Prompts(), max_query_tokens=length)
-        write_st_files(folder, alone, alone.dim)
-        for path in checkpoint.folder.iterdir():  # after what is written, never through a link
-            if not (folder / path.name).exists():
-                (folder / path.name).symlink_to(path.resolve())
-        yield folder
-
-
-def _problems(model: Model) -> list[str]:
-    recipe, checkpoint = model.recipe, model.document
-    if recipe.kind != "transformer" or checkpoint is None:
-        return ["it has no transformer"]
-    plain = not is_st_folder(checkpoint.root)
-    problems = {
-        "its queries have an encoder of their own": model.query is not None,
-        "it has an adapter": recipe.adapter is not None,
-        f"its title_join is {recipe.title_join}": recipe.title_join != "space",
-        f"its pooling is {recipe.pooling}": recipe.pooling not in ST_POOLING,
-        "it has layers after pooling": plain and bool(recipe.stages),
-    }
-    return [problem for problem, is_one in problems.items() if is_one]

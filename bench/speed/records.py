@@ -3,7 +3,8 @@
 Every timing keeps its samples, so that another statistic can be computed later. Timings compare
 only between reports of the same machine, processor and number of threads.
 
-History of the schema: 1, the first; 2, one record for tools that encode and tools that race.
+History of the schema: 1, the first; 2, one record for tools that encode and tools that race; 3,
+phases are those of what encodes and races.
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from bench.results.result import Conditions
 from foundation.records import Record
 from retrievers.models.recipe import Recipe
 
-SCHEMA = 2
+SCHEMA = 3
 
 
 class Spread(Record):
@@ -86,24 +87,6 @@ class Contest(Record, kw_only=True):
         return all(tool.agrees for tool in self.tools)
 
 
-class Phases(Record, kw_only=True):
-    """Where the time of whole evaluations goes; every repeat opens the model anew.
-
-    Attributes:
-        cold_s: the first evaluation in this process, imports included; it is not in the others.
-        wall_s: of a whole evaluation.
-        busy_s: by kind of work; kinds that run beside each other overlap.
-    """
-
-    collection: str
-    documents: int
-    queries: int
-    tokens: int
-    cold_s: float
-    wall_s: Spread
-    busy_s: dict[str, Spread]
-
-
 class Latency(Record):
     """Milliseconds of one query at a time; ``what`` is encode, search or both."""
 
@@ -170,7 +153,6 @@ class SpeedReport(Record, kw_only=True):
     torch_threads: int
     load: float
     repeats: int
-    phases: Phases | None = None
     encoding: tuple[Contest, ...] = ()
     latency: tuple[Latency, ...] = ()
     indexes: IndexCurve | None = None

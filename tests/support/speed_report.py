@@ -6,7 +6,6 @@ from bench.speed.records import (
     IndexCurve,
     IndexPoint,
     Latency,
-    Phases,
     SpeedReport,
     Spread,
 )
@@ -62,20 +61,11 @@ REPORT = SpeedReport(
     torch_threads=2,
     load=0.25,
     repeats=3,
-    phases=Phases(
-        collection="stdlib-code",
-        documents=64,
-        queries=17,
-        tokens=11_739,
-        cold_s=2.5,
-        wall_s=Spread.of([2.0, 2.2]),
-        busy_s={"load": Spread.of([0.1, 0.1]), "forward": Spread.of([1.9, 2.0])},
-    ),
     encoding=(
         encoding(
             "32 tokens",
             3200,
-            contestant("bench", 1.0),
+            contestant("bench", 1.0, phases_s={"forward": Spread.of([0.8, 0.9])}),
             contestant(PEER, 2.0, difference=2e-7, ratio=2.0, processor_ratio=2.0),
         ),
         encoding(
@@ -100,7 +90,7 @@ REPORT = SpeedReport(
     ),
     races=(
         race(
-            contestant("bench", 100, score=0.31594),
+            contestant("bench", 100, score=0.31594, phases_s={"search": Spread.of([0.5])}),
             contestant("mteb", 200, score=0.3160, ratio=2.0, processor_ratio=2.0),
         ),
     ),

@@ -2,7 +2,6 @@
 
 import os
 import sys
-from contextlib import ExitStack
 from dataclasses import asdict
 
 import msgspec
@@ -13,19 +12,14 @@ from bench.cli.options.shared import Hardware
 from bench.outcomes import ExitCode
 from bench.speed.measurement import Subject, measure
 from bench.speed.peers import SCORES
-from bench.speed.race import (
-    SENTENCE_TRANSFORMERS,
-    as_sentence_transformers,
-    check_installed,
-    job_for,
-)
+from bench.speed.race import SENTENCE_TRANSFORMERS, check_installed, check_raceable
 from bench.workspace import Workspace
 from foundation.errors import BenchError
 from reports.speed import speed_tables
 from retrievers.models.model import Model
 
 SOURCE = "stdlib-code"  # embedded: its texts are on every machine
-PARTS = ("phases", "encode", "latency", "indexes")
+PARTS = ("encode", "latency", "indexes")
 
 
 def speed(options: SpeedOptions) -> int:
@@ -37,9 +31,7 @@ def speed(options: SpeedOptions) -> int:
     _check_against(options, parts)
     space = workspace(options.places, Hardware(device=options.device))
     raced = [space.dataset(name) for name in space.expand(options.names)]
-    with ExitStack() as stack:
-        subject = _subject(options, space, stack)
-        report = measure(subject, parts, raced, options.rounds, _say)
+    report = measure(_subject(options, space), parts, raced, options.rounds, _say)
     if not options.output.json:
         print(speed_tables(report), end="\n\n")
     print(msgspec.json.encode(report).decode())
@@ -59,17 +51,15 @@ def _check_against(options: SpeedOptions, parts: tuple[str, ...]) -> None:
     check_installed(options.against)
 
 
-def _subject(options: SpeedOptions, space: Workspace, stack: ExitStack) -> Subject:
+def _subject(options: SpeedOptions, space: Workspace) -> Subject:
     loaded = load_model(space, options.model, options.use)
     if loaded.encoder is None:
         raise BenchError(f"{loaded.name} makes no vectors: there is nothing to time")
     device, threads = _device_and_threads(loaded.model, options.device)
     place = space.cache_dir / "speed"
     place.mkdir(parents=True, exist_ok=True)
-    job = None
     if options.against:
-        weights = stack.enter_context(as_sentence_transformers(loaded.model, place))
-        job = job_for(loaded.model.recipe.for_dataset(SOURCE), weights, device, threads)
+        check_raceable(loaded.model)
     return Subject(
         model=loaded.model,
         encoder=loaded.encoder.for_dataset(SOURCE),
@@ -78,7 +68,6 @@ def _subject(options: SpeedOptions, space: Workspace, stack: ExitStack) -> Subje
         source=space.dataset(SOURCE),
         place=place,
         arguments=_arguments(options),
-        job=job,
         against=tuple(dict.fromkeys(options.against)),
         repeats=options.repeats,
     )

@@ -22,7 +22,7 @@ from bench.cli.options.shared import (
     WorkerOptions,
 )
 
-Part = Literal["phases", "encode", "latency", "indexes"]
+Part = Literal["encode", "latency", "indexes"]
 Tool = Literal["sentence-transformers", "beir", "mteb"]
 
 

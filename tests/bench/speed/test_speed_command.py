@@ -57,11 +57,7 @@ def test_the_last_line_is_the_report_and_tables_stand_before_it(options, capsys)
     assert report.latency[0].rows == report.indexes.rows == 300
     assert report.conditions.python
     assert report.processor
-    phases = report.phases
-    assert (phases.collection, len(phases.wall_s.samples)) == ("stdlib-code", 2)
-    assert {"search", "score"} <= set(phases.busy_s)
-    assert all(spent.median <= phases.wall_s.median for spent in phases.busy_s.values())
-    assert sum(line.startswith("|-") for line in tables) == 4
+    assert sum(line.startswith("|-") for line in tables) == 3
 
 
 def test_json_is_all_that_is_printed_when_asked_for(options, capsys):
@@ -78,14 +74,15 @@ def test_our_own_race_runs_without_other_tools_and_without_other_parts(
     report = msgspec.json.decode(capsys.readouterr().out.splitlines()[-1], type=SpeedReport)
     (race,) = report.races
     assert (race.name, len(race.tools[0].wall_s.samples)) == ("tiny", 2)
-    assert (report.phases, report.encoding, report.latency, report.indexes) == (None, (), (), None)
+    assert (report.encoding, report.latency, report.indexes) == ((), (), None)
+    assert "search" in race.tools[0].phases_s
 
     differing = msgspec.structs.replace(race.tools[0], agrees=False)
     race = msgspec.structs.replace(race, tools=(race.tools[0], differing))
     report = msgspec.structs.replace(report, races=(race,))
     monkeypatch.setattr(command, "measure", lambda *_: report)
     assert speed(options(folder)) == ExitCode.BAD_INPUT
-    assert "Scores differ" in capsys.readouterr().out
+    assert "results differ" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

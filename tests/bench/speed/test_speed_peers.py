@@ -1,13 +1,11 @@
 """Other tools on a few documents: the same vectors and the same scores."""
 
 import importlib.util
-from pathlib import Path
 
 import pytest
 
 from bench.speed.measurement import encode_once
-from bench.speed.race import check_installed, encoders, job_for, race
-from bench.speed.timing import TimedTool, contest
+from bench.speed.race import TimedTool, check_installed, contest, encoders, job_for, race
 from datasets_cfg.dataset import open_dataset
 from foundation.errors import BenchError
 from retrievers.encoders.routed import open_encoder
@@ -28,7 +26,7 @@ def model():
 
 @pytest.fixture
 def job(model):
-    return job_for(model.recipe, Path(model.document.root), "cpu", 1)
+    return job_for(model, "cpu", 1)
 
 
 def test_a_tool_that_is_not_installed_is_named_with_what_to_type(monkeypatch):

