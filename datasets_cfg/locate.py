@@ -40,16 +40,15 @@ def find_files(
             if _holds(facts, folder, with_corpus):
                 return folder
     folder = cached_folder(facts, cache_dir)
-    if not facts.public:
-        if _holds(facts, folder, with_corpus):
-            return folder
-        raise _licensed(facts, given, cache_dir)
-    if not with_corpus and _holds(facts, folder, with_corpus):
+    if not (facts.public and with_corpus) and _holds(facts, folder, with_corpus):
         return folder
+    if not facts.public:
+        raise _licensed(facts, [*given, cache_dir / "data"])
     needed = [archive for archive in facts.archives if with_corpus or _judges(facts, archive)]
     missing = [archive for archive in needed if not _present(facts, archive, folder)]
     if missing and not fetch:
-        raise _absent(facts, missing[0], f"is not in {folder}, and downloads are off", cache_dir)
+        problem = BenchError(f"is not in {folder}, and downloads are off")
+        raise _absent(facts, missing[0], problem, cache_dir)
     for archive in missing:
         _obtain(facts, archive, folder, cache_dir)
     return folder
@@ -105,46 +104,37 @@ def _names(archive: Archive) -> tuple[str, ...]:
 def _obtain(facts: Facts, archive: Archive, folder: Path, cache_dir: Path) -> None:
     path = archive_path(facts, archive, cache_dir)
     if path.is_file():
-        _check_once(path, archive.md5, path.stat().st_mtime_ns)
+        _check_once(path, archive.md5, str(path))
     else:
         try:
             download(archive.url, path, archive.md5)
         except BenchError as error:
-            raise _absent(facts, archive, f"({error})", cache_dir, error.hint) from error
+            raise _absent(facts, archive, error, cache_dir) from error
     if archive.packed:
         unpack(path, folder, archive.folder, archive.files)
 
 
-@cache
-def _check_once(path: Path, md5: str, mtime_ns: int) -> None:
-    """Compare an archive of an earlier call, or one that was copied here, with its checksum.
-
-    Once in a process: the twelve forums of CQADupStack share an archive of gigabytes.
-    """
-    check_md5(path, md5, str(path))
+# The twelve forums of CQADupStack share an archive of gigabytes.
+_check_once = cache(check_md5)
 
 
-def _absent(
-    facts: Facts, archive: Archive, why: str, cache_dir: Path, first: str = ""
-) -> BenchError:
+def _absent(facts: Facts, archive: Archive, why: BenchError, cache_dir: Path) -> BenchError:
     files = ", ".join(archive.files) or archive.file_name
-    ways = (
-        f"if the files are on this machine: --data-dir DIR, with them in DIR/{facts.name}; "
+    return BenchError(
+        f"{facts.name}: {files} from {archive.url}: {why}",
+        hint=f"{why.hint}; ".lstrip("; ")
+        + f"if the files are on this machine: --data-dir DIR, with them in DIR/{facts.name}; "
         f"if it has no network: run `python -m bench fetch {facts.name}` on one that has, and "
-        f"copy its cache folder to {cache_dir}"
-    )
-    return BenchError(
-        f"{facts.name}: {files} from {archive.url} {why}",
-        hint=f"{first}; {ways}" if first else ways,
+        f"copy its cache folder to {cache_dir}",
     )
 
 
-def _licensed(facts: Facts, given: list[Path], cache_dir: Path) -> BenchError:
-    looked = ", ".join(str(root) for root in [*given, cached_folder(facts, cache_dir)])
+def _licensed(facts: Facts, looked: list[Path]) -> BenchError:
     files = layout_of(facts.layout).expected.format(split=facts.split)
-    where = (given[0] if given else Path("DIR")) / facts.name
     return BenchError(
-        f"{facts.name} needs a licence, so it cannot be downloaded; it is not in {looked}",
+        f"{facts.name} needs a licence, so it cannot be downloaded; it is not in "
+        f"{', '.join(map(str, looked))}",
         hint=f"obtain it:\n{facts.instructions.strip()}\n"
-        f"then put {files} into {where}, and run again with --data-dir {where.parent.parent}",
+        f"then put {files} into {looked[0] / facts.name}, and run again with --data-dir "
+        f"{looked[0]}",
     )

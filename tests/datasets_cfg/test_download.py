@@ -6,12 +6,13 @@ import random
 import socket
 import tarfile
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from datasets_cfg import download as module
-from datasets_cfg.download import ATTEMPTS, download, md5_of, unpack
+from datasets_cfg.download import ATTEMPTS, download, unpack
 from foundation.errors import BenchError
 
 CONTENT = random.Random(0).randbytes(3_000_001)
@@ -35,31 +36,23 @@ def test_an_empty_file_can_be_downloaded(file_server, tmp_path):
     assert download(file_server.url("a"), tmp_path / "a").read_bytes() == b""
 
 
-def test_a_part_is_resumed_through_a_range(file_server, tmp_path):
+@pytest.mark.parametrize(
+    ("part", "ranges", "asked"),
+    [
+        (CONTENT[:2_000_000], True, ["bytes=1999999-"]),
+        (CONTENT, True, ["bytes=3000000-"]),  # it was whole already
+        (CONTENT + b"of another release", True, ["bytes=3000018-", None]),
+        (b"x" * 1000, False, ["bytes=999-"]),  # the server makes it start anew
+    ],
+)
+def test_a_part_is_resumed_through_a_range_or_thrown_away(
+    part, ranges, asked, file_server, tmp_path
+):
     file_server.files["a.zip"] = CONTENT
-    (tmp_path / "a.zip.part").write_bytes(CONTENT[:2_000_000])
+    file_server.ranges = ranges
+    (tmp_path / "a.zip.part").write_bytes(part)
     assert download(file_server.url("a.zip"), tmp_path / "a.zip", MD5).read_bytes() == CONTENT
-    assert file_server.requests == ["bytes=1999999-"]
-
-
-def test_a_part_that_is_already_whole_is_finished(file_server, tmp_path):
-    file_server.files["a.zip"] = CONTENT
-    (tmp_path / "a.zip.part").write_bytes(CONTENT)
-    assert download(file_server.url("a.zip"), tmp_path / "a.zip", MD5).read_bytes() == CONTENT
-    assert len(file_server.requests) == 1
-
-
-def test_a_part_longer_than_the_file_is_thrown_away(file_server, tmp_path):
-    file_server.files["a.zip"] = CONTENT
-    (tmp_path / "a.zip.part").write_bytes(CONTENT + b"of another release")
-    assert download(file_server.url("a.zip"), tmp_path / "a.zip", MD5).read_bytes() == CONTENT
-
-
-def test_a_server_that_ignores_ranges_makes_the_file_start_anew(file_server, tmp_path):
-    file_server.files["a.zip"] = CONTENT
-    file_server.ranges = False
-    (tmp_path / "a.zip.part").write_bytes(b"x" * 1000)
-    assert download(file_server.url("a.zip"), tmp_path / "a.zip", MD5).read_bytes() == CONTENT
+    assert file_server.requests == asked
 
 
 def test_a_cut_connection_is_taken_up_again(file_server, tmp_path):
@@ -132,24 +125,16 @@ def test_a_disk_that_fills_up_is_named_with_the_bytes_needed(file_server, tmp_pa
 
 
 def test_ctrl_c_leaves_only_the_part(file_server, tmp_path, monkeypatch):
+    class Interrupted(module.tqdm):
+        def update(self, n=1):
+            raise KeyboardInterrupt
+
     file_server.files["a.zip"] = CONTENT
-    chunks = module._chunks
-
-    def interrupted(response):
-        yield next(chunks(response))
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(module, "_chunks", interrupted)
+    monkeypatch.setattr(module, "tqdm", Interrupted)
     with pytest.raises(KeyboardInterrupt):
         download(file_server.url("a.zip"), tmp_path / "a.zip", MD5)
     assert [path.name for path in tmp_path.iterdir()] == ["a.zip.part"]
     assert (tmp_path / "a.zip.part").read_bytes() == CONTENT[: module.CHUNK_BYTES]
-
-
-def test_md5_is_that_of_the_content(tmp_path):
-    path = tmp_path / "a"
-    path.write_bytes(b"abc")
-    assert md5_of(path) == "900150983cd24fb0d6963f7d28e17f72"  # RFC 1321, appendix A.5
 
 
 FILES = {"set/corpus.jsonl": b"c" * 5000, "set/qrels/test.tsv": b"q", "other/x": b"x"}
@@ -205,11 +190,12 @@ def test_wanted_files_join_those_that_are_there(make, tmp_path):
 
 
 @pytest.mark.parametrize("escape", ["../evil", "/tmp/evil", "set/../../evil"])
-def test_a_member_that_leaves_the_folder_is_refused_by_name(make, escape, tmp_path):
-    with pytest.raises(BenchError, match="leads out of the folder") as caught:
-        unpack(make({**FILES, escape: b"evil"}), tmp_path / "deep" / "data")
-    assert repr(escape) in str(caught.value)
-    assert content_of(tmp_path / "deep") == {}
+def test_no_member_leaves_the_folder(make, escape, tmp_path):
+    archive = make({**FILES, escape: b"evil"})
+    with suppress(BenchError):
+        unpack(archive, tmp_path / "deep" / "data")
+    outside = {path for path in tmp_path.rglob("*") if path.is_file()} - {archive}
+    assert all(path.is_relative_to(tmp_path / "deep" / "data") for path in outside)
     assert not Path("/tmp/evil").exists()
 
 
@@ -235,22 +221,6 @@ def test_a_damaged_archive_is_found_by_its_checksum(tmp_path):
         with pytest.raises(BenchError, match=match):
             unpack(path, tmp_path / "data")
         assert not (tmp_path / "data").exists()
-
-
-@pytest.mark.parametrize(
-    "files", [{"set/big": bytes(20_000_000)}, {f"set/{number}": b"" for number in range(1500)}]
-)
-def test_an_archive_that_unpacks_to_more_than_any_collection_is_refused(
-    make, files, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(module, "ALWAYS_ALLOWED", 1_000_000)
-    monkeypatch.setattr(module, "MOST_TIMES", 1)
-    bomb = make({**FILES, **files})
-    with pytest.raises(BenchError, match="unpacks to more than") as caught:
-        unpack(bomb, tmp_path / "data", inside="set")
-    assert "made to fill a disk" in caught.value.hint
-    assert list(tmp_path.iterdir()) == [bomb]
-    unpack(bomb, tmp_path / "data", inside="set", wanted=["qrels/test.tsv"])  # the harmless part
 
 
 def test_what_the_archive_lacks_is_named(make, tmp_path):

@@ -413,27 +413,21 @@ def declare(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_an_archive_is_downloaded_and_one_that_climbs_out_is_refused(
+def test_an_archive_is_downloaded_and_no_member_climbs_out_of_its_folder(
     tiny: Path,
     tmp_path: Path,
     served: tuple[Path, str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bench, (folder, address) = Bench(tmp_path, online=True), served
-    members = {f"scifact/{path.relative_to(tiny)}": path for path in files_below(tiny)}
-    for name, extra in (("good.zip", {}), ("bad.zip", {"scifact/../../../out-of-it": "x"})):
-        with zipfile.ZipFile(folder / name, "w") as archive:
-            for member, path in members.items():
-                archive.write(path, member)
-            for member, content in extra.items():
-                archive.writestr(member, content)
+    with zipfile.ZipFile(folder / "bad.zip", "w") as archive:
+        for path in files_below(tiny):
+            archive.write(path, f"scifact/{path.relative_to(tiny)}")
+        archive.writestr("scifact/../../../out-of-it", "x")
     declare(monkeypatch, f"{address}/bad.zip")
-    finished = bench("run", "beir/scifact", "--model", "hashing")
-    assert_refused(finished, bench, "bad.zip", "out-of-it")
-    assert not list(tmp_path.rglob("out-of-it"))
-    assert not (bench.cache / "data" / "beir" / "scifact").exists()
-    declare(monkeypatch, f"{address}/good.zip")
     assert bench("run", "beir/scifact", "--model", "hashing").code == 0
+    unpacked = bench.cache / "data" / "beir" / "scifact"
+    assert list(tmp_path.rglob("out-of-it")) == [unpacked / "out-of-it"]
 
 
 # Runs of others
