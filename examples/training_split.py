@@ -14,7 +14,7 @@ import json
 import sys
 from pathlib import Path
 
-from bench.training.leaks import normalised
+from bench.training.training_sets import normalised
 from datasets_cfg.readers import dpr, msmarco
 from datasets_cfg.readers.lines import (
     judged,

@@ -15,8 +15,7 @@ from bench.experiments.grid import Ablation, Table
 from bench.experiments.plan import ExperimentStage, Plan, plan_of
 from bench.experiments.pretrain_stage import Pretrain
 from bench.results.result import Conditions
-from bench.training.leaks import leaks, normalised
-from bench.training.training_sets import CorpusTexts
+from bench.training.training_sets import CorpusTexts, leaks, normalised
 from bench.workspace import Workspace
 from datasets_cfg.dataset import Dataset
 from datasets_cfg.verify import differences

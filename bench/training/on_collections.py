@@ -1,26 +1,46 @@
 """Training on collections: names in, checkpoints that ``run`` evaluates out."""
 
-import sys
+import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
+from bench.evaluate.index_search import ExactSearch, default_budget
+from bench.evaluate.retrieval import (
+    encode_documents,
+    search_device,
+    search_words,
+    with_self,
+    without_self,
+)
 from bench.store import VectorStore
-from bench.training.leaks import leaks, seen
-from bench.training.mining import Searcher
-from bench.training.training_sets import CorpusTexts, Split, draw_queries, training_set
+from bench.training.training_sets import (
+    CorpusDocuments,
+    CorpusTexts,
+    Split,
+    draw_queries,
+    leaked,
+    seen,
+    training_set,
+)
 from datasets_cfg.dataset import Dataset
+from foundation.arrays import Float32Array
 from foundation.errors import BenchError
 from retrievers.adapters.routing import route_adapters
-from retrievers.encoders.routed import learn_router
-from retrievers.models.model import Model
+from retrievers.encoders.bm25 import BM25
+from retrievers.encoders.protocol import Clock
+from retrievers.encoders.routed import learn_router, open_encoder
+from retrievers.index.faiss_index import Hits
+from retrievers.models.model import Model, resolve_model
 from retrievers.training.continual.sequence import Domain, Method, adapt
 from retrievers.training.engine.arguments import TrainingContext
 from retrievers.training.finetune.finetune import Finetuned, finetune
 from retrievers.training.finetune.finetune_preset import Finetuning
+from retrievers.training.finetune.training_data import Mined
 from retrievers.training.pretrain.preset import Pretraining
 from retrievers.training.pretrain.pretrain import Trained, pretrain
-
-NAMED_QUERIES = 3
 
 
 def pretrain_on(
@@ -107,26 +127,6 @@ def finetune_on(
     )
 
 
-def leaked(training: Dataset, evaluated: Sequence[Dataset]) -> frozenset[str]:
-    """Ids of the training queries that must be left out.
-
-    Raises:
-        BenchError: see `leaks`.
-    """
-    left_out: set[str] = set()
-    for other in evaluated:
-        if shared := leaks(training, other):
-            named = ", ".join(shared[:NAMED_QUERIES])
-            more = ", …" if len(shared) > NAMED_QUERIES else ""
-            print(
-                f"warning: {len(shared)} training queries of {training.name} read like test "
-                f"queries of {other.name} and are left out: {named}{more}",
-                file=sys.stderr,
-            )
-        left_out.update(shared)
-    return frozenset(left_out)
-
-
 def with_prompts(model: Model, names: Sequence[str]) -> Model:
     """The model with the prompts of the collections.
 
@@ -159,5 +159,77 @@ def route_on(base: Model, folders: Sequence[Path], out: Path, training: Sequence
             "name one for each, in their order: --on A B",
         )
     domains = [seen([dataset.name]) for dataset in training]
-    texts = [Split.of(dataset).queries.texts for dataset in training]
+    texts = [Split.of(dataset).dataset.queries.texts for dataset in training]
     route_adapters(base, folders, out, domains, learn_router(base, texts))
+
+
+@dataclass(frozen=True)
+class Searcher:
+    """The suite's search for negatives: each collection of a training set, by its own queries.
+
+    Attributes:
+        splits: as the training set was made of.
+        store: of vectors of models that others use too.
+        own: folder below which models are temporary, and so are their vectors.
+        max_memory: bytes that this process may hold while it searches; None for most of what is
+            free.
+    """
+
+    splits: tuple[Split, ...]
+    store: VectorStore
+    own: Path
+    device: str = "auto"
+    max_memory: int | None = None
+
+    def __call__(self, model: Model | None, depth: int) -> Mined:
+        """Search with an encoder, exactly; with BM25 where ``model`` is None."""
+        found = [self._search(split, model, depth) for split in self.splits]
+        starts = CorpusDocuments(tuple(split.dataset.corpus for split in self.splits)).starts
+        rows = [
+            np.where(mined.hits.rows >= 0, mined.hits.rows + start, -1)
+            for mined, start in zip(found, starts[:-1], strict=True)
+        ]
+        scores = np.concatenate([mined.hits.scores for mined in found])
+        lowest = np.concatenate([mined.lowest for mined in found])
+        return Mined(Hits(scores, np.concatenate(rows)), lowest)
+
+    def _search(self, split: Split, model: Model | None, depth: int) -> Mined:
+        dataset = split.dataset
+        if model is None:
+            bm25 = BM25(resolve_model("bm25").recipe)
+            hits = search_words(dataset, bm25, with_self(dataset, depth))
+            lowest = np.full(len(split.positives), np.inf, np.float32)
+        else:
+            hits, lowest = self._with_vectors(split, model, with_self(dataset, depth))
+        return Mined(without_self(dataset, hits, depth), lowest)
+
+    def _with_vectors(self, split: Split, model: Model, depth: int) -> tuple[Hits, Float32Array]:
+        dataset, clock = split.dataset, Clock()
+        encoder = open_encoder(model.for_dataset(dataset.name), self.device)
+        folder = self.own / "vectors"
+        temporary = self._is_temporary(model)
+        store = VectorStore(folder) if temporary else self.store
+        plan = store.plan(encoder, dataset.corpus)
+        vectors = encode_documents(dataset, encoder, store, plan, clock)
+        queries = store.queries(encoder, dataset.queries.texts)
+        budget = self.max_memory or default_budget()
+        exact = ExactSearch(dataset, search_device(self.device), budget, clock)
+        hits = exact(vectors, queries, depth)
+        lowest = [
+            _scores(vectors.rows(rows), query).min()
+            for rows, query in zip(split.positives, queries, strict=True)
+        ]
+        if temporary:
+            shutil.rmtree(folder)
+        return hits, np.array(lowest, np.float32)
+
+    def _is_temporary(self, model: Model) -> bool:
+        """True where its weights, or those of its adapter, change when training goes on."""
+        places = [model.adapter, model.document.root if model.document else None]
+        own = self.own.resolve()
+        return any(place is not None and place.is_relative_to(own) for place in places)
+
+
+def _scores(documents: Float32Array, query: Float32Array) -> Float32Array:
+    """Scores of exact search: the dot product in float64, rounded to float32."""
+    return (documents.astype(np.float64) @ query.astype(np.float64)).astype(np.float32)

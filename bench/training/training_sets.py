@@ -1,14 +1,22 @@
-"""Collections as training data: texts of corpora, and queries with their relevant documents."""
+"""Collections as training data: texts of corpora, judged queries, and which of them leak.
 
+Leaks are training queries that are queries that the model will be scored on: a published train
+split can share questions with its own test split. Two of SciFact's and four of NFCorpus's training
+queries have the text of a test query, under other ids.
+"""
+
+import re
+import sys
+import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bench.training.leaks import seen
 from datasets_cfg.corpus import Corpus
 from datasets_cfg.dataset import Dataset
 from datasets_cfg.readers import Queries
@@ -18,6 +26,37 @@ from retrievers.encoders.protocol import join
 from retrievers.training.finetune.training_data import TrainingSet
 from retrievers.training.pretrain.texts import LazyTexts
 
+NAMED_QUERIES = 3
+_WORD = re.compile(r"\w+")
+
+
+@dataclass(frozen=True, eq=False)
+class CorpusDocuments:
+    """Documents of several corpora, one after the other."""
+
+    corpora: tuple[Corpus, ...]
+
+    @cached_property
+    def starts(self) -> Int64Array:
+        """First row of each corpus, and the number of all documents."""
+        return np.cumsum([0, *map(len, self.corpora)], dtype=np.int64)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.corpora))
+
+    def at(self, row: int) -> tuple[str, str]:
+        """Title and text of a row."""
+        number = int(np.searchsorted(self.starts, row, side="right")) - 1
+        corpus, own = self.corpora[number], row - int(self.starts[number])
+        return corpus.titles[own].as_py(), corpus.texts[own].as_py()
+
+    def read(self, rows: Int64Array) -> tuple[list[str], list[str]]:
+        """Titles and texts of the rows, in their order."""
+        found = [self.at(row) for row in rows.tolist()]
+        for corpus in self.corpora:
+            corpus.release_pages()
+        return [title for title, _ in found], [text for _, text in found]
+
 
 class CorpusTexts(LazyTexts):
     """The documents of corpora, one after the other, each as title, space and text.
@@ -26,20 +65,17 @@ class CorpusTexts(LazyTexts):
     """
 
     def __init__(self, corpora: Sequence[Corpus]) -> None:
-        self.corpora = corpora
-        self.rows = [_with_words(corpus) for corpus in corpora]
-        self.ends = np.cumsum([len(rows) for rows in self.rows])
+        self.documents = CorpusDocuments(tuple(corpora))
+        starts = self.documents.starts[:-1]
+        rows = [_with_words(corpus) + start for corpus, start in zip(corpora, starts, strict=True)]
+        self.rows = np.concatenate([np.empty(0, np.int64), *rows])
 
     def __len__(self) -> int:
-        return int(self.ends[-1]) if len(self.ends) else 0
+        return len(self.rows)
 
     def text_at(self, place: int) -> str:
         """Title and text of a document."""
-        number = int(np.searchsorted(self.ends, place, side="right"))
-        rows = self.rows[number]
-        row = int(rows[place - (self.ends[number] - len(rows))])
-        corpus = self.corpora[number]
-        return join("space", "", corpus.titles[row].as_py(), corpus.texts[row].as_py())[0]
+        return join("space", "", *self.documents.at(int(self.rows[place])))[0]
 
 
 def _with_words(corpus: Corpus) -> Int64Array:
@@ -58,12 +94,11 @@ class Split:
     """The training split of one collection, as far as it can be trained on.
 
     Attributes:
-        queries: those with a relevant document that the corpus has.
+        dataset: with those of its queries that have a relevant document in the corpus.
         positives: rows of the corpus for each, rising.
     """
 
     dataset: Dataset
-    queries: Queries
     positives: tuple[Int64Array, ...]
 
     @classmethod
@@ -78,22 +113,27 @@ class Split:
         for (query, _, grade), row in zip(dataset.qrels, rows.tolist(), strict=True):
             if grade > 0 and row >= 0 and query not in without:
                 relevant.setdefault(query, []).append(row)
-        pairs = zip(dataset.queries.ids, dataset.queries.texts, strict=True)
-        kept = [(id_, text) for id_, text in pairs if id_ in relevant]
+        kept = [place for place, id_ in enumerate(dataset.queries.ids) if id_ in relevant]
         if not kept:
             raise BenchError(
                 f"{dataset.name} has no query to train on in its split {dataset.facts.split}",
                 "its qrels must name relevant documents of its corpus",
             )
-        ids, texts = zip(*kept, strict=True)
-        positives = tuple(np.unique(np.array(relevant[id_], np.int64)) for id_ in ids)
-        return cls(dataset, Queries(ids, texts), positives)
+        ids = dataset.queries.ids
+        return cls(
+            _with_queries(dataset, kept),
+            tuple(np.unique(np.array(relevant[ids[place]], np.int64)) for place in kept),
+        )
 
     def only(self, rows: Sequence[int]) -> "Split":
         """Some of its queries, at least one."""
-        ids, texts = self.queries.ids, self.queries.texts
-        queries = Queries(tuple(ids[row] for row in rows), tuple(texts[row] for row in rows))
-        return Split(self.dataset, queries, tuple(self.positives[row] for row in rows))
+        return Split(_with_queries(self.dataset, rows), tuple(self.positives[row] for row in rows))
+
+
+def _with_queries(dataset: Dataset, rows: Sequence[int]) -> Dataset:
+    ids, texts = dataset.queries.ids, dataset.queries.texts
+    queries = Queries(tuple(ids[row] for row in rows), tuple(texts[row] for row in rows))
+    return replace(dataset, queries=queries)
 
 
 def draw_queries(splits: Sequence[Split], count: int, seed: int) -> tuple[Split, ...]:
@@ -102,7 +142,7 @@ def draw_queries(splits: Sequence[Split], count: int, seed: int) -> tuple[Split,
     Raises:
         BenchError: there are fewer.
     """
-    ends = np.cumsum([0, *(len(split.queries) for split in splits)])
+    ends = np.cumsum([0, *(len(split.positives) for split in splits)])
     if count > ends[-1]:
         raise BenchError(
             f"{count:,} queries are to be trained on, and there are {ends[-1]:,}",
@@ -115,40 +155,12 @@ def draw_queries(splits: Sequence[Split], count: int, seed: int) -> tuple[Split,
     )
 
 
-@dataclass(frozen=True, eq=False)
-class CorpusDocuments:
-    """Documents of several corpora, one after the other."""
-
-    corpora: tuple[Corpus, ...]
-
-    @property
-    def starts(self) -> Int64Array:
-        """First row of each corpus, and the number of all documents."""
-        return np.cumsum([0, *map(len, self.corpora)], dtype=np.int64)
-
-    def __len__(self) -> int:
-        return sum(map(len, self.corpora))
-
-    def read(self, rows: Int64Array) -> tuple[list[str], list[str]]:
-        """Titles and texts of the rows, in their order."""
-        titles, texts = np.empty(len(rows), object), np.empty(len(rows), object)
-        of_corpus = np.searchsorted(self.starts, rows, side="right") - 1
-        for number in np.unique(of_corpus).tolist():
-            places = np.flatnonzero(of_corpus == number)
-            corpus = self.corpora[number]
-            local = rows[places] - self.starts[number]
-            titles[places] = _at(corpus.titles, local)
-            texts[places] = _at(corpus.texts, local)
-            corpus.release_pages()
-        return list(titles), list(texts)
-
-
 def training_set(splits: Sequence[Split]) -> TrainingSet:
     """Queries and relevant documents of several collections."""
     documents = CorpusDocuments(tuple(split.dataset.corpus for split in splits))
     starts = documents.starts
     return TrainingSet(
-        queries=tuple(text for split in splits for text in split.queries.texts),
+        queries=tuple(text for split in splits for text in split.dataset.queries.texts),
         positives=tuple(
             rows + start
             for split, start in zip(splits, starts[:-1], strict=True)
@@ -159,14 +171,89 @@ def training_set(splits: Sequence[Split]) -> TrainingSet:
     )
 
 
-def _at(column: pa.ChunkedArray, rows: Int64Array) -> list[str]:
-    """Values of some rows, chunk by chunk: Arrow joins the chunks that it takes rows from."""
-    ends = np.cumsum([len(chunk) for chunk in column.chunks])
-    chunk_of = np.searchsorted(ends, rows, side="right")
-    values = np.empty(len(rows), object)
-    for number in np.unique(chunk_of).tolist():
-        places = np.flatnonzero(chunk_of == number)
-        chunk = column.chunk(number)
-        first = int(ends[number]) - len(chunk)
-        values[places] = chunk.take(pa.array(rows[places] - first)).to_pylist()
-    return list(values)
+def leaked(training: Dataset, evaluated: Sequence[Dataset]) -> frozenset[str]:
+    """Ids of the training queries that must be left out.
+
+    Raises:
+        BenchError: see `leaks`.
+    """
+    left_out: set[str] = set()
+    for other in evaluated:
+        if shared := leaks(training, other):
+            named = ", ".join(shared[:NAMED_QUERIES])
+            more = ", …" if len(shared) > NAMED_QUERIES else ""
+            print(
+                f"warning: {len(shared)} training queries of {training.name} read like test "
+                f"queries of {other.name} and are left out: {named}{more}",
+                file=sys.stderr,
+            )
+        left_out.update(shared)
+    return frozenset(left_out)
+
+
+def leaks(training: Dataset, evaluated: Dataset) -> tuple[str, ...]:
+    """Ids of the training queries that read like an evaluated one.
+
+    A judged pair leaks with its query: documents alone are shared by any two splits.
+
+    Raises:
+        BenchError: a training query is itself evaluated.
+    """
+    same = family(training.name) == family(evaluated.name) or _same_files(training, evaluated)
+    ids, texts = shared_queries(training.queries, evaluated.queries, same)
+    if ids:
+        raise BenchError(
+            f"split {training.facts.split} of {training.name} has {len(ids)} queries of the split "
+            f"{evaluated.facts.split} that {evaluated.name} is evaluated on",
+            'train on another split: --split train; in a grid split = "train"',
+        )
+    return texts
+
+
+def shared_queries(
+    training: Queries, evaluated: Queries, ids_count: bool
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Ids of training queries that are evaluated: by id, and by text.
+
+    Args:
+        ids_count: whether both are of one collection; ids of two collide by accident.
+    """
+    known = set(evaluated.ids) if ids_count else set()
+    texts = {normalised(text) for text in evaluated.texts}
+    pairs = list(zip(training.ids, training.texts, strict=True))
+    return (
+        tuple(id_ for id_, _ in pairs if id_ in known),
+        tuple(id_ for id_, text in pairs if normalised(text) in texts),
+    )
+
+
+def normalised(text: str) -> str:
+    """Words of a text without case, punctuation or Unicode's compatibility variants."""
+    return " ".join(_WORD.findall(unicodedata.normalize("NFKC", text).casefold()))
+
+
+# Collections under several names: one corpus and the same training queries, or, of stdlib-code, one
+# source.
+FAMILIES = (
+    ("beir/msmarco", "msmarco", "msmarco-title"),
+    ("beir/nq", "dpr/nq"),
+    ("stdlib-code",),
+)
+
+
+def family(name: str) -> tuple[str, ...]:
+    """Names that count as seen by a model that was trained on the collection."""
+    for members in FAMILIES:
+        if any(f"{name}/".startswith(f"{member}/") for member in members):
+            return members
+    return (name,)
+
+
+def seen(names: Sequence[str]) -> tuple[str, ...]:
+    """Collections that the card of a model states as trained on, each once."""
+    return tuple(dict.fromkeys(member for name in names for member in family(name)))
+
+
+def _same_files(dataset: Dataset, other: Dataset) -> bool:
+    paths = [{path.resolve() for path in each.reader.corpus_files()} for each in (dataset, other)]
+    return bool(paths[0] & paths[1])

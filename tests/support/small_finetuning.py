@@ -89,18 +89,20 @@ class Search:
         count = len(self.training)
         if model is None:
             scores = -np.arange(len(TEXTS), dtype=np.float32)[None].repeat(count, 0)
-        else:
-            encoder = open_encoder(model, "cpu")
-            documents = encoder.encode_documents(TITLES, TEXTS)
-            scores = encoder.encode_queries(list(self.training.queries)) @ documents.T
+            hits = ranked(scores, self.training, depth).hits
+            return Mined(hits, np.full(count, np.inf, np.float32))
+        encoder = open_encoder(model, "cpu")
+        documents = encoder.encode_documents(TITLES, TEXTS)
+        scores = encoder.encode_queries(list(self.training.queries)) @ documents.T
         return ranked(scores, self.training, depth)
 
 
 def ranked(scores: Any, training: TrainingSet, depth: int) -> Mined:
     """What a search with these scores ``(q, documents)`` finds."""
     rows = np.argsort(-scores, axis=1, kind="stable")[:, :depth]
-    own = [row[one] for row, one in zip(scores, training.positives, strict=True)]
-    return Mined(Hits(np.take_along_axis(scores, rows, axis=1), rows.astype(np.int64)), own)
+    lowest = [row[own].min() for row, own in zip(scores, training.positives, strict=True)]
+    hits = Hits(np.take_along_axis(scores, rows, axis=1), rows.astype(np.int64))
+    return Mined(hits, np.array(lowest, np.float32))
 
 
 def first_words_found(folder: Path) -> float:

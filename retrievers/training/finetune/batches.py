@@ -9,7 +9,8 @@ off to a later batch.
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count, islice
+from itertools import count
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -44,31 +45,22 @@ class Order:
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """Hard negatives of each query.
+    """Hard negatives of each query, with the scores of a teacher where there is one.
 
     Attributes:
         rows: int64 ``(q, keep)``, -1 where unfilled.
+        scores: of the negatives, float32 ``(q, keep)``; empty without a teacher.
+        positive_scores: of each relevant document; of no query without a teacher.
     """
 
     rows: Int64Array
+    scores: Float32Array = field(default_factory=lambda: np.empty((0, 0), np.float32))
+    positive_scores: Sequence[Float32Array] = ()
 
-
-@dataclass(frozen=True, eq=False)
-class ScoredPool(Pool):
-    """Hard negatives of each query with the scores of a teacher.
-
-    Attributes:
-        scores: of the negatives, float32 ``(q, keep)``.
-        positive_scores: of each relevant document.
-    """
-
-    scores: Float32Array
-    positive_scores: Sequence[Float32Array]
-
-    def take(self, queries: Int64Array) -> "ScoredPool":
-        """The pool of some of the queries."""
+    def take(self, queries: Int64Array) -> "Pool":
+        """The scored pool of some of the queries."""
         own = [self.positive_scores[query] for query in queries]
-        return ScoredPool(self.rows[queries], self.scores[queries], own)
+        return Pool(self.rows[queries], self.scores[queries], own)
 
     def labels(self, query: int, positives: Int64Array, rows: Int64Array) -> Float32Array:
         """Return the scores of drawn documents, float32 ``(1 + negatives,)``.
@@ -109,8 +101,8 @@ class Batches:
         queries = self.order.queries.ravel()[places]
         steps = np.unique(places // self.order.batch_size).tolist()
         banned = {step: self._banned(step) for step in steps}
-        own = (self._rows(p, banned[p // self.order.batch_size]) for p in places.tolist())
-        rows = np.stack(list(own), axis=1)
+        own = [self._rows(p, banned[p // self.order.batch_size]) for p in places.tolist()]
+        rows = np.stack(own, axis=1)
         batch = {}
         texts = [self.examples.queries[query] for query in queries.tolist()]
         for name, tensor in self.inputs.queries(texts).items():
@@ -119,7 +111,7 @@ class Batches:
             titles, bodies = self.examples.documents.read(documents)
             for name, tensor in self.inputs.documents(titles, bodies).items():
                 batch[f"document_{column}_{name}"] = tensor
-        if isinstance(self.pool, ScoredPool):
+        if self.pool.positive_scores:
             pairs = zip(queries.tolist(), rows.T, strict=True)
             labels = [self.pool.labels(q, self.examples.positives[q], own) for q, own in pairs]
             batch["label"] = torch.from_numpy(np.stack(labels))
@@ -161,15 +153,12 @@ def order_of(
     """
     check_batch(len(examples), batch_size)
     own = [frozenset(keys.of(rows).tolist()) for rows in examples.positives]
-    stream = (
-        _Candidate(query, row, int(keys.of(np.array([row]))[0]))
-        for query, row in _epochs(examples, seed)
-    )
-    batches = list(islice(_batches(stream, own, batch_size), steps))
+    stream, waiting = _epochs(examples, keys, seed), deque[_Shown]()
+    batches = [_next_batch(stream, waiting, own, batch_size) for _ in range(steps)]
     return Order(
-        np.array([[shown.query for shown in batch.chosen] for batch in batches], np.int64),
-        np.array([[shown.positive for shown in batch.chosen] for batch in batches], np.int64),
-        crowded=sum(batch.crowded for batch in batches),
+        np.array([[shown.query for shown in batch] for batch, _ in batches], np.int64),
+        np.array([[shown.positive for shown in batch] for batch, _ in batches], np.int64),
+        crowded=sum(crowded for _, crowded in batches),
     )
 
 
@@ -237,65 +226,54 @@ def random_negatives(
     return np.asarray(ranks + before, np.int64)
 
 
-@dataclass(frozen=True)
-class _Candidate:
+class _Shown(NamedTuple):
+    """A query, one of its relevant documents, and the key of that document's text."""
+
     query: int
     positive: int
     key: int
 
 
-@dataclass
-class _Batch:
-    """A batch being filled: what is shown, and what must not be."""
-
-    chosen: list[_Candidate] = field(default_factory=list)
-    shown: set[int] = field(default_factory=set)
-    relevant: set[int] = field(default_factory=set)
-    crowded: bool = False
-
-    def fits(self, candidate: _Candidate, own: frozenset[int]) -> bool:
-        return candidate.key not in self.relevant and self.shown.isdisjoint(own)
-
-    def add(self, candidate: _Candidate, own: frozenset[int]) -> None:
-        self.chosen.append(candidate)
-        self.shown.add(candidate.key)
-        self.relevant |= own
-
-    def crowd(self, put_off: deque[_Candidate], own: Sequence[frozenset[int]]) -> bool:
-        """Take the first that was put off and whose query is not there yet."""
-        there = {candidate.query for candidate in self.chosen}
-        new = next((candidate for candidate in put_off if candidate.query not in there), None)
-        if new is None:
-            return False
-        put_off.remove(new)
-        self.add(new, own[new.query])
-        self.crowded = True
-        return True
-
-
-def _epochs(examples: TrainingSet, seed: int) -> Iterator[tuple[int, int]]:
-    """Query and relevant document, epoch after epoch, without end."""
+def _epochs(examples: TrainingSet, keys: TextKeys, seed: int) -> Iterator[_Shown]:
+    """Queries, epoch after epoch, without end."""
     for epoch in count():
         rng = np.random.default_rng((seed, epoch))
         order, draws = rng.permutation(len(examples)), rng.random(len(examples))
         for query in order.tolist():
             rows = examples.positives[query]
-            yield query, int(rows[int(draws[query] * len(rows))])
+            row = rows[int(draws[query] * len(rows))]
+            yield _Shown(query, int(row), int(keys.of(row)))
 
 
-def _batches(
-    stream: Iterator[_Candidate], own: Sequence[frozenset[int]], size: int
-) -> Iterator[_Batch]:
-    waiting: deque[_Candidate] = deque()
-    while True:
-        batch, put_off = _Batch(), deque[_Candidate]()
-        while len(batch.chosen) < size:
-            if len(put_off) >= PUT_OFF * size and batch.crowd(put_off, own):
+def _next_batch(
+    stream: Iterator[_Shown], waiting: deque[_Shown], own: Sequence[frozenset[int]], size: int
+) -> tuple[list[_Shown], bool]:
+    """The next batch, and whether a document is relevant to two of its queries.
+
+    Args:
+        waiting: put off by earlier batches; those that this one puts off come first then.
+        own: keys of the relevant documents of each query.
+    """
+    chosen, put_off, crowded = list[_Shown](), list[_Shown](), False
+    shown, relevant = set[int](), set[int]()  # keys
+    while len(chosen) < size:
+        new = _not_there(put_off, chosen) if len(put_off) >= PUT_OFF * size else None
+        if new is not None:
+            put_off.remove(new)
+            crowded = True
+        else:
+            new = waiting.popleft() if waiting else next(stream)
+            if new.key in relevant or not shown.isdisjoint(own[new.query]):
+                put_off.append(new)
                 continue
-            candidate = waiting.popleft() if waiting else next(stream)
-            if batch.fits(candidate, own[candidate.query]):
-                batch.add(candidate, own[candidate.query])
-            else:
-                put_off.append(candidate)
-        waiting.extendleft(reversed(put_off))
-        yield batch
+        chosen.append(new)
+        shown.add(new.key)
+        relevant |= own[new.query]
+    waiting.extendleft(reversed(put_off))
+    return chosen, crowded
+
+
+def _not_there(put_off: Sequence[_Shown], chosen: Sequence[_Shown]) -> _Shown | None:
+    """The first that was put off and whose query is not in the batch."""
+    there = {one.query for one in chosen}
+    return next((one for one in put_off if one.query not in there), None)

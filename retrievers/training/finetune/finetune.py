@@ -68,8 +68,8 @@ from retrievers.training.finetune.training_data import (
     Mined,
     TextKeys,
     TrainingSet,
+    hard_negatives,
     merged,
-    mine_source,
 )
 
 if TYPE_CHECKING:
@@ -322,8 +322,8 @@ class Round:
         name = "bm25" if source == "bm25" else f"{source}-{step:08}"
 
         def search() -> Int64Array:
-            model = None if source == "bm25" else miner()
-            return mine_source(self.mine, model, self.examples, self.mining)
+            found = self.mine(None if source == "bm25" else miner(), self.mining.depth)
+            return hard_negatives(found, self.examples, self.mining)
 
         return kept_array(self.context.out / NEGATIVES / f"{name}.npy", search)
 

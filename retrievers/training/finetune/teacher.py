@@ -36,7 +36,7 @@ from retrievers.training.engine.arguments import (
 from retrievers.training.engine.run_folder import COMPLETE, damage, kept_array, seal
 from retrievers.training.engine.save import find_checkpoint
 from retrievers.training.engine.trainer import writing
-from retrievers.training.finetune.batches import ScoredPool, per_device, random_negatives
+from retrievers.training.finetune.batches import Pool, per_device, random_negatives
 from retrievers.training.finetune.finetune_preset import Teacher
 from retrievers.training.finetune.losses import reranker_loss
 from retrievers.training.finetune.retriever_trainer import RerankerTrainer
@@ -62,7 +62,7 @@ class CrossEncoderTeacher:
     context: TrainingContext
     seed: int
 
-    def score(self, rows: Int64Array, scores_folder: Path) -> tuple[TrainingSet, ScoredPool]:
+    def score(self, rows: Int64Array, scores_folder: Path) -> tuple[TrainingSet, Pool]:
         """Return the queries that have negatives, and these negatives with their scores.
 
         Args:
@@ -240,7 +240,7 @@ def score_pool(
     rows: Int64Array,
     context: TrainingContext,
     batch_size: int,
-) -> ScoredPool:
+) -> Pool:
     """The negatives with the teacher's scores, which are kept in a folder as they are computed.
 
     Args:
@@ -261,14 +261,14 @@ def score_pool(
         for query, own in zip(queries, parts[len(counts) :], strict=True):
             scores[query, : len(own)] = own
         context.report(Progress("teacher scores", queries.stop, len(examples), "queries"))
-    return ScoredPool(rows, scores, positive_scores)
+    return Pool(rows, scores, positive_scores)
 
 
-def without_close(pool: ScoredPool, margin: float) -> ScoredPool:
+def without_close(pool: Pool, margin: float) -> Pool:
     """The pool without negatives that score less than ``margin`` below the lowest relevant one."""
     lowest = np.array([own.min() for own in pool.positive_scores], np.float32)
     close = pool.scores > lowest[:, None] - np.float32(margin)
-    return ScoredPool(np.where(close, -1, pool.rows), pool.scores, pool.positive_scores)
+    return Pool(np.where(close, -1, pool.rows), pool.scores, pool.positive_scores)
 
 
 def read_joined(documents: Documents, rows: Int64Array) -> list[str]:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
-import msgspec
 import numpy as np
 
 from foundation.arrays import Float32Array, Int64Array, UInt64Array
@@ -23,7 +22,6 @@ from retrievers.models.model import Model
 from retrievers.training.finetune.finetune_preset import Mining
 
 READ_ROWS = 4_096  # documents whose texts are held at a time
-ROWS_AT_A_TIME = 1_024  # queries
 
 
 class Documents(Protocol):
@@ -53,14 +51,6 @@ class TrainingSet:
     positives: tuple[Int64Array, ...]
     documents: Documents
     trained_on: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        if not self.queries:
-            raise BenchError("there is no query to train on")
-        if len(self.queries) != len(self.positives):
-            raise ValueError("queries and positives have one entry for each query")
-        if min(map(len, self.positives)) < 1:
-            raise ValueError("a query without a relevant document cannot be trained on")
 
     def __len__(self) -> int:
         return len(self.queries)
@@ -126,12 +116,12 @@ class Mined:
 
     Attributes:
         hits: best first, q x depth; rows of the training set's documents, -1 where unfilled.
-        positive_scores: for each query the scores of its relevant documents on the same scale, in
-            the order of `TrainingSet.positives`; empty arrays where there is none (BM25).
+        lowest: float32 ``(q,)``, the lowest score of a query's relevant documents on the same
+            scale; infinite where there is no such scale (BM25).
     """
 
     hits: Hits
-    positive_scores: Sequence[Float32Array]
+    lowest: Float32Array
 
 
 class Mine(Protocol):
@@ -143,16 +133,26 @@ class Mine(Protocol):
 
 
 def hard_negatives(mined: Mined, examples: TrainingSet, settings: Mining) -> Int64Array:
-    """Negatives of each query, best first, int64 ``(q, keep)``, -1 where there are fewer."""
-    rows = np.full((len(examples), settings.keep), -1, np.int64)
-    for start in range(0, len(examples), ROWS_AT_A_TIME):
-        block = slice(start, min(start + ROWS_AT_A_TIME, len(examples)))
-        rows_read = [mined.hits.rows[block], *examples.positives[block]]
-        keys = TextKeys.read(examples.documents, rows_read)
-        for query in range(block.start, block.stop):
-            own = _of_query(mined, examples.positives[query], query, keys, settings)
-            rows[query, : len(own)] = own
-    return rows
+    """Negatives of each query, best first, int64 ``(q, keep)``, -1 where there are fewer.
+
+    Raises:
+        BenchError: not one query has a negative.
+    """
+    found = np.full((len(examples), settings.keep), -1, np.int64)
+    keys = TextKeys.read(examples.documents, [mined.hits.rows, *examples.positives])
+    limits = mined.lowest - np.float32(settings.margin or 0)
+    for query, (rows, scores) in enumerate(zip(mined.hits.rows, mined.hits.scores, strict=True)):
+        relevant = np.isin(keys.of(rows), keys.of(examples.positives[query]))
+        wrong = np.flatnonzero((rows >= 0) & ~relevant)[settings.skip :]
+        if settings.margin is not None:
+            wrong = wrong[scores[wrong] <= limits[query]]
+        kept = rows[wrong[: settings.keep]]
+        found[query, : len(kept)] = kept
+    if (found < 0).all():
+        raise BenchError(
+            "the search found no negative for any query", "raise depth, or lower skip and margin"
+        )
+    return found
 
 
 def merged(pools: Sequence[Int64Array], queries: int) -> Int64Array:
@@ -163,44 +163,6 @@ def merged(pools: Sequence[Int64Array], queries: int) -> Int64Array:
     for query, own in enumerate(kept):
         rows[query, : len(own)] = own
     return rows
-
-
-def mine_source(
-    mine: Mine, model: Model | None, examples: TrainingSet, settings: Mining
-) -> Int64Array:
-    """The negatives that a model finds, or BM25 where it is None, as `hard_negatives` gives them.
-
-    Raises:
-        BenchError: not one query has a negative.
-    """
-    if model is None:  # BM25's scores are on no scale that a margin could be of
-        settings = msgspec.structs.replace(
-            settings, sources=("bm25",), margin=None, refresh_steps=0
-        )
-    rows = hard_negatives(mine(model, settings.depth), examples, settings)
-    if (rows < 0).all():
-        source = "bm25" if model is None else "model"
-        raise BenchError(
-            f"the search with {source} found no negative for any query",
-            "raise depth, or lower skip and margin",
-        )
-    return rows
-
-
-def _of_query(
-    mined: Mined, positives: Int64Array, query: int, keys: TextKeys, settings: Mining
-) -> Int64Array:
-    rows, scores = mined.hits.rows[query], mined.hits.scores[query]
-    filled = rows >= 0
-    rows, scores = rows[filled], scores[filled]
-    wrong = ~np.isin(keys.of(rows), keys.of(positives))
-    allowed = np.ones(len(rows), bool)
-    own = mined.positive_scores[query]
-    if settings.margin is not None and len(own):
-        allowed = scores <= own.min() - np.float32(settings.margin)
-    candidates = np.flatnonzero(wrong)[settings.skip :]
-    kept: Int64Array = rows[candidates[allowed[candidates]]][: settings.keep]
-    return kept
 
 
 def _batches(documents: Documents, rows: Int64Array) -> Iterator[tuple[list[str], list[str]]]:

@@ -173,12 +173,14 @@ def test_bad_input_is_one_message_before_anything_starts(bench, tmp_path, old, n
 
 def test_drawn_queries_are_nested_by_seed_and_keep_their_documents(bench):
     split = Split.of(open_dataset("./mine", cache_dir=bench.cache, split="train"))
-    assert draw_queries([split, split], 16, 0)[1].queries == split.queries
+    assert draw_queries([split, split], 16, 0)[1].dataset.queries == split.dataset.queries
     few, more = (draw_queries([split], count, 5)[0] for count in (3, 6))
-    assert len(few.queries) == 3
-    assert set(few.queries.ids) < set(more.queries.ids)
-    assert {draw_queries([split], 3, seed)[0].queries.ids for seed in range(9)} != {few.queries.ids}
-    for id_, rows in zip(more.queries.ids, more.positives, strict=True):
+    assert len(few.dataset.queries) == 3
+    assert set(few.dataset.queries.ids) < set(more.dataset.queries.ids)
+    assert {draw_queries([split], 3, seed)[0].dataset.queries.ids for seed in range(9)} != {
+        few.dataset.queries.ids
+    }
+    for id_, rows in zip(more.dataset.queries.ids, more.positives, strict=True):
         assert split.dataset.corpus.ids[int(rows[0])].as_py() == id_.replace("q", "d")
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bench.outcomes import ExitCode
-from bench.training.leaks import family
+from bench.training.training_sets import family
 from retrievers.models.card import load_card
 from tests.support import tiny_checkpoints as tiny
 from tests.support.collections import DOCUMENTS, Bench, heed_ctrl_c, write_collection

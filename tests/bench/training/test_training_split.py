@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.training.leaks import leaks
+from bench.training.training_sets import leaks
 from datasets_cfg.dataset import open_dataset
 
 ROOT = Path(__file__).parents[3]

@@ -11,7 +11,7 @@ from retrievers.models.checkpoint import open_checkpoint
 from retrievers.models.model import resolve_model
 from retrievers.training.engine.arguments import TrainingContext
 from retrievers.training.engine.curve import read_curve
-from retrievers.training.finetune.batches import ScoredPool
+from retrievers.training.finetune.batches import Pool
 from retrievers.training.finetune.finetune import finetune
 from retrievers.training.finetune.finetune_preset import Teacher
 from retrievers.training.finetune.teacher import (
@@ -150,7 +150,7 @@ def test_scores_that_are_kept_are_not_made_again(tmp_path):
 
 def test_a_margin_drops_what_scores_too_close_to_the_lowest_relevant_document():
     scores = np.array([[5.0, 2.0, 1.9], [3.1, -np.inf, -np.inf]], np.float32)
-    pool = ScoredPool(
+    pool = Pool(
         np.array([[7, 8, 9], [7, -1, -1]]),
         scores,
         [np.array([9.0, 5.0], np.float32), np.array([6.0], np.float32)],

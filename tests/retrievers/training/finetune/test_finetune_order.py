@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retrievers.training.finetune.batches import Batches, Pool, ScoredPool, draw_negatives, order_of
+from retrievers.training.finetune.batches import Batches, Pool, draw_negatives, order_of
 from retrievers.training.finetune.student import Inputs, build_student
 from retrievers.training.finetune.training_data import TextKeys, TrainingSet
 from tests.support.small_finetuning import DOCUMENTS, ListedDocuments, examples, model
@@ -91,9 +91,8 @@ def batches(tmp_path):
     def make(pool, count=2, seed=0, **fields):
         training = examples()
         keys = TextKeys.read(DOCUMENTS, [*training.positives, pool])
-        pools = ScoredPool(pool, **fields) if fields else Pool(pool)
         own = order(training, 3, 4)
-        return Batches(training, own, pools, keys, inputs, count, seed)
+        return Batches(training, own, Pool(pool, **fields), keys, inputs, count, seed)
 
     return make
 
