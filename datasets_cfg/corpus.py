@@ -32,9 +32,7 @@ DOCUMENTS_FILE = "documents.arrow"
 TIE_RANK_FILE = "tie_rank.npy"
 MANIFEST_FILE = "manifest.json"
 CHECKSUMS_FILE = "checksums.json"
-_COMPARED_IDS = 1 << 20  # sorted ids compared with their neighbour at a time
-CHECKED_AT_OPEN = 64 << 20  # bytes of a file that are checked without being asked: 0.1 s
-SAMPLES, SAMPLE_BYTES = 64, 1 << 16  # of a source, spread evenly over it
+CHECKED_AT_OPEN = 64 << 20  # bytes of a corpus that is checked without being asked: 0.1 s
 SCHEMA = pa.schema(
     [
         pa.field("id", pa.large_string(), nullable=False),
@@ -62,11 +60,11 @@ class Block(Record):
 
 
 class SourceChecksum(Record):
-    """Content of a file that a corpus was built from: ``sampled_sha256`` is of 4 MiB of it."""
+    """Content of a file that a corpus was built from."""
 
     path: str
-    sampled_sha256: str
     sha256: str
+    sampled_sha256: str = ""  # older versions compared 4 MiB of it first
 
 
 class Checksums(Record):
@@ -189,24 +187,21 @@ class Corpus:
             DamagedCorpusError: as `check_texts`.
         """
         self.check_texts()
-        self._sources_checked.do(lambda: self._compare_sources(whole=True))
+        self._sources_checked.do(self.check_sources)
 
-    def check_samples_of_sources(self) -> None:
-        """Compare 64 samples of each source, or all of a small one, with their checksums.
+    def check_sources(self) -> None:
+        """Compare the whole of each source with its checksum.
 
         Raises:
             DamagedCorpusError: as `check_texts`.
         """
-        self._compare_sources(whole=False)
+        with self._discarded_if_damaged():
+            for source in self.checksums.sources:
+                check_source(source)
 
     def _compare_texts(self) -> None:
         with self._discarded_if_damaged():
-            check_blocks(self.mapped, self.checksums.documents, True, DOCUMENTS_FILE)
-
-    def _compare_sources(self, whole: bool) -> None:
-        with self._discarded_if_damaged():
-            for source in self.checksums.sources:
-                check_source(source, whole)
+            check_blocks(self.mapped, self.checksums.documents, texts=True)
 
     @contextmanager
     def _discarded_if_damaged(self) -> Iterator[None]:
@@ -289,7 +284,7 @@ class Corpus:
     def open(cls, folder: Path) -> "Corpus":
         """Open a corpus that `build` wrote, and compare it with its checksums.
 
-        Of a large one only Arrow's metadata, the ids and the ranks; `check_texts` does the rest.
+        Of a large one only Arrow's metadata, the ids and the ranks; `check` does the rest.
 
         Raises:
             DamagedCorpusError: there is none, it was written by another version of this program,
@@ -301,6 +296,7 @@ class Corpus:
             raise DamagedCorpusError(folder, str(error)) from error
         if len(corpus.mapped) <= CHECKED_AT_OPEN:
             corpus.check_texts()
+            corpus.check_sources()
         return corpus
 
 
@@ -321,7 +317,7 @@ def damage_of(folder: Path) -> str:
     """Damage of a corpus, after all of it was read; "" where it is whole."""
     try:
         corpus = _open(Corpus, folder)
-        check_blocks(corpus.mapped, corpus.checksums.documents, True, DOCUMENTS_FILE)
+        check_blocks(corpus.mapped, corpus.checksums.documents, texts=True)
     except _UNUSABLE as error:
         return str(error)
     return ""
@@ -346,7 +342,7 @@ def _open(kind: type[Corpus], folder: Path) -> Corpus:
     checked_content(rank_path, checksums.tie_rank_sha256)
     tie_rank = np.load(rank_path, mmap_mode="r", allow_pickle=False)
     mapped = _mapped(folder / DOCUMENTS_FILE)
-    check_blocks(mapped, checksums.documents, False, DOCUMENTS_FILE)
+    check_blocks(mapped, checksums.documents, texts=False)
     table = pa.ipc.open_file(pa.py_buffer(mapped)).read_all()
     if not table.schema.equals(SCHEMA) or not len(table) == len(tie_rank) == manifest.documents:
         raise DamagedBlockError("its files are not those of one corpus")
@@ -371,8 +367,10 @@ def _write(documents: Iterable[Document], folder: Path, sources: Sequence[Path])
     checksums = Checksums(
         manifest_sha256=sha256_of_file(folder / MANIFEST_FILE),
         tie_rank_sha256=sha256_of_file(folder / TIE_RANK_FILE),
-        documents=blocks_of(mapped, text_spans(table, file.address)),
-        sources=tuple(checksum_of_source(path) for path in sources),
+        documents=blocks_of(mapped, table, file.address),
+        sources=tuple(
+            SourceChecksum(str(path.resolve()), sha256_of_file(path)) for path in sources
+        ),
     )
     if tuple(SourceFile.of(path) for path in sources) != read_from:
         raise BenchError("a file of the collection changed while it was read", "run again")
@@ -387,17 +385,15 @@ def _mapped(path: Path) -> mmap.mmap:
 def _byte_order_rank(ids: pa.LargeStringArray) -> Int64Array:
     """Rank of each id among all; Arrow compares strings by their UTF-8 bytes."""
     order = pc.sort_indices(ids)
-    for start in range(0, len(ids) - 1, _COMPARED_IDS):
-        ordered = ids.take(order.slice(start, _COMPARED_IDS + 1))
-        same = pc.equal(ordered.slice(1), ordered.slice(0, len(ordered) - 1))
-        place = pc.index(same, True).as_py()
-        if place >= 0:
-            rows = sorted(order.slice(start + place, 2).to_pylist())
-            raise BenchError(
-                f"document id {ordered[place].as_py()!r} occurs twice: "
-                f"documents {rows[0] + 1} and {rows[1] + 1} of the corpus",
-                hint="ids must be unique: remove or rename one of the two",
-            )
+    ordered = ids.take(order)
+    place = pc.index(pc.equal(ordered.slice(1), ordered.slice(0, len(ids) - 1)), True).as_py()
+    if place >= 0:
+        rows = sorted(order.slice(place, 2).to_pylist())
+        raise BenchError(
+            f"document id {ordered[place].as_py()!r} occurs twice: "
+            f"documents {rows[0] + 1} and {rows[1] + 1} of the corpus",
+            hint="ids must be unique: remove or rename one of the two",
+        )
     rank = np.empty(len(ids), dtype=np.int64)
     rank[order.to_numpy()] = np.arange(len(ids))
     return rank
@@ -454,54 +450,42 @@ def _encoded(document: Document) -> tuple[bytes, bytes, bytes]:
         ) from error
 
 
-def blocks_of(mapped: mmap.mmap, texts: Sequence[tuple[int, int]]) -> tuple[Block, ...]:
-    """Checksums of a whole file.
+def blocks_of(mapped: mmap.mmap, table: pa.Table, start_address: int) -> tuple[Block, ...]:
+    """Checksums of a whole file; titles and texts of each record batch have a block of their own.
 
     Args:
         mapped: the file.
-        texts: start and end of the spans that hold titles and texts, in rising order.
-    """
-    starts = [0, *itertools.chain(*texts)]
-    ends = [*starts[1:], len(mapped)]
-    return tuple(
-        Block(end, _sha256(mapped, start, end), texts=number % 2 == 1)
-        for number, (start, end) in enumerate(zip(starts, ends, strict=True))
-    )
-
-
-def text_spans(table: pa.Table, start_address: int) -> list[tuple[int, int]]:
-    """Offsets in the mapped file of the titles and texts of each record batch.
-
-    Args:
         table: of a corpus, its buffers in a map of the file; ``id`` is the first column.
         start_address: of the map, in memory.
     """
-    spans = []
+    ends = [0]
     for batch in table.to_batches():
         buffers = [buffer for column in batch.columns[1:] for buffer in column.buffers()]
         used = [buffer for buffer in buffers if buffer is not None and buffer.size]
-        first = min(buffer.address for buffer in used)
-        last = max(buffer.address + buffer.size for buffer in used)
-        spans.append((first - start_address, last - start_address))
-    return spans
+        ends.append(min(buffer.address for buffer in used) - start_address)
+        ends.append(max(buffer.address + buffer.size for buffer in used) - start_address)
+    spans = itertools.pairwise([*ends, len(mapped)])
+    return tuple(
+        Block(end, _sha256(mapped, start, end), texts=number % 2 == 1)
+        for number, (start, end) in enumerate(spans)
+    )
 
 
-def check_blocks(mapped: mmap.mmap, blocks: Sequence[Block], texts: bool, name: str) -> None:
+def check_blocks(mapped: mmap.mmap, blocks: Sequence[Block], texts: bool) -> None:
     """Compare the blocks of one kind with their checksums.
-
-    Args:
-        name: of the file, for messages.
 
     Raises:
         DamagedBlockError: one differs, or the file has another size.
     """
     if not blocks or blocks[-1].end != len(mapped):
-        raise DamagedBlockError(f"{name} has {len(mapped):,} bytes, not as many as were written")
+        raise DamagedBlockError(
+            f"{DOCUMENTS_FILE} has {len(mapped):,} bytes, not as many as were written"
+        )
     starts = [0, *(block.end for block in blocks)]
     for start, block in zip(starts, blocks, strict=False):
         if block.texts == texts and _sha256(mapped, start, block.end) != block.sha256:
             place = f"bytes {start:,} to {block.end:,}"
-            raise DamagedBlockError(f"{name} has another checksum in {place}")
+            raise DamagedBlockError(f"{DOCUMENTS_FILE} has another checksum in {place}")
 
 
 def checked_content(path: Path, sha256: str) -> bytes:
@@ -517,30 +501,20 @@ def checked_content(path: Path, sha256: str) -> bytes:
     return content
 
 
-def checksum_of_source(path: Path) -> SourceChecksum:
-    """Read a source: all of it."""
-    return SourceChecksum(str(path.resolve()), _sampled_sha256(path), sha256_of_file(path))
-
-
-def check_source(known: SourceChecksum, whole: bool) -> None:
+def check_source(known: SourceChecksum) -> None:
     """Compare a source with what it was when the corpus was built.
-
-    Args:
-        whole: read all of a file of more than `CHECKED_AT_OPEN` bytes, and not only samples.
 
     Raises:
         DamagedBlockError: it differs, or cannot be read.
     """
-    path = Path(known.path)
     try:
-        if whole or path.stat().st_size <= CHECKED_AT_OPEN:
-            same = sha256_of_file(path) == known.sha256
-        else:
-            same = _sampled_sha256(path) == known.sampled_sha256
+        same = sha256_of_file(Path(known.path)) == known.sha256
     except OSError as error:
-        raise DamagedBlockError(f"{path} cannot be read: {error.strerror}") from error
+        raise DamagedBlockError(f"{known.path} cannot be read: {error.strerror}") from error
     if not same:
-        raise DamagedBlockError(f"{path} has other content than when the corpus was built from it")
+        raise DamagedBlockError(
+            f"{known.path} has other content than when the corpus was built from it"
+        )
 
 
 def _sha256(mapped: mmap.mmap, start: int, end: int) -> str:
@@ -549,14 +523,3 @@ def _sha256(mapped: mmap.mmap, start: int, end: int) -> str:
         digest = hashlib.sha256(span).hexdigest()
     mapped.madvise(mmap.MADV_DONTNEED)
     return digest
-
-
-def _sampled_sha256(path: Path) -> str:
-    size = path.stat().st_size
-    last = max(size - SAMPLE_BYTES, 0)
-    digest = hashlib.sha256(size.to_bytes(8, "little"))
-    with path.open("rb") as file:
-        for start in dict.fromkeys(last * number // (SAMPLES - 1) for number in range(SAMPLES)):
-            file.seek(start)
-            digest.update(file.read(SAMPLE_BYTES))
-    return digest.hexdigest()

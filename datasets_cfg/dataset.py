@@ -105,9 +105,7 @@ class Dataset:
         folder = self.cache_dir / CORPORA / self._corpus_key(sources)
         if folder.is_dir():
             try:
-                corpus = Corpus.open(folder)
-                corpus.check_samples_of_sources()
-                return corpus
+                return Corpus.open(folder)
             except DamagedCorpusError as damage:
                 logger.warning("%s: %s; it is built again from its sources", self.name, damage)
         documents = tqdm(

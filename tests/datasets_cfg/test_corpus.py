@@ -149,15 +149,6 @@ def test_a_duplicate_id_is_named_with_both_places(tmp_path: Path, small_batches:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_duplicates_are_found_across_slices_of_the_sorted_ids(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("datasets_cfg.corpus._COMPARED_IDS", 2)
-    for twin in range(7):
-        with pytest.raises(BenchError, match=f"'d{twin}' occurs twice"):
-            Corpus.build([*numbered(7), Document(f"d{twin}", "", "")], tmp_path / "corpus")
-
-
 def test_a_lone_surrogate_is_refused_naming_the_document(tmp_path: Path) -> None:
     with pytest.raises(BenchError, match=r"'d7'.*not valid Unicode"):
         Corpus.build([Document("d7", "", "\ud800")], tmp_path / "corpus")

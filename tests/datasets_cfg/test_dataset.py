@@ -195,12 +195,10 @@ def test_a_file_that_changed_and_kept_its_size_and_time_gives_another_corpus(
     assert "corpus.jsonl has other content" in caplog.text
 
 
-def test_a_change_that_no_sample_of_a_large_file_meets_is_found_before_a_result(
+def test_a_change_of_a_large_file_that_keeps_size_and_time_is_found_before_a_result(
     folder: Path, open_: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("datasets_cfg.corpus.CHECKED_AT_OPEN", 0)
-    monkeypatch.setattr("datasets_cfg.corpus.SAMPLE_BYTES", 8)
-    monkeypatch.setattr("datasets_cfg.corpus.SAMPLES", 2)
     open_(folder).corpus.check()
     rewrite_in_secret(folder / "corpus.jsonl", CORPUS.replace("one", "two"))
     corpus = open_(folder).corpus

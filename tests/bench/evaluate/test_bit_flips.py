@@ -53,7 +53,7 @@ def test_a_flipped_bit_of_a_cached_corpus_is_rebuilt_or_refused(
         assert done["codes"] in ([0], [2, 0]), (place, done)
         assert done["scores"][-1] == expected, (place, done)
         assert checked_at_open == 0 or done["codes"] == [0], (place, done)
-        if place["place"][0] != "checksums.json":  # its samples are not read of a small source
+        if place["place"][0] != "checksums.json":
             assert "holds no usable corpus: " in done["said"][0], (place, done)
 
 
@@ -61,7 +61,6 @@ def test_a_source_that_changed_in_secret_gives_no_result_from_the_old_corpus(
     bench: Bench, collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("datasets_cfg.corpus.CHECKED_AT_OPEN", 0)
-    monkeypatch.setattr("datasets_cfg.corpus.SAMPLE_BYTES", 8)
     _, old, _ = evaluate(collection, bench.cache)
     source = collection / "corpus.jsonl"
     status = source.stat()
