@@ -8,9 +8,8 @@ from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
 from bench.cli.options.shared import Written, slots
-from bench.results.location import Place
+from bench.results.location import Place, RemotePath
 from foundation.errors import BenchError
-from foundation.object_store import RemotePath
 
 
 def check_typed(words: Sequence[str]) -> None:

@@ -1,22 +1,176 @@
 """The place of results: a local folder, or a URL of an object store such as ``s3://bucket/prefix``.
 
-A local place is a plain `pathlib.Path` and costs nothing more.
+A local place is a plain `pathlib.Path` and costs nothing more. An object of a store is a
+`RemotePath`, which has as much of a path's interface as results need. fsspec, and the package of
+the store, are imported when it is first read or written. A store has no folders and no renaming, so
+an object is written whole, in one request. Whether an object is there is asked by its key: a
+listing may lag behind what was written.
 """
 
+import errno
 import io
+import os
+import posixpath
 import re
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from foundation import files as whole
 from foundation.errors import BenchError
-from foundation.object_store import AT_ONCE, STORES, RemotePath
 
+STORES = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}  # packages
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://(.*)", re.DOTALL)
 _COLLAPSED = re.compile(r"([a-z][a-z0-9]+):/(?!/)(.*)", re.DOTALL)  # what pathlib makes of a URL
+# Many requests at a time are made here; s3fs would ask for the size before it reads an object.
+_OPTIONS = {"s3": {"max_concurrency": 1}}
+_CREDENTIALS = {
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; AWS_ENDPOINT_URL where "
+    "it is not Amazon's",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS",
+}
+_OF_STORES = {"botocore", "aiobotocore", "aiohttp", "gcsfs", "google", "azure", "adlfs"}
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True)
+class RemotePath:
+    """An object of a store, or all objects whose keys begin with it.
+
+    Attributes:
+        url: without a slash at its end.
+    """
+
+    url: str
+
+    def __str__(self) -> str:
+        return self.url
+
+    def __truediv__(self, name: str) -> "RemotePath":
+        return replace(self, url=f"{self.url}/{name}")
+
+    @property
+    def name(self) -> str:
+        """Last part of the key."""
+        return posixpath.basename(self.url)
+
+    @property
+    def suffix(self) -> str:
+        """The suffix of the key, like that of a `pathlib.Path`."""
+        return posixpath.splitext(self.url)[1]
+
+    @property
+    def parent(self) -> "RemotePath":
+        """The key without its last part."""
+        return replace(self, url=posixpath.dirname(self.url))
+
+    def as_posix(self) -> str:
+        """The URL."""
+        return self.url
+
+    def exists(self) -> bool:
+        """True where there is such an object, or any below it."""
+        return bool(self._ask(lambda store: store.exists(self.url)))
+
+    def is_file(self) -> bool:
+        """True where there is an object of exactly this key."""
+        return self.exists() and self._ask(lambda store: store.info(self.url)["type"]) == "file"
+
+    def is_dir(self) -> bool:
+        """True where there are objects below."""
+        return bool(self._ask(lambda store: store.isdir(self.url)))
+
+    def rglob(self, name: str) -> list["RemotePath"]:
+        """Objects below that have this name, as far as the store lists them; no wildcards.
+
+        Raises:
+            BenchError: there is no such bucket, or the store refuses.
+        """
+        scheme = self.url.partition("://")[0]
+        with self._of_a_bucket():
+            keys = self._ask(lambda store: store.find(self.url))
+        return [RemotePath(f"{scheme}://{key}") for key in keys if posixpath.basename(key) == name]
+
+    def read_bytes(self) -> bytes:
+        """The whole object.
+
+        Raises:
+            FileNotFoundError: there is none.
+            BenchError: the store refuses.
+        """
+        content: bytes = self._ask(lambda store: store.cat_file(self.url))
+        return content
+
+    def create(self, content: bytes) -> None:
+        """Write an object that is not there yet.
+
+        Raises:
+            BenchError: it is there with other content, there is no such bucket, or the store
+                refuses.
+        """
+        if not self.exists():
+            with self._of_a_bucket():
+                self._ask(lambda store: store.pipe_file(self.url, content))
+        elif self.read_bytes() != content:
+            message = f"{self} is there already, with other content"
+            raise BenchError(message, "name another place")
+
+    def check_writable(self) -> None:
+        """Write a small object: what would fail after hours of work fails now.
+
+        Raises:
+            BenchError: there is no such bucket, or the store refuses.
+        """
+        probe = self / ".can-be-written"
+        probe.create(b"")
+        self._ask(lambda store: store.rm_file(probe.url))
+
+    @contextmanager
+    def _of_a_bucket(self) -> Iterator[None]:
+        """For what fails only where there is no bucket."""
+        try:
+            yield
+        except FileNotFoundError as error:
+            bucket = self.url.partition("://")[2].partition("/")[0]
+            problem = f"{self}: there is no bucket {bucket}"
+            raise BenchError(problem, "make it first, or name another") from error
+
+    def _ask(self, ask: Callable[[Any], Answer]) -> Answer:
+        """The answer of the store; its own package asks again where it is overloaded.
+
+        Raises:
+            FileNotFoundError: there is no such object.
+            BenchError: the store refuses, or cannot be reached.
+        """
+        store = _store(self)
+        try:
+            return ask(store)
+        except FileNotFoundError as error:
+            missing = os.strerror(errno.ENOENT)
+            raise FileNotFoundError(errno.ENOENT, missing, self.url) from error
+        except Exception as error:
+            kind = type(error)
+            if not isinstance(error, OSError) and kind.__module__.split(".")[0] not in _OF_STORES:
+                raise
+            credentials = _CREDENTIALS.get(self.url.partition("://")[0], "")
+            hint = f"credentials: {credentials}" if credentials else ""
+            raise BenchError(f"{self}: {error or kind.__name__}", hint) from error
+
+
+def _store(place: RemotePath) -> Any:
+    """The file system of a place. Its listings are not kept: others write there too."""
+    scheme = place.url.partition("://")[0]
+    try:
+        import fsspec
+
+        return fsspec.filesystem(scheme, use_listings_cache=False, **_OPTIONS.get(scheme, {}))
+    except ImportError as error:
+        package = STORES[scheme]
+        raise BenchError(f"{place} needs {package}: {error}", f"pip install {package}") from error
+
 
 Place = Path | RemotePath
 
@@ -48,18 +202,6 @@ def place_of(text: str) -> Place:
 def files_below(place: Place, name: str) -> list[Place]:
     """Files of this name in a place and below, in the order of their paths."""
     return sorted(place.rglob(name), key=lambda file: file.as_posix().split("/"))
-
-
-def read_all(files: Sequence[Place]) -> list[bytes]:
-    """Contents of files of one place; a store is asked for many at once.
-
-    Raises:
-        OSError, BenchError: one cannot be read.
-    """
-    if not any(isinstance(file, RemotePath) for file in files):
-        return [file.read_bytes() for file in files]
-    with ThreadPoolExecutor(AT_ONCE) as readers:
-        return list(readers.map(lambda file: file.read_bytes(), files))
 
 
 @contextmanager

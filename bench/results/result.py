@@ -36,10 +36,9 @@ import pyarrow.parquet as pq
 
 from bench.evaluate.runs import Run, check_writable, columnar, read_run_file
 from bench.evaluate.scoring import Scores
-from bench.results.location import Place, replacing_all
+from bench.results.location import Place, RemotePath, replacing_all
 from foundation.arrays import Float64Array
 from foundation.errors import BenchError
-from foundation.object_store import RemotePath
 from foundation.records import Record, decode_json
 from retrievers.models.parameters import Parameters
 from retrievers.models.recipe import Recipe

@@ -1,7 +1,4 @@
-"""S3-compatible servers on the loopback interface.
-
-rclone checks signatures, but does not know conditional writes; localbucket is the other way round.
-"""
+"""An S3-compatible server on the loopback interface: rclone, which checks signatures."""
 
 import os
 import shutil
@@ -59,17 +56,6 @@ def allow(monkeypatch: pytest.MonkeyPatch, address: str, secret: str = SECRET) -
         "AWS_MAX_ATTEMPTS": "1",
     }.items():
         monkeypatch.setenv(name, value)
-
-
-@contextmanager
-def serving_conditionally(folder: Path) -> Iterator[str]:
-    """The same by a server that knows ``If-None-Match``, and no credentials."""
-    pytest.importorskip("s3fs", reason="needs s3fs: pip install s3fs")
-    pytest.importorskip("localbucket", reason="no such server here: pip install localbucket")
-    port = _free_port()
-    program = [sys.executable, "-m", "localbucket", str(folder)]
-    with _running([*program, "--port", str(port)], port) as address:
-        yield address
 
 
 @contextmanager

@@ -3,16 +3,14 @@
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.results.location import files_below, place_of, read_all, replacing
+from bench.results.location import RemotePath, files_below, place_of, replacing
 from foundation.errors import BenchError
-from foundation.object_store import RemotePath
 from tests.support import s3
 
 
@@ -90,7 +88,7 @@ def test_an_object_is_read_as_it_was_written(bucket):
     place = place_of("s3://bucket/read/one.bin")
     with replacing(place) as file:
         file.write(b"\0some bytes")
-    assert place.read_bytes() == place.open().read() == b"\0some bytes"
+    assert place.read_bytes() == b"\0some bytes"
     assert (bucket / "read" / "one.bin").read_bytes() == b"\0some bytes"
     assert (place.exists(), place.is_file(), place.is_dir()) == (True, True, False)
     assert (place.parent.exists(), place.parent.is_file(), place.parent.is_dir()) == (
@@ -118,25 +116,6 @@ def test_an_object_is_never_written_over(bucket):
     assert place.read_bytes() == b"first"
 
 
-def test_of_writers_that_race_one_wins_where_the_store_has_conditional_writes(
-    tmp_path, monkeypatch
-):
-    (tmp_path / "bucket").mkdir()
-
-    def won(writer: int) -> bool:
-        try:
-            place_of("s3://bucket/race").create(str(writer).encode())
-        except BenchError:
-            return False
-        return True
-
-    with s3.serving_conditionally(tmp_path) as server:
-        s3.allow(monkeypatch, server)
-        with ThreadPoolExecutor(8) as writers:
-            winners = [number for number, one in enumerate(writers.map(won, range(8))) if one]
-        assert [place_of("s3://bucket/race").read_bytes()] == [str(one).encode() for one in winners]
-
-
 def test_files_below_have_the_order_of_their_paths(bucket):
     root = place_of("s3://bucket/below")
     keys = ["b/x.json", "a-b/x.json", "a/x.json", "a/y.json", "x.json.bak"]
@@ -146,7 +125,7 @@ def test_files_below_have_the_order_of_their_paths(bucket):
     assert [str(one) for one in found] == [
         f"s3://bucket/below/{key}" for key in ("a/x.json", "a-b/x.json", "b/x.json")
     ]
-    assert read_all(found) == [b"a/x.json", b"a-b/x.json", b"b/x.json"]
+    assert [one.read_bytes() for one in found] == [b"a/x.json", b"a-b/x.json", b"b/x.json"]
     assert files_below(place_of("s3://bucket/empty"), "x.json") == []
 
 
@@ -178,5 +157,5 @@ def test_no_credentials_are_one_clear_error(server, monkeypatch, tmp_path):
 
 def test_a_server_that_is_away_is_one_clear_error(server, monkeypatch):
     s3.allow(monkeypatch, "http://127.0.0.1:1")
-    with pytest.raises(BenchError, match=r"s3://bucket/a: .*connect"):
+    with pytest.raises(BenchError, match=r"s3://bucket/a.*connect"):
         place_of("s3://bucket/a").check_writable()
