@@ -1,16 +1,13 @@
 """Comparisons of models as tables: Markdown that also reads well in a terminal."""
 
 from collections.abc import Iterator
-from itertools import zip_longest
 
-from bench.comparing.changed import ChangedQuery, Changes, JudgedDocument, RankedDocument
-from bench.comparing.compare import Comparison, FieldDifference, OnCollection, OnSuite
+from bench.comparing.changed import ChangedQuery, Changes, ShownDocument
+from bench.comparing.compare import ComparedOn, Comparison, FieldDifference
 from bench.comparing.statistics import Resampling
 from foundation.printable import first_names, one_line
 from reports import format as fmt
-from reports.table import Column, Table, bullets, plain, table_of
-
-On = OnCollection | OnSuite
+from reports.table import Column, Table, bullets, plain
 
 TEXT_WIDTH = 80
 
@@ -18,7 +15,7 @@ TEXT_WIDTH = 80
 def comparison_table(comparison: Comparison) -> str:
     """Two models: a row for each collection and suite, then what qualifies the figures."""
     a, b = comparison.a, comparison.b
-    rows: list[On] = [*comparison.collections, *comparison.suites]
+    rows: list[ComparedOn] = [*comparison.collections, *comparison.suites]
     parts = [plain(f"{a} - {b}: above 0, {a} is better")]
     parts.append(Table(rows, _columns(a, b)).markdown())
     if notes := list(_notes(comparison)):
@@ -33,11 +30,11 @@ def comparison_table(comparison: Comparison) -> str:
     return "\n\n".join(parts)
 
 
-def figures(comparison: Comparison) -> Table[OnCollection]:
+def figures(comparison: Comparison) -> Table[ComparedOn]:
     """A row for each collection; the better model by name, "" where neither is better."""
     better = {"a": comparison.a, "b": comparison.b, "neither": ""}
-    columns: list[Column[OnCollection]] = [
-        Column("collection", lambda row: row.collection),
+    columns: list[Column[ComparedOn]] = [
+        Column("collection", lambda row: row.on),
         Column("measure", lambda row: row.measure),
         Column("queries", lambda row: row.queries),
         Column(comparison.a, lambda row: row.mean_a),
@@ -52,14 +49,14 @@ def figures(comparison: Comparison) -> Table[OnCollection]:
     return Table(comparison.collections, columns)
 
 
-def _columns(a: str, b: str) -> list[Column[On]]:
+def _columns(a: str, b: str) -> list[Column[ComparedOn]]:
     better = {"a": a, "b": b, "neither": "cannot tell"}
     return [
         Column("collection", _place),
         Column("measure", lambda row: row.measure),
-        Column("queries", _queries, fmt.count),
-        Column(a, lambda row: (row.mean_a, _seen(row)[0]), fmt.score_in_domain),
-        Column(b, lambda row: (row.mean_b, _seen(row)[1]), fmt.score_in_domain),
+        Column("queries", lambda row: row.queries, fmt.count),
+        Column(a, lambda row: (row.mean_a, row.in_domain_a), fmt.score_in_domain),
+        Column(b, lambda row: (row.mean_b, row.in_domain_b), fmt.score_in_domain),
         Column("difference", lambda row: row.paired and row.paired.difference, fmt.signed),
         Column("95 % interval", lambda row: row.paired, fmt.paired_interval),
         Column("p", lambda row: row.paired and row.paired.p, fmt.p_value),
@@ -71,36 +68,26 @@ def _columns(a: str, b: str) -> list[Column[On]]:
     ]
 
 
-def _place(row: On) -> str:
-    if isinstance(row, OnCollection):
-        return row.collection + " (forced)" * bool(row.protocol)
-    name = f"{'weighted ' * row.weighted}mean of {fmt.place(row.suite)}, {row.members} sets"
-    return name + " (forced)" * row.forced
-
-
-def _queries(row: On) -> int | None:
-    return row.queries if isinstance(row, OnCollection) else None
-
-
-def _seen(row: On) -> tuple[bool, bool]:
-    """True for each model that was trained on the collection."""
-    return (row.in_domain_a, row.in_domain_b) if isinstance(row, OnCollection) else (False, False)
+def _place(row: ComparedOn) -> str:
+    weighted, suite = "weighted " * row.weighted, fmt.place(row.on)
+    name = f"{weighted}mean of {suite}, {row.members} sets" if row.members else row.on
+    return name + " (forced)" * bool(row.protocol)
 
 
 def _notes(comparison: Comparison) -> Iterator[str]:
     for row in comparison.collections:
-        yield from (f"{row.collection}: missing: {gap}" for gap in row.missing)
+        yield from (f"{row.on}: missing: {gap}" for gap in row.missing)
         if not row.official:
-            yield f"{row.collection}: not the published collection; not in the mean of a suite"
+            yield f"{row.on}: not the published collection; not in the mean of a suite"
         if row.protocol:
             fields = ", ".join(map(str, row.protocol))
-            yield f"{row.collection}: FORCED across protocols: {fields}"
+            yield f"{row.on}: FORCED across protocols: {fields}"
         if row.left_out:
-            yield f"{row.collection}: {row.left_out:,} queries that not all models have left out"
+            yield f"{row.on}: {row.left_out:,} queries that not all models have left out"
     for suite in comparison.suites:
         if suite.missing:
             missing = f"{len(suite.missing)} of {suite.members} missing"
-            yield f"{fmt.place(suite.suite)}: no mean: {missing}: {first_names(suite.missing)}"
+            yield f"{fmt.place(suite.on)}: no mean: {missing}: {first_names(suite.missing)}"
     if any(
         "(few)" in fmt.paired_interval(row.paired) for row in comparison.collections if row.paired
     ):
@@ -121,7 +108,7 @@ def legend(resampling: Resampling) -> str:
 
 
 def changes_table(changes: Changes) -> str:
-    """The queries that changed most: what is relevant, and both rankings side by side."""
+    """The queries that changed most: what is relevant, and where both rankings have it."""
     heading = f"{changes.collection}, {changes.a} and {changes.b}: "
     if not changes.queries:
         return plain(f"{heading}no query changed, by {changes.measure}")
@@ -141,39 +128,21 @@ def _query(query: ChangedQuery, changes: Changes) -> str:
     parts = [f"{plain(f'query {query.query_id}{text}')}\n{plain(scores)}"]
     if query.answers:
         parts[0] += f"\n{plain('answers: ' + _cut('; '.join(query.answers)))}"
-    if query.judged:
-        parts.append(_judged(query, changes))
-    parts.append(_rankings(query, changes))
-    return "\n\n".join(parts)
-
-
-def _judged(query: ChangedQuery, changes: Changes) -> str:
-    columns: list[Column[JudgedDocument]] = [
-        Column("relevant", lambda document: document.doc_id),
+    columns: list[Column[ShownDocument]] = [
+        Column("document", lambda document: document.doc_id),
         Column("grade", lambda document: document.grade, fmt.count),
         Column(f"rank in {changes.a}", lambda document: document.rank_a, _rank),
         Column(f"rank in {changes.b}", lambda document: document.rank_b, _rank),
-        Column("text", lambda document: _cut(document.text) or "(not in this corpus)"),
+        Column("text", lambda document: _cut(document.text)),
     ]
-    more = f"\nand {query.more_judged:,} more relevant documents" if query.more_judged else ""
-    return Table(query.judged, columns).markdown() + more
+    parts.append(Table(query.documents, columns).markdown())
+    if query.more_judged:
+        parts.append(f"and {query.more_judged:,} more relevant documents")
+    return "\n\n".join(parts)
 
 
 def _rank(rank: int | None) -> str:
     return "-" if rank is None else str(rank)
-
-
-def _rankings(query: ChangedQuery, changes: Changes) -> str:
-    both = zip_longest(query.top_a, query.top_b)
-    rows = [[str(rank), _ranked(a), _ranked(b)] for rank, (a, b) in enumerate(both, start=1)]
-    return table_of(["rank", changes.a, changes.b], rows).markdown()
-
-
-def _ranked(document: RankedDocument | None) -> str:
-    if document is None:
-        return ""
-    grade = "" if document.grade is None else f" (grade {document.grade})"
-    return document.doc_id + grade
 
 
 def _cut(text: str) -> str:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -20,23 +20,17 @@ TOP = 5  # documents of each ranking
 JUDGED = 10  # relevant documents of a query
 
 
-class RankedDocument(Record):
-    """A document of a ranking; the grade is None where it has none or is not known."""
-
-    doc_id: str
-    grade: int | None
-
-
-class JudgedDocument(Record, kw_only=True):
-    """A relevant document, and where the models have it.
+class ShownDocument(Record, kw_only=True):
+    """A document of a query: relevant, or among the first of a ranking.
 
     Attributes:
+        grade: None where it has none or is not known.
         rank_a, rank_b: from 1; None where it was not retrieved.
         text: title and text; "" where the corpus does not have it.
     """
 
     doc_id: str
-    grade: int
+    grade: int | None
     rank_a: int | None
     rank_b: int | None
     text: str
@@ -48,9 +42,9 @@ class ChangedQuery(Record, kw_only=True):
     Attributes:
         text: None where the collection is not at hand.
         answers: accepted answers, where they decide and not judgements.
-        judged: relevant documents, the highest grade first, then the best rank.
+        documents: relevant ones, the highest grade first, then the best rank; then the first of
+            both rankings.
         more_judged: how many relevant documents there are besides.
-        top_a, top_b: the first documents of both rankings.
     """
 
     query_id: str
@@ -58,10 +52,8 @@ class ChangedQuery(Record, kw_only=True):
     score_a: float
     score_b: float
     answers: tuple[str, ...]
-    judged: tuple[JudgedDocument, ...]
+    documents: tuple[ShownDocument, ...]
     more_judged: int
-    top_a: tuple[RankedDocument, ...]
-    top_b: tuple[RankedDocument, ...]
 
 
 class Changes(Record, kw_only=True):
@@ -83,29 +75,6 @@ class Changes(Record, kw_only=True):
     queries: tuple[ChangedQuery, ...]
 
 
-@dataclass(frozen=True)
-class _Side:
-    """One model: its values and its rankings by query id."""
-
-    values: Mapping[str, float]
-    run: Run
-    places: Mapping[str, int]
-
-    @classmethod
-    def of(cls, done: Evaluation, measure: str) -> "_Side":
-        run = done.run
-        places = {query_id: place for place, query_id in enumerate(run.query_ids)}
-        return cls(done.scores.by_query(measure), run, places)
-
-    def ranking(self, query_id: str) -> list[str]:
-        """Document ids, best first; none where the run lacks the query."""
-        if query_id not in self.places:
-            return []
-        start, end = self.run.offsets[self.places[query_id] :][:2].tolist()
-        ids: list[str] = self.run.doc_ids[start:end].to_pylist()
-        return ids
-
-
 def most_different(gains: Float64Array, count: int) -> list[int]:
     """Places of the ``count`` largest gains and of the ``count`` largest losses; first of ties."""
     order = np.argsort(-np.abs(gains), kind="stable")
@@ -125,11 +94,17 @@ def most_changed(
     Args:
         opened: the collection; or why it is not at hand, so that only ids are known.
     """
-    a, b = (_Side.of(entry, measure) for entry in entries)
-    queries = sorted(a.values.keys() & b.values.keys())
-    gains = np.array([a.values[query] - b.values[query] for query in queries])
+    a, b = (entry.scores.by_query(measure) for entry in entries)
+    queries = sorted(a.keys() & b.keys())
+    gains = np.array([a[query] - b[query] for query in queries])
     chosen = [queries[place] for place in most_different(gains, count)]
     dataset = None if isinstance(opened, str) else opened
+    grades = _grades(chosen, dataset)
+    ranks = {query: [_ranks(entry.run, query) for entry in entries] for query in chosen}
+    shown = {query: _shown(grades[query], *ranks[query]) for query in chosen}
+    documents = _texts([doc_id for some in shown.values() for doc_id in some], dataset)
+    texts = dict(zip(dataset.queries.ids, dataset.queries.texts, strict=True)) if dataset else {}
+    answers = (dataset.answers if dataset else None) or {}
     return Changes(
         a=names[0],
         b=names[1],
@@ -137,47 +112,37 @@ def most_changed(
         measure=measure,
         changed=int((np.abs(gains) > SAME_SCORE).sum()),
         without=opened if isinstance(opened, str) else "",
-        queries=tuple(_queries(chosen, a, b, dataset)),
+        queries=tuple(
+            ChangedQuery(
+                query_id=query,
+                text=texts.get(query),
+                score_a=a[query],
+                score_b=b[query],
+                answers=answers.get(query, ()),
+                documents=tuple(
+                    ShownDocument(
+                        doc_id=doc_id,
+                        grade=grades[query].get(doc_id),
+                        rank_a=ranks[query][0].get(doc_id),
+                        rank_b=ranks[query][1].get(doc_id),
+                        text=documents.get(doc_id, ""),
+                    )
+                    for doc_id in shown[query]
+                ),
+                more_judged=max(0, sum(g > 0 for g in grades[query].values()) - JUDGED),
+            )
+            for query in chosen
+        ),
     )
 
 
-def _queries(
-    chosen: Sequence[str], a: _Side, b: _Side, dataset: Dataset | None
-) -> list[ChangedQuery]:
-    grades = _grades(chosen, dataset)
-    ranks = {query: (_ranks(a, query), _ranks(b, query)) for query in chosen}
-    relevant = {query: _relevant(grades[query], *ranks[query]) for query in chosen}
-    shown = [doc_id for docs in relevant.values() for doc_id in docs[:JUDGED]]
-    documents = _documents(shown, dataset)
-    texts = dict(zip(dataset.queries.ids, dataset.queries.texts, strict=True)) if dataset else {}
-    answers = (dataset.answers if dataset else None) or {}
-    return [
-        ChangedQuery(
-            query_id=query,
-            text=texts.get(query),
-            score_a=a.values[query],
-            score_b=b.values[query],
-            answers=answers.get(query, ()),
-            judged=tuple(
-                JudgedDocument(
-                    doc_id=doc_id,
-                    grade=grades[query][doc_id],
-                    rank_a=ranks[query][0].get(doc_id),
-                    rank_b=ranks[query][1].get(doc_id),
-                    text=documents.get(doc_id, ""),
-                )
-                for doc_id in relevant[query][:JUDGED]
-            ),
-            more_judged=max(0, len(relevant[query]) - JUDGED),
-            top_a=_top(a.ranking(query), grades[query]),
-            top_b=_top(b.ranking(query), grades[query]),
-        )
-        for query in chosen
-    ]
-
-
-def _ranks(side: _Side, query: str) -> dict[str, int]:
-    return {doc_id: rank for rank, doc_id in enumerate(side.ranking(query), start=1)}
+def _ranks(run: Run, query: str) -> dict[str, int]:
+    """Ranks of the documents, from 1; none where the run lacks the query."""
+    if query not in run.query_ids:
+        return {}
+    start, end = run.offsets[run.query_ids.index(query) :][:2].tolist()
+    ids = run.ids.take(pa.array(run.documents[start:end])).to_pylist()
+    return {doc_id: rank for rank, doc_id in enumerate(ids, start=1)}
 
 
 def _grades(chosen: Sequence[str], dataset: Dataset | None) -> dict[str, dict[str, int]]:
@@ -188,34 +153,29 @@ def _grades(chosen: Sequence[str], dataset: Dataset | None) -> dict[str, dict[st
     return grades
 
 
-def _relevant(
-    grades: Mapping[str, int], ranks_a: Mapping[str, int], ranks_b: Mapping[str, int]
-) -> list[str]:
-    """Relevant documents: the highest grade first, then the best rank in either ranking."""
+def _shown(grades: Mapping[str, int], a: Mapping[str, int], b: Mapping[str, int]) -> list[str]:
+    """Documents to show of a query, from their grades and their ranks in both rankings."""
 
     def place(doc_id: str) -> tuple[float, ...]:
-        best = min(ranks_a.get(doc_id, math.inf), ranks_b.get(doc_id, math.inf))
-        return (-grades[doc_id], best)
+        best = min(a.get(doc_id, math.inf), b.get(doc_id, math.inf))
+        return (-grades.get(doc_id, 0), best)
 
-    return sorted(sorted(doc_id for doc_id in grades if grades[doc_id] > 0), key=place)
+    relevant = sorted(sorted(doc_id for doc_id in grades if grades[doc_id] > 0), key=place)
+    first = [doc_id for ranks in (a, b) for doc_id in ranks if ranks[doc_id] <= TOP]
+    return list(dict.fromkeys([*relevant[:JUDGED], *sorted(first, key=place)]))
 
 
-def _documents(doc_ids: Sequence[str], dataset: Dataset | None) -> dict[str, str]:
+def _texts(doc_ids: Sequence[str], dataset: Dataset | None) -> dict[str, str]:
     """Title and text of the documents that the corpus has."""
     if dataset is None or not doc_ids:
         return {}
     rows = dataset.corpus.rows_of(doc_ids)
     known = np.flatnonzero(rows >= 0)
-    titles = dataset.corpus.titles.take(pa.array(rows[known])).to_pylist()
-    texts = dataset.corpus.texts_at(rows[known])
+    documents = zip(*dataset.corpus.documents_at(rows[known]), strict=True)
     return {
         doc_ids[place]: f"{title} {text}".strip()
-        for place, title, text in zip(known.tolist(), titles, texts, strict=True)
+        for place, (title, text) in zip(known.tolist(), documents, strict=True)
     }
-
-
-def _top(ranking: Sequence[str], grades: Mapping[str, int]) -> tuple[RankedDocument, ...]:
-    return tuple(RankedDocument(doc_id, grades.get(doc_id)) for doc_id in ranking[:TOP])
 
 
 def at_hand(protocol: Protocol, space: Workspace) -> Dataset | str:

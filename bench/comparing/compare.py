@@ -77,19 +77,21 @@ def protocol_differences(a: Protocol, b: Protocol) -> tuple[FieldDifference, ...
     return tuple(FieldDifference(name, told[0][name], told[1][name]) for name in names)
 
 
-def check_protocols(collection: str, protocols: Mapping[str, Protocol]) -> None:
-    """Refuse to compare models, by name, that were evaluated under different protocols.
+def check_protocols(collection: str, entrants: Sequence[Entrant]) -> None:
+    """Refuse to compare models that were evaluated under different protocols.
 
     Raises:
         BenchError: what differs.
     """
-    (first, protocol), *others = protocols.items()
-    for name, other in others:
-        if differences := protocol_differences(protocol, other):
+    found = [one for one in entrants if collection in one.entries]
+    for first, other in combinations(found, 2):
+        protocols = [one.entries[collection].result.protocol for one in (first, other)]
+        if differences := protocol_differences(*protocols):
             raise BenchError(
-                f"{first} and {name} were evaluated under different protocols on {collection}: "
-                f"{', '.join(map(str, differences))}",
-                f"evaluate {name} again: python -m bench run --help",
+                f"{first.name} and {other.name} were evaluated under different protocols on "
+                f"{collection}: {', '.join(map(str, differences))}",
+                f"evaluate {other.name} again; `compare --force` compares all the same and marks "
+                "it",
             )
 
 
@@ -97,9 +99,11 @@ def panel_of(collection: str, entrants: Sequence[Entrant], choices: Choices) -> 
     """Read the values of all models on one collection.
 
     Raises:
-        BenchError: the models' main measures differ and none is chosen, a value is not a number, or
-            the models have different queries.
+        BenchError: different protocols without ``force``, the models' main measures differ and none
+            is chosen, a value is not a number, or the models have different queries.
     """
+    if not choices.force:
+        check_protocols(collection, entrants)
     measure = _measure(collection, entrants, choices)
     values, gaps = _values(collection, measure, entrants)
     queries = _common_queries(collection, values, choices.force)
@@ -124,6 +128,12 @@ def whole_panel(collection: str, entrants: Sequence[Entrant], choices: Choices) 
     Raises:
         BenchError: as `panel_of`, or a model is a gap.
     """
+    for entrant in entrants:
+        if collection not in entrant.entries:
+            raise BenchError(
+                f"{entrant.name} has no result on {collection}",
+                f"python -m bench run {collection} --model {entrant.name}",
+            )
     panel = panel_of(collection, entrants, choices)
     for name, why in panel.gaps.items():
         raise BenchError(f"{name} on {collection} has {why}", "evaluate it again")
@@ -178,58 +188,39 @@ def _common_queries(
 
 Verdict = Literal["a", "b", "neither"]
 Pair = tuple[Entrant, Entrant]
-SHOWN = 6  # differences of protocols that an error lists
 
 
-class OnCollection(Record, kw_only=True):
-    """Two models on one collection.
+class ComparedOn(Record, kw_only=True):
+    """Two models on one collection, or in the mean of a suite.
 
     Attributes:
-        mean_a, mean_b: None where there is no result.
-        paired: with p adjusted for the collections of this pair of models; None where a result is
-            missing: a gap.
+        on: name of the collection or suite.
+        queries: that both have, of all members.
+        members: that the mean is over; a suite among them counts once. 0 for a collection.
+        weighted: True where members do not count the same.
+        mean_a, mean_b: None where there is no result, or a member is missing.
+        paired: on a collection with p adjusted for all of this pair of models; None for a gap.
         verdict: which is better, at 5 %.
-        missing: what is missing, and of which model.
+        missing: what is missing, and of which model; of a suite, its members.
         protocol: what differs in the protocols, which only --force allows.
         left_out: queries that not all models have, by force.
     """
 
-    collection: str
+    on: str
     measure: str
     queries: int
-    mean_a: float | None
-    mean_b: float | None
-    in_domain_a: bool
-    in_domain_b: bool
-    official: bool
-    paired: Difference | None
-    verdict: Verdict
-    missing: tuple[str, ...]
-    protocol: tuple[FieldDifference, ...]
-    left_out: int
-
-
-class OnSuite(Record, kw_only=True):
-    """Two models in the mean of a suite.
-
-    Attributes:
-        members: how many members the mean is over; a suite among them counts once.
-        weighted: True where members do not count the same.
-        missing: members without a result of both; the mean is None then.
-        verdict: which is better, by p at 5 %.
-        forced: whether protocols differ on a member.
-    """
-
-    suite: str
-    measure: str
-    members: int
-    mean_a: float | None
-    mean_b: float | None
-    paired: Difference | None
-    verdict: Verdict
-    missing: tuple[str, ...]
-    forced: bool
+    members: int = 0
     weighted: bool = False
+    mean_a: float | None
+    mean_b: float | None
+    in_domain_a: bool = False
+    in_domain_b: bool = False
+    official: bool = True
+    paired: Difference | None
+    verdict: Verdict
+    missing: tuple[str, ...] = ()
+    protocol: tuple[FieldDifference, ...] = ()
+    left_out: int = 0
 
 
 class Comparison(Record):
@@ -243,8 +234,8 @@ class Comparison(Record):
 
     a: str
     b: str
-    collections: tuple[OnCollection, ...]
-    suites: tuple[OnSuite, ...]
+    collections: tuple[ComparedOn, ...]
+    suites: tuple[ComparedOn, ...]
     recipes: tuple[FieldDifference, ...]
 
 
@@ -255,8 +246,6 @@ def compare(entrants: Sequence[Entrant], choices: Choices) -> list[Comparison]:
         BenchError: different protocols without ``force``, no collection that two models share, a
             measure that nobody has, too few resamples, or damaged results.
     """
-    if not choices.force:
-        _check_protocols(entrants, choices)
     names = {name for entrant in entrants for name in entrant.entries if choices.wanted(name)}
     panels = [panel_of(name, entrants, choices) for name in sorted(names)]
     if not any(len(panel.columns) > 1 for panel in panels):
@@ -286,27 +275,6 @@ def _nothing_shared(
     return BenchError(f"no two of the models have results on one collection: {'; '.join(has)}")
 
 
-def _check_protocols(entrants: Sequence[Entrant], choices: Choices) -> None:
-    mismatches = [
-        f"{a.name} and {b.name} on {name}: {', '.join(map(str, differences))}"
-        for a, b in combinations(entrants, 2)
-        for name in sorted(set(a.entries) & set(b.entries))
-        if choices.wanted(name)
-        and (
-            differences := protocol_differences(
-                a.entries[name].result.protocol, b.entries[name].result.protocol
-            )
-        )
-    ]
-    if mismatches:
-        more = [f"and {len(mismatches) - SHOWN} more"] if len(mismatches) > SHOWN else []
-        lines = "".join(f"\n  {line}" for line in [*mismatches[:SHOWN], *more])
-        raise BenchError(
-            f"scores under different protocols cannot be compared:{lines}",
-            "evaluate one of them again; or --force, which compares all the same and marks it",
-        )
-
-
 def _compare_two(pair: Pair, panels: Sequence[ScoreMatrix], choices: Choices) -> Comparison:
     a, b = pair
     relevant = [panel for panel in panels if panel.collection in {*a.entries, *b.entries}]
@@ -320,17 +288,17 @@ def _compare_two(pair: Pair, panels: Sequence[ScoreMatrix], choices: Choices) ->
     suites = [
         row
         for suite in _suites(pair, choices)
-        if (row := _on_suite(suite, {row.collection: row for row in rows}, parts))
+        if (row := _on_suite(suite, {row.on: row for row in rows}, parts))
     ]
     return Comparison(a.name, b.name, tuple(rows), tuple(suites), _recipes(pair, parts))
 
 
-def _on_collection(pair: Pair, panel: ScoreMatrix, test: Difference | None) -> OnCollection:
+def _on_collection(pair: Pair, panel: ScoreMatrix, test: Difference | None) -> ComparedOn:
     a, b = pair
     entries = [entrant.entries.get(panel.collection) for entrant in pair]
     protocols = [entry.result.protocol for entry in entries if entry]
-    return OnCollection(
-        collection=panel.collection,
+    return ComparedOn(
+        on=panel.collection,
         measure=panel.measure,
         queries=len(panel.scores),
         mean_a=panel.mean(a.name),
@@ -368,30 +336,31 @@ def _suites(pair: Pair, choices: Choices) -> Iterator[str]:
 
 
 def _on_suite(
-    suite: str, rows: Mapping[str, OnCollection], parts: Mapping[str, PairedScores]
-) -> OnSuite | None:
+    suite: str, rows: Mapping[str, ComparedOn], parts: Mapping[str, PairedScores]
+) -> ComparedOn | None:
     """None where the members' measures differ, which have no mean."""
     weights = suite_weights(suite)
     members = [rows[name] for name in weights if name in parts and rows[name].official]
-    names = {row.collection for row in members}
+    names = {row.on for row in members}
     measures = {row.measure for row in members}
     if len(measures) > 1:
         return None
     missing = tuple(m for m in suite_for(suite).members if not _leaves(m) <= names)
-    chosen = [weights[row.collection] for row in members]
+    chosen = [weights[row.on] for row in members]
     test = None
     if not missing:
-        test = paired([parts[row.collection] for row in members], chosen, suite)
-    return OnSuite(
-        suite=suite,
+        test = paired([parts[row.on] for row in members], chosen, suite)
+    return ComparedOn(
+        on=suite,
         measure=measures.pop() if measures else "",
+        queries=sum(row.queries for row in members),
         members=len(suite_for(suite).members),
         mean_a=_mean(chosen, [row.mean_a for row in members]) if test else None,
         mean_b=_mean(chosen, [row.mean_b for row in members]) if test else None,
         paired=test,
         verdict=_verdict(test),
         missing=missing,
-        forced=any(row.protocol for row in members),
+        protocol=tuple(dict.fromkeys(one for row in members for one in row.protocol)),
         weighted=len(set(suite_for(suite).weights)) > 1,
     )
 

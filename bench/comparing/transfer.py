@@ -20,12 +20,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from bench.comparing.compare import (
-    Choices,
-    Entrant,
-    check_protocols,
-    whole_panel,
-)
+from bench.comparing.compare import Choices, Entrant, whole_panel
 from bench.comparing.statistics import (
     Difference,
     Level,
@@ -129,8 +124,6 @@ def forgetting_of(sequence: Sequenced, measure: str | None, resampling: Resampli
     """
     resampling.check_enough(max(len(sequence.trained) - 1, len(sequence.also)))
     entrants, names = sequence.entrants, [*sequence.trained, *sequence.also]
-    for name in names:
-        _check(name, entrants)
     choices = Choices(measure, resampling=resampling)
     panels = {name: whole_panel(name, entrants, choices) for name in names}
     measures = sorted({panel.measure for panel in panels.values()})
@@ -161,17 +154,6 @@ def forgetting_of(sequence: Sequenced, measure: str | None, resampling: Resampli
         resampling=resampling,
         separate=sequence.separate,
     )
-
-
-def _check(collection: str, entrants: Sequence[Entrant]) -> None:
-    for entrant in entrants:
-        if collection not in entrant.entries:
-            raise BenchError(
-                f"{entrant.name} has no result on {collection}",
-                f"python -m bench run {collection} --model {entrant.name}",
-            )
-    protocols = {one.name: one.entries[collection].result.protocol for one in entrants}
-    check_protocols(collection, protocols)
 
 
 def mean_level(parts: Sequence[PairedScores]) -> Level:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from bench.comparing.compare import Choices, Entrant, check_protocols, panel_of
+from bench.comparing.compare import Choices, Entrant, panel_of
 from bench.comparing.statistics import (
     SAME_SCORE,
     Difference,
@@ -68,8 +68,6 @@ def check_against(
     entrants = [Entrant(CANDIDATE, ours), Entrant(BASELINE, baseline)]
     matrices: dict[str, ScoreMatrix] = {}
     for collection in (collection for collection in weights if collection not in gaps):
-        both = {"the candidate": ours[collection], name: baseline[collection]}
-        check_protocols(collection, {who: one.result.protocol for who, one in both.items()})
         matrix = panel_of(collection, entrants, choices)
         if matrix.gaps:
             gaps[collection] = ", ".join(f"{who}: {why}" for who, why in matrix.gaps.items())

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.comparing.changed import ChangedQuery, Changes, JudgedDocument, RankedDocument
-from bench.comparing.compare import Comparison, FieldDifference, OnCollection, OnSuite
+from bench.comparing.changed import ChangedQuery, Changes, ShownDocument
+from bench.comparing.compare import ComparedOn, Comparison, FieldDifference
 from bench.comparing.statistics import Difference
 from foundation.printable import printable
 from reports.comparison import changes_table, comparison_table
@@ -26,31 +26,24 @@ PAIRED = Difference(
     detectable=0.0212,
 )
 DEPTH = FieldDifference("depth", "10", "100")
-ROW = OnCollection(
-    collection="beir/tiny",
+ROW = ComparedOn(
+    on="beir/tiny",
     measure="nDCG@10",
     queries=4100,
     mean_a=0.5,
     mean_b=0.51234,
-    in_domain_a=False,
-    in_domain_b=False,
-    official=True,
     paired=PAIRED,
     verdict="neither",
-    missing=(),
-    protocol=(),
-    left_out=0,
 )
-SUITE = OnSuite(
-    suite="beir",
+SUITE = ComparedOn(
+    on="beir",
     measure="nDCG@10",
+    queries=47000,
     members=14,
     mean_a=0.4,
     mean_b=0.41234,
     paired=msgspec.structs.replace(PAIRED, p_adjusted=None),
     verdict="b",
-    missing=(),
-    forced=False,
 )
 QUERY = ChangedQuery(
     query_id="q1",
@@ -58,13 +51,11 @@ QUERY = ChangedQuery(
     score_a=1.0,
     score_b=0.25,
     answers=(),
-    judged=(
-        JudgedDocument(doc_id="d1", grade=2, rank_a=1, rank_b=None, text="Wings | lift"),
-        JudgedDocument(doc_id="d2", grade=1, rank_a=30, rank_b=4, text=""),
+    documents=(
+        ShownDocument(doc_id="d1", grade=2, rank_a=1, rank_b=None, text="Wings | lift"),
+        ShownDocument(doc_id="d7", grade=None, rank_a=30, rank_b=4, text=""),
     ),
     more_judged=0,
-    top_a=(RankedDocument("d1", 2), RankedDocument("d7", None)),
-    top_b=(RankedDocument("d8", 0),),
 )
 CHANGES = Changes(
     a="old",
@@ -190,38 +181,22 @@ def test_recipes_that_differ_have_a_table_of_their_own():
     ]
 
 
-def test_a_changed_query_shows_relevant_documents_and_rankings_side_by_side():
-    heading, query, relevant, rankings = changes_table(CHANGES).split("\n\n")
+def test_a_changed_query_shows_its_documents_with_their_ranks():
+    heading, query, documents = changes_table(CHANGES).split("\n\n")
     assert (heading.split(",")[0], numbers(heading)) == ("beir/tiny", ["1", "12"])
     assert query == "query q1: what is a wing\nold 1.0000, new 0.2500 (+0.7500)"
-    assert rows_of(relevant) == [
-        {
-            "relevant": "d1",
-            "grade": "2",
-            "rank in old": "1",
-            "rank in new": "-",
-            "text": "Wings | lift",
-        },
-        {
-            "relevant": "d2",
-            "grade": "1",
-            "rank in old": "30",
-            "rank in new": "4",
-            "text": "(not in this corpus)",
-        },
-    ]
-    assert rows_of(rankings) == [
-        {"rank": "1", "old": "d1 (grade 2)", "new": "d8 (grade 0)"},
-        {"rank": "2", "old": "d7", "new": ""},
+    assert [list(row.values()) for row in rows_of(documents)] == [
+        ["d1", "2", "1", "-", "Wings | lift"],
+        ["d7", "", "30", "4", ""],
     ]
 
 
 @settings(deadline=None)
 @given(st.text(min_size=1))
 def test_no_text_breaks_a_table_or_reaches_the_terminal_as_a_control_character(text):
-    document = changed(QUERY.judged[0], doc_id=text, text=text)
+    document = changed(QUERY.documents[0], doc_id=text, text=text)
     shown = changes_table(
-        changed(CHANGES, queries=(changed(QUERY, judged=(document,), text=text),))
+        changed(CHANGES, queries=(changed(QUERY, documents=(document,), text=text),))
     )
     (row,) = rows_of(shown.split("\n\n")[2])
     assert row["grade"] == "2"

@@ -158,7 +158,7 @@ def _changes(
         names = (comparison.a, comparison.b)
         for row in comparison.collections:
             if row.paired is not None:
-                a, b = (by_name[name][row.collection] for name in names)
+                a, b = (by_name[name][row.on] for name in names)
                 protocol = a.result.protocol
                 shown = if_evaluated(given.dataset, protocol) if given else at_hand(protocol, space)
                 yield most_changed(names, (a, b), row.measure, changed, shown)

@@ -97,7 +97,7 @@ def test_compare_shows_the_difference_of_the_weighted_means(bench: Bench, stored
     results, suite = stored
     command = ("compare", "a", "b", "--on", suite, "--results", results)
     (comparison,) = json.loads(bench(*command, "--json").stdout)["comparisons"]
-    (row,) = (row for row in comparison["suites"] if row["suite"] == str(suite))
+    (row,) = (row for row in comparison["suites"] if row["on"] == str(suite))
     means = [weighted(scores(results, model)) for model in ("a", "b")]
     assert [row["mean_a"], row["mean_b"]] == pytest.approx(means, abs=1e-12)
     assert row["paired"]["difference"] == pytest.approx(means[0] - means[1], abs=1e-12)
