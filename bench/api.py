@@ -21,8 +21,8 @@ from bench.evaluate.pipeline import evaluate as evaluate_job
 from bench.evaluate.retrieval import LoadedModel, Options
 from bench.evaluate.runs import Run, read_run_file
 from bench.gate.evidence import check_against
-from bench.gate.records import BASELINE, Check
-from bench.gate.scope import Candidate
+from bench.gate.records import BASELINE, Check, StoredModel
+from bench.gate.scope import Candidate, Scope
 from bench.gate.settings import GateSettings, Rule
 from bench.gate.verdicts import conclude
 from bench.results.find import expand_collections, find_results
@@ -372,10 +372,9 @@ def check(
     choices = Choices(measure, resampling=Resampling(resamples, seed))
     if not expect_same:
         choices.resampling.check_enough(len(weights), sides=2)
-    verdict = check_against(
-        *(BASELINE, old.name, Candidate(new.name, new.entries), old.entries, {}),
-        *(weights, settings, choices),
-    )
+    stored = StoredModel(BASELINE, old.name, old.entries)
+    model = Candidate(new.name, new.entries)
+    verdict = check_against(model, stored, Scope(weights=weights), settings, choices)
     return conclude(new.name, [verdict], (), settings)
 
 

@@ -25,9 +25,10 @@ from bench.gate.records import (
     CheckRow,
     LostQuery,
     PairVerdict,
+    StoredModel,
     Word,
 )
-from bench.gate.scope import Candidate
+from bench.gate.scope import Candidate, Scope
 from bench.gate.settings import GateSettings
 from bench.gate.skew import Studentised, largest_loss, mean_of, p_of_loss, studentise
 from bench.gate.verdicts import THE_MEAN, Decision, Evidence, decide
@@ -38,33 +39,22 @@ WORST_SHOWN = 3  # queries that lost most
 
 
 def check_against(
-    role: str,
-    name: str,
     candidate: Candidate,
-    baseline: Mapping[str, Evaluation],
-    known_gaps: Mapping[str, str],
-    weights: Mapping[str, float],
+    other: StoredModel,
+    scope: Scope,
     settings: GateSettings,
     choices: Choices,
 ) -> PairVerdict:
     """Compare with stored results and decide.
 
-    Args:
-        baseline: results by collection.
-        known_gaps: why there is nothing to compare on a collection, where more is known than that
-            a result is missing.
-        weights: of the collections in the mean.
-
     Raises:
         BenchError: results of different protocols.
     """
-    ours = candidate.entries
-    gaps = {collection: "no result" for collection in weights if collection not in ours}
-    gaps |= {
-        collection: f"{name} has no result" for collection in weights if collection not in baseline
-    }
-    known = {**candidate.failed, **known_gaps}
-    gaps |= {collection: known[collection] for collection in weights if collection in known}
+    weights, ours, baseline = scope.weights, candidate.entries, other.results
+    gaps = {name: "no result" for name in weights if name not in ours}
+    gaps |= {name: f"{other.name} has no result" for name in weights if name not in baseline}
+    known = {**candidate.failed, **scope.gaps(other)}
+    gaps |= {name: known[name] for name in weights if name in known}
     entrants = [Entrant(CANDIDATE, ours), Entrant(BASELINE, baseline)]
     matrices: dict[str, ScoreMatrix] = {}
     for collection in (collection for collection in weights if collection not in gaps):
@@ -106,8 +96,8 @@ def check_against(
         }
         mean = _row(THE_MEAN, tests, decision, **of_both)
     return PairVerdict(
-        role=role,
-        name=name,
+        role=other.role,
+        name=other.name,
         outcome=decision.outcome,
         reasons=decision.reasons,
         rows=tuple(rows),
@@ -245,7 +235,7 @@ def check_published(
 
 
 def _claim_row(claim: Expected, candidate: Candidate) -> CheckRow:
-    value = candidate.measures[claim.dataset].get(claim.measure)
+    value = candidate.entries[claim.dataset].result.measures.get(claim.measure)
     in_domain = candidate.is_in_domain(claim.dataset)
     problem = _problem(claim, value)
     return CheckRow(

@@ -9,7 +9,6 @@ left out, and the median of the rest counts. Without any, a pessimistic constant
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -97,23 +96,7 @@ def _effect_on(
     return DetectableEffect(baseline.collection, queries, deviation, source, effect)
 
 
-@dataclass(frozen=True)
-class _Pair:
-    """Another model's stored result beside the baseline's.
-
-    Attributes:
-        differences: float64 ``(n,)``, by query that both have.
-    """
-
-    model: str
-    differences: Float64Array
-
-    def unusable(self, floor: float) -> str:
-        """Why the pair says nothing of a candidate worth checking; "" where it does."""
-        if np.count_nonzero(np.abs(self.differences) > SAME_SCORE) < FEW:
-            return f"fewer than {FEW} queries differ"
-        apart = abs(float(self.differences.mean()))
-        return f"{apart:.4f} apart, more than the floor" if apart > floor else ""
+Paired = tuple[str, Float64Array]  # another model beside the baseline: its name, differences
 
 
 def _deviation(
@@ -121,22 +104,32 @@ def _deviation(
 ) -> tuple[float, str]:
     """Standard deviation of the differences to expect, and where it comes from."""
     pairs = _pairs(kind, baseline, known, measure)
-    reasons = [pair.unusable(floor) for pair in pairs]
+    reasons = [_unusable(differences, floor) for _, differences in pairs]
     usable = [pair for pair, reason in zip(pairs, reasons, strict=True) if not reason]
-    left_out = [f"{p.model} ({why})" for p, why in zip(pairs, reasons, strict=True) if why]
+    left_out = [f"{pair[0]} ({why})" for pair, why in zip(pairs, reasons, strict=True) if why]
     note = f"; left out: {first_names(left_out)}" if left_out else ""
     if not usable:
         return PESSIMISTIC[kind], f"a pessimistic constant ({kind}){note}"
-    deviation = float(np.median([pair.differences.std(ddof=1) for pair in usable]))
+    deviation = float(np.median([differences.std(ddof=1) for _, differences in usable]))
     number = "1 stored pair" if len(usable) == 1 else f"the median of {len(usable)} stored pairs"
-    names = first_names([pair.model for pair in usable])
+    names = first_names([model for model, _ in usable])
     return deviation, f"{number} ({kind}): {baseline.result.model} with {names}{note}"
+
+
+def _unusable(differences: Float64Array, floor: float) -> str:
+    """Why a pair says nothing of a candidate worth checking; "" where it does."""
+    if np.count_nonzero(np.abs(differences) > SAME_SCORE) < FEW:
+        return f"fewer than {FEW} queries differ"
+    apart = abs(float(differences.mean()))
+    return f"{apart:.4f} apart, more than the floor" if apart > floor else ""
 
 
 def _pairs(
     kind: str, baseline: Evaluation, known: Sequence[Evaluation], measure: str
-) -> list[_Pair]:
+) -> list[Paired]:
     """The newest results of a kind under the baseline's protocol, each evaluation once."""
+    if measure not in baseline.result.measures:
+        return []
     results = {
         other.result.key: other
         for other in sorted(known, key=lambda stored: stored.result.conditions.time)
@@ -146,14 +139,11 @@ def _pairs(
         and kind_of(other.result, baseline.result) == kind
         and not protocol_differences(other.result.protocol, baseline.result.protocol)
     }
-    if measure not in baseline.result.measures:
-        return []
-    newest = list(results.values())[::-1][:MOST_PAIRS]
     values = baseline.scores.by_query(measure)
-    return [_pair(other, other.scores.by_query(measure), values) for other in newest]
-
-
-def _pair(other: Evaluation, theirs: Mapping[str, float], values: Mapping[str, float]) -> _Pair:
-    common = sorted(theirs.keys() & values.keys())
-    differences = np.array([theirs[query] - values[query] for query in common])
-    return _Pair(other.result.model, differences)
+    pairs = []
+    for other in list(results.values())[::-1][:MOST_PAIRS]:
+        theirs = other.scores.by_query(measure)
+        common = sorted(theirs.keys() & values.keys())
+        differences = np.array([theirs[query] - values[query] for query in common])
+        pairs.append((other.result.model, differences))
+    return pairs

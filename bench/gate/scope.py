@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 import msgspec
 
 from bench.evaluate.judging import mean_weights
-from bench.evaluate.pipeline import in_domain
 from bench.evaluate.retrieval import LoadedModel, Options
 from bench.gate.records import StoredModel
 from bench.outcomes import Gaps
@@ -36,24 +35,18 @@ class Candidate:
     """A checkpoint with its results, by collection.
 
     Attributes:
-        measures: the mean of each measure.
         failed: why there is no result.
-        trained_on: collections of the check that it was trained on, as its card says.
         queries: of the collections that were opened.
     """
 
     name: str
     entries: Mapping[str, Evaluation]
-    measures: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     failed: Mapping[str, str] = field(default_factory=dict)
-    trained_on: Collection[str] = ()
     queries: Mapping[str, Queries] = field(default_factory=dict)
 
     def is_in_domain(self, collection: str) -> bool:
         """True where it was trained on the collection."""
-        return collection in self.trained_on or (
-            collection in self.entries and self.entries[collection].result.in_domain
-        )
+        return collection in self.entries and self.entries[collection].result.in_domain
 
     def text(self, collection: str, query_id: str) -> str:
         """Text of a query; "" where the collection is not at hand."""
@@ -127,9 +120,7 @@ def evaluate_candidate(
     return Candidate(
         name,
         entries=stored,
-        measures={collection: one.result.measures for collection, one in stored.items()},
         failed={key: f"not evaluated: {reason}" for key, reason in gaps.reasons.items()},
-        trained_on=[key for key in collections if in_domain(model.model.card, key)],
         queries=queries,
     )
 
@@ -164,8 +155,8 @@ class Scope(Record, kw_only=True):
     """
 
     weights: dict[str, float]
-    reasons: dict[str, str]
-    left_out: tuple[str, ...]
+    reasons: dict[str, str] = {}
+    left_out: tuple[str, ...] = ()
 
     def gaps(self, other: StoredModel) -> dict[str, str]:
         """Why a collection belongs to the check that another model has no result on."""
@@ -207,9 +198,9 @@ def scope_of(
     if not weights:
         raise BenchError("nothing to check on", "name collections or suites with --on")
     if not typed:
-        return Scope(weights=weights, reasons=reasons, left_out=())
+        return Scope(weights=weights, reasons=reasons)
     left_out = tuple(name for name in known if name not in weights)
-    return Scope(weights=weights, reasons={}, left_out=left_out)
+    return Scope(weights=weights, left_out=left_out)
 
 
 def checked_before(results: Place, baseline: str) -> list[str]:

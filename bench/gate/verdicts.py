@@ -38,7 +38,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bench.comparing.statistics import FEW, Difference
-from bench.gate.power import MEAN, DetectableEffect
+from bench.gate.power import DetectableEffect
 from bench.gate.records import Check, PairVerdict, Word
 from bench.gate.settings import GateSettings
 from bench.outcomes import ExitCode
@@ -219,17 +219,6 @@ def conclude(
         effects=tuple(effects),
         warnings=(*hints, *_warnings(candidate, against, settings)),
         left_out=tuple(left_out),
-    )
-
-
-def blind(effects: Sequence[DetectableEffect], margin: float) -> str:
-    """A warning where losses as large as the margin cannot be seen; "" where they can."""
-    decides = [effect for effect in effects if len(effects) == 1 or effect.name == MEAN]
-    if not decides or decides[0].detectable <= margin:
-        return ""
-    return (
-        f"these collections show a loss of {decides[0].detectable:.4f} about 3 times in 4, and "
-        f"one of {margin:.4f} (the margin) less often: add collections"
     )
 
 

@@ -50,7 +50,8 @@ from bench.comparing.statistics import (
     resample,
 )
 from bench.gate.evidence import check_against, loss_tests
-from bench.gate.scope import Candidate
+from bench.gate.records import StoredModel
+from bench.gate.scope import Candidate, Scope
 from bench.gate.settings import GateSettings
 from bench.gate.skew import UNSEEN, allowance, largest_loss, studentise
 from bench.gate.verdicts import Evidence, decide
@@ -311,8 +312,8 @@ def _share_of(
         candidate = {name: _entry(name, c) for name, c in zip(weights, columns, strict=True)}
         zero = {name: _entry(name, 0 * c) for name, c in zip(weights, columns, strict=True)}
         choices = Choices(resampling=resampling)
-        compared = (Candidate("ckpt", candidate), zero, {}, weights, settings, choices)
-        done = check_against("baseline", "base", *compared)
+        compared = (Candidate("ckpt", candidate), StoredModel("baseline", "base", zero))
+        done = check_against(*compared, Scope(weights=weights), settings, choices)
         found += done.outcome == outcome
     return found / parts[0].shape[1]
 

@@ -18,6 +18,7 @@ from reports.check import junit, markdown, verdict_sentence, verdict_sentences
 from reports.format import interval
 from retrievers.models.card import Expected
 from tests.support.markdown import numbers
+from tests.support.results import evaluation
 
 AWKWARD = "a|b<script>`x`</script>&*\x00"
 
@@ -86,7 +87,11 @@ def test_junit_names_measures_apart_where_a_collection_has_several():
     claims = [("one", "RR@10", 0.5), ("one", "R@100", 0.75), ("two", "RR@10", 0.5)]
     expected = [Expected(dataset=a, measure=b, value=c, source="paper") for a, b, c in claims]
     measured = {"one": {"RR@10": 0.5, "R@100": 0.7}, "two": {"RR@10": 0.5}}
-    against = check_published(Candidate("mine", {}, measured), expected, ["one", "two"])
+    stored = {
+        name: evaluation({key: np.array([value]) for key, value in own.items()}, ["q"])
+        for name, own in measured.items()
+    }
+    against = check_published(Candidate("mine", stored), expected, ["one", "two"])
     done = conclude("mine", [against], (), GateSettings(expect_same=True))
 
     (suite,) = ElementTree.fromstring(junit(done).encode())

@@ -72,7 +72,7 @@ def evaluation(
     result = msgspec.structs.replace(
         RESULT,
         main_measure=next(iter(scores)),
-        measures=dict.fromkeys(scores, 0.5),
+        measures={name: float(np.mean(of)) for name, of in scores.items()},
         protocol=protocol,
         recipe=recipe,
         fingerprint=recipe.fingerprint if recipe else "f" * 64,

@@ -15,9 +15,8 @@ from bench.evaluate.retrieval import LoadedModel
 from bench.evaluate.scoring import parse_measure
 from bench.gate.evidence import check_against, check_published
 from bench.gate.power import DetectableEffect, detectable_effects, kind_of
-from bench.gate.records import ANCHOR, BASELINE, Check, PairVerdict, StoredModel
+from bench.gate.records import ANCHOR, BASELINE, Check, StoredModel
 from bench.gate.scope import (
-    Candidate,
     Scope,
     checked_before,
     evaluate_candidate,
@@ -26,7 +25,7 @@ from bench.gate.scope import (
     remember_checked,
     scope_of,
 )
-from bench.gate.verdicts import blind, conclude
+from bench.gate.verdicts import conclude
 from bench.results.find import choose_results, find_named, find_results
 from bench.results.location import Place
 from bench.results.result import Evaluation, Protocol
@@ -67,7 +66,7 @@ def check(options: CheckOptions) -> int:
     against = [
         check_published(candidate, expected, scope.weights)
         if other.name == PUBLISHED
-        else _against(other, candidate, scope, choices, options)
+        else check_against(candidate, other, scope, options.terms, choices)
         for other in others
     ]
     for other in others:
@@ -172,8 +171,6 @@ def _state_effects(
     stated = (scope.weights, choices.measure, options.terms.floor)
     effects = detectable_effects(kind, baseline.results, known, *stated)
     print(effects_table(effects), file=sys.stderr)
-    if warning := blind(effects, options.terms.margin):
-        print(f"warning: {warning}", file=sys.stderr)
     return effects
 
 
@@ -196,13 +193,6 @@ def _compared(
             if not isinstance(dataset, str) and dataset.name == name:  # else another of its content
                 found[name] = str(dataset.reader.folder), protocols[0]
     return found
-
-
-def _against(
-    other: StoredModel, candidate: Candidate, scope: Scope, choices: Choices, options: CheckOptions
-) -> PairVerdict:
-    compared = (other.role, other.name, candidate, other.results, scope.gaps(other), scope.weights)
-    return check_against(*compared, options.terms, choices)
 
 
 def _write(done: Check, options: CheckOptions) -> None:

@@ -9,10 +9,10 @@ from bench.comparing.statistics import Resampling
 from bench.evaluate.judging import mean_weights, suite_weights
 from bench.evaluate.runs import Run
 from bench.gate.evidence import check_against, check_published
-from bench.gate.power import DetectableEffect
-from bench.gate.scope import Candidate
+from bench.gate.records import StoredModel
+from bench.gate.scope import Candidate, Scope
 from bench.gate.settings import GateSettings
-from bench.gate.verdicts import blind, conclude
+from bench.gate.verdicts import conclude
 from bench.results.result import Evaluation
 from foundation.errors import BenchError
 from retrievers.models.card import Expected
@@ -41,9 +41,10 @@ def shifted(count: int, by: float) -> np.ndarray:
 
 def check(candidate, baseline=None, weights=None, failed=None, settings=SETTINGS):
     base = {"one": entry(BASE)} if baseline is None else baseline
-    weights = weights or {"one": 1.0}
-    model = Candidate("ckpt", candidate)
-    return check_against("baseline", "base", model, base, failed or {}, weights, settings, CHOICES)
+    model = Candidate("ckpt", candidate, failed or {})
+    scope = Scope(weights=weights or {"one": 1.0})
+    other = StoredModel("baseline", "base", base)
+    return check_against(model, other, scope, settings, CHOICES)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +144,11 @@ def test_a_score_that_is_no_number_is_never_the_published_one():
 
 
 def against_published(measures):
-    return check_published(Candidate("ckpt", {}, measures), published(0.5), measures)
+    stored = {
+        name: evaluation({key: np.array([value]) for key, value in own.items()}, ["q"])
+        for name, own in measures.items()
+    }
+    return check_published(Candidate("ckpt", stored), published(0.5), measures)
 
 
 def published(value: float) -> list[Expected]:
@@ -175,9 +180,3 @@ def test_what_is_inside_a_suite_that_was_typed_too_changes_no_weight(inside):
     whole = pytest.approx(suite_weights("beir"))
     assert mean_weights([inside, "beir"]) == whole
     assert mean_weights(["beir", inside]) == whole
-
-
-def test_collections_that_cannot_see_the_margin_are_said():
-    seen = [DetectableEffect("one", 50, 0.2, "guess", 0.08)]
-    assert "0.0800" in blind(seen, 0.01)
-    assert blind(seen, 0.1) == ""
