@@ -12,7 +12,7 @@ from typing import Any
 import platformdirs
 
 from bench.evaluate.judging import check_relevant, mean_weights, measure_names
-from bench.evaluate.pipeline import CollectionName, Job, OpenDataset
+from bench.evaluate.pipeline import Job, OpenDataset
 from bench.evaluate.retrieval import LoadedModel, Options
 from bench.results.location import Place
 from bench.results.result import Evaluation
@@ -130,16 +130,6 @@ class Workspace:
             with_corpus=with_corpus,
         )
 
-    def collection(self, opened_by: CollectionName) -> Dataset:
-        """A collection that another process has opened and checked.
-
-        Raises:
-            BenchError: it is not there, or cannot be read.
-        """
-        dataset = self.dataset(opened_by.name, opened_by.split)
-        count = opened_by.first_queries
-        return dataset if count is None else first_queries(dataset, count)
-
     def datasets(self, names: Sequence[str], split: str | None = None) -> list[Dataset]:
         """Collections of what was typed, suites as their members, whatever their counts are.
 
@@ -174,7 +164,7 @@ class Workspace:
         for finding in remarks(dataset):
             self.remark(dataset.name, finding)
         remember(dataset)
-        return replace(opened, opened_by=CollectionName(name, split))
+        return opened
 
     def opened(self, dataset: Dataset) -> OpenDataset:
         """A collection that is at hand, to evaluate on.
@@ -195,7 +185,7 @@ class Workspace:
         dataset = first_queries(self.open(name, split).dataset, count)
         check_relevant(dataset)
         remember(dataset)
-        return OpenDataset(dataset, False, CollectionName(name, split, count))
+        return OpenDataset(dataset, False)
 
     def open_judgements(self, name: str, split: str | None = None) -> OpenDataset:
         """A collection whose judgements score a run file; documents are not looked for.

@@ -1,60 +1,177 @@
 """Engines: who encodes documents, besides this process.
 
-`Engine` is the interface. `children.Children` are processes of this machine that fill the same
-store: its leases schedule, so they need no messages. `ray.RayCluster` runs tasks, each of which
-returns the vectors of one shard. Read this file first, then either of the two.
+`Children` are processes of this machine that fill the same store, as ``bench work`` does elsewhere:
+its leases schedule, so they need no messages. `bench.engines.ray.RayCluster` runs tasks, each of
+which returns the vectors of one shard. Either has ``machines``, how many times as fast as this
+process it encodes, and ``encoding``, which helps while a block lasts and gives what makes of a
+loaded model one whose documents it encodes.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
 
-from bench.evaluate.pipeline import CollectionName
+import psutil
+
+from bench.evaluate.exact.numpy_engine import thread_count
+from bench.evaluate.exact.search import sees_gpu
 from bench.evaluate.retrieval import LoadedModel
 from bench.workspace import Workspace
-from retrievers.models.model import Model
+from datasets_cfg.corpus import Corpus
+from foundation.errors import BenchError, sendable
+from retrievers.encoders.protocol import Encoder
+from retrievers.encoders.routed import open_encoder
+from retrievers.models.model import Bases, Model
+
+POLL_S = 1.0
+POLLS_STOPPED = 5  # in a row, until a child that was stopped is ended
 
 Spread = Callable[[LoadedModel], LoadedModel]
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Work:
-    """A corpus to encode: a collection and a model, as another process finds them; picklable."""
+    """A corpus to encode, as another process finds it; picklable.
 
-    collection: CollectionName
+    Attributes:
+        collection: whose prompts the model has.
+        corpus: folder.
+    """
+
+    collection: str
+    corpus: Path
     model: Model
-
-
-class Engine(Protocol):
-    """Encodes together with this process."""
-
-    @property
-    def machines(self) -> int:
-        """How many times as fast as this process it encodes."""
-        ...
-
-    @contextmanager
-    def encoding(self, space: Workspace, work: Sequence[Work]) -> Iterator[Spread]:
-        """Help with the work while the block lasts.
-
-        Returns:
-            What makes of a loaded model one whose documents the engine encodes.
-        """
-        ...
-
-
-class ThisProcess:
-    """No help."""
-
-    machines = 1
-
-    @contextmanager
-    def encoding(self, space: Workspace, work: Sequence[Work]) -> Iterator[Spread]:
-        """Do nothing."""
-        yield lambda model: model
 
 
 def worker_count(asked: int, processors: int, gpus: int) -> int:
     """Number of workers: as asked; for 0 one for each GPU, or for every eight processors."""
     return asked or gpus or max(1, processors // 8)
+
+
+class Children:
+    """Processes that share the processors and GPUs of this machine with this one.
+
+    Each takes the shards that nobody has leased. One that dies lets go of its lease, and one that
+    was stopped is ended, so that each costs at most the shards that it had in hand.
+
+    Args:
+        workers: number of processes with this one; 0 for one for each GPU, or for every eight
+            processors.
+        device: of the workspace.
+
+    Raises:
+        BenchError: the device is one GPU of several.
+    """
+
+    def __init__(self, workers: int, device: str) -> None:
+        gpus = _gpus(device) if workers != 1 else []
+        self.workers = worker_count(workers, thread_count(), len(gpus))
+        self.machines = max(1, min(self.workers, len(gpus)))
+        self.threads = max(1, thread_count() // self.workers)
+        self.environments = [
+            {
+                "OMP_NUM_THREADS": str(self.threads),
+                "TQDM_DISABLE": "1",
+                **({"CUDA_VISIBLE_DEVICES": gpus[number % len(gpus)]} if gpus else {}),
+            }
+            for number in range(1, self.workers)
+        ]
+
+    @contextmanager
+    def encoding(self, space: Workspace, work: Sequence[Work]) -> Iterator[Spread]:
+        """Start the children, with whom this process shares its threads; end them afterwards."""
+        if self.workers == 1:
+            yield lambda model: model
+            return
+        import torch  # a process alone may find all vectors stored, and never need it
+
+        children = [_start(space, work, environment) for environment in self.environments]
+        threads, over = torch.get_num_threads(), threading.Event()
+        watching = threading.Thread(target=_end_stopped, args=(children, over), daemon=True)
+        watching.start()
+        torch.set_num_threads(min(threads, self.threads))
+        try:
+            yield lambda model: model
+        finally:
+            over.set()
+            torch.set_num_threads(threads)
+            for child in children:
+                child.kill()
+                child.join()
+
+
+def _gpus(device: str) -> list[str]:
+    """GPUs that children may use, as ``CUDA_VISIBLE_DEVICES`` names them."""
+    if ":" in device:
+        raise BenchError(f"--workers use every GPU, and --device {device} is one", "--device cuda")
+    if device == "cpu" or not sees_gpu():
+        return []
+    if given := os.environ.get("CUDA_VISIBLE_DEVICES"):
+        return given.split(",")
+    import torch
+
+    return [str(number) for number in range(torch.cuda.device_count())]
+
+
+def _start(space: Workspace, work: Sequence[Work], environment: Mapping[str, str]) -> BaseProcess:
+    seen = "cpu" if space.device == "cpu" else "auto"  # a child sees the GPU that it may use
+    child = get_context("spawn").Process(
+        target=_encode_all, args=(replace(space, device=seen), work), daemon=True
+    )
+    before = dict(os.environ)
+    os.environ.update(environment)  # a child reads it before any library is loaded
+    try:
+        child.start()
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    return child
+
+
+def _end_stopped(children: Sequence[BaseProcess], over: threading.Event) -> None:
+    """End children that somebody has stopped: they would hold their leases for ever."""
+    stopped = dict.fromkeys(children, 0)
+    while not over.wait(POLL_S):
+        for child in children:
+            try:
+                status = psutil.Process(child.pid).status()
+            except psutil.NoSuchProcess:
+                continue
+            stopped[child] = stopped[child] + 1 if status == psutil.STATUS_STOPPED else 0
+            if stopped[child] == POLLS_STOPPED:
+                logger.warning("worker %d was stopped, and is ended", child.pid)
+                child.kill()
+
+
+def _encode_all(space: Workspace, work: Sequence[Work]) -> None:
+    """Encode one corpus after the other; the main function of a child."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    logging.basicConfig(level=logging.ERROR)  # the parent has the same warnings
+    bases, loaded = Bases(), dict[str, Encoder]()
+    try:
+        for each in work:
+            name = each.model.recipe.fingerprint
+            if name not in loaded:
+                loaded[name] = open_encoder(each.model, space.device, bases=bases)
+            encoder, corpus = loaded[name].for_dataset(each.collection), Corpus.open(each.corpus)
+            space.store.encode_documents(encoder, corpus, space.store.plan(encoder, corpus))
+    except KeyboardInterrupt:
+        return
+    except Exception as error:
+        print(f"warning: a worker failed: {sendable(error)}", file=sys.stderr)
+
+
+def _end_with_parent() -> None:
+    if parent := parent_process():
+        wait([parent.sentinel])
+        os._exit(1)

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from bench.engines import Spread, Work, worker_count
 from bench.evaluate.retrieval import LoadedModel
@@ -75,7 +75,8 @@ class RayCluster:
     def _spread(self, loaded: LoadedModel) -> LoadedModel:
         if loaded.encoder is None:
             return loaded
-        return LoadedModel(loaded.model, RayEncoder(self, loaded.model, loaded.encoder))
+        encoder = RayEncoder(self, loaded.model, loaded.encoder)
+        return LoadedModel(loaded.model, cast(Encoder, encoder))
 
     def submit(self, arguments: Sequence[Any]) -> Any:
         """Begin a task; returns the reference to its `Answer`."""
@@ -120,33 +121,23 @@ class RayCluster:
             raise BenchError(f"the Ray cluster at {self._head} is gone", AGAIN)
 
 
-class RayEncoder(Encoder):
-    """An encoder whose documents are encoded by tasks; anything else this process does."""
+class RayEncoder:
+    """An encoder whose shards are encoded by tasks; anything else this process does."""
 
     def __init__(
         self, cluster: RayCluster, model: Model, encoder: Encoder, collection: str = ""
     ) -> None:
         self._cluster, self._encoder = cluster, encoder
         self._model, self._collection = model, collection
-        self.recipe = encoder.recipe
         self.clock: Clock = getattr(encoder, "clock", None) or Clock()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._encoder, name)
 
-    def for_dataset(self, name: str) -> "RayEncoder":
+    def for_dataset(self, name: str) -> Encoder:
         """This encoder with the prompts of one dataset."""
-        return RayEncoder(self._cluster, self._model, self._encoder.for_dataset(name), name)
-
-    def encode_queries(self, texts: Sequence[str], advance: Advance | None = None) -> Float32Array:
-        """Vectors of queries, from this process."""
-        return self._encoder.encode_queries(texts, advance)
-
-    def encode_documents(
-        self, titles: Sequence[str], texts: Sequence[str], advance: Advance | None = None
-    ) -> Float32Array:
-        """Vectors of documents, from a task."""
-        return self.prepare_documents(titles, texts)(advance)
+        own = self._encoder.for_dataset(name)
+        return cast(Encoder, RayEncoder(self._cluster, self._model, own, name))
 
     def prepare_documents(self, titles: Sequence[str], texts: Sequence[str]) -> "RayShard":
         """A task for the documents of a shard, which is not submitted yet."""

@@ -46,24 +46,11 @@ PACKAGES = ("foundation", "datasets_cfg", "retrievers", "bench/evaluate", "bench
 
 
 @dataclass(frozen=True)
-class CollectionName:
-    """Collection to open: its name as typed, its split, and how many of its queries are meant."""
-
-    name: str
-    split: str | None = None
-    first_queries: int | None = None
-
-
-@dataclass(frozen=True)
 class OpenDataset:
-    """A collection that is ready for evaluation; ``official`` where it is the published one.
-
-    ``opened_by`` opens it again in another process.
-    """
+    """A collection that is ready for evaluation; ``official`` where it is the published one."""
 
     dataset: Dataset
     official: bool
-    opened_by: CollectionName | None = None
 
     @property
     def name(self) -> str:

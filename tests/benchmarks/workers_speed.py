@@ -19,7 +19,7 @@ import numpy as np
 import psutil
 import torch
 
-from bench.engines.children import Children
+from bench.engines import Children
 from bench.store.planning import SHARD_ROWS
 from tests.support.collections import write_collection
 from tests.support.engines import Bed

@@ -63,8 +63,7 @@ class Bed:
     @property
     def work(self) -> list[Work]:
         """What children of this process would encode."""
-        assert self.opened.opened_by is not None
-        return [Work(self.opened.opened_by, self.model.model)]
+        return [Work(self.opened.name, self.corpus.folder, self.model.model)]
 
     def encode(self, advance=None):
         """Encode all that is missing, or wait for others who do."""

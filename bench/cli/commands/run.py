@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -15,7 +16,7 @@ from bench.cli.commands.common import load_model, workspace
 from bench.cli.options.evaluate import RunOptions, ScoreOptions
 from bench.cli.options.shared import WorkerOptions
 from bench.cli.terminal import print_json
-from bench.engines import Engine, Spread, ThisProcess, Work
+from bench.engines import Children, Spread, Work
 from bench.evaluate.cost import announce_encoding, costs
 from bench.evaluate.judging import SuiteMean, suite_mean, with_inner
 from bench.evaluate.pipeline import Job, evaluate, evaluate_run
@@ -33,6 +34,9 @@ from foundation.errors import BenchError
 from reports.evaluation import collection_table, costs_table, gaps_table, means_table, time_line
 from retrievers.index.faiss_index import FaissIndex, IndexSpec
 from retrievers.models.model import Bases
+
+if TYPE_CHECKING:
+    from bench.engines.ray import RayCluster
 
 Published = Mapping[tuple[str, str, str], float]  # by model, collection and measure
 
@@ -59,33 +63,20 @@ def run(options: RunOptions) -> int:
     return ExitCode.MISSING if gaps.missing else ExitCode.OK
 
 
-def _engine(options: WorkerOptions, space: Workspace) -> Engine:
-    """Connect to the workers that were asked for, if any.
-
-    Raises:
-        BenchError: options that contradict each other, or a cluster that is not there.
-    """
+def _engine(options: WorkerOptions, space: Workspace) -> "Children | RayCluster":
     if options.engine == "ray":
         from bench.engines.ray import RayCluster
 
         return RayCluster(options.address, options.workers or 0, space.device)
-    if options.address:
-        raise BenchError(
-            "--address is for a Ray cluster", f"--address {options.address} --engine ray"
-        )
-    if options.workers is None:
-        return ThisProcess()
-    from bench.engines.children import Children
-
-    return Children(options.workers, space.device)
+    return Children(1 if options.workers is None else options.workers, space.device)
 
 
 def _to_share(jobs: Iterable[Sequence[Job]]) -> list[Work]:
     """The corpora that have to be encoded, as other processes find them."""
     return [
-        Work(job.opened.opened_by, job.model.model)
+        Work(job.dataset.name, job.dataset.corpus.folder, job.model.model)
         for job in chain(*jobs)
-        if job.opened.opened_by and job.model.encoder and not job.stored
+        if job.model.encoder and not job.stored
     ]
 
 

@@ -67,6 +67,8 @@ class RunOptions:
         python -m bench run beir --model retromae --dry-run
     """
 
+    only: ClassVar[Only] = {"address": {"engine": "ray"}}
+
     names: tuple[str, ...]
     _: KW_ONLY
     model: Names

@@ -53,7 +53,7 @@ def test_what_workers_cannot_do_is_done_as_ever(tmp_path):
     [
         (["--workers", "0"], "0"),
         (["--workers", "some"], "some"),
-        (["--address", "auto"], "--address is for a Ray cluster"),
+        (["--address", "auto"], "--address has no effect here: it is for --engine ray"),
         (["--workers", "2", "--device", "cuda:1"], "cuda:1"),
     ],
 )
@@ -78,7 +78,6 @@ def test_workers_of_this_machine_import_no_ray(tmp_path):
     data = write_collection(tmp_path / "tiny")
     places = ("--cache-dir", tmp_path / "cache", "--out", tmp_path / "out")
     modules = modules_after("run", data, "--model", "hashing", "--workers", 1, *places)
-    assert "bench.engines.children" in modules
     assert "ray" not in modules
 
 

@@ -12,8 +12,7 @@ from multiprocessing import active_children
 import psutil
 import pytest
 
-from bench.engines import worker_count
-from bench.engines.children import Children
+from bench.engines import Children, worker_count
 from bench.store.planning import SHARD_ROWS
 from foundation.errors import BenchError
 from tests.bench.cli.test_full_disk import limited
@@ -47,7 +46,7 @@ def wait_until(is_so, meanwhile, limit_s=120.0):
 def test_a_lost_child_costs_what_it_had_in_hand_and_changes_no_byte(
     number, two_threads, undisturbed, collection, card, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("bench.engines.children.POLL_S", 0.2)
+    monkeypatch.setattr("bench.engines.POLL_S", 0.2)
     bed = Bed(tmp_path, collection, card)
     with encoding_child(bed) as child:
         os.kill(child.pid, number)
@@ -65,9 +64,9 @@ def test_a_child_that_cannot_work_is_reported_and_the_others_go_on(
     bed = Bed(tmp_path, collection, card)
     with Children(2, "cpu").encoding(bed.space, bed.work):
         (child,) = active_children()
-        collection.joinpath("corpus.jsonl").rename(tmp_path / "moved")
+        bed.corpus.folder.rename(tmp_path / "moved")
         child.join()
-        (tmp_path / "moved").rename(collection / "corpus.jsonl")
+        (tmp_path / "moved").rename(bed.corpus.folder)
         assert bed.encode().encoded == len(bed.corpus)
     assert "warning: a worker failed: " in capfd.readouterr().err
 
@@ -134,7 +133,7 @@ def test_children_share_threads_and_gpus_with_this_process(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "12")
     assert [each["OMP_NUM_THREADS"] for each in Children(3, "cpu").environments] == ["4", "4"]
     assert "CUDA_VISIBLE_DEVICES" not in Children(3, "cpu").environments[0]
-    monkeypatch.setattr("bench.engines.children.sees_gpu", lambda: True)
+    monkeypatch.setattr("bench.engines.sees_gpu", lambda: True)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
     children = Children(4, "auto")
     assert [each["CUDA_VISIBLE_DEVICES"] for each in children.environments] == ["7", "4", "7"]
