@@ -33,8 +33,13 @@ from foundation.locks import FileLock
 from foundation.machine import library_version
 from retrievers.encoders.protocol import Clock
 from retrievers.encoders.views import View, Viewed
-from retrievers.index.faiss_index import POINTS_PER_CENTROID, FaissIndex, Hits, IndexSpec
-from retrievers.index.library import import_faiss
+from retrievers.index.faiss_index import (
+    POINTS_PER_CENTROID,
+    FaissIndex,
+    Hits,
+    IndexSpec,
+    import_faiss,
+)
 from retrievers.models.recipe import Recipe
 
 Vectors: TypeAlias = StoredVectors | Viewed

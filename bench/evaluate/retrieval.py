@@ -34,8 +34,7 @@ from foundation.errors import BenchError
 from retrievers.encoders.bm25 import BM25, index_bytes
 from retrievers.encoders.protocol import Clock, Encoder
 from retrievers.encoders.views import View, Viewed
-from retrievers.index.faiss_index import Hits, IndexSpec
-from retrievers.index.library import import_faiss
+from retrievers.index.faiss_index import Hits, IndexSpec, import_faiss
 from retrievers.models.card import replace_fields
 from retrievers.models.model import Model, resolve_model
 from retrievers.models.parameters import COUNTING, Parameters, count_parameters

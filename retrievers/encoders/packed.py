@@ -1,9 +1,12 @@
 """BERT and RoBERTa encoders without padding: the tokens of all texts of a batch in one row.
 
+What they have in common is here: one forward pass, whose products and whose attention are given to
+it, and pooling, which starts from packed tokens for every network.
+
 ``T`` is the number of tokens of a batch, ``n`` of its texts; text ``i`` is the tokens
 ``cu_seqlens[i]`` to ``cu_seqlens[i + 1]``. Devlin et al., BERT, 2019; Liu et al., RoBERTa, 2019.
 
-On CUDA in half precision they run compiled, with variable-length attention. It needs torch 2.10 or
+In half precision on CUDA they run compiled, with variable-length attention. It needs torch 2.10 or
 later and compute capability 8.0 or later. From torch 2.13 on the kernel is told not to split a
 text's keys, so that attention to a text does not depend on what is beside it; earlier versions
 cannot be told. Matrix products still may depend on the batch, in the last bits of the dtype. The
@@ -15,12 +18,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from itertools import groupby
 from subprocess import CalledProcessError
 from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError, first_line
@@ -30,10 +35,12 @@ from retrievers.models.recipe import EVERY, StoredPooling
 
 # (query, key, value, cu_seqlens, max_length) to (T, heads, head width), as each of the three.
 Attention = Callable[[Tensor, Tensor, Tensor, Tensor, int], Tensor]
+# Linear layers that read the same input as one product, their outputs beside each other, and the
+# activation that follows them, if any.
+Product = Callable[[Sequence[nn.Linear], Any], nn.Module]
 
 BERT = frozenset({"BertModel"})
 ROBERTA = frozenset({"RobertaModel", "XLMRobertaModel", "CamembertModel"})
-ACTIVATIONS = frozenset({"gelu", "relu", "gelu_new", "gelu_pytorch_tanh"})
 
 WIDEST_HEAD = 256  # and a multiple of 8: what the variable-length kernel takes
 
@@ -54,31 +61,14 @@ class PackedBatch:
 
 
 def known(network: nn.Module) -> bool:
-    """A plain BERT or RoBERTa encoder: no adapter, absolute positions, a known activation.
-
-    Its heads are of a width that the variable-length kernel takes.
-    """
-    if type(network).__name__ not in BERT | ROBERTA:
-        return False
-    if not type(network).__module__.startswith("transformers."):
-        return False
-    config: Any = network.config
-    plain = all(
-        type(part) is nn.Linear for name, part in network.named_modules() if _is_linear(name)
-    )
-    head = config.hidden_size // config.num_attention_heads
+    """A plain BERT or RoBERTa encoder of transformers, with absolute positions."""
+    config: Any = getattr(network, "config", None)
     return (
-        plain
-        and head % 8 == 0
-        and head <= WIDEST_HEAD
+        type(network).__name__ in BERT | ROBERTA
+        and type(network).__module__.startswith("transformers.")
         and getattr(config, "position_embedding_type", None) in (None, "absolute")
         and not config.is_decoder
-        and config.hidden_act in ACTIVATIONS
     )
-
-
-def _is_linear(name: str) -> bool:
-    return name.endswith((".query", ".key", ".value", ".dense"))
 
 
 class PackedNetwork(nn.Module):
@@ -86,18 +76,19 @@ class PackedNetwork(nn.Module):
 
     Args:
         network: an encoder that is ``known``, in eval mode.
-        attention: ``variable_length_kernel`` on CUDA.
+        attention: within each text.
+        product: makes the layers; ``fused`` unless they are another library's.
 
     Attributes:
         padding_idx: id of RoBERTa's padding token, which decides its positions; None for BERT.
     """
 
-    def __init__(self, network: nn.Module, attention: Attention) -> None:
+    def __init__(self, network: nn.Module, attention: Attention, product: Product) -> None:
         super().__init__()
         parts: Any = network
         self.embeddings, self.pooler = parts.embeddings, parts.pooler
         self.layers = nn.ModuleList(
-            _Layer(layer, parts.config.num_attention_heads, attention)
+            _Layer(layer, parts.config.num_attention_heads, attention, product)
             for layer in parts.encoder.layer
         )
         roberta = type(network).__name__ in ROBERTA
@@ -121,25 +112,38 @@ class PackedNetwork(nn.Module):
 
 
 class _Layer(nn.Module):
-    def __init__(self, layer: Any, heads: int, attention: Attention) -> None:
+    def __init__(self, layer: Any, heads: int, attention: Attention, product: Product) -> None:
         super().__init__()
-        own = layer.attention.self
-        self.query_key_value = fused([own.query, own.key, own.value])
-        self.mix, self.widen, self.narrow = layer.attention.output, layer.intermediate, layer.output
+        own, mix, wide = layer.attention.self, layer.attention.output, layer.intermediate
+        self.query_key_value = product([own.query, own.key, own.value], None)
+        self.mix, self.mix_norm = product([mix.dense], None), mix.LayerNorm
+        self.widen = product([wide.dense], wide.intermediate_act_fn)
+        self.narrow, self.norm = product([layer.output.dense], None), layer.output.LayerNorm
         self.heads, self.attention = heads, attention
 
     def forward(self, hidden: Tensor, ends: Tensor, longest: int) -> Tensor:
         projected = self.query_key_value(hidden).view(len(hidden), 3, self.heads, -1)
         q, k, v = projected.unbind(1)
         mixed = self.attention(q, k, v, ends, longest).flatten(1)
-        hidden = self.mix.LayerNorm(self.mix.dense(mixed) + hidden)
-        wide = self.widen.intermediate_act_fn(self.widen.dense(hidden))
-        narrow: Tensor = self.narrow.LayerNorm(self.narrow.dense(wide) + hidden)
-        return narrow
+        hidden = self.mix_norm(self.mix(mixed) + hidden)
+        output: Tensor = self.norm(self.narrow(self.widen(hidden)) + hidden)
+        return output
 
 
-def fused(layers: Sequence[nn.Linear]) -> nn.Linear:
-    """Linear layers of one input as one product, their outputs beside each other.
+def by_length(query: Tensor, key: Tensor, value: Tensor, ends: Tensor, longest: int) -> Tensor:
+    """Attention within each text on any device; neighbours of one length are computed together."""
+    attended, start = [], 0
+    for length, texts in groupby(ends.diff().tolist()):
+        rows = slice(start, start + length * sum(1 for _ in texts))
+        q, k, v = (x[rows].view(-1, length, *x.shape[1:]) for x in (query, key, value))
+        found = functional.scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, v)))
+        attended.append(found.transpose(1, 2).flatten(0, 1))
+        start = rows.stop
+    return torch.cat(attended)
+
+
+def fused(layers: Sequence[nn.Linear], after: Any = None) -> nn.Module:
+    """Linear layers of one input as one product, and the activation that follows.
 
     The layers share its weights from here on, so that none is in memory twice.
     """
@@ -154,7 +158,7 @@ def fused(layers: Sequence[nn.Linear]) -> nn.Linear:
         layer.weight = nn.Parameter(weights[rows], requires_grad=False)
         layer.bias = nn.Parameter(biases[rows], requires_grad=False)
         start = rows.stop
-    return together
+    return together if after is None else nn.Sequential(together, after)
 
 
 def pack(tokens: Tokens, padding_idx: int | None, positions: int) -> PackedBatch:
@@ -209,28 +213,69 @@ def moved(batch: PackedBatch, device: torch.device) -> PackedBatch:
     )
 
 
-def pool_packed(
-    mode: StoredPooling, hidden: Tensor, cu_seqlens: Tensor, pooler: Any = None
-) -> Tensor:
-    """One float32 vector for each text, ``(n, width)``; the modes of ``pooling.pool``.
+def pool(mode: StoredPooling, hidden: Tensor | None, ends: Tensor, pooled: Tensor | None) -> Tensor:
+    """One float32 vector for each text, ``(n, width)``.
+
+    Args:
+        mode: ``cls`` first token, ``mean`` mean of the tokens, ``last`` last token, ``pooler`` the
+            model's own pooled output, ``every`` the first three beside each other.
+        hidden: last hidden states of packed tokens ``(T, width)``; None for models without.
+        ends: of the texts, ``(n + 1,)`` from 0 on.
+        pooled: the model's pooled output ``(n, width)``, or None.
 
     Raises:
-        BenchError: the mode needs a pooler that the model has not, or pools nothing.
+        BenchError: the model does not give what the mode needs.
     """
-    ends = cu_seqlens.long()
-    if mode == "pooler" and pooler is not None:
-        pooled: Tensor = pooler(hidden[ends[:-1]].unsqueeze(1))
+    if mode == "pooler" and pooled is not None:
         return pooled.float()
-    if mode in ("pooler", "none"):
+    if hidden is None or mode in ("pooler", "none"):
         raise BenchError(f"this model's output cannot be pooled by {mode!r}")
+    ends = ends.long()
     if mode == "every":
-        return torch.cat([pool_packed(kind, hidden, cu_seqlens) for kind in EVERY], dim=1)
+        return torch.cat([pool(kind, hidden, ends, None) for kind in EVERY], dim=1)
     if mode == "cls":
         return hidden[ends[:-1]].float()
     if mode == "last":
         return hidden[ends[1:] - 1].float()
     # Without its checks, which wait for the device: the ends are ours.
     return torch.segment_reduce(hidden.float(), "mean", offsets=ends, axis=0, unsafe=True)
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "identity": lambda x: x,
+    "tanh": torch.tanh,
+    "relu": functional.relu,
+    "gelu": functional.gelu,
+}
+
+
+@dataclass(frozen=True)
+class LoadedStage:
+    """A dense or layer-norm stage with its weights, float32.
+
+    ``weight`` is ``(out, in)`` for a dense stage and ``(width,)`` for a layer norm.
+    """
+
+    kind: str
+    weight: Tensor
+    bias: Tensor | None
+    activation: str
+    eps: float
+
+    def __call__(self, vectors: Tensor) -> Tensor:
+        """Apply to ``(n, in)``, giving ``(n, out)``."""
+        if self.kind == "layer-norm":
+            return functional.layer_norm(
+                vectors, self.weight.shape, self.weight, self.bias, self.eps
+            )
+        return ACTIVATIONS[self.activation](functional.linear(vectors, self.weight, self.bias))
+
+
+def finish(vectors: Tensor, stages: Sequence[LoadedStage], normalize: bool) -> Tensor:
+    """Apply the stages in order, then scale to unit length where asked."""
+    for stage in stages:
+        vectors = stage(vectors)
+    return functional.normalize(vectors, dim=1) if normalize else vectors
 
 
 KERNEL = "torch.nn.attention.varlen"
@@ -250,6 +295,10 @@ def can_pack(network: nn.Module, dtype: torch.dtype, device: torch.device) -> bo
 def would_pack(network: nn.Module, device: torch.device) -> bool:
     """True where ``can_pack`` would hold, were the network in half precision."""
     if device.type != "cuda" or not known(network) or find_spec(KERNEL) is None:
+        return False
+    config: Any = network.config
+    head = config.hidden_size // config.num_attention_heads
+    if head % 8 or head > WIDEST_HEAD:
         return False
     return torch.cuda.get_device_capability(device) >= FIRST_CAPABILITY
 
@@ -292,7 +341,42 @@ def _reproducible() -> Iterator[None]:
         yield
 
 
-class CompiledNetwork:
+class PackedEncoder:
+    """A network over packed tokens, with what packs texts for it and pools its output.
+
+    Args:
+        network: an encoder that is ``known``, on its device.
+        attention: within each text.
+        product: see ``PackedNetwork``.
+    """
+
+    packs = True
+
+    def __init__(
+        self, network: nn.Module, attention: Attention = by_length, product: Product = fused
+    ) -> None:
+        self._network = PackedNetwork(network, attention, product).eval()
+        self._device = self._network.embeddings.word_embeddings.weight.device
+
+    def pack(self, tokens: Tokens) -> PackedBatch:
+        """A batch of texts on the network's device; see ``pack``."""
+        positions = self._network.embeddings.position_embeddings.num_embeddings
+        return moved(pack(tokens, self._network.padding_idx, positions), self._device)
+
+    def __call__(self, batch: PackedBatch) -> Tensor:
+        """Last hidden states ``(T, width)``."""
+        with torch.inference_mode():
+            return cast(Tensor, self._network(**vars(batch)))
+
+    def pooled(self, mode: StoredPooling, batch: PackedBatch) -> Tensor:
+        """One float32 vector for each text, ``(n, width)``; see ``pool``."""
+        hidden, pooled = self(batch), None
+        if mode == "pooler" and self._network.pooler is not None:
+            pooled = self._network.pooler(hidden[batch.cu_seqlens[:-1].long()].unsqueeze(1))
+        return pool(mode, hidden, batch.cu_seqlens, pooled)
+
+
+class CompiledNetwork(PackedEncoder):
     """``PackedNetwork`` with the variable-length kernel, compiled once for batches of any size.
 
     Compiling happens here and takes from seconds to minutes; PyTorch keeps what it compiled on
@@ -306,17 +390,11 @@ class CompiledNetwork:
     """
 
     def __init__(self, network: nn.Module) -> None:
-        self._network = PackedNetwork(network, variable_length_kernel()).eval()
+        super().__init__(network, variable_length_kernel())
         # Each network counts its own recompilations, so that many can be open in one process.
         alone: dict[str, Any] = {"isolate_recompiles": True} if can_isolate() else {}
         self._compiled = torch.compile(self._network, dynamic=True, fullgraph=True, **alone)
-        self._device = next(network.parameters()).device
         self(self.pack(Tokens.of([[0] * length for length in EXAMPLE])))
-
-    def pack(self, tokens: Tokens) -> PackedBatch:
-        """A batch of texts on the network's device; see ``pack``."""
-        positions = self._network.embeddings.position_embeddings.num_embeddings
-        return moved(pack(tokens, self._network.padding_idx, positions), self._device)
 
     def __call__(self, batch: PackedBatch) -> Tensor:
         """Last hidden states ``(T, width)``."""
@@ -332,7 +410,3 @@ class CompiledNetwork:
                 "install a C compiler and the Triton of this build of torch, or use "
                 "--dtype float32, which is not compiled",
             ) from error
-
-    def pooled(self, mode: StoredPooling, batch: PackedBatch) -> Tensor:
-        """One float32 vector for each text, ``(n, width)``; see ``pool_packed``."""
-        return pool_packed(mode, self(batch), batch.cu_seqlens, self._network.pooler)

@@ -19,15 +19,22 @@ from foundation.errors import BenchError, first_line, lacks_memory
 from retrievers.adapters.folder import attach
 from retrievers.adapters.identify import check_unchanged
 from retrievers.encoders.device import full_precision, one_thread, side_by_side, warn_of_emulation
-from retrievers.encoders.int8 import replace_linear, usable
-from retrievers.encoders.packed import CompiledNetwork, can_pack, would_pack
-from retrievers.encoders.pooling import finish, pool
+from retrievers.encoders.int8 import Int8Encoder, OneDNNLinear, has_operators
+from retrievers.encoders.packed import (
+    CompiledNetwork,
+    PackedEncoder,
+    can_pack,
+    finish,
+    known,
+    pool,
+    would_pack,
+)
 from retrievers.encoders.protocol import Clock, Segments
 from retrievers.encoders.tokens import TextTokenizer, Tokens
 from retrievers.models.checkpoint import Checkpoint
 from retrievers.models.loading import load_network, load_stage, load_tokenizer
 from retrievers.models.model import Bases
-from retrievers.models.recipe import Dtype, Recipe
+from retrievers.models.recipe import Dtype, Recipe, StoredPooling
 
 FEW_TOKENS = 128  # of a call: one thread computes them in some tens of milliseconds
 CUDA_IN_FLIGHT = 3  # batches: one is computed, one waits, one is copied back
@@ -41,7 +48,7 @@ logger = logging.getLogger(__name__)
 class Tower:
     """Texts to token ids, token ids to vectors.
 
-    BERT and RoBERTa in half precision on CUDA run compiled and without padding.
+    BERT and RoBERTa run without padding in float32 on the CPU, and in half precision on CUDA.
 
     Args:
         clock: gets the time of each phase and the number of tokens.
@@ -72,11 +79,11 @@ class Tower:
         if adapter is not None and recipe.adapter is not None:
             network = attach(network, adapter, recipe.adapter.kind, recipe.adapter.dropped)
             check_unchanged(adapter, recipe.adapter, checkpoint)
-        self._network = _on_backend(recipe, network.to(device), adapter is not None)
-        dtype = getattr(torch, recipe.dtype)
-        packed = adapter is None and can_pack(self._network, dtype, device)
-        self._compiled = CompiledNetwork(self._network) if packed else None
-        if adapter is None and dtype == torch.float32 and would_pack(self._network, device):
+        network = network.to(device)
+        packed = None if adapter is not None else _packed(recipe, network, device)
+        padding = int(self.tokenizer.pad_token_id or 0)
+        self._encoder = packed or PaddedEncoder(network, device, padding)
+        if adapter is None and recipe.dtype == "float32" and would_pack(network, device):
             logger.warning(
                 "%s in float32 is padded and not compiled on a GPU: --dtype bfloat16 encodes "
                 "without padding, several times faster. Its scores are those of another recipe",
@@ -97,12 +104,12 @@ class Tower:
     @property
     def launches(self) -> bool:
         """True where a batch is computed while this process does something else."""
-        return self._device.type == "cuda" or self.packs
+        return self._device.type == "cuda"
 
     @property
     def packs(self) -> bool:
         """True where batches have no padding: a batch costs its tokens, not its longest text."""
-        return self._compiled is not None
+        return self._encoder.packs
 
     @property
     def separator(self) -> str:
@@ -213,8 +220,16 @@ class Tower:
             torch.cuda.empty_cache()
 
     def _launch(self, batch: Tokens, rows: Int64Array) -> "_Flight":
-        pooled = self._pooled(batch)
+        with self._clock.phase("copy"):
+            inputs: Any = self._encoder.pack(batch)
         with self._clock.phase("forward"), torch.inference_mode():
+            try:
+                pooled = self._encoder.pooled(self._recipe.pooling, inputs)
+            except (IndexError, TypeError, ValueError, AttributeError) as error:
+                raise BenchError(
+                    f"{self._recipe.model} cannot be run: {first_line(error)}",
+                    "are config.json and the tokenizer those of these weights?",
+                ) from error
             vectors = finish(pooled, self._stages, self._recipe.normalize)
             landed = None
             if self._device.type == "cuda":
@@ -225,39 +240,6 @@ class Tower:
                 landed.record(torch.cuda.current_stream(self._device))
         self._clock.count("tokens", len(batch.ids))
         return _Flight(rows, vectors, landed)
-
-    def _pooled(self, batch: Tokens) -> torch.Tensor:
-        """One vector for each text, before the stages, float32."""
-        if self._compiled is None:
-            return self._pooled_padded(batch)
-        with self._clock.phase("copy"):
-            packed = self._compiled.pack(batch)
-        with self._clock.phase("forward"), torch.inference_mode():
-            return self._compiled.pooled(self._recipe.pooling, packed)
-
-    def _pooled_padded(self, batch: Tokens) -> torch.Tensor:
-        with self._clock.phase("copy"):
-            mask = np.arange(batch.lengths.max()) < batch.lengths[:, None]
-            inputs = {
-                "input_ids": self._padded(batch.ids, mask, int(self.tokenizer.pad_token_id or 0))
-            }
-            if batch.types is not None:
-                inputs["token_type_ids"] = self._padded(batch.types, mask, 0)
-            attention = self._moved(mask.astype(np.int64))
-        with self._clock.phase("forward"), torch.inference_mode():
-            try:
-                output = self._network(**inputs, attention_mask=attention)
-            except (IndexError, TypeError, ValueError, AttributeError) as error:
-                raise BenchError(
-                    f"{self._recipe.model} cannot be run: {first_line(error)}",
-                    "are config.json and the tokenizer those of these weights?",
-                ) from error
-            return pool(
-                self._recipe.pooling,
-                getattr(output, "last_hidden_state", None),
-                attention,
-                getattr(output, "pooler_output", None),
-            )
 
     def _land(self, flight: "_Flight") -> tuple[Int64Array, Float32Array]:
         if flight.landed is not None:
@@ -275,6 +257,62 @@ class Tower:
             )
         return flight.rows, vectors
 
+
+@dataclass(frozen=True)
+class _Flight:
+    """A batch on its way: ``vectors`` on the host hold it once the event has happened."""
+
+    rows: Int64Array
+    vectors: torch.Tensor
+    landed: torch.cuda.Event | None
+
+
+def _packed(recipe: Recipe, network: Any, device: torch.device) -> PackedEncoder | None:
+    """The network without padding, where there is such a way to run it."""
+    if recipe.backend == "int8":
+        return Int8Encoder(network)
+    if can_pack(network, getattr(torch, recipe.dtype), device):
+        return CompiledNetwork(network)
+    on_cpu = recipe.dtype == "float32" and device.type == "cpu"
+    if on_cpu and known(network) and has_operators():
+        return PackedEncoder(network, product=OneDNNLinear)
+    return None
+
+
+class PaddedEncoder:
+    """Any network, over texts that are filled up to the longest of a batch.
+
+    Args:
+        network: on its device.
+        padding: token id of what is filled up; a text without tokens is one of these.
+    """
+
+    packs = False
+
+    def __init__(self, network: Any, device: torch.device, padding: int) -> None:
+        self._network, self._device, self._padding = network, device, padding
+
+    def pack(self, tokens: Tokens) -> "PaddedBatch":
+        """A batch of texts on the network's device."""
+        places = np.arange(max(1, tokens.lengths.max()))
+        filled = places < tokens.lengths[:, None]
+        read = places < np.maximum(1, tokens.lengths[:, None])
+        inputs = {
+            "input_ids": self._padded(tokens.ids, filled, self._padding),
+            "attention_mask": self._moved(read.astype(np.int64)),
+        }
+        if tokens.types is not None:
+            inputs["token_type_ids"] = self._padded(tokens.types, filled, 0)
+        ends = np.append(0, read.sum(axis=1).cumsum())
+        return PaddedBatch(inputs, self._moved(np.flatnonzero(read)), self._moved(ends))
+
+    def pooled(self, mode: StoredPooling, batch: "PaddedBatch") -> torch.Tensor:
+        """One float32 vector for each text, ``(n, width)``; see ``pool``."""
+        output = self._network(**batch.inputs)
+        hidden = getattr(output, "last_hidden_state", None)
+        packed = None if hidden is None else hidden.flatten(0, 1)[batch.places]
+        return pool(mode, packed, batch.ends, getattr(output, "pooler_output", None))
+
     def _padded(self, values: Int32Array, mask: BoolArray, fill: int) -> torch.Tensor:
         padded = np.full(mask.shape, fill, dtype=np.int64)
         padded[mask] = values
@@ -288,23 +326,12 @@ class Tower:
 
 
 @dataclass(frozen=True)
-class _Flight:
-    """A batch on its way: ``vectors`` on the host hold it once the event has happened."""
+class PaddedBatch:
+    """The inputs of a network; where tokens lie in its flattened output, and where texts end."""
 
-    rows: Int64Array
-    vectors: torch.Tensor
-    landed: torch.cuda.Event | None
-
-
-def _on_backend(recipe: Recipe, network: Any, adapted: bool) -> Any:
-    """The network as the recipe's back end runs it; same arguments, ``last_hidden_state``."""
-    if recipe.backend == "int8":
-        from retrievers.encoders.int8 import Int8Network
-
-        return Int8Network(network)
-    if not adapted and usable(network):
-        replace_linear(network)
-    return network
+    inputs: dict[str, torch.Tensor]
+    places: torch.Tensor
+    ends: torch.Tensor
 
 
 def check_dtype(dtype: Dtype, device: torch.device) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError
 from foundation.records import Record
-from retrievers.index.library import import_faiss
+from retrievers.index.faiss_index import import_faiss
 from retrievers.models.recipe import EVERY, Recipe
 
 CALIBRATION_ROWS = 1 << 16  # documents that int8 takes the range of each dimension from

@@ -1,13 +1,16 @@
-"""Vectors to neighbours: what a search returns, and the approximate indexes of FAISS."""
+"""Vectors to neighbours: what a search returns, and the approximate indexes of FAISS.
+
+FAISS makes more from a factory string than it can use: some indexes refuse documents when they
+come, some end the process. What is known of that is checked on the made index, before any work.
+"""
 
 import logging
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +18,6 @@ import numpy as np
 
 from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError, did_you_mean, first_line, lacks_memory
-from retrievers.index import library
-from retrievers.index.library import FAISS_ERRORS, import_faiss, resolve_device
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +28,19 @@ MAX_SEED = 2**31 - 1  # an int of C
 POINTS_PER_CENTROID = 256
 # FAISS warns below so many, once for each codebook and iteration.
 ADVISED_POINTS_PER_CENTROID = 39
+# C++ exceptions as SWIG raises them; memory that an index or a search asks for in vain.
+FAISS_ERRORS = (RuntimeError, MemoryError)
 _FAISS_SOURCE = re.compile(r"^Error in .*?\.(?:cpp|h|cu):\d+: (?:Error: )?")
+
+MAX_FACTORY_LENGTH = 200  # characters; FAISS reads nested brackets recursively
+MAX_SIZE = 1 << 24  # of lists, links or dimensions: what is allocated before any vector comes
+MAX_CODE_BITS = 16  # of one code of a product quantiser, whose codebook has 2 ** bits entries
+_NUMBER = re.compile(r"\d+")
+_CODE_BITS = re.compile(r"x(\d+)")
+_INNER = ("index", "base_index", "refine_index", "storage", "quantizer")
+# What a block of threads of a GPU has without asking for more, on all of NVIDIA's so far; FAISS
+# keeps the lookup tables of one query and list there (GpuIndexIVFPQ.cu, verifyPQSettings_).
+SHARED_BYTES = 48 << 10
 
 INDEX_EXAMPLES: Mapping[str, str] = {
     "flat": "exact search over the vectors themselves; the default",
@@ -40,6 +53,43 @@ INDEX_EXAMPLES: Mapping[str, str] = {
     "SQ8": "vectors compressed to a byte for each dimension, all compared",
     "IVF4096,PQ64,RFlat?nprobe=64&k_factor_rf=4": "compressed, then refined on the vectors",
 }
+
+
+def import_faiss() -> Any:
+    """The module ``faiss``.
+
+    Raises:
+        BenchError: neither of its packages is installed.
+    """
+    try:
+        import faiss
+    except ImportError as error:
+        raise BenchError(
+            f"FAISS cannot be imported: {error}",
+            "pip install 'retrieval-bench[cpu]' (or [gpu] on Linux with CUDA; never both)",
+        ) from error
+    return faiss
+
+
+def resolve_device(device: str) -> tuple[int, ...]:
+    """Numbers of the GPUs that FAISS uses: all for ``cuda``, one for ``cuda:N``, none for ``cpu``.
+
+    Raises:
+        BenchError: an unknown device, or FAISS has no such GPU.
+    """
+    if device == "cpu":
+        return ()
+    kind, _, number = device.partition(":")
+    if kind != "cuda" or (":" in device and not number.isdecimal()):
+        raise BenchError(f"unknown device {device!r} for search", "use cpu, cuda or cuda:N")
+    faiss = import_faiss()
+    count = faiss.get_num_gpus() if hasattr(faiss, "StandardGpuResources") else 0
+    if int(number or 0) >= count:
+        raise BenchError(
+            f"search on {device} was asked for, and this FAISS sees {count} GPUs",
+            "use cpu, or install retrieval-bench[gpu] instead of [cpu]",
+        )
+    return (int(number),) if number else tuple(range(count))
 
 
 @dataclass(frozen=True)
@@ -82,7 +132,10 @@ class IndexSpec:
         """
         factory, _, query = text.strip().partition("?")
         try:
-            values = _read_parameters(query) if query else {}
+            pairs = [pair.split("=") for pair in query.split("&")] if query else []
+            values = {name: value for name, value in pairs if name}
+            if len(values) < len(pairs):
+                raise ValueError("a parameter without a name, or one that comes twice")
             seed = int(values.pop("seed", "0"))
             parameters = {name: float(value) for name, value in values.items()}
         except ValueError as error:
@@ -134,9 +187,7 @@ class FaissIndex:
         self._gpus = resolve_device(device)
         self._resources: Any = None  # of the GPUs, once the index is there
         self._index = _create(spec, dim)
-        library.seed_training(
-            self._index, spec.seed, any(name == "ht" for name, _ in spec.parameters)
-        )
+        _seed_training(self._index, spec)
         _set_parameters(self._index, spec)
 
     def __len__(self) -> int:
@@ -149,7 +200,7 @@ class FaissIndex:
 
     def training_rows(self, count: int) -> Int64Array:
         """Rows of a corpus of ``count`` documents to train on: sorted, drawn with the seed."""
-        wanted = min(count, POINTS_PER_CENTROID * library.most_centroids(self._index))
+        wanted = min(count, POINTS_PER_CENTROID * _most_centroids(self._index))
         chosen = np.random.default_rng(self.spec.seed).choice(count, wanted, replace=False)
         return np.sort(chosen)
 
@@ -159,7 +210,7 @@ class FaissIndex:
         Raises:
             BenchError: the sample is too small for this index.
         """
-        needed = library.most_centroids(self._index)
+        needed = _most_centroids(self._index)
         if len(sample) < needed:
             raise BenchError(
                 f"{self.spec} needs at least {needed} vectors to train, there are {len(sample)}",
@@ -183,10 +234,8 @@ class FaissIndex:
         """Append documents ``(m, dim)``; rows number them in the order of adding.
 
         Raises:
-            BenchError: not trained, this index cannot be on the GPU, or FAISS refuses.
+            BenchError: this index cannot be on the GPU, or FAISS refuses.
         """
-        if self.needs_training:
-            raise BenchError(f"{self.spec} must be trained before documents are added")
         if len(self._gpus) == 1:  # several share an index that is whole
             self._move_to_gpu()
         try:
@@ -198,17 +247,11 @@ class FaissIndex:
         """The k best of each query ``(q, dim)`` by this index's own scores.
 
         Raises:
-            BenchError: k is less than 1, or more than the GPU can (2,048), or FAISS refuses a
-                parameter.
+            BenchError: FAISS refuses a parameter, or a depth above what a GPU can (2,048).
         """
-        if k < 1 or (self._gpus and k > library.MAX_K):
-            limit = f" to {library.MAX_K} on the GPU" if self._gpus else " or more"
-            raise BenchError(f"depth {k}: it must be 1{limit}")
-        queries = np.ascontiguousarray(queries)
         self._move_to_gpu()
-        find = partial(library.search_on_gpu, self._index) if self._gpus else self._index.search
         try:
-            scores, rows = find(queries, k)
+            scores, rows = self._index.search(np.ascontiguousarray(queries), k)
         except FAISS_ERRORS as error:
             raise self._refused("cannot be searched", error, "look at its parameters") from error
         return Hits(np.where(rows >= 0, scores, np.float32(-np.inf)), rows)
@@ -222,7 +265,7 @@ class FaissIndex:
         faiss = import_faiss()
         index = self._index
         if self._resources:
-            index = library.to_cpu(index, _create(self.spec, self.dim))
+            index = faiss.index_gpu_to_cpu(index)
         try:
             faiss.write_index(index, str(path))
         except FAISS_ERRORS as error:
@@ -256,7 +299,7 @@ class FaissIndex:
         if not self._gpus or self._resources:
             return
         try:
-            self._index, self._resources = library.move_to_gpu(self._index, self._gpus)
+            self._index, self._resources = _on_gpus(self._index, self._gpus)
         except FAISS_ERRORS as error:
             raise self._refused("cannot be on a GPU", error, "use --device cpu") from error
 
@@ -272,7 +315,7 @@ def _create(spec: IndexSpec, dim: int) -> Any:
     faiss = import_faiss()
     if not spec.needs_faiss:
         raise BenchError(f"{spec} searches the vectors as they are stored: no index is made")
-    library.check_factory(spec.factory)
+    _check_factory(spec.factory)
     try:
         index = faiss.index_factory(dim, spec.factory, faiss.METRIC_INNER_PRODUCT)
     except FAISS_ERRORS as error:
@@ -285,8 +328,153 @@ def _create(spec: IndexSpec, dim: int) -> Any:
             f"{spec.factory} cannot rank by inner product",
             f"known to work: {', '.join(INDEX_EXAMPLES)}",
         )
-    library.check_usable(index, spec.factory)
+    _check_usable(index, spec.factory)
     return index
+
+
+def _check_factory(factory: str) -> None:
+    """Refuse a factory string with a size that FAISS computes with unchecked.
+
+    Raises:
+        BenchError: a size of 0, one that no memory holds, or a string that is too long.
+    """
+    if len(factory) > MAX_FACTORY_LENGTH or not factory.isascii():
+        raise BenchError(
+            f"{factory[:40]!a}... is no factory string of FAISS: those have at most "
+            f"{MAX_FACTORY_LENGTH} letters, digits and signs"
+        )
+    if any(int(number) == 0 for number in _NUMBER.findall(factory)):
+        raise BenchError(f"{factory} has a size of 0", "sizes are 1 or more")
+    if any(int(number) > MAX_SIZE for number in _NUMBER.findall(factory)):
+        raise BenchError(f"{factory} has a size of more than {MAX_SIZE:,}", "use smaller sizes")
+    if any(int(bits) > MAX_CODE_BITS for bits in _CODE_BITS.findall(factory)):
+        raise BenchError(
+            f"{factory} has codes of more than {MAX_CODE_BITS} bits", "8 bits is the usual size"
+        )
+
+
+def _check_usable(index: Any, factory: str) -> None:
+    """Refuse an index that cannot take documents tile by tile, or would end the process.
+
+    Raises:
+        BenchError: it cannot be used; the hint names what can.
+    """
+    for part in _parts(index):
+        problem, instead = _problem(part)
+        if problem:
+            raise BenchError(f"{factory} cannot be used: {problem}", f"use {instead}")
+
+
+def _problem(part: Any) -> tuple[str, str]:
+    """The problem of one index, and what to use instead; empty where there is none."""
+    faiss = import_faiss()
+    if isinstance(part, (faiss.IndexIDMap, faiss.IndexIDMap2)):
+        return (
+            "IDMap keeps ids of its own, and rows of the corpus are the ids here",
+            "the same string without IDMap",
+        )
+    if isinstance(part, (faiss.IndexNSG, faiss.IndexNNDescent)):
+        return "NSG is built from all vectors at once, and documents come in pieces", "HNSW32"
+    if isinstance(part, faiss.IndexHNSW) and part.hnsw.cum_nneighbor_per_level.size() < 2:
+        return "a graph has 2 links or more for each vector", "HNSW32"
+    if isinstance(part, faiss.IndexRefine):
+        refined = faiss.downcast_index(part.refine_index)
+        if not isinstance(refined, faiss.IndexFlatCodes):
+            return "it is refined on vectors that FAISS cannot read one by one", "RFlat"
+    if isinstance(part, faiss.IndexIVF):
+        inner = _parts(part.quantizer)
+        if any(isinstance(index, faiss.IndexIVF) for index in inner):
+            # Such a search may find no list, and FAISS then reads a list that does not exist.
+            return "its lists are found by a search in lists", "IVF4096 or IVF65536_HNSW32"
+    return "", ""
+
+
+def _parts(index: Any) -> Iterator[Any]:
+    """An index and the indexes inside it, each as its own class."""
+    faiss = import_faiss()
+    index = faiss.downcast_index(index)
+    yield index
+    for name in _INNER:
+        inner = getattr(index, name, None)
+        if isinstance(inner, faiss.Index):
+            yield from _parts(inner)
+
+
+def _seed_training(index: Any, spec: IndexSpec) -> None:
+    """Seed what is random inside: k-means of inverted lists and codebooks, levels of graphs.
+
+    Codes for a search with the parameter ``ht`` take most of the time of training, and are trained
+    where it is given.
+    """
+    faiss = import_faiss()
+    for part in _parts(index):
+        for clustering in (getattr(part, "cp", None), getattr(_codebook(part), "cp", None)):
+            if clustering is not None:
+                clustering.seed = spec.seed
+        if hasattr(part, "hnsw"):
+            part.hnsw.rng = faiss.RandomGenerator(spec.seed)
+        if hasattr(part, "do_polysemous_training"):
+            part.do_polysemous_training = "ht" in dict(spec.parameters)
+
+
+def _most_centroids(index: Any) -> int:
+    """Most centroids that any k-means inside learns, which is the fewest vectors that train it."""
+    counts = [1]
+    for part in _parts(index):
+        counts.append(getattr(part, "nlist", 1))
+        counts.append(getattr(_codebook(part), "ksub", 1))
+        additive = getattr(part, "aq", None)
+        if additive is not None:
+            bits = [int(additive.nbits.at(i)) for i in range(additive.nbits.size())]
+            counts.append(1 << max(bits))
+    return max(counts)
+
+
+def _codebook(part: Any) -> Any:
+    return getattr(part, "pq", None)
+
+
+def lookup_table_bytes(index: Any) -> int:
+    """Float32 lookup tables of the inverted lists of codes inside an index; 0 where none are."""
+    faiss = import_faiss()
+    parts = (part for part in _parts(index) if isinstance(part, faiss.IndexIVFPQ))
+    return max((4 * part.pq.M * part.pq.ksub for part in parts), default=0)
+
+
+def _on_gpus(index: Any, gpus: Sequence[int]) -> tuple[Any, Any]:
+    """The index on GPUs, and the resources that must live as long.
+
+    Each of several GPUs has all of it and searches some queries, or, where one has no room for all
+    of it, each has some documents. Lookup tables of product quantisation are float16 where in
+    float32 they would not fit; its own scores, which an approximate index keeps, then have eleven
+    bits instead of 24.
+
+    Raises:
+        RuntimeError: of FAISS: this kind cannot be there, or there is no memory.
+    """
+    faiss = import_faiss()
+    resources, options = [faiss.StandardGpuResources() for _ in gpus], _options(index)
+    try:
+        return faiss.index_cpu_to_gpu_multiple_py(resources, index, options, gpus), resources
+    except FAISS_ERRORS as error:
+        if len(gpus) == 1 or not lacks_memory(error):
+            raise
+    logger.warning("each of %d GPUs has a part of the index: one has no room for all", len(gpus))
+    options.shard = True
+    return faiss.index_cpu_to_gpu_multiple_py(resources, index, options, gpus), resources
+
+
+def _options(index: Any) -> Any:
+    options = import_faiss().GpuMultipleClonerOptions()
+    needed = lookup_table_bytes(index)
+    if needed > SHARED_BYTES:
+        logger.warning(
+            "lookup tables are float16 on the GPU: in float32 they take %d bytes, and it has %d",
+            needed,
+            SHARED_BYTES,
+        )
+    options.useFloat16 = needed > SHARED_BYTES
+    return options
 
 
 def _set_parameters(index: Any, spec: IndexSpec) -> None:
@@ -308,18 +496,6 @@ def _unknown_parameter(index: Any, spec: IndexSpec, name: str) -> BenchError:
     known = [*sorted(ranges.at(i).name for i in range(ranges.size())), "seed"]
     hint = f"{did_you_mean(name, known)} it has: {', '.join(known)}".strip()
     return BenchError(f"{spec.factory} has no parameter {name!r}", hint)
-
-
-def _read_parameters(query: str) -> dict[str, str]:
-    values: dict[str, str] = {}
-    for pair in query.split("&"):
-        name, equals, value = pair.partition("=")
-        if not (name and equals):
-            raise ValueError(f"{pair!r} is not name=number")
-        if name in values:
-            raise ValueError(f"{name} comes twice")
-        values[name] = value
-    return values
 
 
 def _reason(error: Exception) -> str:

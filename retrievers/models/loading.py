@@ -15,7 +15,7 @@ import torch
 from safetensors import safe_open
 
 from foundation.errors import BenchError, first_line
-from retrievers.encoders.pooling import LoadedStage
+from retrievers.encoders.packed import LoadedStage
 from retrievers.models.checkpoint import Checkpoint, find_weights, inside, weight_files
 from retrievers.models.recipe import Recipe, Stage, TruncationSide
 from retrievers.models.st_folder import read_stage_file

@@ -150,7 +150,7 @@ CHILD = """
 import sys, numpy as np
 from bench.evaluate.index_search import plan_search, resident_bytes
 from bench.evaluate.exact import exact_search
-from retrievers.index.library import import_faiss
+from retrievers.index.faiss_index import import_faiss
 import_faiss()
 ROWS, DIM, QUERIES, K = 150_000, 64, 200, 400
 class Made:

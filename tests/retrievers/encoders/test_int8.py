@@ -1,7 +1,5 @@
 """Dense layers through oneDNN, in float32 and int8: near the network's, and free of the batch."""
 
-import copy
-
 import numpy as np
 import pytest
 import torch
@@ -12,18 +10,19 @@ from torch import nn
 
 from foundation.errors import BenchError
 from retrievers.encoders.int8 import (
+    Int8Encoder,
     Int8Linear,
-    Int8Network,
     OneDNNLinear,
+    has_operators,
     product_with,
     quantize_rows,
-    replace_linear,
-    usable,
 )
+from retrievers.encoders.packed import PackedEncoder
+from retrievers.encoders.tokens import Tokens
 from retrievers.models.model import has_vnni
 from tests.support import tiny_checkpoints as tiny
 
-LENGTHS = (17, 1, 9, 30, 2)
+LENGTHS = (17, 1, 9, 30, 2, 9, 9)
 SIZES = {**tiny.SIZES, "initializer_range": 0.1}  # larger weights make attention all or nothing
 
 
@@ -44,16 +43,23 @@ def network(request):
 needs_vnni = pytest.mark.skipif(not has_vnni(), reason="int8 needs VNNI instructions")
 
 
-def padded(network: nn.Module, texts: list[torch.Tensor]) -> dict[str, torch.Tensor]:
-    pad = network.config.pad_token_id
-    ids = nn.utils.rnn.pad_sequence(texts, batch_first=True, padding_value=pad)
-    lengths = torch.tensor([len(text) for text in texts])
-    return {"input_ids": ids, "attention_mask": (torch.arange(ids.shape[1]) < lengths[:, None]) * 1}
-
-
-def random_texts(lengths=LENGTHS) -> list[torch.Tensor]:
+def random_texts(lengths=LENGTHS) -> list[list[int]]:
     random = np.random.default_rng(0)
-    return [torch.from_numpy(random.integers(5, 50, length)) for length in lengths]
+    return [random.integers(5, 50, length).tolist() for length in lengths]
+
+
+def hidden(encoder: PackedEncoder, texts: list[list[int]], types=None) -> torch.Tensor:
+    return encoder(encoder.pack(Tokens.of(texts, types)))
+
+
+def of_network(network: nn.Module, texts: list[list[int]], types=None) -> torch.Tensor:
+    """The network's own hidden states, text after text."""
+    types = types or [[0] * len(text) for text in texts]
+    outputs = [
+        network(torch.tensor([text]), token_type_ids=torch.tensor([own]))
+        for text, own in zip(texts, types, strict=True)
+    ]
+    return torch.cat([output.last_hidden_state[0] for output in outputs])
 
 
 @needs_vnni
@@ -68,7 +74,7 @@ def test_a_linear_layer_is_that_of_its_rounded_numbers(rows, seed):
     bias = torch.cat([layer.bias for layer in layers])
     (activations, scale), (weights, scales) = quantize_rows(tokens), quantize_rows(weight)
     exact = (activations.double() * scale) @ (weights.double() * scales).T + bias
-    torch.testing.assert_close(Int8Linear(*layers)(tokens).double(), exact, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(Int8Linear(layers)(tokens).double(), exact, atol=1e-5, rtol=1e-5)
 
 
 @needs_vnni
@@ -108,17 +114,6 @@ def test_a_row_of_zeros_stays_zero():
     assert torch.isfinite(scale).all()
 
 
-@needs_vnni
-@torch.inference_mode()
-def test_hidden_states_point_where_those_of_the_network_do(network):
-    inputs = padded(network, random_texts())
-    present = inputs["attention_mask"].bool()
-    expected = network(**inputs).last_hidden_state[present]
-    actual = Int8Network(network)(**inputs).last_hidden_state[present]
-    assert least_cosine(actual, expected) > 0.99
-    assert not torch.equal(actual, expected)
-
-
 def least_cosine(first: torch.Tensor, second: torch.Tensor) -> float:
     return float(nn.functional.cosine_similarity(first, second).min())
 
@@ -128,14 +123,16 @@ def least_cosine(first: torch.Tensor, second: torch.Tensor) -> float:
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_a_text_alone_has_the_bytes_that_it_has_in_a_batch(network, threads):
     texts = random_texts()
-    int8 = Int8Network(network)
+    int8 = Int8Encoder(network)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        together = int8(**padded(network, texts)).last_hidden_state
-        for text, row in zip(texts, together, strict=True):
-            alone = int8(**padded(network, [text])).last_hidden_state[0]
-            assert torch.equal(row[: len(text)], alone)
+        together = hidden(int8, texts).split(LENGTHS)
+        pooled = int8.pooled("mean", int8.pack(Tokens.of(texts)))
+        for row, text in enumerate(texts):
+            assert torch.equal(together[row], hidden(int8, [text]))
+            alone = int8.pooled("mean", int8.pack(Tokens.of([text])))
+            assert torch.equal(pooled[row], alone[0])
         assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)
@@ -143,76 +140,41 @@ def test_a_text_alone_has_the_bytes_that_it_has_in_a_batch(network, threads):
 
 @needs_vnni
 @torch.inference_mode()
-def test_padding_is_zero(network):
-    together = Int8Network(network)(**padded(network, random_texts())).last_hidden_state
-    assert not together[1, 1:].any()
+@pytest.mark.parametrize("typed", [False, True])
+def test_hidden_states_in_int8_point_where_those_of_the_network_do(network, typed):
+    if typed and network.config.type_vocab_size < 2:
+        pytest.skip("it has one token type")
+    texts = random_texts()
+    types = [[0] + [1] * (len(text) - 1) for text in texts] if typed else None
+    expected = of_network(network, texts, types)
+    int8 = Int8Encoder(network)
+    found = hidden(int8, texts, types)
+    assert least_cosine(found, expected) > 0.98
+    assert not torch.equal(found, expected)
+    assert torch.equal(found, hidden(int8, texts)) != typed
 
 
 @needs_vnni
-@torch.inference_mode()
-def test_token_types_are_read():
-    network = bert()
-    inputs = padded(network, random_texts())
-    types = torch.zeros_like(inputs["input_ids"])
-    types[:, 1:] = 1
-    int8 = Int8Network(network)
-    typed = int8(**inputs, token_type_ids=types).last_hidden_state
-    present = inputs["attention_mask"].bool()
-    expected = network(**inputs, token_type_ids=types).last_hidden_state
-    assert least_cosine(typed[present], expected[present]) > 0.98
-    assert not torch.equal(typed, int8(**inputs).last_hidden_state)
-
-
-@needs_vnni
-def test_other_families_and_dtypes_are_refused():
+def test_networks_of_other_families_are_refused():
     config = transformers.DistilBertConfig(dim=32, n_layers=1, n_heads=2, hidden_dim=64)
-    with pytest.raises(BenchError, match="not distilbert"):
-        Int8Network(transformers.DistilBertModel(config))
-    with pytest.raises(BenchError, match="float32"):
-        Int8Network(bert().to(torch.bfloat16))
+    with pytest.raises(BenchError, match="not this DistilBertModel"):
+        Int8Encoder(transformers.DistilBertModel(config))
 
 
-@pytest.fixture(params=["bert", "bert with tanh-GELU", "roberta"])
-def float_network(request) -> nn.Module:
-    found = {
-        "bert": bert,
-        "bert with tanh-GELU": lambda: bert(hidden_act="gelu_new"),
-        "roberta": roberta,
-    }[request.param]()
-    if not usable(found):
-        pytest.skip("this build of PyTorch offers no oneDNN operators here")
-    return found
-
-
+@pytest.mark.skipif(not has_operators(), reason="PyTorch offers no oneDNN operators here")
+@pytest.mark.parametrize("name", ["bert", "bert with tanh-GELU", "roberta"])
 @torch.inference_mode()
-def test_hidden_states_are_in_float32_are_those_of_the_network(float_network):
-    ids = torch.from_numpy(np.random.default_rng(0).integers(5, 50, (4, 20)))
-    mask = torch.ones_like(ids)
-    mask[1:, 13:] = 0
-    replaced = copy.deepcopy(float_network)
-    replace_linear(replaced)
-    expected = float_network(input_ids=ids, attention_mask=mask)
-    found = replaced(input_ids=ids, attention_mask=mask)
-    assert any(isinstance(module, OneDNNLinear) for module in replaced.modules())
-    assert not any(type(module) is nn.Linear for module in replaced.modules())
-    tokens = mask.bool()
+def test_hidden_states_through_onednn_in_float32_are_those_of_the_network(name):
+    make = {"bert": bert, "bert with tanh-GELU": lambda: bert(hidden_act="gelu_new")}
+    network = make.get(name, roberta)()
+    encoder = PackedEncoder(network, product=OneDNNLinear)
+    texts = random_texts()
     torch.testing.assert_close(
-        found.last_hidden_state[tokens], expected.last_hidden_state[tokens], atol=1e-5, rtol=0
+        hidden(encoder, texts), of_network(network, texts), atol=1e-5, rtol=0
     )
-    torch.testing.assert_close(found.pooler_output, expected.pooler_output, atol=1e-5, rtol=0)
-
-
-def test_the_exact_gelu_goes_into_the_product_and_others_stay():
-    exact, other = bert(), bert(hidden_act="gelu_new")
-    if not usable(exact):
-        pytest.skip("this build of PyTorch offers no oneDNN operators here")
-    replace_linear(exact)
-    replace_linear(other)
-    assert isinstance(exact.encoder.layer[0].intermediate.intermediate_act_fn, nn.Identity)
-    assert not isinstance(other.encoder.layer[0].intermediate.intermediate_act_fn, nn.Identity)
-
-
-def test_other_families_and_dtypes_are_left_alone():
-    assert not usable(bert().to(torch.bfloat16))
-    config = transformers.DistilBertConfig(dim=32, n_layers=1, n_heads=2, hidden_dim=64)
-    assert not usable(transformers.DistilBertModel(config))
+    layers = list(encoder._network.modules())
+    assert not any(
+        type(layer) is nn.Linear for layer in layers if layer is not network.pooler.dense
+    )
+    fused = {layer._fused for layer in layers if isinstance(layer, OneDNNLinear)}
+    assert fused == ({"none"} if "tanh" in name else {"none", "gelu"})

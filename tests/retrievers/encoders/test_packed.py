@@ -18,14 +18,16 @@ from retrievers.encoders.packed import (
     KERNEL,
     CompiledNetwork,
     PackedBatch,
+    PackedEncoder,
     PackedNetwork,
+    by_length,
     can_pack,
+    fused,
     known,
     pack,
-    pool_packed,
+    pool,
     variable_length_kernel,
 )
-from retrievers.encoders.pooling import pool
 from retrievers.encoders.tokens import Tokens
 from retrievers.models.recipe import Pooling
 from tests.support import variable_length_on_cpu
@@ -62,11 +64,6 @@ def texts() -> tuple[list[list[int]], list[list[int]]]:
     return ids, types
 
 
-def packed_texts(network: PackedNetwork, typed: bool = False) -> PackedBatch:
-    ids, types = texts()
-    return pack(Tokens.of(ids, types if typed else None), network.padding_idx, POSITIONS)
-
-
 @pytest.mark.parametrize("typed", [False, True])
 @pytest.mark.parametrize("name", ["Bert", "Roberta", "XLMRoberta", "Camembert"])
 @torch.inference_mode()
@@ -74,10 +71,11 @@ def test_packed_hidden_states_and_pooling_are_those_of_the_hugging_face_model(
     name: str, typed: bool
 ) -> None:
     network = bert() if name == "Bert" else roberta(name)
-    packed = PackedNetwork(network, one_by_one)
+    packed = PackedEncoder(network)
     ids, types = texts()
-    batch = packed_texts(packed, typed)
-    hidden = packed(**vars(batch))
+    batch = packed.pack(Tokens.of(ids, types if typed else None))
+    hidden = packed(batch)
+    vectors = {mode: packed.pooled(mode, batch) for mode in POOLINGS}
     for i, (text, kinds) in enumerate(zip(ids, types, strict=True)):
         kinds = kinds if typed else [0] * len(kinds)
         output = network(torch.tensor([text]), token_type_ids=torch.tensor([kinds]))
@@ -85,12 +83,21 @@ def test_packed_hidden_states_and_pooling_are_those_of_the_hugging_face_model(
         torch.testing.assert_close(
             hidden[start:end], output.last_hidden_state[0], atol=1e-5, rtol=0
         )
-        for mode in POOLINGS:
-            mask = torch.ones(1, len(text), dtype=torch.int64)
-            expected = pool(mode, output.last_hidden_state, mask, output.pooler_output)[0]
-            found = pool_packed(mode, hidden, batch.cu_seqlens, packed.pooler)[i]
+        (states,) = output.last_hidden_state
+        expected = {"cls": states[0], "mean": states.mean(dim=0), "last": states[-1]}
+        expected["pooler"] = output.pooler_output[0]
+        assert set(expected) == set(POOLINGS)
+        for mode, vector in expected.items():
             # The random pooler makes the rounding of the hidden states several times larger.
-            torch.testing.assert_close(found, expected, atol=5e-5, rtol=0)
+            torch.testing.assert_close(vectors[mode][i], vector, atol=5e-5, rtol=0)
+
+
+@torch.inference_mode()
+def test_attention_of_neighbours_of_one_length_is_that_of_each() -> None:
+    ends = torch.tensor([0, 5, 10, 15, 17, 18, 19, 24], dtype=torch.int32)
+    q, k, v = torch.randn(24, 3, 2, 8).unbind(1)
+    found = by_length(q, k, v, ends, 8)
+    torch.testing.assert_close(found, one_by_one(q, k, v, ends, 8), atol=0, rtol=0)
 
 
 @torch.inference_mode()
@@ -100,7 +107,7 @@ def test_queries_keys_and_values_are_one_product_whose_weights_are_not_in_memory
     layers = [own.query, own.key, own.value]
     hidden = torch.randn(11, SIZES["hidden_size"])
     expected = torch.cat([layer(hidden) for layer in layers], dim=1)
-    together = PackedNetwork(network, one_by_one).layers[0].query_key_value
+    together = PackedNetwork(network, one_by_one, fused).layers[0].query_key_value
     torch.testing.assert_close(together(hidden), expected, atol=1e-6, rtol=0)
     torch.testing.assert_close(torch.cat([x(hidden) for x in layers], dim=1), expected)
     storage = together.weight.untyped_storage().data_ptr()
@@ -109,7 +116,7 @@ def test_queries_keys_and_values_are_one_product_whose_weights_are_not_in_memory
 
 def test_pooler_without_a_pooler_is_refused() -> None:
     with pytest.raises(BenchError, match="pooler"):
-        pool_packed("pooler", torch.zeros(1, 4), torch.tensor([0, 1], dtype=torch.int32))
+        pool("pooler", torch.zeros(1, 4), torch.tensor([0, 1], dtype=torch.int32), None)
 
 
 @pytest.mark.parametrize(("padding_idx", "most"), [(None, 64), (1, 62)])
@@ -131,12 +138,10 @@ def test_the_stated_length_is_a_power_of_two_that_holds_the_longest_text(
     assert pack(Tokens.of([[5], [5] * longest]), None, POSITIONS).max_length == bound
 
 
-def test_networks_that_are_no_plain_encoders_or_have_odd_heads_are_not_packed() -> None:
+def test_decoders_and_relative_positions_are_not_packed() -> None:
     assert known(bert())
     assert known(roberta())
     assert not known(bert(is_decoder=True))
-    assert not known(bert(hidden_size=24))
-    assert not known(torch.nn.Linear(2, 2))
 
 
 @needs_kernel
@@ -148,6 +153,7 @@ def test_only_half_precision_on_a_new_enough_cuda_device_is_packed(
     assert can_pack(bert(), torch.bfloat16, CUDA)
     assert not can_pack(bert(), torch.float32, CUDA)
     assert not can_pack(bert(), torch.bfloat16, CPU)
+    assert not can_pack(bert(hidden_size=24), torch.bfloat16, CUDA), "heads of 12"
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     assert not can_pack(bert(), torch.float16, CUDA)
 
@@ -251,9 +257,9 @@ def test_compiling_is_deterministic_and_leaves_the_settings_of_pytorch_as_they_w
 def test_the_compiled_network_gives_the_hidden_states_of_the_network(make: Any) -> None:
     variable_length_on_cpu.register()
     network = make()
-    made, plain = CompiledNetwork(network), PackedNetwork(network, one_by_one)
+    made, plain = CompiledNetwork(network), PackedEncoder(network, one_by_one)
     for batch in batches(made)[:3]:
-        torch.testing.assert_close(made(batch), plain(**vars(batch)), atol=1e-4, rtol=0)
+        torch.testing.assert_close(made(batch), plain(batch), atol=1e-4, rtol=0)
 
 
 @needs_kernel

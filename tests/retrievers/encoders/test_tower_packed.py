@@ -18,10 +18,13 @@ import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
-import retrievers.encoders.tower
 from foundation.errors import BenchError
+from retrievers.encoders import tower
+from retrievers.encoders.int8 import has_operators
 from retrievers.encoders.packed import FIRST_CAPABILITY, KERNEL, would_pack
 from retrievers.encoders.routed import open_encoder
+from retrievers.encoders.tokens import Tokens
+from retrievers.encoders.tower import PaddedEncoder
 from retrievers.encoders.transformer import plan_packed
 from retrievers.models.model import resolve_model
 from tests.support import tiny_checkpoints as tiny
@@ -32,10 +35,24 @@ TITLES = ["alpha", *[""] * (len(TEXTS) - 1)]
 # Unit vectors of the same texts: 8 bits of bfloat16's fraction and 11 of float16's, over layers.
 HALF = {"bfloat16": 5e-2, "float16": 1e-2}
 
+GPT2: dict[str, Any] = {
+    "n_embd": 32,
+    "n_layer": 2,
+    "n_head": 2,
+    "n_positions": 64,
+    "vocab_size": 60,
+}
+
 needs_cuda = pytest.mark.skipif(
     not torch.cuda.is_available() or torch.cuda.get_device_capability() < FIRST_CAPABILITY,
     reason="needs a CUDA device of compute capability 8.0 or later",
 )
+
+
+@pytest.fixture
+def with_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no network run without padding."""
+    monkeypatch.setattr(tower, "_packed", lambda *_: None)
 
 
 @pytest.fixture
@@ -68,42 +85,41 @@ def encoded(encoder: Any) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("pooling", ["cls", "mean", "last", "pooler"])
 @pytest.mark.parametrize("family", ["bert", "roberta"])
-@pytest.mark.parametrize("budget", [None, 40])
+@pytest.mark.parametrize(("way", "budget"), [("as on the CPU", None), ("as on CUDA", 40)])
 def test_vectors_without_padding_are_those_with_padding(
-    family: str, pooling: str, budget: int | None, tmp_path: Path, request: pytest.FixtureRequest
+    way: str,
+    budget: int | None,
+    family: str,
+    pooling: str,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
 ) -> None:
     model = resolve_model(card_of(tmp_path, family, pooling))
-    expected = encoded(open_encoder(model, "cpu"))
-    request.getfixturevalue("without_cuda")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tower, "_packed", lambda *_: None)
+        expected = encoded(open_encoder(model, "cpu"))
+    if way == "as on CUDA":
+        request.getfixturevalue("without_cuda")
     encoder: Any = open_encoder(model, "cpu", budget)
     for found, padded in zip(encoded(encoder), expected, strict=True):
         np.testing.assert_allclose(found, padded, atol=1e-5)
-    assert encoder._towers.document.packs
+    assert encoder._towers.document.packs == (way == "as on CUDA" or has_operators())
 
 
-def test_minilm_without_padding_gives_its_vectors_with_padding(
-    request: pytest.FixtureRequest,
-) -> None:
-    model = resolve_model("minilm")
-    texts = ["", "A heat pump moves heat. " * 80, "Ribosomes make proteins, said Ada — in Zürich."]
-    expected = open_encoder(model, "cpu").encode_queries(texts)
-    request.getfixturevalue("without_cuda")
-    np.testing.assert_allclose(
-        open_encoder(model, "cpu").encode_queries(texts), expected, atol=1e-5
-    )
+def test_a_text_without_tokens_is_one_of_padding_and_changes_no_other() -> None:
+    network = tiny.seeded(lambda: transformers.GPT2Model(transformers.GPT2Config(**GPT2)))
+    encoder = PaddedEncoder(network.eval(), torch.device("cpu"), 3)
+    texts = [[5, 6, 7], [], [8]]
+    for mode in ("cls", "mean", "last"):
+        found, empty, last = (
+            encoder.pooled(mode, encoder.pack(Tokens.of(ids))) for ids in (texts, [[]], [[3]])
+        )
+        torch.testing.assert_close(found[1:2], empty)
+        torch.testing.assert_close(empty, last)
+        alone = encoder.pooled(mode, encoder.pack(Tokens.of([texts[0]])))
+        torch.testing.assert_close(found[:1], alone)
 
 
-@pytest.mark.usefixtures("without_cuda")
-def test_texts_are_cut_to_the_recipe_and_counted_without_padding(tmp_path: Path) -> None:
-    model = resolve_model(card_of(tmp_path, "bert", "mean"), max_query_tokens=6)
-    encoder: Any = open_encoder(model, "cpu")
-    long, short = encoder.encode_queries(["alpha beta gamma delta stone", "alpha beta gamma delta"])
-    np.testing.assert_array_equal(long, short)
-    assert encoder.clock.counts == {"tokens": 12}
-    assert set(encoder.clock.seconds) == {"load", "tokenise", "copy", "forward"}
-
-
-@pytest.mark.usefixtures("without_cuda")
 def test_networks_of_other_families_keep_their_padding(tmp_path: Path) -> None:
     config = transformers.ElectraConfig(**tiny.SIZES, vocab_size=len(tiny.VOCABULARY))
     tiny.seeded(lambda: transformers.ElectraModel(config)).save_pretrained(str(tmp_path / "other"))
@@ -169,14 +185,10 @@ class SmallMemory:
 
 
 def with_small_memory(tower: Any, tokens: int) -> SmallMemory:
-    if tower.packs:
-        small = SmallMemory(
-            tower._compiled.pooled, tokens, lambda mode, batch: len(batch.input_ids)
-        )
-        tower._compiled.pooled = small
-    else:
-        small = SmallMemory(tower._network, tokens, lambda **inputs: inputs["input_ids"].numel())
-        tower._network = small
+    def count(mode: str, batch: Any) -> int:
+        return int((batch.input_ids if tower.packs else batch.inputs["input_ids"]).numel())
+
+    tower._encoder.pooled = small = SmallMemory(tower._encoder.pooled, tokens, count)
     return small
 
 
@@ -187,8 +199,8 @@ def test_batches_that_do_not_fit_the_memory_are_halved_until_they_do(
     request: pytest.FixtureRequest,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    if packed:
-        request.getfixturevalue("without_cuda")
+    if not packed:
+        request.getfixturevalue("with_padding")
     model = resolve_model(card_of(tmp_path, "bert", "mean"))
     expected = encoded(open_encoder(model, "cpu", 300))
     encoder: Any = open_encoder(model, "cpu", 300)
@@ -252,7 +264,7 @@ def test_float32_on_a_gpu_is_told_what_half_precision_would_bring(
     model = resolve_model(card_of(tmp_path, "bert", "mean"))
     open_encoder(model, "cpu").encode_queries(["alpha"])
     assert "bfloat16" not in caplog.text
-    monkeypatch.setattr(retrievers.encoders.tower, "would_pack", lambda network, device: True)
+    monkeypatch.setattr(tower, "would_pack", lambda network, device: True)
     open_encoder(model, "cpu").encode_queries(["alpha"])
     assert "--dtype bfloat16 encodes without padding" in caplog.text
 
@@ -267,7 +279,7 @@ def test_cuda_vectors_without_padding_are_those_of_hugging_face_with_padding(
     compiled: Any = open_encoder(model, "cuda")
     found = encoded(compiled)
     assert compiled._towers.document.packs
-    monkeypatch.setattr(retrievers.encoders.tower, "can_pack", lambda *asked: False)
+    monkeypatch.setattr(tower, "can_pack", lambda *asked: False)
     for one, padded in zip(found, encoded(open_encoder(model, "cuda")), strict=True):
         np.testing.assert_allclose(one, padded, atol=HALF[dtype])
 

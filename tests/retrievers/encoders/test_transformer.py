@@ -436,7 +436,7 @@ def test_float32_is_float32_whatever_is_switched_on_and_that_stays_so(card: str)
         places = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul
         seen.extend(place.fp32_precision for place in places)
 
-    encoder._towers.query._network.register_forward_pre_hook(look)
+    encoder._towers.query._encoder._network.register_forward_pre_hook(look)
     torch.set_float32_matmul_precision("medium")
     try:
         found = encoder.encode_queries(tiny.SENTENCES)

@@ -36,7 +36,7 @@ KINDS = [
     Kind("IVF16,Flat?nprobe=4", 0.9, True, on_gpu=True),
     Kind("IVF16,SQfp16?nprobe=16", 0.99, False, on_gpu=True),
     Kind("IVF16,PQ8?nprobe=16", 0.5, False, on_gpu=True),
-    Kind("SQfp16", 0.99, False, on_gpu=True),
+    Kind("SQfp16", 0.99, False),
     Kind("SQ8", 0.95, False),
     Kind("PQ8", 0.5, False),
     Kind("IVF16,PQ8,RFlat?nprobe=16&k_factor_rf=8", 0.95, True),

@@ -4,14 +4,13 @@
 """
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
 from foundation.errors import BenchError
-from retrievers.index import library as gpu
-from retrievers.index.faiss_index import FaissIndex, IndexSpec
+from retrievers.index.faiss_index import FaissIndex, IndexSpec, lookup_table_bytes
 
 faiss = pytest.importorskip("faiss")
 FULL = (
@@ -36,19 +35,11 @@ class Board:
 
     index: object
     most_documents: int = 10**9
-    most_queries: int = 10**9
-    asked: list[int] = field(default_factory=list)
 
     def add(self, tile: np.ndarray) -> None:
         if len(tile) > self.most_documents:
             raise RuntimeError(FULL)
         self.index.add(tile)
-
-    def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        self.asked.append(len(queries))
-        if len(queries) > self.most_queries:
-            raise RuntimeError(FULL)
-        return self.index.search(queries, k)
 
     def __getattr__(self, name: str) -> object:
         return getattr(self.index, name)
@@ -63,7 +54,7 @@ def board(monkeypatch) -> dict[str, int]:
         if len(gpus) > 1:
             return several(index, options, len(gpus))
         width = 2 if options.useFloat16 else 4
-        needed = gpu.lookup_table_bytes(index) // 4 * width
+        needed = lookup_table_bytes(index) // 4 * width
         if needed > 49152:
             raise RuntimeError(
                 f"Error in void faiss::gpu::GpuIndexIVFPQ::verifyPQSettings_() const at "
@@ -71,8 +62,6 @@ def board(monkeypatch) -> dict[str, int]:
                 f"getMaxSharedMemPerBlock(config_.device)' failed: Device 0 has 49152 bytes of "
                 f"shared memory, while 8 bits per code requires {needed} bytes"
             )
-        if options.useFloat16 and isinstance(index, faiss.IndexFlat):
-            return Board(copied(index, "SQfp16"), **limits)
         return Board(index, **limits)
 
     def several(index, options, count):
@@ -90,24 +79,13 @@ def board(monkeypatch) -> dict[str, int]:
             (together.add_shard if options.shard else together.add_replica)(own)
         return together
 
-    def index_gpu_to_cpu(board):
-        return copied(board.index, "Flat")
-
     parts = []  # FAISS does not own them
     monkeypatch.setattr(faiss, "StandardGpuResources", object, raising=False)
-    for made in (Options, index_cpu_to_gpu_multiple_py, index_gpu_to_cpu):
+    for made in (Options, index_cpu_to_gpu_multiple_py):
         name = "GpuMultipleClonerOptions" if made is Options else made.__name__
         monkeypatch.setattr(faiss, name, made, raising=False)
     monkeypatch.setattr(faiss, "get_num_gpus", lambda: limits.pop("gpus", 1), raising=False)
     return limits
-
-
-def copied(index, factory):
-    """The vectors of an index in another one."""
-    copy = faiss.index_factory(index.d, factory, faiss.METRIC_INNER_PRODUCT)
-    if index.ntotal:
-        copy.add(index.reconstruct_n(0, index.ntotal))
-    return copy
 
 
 def vectors_of(rows: int, dim: int) -> np.ndarray:
@@ -145,18 +123,6 @@ def test_documents_beyond_the_memory_of_a_gpu_are_one_clear_error(board):
     assert "--device cpu, or a smaller index" in e.value.hint
 
 
-def test_a_search_out_of_memory_goes_on_with_fewer_queries_and_says_so_once(board, caplog):
-    board["most_queries"] = 9
-    vectors = vectors_of(600, 16)
-    index = built("IVF4,Flat?nprobe=4", vectors)
-    hits = index.search(vectors[:50], 7)
-    whole = index._index.index.search(vectors[:50], 7)
-    np.testing.assert_array_equal(hits.scores, whole[0])
-    np.testing.assert_array_equal(hits.rows, whole[1])
-    assert max(index._index.asked[-9:]) <= 9
-    assert caplog.text.count("out of memory") == 1
-
-
 @pytest.mark.parametrize("room", [10**9, 400])
 def test_several_gpus_have_copies_or_parts_and_find_the_same(room, board, caplog):
     board |= {"gpus": 3, "most_documents": room}
@@ -172,22 +138,6 @@ def test_several_gpus_have_copies_or_parts_and_find_the_same(room, board, caplog
     scores, rows = whole.search(vectors[:50], 7)
     np.testing.assert_array_equal(hits.rows, rows)
     np.testing.assert_array_equal(hits.scores, scores)
-
-
-def test_vectors_in_float16_are_a_flat_index_on_a_gpu_and_the_same_file(board, tmp_path):
-    vectors = vectors_of(1000, 16)
-    index = built("SQfp16", vectors)
-    assert isinstance(index._index, Board)
-    index.save(tmp_path / "there")
-    on_cpu = FaissIndex(IndexSpec.parse("SQfp16"), 16)
-    on_cpu.add(vectors)
-    on_cpu.save(tmp_path / "here")
-    assert (tmp_path / "there").read_bytes() == (tmp_path / "here").read_bytes()
-    again = FaissIndex.load(tmp_path / "there", IndexSpec.parse("SQfp16"), 16, "cuda")
-    for each in (index, again):
-        np.testing.assert_array_equal(
-            each.search(vectors[:50], 7).rows, on_cpu.search(vectors[:50], 7).rows
-        )
 
 
 @pytest.mark.parametrize("spec", ["Flat", "IVF16,Flat?nprobe=16", "IVF16,PQ64?nprobe=16"])
