@@ -56,11 +56,7 @@ _HINTS = {
     errno.EISDIR: "name a file",
     **dict.fromkeys((errno.ENOTDIR, errno.EEXIST), "a part of this path is a file: name a folder"),
     errno.ENAMETOOLONG: "choose a shorter name",
-    errno.ELOOP: "a symbolic link of this path leads back to itself: replace it",
-    errno.EIO: "the disk or the network drive fails: copy the file elsewhere",
-    errno.ESTALE: "the network drive was mounted anew: type the same command",
     errno.EMFILE: "allow more open files: ulimit -n 4096",
-    errno.ENFILE: "the machine has too many open files: close other programs",
 }
 # What safetensors and Arrow say; the last two are torch.save and numpy, which do not say why.
 _NO_ROOM = re.compile(
@@ -123,7 +119,7 @@ def as_bad_input(error: Exception) -> BenchError | None:
     if isinstance(error, BenchError):
         return error
     if isinstance(error, OSError):
-        without_name = (*_FULL, errno.EMFILE, errno.ENFILE)  # these are never the program's fault
+        without_name = (*_FULL, errno.EMFILE)  # these are never the program's fault
         is_of_file = error.filename is not None or error.errno in without_name
         return file_error(error) if is_of_file else None
     if _NO_ROOM.search(str(error)):
@@ -155,14 +151,7 @@ def sendable(error: Exception) -> Exception:
 
 def file_error(error: OSError) -> BenchError:
     """An error of the system as a message: the operation, the file, and what to do."""
-    place = "a file" if error.filename is None else _shown(error.filename)
+    place = "a file" if error.filename is None else str(error.filename)
     reason = error.strerror or next(map(str, error.args), type(error).__name__)
     full = bool(_NO_ROOM.search(reason))
     return BenchError(f"{place}: {reason}", _ROOM if full else _HINTS.get(error.errno or 0, ""))
-
-
-def _shown(filename: object) -> str:
-    """A path as it is typed; an open file without a name is known by its number."""
-    if isinstance(filename, str | bytes | os.PathLike):
-        return os.fsdecode(filename)
-    return f"the open file {filename}"

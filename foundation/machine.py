@@ -71,32 +71,6 @@ class Once:
                 self._done = True
 
 
-class InBackground:
-    """Work in a thread that does not keep the process alive; `finish` waits for it."""
-
-    def __init__(self, work: Callable[[], None]) -> None:
-        self._work = work
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def finish(self) -> None:
-        """Wait until the work is done.
-
-        Raises:
-            Exception: what the work raised.
-        """
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
-
-    def _run(self) -> None:
-        try:
-            self._work()
-        except BaseException as error:  # handed to whoever waits
-            self._error = error
-
-
 def library_version(name: str) -> str:
     """Return the version of an installed library; "" where it is not installed."""
     try:

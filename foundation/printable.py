@@ -1,6 +1,5 @@
 """Text that a terminal shows and does not obey."""
 
-import codecs
 import re
 from collections.abc import Sequence
 
@@ -11,7 +10,7 @@ _OBEYED = re.compile(
     "\U000e0000-\U000e007f]"
 )
 _LONG = re.compile(r"\S{301,}")
-_HANDLER = "bench.printable"
+_NOT_ASCII = re.compile("[\x00-\x08\x0b-\x1f\x7f-\U0010ffff]")
 
 
 def printable(text: str, encoding: str = "utf-8") -> str:
@@ -20,14 +19,12 @@ def printable(text: str, encoding: str = "utf-8") -> str:
     JSON stays JSON of the same content.
 
     Args:
-        encoding: of the terminal; signs that it lacks are written as ``\u00e9``.
+        encoding: of the terminal; where it is not UTF-8, only ASCII is shown as it is.
     """
     if text.isascii() and text.isprintable():
         return text
-    safe = _OBEYED.sub(lambda match: _escape(match[0]), text)
-    if encoding.lower().replace("_", "-") in ("utf-8", "utf8"):
-        return safe
-    return safe.encode(encoding, _HANDLER).decode(encoding)
+    shows_all = encoding.lower().replace("_", "-") in ("utf-8", "utf8")
+    return (_OBEYED if shows_all else _NOT_ASCII).sub(lambda match: _escape(match[0]), text)
 
 
 def one_line(text: str) -> str:
@@ -50,12 +47,3 @@ def _escape(text: str) -> str:
     r"""JSON's escapes: ``\uXXXX``, two of them beyond the basic plane."""
     units = text.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
-
-
-def _replace(error: UnicodeError) -> tuple[str, int]:
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    return _escape(error.object[error.start : error.end]), error.end
-
-
-codecs.register_error(_HANDLER, _replace)

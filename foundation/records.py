@@ -238,12 +238,7 @@ class TomlFiles(Generic[R]):
             BenchError: no such name or file, not TOML, an unknown field, or a wrong value.
         """
         path = self._path(str(name_or_path))
-        try:
-            content = path.read_bytes()
-        except OSError as error:
-            meant = did_you_mean(path.stem, self.names())
-            raise BenchError(f"cannot read {path}: {error.strerror}", meant) from error
-        return self.parse(content, str(path))
+        return self.parse(_content(path), str(path))
 
     def parse(self, content: bytes, source: str) -> R:
         """A record from TOML; ``source`` names the content in messages.
@@ -292,12 +287,12 @@ class TomlFiles(Generic[R]):
         path, stem = Path(name), name.removesuffix(SUFFIX)
         if stem in self.names() and (stem == name or not path.is_file()):
             return self.folder / f"{stem}{SUFFIX}"
-        if path.is_file() or path.suffix == SUFFIX or "/" in name:
+        if path.is_file():
             return path
         known = f"use one of {', '.join(self.names())}, or a {SUFFIX} file"
         raise BenchError(
             f"no {self.kind} is called {name!r}, and there is no such file",
-            did_you_mean(stem, self.names(), known),
+            did_you_mean(path.stem, self.names(), known),
         )
 
     def _inside(self, table: Any, key: str, problem: str) -> Any:
@@ -310,31 +305,3 @@ class TomlFiles(Generic[R]):
         if key in known:
             raise BenchError(problem, f"this {self.kind} has no table {key}: set the whole of it")
         raise BenchError(problem, did_you_mean(key, known))
-
-
-class HasVariants(Protocol):
-    """A record that also says how it looks at another scale."""
-
-    @property
-    def name(self) -> str:
-        """Name of the record."""
-        ...
-
-    @property
-    def variants(self) -> Mapping[str, Any]:
-        """By name, structs whose fields, where set, take the place of the record's own."""
-        ...
-
-
-def variant_fields(record: HasVariants, variant: str) -> dict[str, Any]:
-    """The fields that a variant of a record sets, and the variant's name.
-
-    Raises:
-        BenchError: it has no such variant.
-    """
-    if variant not in record.variants:
-        known = ", ".join(record.variants) or "none"
-        raise BenchError(f"{record.name} has no variant {variant!r}", f"its variants: {known}")
-    fields = msgspec.structs.asdict(record.variants[variant])
-    set_there = {name: value for name, value in fields.items() if value}
-    return {**set_there, "name": f"{record.name}-{variant}"}

@@ -14,7 +14,7 @@ from hypothesis import settings
 pytest.register_assert_rewrite("tests.support")
 
 from datasets_cfg import stdlib_code  # noqa: E402
-from foundation.locks import FileLock  # noqa: E402
+from foundation.files import FileLock  # noqa: E402
 from tests.support.collections import Bench  # noqa: E402
 
 # A crowded machine is no failure of what is tested.

@@ -29,7 +29,7 @@ from bench.store.indexes import INDEXES, IndexFolder, IndexManifest
 from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError
-from foundation.locks import FileLock
+from foundation.files import FileLock
 from foundation.machine import library_version
 from retrievers.encoders.protocol import Clock
 from retrievers.encoders.views import View, Viewed

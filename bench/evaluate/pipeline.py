@@ -10,6 +10,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -23,7 +24,7 @@ from bench.evaluate.runs import Run
 from bench.results.result import Conditions, Evaluation, Protocol, Result, Timings
 from bench.store import VectorStore
 from datasets_cfg.dataset import Dataset
-from foundation.machine import InBackground, library_version, now
+from foundation.machine import library_version, now
 from retrievers.encoders.protocol import Clock
 from retrievers.models.card import Card
 from retrievers.models.recipe import Recipe
@@ -135,7 +136,7 @@ def evaluate(job: Job) -> Evaluation:
     """
     dataset, retriever = job.dataset, job.retriever
     corpus = dataset.corpus
-    checking = InBackground(corpus.check)
+    checking = ThreadPoolExecutor(1).submit(corpus.check)
     parameters = retriever.parameters()  # before hours, lest it fail after them
     found = retriever.search(dataset, job.protocol.depth)
     run = Run.from_hits(found.hits, dataset.queries.ids, corpus.ids, corpus.tie_rank)
@@ -157,7 +158,7 @@ def evaluate(job: Job) -> Evaluation:
         conditions=conditions_here(job.device),
         parameters=parameters,
     )
-    checking.finish()
+    checking.result()
     return done
 
 

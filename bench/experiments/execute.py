@@ -18,7 +18,7 @@ from typing import Any
 from bench.experiments.grid import Table
 from bench.experiments.plan import CellTask, Cost, ExperimentStage, GridCell, Plan
 from foundation.errors import BenchError, first_line, lacks_memory, lacks_room, sendable
-from foundation.locks import FileLock
+from foundation.files import FileLock
 from foundation.machine import now
 from foundation.records import Record, read_json, write_json
 

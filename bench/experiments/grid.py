@@ -51,7 +51,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from foundation.errors import BenchError, did_you_mean
-from foundation.records import Name, Record, TomlFiles, variant_fields
+from foundation.records import Name, Record, TomlFiles
 
 STAGES = ("base", "pretrain", "adapt", "finetune", "evaluate")
 
@@ -221,7 +221,12 @@ def load_ablation(name_or_path: str, variant: str = "") -> Ablation:
     ablation = FILES.load(name_or_path)
     if not variant:
         return ablation
-    changes = variant_fields(ablation, variant)
+    if variant not in ablation.variants:
+        known = ", ".join(ablation.variants) or "none"
+        raise BenchError(f"{ablation.name} has no variant {variant!r}", f"its variants: {known}")
+    fields = msgspec.structs.asdict(ablation.variants[variant])
+    changes = {name: value for name, value in fields.items() if value}
+    changes["name"] = f"{ablation.name}-{variant}"
     changes["axes"] = _axes(ablation, ablation.variants[variant])
     if changes.keys() & {"base", "pretrain"}:
         changes.setdefault("model", "")

@@ -25,7 +25,7 @@ from bench.store.keys import find, first_rows, name_of
 from bench.store.shards import MANIFEST_NAME, Shard, StoredVectors, discard, read_shard
 from foundation.arrays import Float32Array, Int64Array, UInt64Array
 from foundation.errors import BenchError
-from foundation.locks import FileLock
+from foundation.files import FileLock
 from retrievers.encoders.protocol import Advance
 from retrievers.models.recipe import Recipe
 

@@ -27,8 +27,7 @@ import numpy.typing as npt
 from bench.store.keys import KEY_BYTES, keys_from_bytes, name_of
 from foundation.arrays import Float16Array, Float32Array, Int64Array, UInt64Array
 from foundation.errors import BenchError
-from foundation.files import replacing_all, sha256_of_file
-from foundation.locks import FileLock
+from foundation.files import FileLock, replacing_all, sha256_of_file
 from foundation.records import Record, decode_json
 from retrievers.models.recipe import Recipe, Role, StoreDtype
 

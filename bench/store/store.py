@@ -28,8 +28,7 @@ from bench.store.shards import StoredVectors, write_shard
 from datasets_cfg.corpus import Corpus
 from foundation.arrays import Float32Array, UInt64Array
 from foundation.errors import BenchError
-from foundation.files import replacing
-from foundation.locks import FolderInUse
+from foundation.files import FolderInUse, replacing
 from foundation.records import Record, decode_json, write_json
 from retrievers.encoders.protocol import Advance, Clock, Encoder
 from retrievers.models.recipe import Recipe, Role

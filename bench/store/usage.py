@@ -14,7 +14,7 @@ from bench.store.keys import CORPUS_SUFFIX, KEY_BYTES, read_keys
 from bench.store.shards import MANIFEST_NAME, ShardManifest, read_shard
 from bench.store.store import FACT_SUFFIX, KEYS_FOLDER, RECIPE_FILE, read_fact
 from foundation.errors import BenchError
-from foundation.locks import FolderInUse
+from foundation.files import FolderInUse
 from foundation.records import read_json
 
 UNKNOWN = "unknown"

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from foundation.machine import InBackground, Once
+from foundation.machine import Once
 
 
 def test_work_is_done_once_and_all_wait_for_it():
@@ -31,19 +31,3 @@ def test_work_that_fails_is_done_again_for_the_next_caller():
     for number in (1, 2):
         with pytest.raises(ValueError, match=str(number)):
             once.do(work)
-
-
-def test_a_failure_in_the_background_is_raised_where_it_is_waited_for():
-    def work():
-        raise KeyError("lost")
-
-    with pytest.raises(KeyError, match="lost"):
-        InBackground(work).finish()
-
-
-def test_work_in_the_background_goes_on_beside_its_caller():
-    started, done = threading.Event(), threading.Event()
-    background = InBackground(lambda: (started.set(), done.wait(10), None)[-1])
-    assert started.wait(10)
-    done.set()
-    background.finish()

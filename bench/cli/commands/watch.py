@@ -18,8 +18,7 @@ from bench.monitor.following import Ending, Watcher, follow, training_of
 from bench.outcomes import ExitCode
 from bench.workspace import Workspace
 from foundation.errors import BenchError
-from foundation.files import replacing
-from foundation.locks import FileLock
+from foundation.files import FileLock, replacing
 from reports.plots import draw_quality, load_library
 from reports.training import curve_markdown
 from retrievers.models.card import load_card

@@ -23,8 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from foundation.errors import BenchError
-from foundation.files import replacing, sha256_of_file, share, sweep
-from foundation.locks import FileLock
+from foundation.files import FileLock, replacing, sha256_of_file, share, sweep
 from foundation.records import Record, differing_fields, read_json, write_json
 from retrievers.models.card import CARD_FILE
 from retrievers.training.engine.arguments import (

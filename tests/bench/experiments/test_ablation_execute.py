@@ -19,7 +19,7 @@ from bench.experiments.execute import DONE_FILE, FAILED_FILE, Outcome, execute, 
 from bench.experiments.grid import FILES
 from bench.experiments.plan import Cost, plan_of
 from foundation.errors import BenchError, WorkerError, lacks_room
-from foundation.locks import FileLock
+from foundation.files import FileLock
 from retrievers.training.engine.trainer import writing
 from retrievers.training.pretrain.pretrain import pretrain
 from tests.support import small_starts as small

@@ -17,7 +17,7 @@ from bench.monitor.following import Ending, Watcher, follow
 from bench.outcomes import ExitCode
 from bench.results.find import find_results
 from bench.workspace import Workspace
-from foundation.locks import FileLock
+from foundation.files import FileLock
 from tests.support.collections import ROOT, Bench, Finished, finish, write_words
 from tests.support.tiny_checkpoints import write_card
 from tests.support.training import train

@@ -24,7 +24,7 @@ from bench.store.shards import (
     write_shard,
 )
 from foundation.errors import BenchError
-from foundation.locks import FileLock, FolderInUse
+from foundation.files import FileLock, FolderInUse
 from tests.support.stores import RECIPE
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -197,7 +197,7 @@ def test_whoever_waits_for_a_claim_gets_one_that_others_see(tmp_path):
 
 def test_a_claim_dies_with_its_process(tmp_path):
     program = (
-        "import os, signal, sys; from pathlib import Path; from foundation.locks import FileLock\n"
+        "import os, signal, sys; from pathlib import Path; from foundation.files import FileLock\n"
         "lock = FileLock.take(Path(sys.argv[1])); os.kill(os.getpid(), signal.SIGKILL)"
     )
     path = tmp_path / "name.lock"
