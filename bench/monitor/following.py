@@ -1,15 +1,14 @@
 """Follower of a running training: finds complete checkpoints and evaluates each of them once.
 
-A checkpoint is complete by its content: whole weights, a configuration and a tokenizer; the state
-of the Hugging Face Trainer, which it writes last, where there is a trace of that Trainer; and
-nothing changed between two looks.
+A checkpoint is complete when nothing changed between two looks and, where there is a trace of the
+Hugging Face Trainer, its state is there, which it writes last. One that cannot be opened all the
+same is left out with the reason, and tried again when its files change.
 """
 
 import re
 import shutil
 import sys
 import time
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,20 +20,15 @@ from bench.results.location import Place
 from bench.results.reuse import stored_or_new
 from bench.workspace import Workspace
 from foundation.errors import BenchError
-from foundation.records import read_object
-from retrievers.models.checkpoint import VOCABULARIES, find_weights, read_config, weight_files
 from retrievers.models.recipe import Recipe
-from retrievers.models.st_folder import is_st_folder, read_st_folder
 
 STEP = re.compile(r"(?!tmp|\.).*?(\d+)")
 STATE = "trainer_state.json"
 OF_THE_TRAINER = ("training_args.bin", "optimizer.pt", "scheduler.pt", "rng_state.pth")
 INNER = "checkpoints"  # of a training's folder, where they have one of their own
 MODEL = "model"  # of a checkpoint, where its own weights are those of training, heads and all
-ZIP = b"PK"  # files of torch.save, whose list of contents comes last; older ones are not told
 CHANGING = "it is being written"
 SETTLE_S = 2.0  # between two looks at what may be being written
-PUBLISH_S = 10.0  # between two pictures of a curve that grows fast
 
 Files = Mapping[str, tuple[int, int]]  # size and time of change in ns, by path
 
@@ -46,14 +40,11 @@ class SeenCheckpoint:
     Attributes:
         files: as they were; others under the same name are another checkpoint.
         lacks: what it lacks to be complete; "" where it is complete.
-        broken: True where nobody will complete it: the Trainer's state, which comes last, is
-            there, or a later checkpoint is complete.
     """
 
     folder: Path
     files: Files
     lacks: str
-    broken: bool = False
 
     @property
     def name(self) -> str:
@@ -83,19 +74,19 @@ class CheckpointScanner:
         """Return all checkpoints by step, with what each lacks."""
         listed = {path: files for path in _checkpoints(self.folder) if (files := _files(path))}
         by_trainer = any(STATE in files for files in listed.values())
-        seen = [self._checkpoint(path, files, by_trainer) for path, files in listed.items()]
+        seen = [
+            SeenCheckpoint(path, files, self._lacks(path.name, files, by_trainer))
+            for path, files in listed.items()
+        ]
         self._before = {path.name: files for path, files in listed.items()}
-        latest = max((each.step for each in seen if not each.lacks), default=-1)
-        return tuple(
-            replace(each, broken=each.broken or (bool(each.lacks) and each.step < latest))
-            for each in sorted(seen, key=lambda each: (each.step, each.name))
-        )
+        return tuple(sorted(seen, key=lambda each: (each.step, each.name)))
 
-    def _checkpoint(self, folder: Path, files: Files, by_trainer: bool) -> SeenCheckpoint:
-        if files != self._before.get(folder.name):
-            return SeenCheckpoint(folder, files, CHANGING)
-        lacks = missing_parts(folder, files, by_trainer)
-        return SeenCheckpoint(folder, files, lacks, broken=bool(lacks) and STATE in files)
+    def _lacks(self, name: str, files: Files, by_trainer: bool) -> str:
+        if files != self._before.get(name):
+            return CHANGING
+        if STATE not in files and (by_trainer or any(one in files for one in OF_THE_TRAINER)):
+            return f"there is no {STATE}, which the Trainer writes last"
+        return ""
 
 
 def _checkpoints(folder: Path) -> list[Path]:
@@ -133,47 +124,6 @@ def _files(folder: Path) -> Files:
         path.relative_to(folder).as_posix(): (stat.st_size, stat.st_mtime_ns)
         for path, stat in stats.items()
     }
-
-
-def missing_parts(folder: Path, files: Files, by_trainer: bool = False) -> str:
-    """Return the parts that a checkpoint lacks, as text; "" where it is complete.
-
-    Args:
-        files: names of what is in the folder.
-        by_trainer: whether the Trainer wrote other checkpoints beside this one.
-    """
-    if STATE not in files and (by_trainer or any(name in files for name in OF_THE_TRAINER)):
-        return f"there is no {STATE}, which the Trainer writes last"
-    try:
-        if STATE in files:
-            read_object(folder / STATE)
-        _check_model(model_folder(folder))
-    except BenchError as error:
-        return str(error)
-    except OSError as error:
-        return f"{error.filename}: {error.strerror}"
-    return ""
-
-
-def _check_model(folder: Path) -> None:
-    """Raise what is missing or cut off, without reading the weights."""
-    inner = folder / read_st_folder(folder).inner if is_st_folder(folder) else folder
-    read_config(inner)
-    for path in weight_files(inner, find_weights(inner)):
-        if path.suffix == ".bin" and not _is_whole_pickle(path):
-            raise BenchError(f"{path} is cut off")
-    if not any((inner / name).is_file() for name in VOCABULARIES):
-        raise BenchError(
-            f"{inner} has no tokenizer: give the Trainer one (processing_class=tokenizer)"
-        )
-    if (inner / "tokenizer.json").is_file():
-        read_object(inner / "tokenizer.json")
-
-
-def _is_whole_pickle(path: Path) -> bool:
-    with path.open("rb") as file:
-        first = file.read(len(ZIP))
-    return bool(first) and (first != ZIP or zipfile.is_zipfile(path))
 
 
 @dataclass
@@ -260,7 +210,7 @@ def follow(folder: Path, watcher: Watcher, ending: Ending, publish: Callable[[],
     """Look, evaluate what is new, wait; Ctrl-C ends it, see `Watcher.interrupted`.
 
     Args:
-        publish: called when there are new evaluations; not for each of many that are fast.
+        publish: called after a look that found something new.
     """
     try:
         _follow(CheckpointScanner(folder), watcher, ending, publish)
@@ -272,21 +222,20 @@ def _follow(
     scanner: CheckpointScanner, watcher: Watcher, ending: Ending, publish: Callable[[], None]
 ) -> None:
     look = scanner.look()
-    latest = published = time.monotonic()
+    latest = time.monotonic()
     while True:
-        soon = ending.once or any(each.lacks and not each.broken for each in look)
+        soon = ending.once or any(each.lacks == CHANGING for each in look)
         time.sleep(min(SETTLE_S, ending.every_s) if soon else ending.every_s)
         look = scanner.look()
         new = [checkpoint for checkpoint in look if watcher.is_new(checkpoint)]
         for checkpoint in new:
             watcher.evaluate(checkpoint)
-            if checkpoint is new[-1] or time.monotonic() - published >= PUBLISH_S:
-                publish()
-                published = time.monotonic()
         for checkpoint in look:
             if checkpoint.lacks:
                 watcher.leave_out(checkpoint, checkpoint.lacks)
-        latest = time.monotonic() if new else latest
+        if new:
+            publish()
+            latest = time.monotonic()
         quiet_s = time.monotonic() - latest
         if ending.once or (ending.stop_after_s is not None and quiet_s >= ending.stop_after_s):
             return

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 
 from bench.evaluate.pipeline import Options
 from bench.monitor.following import Ending, Watcher, follow
@@ -121,14 +122,31 @@ def test_a_half_written_checkpoint_is_skipped_and_evaluated_when_it_is_whole(pla
     assert set(place.results) == {"checkpoint-2", "checkpoint-4", "checkpoint-6"}
 
 
-def test_whole_files_with_numbers_that_are_none_are_reported_and_skipped(place):
+def test_a_checkpoint_that_cannot_be_opened_is_reported_and_the_others_are_evaluated(place):
+    """Numbers that are none, no tokenizer or a part of it, no configuration, a cut pickle."""
     from safetensors.torch import load_file, save_file
 
+    first = place.training / "checkpoint-2"
+    for step, name in enumerate(("tokenizer", "half", "config", "pickle"), start=10):
+        copy = shutil.copytree(first, place.training / f"checkpoint-{step}")
+        if name == "tokenizer":
+            (copy / "tokenizer.json").unlink()
+            (copy / "vocab.txt").unlink(missing_ok=True)
+        elif name == "half":
+            os.truncate(copy / "tokenizer.json", (copy / "tokenizer.json").stat().st_size // 2)
+        elif name == "config":
+            (copy / "config.json").unlink()
+        else:
+            torch.save(load_file(copy / "model.safetensors"), copy / "pytorch_model.bin")
+            (copy / "model.safetensors").unlink()
+            size = (copy / "pytorch_model.bin").stat().st_size
+            os.truncate(copy / "pytorch_model.bin", size // 2)
     path = place.training / "checkpoint-4" / "model.safetensors"
     save_file({name: one * float("nan") for name, one in load_file(path).items()}, path)
     done = place.watch()
     assert done.code == ExitCode.OK, done.stderr
-    assert "checkpoint-4 is left out" in done.stderr
+    for step in (4, 10, 11, 12, 13):
+        assert f"checkpoint-{step} is left out" in done.stderr
     assert set(place.results) == {"checkpoint-2", "checkpoint-6"}
 
 
