@@ -20,9 +20,9 @@ from retrievers.adapters.folder import check_method
 from retrievers.models.model import resolve_model
 from retrievers.training.engine.arguments import TrainingContext
 from retrievers.training.engine.run_folder import Size
+from retrievers.training.finetune.finetune import FORMER
 from retrievers.training.finetune.finetune_preset import Finetuning, from_table, load_preset
 
-FORMER = {"private": False, "chosen_by": "collection"}
 OWN = ("on", "split", "queries")  # settings that are not the preset's
 
 
@@ -58,10 +58,7 @@ class Finetune:
         """With the adapters that collections had of their own, and no longer have."""
         if not settings["adapter"]:
             return settings
-        return {
-            **settings,
-            "adapter": {"private": False, "chosen_by": "collection"} | settings["adapter"],
-        }
+        return {**settings, "adapter": FORMER | settings["adapter"]}
 
     def reads(self, settings: Table) -> dict[str, str]:
         """Corpora, queries, judgements, rules of mining, what is left out, and the teacher."""

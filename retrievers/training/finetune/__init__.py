@@ -7,7 +7,7 @@ Read in this order:
   negatives that a search (`Mine`, handed in) finds for them;
 * `batches`: `Order`, the queries of each step, and `Batches`, which draws negatives of a `Pool`;
 * `student`: `Student`, the model that is trained, and its inputs;
-* `losses`, `retriever_trainer`: what is minimised, and the trainers of sentence-transformers;
+* `losses`: what is minimised, and the trainers of sentence-transformers;
 * `teacher`: a cross-encoder that scores negatives;
 * `finetune`: `finetune`, which trains each `Round` and returns a `Finetuned`.
 """

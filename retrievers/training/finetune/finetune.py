@@ -16,8 +16,9 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -58,7 +59,6 @@ from retrievers.training.finetune.finetune_preset import (
     Source,
     temperature_of,
 )
-from retrievers.training.finetune.losses import loss_of
 from retrievers.training.finetune.student import (
     Student,
     finished_card,
@@ -71,9 +71,6 @@ from retrievers.training.finetune.training_data import (
     hard_negatives,
     merged,
 )
-
-if TYPE_CHECKING:
-    from retrievers.training.finetune.retriever_trainer import RetrieverTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -297,7 +294,6 @@ class Round:
         pool = self._mined(0, self._miner)
         if self.preset.teacher is None:
             return self.examples, pool
-        # Imports sentence-transformers' trainers, which `check_packages` has found.
         from retrievers.training.finetune.teacher import CrossEncoderTeacher
 
         teacher = CrossEncoderTeacher(
@@ -330,13 +326,12 @@ class Round:
     def _fit(self, pool: Pool) -> Fitted:
         """Train all phases that are not done."""
         checkpoints, every = self.settings.checkpoints, self.mining.refresh_steps
-        begin, seconds, resumed_at = 0, 0.0, step_of(last_whole(checkpoints))
-        for until in [*(range(every, self.steps, every) if every else ()), self.steps]:
+        seconds, resumed_at = 0.0, step_of(last_whole(checkpoints))
+        searches = range(0, self.steps, every or self.steps)
+        for begin, until in pairwise([*searches, self.steps]):
             if step_of(last_whole(checkpoints)) < until:
-                if begin:
-                    pool = self._refreshed(begin)
-                seconds += self._trainer(pool).fit(self.settings, until).seconds
-            begin = until
+                pool = self._refreshed(begin) if begin else pool
+                seconds += self._fit_phase(pool, until)
         if seconds == 0.0 and (last := last_whole(checkpoints)):
             load_weights(self.student.model, last)
         return Fitted(seconds, resumed_at)
@@ -362,8 +357,10 @@ class Round:
             shutil.rmtree(folder, ignore_errors=True)
         return pool
 
-    def _trainer(self, pool: Pool) -> "RetrieverTrainer":
-        from retrievers.training.finetune.retriever_trainer import RetrieverTrainer
+    def _fit_phase(self, pool: Pool, until: int) -> float:
+        """Train up to a step; return the seconds that it took."""
+        # Imports sentence-transformers' trainers, which `check_packages` has found.
+        from retrievers.training.finetune.losses import RetrieverTrainer, loss_of
 
         preset, model = self.preset, self.student.model
         batches = Batches(
@@ -377,7 +374,8 @@ class Round:
         )
         temperature = temperature_of(preset.loss, self.card.similarity)
         loss = loss_of(preset.loss, model, temperature=temperature, devices=world_size())
-        return RetrieverTrainer.build(model, loss, batches, self.settings)
+        trainer = RetrieverTrainer.build(model, loss, batches, self.settings)
+        return trainer.fit(self.settings, until).seconds
 
 
 def less_memory(preset: Finetuning) -> str:

@@ -1,4 +1,6 @@
-"""The losses of fine-tuning, on those of sentence-transformers.
+"""The losses and the trainers of fine-tuning, on those of sentence-transformers.
+
+Imports sentence-transformers, so it is imported when training starts.
 
 With vectors q of queries, d of documents and s = q . d / temperature (vectors have unit length
 where the model normalises):
@@ -12,12 +14,28 @@ where t are the teacher's scores, and s_i and t_i run over the documents of quer
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar, Self
 
+import numpy as np
 import torch
+from datasets import Dataset
+from sentence_transformers.cross_encoder import CrossEncoderTrainer, CrossEncoderTrainingArguments
+from sentence_transformers.cross_encoder.losses import BinaryCrossEntropyLoss
+from sentence_transformers.sentence_transformer import (
+    SentenceTransformerTrainer,
+    SentenceTransformerTrainingArguments,
+)
+from sentence_transformers.sentence_transformer.losses import (
+    CachedMultipleNegativesRankingLoss,
+    DistillKLDivLoss,
+    MultipleNegativesRankingLoss,
+)
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.data import BatchSampler, SequentialSampler
 
+from retrievers.training.engine.arguments import FitSettings, world_size
+from retrievers.training.engine.trainer import FiniteLossMixin, PlacedArguments
 from retrievers.training.finetune.finetune_preset import KL, Contrastive, Loss, Teacher
 
 Similarity = Callable[[Tensor, Tensor], Tensor]
@@ -61,8 +79,6 @@ class Distilled(nn.Module):
     """KL with a share of the contrastive loss; vectors are computed once."""
 
     def __init__(self, model: Any, settings: KL, temperature: float, gather: bool) -> None:
-        from sentence_transformers.sentence_transformer.losses import DistillKLDivLoss
-
         super().__init__()
         self.model = model
         similarity = _each_with_its_own(temperature)
@@ -92,8 +108,6 @@ def reranker_loss(model: Any, settings: Teacher) -> nn.Module:
         settings: which, and how long a list is.
         model: a CrossEncoder with one score.
     """
-    from sentence_transformers.cross_encoder.losses import BinaryCrossEntropyLoss
-
     if settings.loss == "listwise":
         return Listwise(model, 1 + settings.negatives)
     binary: nn.Module = BinaryCrossEntropyLoss(model)
@@ -124,11 +138,6 @@ class Listwise(nn.Module):
 
 
 def _contrastive(model: Any, temperature: float, chunk: int, gather: bool) -> nn.Module:
-    from sentence_transformers.sentence_transformer.losses import (
-        CachedMultipleNegativesRankingLoss,
-        MultipleNegativesRankingLoss,
-    )
-
     shared = {
         "scale": 1 / temperature,
         "similarity_fct": all_pairs,
@@ -161,3 +170,76 @@ def _each_with_its_own(temperature: float) -> Similarity:
 
 def _wide(vectors: Tensor) -> Tensor:
     return vectors.to(torch.promote_types(vectors.dtype, torch.float32))
+
+
+class RetrieverArguments(PlacedArguments, SentenceTransformerTrainingArguments):  # type: ignore[misc]
+    """Arguments of the trainer of a SentenceTransformer."""
+
+
+class RerankerArguments(PlacedArguments, CrossEncoderTrainingArguments):  # type: ignore[misc]
+    """Arguments of the trainer of a CrossEncoder."""
+
+
+class PlacesTrainer(FiniteLossMixin):
+    """A trainer of sentence-transformers that reads place after place.
+
+    Attributes:
+        kind: of its arguments.
+        may_have_unused: whether the model may have parameters that no loss depends on.
+    """
+
+    kind: ClassVar[type[PlacedArguments]]
+    may_have_unused: ClassVar[bool]
+
+    @classmethod
+    def build(
+        cls,
+        model: Any,
+        loss: nn.Module,
+        collate: Callable[[Any], dict[str, Any]],
+        settings: FitSettings,
+    ) -> Self:
+        """A trainer whose collator gets the places of each batch, in order."""
+        step = settings.batch_size * settings.accumulate * world_size()
+        places = np.arange(settings.steps * step)
+        return cls(
+            model=model,  # type: ignore[call-arg]
+            args=settings.arguments(
+                cls.kind,
+                batch_sampler=_in_order,
+                ddp_find_unused_parameters=cls.may_have_unused,
+            ),
+            train_dataset=Dataset.from_dict({"place": places}),
+            loss=loss,
+            data_collator=collate,
+        )
+
+    def add_model_card_callback(self, default_args_dict: Any) -> None:
+        """No model card in prose: `card.toml` says what there is to say."""
+
+    def compute_loss(self, model: Any, inputs: dict[str, Any], **others: Any) -> Any:
+        """The loss, which goes to the loss curve too."""
+        masks = [value for name, value in inputs.items() if name.endswith("attention_mask")]
+        loss = super().compute_loss(model, inputs, **others)  # type: ignore[misc]
+        real = torch.stack([mask.sum() for mask in masks]) if masks else torch.zeros(1).long()
+        self.meter.add({"loss": loss}, real)
+        return loss
+
+
+class RetrieverTrainer(PlacesTrainer, SentenceTransformerTrainer):  # type: ignore[misc]
+    """Trains a SentenceTransformer, whose pooler may be unused."""
+
+    kind = RetrieverArguments
+    may_have_unused = True
+
+
+class RerankerTrainer(PlacesTrainer, CrossEncoderTrainer):  # type: ignore[misc]
+    """Trains a CrossEncoder."""
+
+    kind = RerankerArguments
+    may_have_unused = False
+
+
+def _in_order(dataset: Dataset, *, batch_size: int, **others: Any) -> BatchSampler:
+    """The places as they are: their order is the order of training."""
+    return BatchSampler(SequentialSampler(dataset), batch_size, drop_last=False)

@@ -5,7 +5,6 @@ vectors. Scores are its logits, before any sigmoid. It is opened, or trained onc
 negatives, and scores the negatives of each round.
 """
 
-import logging
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +28,6 @@ from retrievers.training.engine.arguments import (
     FitSettings,
     Progress,
     TrainingContext,
-    first_process_first,
     is_first,
     wait_for,
 )
@@ -38,11 +36,8 @@ from retrievers.training.engine.save import find_checkpoint
 from retrievers.training.engine.trainer import writing
 from retrievers.training.finetune.batches import Pool, per_device, random_negatives
 from retrievers.training.finetune.finetune_preset import Teacher
-from retrievers.training.finetune.losses import reranker_loss
-from retrievers.training.finetune.retriever_trainer import RerankerTrainer
+from retrievers.training.finetune.losses import RerankerTrainer, reranker_loss
 from retrievers.training.finetune.training_data import Documents, TrainingSet
-
-logger = logging.getLogger(__name__)
 
 BLOCK = 256  # queries whose scores are kept at a time
 
@@ -90,11 +85,7 @@ class CrossEncoderTeacher:
         if settings.model:
             named, _ = find_checkpoint(settings.model)
             return cross_encoder(named, settings.max_tokens, trained=True)
-        with first_process_first(self.context.device):
-            if is_first() and (folder / COMPLETE).exists() and (problem := damage(folder)):
-                logger.warning("%s is damaged, and is trained again: %s", folder, problem)
-                (folder / COMPLETE).unlink()
-        if not (folder / COMPLETE).exists():
+        if damage(folder):  # it is not there, or not as it was written
             self._train(rows)
             wait_for(folder / COMPLETE)
         return cross_encoder(open_checkpoint(folder), settings.max_tokens, trained=True)
@@ -251,14 +242,13 @@ def score_pool(
     positive_scores: list[Float32Array] = []
     for start in range(0, len(examples), BLOCK):
         queries = range(start, min(start + BLOCK, len(examples)))
-        counts = [len(examples.positives[query]) for query in queries]
         filled = [rows[query][rows[query] >= 0] for query in queries]
-        predict = partial(_predict, teacher, examples, queries, filled, batch_size)
+        asked = [*examples.positives[start : queries.stop], *filled]
+        predict = partial(_predict, teacher, examples, queries, asked, batch_size)
         block = kept_array(context.out / f"{start:09}.npy", predict)
-        ends = np.cumsum([*counts, *map(len, filled)])
-        parts = np.split(block, ends[:-1])
-        positive_scores += parts[: len(counts)]
-        for query, own in zip(queries, parts[len(counts) :], strict=True):
+        parts = np.split(block, np.cumsum([len(own) for own in asked])[:-1])
+        positive_scores += parts[: len(queries)]
+        for query, own in zip(queries, parts[len(queries) :], strict=True):
             scores[query, : len(own)] = own
         context.report(Progress("teacher scores", queries.stop, len(examples), "queries"))
     return Pool(rows, scores, positive_scores)
@@ -281,19 +271,17 @@ def _predict(
     teacher: Any,
     examples: TrainingSet,
     queries: range,
-    filled: Sequence[Int64Array],
+    asked: Sequence[Int64Array],
     batch_size: int,
 ) -> Float32Array:
-    """Scores of all relevant documents of some queries, then of all their negatives."""
-    own = [examples.positives[query] for query in queries]
-    asked = [
-        query
-        for rows_of in (own, filled)
-        for query, rows in zip(queries, rows_of, strict=True)
-        for _ in rows
-    ]
-    texts = read_joined(examples.documents, np.concatenate([*own, *filled]))
-    pairs = [(examples.queries[query], text) for query, text in zip(asked, texts, strict=True)]
+    """Scores of all relevant documents of some queries, then of all their negatives.
+
+    Args:
+        asked: rows of the relevant documents of each query, then rows of its negatives.
+    """
+    of = np.repeat([*queries, *queries], [len(own) for own in asked]).tolist()
+    texts = read_joined(examples.documents, np.concatenate(asked))
+    pairs = [(examples.queries[query], text) for query, text in zip(of, texts, strict=True)]
     scores: Float32Array = teacher.predict(
         pairs, batch_size=batch_size, activation_fn=torch.nn.Identity(), show_progress_bar=False
     )
