@@ -28,7 +28,7 @@ from bench.training.training_sets import (
 from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float32Array
 from foundation.errors import BenchError
-from retrievers.adapters.routing import route_adapters
+from retrievers.adapters.compose import route_adapters
 from retrievers.encoders.bm25 import BM25
 from retrievers.encoders.protocol import Clock
 from retrievers.encoders.routed import learn_router, open_encoder
@@ -151,7 +151,7 @@ def route_on(base: Model, folders: Sequence[Path], out: Path, training: Sequence
 
     Raises:
         BenchError: not one collection for each adapter, one without such queries, or see
-            `retrievers.adapters.routing.route_adapters`.
+            `retrievers.adapters.compose.route_adapters`.
     """
     if len(training) != len(folders):
         raise BenchError(

@@ -1,39 +1,48 @@
-"""Trained adapters of one base as one adapter: averaged, or stacked.
+"""Trained adapters of one base as one: averaged, stacked, or side by side, one for each query.
 
 The average of the weights costs nothing to use (Chronopoulou et al., AdapterSoup, EACL Findings
 2023); each tensor is averaged by itself: of LoRA both factors, rather than their product. A stack
 is of a domain and a task (MAD-X: Pfeiffer et al., EMNLP 2020): a task's adapter that was trained
 over one domain's can be put over another's. Weights that are learned are those of the method
 ``fusion``, see `settings`.
+
+Of adapters side by side, a query takes the one whose domain it is closest to, among the training
+queries of each domain, as the base encodes them. The rule is linear in the unit vector x of the
+query: the largest of w_i x + b_i, and of equal ones the first. ``centroid`` is the nearest mean
+(AdapterSoup chooses a corpus's adapters by the similarity of mean vectors). A query is compared
+with documents as its own adapter encodes them, see `retrievers.encoders.routed`.
 """
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
-import torch
-from safetensors.torch import save_file
-from torch import Tensor
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
 
+from foundation.arrays import Float32Array, Float64Array, Int64Array
 from foundation.errors import BenchError
-from foundation.records import read_object
-from retrievers.adapters.folder import (
-    ATTACH_ERRORS,
-    AdaptedNetwork,
-    checkpoint_of,
-    parts_of,
+from foundation.records import read_object, write_json
+from retrievers.adapters.folder import AdaptedNetwork, Parts, attach, checkpoint_of, parts_of
+from retrievers.adapters.hub import NAME
+from retrievers.adapters.identify import (
+    CONFIG,
+    NORMS,
+    ROUTER,
+    ROUTING,
+    SETUP,
+    SHARED,
+    Routing,
+    Setup,
 )
-from retrievers.adapters.hub import NAME, check_runs, load_adapterhub, quiet_adapterhub, save_setup
-from retrievers.adapters.identify import CONFIG, NORMS, SHARED, Setup, identify_adapter
-from retrievers.adapters.settings import import_library
-from retrievers.models.loading import load_network, load_tensors, weighted_sum
 from retrievers.models.model import Model
 
 # Of configurations: what says nothing about which function the weights are of.
 NOT_COMPARED = {
-    *("name", "model_name", "model_class", "version", "dropout", "init_weights"),
+    *("config", "name", "model_name", "model_class", "version", "dropout", "init_weights"),
     *("init_weights_seed", "base_model_name_or_path", "inference_mode", "peft_version"),
     *("revision", "auto_mapping", "task_type", "lora_dropout", "init_lora_weights"),
 }
@@ -56,24 +65,23 @@ def average_adapters(
     """
     shares = shares_of(weights, len(folders))
     parts = parts_of(base, folders)
-    kinds = {identify_adapter(folder, None, checkpoint_of(base)).kind for folder in parts.folders}
-    if len(kinds) > 1:
+    if len(parts.kinds) > 1:
         raise _cannot("some are of AdapterHub and some of PEFT")
     _check_configurations([read_object(folder / CONFIG) for folder in parts.folders])
-    title = f"average of {len(parts.folders)} adapters"
-    card = parts.card(0, title)
-    files = _means(base, parts.folders, shares)
+    card = parts.card(0, f"average of {len(parts.folders)} adapters")
+    files = _means(parts, shares)
     content = (parts.folders[0] / CONFIG).read_bytes()
 
     def write(folder: Path) -> None:
+        import torch
+        from safetensors.torch import save_file
+
         (folder / CONFIG).write_bytes(content)
         for name, tensors in files.items():
-            if name.endswith(".safetensors"):
-                save_file(tensors, str(folder / name))
-            else:
-                torch.save(tensors, str(folder / name))
+            save = save_file if name.endswith(".safetensors") else torch.save
+            save(tensors, str(folder / name))
 
-    AdaptedNetwork(base, kinds.pop(), write).save(out, card)
+    AdaptedNetwork(base, parts.kinds.pop(), write).save(out, card)
 
 
 def shares_of(weights: Sequence[float] | None, count: int) -> tuple[float, ...]:
@@ -91,12 +99,12 @@ def shares_of(weights: Sequence[float] | None, count: int) -> tuple[float, ...]:
     return tuple(weight / total for weight in given)
 
 
-def _means(
-    base: Model, folders: Sequence[Path], shares: Sequence[float]
-) -> dict[str, dict[str, Tensor]]:
+def _means(parts: Parts, shares: Sequence[float]) -> dict[str, dict[str, Any]]:
     """The mean of each file of weights, by its name."""
-    identities = [identify_adapter(folder, None, checkpoint_of(base)) for folder in folders]
-    files = [sorted(set(identity.files) - {CONFIG}) for identity in identities]
+    from retrievers.models.loading import load_tensors, weighted_sum
+
+    folders = parts.folders
+    files = [sorted(set(identity.files) - {CONFIG}) for identity in parts.identities]
     if any(names != files[0] for names in files):
         raise _cannot(f"they have other files: {', '.join(sorted(set().union(*files)))}")
     own = [str(read_object(folder / CONFIG).get("name")) for folder in folders]
@@ -109,7 +117,7 @@ def _means(
     return means
 
 
-def _named(tensors: Mapping[str, Tensor], own: str, wanted: str) -> dict[str, Tensor]:
+def _named(tensors: Mapping[str, Any], own: str, wanted: str) -> dict[str, Any]:
     """AdapterHub has the adapter's name in those of its tensors."""
     return {
         ".".join(wanted if part == own else part for part in name.split(".")): value
@@ -127,19 +135,15 @@ def _check_configurations(stated: Sequence[Mapping[str, Any]]) -> None:
             raise _cannot(f"they differ in {', '.join(different[:3])}")
 
 
-def _settings(stated: Mapping[str, Any]) -> dict[str, bytes]:
-    """Settings that decide the method and the size, in a form that can be compared."""
+def _settings(stated: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that decide the method and the size; PEFT writes its sets in any order."""
     inner = stated.get("config")
-    whole = {**stated, **inner} if isinstance(inner, Mapping) else dict(stated)
-    whole.pop("config", None)
-    kept = {name: value for name, value in whole.items() if name not in NOT_COMPARED}
-    return {name: _comparable(value) for name, value in kept.items()}
-
-
-def _comparable(value: Any) -> bytes:
-    """PEFT writes its sets in any order."""
-    words = isinstance(value, list) and all(isinstance(word, str) for word in value)
-    return msgspec.json.encode(sorted(value) if words else value, order="deterministic")
+    whole = {**stated, **inner} if isinstance(inner, Mapping) else stated
+    return {
+        name: sorted(map(str, value)) if isinstance(value, list) else value
+        for name, value in whole.items()
+        if name not in NOT_COMPARED
+    }
 
 
 def _cannot(why: str) -> BenchError:
@@ -159,37 +163,106 @@ def stack_adapters(base: Model, folders: Sequence[Path], out: Path) -> None:
     Raises:
         BenchError: an adapter of another base, or methods that cannot be stacked.
     """
-    import_library("adapters")
-    import adapters
-
     parts = parts_of(base, folders)
-    below = [f"below_{place}" for place in range(1, len(parts.folders))]
-    setup = Setup("Stack", (*below, NAME))
-    for folder in parts.folders:
-        if "peft_type" in read_object(folder / CONFIG):
-            raise BenchError(
-                f"{folder} is an adapter of PEFT, and those are not stacked but averaged",
-                "python -m bench compose average",
-            )
-    card = parts.card(-1, f"stack of {len(setup.names)} adapters")
-    network = load_network(checkpoint_of(base), base.recipe)
-    network.config._name_or_path = base.card.name
-    adapters.init(network)
-    try:
-        for name, folder in zip(setup.names, parts.folders, strict=True):
-            load_adapterhub(network, folder, name)
-        check_runs(network, setup)
-        with quiet_adapterhub():
-            network.set_active_adapters(setup.block())
-        with torch.inference_mode():
-            network(input_ids=torch.ones(1, 3, dtype=torch.long))
-    except ATTACH_ERRORS as error:
-        why = str(error).partition("\n")[0] or type(error).__name__
+    if "peft" in parts.kinds:
         raise BenchError(
-            f"these adapters cannot be stacked: {why}",
-            "bottleneck adapters and LoRA can be",
-        ) from error
-    adapted = AdaptedNetwork(
-        base, "adapterhub", lambda folder: save_setup(network, folder, setup.block())
-    )
-    adapted.save(out, card)
+            "adapters of PEFT are not stacked but averaged", "python -m bench compose average"
+        )
+    setup = Setup("Stack", (*(f"below_{place}" for place in range(1, len(folders))), NAME))
+    card = parts.card(-1, f"stack of {len(setup.names)} adapters")
+
+    def write(folder: Path) -> None:
+        from retrievers.models.loading import load_network
+
+        parts.copy(folder, setup.names)
+        write_json(folder / SETUP, {"adapter_setup": setup.block().to_dict()})
+        attach(load_network(checkpoint_of(base), base.recipe), folder, "adapterhub")
+
+    AdaptedNetwork(base, "adapterhub", write).save(out, card)
+
+
+@dataclass(frozen=True, eq=False)
+class Router:
+    """The linear rule that chooses an adapter.
+
+    Attributes:
+        weight: float64 ``(adapters, dim)``.
+        bias: float64 ``(adapters,)``.
+    """
+
+    weight: Float64Array
+    bias: Float64Array
+
+    def choose(self, vectors: Float32Array) -> Int64Array:
+        """Number of the adapter for each of the base's vectors ``(n, dim)``, int64 ``(n,)``."""
+        chosen: Int64Array = np.argmax(unit(vectors) @ self.weight.T + self.bias, axis=1)
+        return chosen
+
+    def save(self, path: Path) -> None:
+        """Write it as safetensors."""
+        save_file({"weight": self.weight, "bias": self.bias}, path)
+
+    @classmethod
+    def read(cls, path: Path, adapters: int, dim: int) -> "Router":
+        """The rule of a file.
+
+        Raises:
+            BenchError: it is damaged, or for other adapters.
+        """
+        try:
+            held = load_file(path)
+        except (OSError, SafetensorError) as error:
+            raise BenchError(f"{path} is damaged", "compose the adapters again") from error
+        shapes = {name: value.shape for name, value in held.items()}
+        if shapes != {"weight": (adapters, dim), "bias": (adapters,)}:
+            raise BenchError(f"{path} is not for {adapters} adapters and {dim} dimensions")
+        return cls(held["weight"], held["bias"])
+
+
+def fit_router(domains: Sequence[Float32Array]) -> Router:
+    """Return the rule that finds the domain of a text: the nearest mean.
+
+    Args:
+        domains: of each, vectors of its texts by the base, float32 ``(n_i, dim)``, one or more.
+    """
+    means = np.stack([unit(vectors).mean(axis=0) for vectors in domains])
+    return Router(means, -0.5 * (means**2).sum(axis=1))  # |x - m|^2 = |x|^2 - 2 (x m - |m|^2/2)
+
+
+def unit(vectors: Float32Array) -> Float64Array:
+    """Vectors of length 1, float64; those of length 0 stay."""
+    doubles = vectors.astype(np.float64)
+    lengths = np.linalg.norm(doubles, axis=1, keepdims=True)
+    return doubles / np.where(lengths > 0, lengths, 1)
+
+
+def route_adapters(
+    base: Model,
+    folders: Sequence[Path],
+    out: Path,
+    domains: Sequence[Sequence[str]],
+    router: Router,
+) -> None:
+    """Write trained adapters as one model of which each query chooses.
+
+    Args:
+        base: that all were trained on.
+        folders: of finished trainings, or of adapters; the first card among them says how vectors
+            are made.
+        domains: of each, the collections that it is for.
+        router: by which each query chooses.
+
+    Raises:
+        BenchError: fewer than two adapters, or one of another base.
+    """
+    parts = parts_of(base, folders, composed=True)
+    names = tuple(f"part_{place}" for place in range(1, len(parts.folders) + 1))
+    routing = Routing(adapters=names, domains=tuple(map(tuple, domains)))
+    card = parts.card(0, f"{len(names)} adapters, routed by {routing.by}")
+
+    def write(folder: Path) -> None:
+        parts.copy(folder, names)
+        router.save(folder / ROUTER)
+        write_json(folder / ROUTING, routing)
+
+    AdaptedNetwork(base, "routed", write).save(out, card)

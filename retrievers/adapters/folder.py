@@ -7,6 +7,7 @@ is not copied.
 
 import os
 import pickle
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,14 +22,13 @@ from foundation.records import read_object, write_json
 from retrievers.adapters import hub, peft
 from retrievers.adapters.identify import (
     BASE,
-    CONFIG,
     FOLDER,
     SETUP,
     adapter_folder,
     identify_adapter,
     read_setup,
 )
-from retrievers.adapters.settings import PEFT_METHODS, Adapter, import_library
+from retrievers.adapters.settings import Adapter, import_library
 from retrievers.models.card import (
     CARD_FILE,
     Card,
@@ -39,7 +39,7 @@ from retrievers.models.card import (
 )
 from retrievers.models.checkpoint import Checkpoint
 from retrievers.models.model import Model, resolve_model
-from retrievers.models.recipe import AdapterKind
+from retrievers.models.recipe import AdapterIdentity, AdapterKind
 
 # What PEFT, AdapterHub, torch and safetensors raise for a configuration or a file that is damaged.
 ATTACH_ERRORS = (
@@ -138,7 +138,7 @@ def add_adapter(network: Any, settings: Adapter, base: Model, seed: int) -> Adap
     try:
         if settings.library == "peft":
             return AdaptedNetwork(base, "peft", peft.put_into(network, settings))
-        below = [find_adapter(Path(folder), base) for folder in settings.over]
+        below = [find_adapter(Path(name), base, "adapterhub")[0] for name in settings.over]
         with hub.quiet_adapterhub():
             write = hub.put_into(network, settings, below)
     except ATTACH_ERRORS as error:
@@ -147,17 +147,16 @@ def add_adapter(network: Any, settings: Adapter, base: Model, seed: int) -> Adap
             f"the adapter {settings.method} cannot be put into {base.card.name}: {first}",
             "see adapter.options of the preset",
         ) from error
-    hub.correct_forward(network)
     return AdaptedNetwork(base, "adapterhub", write)
 
 
 def find_adapter(
     folder: Path,
     base: Model,
-    kind: Literal["auto", "adapterhub"] = "adapterhub",
+    kind: AdapterKind | Literal["auto"] = "auto",
     *,
     composed: bool = False,
-) -> Path:
+) -> tuple[Path, AdapterIdentity]:
     """An adapter for the same base, from its folder or from that of its card.
 
     Args:
@@ -167,20 +166,17 @@ def find_adapter(
         BenchError: there is none, it is of another base or kind, or it is composed.
     """
     where = folder.expanduser().resolve()
-    adapter = CardAdapter(path=str(where), kind=kind)
+    stated: CardAdapter | None = CardAdapter(path=str(where))
     if (where / CARD_FILE).is_file():
-        named = load_card(where / CARD_FILE).adapter
-        if named is None:
-            raise BenchError(f"{folder} holds no adapter, but a whole model")
-        adapter = CardAdapter(path=str(where / named.path), kind=kind)
-    inner = adapter_folder(adapter, where)
+        stated = load_card(where / CARD_FILE).adapter
+    if stated is None:
+        raise BenchError(f"{folder} holds no adapter, but a whole model")
+    inner = adapter_folder(stated, where)
     if (inner / SETUP).is_file() and not composed:
         names = ", ".join(str(inner / name) for name in read_setup(inner).names)
         raise BenchError(f"{folder} holds a composition", f"name what it is of: {names}")
-    if not ((inner / CONFIG).is_file() or (inner / SETUP).is_file()):
-        raise BenchError(f"{folder} holds no adapter", "name the folder of a trained adapter")
-    identify_adapter(inner, adapter, checkpoint_of(base))
-    return inner
+    wanted = CardAdapter(path=str(inner), kind=kind)
+    return inner, identify_adapter(inner, wanted, checkpoint_of(base))
 
 
 def checkpoint_of(base: Model) -> Checkpoint:
@@ -210,13 +206,14 @@ def check_method(adapter: Adapter) -> None:
     Raises:
         BenchError: an unknown name (with what was meant), or the library is not installed.
     """
-    names = PEFT_METHODS if adapter.library == "peft" else hub.methods()
+    library = peft if adapter.library == "peft" else hub
+    names = library.methods()
     if adapter.method not in names:
         raise BenchError(
             f"{adapter.library} has no adapter method {adapter.method!r}",
             did_you_mean(adapter.method, names, f"there are: {', '.join(names)}"),
         )
-    (peft if adapter.library == "peft" else hub).configuration(adapter.method, adapter.options)
+    library.configuration(adapter.method, adapter.options)
 
 
 @dataclass(frozen=True)
@@ -225,11 +222,23 @@ class Parts:
 
     Attributes:
         folders: as their library reads them.
+        identities: one for each.
         cards: of the trainings that they are from; an adapter of others has none.
     """
 
     folders: tuple[Path, ...]
+    identities: tuple[AdapterIdentity, ...]
     cards: tuple[Card, ...]
+
+    @property
+    def kinds(self) -> set[AdapterKind]:
+        """Libraries that they are of."""
+        return {identity.kind for identity in self.identities}
+
+    def copy(self, out: Path, names: Sequence[str]) -> None:
+        """Put each into a folder inside, under a name."""
+        for name, folder in zip(names, self.folders, strict=True):
+            shutil.copytree(folder, out / name)
 
     def card(self, place: int, title: str) -> Card:
         """The card of one of them, for all of them.
@@ -254,9 +263,11 @@ def parts_of(base: Model, folders: Sequence[Path], *, composed: bool = False) ->
     """
     if len(folders) < 2:
         raise BenchError("a single adapter cannot be composed", "name two or more")
-    inside = tuple(find_adapter(folder, base, "auto", composed=composed) for folder in folders)
+    found = [find_adapter(folder, base, composed=composed) for folder in folders]
+    inside, identities = zip(*found, strict=True)
     homes = [_home(folder) for folder in folders]
-    return Parts(inside, tuple(load_card(home / CARD_FILE) for home in homes if home))
+    cards = tuple(load_card(home / CARD_FILE) for home in homes if home)
+    return Parts(inside, identities, cards)
 
 
 def base_of(folders: Sequence[Path]) -> Model:

@@ -1,12 +1,10 @@
 """AdapterHub's adapters in a network: trained, written, attached.
 
-A new adapter is alone, on top of others, or fuses them. What AdapterHub 1.3 leaves out is done
-here: tensors of Compacter that all layers share are kept in a file of their own, and networks with
-a gate give the same vector of a text whatever the batch.
+A new adapter is alone, on top of others, or fuses them. Tensors of Compacter that all layers share
+are kept in a file of their own, since AdapterHub 1.3 leaves them out.
 """
 
 import dataclasses
-import functools
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,10 +24,9 @@ from retrievers.adapters.settings import FUSION, UNION, Adapter, check_options, 
 from retrievers.models.checkpoint import inside
 
 NAME = "bench"
-# Methods that AdapterHub 1.3 does not save or load whole, or computes in float32 alone.
-LEFT_OUT = ("loreft", "noreft", "direft", "vera", "dvora", "mtl_lora", "prompt_tuning")
-
-Forward = Callable[..., Any]
+# Methods that AdapterHub 1.3 does not save or load whole, or computes in float32 alone. UniPELT has
+# gates, by which a vector depends on the other texts of its batch.
+LEFT_OUT = ("loreft", "noreft", "direft", "vera", "dvora", "mtl_lora", "prompt_tuning", "unipelt")
 
 
 def methods() -> tuple[str, ...]:
@@ -104,6 +101,7 @@ def put_into(network: Any, adapter: Adapter, below: Sequence[Path]) -> Callable[
         network.train_adapter_fusion(fused)
         return lambda folder: save_setup(network, folder, fused)
     network.add_adapter(NAME, config=settings)
+    check_supported(network, NAME)
     network.train_adapter(NAME)
     if adapter.init_scale is not None:
         _draw_bottlenecks(network, adapter.init_scale)
@@ -193,7 +191,6 @@ def attach(network: Any, folder: Path, dropped: int) -> Any:
     for tensor in (*network.parameters(), *network.buffers()):
         if id(tensor) not in of_base and tensor.is_floating_point():
             tensor.data = tensor.data.to(network.dtype)
-    correct_forward(network)
     return network
 
 
@@ -220,14 +217,7 @@ def load_adapterhub(network: Any, folder: Path, name: str) -> None:
         str(folder), load_as=name, use_safetensors=True, with_head=False, loading_info=report
     )
     missing, extra = (set(report.get(f"{kind}_keys", [])) for kind in ("missing", "unexpected"))
-    for part in configurations(network, name):
-        kind = part.get("architecture")
-        if kind in ("reft", "prompt_tuning") or part.get("vera_d") is not None:
-            raise BenchError(
-                f"the adapter {folder} is of ReFT, VeRA or prompt tuning of AdapterHub, which are "
-                "not supported",
-                'train it with another method, such as vera or prompt_tuning of library = "peft"',
-            )
+    check_supported(network, name)
     refuse_misfit(folder, missing, extra)
     if lexists(folder / SHARED):
         shared = network.shared_parameters
@@ -240,6 +230,21 @@ def load_adapterhub(network: Any, folder: Path, name: str) -> None:
                 "average such adapters, or train without adapter.norms",
             )
         _load_tensors(folder / NORMS, norm_weights(network))
+
+
+def check_supported(network: Any, name: str) -> None:
+    """Refuse an adapter that AdapterHub does not load whole, or whose vectors depend on a batch.
+
+    Raises:
+        BenchError: see above.
+    """
+    for part in configurations(network, name):
+        whole = part.get("architecture") not in ("reft", "prompt_tuning")
+        if not whole or part.get("vera_d") is not None or part.get("use_gating"):
+            raise BenchError(
+                "ReFT, VeRA, prompt tuning and gates of AdapterHub are not supported",
+                'train with another method, such as mam, or vera of library = "peft"',
+            )
 
 
 def norm_weights(network: Any) -> dict[str, Any]:
@@ -310,52 +315,3 @@ def configurations(network: Any, name: str) -> list[Any]:
     """Configurations of an adapter in a network; of a union, those of its parts."""
     whole = network.adapters_config.get(name)
     return list(getattr(whole, "configs", [whole]))
-
-
-def correct_forward(network: Any) -> None:
-    """Replace ``forward`` where one of the network's adapters needs it.
-
-    AdapterHub 1.3 averages a gate over the padding, so that a text's vector depends on the other
-    texts of its batch. Those networks are run on texts of one length at a time. A hook would not
-    do: sentence-transformers calls ``forward`` itself.
-    """
-    every = [
-        part for name in network.adapters_config.adapters for part in configurations(network, name)
-    ]
-    if any(part.get("use_gating") for part in every):
-        network.forward = without_padding(network.forward)
-
-
-def without_padding(forward: Forward) -> Forward:
-    """``forward`` that runs rows of one length together; states of padding are 0."""
-    import torch
-    from transformers.modeling_outputs import BaseModelOutputWithPooling
-
-    @functools.wraps(forward)
-    def grouped(**inputs: Any) -> Any:
-        mask = inputs["attention_mask"]
-        lengths = mask.sum(dim=1)
-        states, pooled = None, None
-        for length in lengths.unique().tolist():
-            rows = (lengths == length).nonzero().squeeze(1)
-            part = forward(**{name: _cut(value, rows, length) for name, value in inputs.items()})
-            hidden = part.last_hidden_state
-            if states is None:
-                states = hidden.new_zeros((*mask.shape, hidden.shape[-1]))
-                pooled = (
-                    None
-                    if part.pooler_output is None
-                    else hidden.new_zeros(len(mask), part.pooler_output.shape[-1])
-                )
-            padded = torch.nn.functional.pad(hidden, (0, 0, 0, mask.shape[1] - length))
-            states = states.index_copy(0, rows, padded)
-            if pooled is not None:
-                pooled = pooled.index_copy(0, rows, part.pooler_output)
-        return BaseModelOutputWithPooling(last_hidden_state=states, pooler_output=pooled)
-
-    return grouped
-
-
-def _cut(value: Any, rows: Any, length: int) -> Any:
-    """Token ids, types or mask of some rows; what else ``forward`` takes stays."""
-    return value[rows, :length] if hasattr(value, "shape") else value

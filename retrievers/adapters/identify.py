@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os.path import lexists
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+import msgspec
 
 from foundation.errors import BenchError
 from foundation.files import sha256_of_file
 from foundation.records import Record, read_json, read_object
-from retrievers.adapters.settings import PEFT_METHODS
 from retrievers.models.card import CardAdapter
 from retrievers.models.checkpoint import Checkpoint, inside, read_safetensors_header
 from retrievers.models.recipe import AdapterIdentity, AdapterKind
@@ -27,11 +28,22 @@ WEIGHTS: dict[AdapterKind, tuple[str, ...]] = {
     "adapterhub": ("adapter.safetensors", "pytorch_adapter.bin"),
     "peft": ("adapter_model.safetensors", "adapter_model.bin"),
 }
-PROMPT_TYPES = ("PROMPT_TUNING", "P_TUNING")  # of PEFT: virtual tokens
 SETUP = "adapter_setup.json"  # of AdapterHub: several adapters, each in a folder inside
 ROUTING = "adapter_routing.json"  # several of any library, each in a folder inside, used one by one
 ROUTER = "router.safetensors"  # the rule that chooses one for a query
-COMPOSITIONS = ("Stack", "Fuse")
+
+
+class _Single(msgspec.Struct, frozen=True):
+    children: Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=1)]
+
+
+class _Block(msgspec.Struct, frozen=True):
+    type: Literal["Stack", "Fuse"]
+    children: tuple[_Single, ...]
+
+
+class _SetupFile(msgspec.Struct, frozen=True):
+    adapter_setup: _Block
 
 
 @dataclass(frozen=True)
@@ -39,7 +51,7 @@ class Setup:
     """Composition of adapters.
 
     Attributes:
-        kind: of `COMPOSITIONS`.
+        kind: ``Stack`` or ``Fuse``.
         names: of the adapters, which are those of their folders; of a stack the first is lowest.
     """
 
@@ -54,7 +66,7 @@ class Setup:
 
 
 class Routing(Record, kw_only=True):
-    """Adapters of one base, of which each query takes one, see `retrievers.adapters.routing`.
+    """Adapters of one base, of which each query takes one, see `retrievers.adapters.compose`.
 
     Attributes:
         by: the rule. A ``classifier`` is no longer fitted; the rule of one that was is linear,
@@ -109,11 +121,6 @@ def identify_adapter(
         kind = "routed"
     if adapter is not None and adapter.kind not in ("auto", kind):
         raise BenchError(f"{folder} holds an adapter of {kind}, not of {adapter.kind}")
-    if kind == "peft" and str(config["peft_type"]).lower() not in PEFT_METHODS:
-        raise BenchError(
-            f"{folder}: PEFT's {config['peft_type']} is not supported",
-            f"supported: {', '.join(name.upper() for name in PEFT_METHODS)}",
-        )
     if routing is not None:
         return AdapterIdentity(kind, _hashes_of_routing(folder, routing, base))
     if composed:
@@ -169,19 +176,6 @@ def _hashes(folder: Path, files: Sequence[Path]) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): sha256_of_file(path) for path in files}
 
 
-def check_room(folder: Path, tokens: int, base: Checkpoint) -> None:
-    """Refuse an adapter whose virtual tokens leave too few positions for the longest text.
-
-    Raises:
-        BenchError: see above.
-    """
-    if (routing := read_routing(folder)) is not None:
-        for name in routing.adapters:
-            check_room(inside(folder, name), tokens, base)
-    config = read_object(folder / CONFIG) if (folder / CONFIG).is_file() else {}
-    check_positions(virtual_tokens(config), tokens, base.position_limit)
-
-
 def _check_trained_on(folder: Path, base: Checkpoint) -> None:
     """An adapter that was trained here says of which weights; the numbers of others would fit."""
     places = [place / BASE for place in (folder, *folder.parents[:2])]
@@ -200,13 +194,12 @@ def _check_trained_on(folder: Path, base: Checkpoint) -> None:
 
 def _check_base(folder: Path, config: Mapping[str, Any], base: Checkpoint) -> None:
     """AdapterHub writes which base it was made for; a file that fits by size may still be wrong."""
-    for key, own in (("model_type", base.config.get("model_type")), ("hidden_size", None)):
-        stated = config.get(key)
-        actual = base.hidden_width if key == "hidden_size" else own
-        if stated is not None and stated != actual:
+    own = {"model_type": base.config.get("model_type"), "hidden_size": base.hidden_width}
+    for key, actual in own.items():
+        if config.get(key) not in (None, actual):
             raise BenchError(
                 f"the adapter {folder} was made for {config.get('model_name')} "
-                f"({key} {stated}), not for a model with {key} {actual}",
+                f"({key} {config[key]}), not for a model with {key} {actual}",
                 "attach it to the model it was trained on",
             )
 
@@ -234,24 +227,9 @@ def read_setup(folder: Path) -> Setup:
     Raises:
         BenchError: it is another composition, or one inside another.
     """
-    setup = read_object(folder / SETUP).get("adapter_setup")
-    kind = setup.get("type") if isinstance(setup, dict) else None
-    children = setup.get("children") if isinstance(setup, dict) else None
-    if isinstance(setup, dict) and isinstance(children, list) and kind in COMPOSITIONS:
-        names = tuple(name for child in children if (name := _only_child(child)))
-        if len(names) == len(children):
-            return Setup(str(kind), names)
-    raise BenchError(
-        f"{folder / SETUP} is not supported: {kind}",
-        f"supported: {' and '.join(COMPOSITIONS)} of adapters; or use compose average",
-    )
-
-
-def _only_child(block: Any) -> str:
-    """The adapter's name in a block that holds nothing else; "" for any other block."""
-    names: Any = block.get("children") if isinstance(block, dict) else [block]
-    alone = isinstance(names, list) and len(names) == 1 and isinstance(names[0], str)
-    return str(names[0]) if alone else ""
+    hint = "supported: Stack and Fuse of adapters; or use compose average"
+    block = read_json(folder / SETUP, _SetupFile, hint).adapter_setup
+    return Setup(block.type, tuple(child.children[0] for child in block.children))
 
 
 def read_routing(folder: Path) -> Routing | None:
@@ -269,22 +247,3 @@ def read_routing(folder: Path) -> Routing | None:
             f"--adapter {folder / routing.adapters[0]}",
         )
     return routing
-
-
-def virtual_tokens(config: Mapping[str, Any]) -> int:
-    """Number of positions that an adapter takes, by PEFT's configuration."""
-    count = config.get("num_virtual_tokens")
-    return count if config.get("peft_type") in PROMPT_TYPES and isinstance(count, int) else 0
-
-
-def check_positions(virtual: int, tokens: int, limit: int | None) -> None:
-    """Refuse more tokens than there are positions; a limit of None is none.
-
-    Raises:
-        BenchError: see above.
-    """
-    if virtual and limit is not None and virtual + tokens > limit:
-        raise BenchError(
-            f"{virtual} virtual tokens and texts of {tokens} do not fit {limit} positions",
-            f"set max_query_tokens and max_document_tokens to at most {limit - virtual}",
-        )

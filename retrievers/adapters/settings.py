@@ -16,11 +16,6 @@ from foundation.files import sha256_of_file
 from foundation.records import Record
 
 Library = Literal["adapterhub", "peft"]
-# Of PEFT, by its own names: tests train, write and read back each of them.
-PEFT_METHODS = (
-    *("lora", "ia3", "loha", "lokr", "oft", "hra", "vera", "fourierft", "ln_tuning"),
-    *("prompt_tuning", "p_tuning"),
-)
 FUSION = "fusion"
 UNION = "union"
 BOTTLENECKS = ("seq_bn", "double_seq_bn", "par_bn", "seq_bn_inv", "double_seq_bn_inv")
@@ -64,12 +59,6 @@ class Adapter(Record, kw_only=True):
             raise ValueError(f"init_scale is for bottlenecks: {', '.join(BOTTLENECKS)}")
         if self.method == FUSION and len(self.over) < 2:
             raise ValueError("a fusion needs two adapters or more in over")
-
-    @property
-    def virtual_tokens(self) -> int:
-        """Positions of the network that the adapter takes from the text."""
-        count = self.options.get("num_virtual_tokens", 0) if self.library == "peft" else 0
-        return count if isinstance(count, int) else 0
 
     def hashes_below(self) -> dict[str, str]:
         """sha256 of all files in the folders that the adapter is put on, by path."""

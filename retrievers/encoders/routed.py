@@ -14,8 +14,8 @@ import numpy as np
 
 from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError
+from retrievers.adapters.compose import Router, fit_router
 from retrievers.adapters.identify import ROUTER
-from retrievers.adapters.routing import Router, fit_router
 from retrievers.encoders.protocol import Advance, Clock, Encoder
 from retrievers.encoders.python_object import HashingEncoder
 from retrievers.encoders.transformer import TransformerEncoder

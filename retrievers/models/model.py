@@ -22,7 +22,6 @@ from retrievers.adapters.identify import (
     Routing,
     adapter_folder,
     adapter_name,
-    check_room,
     identify_adapter,
     read_routing,
 )
@@ -213,8 +212,6 @@ def _resolve_transformer(card: Card, base: Path) -> Model:
     adapter = adapter_folder(card.adapter, base) if card.adapter else None
     if adapter is not None and query is not None:
         raise BenchError(f"{card.name} has two encoders: an adapter for both is unsupported")
-    if adapter is not None:
-        check_room(adapter, max(card.max_query_tokens, card.max_document_tokens), document)
     recipe = _transformer_recipe(card, base, document, query, adapter)
     routing = read_routing(adapter) if adapter else None
     if routing is not None:

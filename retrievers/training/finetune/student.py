@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 from foundation.arrays import BoolArray, Int32Array
 from foundation.errors import BenchError
 from retrievers.adapters.folder import AdaptedNetwork, add_adapter
-from retrievers.adapters.identify import FOLDER, check_positions
+from retrievers.adapters.identify import FOLDER
 from retrievers.encoders.protocol import Segments, join
 from retrievers.encoders.tokens import TextTokenizer
 from retrievers.models.card import Card, of_no_checkpoint, replace_fields, write_card
@@ -277,5 +277,3 @@ def _check_lengths(model: Model, card: Card, preset: Finetuning) -> None:
             f"inputs of {longest} tokens do not fit {card.name}, which has positions for {limit}",
             "lower the lengths of the preset",
         )
-    if preset.adapter is not None:
-        check_positions(preset.adapter.virtual_tokens, longest, limit)

@@ -205,7 +205,7 @@ def test_what_adapterhub_would_pass_by_in_silence_is_refused(tmp_path):
 def test_what_cannot_work_together_is_refused(tmp_path):
     one, _ = two_adapters(tmp_path)
     run(tmp_path, table("lora", "peft"), "peft")
-    with pytest.raises(BenchError, match="an adapter of PEFT"):
+    with pytest.raises(BenchError, match="adapters of PEFT are not stacked"):
         stack_adapters(base_of([one]), [one, tmp_path / "peft"], tmp_path / "both")
     with pytest.raises(BenchError, match="a single adapter cannot be composed"):
         stack_adapters(base_of([one]), [one], tmp_path / "both")

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from foundation.errors import BenchError
+from retrievers.adapters.compose import Router, fit_router, route_adapters, unit
 from retrievers.adapters.folder import base_of
 from retrievers.adapters.identify import ROUTER, ROUTING
-from retrievers.adapters.routing import Router, fit_router, route_adapters, unit
 from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import resolve_model
 from tests.retrievers.adapters.test_adapter_tuning import run, table
