@@ -22,7 +22,7 @@ from bench.boards.records import (
 from reports import format as fmt
 from reports.format import score, written
 from reports.table import Bold, Column, Italic, Table, bullets, columns_of, plain, table_of
-from retrievers.models.parameters import Parameters
+from retrievers.models.checkpoint import Parameters
 
 System = Sequence[Claim]  # claims of one system in one source
 

@@ -92,7 +92,6 @@ def _compared(
         Column("processor, s", lambda row: row[1].processor_s, spread),
         Column("largest difference", lambda row: f"{row[1].difference:.1e}", fmt.written),
         Column("our speed-up", lambda row: _speedup(row[1]), fmt.written),
-        Column("of the processor", lambda row: _times(row[1].processor_ratio), fmt.written),
     ]
     return _titled(title, Table(rows, [*columns, *timings]))
 
@@ -101,12 +100,10 @@ def _mean_length(contest: Contest) -> str:
     return f"{contest.tokens / contest.documents:.1f} {contest.counted_in}"
 
 
-def _times(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f} x"
-
-
 def _speedup(tool: Contestant) -> str:
-    return _times(tool.ratio) if tool.agrees else "results differ"
+    if not tool.agrees:
+        return "results differ"
+    return "" if tool.ratio is None else f"{tool.ratio:.2f} x"
 
 
 def latency_table(rows: Sequence[Latency]) -> str:

@@ -8,7 +8,7 @@ import re
 
 import msgspec
 
-from retrievers.models.parameters import Parameters
+from retrievers.models.checkpoint import Parameters
 
 MAIN = ""  # stands for the main measure of each collection
 

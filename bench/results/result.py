@@ -40,7 +40,7 @@ from bench.results.location import Place, RemotePath, replacing_all
 from foundation.arrays import Float64Array
 from foundation.errors import BenchError
 from foundation.records import Record, decode_json
-from retrievers.models.parameters import Parameters
+from retrievers.models.checkpoint import Parameters
 from retrievers.models.recipe import Recipe
 
 if TYPE_CHECKING:

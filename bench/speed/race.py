@@ -105,30 +105,18 @@ def _contestant(
     reference = ours[0].result
     apart = [np.abs(np.subtract(done.result, reference)).max(initial=0) for done in passes]
     difference = float(np.max(apart))  # NaN stays
-    wall_s, processor_s = _spent(passes)
-    own_wall_s, own_processor_s = (spread.median for spread in _spent(ours))
-    compared = passes is not ours and difference <= tolerance
+    wall_s, own_s = (Spread.of([done.seconds for done in each]) for each in (passes, ours))
+    agrees = difference <= tolerance
     return Contestant(
         tool=entrant.tool,
         version=entrant.version,
         wall_s=wall_s,
-        processor_s=processor_s,
+        processor_s=Spread.of([done.processor_s for done in passes]),
         phases_s=_phases(passes),
         difference=difference,
-        agrees=difference <= tolerance,
-        ratio=wall_s.median / own_wall_s if compared else None,
-        processor_ratio=(
-            processor_s.median / own_processor_s if compared and own_processor_s else None
-        ),
+        agrees=agrees,
+        ratio=wall_s.median / own_s.median if agrees and passes is not ours else None,
         score=None if np.ndim(reference) else float(passes[0].result),
-    )
-
-
-def _spent(passes: Sequence[Pass]) -> tuple[Spread, Spread]:
-    """Seconds on the wall, and of the processor."""
-    return (
-        Spread.of([done.seconds for done in passes]),
-        Spread.of([done.processor_s for done in passes]),
     )
 
 

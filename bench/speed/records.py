@@ -44,7 +44,6 @@ class Contestant(Record, kw_only=True):
         difference: largest absolute difference of its vectors or scores from our first ones.
         agrees: whether that is within the tolerance.
         ratio: its median wall time by ours; None for ours, and where results differ.
-        processor_ratio: the same of the processor's time.
         score: None where vectors were made.
     """
 
@@ -56,7 +55,6 @@ class Contestant(Record, kw_only=True):
     difference: float = 0.0
     agrees: bool = True
     ratio: float | None = None
-    processor_ratio: float | None = None
     score: float | None = None
 
 

@@ -101,7 +101,7 @@ def shares_of(weights: Sequence[float] | None, count: int) -> tuple[float, ...]:
 
 def _means(parts: Parts, shares: Sequence[float]) -> dict[str, dict[str, Any]]:
     """The mean of each file of weights, by its name."""
-    from retrievers.models.loading import load_tensors, weighted_sum
+    from retrievers.models.loading import load_tensors
 
     folders = parts.folders
     files = [sorted(set(identity.files) - {CONFIG}) for identity in parts.identities]
@@ -113,8 +113,21 @@ def _means(parts: Parts, shares: Sequence[float]) -> dict[str, dict[str, Any]]:
         held = [load_tensors(folder / file) for folder in folders]
         if file not in (SHARED, NORMS):
             held = [_named(tensors, name, own[0]) for tensors, name in zip(held, own, strict=True)]
-        means[file] = weighted_sum(held, shares)
+        means[file] = _mean(held, shares)
     return means
+
+
+def _mean(held: Sequence[Mapping[str, Any]], shares: Sequence[float]) -> dict[str, Any]:
+    """The mean of each tensor, summed in float64; two names of one tensor stay so."""
+    shapes = [{name: tuple(value.shape) for name, value in file.items()} for file in held]
+    for other in shapes[1:]:
+        if different := sorted(shapes[0].items() ^ other.items()):
+            raise _cannot(f"they differ in {different[0][0]}")
+    made: dict[tuple[int, Any], Any] = {}
+    for name, first in held[0].items():
+        parts = (share * file[name].double() for share, file in zip(shares, held, strict=True))
+        made.setdefault((first.data_ptr(), first.shape), sum(parts).to(first.dtype))
+    return {name: made[first.data_ptr(), first.shape] for name, first in held[0].items()}
 
 
 def _named(tensors: Mapping[str, Any], own: str, wanted: str) -> dict[str, Any]:

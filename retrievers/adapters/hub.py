@@ -20,7 +20,7 @@ from retrievers.adapters.identify import (
     Setup,
     read_setup,
 )
-from retrievers.adapters.settings import FUSION, UNION, Adapter, check_options, import_library
+from retrievers.adapters.settings import FUSION, Adapter, check_options, import_library
 from retrievers.models.checkpoint import inside
 
 NAME = "bench"
@@ -36,18 +36,16 @@ def methods() -> tuple[str, ...]:
         BenchError: AdapterHub is not installed.
     """
     known = import_library("adapters").ADAPTER_CONFIG_MAP
-    return (*(name for name in known if name not in LEFT_OUT), UNION, FUSION)
+    return (*(name for name in known if name not in LEFT_OUT), FUSION)
 
 
 def configuration(method: str, options: Mapping[str, Any]) -> Any:
     """AdapterHub's record of a method and its options.
 
     Raises:
-        BenchError: an unknown option, or parts that cannot be combined.
+        BenchError: an unknown option.
     """
     adapters = import_library("adapters")
-    if method == UNION:
-        return _union(options)
     fusion = adapters.ADAPTERFUSION_CONFIG_MAP[adapters.DEFAULT_ADAPTERFUSION_CONFIG]
     defaults = fusion if method == FUSION else adapters.ADAPTER_CONFIG_MAP[method]
     if isinstance(defaults, adapters.ConfigUnion):  # such as mam
@@ -55,27 +53,6 @@ def configuration(method: str, options: Mapping[str, Any]) -> Any:
         return defaults
     check_options(method, options, (field.name for field in dataclasses.fields(defaults)))
     return defaults.replace(**options)
-
-
-def _union(options: Mapping[str, Any]) -> Any:
-    from adapters import ADAPTER_CONFIG_MAP, ConfigUnion
-
-    check_options(UNION, options, ("parts",))
-    parts = options.get("parts", ())
-    plain = [n for n in methods() if not isinstance(ADAPTER_CONFIG_MAP.get(n), ConfigUnion | None)]
-    tables = isinstance(parts, list | tuple) and all(isinstance(part, Mapping) for part in parts)
-    if not tables or len(parts) < 2 or not all(part.get("method") in plain for part in parts):
-        raise BenchError(
-            "a union of adapters needs options.parts, two or more tables with a method",
-            f"methods: {', '.join(plain)}",
-        )
-    try:
-        return ConfigUnion(
-            *(configuration(part["method"], part.get("options", {})) for part in parts)
-        )
-    except (TypeError, ValueError) as error:
-        names = ", ".join(part["method"] for part in parts)
-        raise BenchError(f"{names} cannot be combined: they change the same places") from error
 
 
 def put_into(network: Any, adapter: Adapter, below: Sequence[Path]) -> Callable[[Path], None]:

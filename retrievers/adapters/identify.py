@@ -70,12 +70,12 @@ class Routing(Record, kw_only=True):
 
     Attributes:
         by: the rule. A ``classifier`` is no longer fitted; the rule of one that was is linear,
-            too. By ``collection`` is refused: each has one adapter, which ``--adapter`` names.
+            too.
         adapters: folders inside.
         domains: of each adapter, the collections that it is for.
     """
 
-    by: Literal["centroid", "classifier", "collection"] = "centroid"
+    by: Literal["centroid", "classifier"] = "centroid"
     adapters: tuple[str, ...]
     domains: tuple[tuple[str, ...], ...]
     otherwise: str = ""  # of the collections that were in no domain
@@ -236,14 +236,8 @@ def read_routing(folder: Path) -> Routing | None:
     """Routing of the adapters of a folder; None where they are not routed.
 
     Raises:
-        BenchError: the file is damaged, or each collection has an adapter of its own.
+        BenchError: the file is damaged, or names another rule.
     """
     path = folder / ROUTING
-    routing = read_json(path, Routing) if path.is_file() else None
-    if routing is not None and routing.by == "collection":
-        raise BenchError(
-            f"{folder} chooses an adapter by collection, which is not supported any more",
-            f"name each one's own: python -m bench run {routing.domains[0][0]} --model BASE "
-            f"--adapter {folder / routing.adapters[0]}",
-        )
-    return routing
+    hint = "adapters of collections: python -m bench run COLLECTION --model BASE --adapter FOLDER"
+    return read_json(path, Routing, hint) if path.is_file() else None

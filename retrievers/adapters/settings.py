@@ -17,7 +17,6 @@ from foundation.records import Record
 
 Library = Literal["adapterhub", "peft"]
 FUSION = "fusion"
-UNION = "union"
 BOTTLENECKS = ("seq_bn", "double_seq_bn", "par_bn", "seq_bn_inv", "double_seq_bn_inv")
 
 
@@ -26,10 +25,9 @@ class Adapter(Record, kw_only=True):
 
     Attributes:
         library: whose method it is.
-        method: its name there. ``union`` combines several of AdapterHub: ``options.parts`` is a
-            list of tables with ``method`` and ``options``. ``fusion`` is AdapterFusion (Pfeiffer
-            et al., EACL 2021): the adapters of ``over`` stay as they are, and how much each
-            counts, by token and layer, is learned.
+        method: its name there. ``fusion`` is AdapterFusion (Pfeiffer et al., EACL 2021): the
+            adapters of ``over`` stay as they are, and how much each counts, by token and layer, is
+            learned.
         options: of the method, by the library's own names; others are its defaults.
         over: folders of adapters of the same base, which are frozen too. The new adapter is
             stacked on them, the first at the bottom (MAD-X: Pfeiffer et al., EMNLP 2020).

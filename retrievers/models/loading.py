@@ -6,7 +6,7 @@ are read with ``weights_only``: nothing that arrives with a checkpoint is execut
 
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,17 +16,18 @@ from safetensors import safe_open
 
 from foundation.errors import BenchError, first_line
 from retrievers.encoders.packed import LoadedStage
-from retrievers.models.checkpoint import Checkpoint, find_weights, inside, weight_files
+from retrievers.models.checkpoint import (
+    HEAD_WEIGHTS,
+    Checkpoint,
+    find_weights,
+    inside,
+    weight_files,
+)
 from retrievers.models.recipe import Recipe, Stage, TruncationSide
 from retrievers.models.st_folder import read_stage_file
 
 logger = logging.getLogger(__name__)
 
-# Heads and buffers that checkpoints of encoders carry and that no vector depends on.
-UNUSED = re.compile(
-    r"position_ids|(^|\.)pooler\.|(^|\.)(cls|lm_head|classifier|c_head|decoder|mlm|predictions"
-    r"|vocab_\w+|generator_\w+|discriminator_\w+)\."
-)
 # transformers, tokenizers, torch and safetensors raise nearly anything for a damaged file.
 LOAD_ERRORS = (Exception,)
 # Attribute of the Hugging Face model that holds the head; what has no entry is not supported.
@@ -234,34 +235,10 @@ def _check_report(folder: Path, report: Any, recipe: Recipe) -> None:
     extra = [
         key
         for key in sorted(report["unexpected_keys"])
-        if not UNUSED.search(key) and not key.startswith(stages)
+        if not (HEAD_WEIGHTS.search(key) or POOLER.search(key) or key.startswith(stages))
     ]
     if extra:
         logger.warning("%s: %d weights are not used: %s", folder, len(extra), ", ".join(extra[:5]))
-
-
-def weighted_sum(
-    held: Sequence[Mapping[str, torch.Tensor]], weights: Sequence[float]
-) -> dict[str, torch.Tensor]:
-    """Weighted sum of each tensor, summed in float64.
-
-    Raises:
-        BenchError: they hold other tensors, or of another shape.
-    """
-    shapes = [{name: tuple(value.shape) for name, value in file.items()} for file in held]
-    for other in shapes[1:]:
-        different = sorted(shapes[0].items() ^ other.items())
-        if different:
-            raise BenchError(
-                f"these weights cannot be added: they differ in {different[0][0]}",
-                "take adapters of one method and one size",
-            )
-    total = {}
-    for name, first in held[0].items():
-        pairs = zip(weights, held, strict=True)
-        parts = [weight * tensors[name].double() for weight, tensors in pairs]
-        total[name] = torch.stack(parts).sum(0).to(first.dtype)
-    return total
 
 
 def head_of(model: Any) -> torch.nn.Module:

@@ -5,12 +5,9 @@ vectors are made. A plain checkpoint does not, and is refused unless a card is n
 like. A checkpoint lies in a folder, an installed package, the Hub's cache or on the Hub.
 """
 
-import importlib.util
 import re
-import sys
+import site
 from contextlib import suppress
-from functools import cache
-from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
 from pathlib import Path
 
 from foundation.errors import BenchError, did_you_mean, first_line
@@ -205,37 +202,11 @@ def _snapshot(repository: str, revision: str, patterns: list[str]) -> Path:
 def _package_folder(package: str, sha: str) -> Path | None:
     """Folder of weights inside an installed package, found without importing anything.
 
-    A name with a dot would be found by importing the package before the dot, and a package that
-    no distribution installed may be any folder of the place where the command was typed.
+    Only where packages are installed: not in any folder of ``sys.path``, such as the one where the
+    command was typed.
     """
-    top, _, rest = package.partition("/")
-    if not package:
-        return None
-    if not top.isidentifier():
-        raise BenchError(
-            f"package = {package!r} is not a package and a folder in it",
-            'write package = "name/folder", with the name of a package that is not inside another',
-        )
-    spec = importlib.util.find_spec(top) if _is_installed(top) else None
-    for location in (spec.submodule_search_locations or []) if spec else []:
-        folder = inside(Path(location), rest)
+    for place in (*site.getsitepackages(), site.getusersitepackages()) if package else ():
+        folder = inside(Path(place), package)
         if folder.is_dir() and sha in ("", sha256_of_file(folder / find_weights(folder))):
             return folder
     return None
-
-
-def _is_installed(package: str) -> bool:
-    """True for a package of a distribution; the one of the same name is read before all others."""
-    with suppress(PackageNotFoundError):
-        of_that_name = distribution(package)
-        stated = of_that_name.read_text("top_level.txt")
-        files = of_that_name.files or ()
-        if package in (stated.split() if stated else {file.parts[0] for file in files}):
-            return True
-    return package in _installed_packages(tuple(sys.path))
-
-
-@cache
-def _installed_packages(_path: tuple[str, ...]) -> frozenset[str]:
-    """Top-level packages of the distributions on ``sys.path``."""
-    return frozenset(packages_distributions())

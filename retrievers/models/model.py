@@ -8,6 +8,7 @@ import copy
 import importlib.util
 import logging
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from dataclasses import replace as replace_field
 from pathlib import Path
@@ -237,30 +238,21 @@ def _check_fit(card: Card, document: Checkpoint, query: Checkpoint | None) -> No
                 f"set max_query_tokens and max_document_tokens to at most {limit}",
             )
     for checkpoint in filter(None, (document, query)):
-        for difference in _differences(card, checkpoint):
-            logger.warning("%s states %s", checkpoint.root, difference)
+        for field, stated in _stated_otherwise(card, checkpoint).items():
+            used = getattr(card, field)
+            logger.warning("%s: %s is %s, and used is %s", checkpoint.root, field, stated, used)
 
 
-def _differences(card: Card, checkpoint: Checkpoint) -> list[str]:
-    """Statements of a checkpoint's own files on its use that differ from its card's."""
-    side = read_tokenizer_facts(checkpoint.folder).truncation_side
-    differences = []
-    if side != card.truncation_side:
-        differences.append(
-            f"that long texts are cut on the {side}, and is used cutting on the "
-            f"{card.truncation_side}"
-        )
-    if not is_st_folder(checkpoint.root):
-        return differences
-    try:
-        own = read_st_folder(checkpoint.root).usage
-    except BenchError as error:  # what a card says of the same is used
-        return [*differences, f"what cannot be followed: {error}"]
-    if own.pooling != card.pooling:
-        differences.append(f"{own.pooling} pooling, and is used with {card.pooling}")
-    if own.lower_case and not card.lower_case:
-        differences.append("that texts are lower-cased, and is used without that")
-    return differences
+def _stated_otherwise(card: Card, checkpoint: Checkpoint) -> dict[str, Any]:
+    """What a checkpoint's own files state of its use otherwise than its card, which is followed."""
+    stated: dict[str, Any] = {
+        "truncation_side": read_tokenizer_facts(checkpoint.folder).truncation_side
+    }
+    if is_st_folder(checkpoint.root):
+        with suppress(BenchError):  # what cannot be followed
+            own = read_st_folder(checkpoint.root).usage
+            stated |= {"pooling": own.pooling, "lower_case": own.lower_case or card.lower_case}
+    return {field: value for field, value in stated.items() if getattr(card, field) != value}
 
 
 def _transformer_recipe(

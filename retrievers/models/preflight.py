@@ -120,14 +120,12 @@ def _mean(values: Float64Array) -> float:
 
 
 def _stops(role: str, facts: VectorFacts) -> list[str]:
-    lines = []
-    if facts.not_finite:
-        lines.append(
-            f"{role}: {facts.not_finite} of {facts.count} vectors have NaN or infinite values"
-        )
-    if facts.zero:
-        lines.append(f"{role}: {facts.zero} of {facts.count} vectors are zero")
-    return lines
+    found = {"have NaN or infinite values": facts.not_finite, "are zero": facts.zero}
+    return [
+        f"{role}: {number} of {facts.count} vectors {what}"
+        for what, number in found.items()
+        if number
+    ]
 
 
 def _warnings(role: str, facts: VectorFacts, encoder: Encoder) -> list[str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from os.path import lexists  # a folder, or a link to nothing, is not read as if it were absent
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, TypeVar, cast, get_args
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
@@ -19,7 +19,7 @@ from foundation.errors import BenchError
 from foundation.records import read_json
 from retrievers.models.card import Card, CardPrompts, CardStage
 from retrievers.models.checkpoint import inside, position_limit, read_config
-from retrievers.models.recipe import Pooling, Recipe, Similarity, TruncationSide, Usage
+from retrievers.models.recipe import Pooling, Recipe, TruncationSide, Usage
 
 POOLING: dict[str, Pooling] = {"cls": "cls", "mean": "mean", "lasttoken": "last"}
 ST_POOLING: Mapping[str, str] = MappingProxyType({ours: mode for mode, ours in POOLING.items()})
@@ -32,21 +32,10 @@ LEGACY_POOLING = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 RETRIEVAL_PROMPTS = ("query", "document")
-ACTIVATIONS = {
-    "torch.nn.modules.linear.Identity": "identity",
-    "torch.nn.modules.activation.Tanh": "tanh",
-    "torch.nn.modules.activation.ReLU": "relu",
-    "torch.nn.modules.activation.GELU": "gelu",
-}
 # Of the transformer's settings; sentence-transformers reads the first file that is there.
 TRANSFORMER_FILES = tuple(
     f"sentence_{kind}_config.json"
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-)
-ONLY_TASK, ONLY_OUTPUT = "feature-extraction", "last_hidden_state"
-ONLY_EMPTY = (
-    *("processing_kwargs", "tokenizer_name_or_path"),
-    *("query_length", "document_length", "query_expansion"),
 )
 NO_LIMIT = 1_000_000  # tokens; transformers writes 1e30 where a tokenizer has no limit
 DEFAULT_LENGTH = 512  # tokens, where nothing states any
@@ -57,7 +46,14 @@ COSINE_ASSUMED = (
     "the folder does not say which similarity it was trained for: cosine is used, as "
     "sentence-transformers does; use --like CARD for a model trained with dot products"
 )
+WRITE_A_CARD = "write a card that says how vectors are made, and name its file: path/to/card.toml"
 Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 31)]
+Activation = Literal[
+    "torch.nn.modules.linear.Identity",
+    "torch.nn.modules.activation.Tanh",
+    "torch.nn.modules.activation.ReLU",
+    "torch.nn.modules.activation.GELU",
+]
 F = TypeVar("F")
 
 
@@ -80,30 +76,36 @@ class _Settings(_File, frozen=True):
     """``config_sentence_transformers.json``."""
 
     prompts: dict[str, str | None] | None = None
-    default_prompt_name: str | None = None
-    similarity_fn_name: str | None = None
+    similarity_fn_name: Literal["cosine", "dot"] | None = None
     truncate_dim: int | None = None
 
 
 class _Modality(_File, frozen=True):
-    method: str = "forward"
-    method_output_name: str | None = ONLY_OUTPUT
+    method: Literal["forward"] = "forward"
+    method_output_name: Literal["last_hidden_state"] = "last_hidden_state"
+
+
+class _Modalities(_File, frozen=True):
+    text: _Modality = _Modality()
 
 
 class _Transformer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One of `TRANSFORMER_FILES`; as in sentence-transformers, no other settings may be there."""
+    """One of `TRANSFORMER_FILES`; as in sentence-transformers, no other settings may be there.
+
+    Of all but the first two, the only value that vectors are made with here.
+    """
 
     max_seq_length: Annotated[int, msgspec.Meta(ge=1)] | None = None
     do_lower_case: bool | None = None
-    transformer_task: str = ONLY_TASK
-    modality_config: dict[str, _Modality] = {}
+    transformer_task: Literal["feature-extraction"] = "feature-extraction"
+    modality_config: _Modalities = _Modalities()
     module_output_name: str | None = None
     unpad_inputs: bool | None = None
-    processing_kwargs: dict[str, Any] | None = None
-    tokenizer_name_or_path: str | None = None
-    query_length: int | None = None
-    document_length: int | None = None
-    query_expansion: dict[str, Any] | None = None
+    processing_kwargs: Annotated[dict[str, Any], msgspec.Meta(max_length=0)] | None = None
+    tokenizer_name_or_path: Literal[""] | None = None
+    query_length: Literal[0] | None = None
+    document_length: Literal[0] | None = None
+    query_expansion: Annotated[dict[str, Any], msgspec.Meta(max_length=0)] | None = None
 
 
 class _Pooling(_File, frozen=True):
@@ -125,36 +127,27 @@ class StageFile(_File, frozen=True):
     out_features: Count | None = None
     dimension: Count | None = None
     bias: bool = True
-    activation_function: str = "torch.nn.modules.activation.Tanh"
-    module_input_name: str | None = "sentence_embedding"
-    module_output_name: str | None = "sentence_embedding"
+    activation_function: Activation = "torch.nn.modules.activation.Tanh"
+    module_input_name: Literal["sentence_embedding"] | None = "sentence_embedding"
+    module_output_name: Literal["sentence_embedding"] | None = "sentence_embedding"
 
     @property
     def activation(self) -> str:
-        """Name of the activation of a dense stage.
-
-        Raises:
-            BenchError: it is not supported.
-        """
-        if self.activation_function not in ACTIVATIONS:
-            raise BenchError(
-                f"the activation {self.activation_function!r} is not supported",
-                f"supported: {', '.join(ACTIVATIONS)}",
-            )
-        return ACTIVATIONS[self.activation_function]
+        """Name of the activation of a dense stage."""
+        return self.activation_function.rpartition(".")[2].lower()
 
 
 class _TokenizerConfig(_File, frozen=True):
     """``tokenizer_config.json``."""
 
     model_max_length: int | float | None = None
-    truncation_side: str | None = None
+    truncation_side: TruncationSide | None = None
     do_lower_case: bool | None = None
     tokenizer_class: str | None = None
 
 
 class _Truncation(_File, frozen=True):
-    direction: str = "right"
+    direction: Literal["Right", "Left"] = "Right"
 
 
 class _Tokenizer(_File, frozen=True):
@@ -236,11 +229,11 @@ def read_st_folder(folder: Path) -> StFolder:
     inner = inside(folder, modules[0].path)
     transformer, tokenizer = _read_transformer(inner), read_tokenizer_facts(inner)
     length = _length(inner, transformer.max_seq_length or tokenizer.max_tokens)
-    similarity, normalize = _read_similarity(settings.similarity_fn_name), names[-1] == "Normalize"
+    dot, normalize = settings.similarity_fn_name == "dot", names[-1] == "Normalize"
     usage = Usage(
         pooling=_read_pooling(inside(folder, modules[1].path) / "config.json"),
-        normalize=normalize or similarity != "dot",
-        similarity=similarity or "cos",
+        normalize=normalize or not dot,
+        similarity="dot" if dot else "cos",
         max_query_tokens=length,
         max_document_tokens=length,
         truncation_side=tokenizer.truncation_side,
@@ -250,8 +243,8 @@ def read_st_folder(folder: Path) -> StFolder:
         inner=modules[0].path,
         usage=usage,
         stages=tuple(_read_stage(folder, module) for module in modules[order]),
-        prompts=_read_prompts(folder, settings),
-        warnings=tuple(_warnings(settings, sure=bool(similarity) or normalize)),
+        prompts=_retrieval_prompts(settings.prompts or {}),
+        warnings=tuple(_warnings(settings, normalize)),
     )
 
 
@@ -265,10 +258,10 @@ def _length(inner: Path, stated: int | None) -> int:
     return length
 
 
-def _warnings(settings: _Settings, sure: bool) -> list[str]:
+def _warnings(settings: _Settings, normalize: bool) -> list[str]:
     prompts = settings.prompts or {}
     unused = [name for name in prompts if prompts[name] and name not in RETRIEVAL_PROMPTS]
-    warnings = [] if sure else [COSINE_ASSUMED]
+    warnings = [] if settings.similarity_fn_name or normalize else [COSINE_ASSUMED]
     if unused:
         warnings.append(
             f"its prompts {', '.join(unused)} are not used: retrieval uses those called query and "
@@ -324,52 +317,22 @@ def _read_pooling(path: Path) -> Pooling:
 
 def _read_transformer(folder: Path) -> _Transformer:
     path = next((folder / name for name in TRANSFORMER_FILES if lexists(folder / name)), None)
-    settings = read_json(path, _Transformer) if path else _Transformer()
-    text = settings.modality_config.get("text", _Modality())
-    unsupported = {
-        "transformer_task": settings.transformer_task != ONLY_TASK,
-        "modality_config": (text.method, text.method_output_name) != ("forward", ONLY_OUTPUT),
-        **{name: bool(getattr(settings, name)) for name in ONLY_EMPTY},
-    }
-    names = [name for name, stated in unsupported.items() if stated]
-    if names:
-        raise BenchError(
-            f"{path}: {', '.join(names)} of another value than usual is not supported",
-            "write a card that says how vectors are made, and name its file: path/to/card.toml",
-        )
-    return settings
+    return read_json(path, _Transformer, WRITE_A_CARD) if path else _Transformer()
 
 
 def _read_stage(folder: Path, module: _Module) -> CardStage:
     if not module.path:
         raise BenchError(f"{folder / 'modules.json'}: the module {module.name} has no folder")
-    config = read_stage_file(inside(folder, module.path))
-    for name in (config.module_input_name, config.module_output_name):
-        if name not in (None, "sentence_embedding"):
-            raise BenchError(f"{folder / module.path}: a stage of {name!r} is not supported")
+    read_stage_file(inside(folder, module.path))
     return CardStage(kind="dense" if module.name == "Dense" else "layer-norm", folder=module.path)
 
 
-def _read_similarity(name: object) -> Similarity | None:
-    if name in ("cosine", "dot"):
-        return "cos" if name == "cosine" else "dot"
-    if name is None:
-        return None
-    raise BenchError(f"similarity {name!r} is not supported", "supported: cosine, dot")
-
-
-def _read_prompts(folder: Path, settings: _Settings) -> CardPrompts:
+def _retrieval_prompts(prompts: Mapping[str, str | None]) -> CardPrompts:
     """The prompts that ``encode_query`` and ``encode_document`` of version 5.7 put before texts.
 
     Those are always the ones called ``query`` and ``document``: a model is given both names, empty
     where its files have none, so that other names and the default prompt are never reached.
     """
-    prompts, default = settings.prompts or {}, settings.default_prompt_name
-    if default is not None and default not in {*prompts, *RETRIEVAL_PROMPTS}:
-        raise BenchError(
-            f"{folder}: the default prompt {default!r} is not one of its prompts",
-            f"its prompts: {', '.join(prompts) or 'none'}",
-        )
     return CardPrompts(query=prompts.get("query") or "", document=prompts.get("document") or "")
 
 
@@ -384,7 +347,7 @@ def read_tokenizer_facts(folder: Path) -> TokenizerFacts:
         BenchError: a file is damaged, or a value makes no sense.
     """
     path = folder / "tokenizer_config.json"
-    config = read_json(path, _TokenizerConfig) if lexists(path) else _TokenizerConfig()
+    config = _optional(path, _TokenizerConfig)
     length = config.model_max_length
     if length is not None and not length >= 1:
         raise BenchError(f"{path}: model_max_length is {length}", "it is a number of tokens from 1")
@@ -393,22 +356,14 @@ def read_tokenizer_facts(folder: Path) -> TokenizerFacts:
     )
     return TokenizerFacts(
         max_tokens=int(length) if length is not None and length < NO_LIMIT else None,
-        truncation_side=_truncation_side(folder, config),
+        truncation_side=config.truncation_side or _truncation_side(folder),
         lower_cases=bool(config.do_lower_case) and heeds,
     )
 
 
-def _truncation_side(folder: Path, config: _TokenizerConfig) -> TruncationSide:
-    side, path = config.truncation_side, folder / "tokenizer.json"
-    if side is None and lexists(path):
-        truncation = read_json(path, _Tokenizer).truncation
-        side = truncation.direction.lower() if truncation else None
-    side = side or "right"
-    if side not in get_args(TruncationSide):
-        raise BenchError(
-            f"{folder}: the tokenizer cuts texts on the side {side!r}", "right or left"
-        )
-    return cast(TruncationSide, side)
+def _truncation_side(folder: Path) -> TruncationSide:
+    truncation = _optional(folder / "tokenizer.json", _Tokenizer).truncation
+    return "left" if truncation and truncation.direction == "Left" else "right"
 
 
 def write_st_files(folder: Path, settings: Card | Recipe, width: int) -> None:

@@ -17,7 +17,7 @@ from bench.results.result import Timings
 from datasets_cfg.catalogue import expand
 from reports.leaderboard import SITE, latex, markdown, page, scores, script_json
 from retrievers.models.card import Card, Expected
-from retrievers.models.parameters import Parameters
+from retrievers.models.checkpoint import Parameters
 from tests.support.leaderboards import MEASURE, protocol_of, recipe_of, store
 from tests.support.markdown import tables_of
 

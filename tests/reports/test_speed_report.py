@@ -71,7 +71,7 @@ def test_a_race_shows_scores_before_it_gives_a_ratio():
     assert (ours["documents"], ours["queries"]) == ("3,633", "323")
     assert (ours["nDCG@10"], ours["our speed-up"]) == ("0.31594", "")
     assert (theirs["nDCG@10"], theirs["our speed-up"]) == ("0.31600", "2.00 x")
-    assert (theirs["processor, s"], theirs["of the processor"]) == ("300.000", "2.00 x")
+    assert theirs["processor, s"] == "300.000"
 
 
 def test_where_scores_differ_there_is_no_ratio():

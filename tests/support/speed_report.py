@@ -66,7 +66,7 @@ REPORT = SpeedReport(
             "32 tokens",
             3200,
             contestant("bench", 1.0, phases_s={"forward": Spread.of([0.8, 0.9])}),
-            contestant(PEER, 2.0, difference=2e-7, ratio=2.0, processor_ratio=2.0),
+            contestant(PEER, 2.0, difference=2e-7, ratio=2.0),
         ),
         encoding(
             "as in stdlib-code",
@@ -91,7 +91,7 @@ REPORT = SpeedReport(
     races=(
         race(
             contestant("bench", 100, score=0.31594, phases_s={"search": Spread.of([0.5])}),
-            contestant("mteb", 200, score=0.3160, ratio=2.0, processor_ratio=2.0),
+            contestant("mteb", 200, score=0.3160, ratio=2.0),
         ),
     ),
 )

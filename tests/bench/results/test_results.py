@@ -33,7 +33,7 @@ from bench.results.result import (
     save,
 )
 from foundation.errors import BenchError
-from retrievers.models.parameters import Parameters
+from retrievers.models.checkpoint import Parameters
 from tests.support import results as records
 from tests.support.leaderboards import make_older
 from tests.support.results import CONDITIONS, PROTOCOL

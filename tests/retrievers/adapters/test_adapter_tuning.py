@@ -32,7 +32,6 @@ SMALL = {
     "prefix_tuning_flat": "{ prefix_length = 3 }",
     "compacter": "{ reduction_factor = 4, phm_dim = 2 }",
     "compacter++": "{ reduction_factor = 4, phm_dim = 2 }",
-    "union": '{ parts = [{ method = "lora", options = { r = 2 } }, { method = "seq_bn" }] }',
     "oft": "{ oft_block_size = 0, r = 2 }",
     "hra": '{ target_modules = ["query", "value"] }',
     "loha": '{ target_modules = ["query", "value"] }',
@@ -56,7 +55,7 @@ peft = pytest.mark.skipif(bool(NO_PEFT), reason=NO_PEFT)
 HUB_METHODS = (
     *("seq_bn", "double_seq_bn", "par_bn", "scaled_par_bn", "seq_bn_inv", "double_seq_bn_inv"),
     *("compacter", "compacter++", "prefix_tuning", "prefix_tuning_flat"),
-    *("lora", "dora", "ia3", "mam", "union"),
+    *("lora", "dora", "ia3", "mam"),
 )
 PEFT_METHODS = ("lora", "ia3", "loha", "lokr", "oft", "hra", "vera", "fourierft", "ln_tuning")
 EACH = [
@@ -224,8 +223,6 @@ WRONG = [
     (hub, 'method = "seq_bn"\noptions = { reduction_facter = 2 }', "no option", "reduction_factor"),
     (hub, 'method = "mam"\noptions = { adapter = { r = 2 } }', "no option 'adapter'", ""),
     (hub, 'method = "seq_bn"\noptions = { reduction_factor = "two" }', "cannot be put", ""),
-    (hub, 'method = "union"\noptions = { parts = ["lora", "ia3"] }', "two or more tables", "lora"),
-    (hub, 'method = "union"\noptions = { parts = 3 }', "two or more tables", "lora"),
     (peft, 'method = "lora"\noptions = { rank = 2 }', "no option 'rank'", "rank_pattern"),
     (peft, 'method = "prompt_tuning"', "no adapter method 'prompt_tuning'", "ln_tuning"),
     (peft, 'method = "lora"\noptions = { target_modules = ["nothing"] }', "cannot be put", ""),

@@ -182,7 +182,7 @@ def test_a_card_that_pools_otherwise_than_the_folder_states_warns(
 ) -> None:
     folder = write_st(tmp_path / "st")
     resolve_model(str(folder), like=like_card(tmp_path))
-    assert "states mean pooling, and is used with cls" in caplog.text
+    assert "pooling is mean, and used is cls" in caplog.text
     recipe = resolve_model(str(folder)).recipe
     assert (recipe.similarity, recipe.normalize) == ("cos", True)
     assert "does not say which similarity" in caplog.text

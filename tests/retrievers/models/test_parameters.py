@@ -5,9 +5,8 @@ import torch
 import transformers
 
 from foundation.errors import BenchError
-from retrievers.models.loading import POOLER, UNUSED
+from retrievers.models.checkpoint import Parameters, count_parameters
 from retrievers.models.model import resolve_model
-from retrievers.models.parameters import HEADS, Parameters, count_parameters
 from tests.support.tiny_checkpoints import (
     seeded,
     write_bert,
@@ -118,23 +117,3 @@ def test_a_damaged_pickle_is_refused_by_name(tmp_path):
     file.write_bytes(file.read_bytes()[:-900])
     with pytest.raises(BenchError, match=r"pytorch_model\.bin cannot be loaded"):
         count_parameters(resolved(tmp_path / "model", tmp_path))
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "cls.predictions.bias",
-        "bert.cls.predictions.decoder.weight",
-        "lm_head.dense.weight",
-        "c_head.0.attention.self.query.weight",
-        "decoder.block.0.layer.0.SelfAttention.q.weight",
-        "embeddings.word_embeddings.weight",
-        "encoder.layer.0.attention.self.query.weight",
-        "vocab_projector.weight",
-        "generator_lm_head.bias",
-        "pooler.dense.weight",
-    ],
-)
-def test_what_is_no_part_of_the_encoder_is_what_loading_leaves_out(name):
-    unused = bool(UNUSED.search(name)) and not POOLER.search(name)
-    assert bool(HEADS.search(name)) == unused

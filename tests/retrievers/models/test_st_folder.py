@@ -64,12 +64,6 @@ def test_prompts_of_other_names_are_named_as_unused(tmp_path: Path) -> None:
     assert "cosine is used" in found.warnings[0]
 
 
-def test_a_default_prompt_that_does_not_exist_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BenchError, match="default prompt 'qury' is not one") as caught:
-        read_st_folder(write(tmp_path, prompts={"other": "o: "}, default_prompt_name="qury"))
-    assert caught.value.hint == "its prompts: other"
-
-
 def test_a_class_from_elsewhere_is_refused_and_not_imported(tmp_path: Path) -> None:
     (tmp_path / "evil.py").write_text("raise SystemExit('executed')")
     with pytest.raises(BenchError, match=r"'evil\.Module', which is not of"):
@@ -114,16 +108,12 @@ def test_pooling_that_cannot_be_reproduced_is_refused(
         read_st_folder(folder)
 
 
-def test_an_activation_outside_the_list_is_refused() -> None:
+def test_an_activation_is_read_from_the_class_that_is_named() -> None:
     assert StageFile(activation_function=DENSE["activation_function"]).activation == "tanh"
     assert StageFile().activation == "tanh"
-    with pytest.raises(BenchError, match=r"'os\.system' is not supported"):
-        _ = StageFile(activation_function="os.system").activation
 
 
 def test_other_faults_are_named(tmp_path: Path) -> None:
-    with pytest.raises(BenchError, match="similarity 'euclidean'"):
-        read_st_folder(write(tmp_path, similarity_fn_name="euclidean"))
     folder = write(tmp_path / "other", ("../outside", f"{OLD}Dense"))
     with pytest.raises(BenchError, match="leads out"):
         read_st_folder(folder)
@@ -200,7 +190,7 @@ DEEP = "[" * 200_000
 BAD_FILES = {
     "modules.json": ["{}", '[{"path": 3, "type": "x"}]', DEEP, "\xff", "[null]"],
     "config_sentence_transformers.json": [
-        *("[]", '{"prompts": []}', '{"prompts": {"query": 3}}', '{"default_prompt_name": 1}'),
+        *("[]", '{"prompts": []}', '{"prompts": {"query": 3}}'),
         *('{"similarity_fn_name": "manhattan"}', '{"truncate_dim": 16}'),
     ],
     "sentence_bert_config.json": [
@@ -226,7 +216,7 @@ BAD_FILES = {
     ],
     "2_Dense/config.json": [
         *('{"out_features": 0}', '{"out_features": 1e300}', '{"activation_function": 3}'),
-        '{"module_input_name": "token_embeddings"}',
+        *('{"activation_function": "os.system"}', '{"module_input_name": "token_embeddings"}'),
     ],
 }
 CASES = [(name, text) for name, texts in BAD_FILES.items() for text in texts]
@@ -242,8 +232,7 @@ def test_a_damaged_file_is_refused_by_name(tmp_path: Path, name: str, text: str)
     (folder / name).write_bytes(text.encode("latin-1"))
     with pytest.raises(BenchError) as caught:
         read_st_folder(folder)
-    message = f"{caught.value} {caught.value.hint}"
-    assert str(folder) in message or "similarity 'manhattan'" in message
+    assert str(folder) in str(caught.value)
 
 
 @pytest.mark.parametrize("path", ["a\0b", "x" * 300, "\ud800", "a/../../b", "/etc", ""])
