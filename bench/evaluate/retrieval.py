@@ -36,8 +36,8 @@ from retrievers.encoders.protocol import Clock, Encoder
 from retrievers.encoders.views import View, Viewed
 from retrievers.index.faiss_index import Hits, IndexSpec, import_faiss
 from retrievers.models.card import replace_fields
-from retrievers.models.checkpoint import COUNTING, Parameters, count_parameters
-from retrievers.models.model import Model, resolve_model
+from retrievers.models.checkpoint import COUNTING, Parameters
+from retrievers.models.model import Model, count_parameters, resolve_model
 
 FLAT = IndexSpec.parse("flat")
 

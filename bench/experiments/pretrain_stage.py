@@ -12,8 +12,7 @@ from bench.training.on_collections import pretrain_on
 from bench.workspace import Workspace
 from datasets_cfg.catalogue import expand
 from foundation.errors import BenchError
-from retrievers.models.checkpoint import count_parameters
-from retrievers.models.model import resolve_model
+from retrievers.models.model import count_parameters, resolve_model
 from retrievers.training.engine.arguments import TrainingContext
 from retrievers.training.pretrain.preset import from_table, load_preset, to_table
 

@@ -16,7 +16,7 @@ import numpy as np
 from bench import __version__
 from bench.evaluate import search
 from bench.evaluate.cost import mean_tokens, measure_speed
-from bench.evaluate.exact import TILE_ROWS, ArrayVectors, exact_search
+from bench.evaluate.exact import ArrayVectors, exact_search
 from bench.evaluate.pipeline import conditions_here
 from bench.evaluate.retrieval import faiss_device, sample_documents, search_device
 from bench.speed.peers import SCORES
@@ -328,8 +328,7 @@ def _built(spec: IndexSpec, documents: Float32Array, device: str) -> FaissIndex:
     index = FaissIndex(spec, documents.shape[1], faiss_device(device))
     if index.needs_training:
         index.train(documents[index.training_rows(len(documents))])
-    for start in range(0, len(documents), TILE_ROWS):
-        index.add(documents[start : start + TILE_ROWS])
+    index.add(documents)
     return index
 
 

@@ -172,23 +172,17 @@ def check_raceable(model: Model) -> None:
         BenchError: see above.
     """
     recipe, checkpoint = model.recipe, model.document
-    if recipe.kind != "transformer" or checkpoint is None:
-        problems = {"it has no transformer": True}
+    if checkpoint is None or model.query is not None or recipe.adapter is not None:
+        problem = "it is not one transformer"
+    elif recipe.title_join != "space" or recipe.pooling not in ST_POOLING:
+        problem = f"its title_join is {recipe.title_join}, its pooling {recipe.pooling}"
+    elif recipe.stages and not is_st_folder(checkpoint.root):
+        problem = "it has layers after pooling"
     else:
-        plain = not is_st_folder(checkpoint.root)
-        problems = {
-            "its queries have an encoder of their own": model.query is not None,
-            "it has an adapter": recipe.adapter is not None,
-            f"its title_join is {recipe.title_join}": recipe.title_join != "space",
-            f"its pooling is {recipe.pooling}": recipe.pooling not in ST_POOLING,
-            "it has layers after pooling": plain and bool(recipe.stages),
-        }
-    if any(problems.values()):
-        said = ", ".join(problem for problem, is_one in problems.items() if is_one)
-        raise BenchError(
-            f"{model.card.name} cannot be raced against other tools: {said}",
-            "leave --against out",
-        )
+        return
+    raise BenchError(
+        f"{model.card.name} cannot be raced against other tools: {problem}", "leave --against out"
+    )
 
 
 def job_for(model: Model, device: str, threads: int) -> PeerJob:

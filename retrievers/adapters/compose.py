@@ -36,7 +36,6 @@ from retrievers.adapters.identify import (
     SETUP,
     SHARED,
     Routing,
-    Setup,
 )
 from retrievers.models.model import Model
 
@@ -181,14 +180,15 @@ def stack_adapters(base: Model, folders: Sequence[Path], out: Path) -> None:
         raise BenchError(
             "adapters of PEFT are not stacked but averaged", "python -m bench compose average"
         )
-    setup = Setup("Stack", (*(f"below_{place}" for place in range(1, len(folders))), NAME))
-    card = parts.card(-1, f"stack of {len(setup.names)} adapters")
+    names = (*(f"below_{place}" for place in range(1, len(folders))), NAME)
+    children = [{"type": "single", "children": [name]} for name in names]
+    card = parts.card(-1, f"stack of {len(names)} adapters")
 
     def write(folder: Path) -> None:
         from retrievers.models.loading import load_network
 
-        parts.copy(folder, setup.names)
-        write_json(folder / SETUP, {"adapter_setup": setup.block().to_dict()})
+        parts.copy(folder, names)
+        write_json(folder / SETUP, {"adapter_setup": {"type": "Stack", "children": children}})
         attach(load_network(checkpoint_of(base), base.recipe), folder, "adapterhub")
 
     AdaptedNetwork(base, "adapterhub", write).save(out, card)

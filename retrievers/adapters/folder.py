@@ -22,7 +22,9 @@ from foundation.records import read_object, write_json
 from retrievers.adapters import hub, peft
 from retrievers.adapters.identify import (
     BASE,
+    CONFIG,
     FOLDER,
+    ROUTING,
     SETUP,
     adapter_folder,
     identify_adapter,
@@ -175,6 +177,8 @@ def find_adapter(
     if (inner / SETUP).is_file() and not composed:
         names = ", ".join(str(inner / name) for name in read_setup(inner).names)
         raise BenchError(f"{folder} holds a composition", f"name what it is of: {names}")
+    if not any((inner / name).is_file() for name in (CONFIG, SETUP, ROUTING)):
+        raise BenchError(f"{folder} holds no adapter", "name the folder of a trained adapter")
     wanted = CardAdapter(path=str(inner), kind=kind)
     return inner, identify_adapter(inner, wanted, checkpoint_of(base))
 

@@ -3,7 +3,7 @@
 Nothing of it is loaded.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from os.path import lexists
 from pathlib import Path
@@ -112,23 +112,39 @@ def identify_adapter(
     Raises:
         BenchError: files are missing or damaged, or it was made for another base model.
     """
-    _check_trained_on(folder, base)
-    routing = read_routing(folder)
-    composed = routing is not None or (folder / SETUP).is_file()
-    config = {} if composed else read_object(folder / CONFIG)
-    kind: AdapterKind = "peft" if "peft_type" in config else "adapterhub"
-    if routing is not None:
-        kind = "routed"
+    kind, files = _files(folder, base)
     if adapter is not None and adapter.kind not in ("auto", kind):
         raise BenchError(f"{folder} holds an adapter of {kind}, not of {adapter.kind}")
-    if routing is not None:
-        return AdapterIdentity(kind, _hashes_of_routing(folder, routing, base))
-    if composed:
-        return AdapterIdentity(kind, _hashes_of_setup(folder, base))
+    for path in files:
+        if not path.is_file():
+            raise BenchError(f"{path} is missing: the adapter {folder} is not whole")
+    hashes = {path.relative_to(folder).as_posix(): sha256_of_file(path) for path in files}
+    return AdapterIdentity(kind, hashes)
+
+
+def _files(folder: Path, base: Checkpoint) -> tuple[AdapterKind, list[Path]]:
+    """The library of an adapter, and every file that decides what it does."""
+    _check_trained_on(folder, base)
+    if (routing := read_routing(folder)) is not None:
+        parts = [_files(inside(folder, name), base) for name in routing.adapters]
+        if any(kind == "routed" for kind, _ in parts):
+            raise BenchError(f"an adapter in {folder} is routed itself", "route its adapters")
+        return "routed", [folder / ROUTING, folder / ROUTER, *_together(parts)]
+    if (folder / SETUP).is_file():
+        setup = read_setup(folder)
+        parts = [_files(inside(folder, name), base) for name in setup.names]
+        fused = inside(folder, ",".join(setup.names))
+        learnt = [fused / name for name in FUSION] if setup.kind == "Fuse" else []
+        return "adapterhub", [folder / SETUP, *_together(parts), *learnt]
+    config = read_object(folder / CONFIG)
+    kind: AdapterKind = "peft" if "peft_type" in config else "adapterhub"
     if kind == "adapterhub":
         _check_base(folder, config, base)
-    files = [folder / CONFIG, *adapter_weights(folder, kind)]
-    return AdapterIdentity(kind, {path.name: sha256_of_file(path) for path in files})
+    return kind, [folder / CONFIG, *adapter_weights(folder, kind)]
+
+
+def _together(parts: Iterable[tuple[AdapterKind, list[Path]]]) -> list[Path]:
+    return [path for _, files in parts for path in files]
 
 
 def check_unchanged(folder: Path, identity: AdapterIdentity, base: Checkpoint) -> None:
@@ -142,38 +158,6 @@ def check_unchanged(folder: Path, identity: AdapterIdentity, base: Checkpoint) -
             f"the adapter {folder} changed while it was used",
             "run again when nothing writes there any more, or copy the folder first",
         )
-
-
-def _hashes_of_routing(folder: Path, routing: Routing, base: Checkpoint) -> dict[str, str]:
-    """Hashes of the rule, and of all files of the adapters, by path."""
-    hashes = _hashes(folder, [folder / ROUTING, folder / ROUTER])
-    for name in routing.adapters:
-        part = identify_adapter(inside(folder, name), None, base)
-        if part.kind == "routed":
-            raise BenchError(f"{folder / name} is routed itself", "route its adapters")
-        hashes |= {f"{name}/{file}": digest for file, digest in part.files.items()}
-    return hashes
-
-
-def _hashes_of_setup(folder: Path, base: Checkpoint) -> dict[str, str]:
-    """Hashes of all files of adapters that were composed, by path."""
-    setup = read_setup(folder)
-    files = [folder / SETUP]
-    for name in setup.names:
-        own = inside(folder, name)
-        _check_base(own, read_object(own / CONFIG), base)
-        files += [own / CONFIG, *adapter_weights(own, "adapterhub")]
-    if setup.kind == "Fuse":
-        files += [inside(folder, ",".join(setup.names)) / name for name in FUSION]
-    return _hashes(folder, files)
-
-
-def _hashes(folder: Path, files: Sequence[Path]) -> dict[str, str]:
-    """The sha256 of each file, by its path in a folder of composed adapters."""
-    for path in files:
-        if not path.is_file():
-            raise BenchError(f"{path} is missing: the adapters of {folder} are not whole")
-    return {path.relative_to(folder).as_posix(): sha256_of_file(path) for path in files}
 
 
 def _check_trained_on(folder: Path, base: Checkpoint) -> None:

@@ -27,23 +27,6 @@ MOST_TOKENS = 1_000_000  # of a text: beyond what any architecture reads
 WIDEST_TOLERANCE = 0.05  # of a published score: the rounding of one with a single digit
 
 CARD_FILE = "card.toml"  # in the folder of a checkpoint that was trained here
-# Fields of a card that are true of its own checkpoint only.
-OF_ONE_CHECKPOINT = (
-    "parameters",
-    "dim",
-    "revision",
-    "package",
-    "weights_sha256",
-    "trained_on",
-    "expected",
-    "expected_source",
-    "unverified",
-    "warning",
-    "missing",
-    "source",
-    "citation",
-    "licence",
-)
 
 
 class CardStage(Record, kw_only=True):
@@ -241,10 +224,20 @@ def replace_fields(card: Card, changes: Mapping[str, Any]) -> Card:
         raise BenchError(f"{card.name}: {error}") from error
 
 
-def of_no_checkpoint() -> dict[str, Any]:
-    """`OF_ONE_CHECKPOINT`, each as in a card that does not state it."""
-    blank = Card(name="", title="", checkpoint="-", pooling="cls")
-    return {name: getattr(blank, name) for name in OF_ONE_CHECKPOINT}
+def used_like(card: Card, **fields: Any) -> Card:
+    """The card of another checkpoint that is used as this one is.
+
+    Args:
+        fields: all else that is known of the other one.
+
+    Raises:
+        BenchError: the card contradicts itself.
+    """
+    shared = {name: getattr(card, name) for name in ("name", "stages", "prompts", "adapter")}
+    try:
+        return Card(**{**card.usage, **shared, **fields})
+    except ValueError as error:
+        raise BenchError(f"{card.name}: {error}") from error
 
 
 def write_card(card: Card, folder: Path, checkpoint: str = ".") -> Path:

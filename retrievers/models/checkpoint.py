@@ -1,27 +1,21 @@
-"""The files of a checkpoint: whether they may be loaded, their hashes, and how much was learnt.
+"""The files of a checkpoint: whether they may be loaded, and what their hashes are.
 
-Everything here is read as data (JSON, sizes, headers): no model library is imported, nothing is
-unpickled but the tensors of a pickle that are counted. A folder that brings its own code is
-refused. Counted is what the encoder is made of: a pre-training head is not, nor are buffers of
-positions. A pooler is, as wherever the size of a BERT is stated.
+Everything here is read as data (JSON, sizes, bytes): no model library is imported, nothing is
+unpickled. A folder that brings its own code is refused.
 """
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
 from foundation.errors import BenchError
 from foundation.files import sha256_of_file
 from foundation.records import Record, read_json, read_object
-
-if TYPE_CHECKING:
-    from retrievers.models.model import Model
 
 WEIGHTS = (
     "model.safetensors",
@@ -53,7 +47,6 @@ HEAD_WEIGHTS = re.compile(
     r"(^|\.)(cls|lm_head|classifier|c_head|decoder|mlm|predictions|vocab_\w+|generator_\w+"
     r"|discriminator_\w+)\."
 )
-INDEXES = ("I64", "I32", "BOOL")  # safetensors types of buffers such as positions
 
 
 class Tensor(NamedTuple):
@@ -283,60 +276,3 @@ class Parameters(Record):
 
     total: int
     adapter: int = 0
-
-
-def count_parameters(model: "Model") -> Parameters | None:
-    """The parameters of a resolved model; None for a third party's class.
-
-    Safetensors headers suffice; a pickle is opened with torch, restricted to tensors.
-
-    Raises:
-        BenchError: a file is damaged or holds more than tensors.
-    """
-    if model.recipe.encoder:
-        return None
-    towers = [tower for tower in (model.document, model.query) if tower is not None]
-    network = sum(_count_tower(tower, model) for tower in towers)
-    adapter = _count_adapter(model)
-    return Parameters(network + adapter, adapter)
-
-
-def _count_tower(checkpoint: Checkpoint, model: "Model") -> int:
-    """The transformer, and the stages that have folders of their own."""
-    folders = [(checkpoint.folder, checkpoint.weights)]
-    for stage in model.recipe.stages:
-        where, _, name = stage.source.partition(":")
-        if where == "folder":
-            folder = inside(checkpoint.root, name)
-            folders.append((folder, find_weights(folder)))
-    files = [path for folder, weights in folders for path in weight_files(folder, weights)]
-    return sum(_count_file(path) for path in files if path.suffix != ".json")
-
-
-def _count_adapter(model: "Model") -> int:
-    identity, folder = model.recipe.adapter, model.adapter
-    if identity is None or folder is None:
-        return 0
-    return sum(_count_file(folder / name) for name in identity.files if not name.endswith(".json"))
-
-
-def _count_file(path: Path) -> int:
-    return sum(_safetensors(path) if path.suffix == ".safetensors" else _pickled(path))
-
-
-def _safetensors(path: Path) -> Iterator[int]:
-    for name, tensor in read_safetensors_header(path).items():
-        if tensor.dtype not in INDEXES and not HEAD_WEIGHTS.search(name):
-            yield prod(tensor.shape)
-
-
-def _pickled(path: Path) -> Iterator[int]:
-    """Tensors of a pickle; one that has several names counts once."""
-    from retrievers.models.loading import load_tensors
-
-    seen = set()
-    for name, tensor in load_tensors(path).items():
-        place = (tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tensor.shape)
-        if tensor.is_floating_point() and place not in seen and not HEAD_WEIGHTS.search(name):
-            seen.add(place)
-            yield tensor.numel()

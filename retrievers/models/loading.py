@@ -153,7 +153,10 @@ def load_stage(stage: Stage, checkpoint: Checkpoint, device: torch.device) -> Lo
         folder = inside(checkpoint.root, name)
         weights = find_weights(folder)
         prefix = "linear" if stage.kind == "dense" else "norm"
-    tensors = read_tensors(folder, weights, (f"{prefix}.weight", f"{prefix}.bias"))
+    names, tensors = (f"{prefix}.weight", f"{prefix}.bias"), {}
+    for path in weight_files(folder, weights):
+        if path.suffix != ".json":
+            tensors |= load_tensors(path, names)
     weight, bias = tensors.get(f"{prefix}.weight"), tensors.get(f"{prefix}.bias")
     needs_bias = where == "key" or read_stage_file(folder).bias
     if weight is None or (bias is None and needs_bias):
@@ -169,19 +172,6 @@ def load_stage(stage: Stage, checkpoint: Checkpoint, device: torch.device) -> Lo
         activation=stage.activation,
         eps=stage.eps,
     )
-
-
-def read_tensors(folder: Path, weights: str, names: Sequence[str]) -> dict[str, torch.Tensor]:
-    """Those of the named tensors that a folder's weights hold.
-
-    Raises:
-        BenchError: a file is damaged or holds more than tensors.
-    """
-    tensors: dict[str, torch.Tensor] = {}
-    for path in weight_files(folder, weights):
-        if path.suffix != ".json":
-            tensors |= load_tensors(path, names)
-    return tensors
 
 
 def load_tensors(path: Path, names: Sequence[str] | None = None) -> dict[str, torch.Tensor]:

@@ -19,8 +19,8 @@ from retrievers.models.card import (
     all_cards,
     card_names,
     load_card,
-    of_no_checkpoint,
     replace_fields,
+    used_like,
 )
 from retrievers.models.checkpoint import Checkpoint, find_weights, inside, weight_files
 from retrievers.models.st_folder import is_st_folder, read_st_folder
@@ -68,11 +68,9 @@ def _card_like(card: Card, checkpoint: str) -> Card:
         )
     path = Path(checkpoint).expanduser()
     where = str(path.resolve()) if path.is_dir() else checkpoint
-    changes = of_no_checkpoint()
-    if (path / CARD_FILE).is_file():
-        changes["trained_on"] = load_card(path / CARD_FILE).trained_on
+    seen = load_card(path / CARD_FILE).trained_on if (path / CARD_FILE).is_file() else ()
     title = f"{path.name}, like {card.title}"
-    return replace_fields(card, changes | {"name": path.name, "title": title, "checkpoint": where})
+    return used_like(card, name=path.name, title=title, checkpoint=where, trained_on=seen)
 
 
 def _card_of_folder(folder: Path, typed: str) -> Card:

@@ -8,9 +8,10 @@ import copy
 import importlib.util
 import logging
 import os
-from contextlib import suppress
+from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import replace as replace_field
+from math import prod
 from pathlib import Path
 from typing import Any, get_args
 
@@ -27,7 +28,14 @@ from retrievers.adapters.identify import (
     read_routing,
 )
 from retrievers.models.card import Card, CardAdapter, CardStage, replace_fields
-from retrievers.models.checkpoint import Checkpoint, inside, open_checkpoint
+from retrievers.models.checkpoint import (
+    HEAD_WEIGHTS,
+    Checkpoint,
+    Parameters,
+    inside,
+    open_checkpoint,
+    read_safetensors_header,
+)
 from retrievers.models.locate import find_card, locate, provenance
 from retrievers.models.recipe import Backend, Dtype, Prompts, Recipe, Stage, StoreDtype
 from retrievers.models.st_folder import (
@@ -39,6 +47,7 @@ from retrievers.models.st_folder import (
 )
 
 VNNI = {"avx512_vnni", "avx_vnni"}
+INDEXES = ("I64", "I32", "BOOL")  # safetensors types of buffers such as positions
 # Fields of a card's usage that no other kind of encoder heeds.
 OF_TRANSFORMERS = ("pooling", "segment_ids", "truncation_side", "lower_case")
 
@@ -249,9 +258,11 @@ def _stated_otherwise(card: Card, checkpoint: Checkpoint) -> dict[str, Any]:
         "truncation_side": read_tokenizer_facts(checkpoint.folder).truncation_side
     }
     if is_st_folder(checkpoint.root):
-        with suppress(BenchError):  # what cannot be followed
+        try:
             own = read_st_folder(checkpoint.root).usage
             stated |= {"pooling": own.pooling, "lower_case": own.lower_case or card.lower_case}
+        except BenchError as error:
+            logger.warning("not followed: %s", error)
     return {field: value for field, value in stated.items() if getattr(card, field) != value}
 
 
@@ -343,6 +354,50 @@ def _third_party_recipe(card: Card, trust_code: bool) -> Recipe:
     source = Path(spec.origin)
     files = {source.name: sha256_of_file(source)}
     return msgspec.structs.replace(recipe, encoder=card.encoder, files=files)
+
+
+def count_parameters(model: Model) -> Parameters | None:
+    """The parameters of a resolved model; None for a third party's class.
+
+    Counted is what the encoder is made of: a pre-training head is not, nor are buffers of
+    positions. A pooler is, as wherever the size of a BERT is stated. Safetensors headers suffice; a
+    pickle is opened with torch, restricted to tensors.
+
+    Raises:
+        BenchError: a file is damaged or holds more than tensors.
+    """
+    if model.recipe.encoder:
+        return None
+    towers = [tower for tower in (model.document, model.query) if tower is not None]
+    network = sum(_count_file(tower.root / name) for tower in towers for name in tower.hashes)
+    identity, folder = model.recipe.adapter, model.adapter
+    files = [folder / name for name in identity.files] if identity and folder else []
+    adapter = sum(map(_count_file, files))
+    return Parameters(network + adapter, adapter)
+
+
+def _count_file(path: Path) -> int:
+    if path.suffix == ".safetensors":
+        return sum(_safetensors(path))
+    return sum(_pickled(path)) if path.suffix == ".bin" else 0
+
+
+def _safetensors(path: Path) -> Iterator[int]:
+    for name, tensor in read_safetensors_header(path).items():
+        if tensor.dtype not in INDEXES and not HEAD_WEIGHTS.search(name):
+            yield prod(tensor.shape)
+
+
+def _pickled(path: Path) -> Iterator[int]:
+    """Tensors of a pickle; one that has several names counts once."""
+    from retrievers.models.loading import load_tensors
+
+    seen = set()
+    for name, tensor in load_tensors(path).items():
+        place = (tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tensor.shape)
+        if tensor.is_floating_point() and place not in seen and not HEAD_WEIGHTS.search(name):
+            seen.add(place)
+            yield tensor.numel()
 
 
 def choose_backend(name: str | None, recipe: Recipe) -> Backend:

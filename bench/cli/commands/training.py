@@ -29,8 +29,7 @@ from reports.plots import can_plot, draw_losses
 from retrievers.adapters.compose import average_adapters, stack_adapters
 from retrievers.adapters.folder import base_of
 from retrievers.models.card import card_names
-from retrievers.models.checkpoint import count_parameters
-from retrievers.models.model import resolve_model
+from retrievers.models.model import count_parameters, resolve_model
 from retrievers.training.continual.sequence import Method, read_method
 from retrievers.training.engine.arguments import Progress, TrainingContext, check_device, is_first
 from retrievers.training.engine.curve import CURVE_FILE, read_curve

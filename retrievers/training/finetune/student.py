@@ -23,7 +23,7 @@ from retrievers.adapters.folder import AdaptedNetwork, add_adapter
 from retrievers.adapters.identify import FOLDER
 from retrievers.encoders.protocol import Segments, join
 from retrievers.encoders.tokens import TextTokenizer
-from retrievers.models.card import Card, of_no_checkpoint, replace_fields, write_card
+from retrievers.models.card import Card, used_like, write_card
 from retrievers.models.loading import load_network, load_tokenizer, quiet_transformers
 from retrievers.models.model import Model
 from retrievers.models.recipe import Recipe
@@ -33,7 +33,6 @@ from retrievers.training.engine.save import save_files
 from retrievers.training.finetune.finetune_preset import Biases, Finetuning, Part
 
 Tensors = dict[str, torch.Tensor]
-OF_THE_START = ("licence", "citation")  # true of what is trained from it, too
 
 
 class Student:
@@ -95,16 +94,17 @@ def finished_card(model: Model, preset: Finetuning, trained_on: tuple[str, ...])
     """
     card = model.card
     _check_trainable(model)
-    blank = of_no_checkpoint().items()
-    dropped = {name: value for name, value in blank if name not in OF_THE_START}
-    kept = {
-        "title": f"{card.name}, fine-tuned: {preset.title}",
-        "checkpoint": ".",
-        "dtype": "float32",
-        "trained_on": tuple(dict.fromkeys((*card.trained_on, *trained_on))),
-        "source": preset.source,
-    }
-    finished = preset.use.of(replace_fields(card, dropped | kept))
+    trained = used_like(
+        card,
+        title=f"{card.name}, fine-tuned: {preset.title}",
+        checkpoint=".",
+        dtype="float32",
+        trained_on=tuple(dict.fromkeys((*card.trained_on, *trained_on))),
+        source=preset.source,
+        licence=card.licence,
+        citation=card.citation,
+    )
+    finished = preset.use.of(trained)
     if finished.pooling not in ST_POOLING:
         raise BenchError(
             f"pooling by {finished.pooling!r} is not trained here",

@@ -163,7 +163,7 @@ def test_a_folder_of_sentence_transformers_is_handed_over_as_it_is():
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"pooling": "pooler"}, "its pooling is pooler"),
+        ({"pooling": "pooler"}, "its pooling pooler"),
         ({"title_join": "pair"}, "its title_join is pair"),
         (None, "hashing cannot be raced"),
     ],
