@@ -153,7 +153,8 @@ def load_stage(stage: Stage, checkpoint: Checkpoint, device: torch.device) -> Lo
         folder = inside(checkpoint.root, name)
         weights = find_weights(folder)
         prefix = "linear" if stage.kind == "dense" else "norm"
-    names, tensors = (f"{prefix}.weight", f"{prefix}.bias"), {}
+    names = (f"{prefix}.weight", f"{prefix}.bias")
+    tensors: dict[str, torch.Tensor] = {}
     for path in weight_files(folder, weights):
         if path.suffix != ".json":
             tensors |= load_tensors(path, names)
