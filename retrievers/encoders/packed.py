@@ -13,7 +13,6 @@ cannot be told. Matrix products still may depend on the batch, in the last bits 
 kernel and the code compiled for CUDA have not been run on a GPU yet.
 """
 
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -135,8 +134,9 @@ def by_length(query: Tensor, key: Tensor, value: Tensor, ends: Tensor, longest: 
     attended, start = [], 0
     for length, texts in groupby(ends.diff().tolist()):
         rows = slice(start, start + length * sum(1 for _ in texts))
-        q, k, v = (x[rows].view(-1, length, *x.shape[1:]) for x in (query, key, value))
-        found = functional.scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, v)))
+        own = [x[rows].view(-1, length, *x.shape[1:]) for x in (query, key, value)]
+        q, k, v = (x.transpose(1, 2) for x in own)
+        found = functional.scaled_dot_product_attention(q, k, v)
         attended.append(found.transpose(1, 2).flatten(0, 1))
         start = rows.stop
     return torch.cat(attended)
@@ -317,26 +317,20 @@ def variable_length_kernel() -> Attention:
     return attention
 
 
-def can_isolate() -> bool:
-    """True where this version of PyTorch counts the recompilations of each network by itself."""
-    return "isolate_recompiles" in inspect.signature(torch.compile).parameters
-
-
 @contextmanager
 def _reproducible() -> Iterator[None]:
     """Compile and compute so that another process gets the same bytes; many networks in one.
 
     Inductor chooses how to add up by trying what is fast, unless it may not; cuBLAS may add up in
-    half precision, unless that is forbidden. Networks whose recompilations are counted together
-    get a limit that many fit into, since one that is reached is an error here.
+    half precision, unless that is forbidden. The limit of recompilations, which networks of one
+    process share, is one that many fit into, since it is an error here.
     """
     from torch._dynamo import config as dynamo_config  # slow to import
     from torch._inductor import config as inductor_config
 
-    limits = {} if can_isolate() else dict.fromkeys(LIMITS, NETWORKS)
     with ExitStack() as settings:
         settings.enter_context(inductor_config.patch({"deterministic": True}))
-        settings.enter_context(dynamo_config.patch(limits))
+        settings.enter_context(dynamo_config.patch(dict.fromkeys(LIMITS, NETWORKS)))
         settings.enter_context(full_precision())
         yield
 
@@ -391,9 +385,7 @@ class CompiledNetwork(PackedEncoder):
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__(network, variable_length_kernel())
-        # Each network counts its own recompilations, so that many can be open in one process.
-        alone: dict[str, Any] = {"isolate_recompiles": True} if can_isolate() else {}
-        self._compiled = torch.compile(self._network, dynamic=True, fullgraph=True, **alone)
+        self._compiled = torch.compile(self._network, dynamic=True, fullgraph=True)
         self(self.pack(Tokens.of([[0] * length for length in EXAMPLE])))
 
     def __call__(self, batch: PackedBatch) -> Tensor:

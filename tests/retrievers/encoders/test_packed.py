@@ -187,40 +187,14 @@ def test_a_network_is_compiled_once_for_batches_of_all_sizes(compilations: Any) 
     assert compilations.frame_count == 1
 
 
-def together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Count the recompilations of all networks together, as PyTorch before 2.13 does."""
-    monkeypatch.setattr(packed, "can_isolate", lambda: False)
-
-
 @needs_kernel
-@pytest.mark.parametrize("counted", ["each", "together"])
-def test_more_networks_than_one_may_be_compiled_for_fit_in_a_process(
-    counted: str, compilations: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if counted == "together":
-        together(monkeypatch)
-    elif not packed.can_isolate():
-        pytest.skip("this PyTorch counts them together")
+def test_more_networks_than_one_may_be_compiled_for_fit_in_a_process(compilations: Any) -> None:
     more = torch._dynamo.config.recompile_limit + 2
     sizes = [{"num_hidden_layers": 1, "intermediate_size": 16 * (1 + n)} for n in range(more)]
     made = [CompiledNetwork(bert(**size)) for size in sizes]
     for network in made:
         network(batches(network)[0])
     assert compilations.frame_count == len(made)
-
-
-@needs_kernel
-def test_networks_that_are_counted_together_would_reach_the_limit_of_pytorch(
-    compilations: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    together(monkeypatch)
-    limit = 3  # 8 without our own
-    monkeypatch.setattr(packed, "NETWORKS", limit)
-    for layers in range(1, 1 + limit):
-        CompiledNetwork(bert(num_hidden_layers=layers))
-    with pytest.raises(BenchError, match="cannot compile"):
-        CompiledNetwork(bert(num_hidden_layers=1 + limit))
-    assert compilations.frame_count == limit
 
 
 @needs_kernel
@@ -242,7 +216,6 @@ def test_compiling_is_deterministic_and_leaves_the_settings_of_pytorch_as_they_w
 
     compile_with = torch.compile
     monkeypatch.setattr(torch, "compile", functools.partial(compile_with, backend=backend))
-    together(monkeypatch)
     before = settings()
     assert before[:3] == (True, True, False)
     CompiledNetwork(bert())
