@@ -272,8 +272,8 @@ class Corpus:
         replaced, and of two builds at the same time the last one stays.
 
         Raises:
-            BenchError: no documents, a duplicate id, text that is not valid Unicode, a source that
-                changes meanwhile, or a failure to write, such as a full disk.
+            BenchError: no documents, a duplicate id, a source that changes meanwhile, or a failure
+                to write, such as a full disk.
         """
         with replacing_folder(folder) as unfinished:
             _write(documents, unfinished, sources)
@@ -406,7 +406,7 @@ def write_documents(documents: Iterable[Document], path: Path) -> tuple[int, int
         Documents, those of them without title and text, and the content hash.
 
     Raises:
-        BenchError: a field cannot be written as UTF-8 (a lone surrogate).
+        UnicodeEncodeError: a field cannot be written as UTF-8 (a lone surrogate).
         OSError: the file cannot be written.
     """
     content = ContentHash()
@@ -431,23 +431,14 @@ def _batches(documents: Iterable[Document]) -> Iterator[list[tuple[bytes, bytes,
     batch: list[tuple[bytes, bytes, bytes]] = []
     size = 0
     for document in documents:
-        fields = _encoded(document)
-        batch.append(fields)
-        size += len(fields[0]) + len(fields[1]) + len(fields[2])
+        id_, title, text = document.id.encode(), document.title.encode(), document.text.encode()
+        batch.append((id_, title, text))
+        size += len(id_) + len(title) + len(text)
         if size >= BATCH_BYTES or len(batch) == BATCH_DOCUMENTS:
             yield batch
             batch, size = [], 0
     if batch:
         yield batch
-
-
-def _encoded(document: Document) -> tuple[bytes, bytes, bytes]:
-    try:
-        return document.id.encode(), document.title.encode(), document.text.encode()
-    except UnicodeEncodeError as error:
-        raise BenchError(
-            f"document {document.id!r} holds text that is not valid Unicode: {error.reason}"
-        ) from error
 
 
 def blocks_of(mapped: mmap.mmap, table: pa.Table, start_address: int) -> tuple[Block, ...]:

@@ -36,6 +36,7 @@ from pathlib import Path
 
 import msgspec
 
+from datasets_cfg.readers.beir import read_documents, read_queries
 from datasets_cfg.readers.lines import BEIR_HEADER
 from foundation.errors import BenchError
 from foundation.files import replacing_folder, sha256_of
@@ -78,13 +79,6 @@ class SourceSelection:
         documents = sha256_of((item.id, item.code) for item in self.documents)
         queries = sha256_of((item.id, item.sentence) for item in self.queries)
         return f"py{platform.python_version()}-{sha256_of([(documents, queries)])[:12]}"
-
-
-class _Line(msgspec.Struct):
-    """The fields that are read of a line of ``corpus.jsonl`` and ``queries.jsonl``."""
-
-    text: str
-    id: str = msgspec.field(name="_id")
 
 
 def generate(cache_dir: Path, split: str = SPLIT) -> Path:
@@ -219,18 +213,17 @@ def _qrels(selection: SourceSelection) -> bytes:
 
 def _is_whole(folder: Path, split: str) -> bool:
     """True where the files hash to the version that they state."""
-    decode = msgspec.json.Decoder(_Line).decode_lines
     try:
-        documents, queries = (
-            decode((folder / f"{name}.jsonl").read_bytes()) for name in ("corpus", "queries")
-        )
+        documents = read_documents(folder / "corpus.jsonl")
+        queries = read_queries(folder / "queries.jsonl")
+        asked = zip(queries.ids, queries.texts, strict=True)
         selection = SourceSelection(
-            tuple(Function(line.id, line.text, "") for line in documents),
-            tuple(Function(line.id.removeprefix("q:"), "", line.text) for line in queries),
+            tuple(Function(id_, text, "") for id_, _, text in documents),
+            tuple(Function(id_.removeprefix("q:"), "", text) for id_, text in asked),
         )
         stated = version_of(folder)
         qrels = (folder / "qrels" / f"{split}.tsv").read_bytes()
-    except (OSError, ValueError, msgspec.MsgspecError):  # ValueError: text that is not UTF-8
+    except (BenchError, OSError, UnicodeDecodeError):
         return False
     return (stated, qrels) == (selection.version, _qrels(selection))
 

@@ -144,7 +144,7 @@ def read_beir_qrels(path: Path) -> Qrels:
     """Read qrels with a header and three columns: query, document, grade.
 
     Raises:
-        BenchError: another header or format (TREC qrels are recognised), a wrong number of
+        BenchError: another header, such as none, a wrong number of
             columns, a grade that is no integer, or one pair judged in two ways.
     """
     _check_header(path)
@@ -167,19 +167,13 @@ def read_trec_qrels(path: Path) -> Qrels:
 def _check_header(path: Path) -> None:
     number, line = next(read_lines(path), (1, b""))
     header = decoded(path, number, line)
-    if header.split("\t") == BEIR_HEADER:
-        return
-    problem = f"the header is {header!r}"
-    if len(header.split()) == 4:
-        problem = "this is the TREC qrels format (query, iteration, document, grade)"
-    elif _GRADE.fullmatch(header.split("\t")[-1]):
-        problem = "there is no header line"
-    raise bad_line(
-        path,
-        number,
-        f"{problem}, where the BEIR qrels format belongs",
-        hint="write the header query-id<tab>corpus-id<tab>score, then those three columns",
-    )
+    if header.split("\t") != BEIR_HEADER:
+        raise bad_line(
+            path,
+            number,
+            f"the header is {header!r}, where the BEIR qrels format belongs",
+            hint="write the header query-id<tab>corpus-id<tab>score, then those three columns",
+        )
 
 
 def _collect_qrels(rows: Iterable[tuple[int, str, str, str]], path: Path) -> Qrels:

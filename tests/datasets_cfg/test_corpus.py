@@ -149,11 +149,6 @@ def test_a_duplicate_id_is_named_with_both_places(tmp_path: Path, small_batches:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_lone_surrogate_is_refused_naming_the_document(tmp_path: Path) -> None:
-    with pytest.raises(BenchError, match=r"'d7'.*not valid Unicode"):
-        Corpus.build([Document("d7", "", "\ud800")], tmp_path / "corpus")
-
-
 def test_a_full_disk_is_reported_and_leaves_nothing_behind(tmp_path: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("needs /dev/full")

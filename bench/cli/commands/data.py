@@ -18,7 +18,6 @@ from datasets_cfg.verify import verify as verify_dataset
 from foundation.errors import BenchError
 from reports.evaluation import cache_table, findings
 from reports.format import size
-from retrievers.models.model import Model
 
 
 def fetch(options: FetchOptions) -> int:
@@ -35,24 +34,14 @@ def fetch(options: FetchOptions) -> int:
         rows.append({"name": name, "about": about})
     for name in options.model:
         model = load_model(space, name, options.use).model
-        rows.append({"name": model.card.name, "about": _files_of(model)})
+        folders = [str(each.root) for each in (model.document, model.query) if each]
+        about = "; queries: ".join(folders) or "needs no files"
+        rows.append({"name": model.card.name, "about": about})
     if options.output.json:
         print_json(rows)
     else:
         print(columns([(row["name"], row["about"]) for row in rows]))
     return ExitCode.OK
-
-
-def _files_of(model: Model) -> str:
-    """Folder of each encoder, with its commit where it is one of the Hub."""
-    recipe = model.recipe
-    encoders = ((model.document, recipe.revision), (model.query, recipe.query_revision))
-    folders = [
-        f"{checkpoint.root}, revision {revision}" if revision else str(checkpoint.root)
-        for checkpoint, revision in encoders
-        if checkpoint
-    ]
-    return "; queries: ".join(folders) or "needs no files"
 
 
 def verify(options: VerifyOptions) -> int:

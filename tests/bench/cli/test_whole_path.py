@@ -326,7 +326,7 @@ def test_data_are_verified_and_fetched(
     assert "error: " in capsys.readouterr().out
 
 
-def test_fetch_says_the_commit_of_each_encoder_and_a_result_states_it(
+def test_fetch_says_where_each_encoder_is_and_a_result_states_its_commit(
     tmp_path: Path,
     collection: Path,
     capsys: pytest.CaptureFixture[str],
@@ -340,7 +340,7 @@ def test_fetch_says_the_commit_of_each_encoder_and_a_result_states_it(
     card = write_card(tmp_path / "two.toml", **both)
     cache = ("--cache-dir", str(tmp_path / "cache"))
     assert main(["fetch", "--model", str(card), "--json", *cache]) == 0
-    about = f"{first}, revision c0ffee; queries: {second}, revision facade"
+    about = f"{first}; queries: {second}"
     assert json.loads(capsys.readouterr().out) == [{"name": "two", "about": about}]
     assert bench(tmp_path, "run", collection, "--model", card) == 0
     (path,) = (tmp_path / "out").glob("**/two/*/result.json")
