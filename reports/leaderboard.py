@@ -1,9 +1,8 @@
-"""A leaderboard as text: Markdown and a page for people, CSV and LaTeX for programs."""
+"""A leaderboard as text: Markdown and a page for people, CSV for programs."""
 
 import base64
 import hashlib
 from collections.abc import Sequence
-from dataclasses import replace
 from importlib.resources import files
 from string import Template
 from typing import Any
@@ -20,8 +19,7 @@ from bench.boards.records import (
     SuiteColumn,
 )
 from reports import format as fmt
-from reports.format import score, written
-from reports.table import Bold, Column, Italic, Table, bullets, columns_of, plain, table_of
+from reports.table import Column, Table, bullets, columns_of, plain, table_of
 from retrievers.models.checkpoint import Parameters
 
 System = Sequence[Claim]  # claims of one system in one source
@@ -215,9 +213,6 @@ def system_name(system: System) -> str:
     return system[0].model + (" (copied)" if system[0].second_hand else "")
 
 
-NOTHING = "--"  # TeX makes a dash of it
-
-
 def scores(board: Board, measure: str) -> Table[Sequence[Any]]:
     """A row for each model, the best first, then claims; a column for each place, None for a gap.
 
@@ -233,46 +228,6 @@ def scores(board: Board, measure: str) -> Table[Sequence[Any]]:
             claimed = (claims.get(place.name) for place in board.places)
             rows.append([f"{system_name(system)} (claim)", None, *claimed])
     return table_of(["model", "group", *(heading(p, measure) for p in board.places)], rows)
-
-
-def latex(board: Board, measure: str) -> str:
-    """A booktabs table; models are columns where they are fewer than what they are scored on.
-
-    Bold is every score in the first group; an asterisk marks in-domain scores.
-    """
-    shown = board.places
-    grid = [["", *(heading(place, measure) for place in shown)]]
-    grid += [
-        [row.name, *(_cell(row, place, measure) for place in shown)]
-        for row in board.ranked(measure)
-    ]
-    for system in board.systems() if board.published else ():
-        if own := claimed_scores(board, system, measure):
-            claims = [score(own.get(place.name)) or NOTHING for place in shown]
-            grid.append([Italic(system_name(system)), *claims])
-    if len(grid) < len(grid[0]):
-        grid = [list(column) for column in zip(*grid, strict=True)]
-    headers, *rows = grid
-    names, *cells = table_of(headers, rows).columns
-    scores = [replace(column, format=written) for column in cells]
-    notes = "".join(f"% {note}\n" for note in _latex_notes(board))
-    return notes + Table(rows, [names, *scores]).latex()
-
-
-def _latex_notes(board: Board) -> list[str]:
-    claims = ["italic: claims, not measured"] if board.published else []
-    return [
-        *claims,
-        r"needs \usepackage{booktabs}",
-        "bold: cannot be told apart from the best at the 5 % level; *: trained on it",
-        *legend(board),
-    ]
-
-
-def _cell(row: Row, place: AnyColumn, measure: str) -> str:
-    own = row.score_in(place, measure)
-    text = score_cell(row, place, measure) if own else NOTHING
-    return Bold(text) if own and own.group == 1 else text
 
 
 SITE = files("reports") / "site"

@@ -49,28 +49,10 @@ def bullets(lines: Iterable[str]) -> str:
 Row = TypeVar("Row")
 
 _COMPUTED = tuple("=+-@＝＋－＠")  # a spreadsheet computes what begins with these
-_TEX = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
-}
 
 
 class Bold(str):
     """Text in bold, where a form of the table has that."""
-
-
-class Italic(str):
-    """Text in italics, in LaTeX."""
-
-
-def tex(words: str) -> str:
-    """Text that TeX prints as it is."""
-    escaped = "".join(_TEX.get(sign, sign) for sign in one_line(words))
-    if isinstance(words, Bold):
-        return rf"\textbf{{{escaped}}}"
-    return rf"\textit{{{escaped}}}" if isinstance(words, Italic) else escaped
 
 
 @dataclass(frozen=True)
@@ -117,29 +99,12 @@ class Table(Generic[Row]):
 
     def markdown(self) -> str:
         """GitHub's Markdown; no name breaks it."""
-        frame = self._shown(_markdown_cell)
-        return str(
-            frame.to_markdown(
-                index=False, tablefmt="github", colalign=self._sides(), disable_numparse=True
-            )
-        )
+        from tabulate import tabulate
 
-    def latex(self) -> str:
-        """A ``tabular`` of the package booktabs."""
-        sides = "".join(side[0] for side in self._sides())
-        return str(self._shown(tex).to_latex(index=False, escape=False, column_format=sides))
-
-    def cells(self) -> list[list[str]]:
-        """The headers, then each row for people."""
-        rows = [[column.shown(row) for column in self.columns] for row in self.rows]
-        return [[column.header for column in self.columns], *rows]
-
-    def _sides(self) -> list[str]:
-        return ["left" if column.format is text else "right" for column in self.columns]
-
-    def _shown(self, escaped: Callable[[str], str]) -> "pd.DataFrame":
-        headers, *rows = [[escaped(cell) for cell in line] for line in self.cells()]
-        return _frame(rows, headers)
+        rows = [[_markdown_cell(column.shown(row)) for column in self.columns] for row in self.rows]
+        headers = [_markdown_cell(column.header) for column in self.columns]
+        sides = ["left" if column.format is text else "right" for column in self.columns]
+        return str(tabulate(rows, headers, "github", colalign=sides, disable_numparse=True))
 
     def _values(self, written: Callable[[Any], Any]) -> "pd.DataFrame":
         cells = [[written(column.value(row)) for column in self.columns] for row in self.rows]

@@ -7,6 +7,9 @@ claim of its own, on the suite that it is the mean of.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Annotated
+
+import msgspec
 
 from bench.boards.records import Claim
 from foundation.errors import BenchError, did_you_mean
@@ -28,17 +31,10 @@ class System(Record, kw_only=True):
     """
 
     name: str
-    scores: dict[str, dict[str, float]]
+    scores: dict[str, dict[str, Annotated[float, msgspec.Meta(ge=0, le=1)]]]
     source: str = ""
     second_hand: bool = False
     note: str = ""
-
-    def __post_init__(self) -> None:
-        for place, value in (
-            item for by_place in self.scores.values() for item in by_place.items()
-        ):
-            if not 0 <= value <= 1:
-                raise ValueError(f"{self.name} on {place}: {value} is not in 0..1")
 
 
 class Publication(Record, kw_only=True):

@@ -6,10 +6,12 @@ the pairs with the leader. That model leads the next group.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
+from bench.comparing.compare import Choices, Entrant, panel_of
 from bench.comparing.statistics import (
     ALPHA,
     SAME_MEAN,
@@ -23,7 +25,6 @@ from bench.comparing.statistics import (
 from bench.evaluate.judging import suite_weights
 from bench.results.result import Evaluation
 from foundation.arrays import Float64Array
-from foundation.errors import BenchError
 
 ByRow = Mapping[str, Mapping[str, Evaluation]]  # result by name of column, by name of row
 
@@ -120,31 +121,20 @@ def _matrices(
 
     All measures are resampled at once: drawing the queries takes longer than the products.
     """
-    known = {row: done.scores for row, done in results.items() if done.has_scores}
-    cells = [(name, row) for name in measures for row in known if name in known[row].values]
-    if not cells:
+    known = [Entrant(row, {column: done}) for row, done in results.items() if done.has_scores]
+    asked = [Choices(measure, resampling=resampling) for measure in measures]
+    matrices = [panel_of(column, known, choices) for choices in asked if known]
+    matrices = [matrix for matrix in matrices if matrix.columns]
+    if not matrices:
         return
-    ids = tuple(sorted(known[cells[0][1]].query_ids))
-    orders = {row: np.argsort(own.query_ids, kind="stable") for row, own in known.items()}
-    for row, own in known.items():
-        if tuple(own.query_ids[place] for place in orders[row]) != ids:
-            raise BenchError(
-                f"results beside {results[row].folder} are of other queries though their protocol "
-                "is the same",
-                "a file of one of them was changed: evaluate again",
-            )
-    scores = np.stack([known[row].values[name][orders[row]] for name, row in cells], axis=1)
-    drawn = resample(scores, resampling, stream_of(column))
-    for measure in dict.fromkeys(name for name, _ in cells):
-        chosen = [place for place, (name, _) in enumerate(cells) if name == measure]
-        yield ScoreMatrix(
-            collection=column,
-            measure=measure,
-            columns={cells[place][1]: number for number, place in enumerate(chosen)},
-            scores=scores[:, chosen],
-            resampling=resampling,
-            drawn=Resampled(drawn.bootstrap[:, chosen], drawn.flipped[:, chosen]),
-        )
+    every = np.concatenate([matrix.scores for matrix in matrices], axis=1)
+    drawn = resample(every, resampling, stream_of(column))
+    start = 0
+    for matrix in matrices:
+        own = slice(start, start + len(matrix.columns))
+        start = own.stop
+        columns = Resampled(drawn.bootstrap[:, own], drawn.flipped[:, own])
+        yield replace(matrix, drawn=columns)
 
 
 def _stand(

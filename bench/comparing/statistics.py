@@ -292,6 +292,12 @@ def paired(
     )
 
 
+def level_of(parts: Sequence[PairedScores], weights: Sequence[float] | None = None) -> Level:
+    """Mean of a model over collections; ``weights`` sum to 1, and without any all are equal."""
+    test = paired(parts, weights or [1 / len(parts)] * len(parts))
+    return Level(test.difference, test.low, test.high)
+
+
 def _weighted(weights: Sequence[float], values: Sequence[Float64Array]) -> Float64Array:
     total = np.zeros_like(values[0])
     for weight, value in zip(weights, values, strict=True):

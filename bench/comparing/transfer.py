@@ -24,10 +24,10 @@ from bench.comparing.compare import Choices, Entrant, whole_panel
 from bench.comparing.statistics import (
     Difference,
     Level,
-    PairedScores,
     Resampling,
     ScoreMatrix,
     adjusted,
+    level_of,
     paired,
 )
 from foundation.errors import BenchError
@@ -147,7 +147,7 @@ def forgetting_of(sequence: Sequenced, measure: str | None, resampling: Resampli
         trained=tuple(trained),
         also=tuple(sequence.also),
         queries={name: len(panel.scores) for name, panel in panels.items()},
-        average=mean_level([panels[key].minus(name) for key, name in after.items()]),
+        average=level_of([panels[key].minus(name) for key, name in after.items()]),
         backward=_transfers(backward, panels),
         forward=_transfers(forward, panels) if base else None,
         kept=_transfers([(name, last, base) for name in sequence.also], panels) if base else None,
@@ -156,14 +156,8 @@ def forgetting_of(sequence: Sequenced, measure: str | None, resampling: Resampli
     )
 
 
-def mean_level(parts: Sequence[PairedScores]) -> Level:
-    """The mean over collections of a score on each."""
-    test = paired(parts, [1 / len(parts)] * len(parts))
-    return Level(test.difference, test.low, test.high)
-
-
 def _row(name: str, panels: Mapping[str, ScoreMatrix]) -> TransferRow:
-    levels = {key: mean_level([panel.minus(name)]) for key, panel in panels.items()}
+    levels = {key: level_of([panel.minus(name)]) for key, panel in panels.items()}
     return TransferRow(name, levels)
 
 

@@ -10,9 +10,9 @@ from bench.comparing.compare import (
     Entrant,
     whole_panel,
 )
-from bench.comparing.statistics import Level, Resampling, ScoreMatrix
+from bench.comparing.statistics import Level, Resampling, ScoreMatrix, level_of
 from bench.monitor.following import step_of
-from bench.monitor.selection import Selection, compared, select
+from bench.monitor.selection import Selection, select
 from bench.results.location import Place, files_below
 from bench.results.result import RESULT_FILE, Evaluation, Protocol, load_all
 from foundation.records import Record
@@ -181,12 +181,8 @@ def _files(recipe: Recipe | None) -> tuple[Mapping[str, str], Mapping[str, str]]
 
 
 def _point(name: str, panels: Sequence[ScoreMatrix], weights: Sequence[float]) -> CurvePoint:
-    levels = {panel.collection: _level([panel], [1.0], name) for panel in panels}
+    parts = [panel.minus(name) for panel in panels]
+    levels = {part.on: level_of([part]) for part in parts}
     if len(panels) > 1:
-        levels[MEAN] = _level(panels, weights, name)
+        levels[MEAN] = level_of(parts, weights)
     return CurvePoint(name, step_of(name), levels)
-
-
-def _level(panels: Sequence[ScoreMatrix], weights: Sequence[float], name: str) -> Level:
-    level = compared(panels, weights, name)
-    return Level(level.difference, level.low, level.high)

@@ -93,7 +93,7 @@ def _rivals(
     names = list(panels[0].columns)
     rivals = [
         msgspec.structs.replace(
-            compared(panels, weights, names[best], name),
+            paired([panel.minus(names[best], name) for panel in panels], weights),
             p_adjusted=p_of[min(best, place), max(best, place)],
         )
         for place, name in enumerate(names)
@@ -104,13 +104,6 @@ def _rivals(
 
 def _best(means: Float64Array) -> int:
     return int(np.flatnonzero(means >= means.max() - SAME_MEAN)[0])
-
-
-def compared(
-    panels: Sequence[ScoreMatrix], weights: Sequence[float], a: str, b: str = ""
-) -> Difference:
-    """First checkpoint minus second; without one its own mean, as a difference from nothing."""
-    return paired([panel.minus(a, b) for panel in panels], weights)
 
 
 def means_of(panels: Sequence[ScoreMatrix], weights: Sequence[float]) -> Float64Array:

@@ -15,7 +15,7 @@ from bench.boards.rows import results_in
 from bench.comparing.statistics import Resampling
 from bench.results.result import Timings
 from datasets_cfg.catalogue import expand
-from reports.leaderboard import SITE, latex, markdown, page, scores, script_json
+from reports.leaderboard import SITE, markdown, page, scores, script_json
 from retrievers.models.card import Card, Expected
 from retrievers.models.checkpoint import Parameters
 from tests.support.leaderboards import MEASURE, protocol_of, recipe_of, store
@@ -120,25 +120,13 @@ def test_published_systems_stand_in_a_table_of_their_own_with_their_average_and_
     assert "published system" not in markdown(board_of(tmp_path), "")
 
 
-def test_csv_and_latex_mark_claims(tmp_path):
+def test_csv_marks_claims(tmp_path):
     store(tmp_path, "a", "beir/scifact", [0.5])
     board = board_of(tmp_path, published=("dupmae",))
     lines = list(csv.DictReader(io.StringIO(scores(board, "").csv())))
     values = {one["model"]: one[f"beir/scifact {MEASURE}"] for one in lines}
     assert (values["a"], values["DupMAE (claim)"]) == ("0.5", "0.699")
     assert "BM25 (copied) (claim)" in values
-    text = latex(board, "")
-    assert r"\textit{DupMAE} & 0.4750 & 0.6990 \\" in text
-    assert "italic: claims" in text
-
-
-def test_latex_is_a_table_with_the_first_group_in_bold(tmp_path):
-    store(tmp_path, "a_1", "set", [0.5] * 60)
-    store(tmp_path, "b", "set", [0.0] * 30 + [0.5] * 30)
-    lines = latex(board_of(tmp_path), "").splitlines()
-    assert r"a\_1 & \textbf{0.5000} \\" in lines
-    assert r"b & 0.2500 \\" in lines
-    assert lines[-1] == r"\end{tabular}"
 
 
 def test_another_measure_is_shown_where_it_was_measured(tmp_path):

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from foundation.printable import one_line, printable
-from reports.format import count, score, written
-from reports.table import Bold, Column, Italic, Table, code, plain, table_of, tex
+from reports.format import count, score
+from reports.table import Bold, Column, Table, code, plain, table_of
 from tests.support.markdown import rows_of
 
 ROWS = [("a|b", 1 / 3, 12_345), ("=x", None, None)]
@@ -44,20 +44,6 @@ def test_a_data_frame_has_the_values_and_the_headers():
     assert frame["nDCG@10"][0] == 1 / 3
     assert frame["queries"].isna().tolist() == [False, True]
     assert frame["nDCG@10"].dtype == "float64"
-
-
-def test_latex_is_a_booktabs_tabular_with_bold_and_italic_text():
-    table = Table([(Bold("0.5*"), Italic("a_b"))], [Column("x%", lambda row: row[0], written)])
-    table = Table(table.rows, [Column("", lambda row: row[1]), *table.columns])
-    assert table.latex().splitlines() == [
-        r"\begin{tabular}{lr}",
-        r"\toprule",
-        r" & x\% \\",
-        r"\midrule",
-        r"\textit{a\_b} & \textbf{0.5*} \\",
-        r"\bottomrule",
-        r"\end{tabular}",
-    ]
 
 
 def test_bold_text_is_bold_in_markdown():
@@ -103,17 +89,6 @@ def test_a_name_that_a_spreadsheet_would_compute_begins_with_an_apostrophe(text)
 
 def test_a_terminal_obeys_no_cell_of_csv():
     assert table_of(["a"], [["red\x1b[31m\x9b"]]).csv() == "a\nred\\u001b[31m\\u009b\n"
-
-
-@pytest.mark.parametrize("sign", "&%$#_{}")
-def test_signs_that_tex_reads_are_escaped(sign):
-    assert tex(f"a{sign}b") == f"a\\{sign}b"
-
-
-@given(st.text(alphabet="\\&%$#_{}~^ab"))
-def test_no_name_is_read_as_tex(text):
-    plain = re.sub(r"\\text(backslash|asciitilde|asciicircum)\{\}|\\[&%$#_{}]", "", tex(text))
-    assert not set(plain) & set("\\&%$#_{}~^")
 
 
 commonmark = MarkdownIt("commonmark")

@@ -18,11 +18,11 @@ from bench.evaluate.runs import read_run_file
 from bench.outcomes import ExitCode
 from bench.results.find import choose_results, expand_collections, find_named
 from bench.results.location import place_of
-from bench.results.result import RESULT_FILE, Evaluation, Protocol
+from bench.results.result import RESULT_FILE, Evaluation
 from bench.workspace import Workspace
 from datasets_cfg.catalogue import is_suite, own_folder
-from datasets_cfg.dataset import Dataset
-from foundation.errors import BenchError, MissingFileError
+from datasets_cfg.dataset import name_in_results
+from foundation.errors import BenchError
 from reports.comparison import changes_table, comparison_table, legend
 from reports.training import forgetting_markdown
 
@@ -83,31 +83,18 @@ def _is_run_file(name: str) -> bool:
 
 def _collections(typed: Sequence[str], named: Named, space: Workspace) -> list[str]:
     """Collections that were named; a user's own by the name in its results, or by its folder."""
-    protocols = [stored.result.protocol for results in named.values() for stored in results]
-    known = {protocol.collection for protocol in protocols}
+    known = {stored.collection for results in named.values() for stored in results}
     chosen: list[str] = []
     for name in typed:
-        if name not in known and not is_suite(name) and own_folder(name, space.data_dir):
-            chosen.append(_evaluated_in(name, protocols, space))
-        else:
-            chosen += expand_collections([name], known)
+        folder = None if name in known or is_suite(name) else own_folder(name, space.data_dir)
+        own = name_in_results(folder) if folder else name
+        if folder and own not in known:
+            raise BenchError(
+                f"none of the results is on {own}, the collection in {folder}",
+                f"python -m bench run {folder} --model MODEL",
+            )
+        chosen += expand_collections([own], known)
     return list(dict.fromkeys(chosen))
-
-
-def _evaluated_in(folder: str, protocols: Sequence[Protocol], space: Workspace) -> str:
-    """Name, in the results, of the collection in a folder: by its content, not by its path."""
-    for split in dict.fromkeys(protocol.split for protocol in protocols):
-        try:
-            dataset = space.dataset(folder, split or None)
-        except MissingFileError:
-            continue  # the folder has no such split
-        for protocol in protocols:
-            if protocol.split == split and isinstance(if_evaluated(dataset, protocol), Dataset):
-                return protocol.collection
-    raise BenchError(
-        f"none of the results is on the collection in {folder}",
-        f"python -m bench run {folder} --model MODEL",
-    )
 
 
 def _entrants(

@@ -9,13 +9,12 @@ from bench.cli.commands.common import resampling_of
 from bench.cli.options.decide import LeaderboardOptions
 from bench.cli.terminal import print_json
 from bench.outcomes import ExitCode
-from reports.leaderboard import latex, markdown, page, scores
+from reports.leaderboard import markdown, page, scores
 from retrievers.models.card import all_cards
 
 FORMATS = {
     "markdown": lambda board, measure: markdown(board, measure) + "\n",
     "csv": lambda board, measure: scores(board, measure).csv(),
-    "latex": latex,
     "html": page,
 }
 

@@ -131,12 +131,12 @@ class LeaderboardOptions:
 
     Examples:
         python -m bench leaderboard --format html > leaderboard.html
-        python -m bench leaderboard --suite beir --format latex
+        python -m bench leaderboard --suite beir --format csv
         python -m bench leaderboard --published beir-paper dupmae
     """
 
     _: KW_ONLY
-    format: Literal["markdown", "csv", "latex", "json", "html"] = "markdown"
+    format: Literal["markdown", "csv", "json", "html"] = "markdown"
     suite: str = ""
     measure: str = ""
     published: Annotated[tuple[str, ...] | None, Several] = None

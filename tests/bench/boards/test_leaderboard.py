@@ -241,7 +241,7 @@ def test_queries_are_put_in_one_order_before_they_are_compared(tmp_path):
 def test_values_of_other_queries_under_one_protocol_are_refused(tmp_path):
     store(tmp_path, "a", "set", [0.5, 0.5])
     store(tmp_path, "b", "set", [0.5, 0.5, 0.5])
-    with pytest.raises(BenchError, match="of other queries"):
+    with pytest.raises(BenchError, match="of different queries"):
         board_of(tmp_path)
 
 

@@ -194,16 +194,11 @@ def test_texts_of_another_version_of_the_collection_are_not_shown(place, tmp_pat
     assert changes["without"] == ""
 
 
-def test_a_folder_names_the_collection_that_it_holds(place, tmp_path):
-    moved = shutil.copytree(place.collection, tmp_path / "under another name")
-    for folder in (place.collection, moved):
-        found = row(place.document("bm25", "hashing", on=[str(folder)]))
-        assert found["on"] == "tiny"
-
-
-def test_a_folder_without_results_is_named(place, tmp_path):
-    other = write_collection(tmp_path / "tiny", queries={**QUERIES, "q1": "something else"})
-    with pytest.raises(BenchError, match=f"none of the results .* {other}") as error:
+def test_a_folder_names_the_collection_that_has_its_name(place, tmp_path):
+    found = row(place.document("bm25", "hashing", on=[str(place.collection)]))
+    assert found["on"] == "tiny"
+    other = write_collection(tmp_path / "other")
+    with pytest.raises(BenchError, match=f"none of the results is on other, .* {other}") as error:
         place.compare("bm25", "hashing", on=[str(other)])
     assert error.value.hint == f"python -m bench run {other} --model MODEL"
 
