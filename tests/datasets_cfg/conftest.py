@@ -19,7 +19,6 @@ class FileServer:
     failures: list[int] = field(default_factory=list)  # status codes to answer first
     requests: list[str | None] = field(default_factory=list)  # Range header of each request
     redirects: dict[str, str] = field(default_factory=dict)  # path to the address to go to
-    stated_length: str = ""  # instead of the true Content-Length
 
     def url(self, path: str) -> str:
         return f"{self.base}/{path}"
@@ -49,7 +48,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(206 if start else 200)
         if start:
             self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
-        self.send_header("Content-Length", faults.stated_length or str(len(content) - start))
+        self.send_header("Content-Length", str(len(content) - start))
         self.end_headers()
         end = start + faults.cuts.pop(0) if faults.cuts else len(content)
         self.wfile.write(content[start:end])

@@ -30,9 +30,6 @@ documents_strategy = st.lists(
 quick = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-FILES = ["documents.arrow", "tie_rank.npy", "manifest.json", "checksums.json"]
-
-
 def numbered(count: int) -> list[Document]:
     return [Document(f"d{row}", f"title {row}", f"text {row}") for row in range(count)]
 
@@ -44,41 +41,24 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @quick
-@given(documents=documents_strategy)
-def test_any_unicode_documents_come_back(documents: list[Document], tmp_path: Path) -> None:
+@given(documents=documents_strategy, asked=st.lists(unicode_text, max_size=10), seed=st.integers(0))
+def test_any_unicode_documents_come_back_and_are_found_and_ranked_by_their_ids(
+    documents: list[Document], asked: list[str], seed: int, tmp_path: Path
+) -> None:
     corpus = Corpus.build(documents, tmp_path / "corpus")
 
     columns = (corpus.ids, corpus.titles, corpus.texts)
     rows = zip(*(column.to_pylist() for column in columns), strict=True)
     assert [Document(*row) for row in rows] == documents
     assert all(column.type == pa.large_string() for column in columns)
-
-
-@quick
-@given(documents=documents_strategy)
-def test_tie_rank_is_the_order_of_the_encoded_ids(
-    documents: list[Document], tmp_path: Path
-) -> None:
-    corpus = Corpus.build(documents, tmp_path / "corpus")
-
     by_bytes = sorted(range(len(documents)), key=lambda row: documents[row].id.encode())
     assert np.argsort(corpus.tie_rank).tolist() == by_bytes
     assert sorted(corpus.tie_rank.tolist()) == list(range(len(documents)))
-
-
-@quick
-@given(documents=documents_strategy, asked=st.lists(unicode_text, max_size=10), seed=st.integers(0))
-def test_rows_of_finds_each_id_and_marks_absent_ones(
-    documents: list[Document], asked: list[str], seed: int, tmp_path: Path
-) -> None:
-    corpus = Corpus.build(documents, tmp_path / "corpus")
-    present = [documents[seed % len(documents)].id] * 2
+    wanted = [*asked, *[documents[seed % len(documents)].id] * 2]
     row_of = {document.id: row for row, document in enumerate(documents)}
-
-    rows = corpus.rows_of(asked + present)
-
-    assert rows.dtype == np.int64
-    assert rows.tolist() == [row_of.get(id_, -1) for id_ in asked + present]
+    found = corpus.rows_of(wanted)
+    assert found.dtype == np.int64
+    assert found.tolist() == [row_of.get(id_, -1) for id_ in wanted]
 
 
 def test_rows_of_and_texts_at_cross_record_batches(tmp_path: Path, small_batches: None) -> None:
@@ -215,7 +195,7 @@ def test_many_processes_may_build_the_same_corpus(tmp_path: Path) -> None:
         "from pathlib import Path\n"
         "from datasets_cfg.corpus import Corpus\n"
         "from datasets_cfg.readers import Document\n"
-        "for _ in range(20):\n"
+        "for _ in range(8):\n"
         "    Corpus.build([Document('1', '', 'text')], Path(sys.argv[1]))\n"
     )
     folder = tmp_path / "corpus"

@@ -1,7 +1,7 @@
 import gzip
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -38,7 +38,7 @@ def write(tmp_path: Path) -> Write:
     def write_file(name: str, content: str | bytes) -> Path:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        data = content.encode() if isinstance(content, str) else content
+        data = as_bytes(content)
         path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
         return path
 
@@ -52,6 +52,10 @@ def beir(write: Write, tmp_path: Path) -> Reader:
     write("queries.jsonl", "".join(f'{{"_id":"q{n}","text":"ask {n}"}}\n' for n in (3, 1, 2)))
     write("qrels/test.tsv", f"{HEADER}q1\td1\t2\nq3\td2\t0\n")
     return layout_of("beir")(tmp_path, "test")
+
+
+def as_bytes(text: str | bytes) -> bytes:
+    return text.encode() if isinstance(text, str) else text
 
 
 def fails_at(path: Path, line: int, message: str) -> str:
@@ -97,33 +101,6 @@ def test_any_unicode_document_survives_json_lines(
     assert list(read_documents(path)) == [Document(*row) for row in rows]
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ('{"_id":"d2","text":"cut', "truncated"),
-        ('{"_id":"d2" "text":"x"}', "malformed"),
-        ('{"text":"x"}', "missing required field `_id`"),
-        ('{"_id":"d2"}', "missing required field `text`"),
-        ('{"_id":2,"text":"x"}', "Expected `str`, got `int` - at `\\$._id`"),
-        ('{"_id":"","text":"x"}', "the id is empty"),
-        ('{"_id":"d\\u00002","text":"x"}', r"the id 'd\\x002' holds a NUL"),
-        ('{"_id":"d2","text":null}', "at `\\$.text`"),
-        ("[]", "Expected `object`"),
-        (b'{"_id":"d2","text":"\xe9"}', "utf-8"),
-    ],
-)
-@pytest.mark.parametrize("read", [read_documents, read_queries])
-@pytest.mark.parametrize("name", ["bad.jsonl", "bad.jsonl.gz"])
-def test_a_bad_json_line_is_named(
-    line: str | bytes, message: str, read: Callable[[Path], object], name: str, write: Write
-) -> None:
-    second = line.encode() if isinstance(line, str) else line
-    path = write(name, b'{"_id":"d1","text":"fine"}\n' + second + b"\n")
-
-    with pytest.raises(BenchError, match=fails_at(path, 2, message)):
-        list(read(path))  # type: ignore[call-overload]
-
-
 def test_truncated_gzip_data_are_named_with_their_line(write: Write) -> None:
     text = "".join(f'{{"_id":"d{n}","text":"{n * 7919}"}}\n' for n in range(5000))
     path = write("corpus.jsonl.gz", text)
@@ -141,45 +118,6 @@ def test_a_missing_split_lists_those_that_exist(beir: Reader, tmp_path: Path, wr
 
 
 # qrels
-
-
-@pytest.mark.parametrize(
-    ("content", "line", "message"),
-    [
-        ("q1 0 d1 1\n", 1, "the header is"),
-        ("q1\td1\t1\n", 1, "the header is"),
-        ("query\tdoc\tgrade\n", 1, "the header is"),
-        ("", 1, "the header is ''"),
-        (f"{HEADER}q1\td1\t1\nq1\td2\n", 3, "2 columns where 3 belong"),
-        (f"{HEADER}q1 d1 1\n", 2, "1 columns where 3 belong"),
-        (f"{HEADER}q1\td1\t0.5\n", 2, "'0.5' is not an integer"),
-        (f"{HEADER}q1\td1\tyes\n", 2, "'yes' is not an integer"),
-        (f"{HEADER}q1\td1\t99999999999\n", 2, "not an integer"),
-        (f"{HEADER}q1\td1\t1\nq1\td1\t2\n", 3, "has grades 1 and 2"),
-    ],
-)
-def test_bad_beir_qrels_are_refused_with_their_line(
-    content: str, line: int, message: str, write: Write
-) -> None:
-    path = write("test.tsv", content)
-    with pytest.raises(BenchError, match=fails_at(path, line, message)):
-        read_beir_qrels(path)
-
-
-@pytest.mark.parametrize(
-    ("content", "line", "message"),
-    [
-        ("q1 0 d1 1\nq1 0 d2\n", 2, "3 columns where 4 belong"),
-        (f"{HEADER}q1\td1\t1\n", 1, "3 columns where 4 belong"),
-        ("q1 0 d1 x\n", 1, "'x' is not an integer"),
-    ],
-)
-def test_bad_trec_qrels_are_refused_with_their_line(
-    content: str, line: int, message: str, write: Write
-) -> None:
-    path = write("qrels.txt", content)
-    with pytest.raises(BenchError, match=fails_at(path, line, message)):
-        read_trec_qrels(path)
 
 
 @pytest.mark.parametrize("rows", ["", "q1\td1\t0\nq3\td2\t-1\n"])
@@ -210,22 +148,6 @@ def test_any_unicode_passage_survives_tab_separation(
     path.write_bytes("".join(f"{id_}\t{text}\n" for id_, text in rows).encode())
 
     assert list(read_passages(path)) == [Document(id_, "", text) for id_, text in rows]
-
-
-@pytest.mark.parametrize(
-    ("content", "line", "message"),
-    [
-        ("0\ta\n1\n", 2, "1 columns where 2 belong"),
-        ("0\ta\tb\n", 1, "3 columns where 2 belong"),
-        (b"0\ta\n1\tb\n2\t\xff\n", 3, "not UTF-8"),
-    ],
-)
-def test_a_bad_passage_line_is_named(
-    content: str | bytes, line: int, message: str, write: Write
-) -> None:
-    path = write("collection.tsv", content)
-    with pytest.raises(BenchError, match=fails_at(path, line, message)):
-        list(read_passages(path))
 
 
 def test_titles_join_by_id_and_may_be_missing(write: Write) -> None:
@@ -272,24 +194,6 @@ def test_msmarco_splits_are_found_by_their_distributed_names(
 # DPR
 
 
-@pytest.mark.parametrize(
-    ("content", "line", "message"),
-    [
-        ("", 1, "the header is"),
-        ("1\ttext\ttitle\n", 1, "the header is"),
-        ("id\ttext\ttitle\n1\ttext\n", 2, "2 columns where 3 belong"),
-        ('id\ttext\ttitle\n1\t"open\ttitle\n2\tx\ty\n', 3, "unexpected end of data"),
-        (b"id\ttext\ttitle\n1\t\xff\tx\n", 2, "not UTF-8"),
-    ],
-)
-def test_bad_dpr_passages_are_refused_with_their_line(
-    content: str | bytes, line: int, message: str, write: Write
-) -> None:
-    path = write("psgs_w100.tsv", content)
-    with pytest.raises(BenchError, match=fails_at(path, line, message)):
-        list(read_dpr_passages(path))
-
-
 def test_dpr_questions_are_numbered_and_have_answers_but_no_qrels(write: Write) -> None:
     path = write("nq-test.qa.csv", "who’s there\t['O\\'Neil', \"two\"]\nwhen\t['3']\n")
 
@@ -301,35 +205,7 @@ def test_dpr_questions_are_numbered_and_have_answers_but_no_qrels(write: Write) 
     assert len(judgements.qrels) == 0
 
 
-@pytest.mark.parametrize(
-    ("second", "message"),
-    [
-        ("when", "1 columns where 2 belong"),
-        ("when\t__import__('os').getcwd()", "not a Python list"),
-        ("when\t['open", "not a Python list"),
-        ("when\t[]", "not a list of one or more strings"),
-        ("when\t[3]", "not a list of one or more strings"),
-        ("when\t'abc'", "not a list of one or more strings"),
-    ],
-)
-def test_bad_answers_are_refused_with_their_line(second: str, message: str, write: Write) -> None:
-    path = write("nq-test.qa.csv", f"who\t['me']\n{second}\n")
-    with pytest.raises(BenchError, match=fails_at(path, 2, message)):
-        read_questions(path)
-
-
 # Layouts
-
-
-@pytest.mark.parametrize(
-    ("name", "layout"),
-    [("corpus.jsonl", "beir"), ("collection.tsv.gz", "msmarco"), ("psgs_w100.tsv", "dpr")],
-)
-def test_the_corpus_file_tells_the_layout(
-    name: str, layout: str, write: Write, tmp_path: Path
-) -> None:
-    write(name, "")
-    assert detect_layout(tmp_path) == layout
 
 
 def test_a_folder_with_two_layouts_is_refused(write: Write, tmp_path: Path) -> None:
@@ -342,6 +218,73 @@ def test_a_folder_with_two_layouts_is_refused(write: Write, tmp_path: Path) -> N
 def test_an_unknown_layout_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BenchError, match="no layout 'bier'"):
         layout_of("bier")(tmp_path, "test")
+
+
+# What is wrong in a file
+
+
+DPR_HEADER = "id\ttext\ttitle\n"
+BAD_JSON = [
+    ('{"_id":"d2","text":"cut', "truncated"),
+    ('{"_id":"d2" "text":"x"}', "malformed"),
+    ('{"text":"x"}', "missing required field `_id`"),
+    ('{"_id":"d2"}', "missing required field `text`"),
+    ('{"_id":2,"text":"x"}', "Expected `str`, got `int` - at `\\$._id`"),
+    ('{"_id":"","text":"x"}', "the id is empty"),
+    ('{"_id":"d\\u00002","text":"x"}', r"the id 'd\\x002' holds a NUL"),
+    ('{"_id":"d2","text":null}', "at `\\$.text`"),
+    ("[]", "Expected `object`"),
+    (b'{"_id":"d2","text":"\xe9"}', "utf-8"),
+]
+BAD_ANSWERS = [
+    ("when", "1 columns where 2 belong"),
+    ("when\t__import__('os').getcwd()", "not a Python list"),
+    ("when\t['open", "not a Python list"),
+    ("when\t[]", "not a list of one or more strings"),
+    ("when\t[3]", "not a list of one or more strings"),
+    ("when\t'abc'", "not a list of one or more strings"),
+]
+BAD_FILES = [
+    (read_beir_qrels, "q1 0 d1 1\n", 1, "the header is"),
+    (read_beir_qrels, "q1\td1\t1\n", 1, "the header is"),
+    (read_beir_qrels, "", 1, "the header is ''"),
+    (read_beir_qrels, f"{HEADER}q1\td1\t1\nq1\td2\n", 3, "2 columns where 3 belong"),
+    (read_beir_qrels, f"{HEADER}q1 d1 1\n", 2, "1 columns where 3 belong"),
+    (read_beir_qrels, f"{HEADER}q1\td1\t0.5\n", 2, "'0.5' is not an integer"),
+    (read_beir_qrels, f"{HEADER}q1\td1\t99999999999\n", 2, "not an integer"),
+    (read_beir_qrels, f"{HEADER}q1\td1\t1\nq1\td1\t2\n", 3, "has grades 1 and 2"),
+    (read_trec_qrels, "q1 0 d1 1\nq1 0 d2\n", 2, "3 columns where 4 belong"),
+    (read_trec_qrels, "q1 0 d1 x\n", 1, "'x' is not an integer"),
+    (read_passages, "0\ta\n1\n", 2, "1 columns where 2 belong"),
+    (read_passages, "0\ta\tb\n", 1, "3 columns where 2 belong"),
+    (read_passages, b"0\ta\n1\tb\n2\t\xff\n", 3, "not UTF-8"),
+    (read_dpr_passages, "", 1, "the header is"),
+    (read_dpr_passages, "1\ttext\ttitle\n", 1, "the header is"),
+    (read_dpr_passages, f"{DPR_HEADER}1\ttext\n", 2, "2 columns where 3 belong"),
+    (read_dpr_passages, f'{DPR_HEADER}1\t"open\tA\n2\tx\ty\n', 3, "unexpected end of data"),
+    (read_dpr_passages, DPR_HEADER.encode() + b"1\t\xff\tx\n", 2, "not UTF-8"),
+    *((read_questions, f"who\t['me']\n{line}\n", 2, message) for line, message in BAD_ANSWERS),
+    *(
+        (read, b'{"_id":"d1","text":"fine"}\n' + as_bytes(line), 2, message)
+        for read in (read_documents, read_queries)
+        for line, message in BAD_JSON
+    ),
+]
+
+
+@pytest.mark.parametrize(("read", "content", "line", "message"), BAD_FILES)
+@pytest.mark.parametrize("name", ["bad.txt", "bad.txt.gz"])
+def test_a_bad_line_is_refused_by_its_number(
+    read: Callable[[Path], Iterable[object]],
+    content: str | bytes,
+    line: int,
+    message: str,
+    name: str,
+    write: Write,
+) -> None:
+    path = write(name, content)
+    with pytest.raises(BenchError, match=fails_at(path, line, message)):
+        list(read(path))
 
 
 # Real collections; counts as their distributors publish them
