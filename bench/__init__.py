@@ -10,18 +10,20 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bench.api import ComparisonResult as ComparisonResult
-    from bench.api import check as check
-    from bench.api import compare as compare
-    from bench.api import evaluate as evaluate
-    from bench.api import leaderboard as leaderboard
-    from bench.api import load_result as load_result
-    from bench.api import plot as plot
-    from bench.api import results as results
-    from bench.api import score as score
-    from bench.results.result import Evaluation as Evaluation
-    from datasets_cfg.dataset import Dataset as Dataset
-    from foundation.errors import BenchError as BenchError
+    from bench.api import (
+        ComparisonResult,
+        check,
+        compare,
+        evaluate,
+        leaderboard,
+        load_result,
+        plot,
+        results,
+        score,
+    )
+    from bench.results.result import Evaluation
+    from datasets_cfg.dataset import Dataset
+    from foundation.errors import BenchError
 
 __version__ = "0.2.0"
 __all__ = [
@@ -38,11 +40,6 @@ __all__ = [
     "results",
     "score",
 ]
-_ELSEWHERE = {
-    "BenchError": "foundation.errors",
-    "Dataset": "datasets_cfg.dataset",
-    "Evaluation": "bench.results.result",
-}
 
 
 class _Package(ModuleType):
@@ -59,7 +56,7 @@ class _Package(ModuleType):
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        return getattr(import_module(_ELSEWHERE.get(name, "bench.api")), name)
+        return getattr(import_module("bench.api"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

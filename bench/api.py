@@ -16,8 +16,8 @@ from bench.comparing.compare import Choices, Comparison, Entrant
 from bench.comparing.compare import compare as compare_entrants
 from bench.comparing.statistics import Resampling
 from bench.evaluate.judging import mean_weights, with_inner
-from bench.evaluate.pipeline import OpenDataset, evaluate_run
 from bench.evaluate.pipeline import evaluate as evaluate_job
+from bench.evaluate.pipeline import evaluate_run
 from bench.evaluate.retrieval import LoadedModel, Options
 from bench.evaluate.runs import Run, read_run_file
 from bench.gate.evidence import check_against
@@ -26,7 +26,7 @@ from bench.gate.scope import Candidate, Scope
 from bench.gate.settings import GateSettings, Rule
 from bench.gate.verdicts import conclude
 from bench.results.find import expand_collections, find_results
-from bench.results.location import Place, place_of
+from bench.results.location import place_of
 from bench.results.result import Evaluation, load, save
 from bench.workspace import Workspace, cache_folder
 from datasets_cfg.dataset import Dataset
@@ -84,15 +84,9 @@ def evaluate(
     Raises:
         BenchError: bad input: what was asked, what was found, and in ``hint`` what to change.
     """
-    space = Workspace(
-        cache_dir=cache_folder(cache_dir),
-        data_dir=Path(data_dir) if data_dir else None,
-        offline=offline,
-        device=device,
-        allow_mismatch=allow_mismatch,
-    )
+    space = _space(cache_dir, data_dir, offline, allow_mismatch, device)
     loaded = _loaded(space, model, name, fingerprint, similarity, settings)
-    opened = _opened(space, dataset, split)
+    opened = space.open(dataset, split)
     options = Options(
         index=IndexSpec.parse(index),
         depth=depth,
@@ -131,22 +125,32 @@ def score(
     Raises:
         BenchError: bad input.
     """
-    space = Workspace(
-        cache_dir=cache_folder(cache_dir),
-        data_dir=Path(data_dir) if data_dir else None,
-        offline=offline,
-        allow_mismatch=allow_mismatch,
-    )
-    opened = (
-        OpenDataset(dataset, space.official(dataset))
-        if isinstance(dataset, Dataset)
-        else space.open_judgements(str(dataset), split)
-    )
+    space = _space(cache_dir, data_dir, offline, allow_mismatch)
+    if isinstance(dataset, Dataset):
+        opened = space.open(dataset)
+    else:
+        opened = space.open_judgements(str(dataset), split)
     ranking, sha256 = _run(run)
     done = evaluate_run(
         ranking, name, sha256, opened.dataset, measures, depth, official=opened.official
     )
     return _kept(done, out)
+
+
+def _space(
+    cache_dir: str | Path | None,
+    data_dir: str | Path | None,
+    offline: bool,
+    allow_mismatch: bool,
+    device: str = "auto",
+) -> Workspace:
+    return Workspace(
+        cache_dir=cache_folder(cache_dir),
+        data_dir=Path(data_dir) if data_dir else None,
+        offline=offline,
+        device=device,
+        allow_mismatch=allow_mismatch,
+    )
 
 
 def _loaded(
@@ -172,12 +176,6 @@ def _loaded(
         )
     wrapped, encoder = wrap(model, name, fingerprint, similarity)
     return LoadedModel(wrapped, encoder)
-
-
-def _opened(space: Workspace, dataset: str | Path | Dataset, split: str | None) -> OpenDataset:
-    if isinstance(dataset, Dataset):
-        return space.opened(dataset)
-    return space.open(str(dataset), split)
 
 
 def _run(run: str | Path | Run | Mapping[str, Mapping[str, float]]) -> tuple[Run, str]:
@@ -206,7 +204,7 @@ def load_result(path: str | Path) -> Evaluation:
     Raises:
         BenchError: there is none, or it is damaged or contradicts itself.
     """
-    return load(_place(path))
+    return load(place_of(str(path)))
 
 
 def results(folder: str | Path = "results") -> pd.DataFrame:
@@ -223,7 +221,7 @@ def results(folder: str | Path = "results") -> pd.DataFrame:
     Raises:
         BenchError: there is none, or one is damaged or contradicts itself.
     """
-    stored = find_results(_place(folder))
+    stored = find_results(place_of(str(folder)))
     if not stored:
         raise BenchError(f"{folder} holds no results", "name the folder that `run` wrote to")
     frame = pd.DataFrame([row for each in stored for row in _rows(each)])
@@ -259,12 +257,7 @@ def _rows(done: Evaluation) -> list[dict[str, object]]:
     ]
 
 
-def _place(path: str | Path) -> Place:
-    return place_of(path) if isinstance(path, str) else path
-
-
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.figure import Figure
 
 Results = Evaluation | Sequence[Evaluation]
@@ -283,7 +276,7 @@ class ComparisonResult:
     resampling: Resampling
 
     @property
-    def table(self) -> "pd.DataFrame":
+    def table(self) -> pd.DataFrame:
         """One row for each collection: means, difference (a minus b), 95 % interval, p-values.
 
         ``better`` is the name of the better model by p of Holm at 5 %, or "" where neither is.
@@ -401,7 +394,7 @@ def leaderboard(
     measure: str = "",
     resamples: int = 9_999,
     seed: int = 0,
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     """Stored results side by side, the best model first.
 
     Args:

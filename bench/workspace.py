@@ -71,8 +71,7 @@ class Workspace:
         max_memory: bytes that this process may hold while it searches; None for most of what is
             free.
         allow_mismatch: evaluate a collection although it differs from the published one.
-        vectors: folder of the vectors, below ``cache_dir`` where it is no absolute path; None for
-            its usual place.
+        vectors: folder of the vectors, below ``cache_dir`` where it is no absolute path.
         remark: told what is peculiar in a collection that is opened for evaluation.
     """
 
@@ -82,7 +81,7 @@ class Workspace:
     device: str = "auto"
     max_memory: int | None = None
     allow_mismatch: bool = False
-    vectors: str | None = None
+    vectors: str = VECTORS
     remark: Callable[[str, Finding], None] = _log_remark
 
     @cached_property
@@ -93,7 +92,7 @@ class Workspace:
     @property
     def vectors_dir(self) -> Path:
         """Folder of the vectors that are kept."""
-        return self.cache_dir / (self.vectors or VECTORS)
+        return self.cache_dir / self.vectors
 
     def expand(self, names: Sequence[str]) -> list[str]:
         """Collections of what was typed: suites as their members, each once.
@@ -141,39 +140,26 @@ class Workspace:
         opened = [_opened_once(self, name, split) for name in self.expand(names)]
         for name, count in Counter(dataset.name for dataset in opened).items():
             if count > 1:
-                raise _two_of_one_name(name)
+                raise BenchError(
+                    f"two of the collections are called {name}, and results are kept by that name",
+                    'write name = "another" into the dataset.toml of one',
+                )
         return opened
 
-    def official(self, dataset: Dataset) -> bool:
-        """True where this is the published collection of its name.
-
-        Raises:
-            BenchError: it is not, and ``allow_mismatch`` is off.
-        """
-        return check_published(dataset, self.allow_mismatch)
-
-    def open(self, name: str, split: str | None = None) -> OpenDataset:
-        """A collection to evaluate on; what its scores depend on is said.
+    def open(self, asked: str | Path | Dataset, split: str | None = None) -> OpenDataset:
+        """A collection to evaluate on; what the scores of one that is named depend on is said.
 
         Raises:
             BenchError: it cannot be had; it is not the published one of its name, and
                 ``allow_mismatch`` is off; or its corpus has no relevant document.
         """
-        dataset = self.dataset(name, split)
-        opened = self.opened(dataset)
-        for finding in remarks(dataset):
-            self.remark(dataset.name, finding)
-        remember(dataset)
-        return opened
-
-    def opened(self, dataset: Dataset) -> OpenDataset:
-        """A collection that is at hand, to evaluate on.
-
-        Raises:
-            BenchError: as `open`.
-        """
-        official = self.official(dataset)
+        dataset = asked if isinstance(asked, Dataset) else self.dataset(str(asked), split)
+        official = check_published(dataset, self.allow_mismatch)
         check_relevant(dataset)
+        if not isinstance(asked, Dataset):
+            for finding in remarks(dataset):
+                self.remark(dataset.name, finding)
+            remember(dataset)
         return OpenDataset(dataset, official)
 
     def open_first(self, name: str, count: int, split: str | None = None) -> OpenDataset:
@@ -197,20 +183,6 @@ class Workspace:
         official = check_published(dataset, self.allow_mismatch, with_corpus=False)
         remember(dataset)
         return OpenDataset(dataset, official)
-
-    def open_all(self, names: Sequence[str], split: str | None = None) -> dict[str, OpenDataset]:
-        """Collections of what was typed, suites as their members, by what was typed for each.
-
-        Raises:
-            BenchError: see `open`; or two folders have one name, by which results are known.
-        """
-        opened: dict[str, OpenDataset] = {}
-        for name in self.expand(names):
-            dataset = self.open(name, split)
-            if any(dataset.name == other.name for other in opened.values()):
-                raise _two_of_one_name(dataset.name)
-            opened[name] = dataset
-        return opened
 
     def weights(self, typed: Sequence[str]) -> dict[str, float]:
         """Weight of each collection, by its own name, in the mean of what was typed."""
@@ -284,10 +256,3 @@ class Workspace:
 @cache
 def _opened_once(space: Workspace, name: str, split: str | None) -> Dataset:
     return space.dataset(name, split)
-
-
-def _two_of_one_name(name: str) -> BenchError:
-    return BenchError(
-        f"two of the collections are called {name}, and results are kept by that name",
-        'write name = "another" into the dataset.toml of one',
-    )

@@ -243,7 +243,7 @@ def summary(record: type[Any]) -> str:
 def commands() -> str:
     """Every command with all options."""
     text = ["# Commands\n\n", "Every command answers `--help`.\n"]
-    for name, (record, group) in COMMANDS.items():
+    for name, (record, group, _) in COMMANDS.items():
         doc = inspect.cleandoc(record.__doc__ or "")
         about, _, examples = doc.partition("Examples:\n")
         about = about.partition("Attributes:\n")[0]

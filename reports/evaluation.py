@@ -6,7 +6,7 @@ from textwrap import indent
 from bench.evaluate.cost import EncodingCost
 from bench.evaluate.judging import SuiteMean
 from bench.outcomes import Gap
-from bench.results.result import Result, Timings
+from bench.results.result import Result
 from bench.store.usage import ModelUsage
 from datasets_cfg.verify import Finding
 from foundation.printable import first_names
@@ -164,17 +164,6 @@ def _ago(seconds: float) -> str:
     if days < 1:
         return "today"
     return "yesterday" if days == 1 else f"{days:,} days ago"
-
-
-def time_line(timings: Timings) -> str:
-    """Where the time went, in one line, the longest first."""
-    spent = {**timings.busy_s, "score": timings.score_s}
-    parts = [
-        f"{name} {seconds:.1f} s"
-        for name, seconds in sorted(spent.items(), key=lambda item: -item[1])
-        if seconds >= 0.05
-    ]
-    return ", ".join(parts)
 
 
 def findings(name: str, of_collection: Sequence[Finding]) -> str:

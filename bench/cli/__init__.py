@@ -12,7 +12,7 @@
 4. The docstring is the help, ``Attributes:`` that of the options; below ``Examples:`` stand
    commands. A place that is written has the
    type `OutFolder`, `OutFile` or `OutPlace`, and is tried before any work.
-5. A line in ``COMMANDS`` of `bench.cli.main`, and a function of the command's name in
-   ``bench/cli/commands``, which takes the record and returns an `ExitCode`. Modules of options
+5. A line in ``COMMANDS`` of `bench.cli.main`, and a function in ``bench/cli/commands``,
+   which takes the record and returns an `ExitCode`. Modules of options
    import no heavy library: ``--help`` reads them all.
 """

@@ -18,9 +18,8 @@ from typing import Annotated, Any
 from cyclopts import App, CycloptsError, Group, Parameter
 from cyclopts.exceptions import MissingArgumentError, UnknownCommandError
 
-from bench.cli.early_checks import check_before_work, check_typed
 from bench.cli.options import data, decide, evaluate, train
-from bench.cli.options.shared import Slot, check_used, slots
+from bench.cli.options.shared import Slot, check_before_work, check_used, slots
 from bench.cli.terminal import as_typed, program_name
 from foundation.errors import BenchError
 from foundation.printable import shortened
@@ -31,39 +30,28 @@ TRAIN = Group("Train", sort_key=3)
 STUDY = Group("Study", sort_key=4)
 DATA = Group("Data", sort_key=5)
 
-# Record of the options, group in `--help`; the command is a function of the same name in
-# `bench.cli.commands`, but for those of `FUNCTIONS`.
-COMMANDS: dict[str, tuple[type[Any], Group]] = {
-    "run": (evaluate.RunOptions, EVALUATE),
-    "work": (evaluate.WorkOptions, EVALUATE),
-    "index": (evaluate.IndexOptions, EVALUATE),
-    "score": (evaluate.ScoreOptions, EVALUATE),
-    "speed": (evaluate.SpeedOptions, EVALUATE),
-    "compare": (decide.CompareOptions, DECIDE),
-    "check": (decide.CheckOptions, DECIDE),
-    "leaderboard": (decide.LeaderboardOptions, DECIDE),
-    "pretrain": (train.PretrainOptions, TRAIN),
-    "finetune": (train.FinetuneOptions, TRAIN),
-    "adapt": (train.AdaptOptions, TRAIN),
-    "compose": (train.ComposeOptions, TRAIN),
-    "ablate": (train.AblateOptions, STUDY),
-    "watch": (train.WatchOptions, STUDY),
-    "list": (data.ListOptions, DATA),
-    "show": (data.ShowOptions, DATA),
-    "fetch": (data.FetchOptions, DATA),
-    "verify": (data.VerifyOptions, DATA),
-    "cache": (data.CacheOptions, DATA),
-    "export": (decide.ExportOptions, DATA),
-}
-
-FUNCTIONS = {"list": "listing"}
-# Of the functions that are not in a module of their command's name.
-MODULES = {
-    "score": "run",
-    **dict.fromkeys(("work", "index"), "vectors"),
-    **dict.fromkeys(("pretrain", "finetune", "adapt", "compose"), "training"),
-    **dict.fromkeys(("list", "show"), "names"),
-    **dict.fromkeys(("fetch", "verify", "cache"), "data"),
+# Record of the options, group in `--help`, and module and function below `bench.cli.commands`.
+COMMANDS: dict[str, tuple[type[Any], Group, str]] = {
+    "run": (evaluate.RunOptions, EVALUATE, "run.run"),
+    "work": (evaluate.WorkOptions, EVALUATE, "vectors.work"),
+    "index": (evaluate.IndexOptions, EVALUATE, "vectors.index"),
+    "score": (evaluate.ScoreOptions, EVALUATE, "run.score"),
+    "speed": (evaluate.SpeedOptions, EVALUATE, "speed.speed"),
+    "compare": (decide.CompareOptions, DECIDE, "compare.compare"),
+    "check": (decide.CheckOptions, DECIDE, "check.check"),
+    "leaderboard": (decide.LeaderboardOptions, DECIDE, "leaderboard.leaderboard"),
+    "pretrain": (train.PretrainOptions, TRAIN, "training.pretrain"),
+    "finetune": (train.FinetuneOptions, TRAIN, "training.finetune"),
+    "adapt": (train.AdaptOptions, TRAIN, "training.adapt"),
+    "compose": (train.ComposeOptions, TRAIN, "training.compose"),
+    "ablate": (train.AblateOptions, STUDY, "ablate.ablate"),
+    "watch": (train.WatchOptions, STUDY, "watch.watch"),
+    "list": (data.ListOptions, DATA, "names.listing"),
+    "show": (data.ShowOptions, DATA, "names.show"),
+    "fetch": (data.FetchOptions, DATA, "data.fetch"),
+    "verify": (data.VerifyOptions, DATA, "data.verify"),
+    "cache": (data.CacheOptions, DATA, "data.cache"),
+    "export": (decide.ExportOptions, DATA, "export.export"),
 }
 
 EXAMPLES = """\
@@ -79,9 +67,11 @@ def run_command(arguments: Sequence[str] | None = None) -> int:
 
     Raises:
         BenchError: an unknown command or option, or a value that an option cannot have.
+        UnicodeEncodeError: a word is not in the encoding of the locale.
     """
     typed = list(sys.argv[1:] if arguments is None else arguments)
-    check_typed(typed)
+    for word in typed:
+        word.encode()  # Python stands by surrogates for bytes that no record can hold
     try:
         code = app()(typed)
     except CycloptsError as error:
@@ -105,11 +95,11 @@ def app() -> App:
         print_error=False,
         suppress_keyboard_interrupt=False,
     )
-    for name, (record, group) in COMMANDS.items():
+    for name, (record, group, function) in COMMANDS.items():
         text, _, examples = (inspect.getdoc(record) or "").partition("Examples:")
         description = text.partition("Attributes:")[0]
         top.command(
-            _command(name, record),
+            _command(record, function),
             name=name,
             group=group,
             usage=f"Usage: {usage(name, record)}",
@@ -121,7 +111,7 @@ def app() -> App:
 
 def option_slots() -> dict[str, int]:
     """The number of options and positionals of each command."""
-    return {name: len(list(slots(record))) for name, (record, _) in COMMANDS.items()}
+    return {name: len(list(slots(record))) for name, (record, *_) in COMMANDS.items()}
 
 
 def usage(name: str, record: type[Any]) -> str:
@@ -137,16 +127,15 @@ def _placeholder(slot: Slot) -> str:
     return word if slot.default is dataclasses.MISSING else f"[{word}]"
 
 
-def _command(name: str, record: type[Any]) -> Any:
+def _command(record: type[Any], function: str) -> Any:
     """A function of the record of options, which imports the real one when it is called."""
-    function = FUNCTIONS.get(name, name)
 
     def command(options: Any) -> int:
         check_used(options)
         _prepare()
         check_before_work(options)
-        module = importlib.import_module(f"bench.cli.commands.{MODULES.get(name, function)}")
-        code: int = getattr(module, function)(options)
+        module, _, name = function.partition(".")
+        code: int = getattr(importlib.import_module(f"bench.cli.commands.{module}"), name)(options)
         return code
 
     if all(slot.default is not dataclasses.MISSING for slot in slots(record)):

@@ -10,7 +10,6 @@ import errno
 import os
 import re
 import sys
-import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -131,8 +130,8 @@ def guarded(command: Callable[[], int]) -> int:
     """Run a command.
 
     Returns:
-        An `ExitCode`. Bad input is one message on stderr; a traceback goes to a file, and only
-        where the program itself is at fault.
+        An `ExitCode`. Bad input is one message on stderr; a traceback stands there only where the
+        program itself is at fault.
     """
     try:
         return command()
@@ -155,19 +154,11 @@ def _refuse(error: BenchError) -> int:
 
 
 def _internal_error(error: Exception) -> int:
-    """Keep the traceback in a file: it is for whoever mends this, not for the user."""
-    details = f"arguments: {sys.argv[1:]}\n\n{traceback.format_exc()}"
-    try:
-        with tempfile.NamedTemporaryFile(
-            "w", prefix="bench-error-", suffix=".log", delete=False, encoding="utf-8"
-        ) as file:
-            file.write(details)
-        report = f"Please report it with the file {Path(file.name)}"
-    except OSError:
-        report = f"Please report it with these lines:\n{details}"
     print(
+        f"{traceback.format_exc()}\n"
         f"internal error: {type(error).__name__}: {shortened(str(error))}\n"
-        f"  this is a defect of this program. {report}",
+        f"  this is a defect of this program. Please report it with all lines above, and with "
+        f"what was typed: {sys.argv[1:]}",
         file=sys.stderr,
     )
     return ExitCode.INTERNAL_ERROR

@@ -25,7 +25,7 @@ from bench.evaluate.index_search import (
     with_bar,
 )
 from bench.results.result import Timings
-from bench.store import EncodingPlan, StoredVectors, VectorStore
+from bench.store import StoredVectors, VectorStore
 from bench.store.indexes import IndexFolder
 from datasets_cfg.corpus import Corpus
 from datasets_cfg.dataset import Dataset
@@ -231,7 +231,6 @@ class ByVectors:
         """The best documents of each query."""
         begun, stages = self._clock.copy(), Clock()
         k = min(depth, len(dataset.corpus))  # no memory for places that cannot be filled
-        plan = self.store.plan(self.encoder, dataset.corpus)
         preflight = check_encoder(dataset, self.encoder, self.store)
         checked = self._clock.copy()  # its tokens are no work of the two stages that follow
         with stages.phase("encode_queries_s"):
@@ -242,7 +241,7 @@ class ByVectors:
         encoded, vectors = 0, None
         if searching is None or searching.needs_vectors:
             with stages.phase("encode_documents_s"):
-                stored = encode_documents(dataset, self.encoder, self.store, plan, self._clock)
+                stored = encode_documents(dataset, self.encoder, self.store)
             encoded, vectors = stored.encoded, self._viewed(stored)
         tokens = self._clock.since(checked).counts.get("tokens", 0)
         recall: dict[str, float] = {}
@@ -278,8 +277,7 @@ class ByVectors:
     def build_index(self, dataset: Dataset) -> IndexFolder:
         """The index of a collection in the store; what is missing is encoded, built and kept."""
         check_encoder(dataset, self.encoder, self.store)
-        plan = self.store.plan(self.encoder, dataset.corpus)
-        stored = encode_documents(dataset, self.encoder, self.store, plan, self._clock)
+        stored = encode_documents(dataset, self.encoder, self.store)
         index = self.index_of(dataset)
         index.opened(self._viewed(stored), self._exact(dataset), "cpu")
         return index.kept
@@ -414,18 +412,14 @@ def sample_documents(corpus: Corpus, count: int, seed: int = 0) -> tuple[list[st
     return corpus.titles.take(rows).to_pylist(), corpus.texts.take(rows).to_pylist()
 
 
-def encode_documents(
-    dataset: Dataset,
-    encoder: Encoder,
-    store: VectorStore,
-    plan: EncodingPlan,
-    clock: Clock,
-) -> StoredVectors:
+def encode_documents(dataset: Dataset, encoder: Encoder, store: VectorStore) -> StoredVectors:
     """Vectors of the documents; what is missing is encoded, with a bar.
 
     Raises:
         BenchError: as `VectorStore.documents`.
     """
+    plan = store.plan(encoder, dataset.corpus)
+    clock: Clock = getattr(encoder, "clock", None) or Clock()
     if not plan.missing_rows:
         return store.documents(encoder, dataset.corpus, plan)
     with tqdm(

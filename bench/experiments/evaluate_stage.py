@@ -100,7 +100,7 @@ class Evaluate:
             raise BenchError("[evaluate] needs on, a list of collections")
         for dataset in self.space.datasets(settings.on):
             measure_names(dataset, settings.measures, settings.depth)
-            self.space.official(dataset)
+            self.space.open(dataset)
         resolved: Table = msgspec.to_builtins(settings)
         return resolved
 
@@ -117,7 +117,7 @@ class Evaluate:
         chosen = convert_table(settings, EvaluateSettings, "[evaluate]")
         rules = {}
         for dataset in self.space.datasets(chosen.on):
-            protocol = self.space.opened(dataset).protocol(chosen.depth)
+            protocol = self.space.open(dataset).protocol(chosen.depth)
             measures = measure_names(dataset, chosen.measures, chosen.depth)
             rules[dataset.name] = msgspec.json.encode([protocol, measures]).decode()
         return rules
@@ -161,7 +161,7 @@ class Evaluate:
             measures=chosen.measures,
             view=chosen.view,
         )
-        done = evaluate(space.prepare(space.opened(dataset), model, options))
+        done = evaluate(space.prepare(space.open(dataset), model, options))
         save(done, out / RESULTS)
         counted = done.result.parameters
         return done.result.timings.encoded_tokens, counted.total if counted else 0

@@ -209,8 +209,7 @@ class Searcher:
         folder = self.own / "vectors"
         temporary = self._is_temporary(model)
         store = VectorStore(folder) if temporary else self.store
-        plan = store.plan(encoder, dataset.corpus)
-        vectors = encode_documents(dataset, encoder, store, plan, clock)
+        vectors = encode_documents(dataset, encoder, store)
         queries = store.queries(encoder, dataset.queries.texts)
         budget = self.max_memory or default_budget()
         exact = ExactSearch(dataset, search_device(self.device), budget, clock)

@@ -108,7 +108,7 @@ def _bm25(folder: Path) -> Run:
         )
         space = Workspace(Path(cache))
         options = Options(depth=100, measures=(MEASURE,))
-        return evaluate(space.prepare(space.opened(dataset), space.load("bm25"), options)).run
+        return evaluate(space.prepare(space.open(dataset), space.load("bm25"), options)).run
 
 
 def _noised(run: Run) -> Run:

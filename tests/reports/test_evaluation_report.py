@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from bench.evaluate.cost import EncodingCost
 from bench.evaluate.judging import suite_mean
-from bench.results.result import Result, Timings
+from bench.results.result import Result
 from datasets_cfg.catalogue import expand, suite_for
 from datasets_cfg.verify import Finding
 from reports.evaluation import (
@@ -15,7 +15,6 @@ from reports.evaluation import (
     costs_table,
     findings,
     means_table,
-    time_line,
 )
 from reports.format import duration, size
 from tests.support import results as records
@@ -168,11 +167,6 @@ def test_short_times_are_seconds_and_long_ones_hours(seconds, text):
 )
 def test_sizes_are_in_decimal_units(number, text):
     assert size(number) == text
-
-
-def test_where_the_time_went_is_said_longest_first_without_what_took_none():
-    spent = Timings(busy_s={"load": 1.0, "forward": 80.04, "write": 0.001}, score_s=2.0)
-    assert time_line(spent) == "forward 80.0 s, score 2.0 s, load 1.0 s"
 
 
 def test_costs_are_summed():

@@ -39,7 +39,7 @@ def workspace(
     )
 
 
-def check_once(names: Iterable[str]) -> None:
+def check_once(names: Iterable[str], hint: str = "name it once") -> None:
     """Refuse a model or collection that is named twice.
 
     Raises:
@@ -47,7 +47,7 @@ def check_once(names: Iterable[str]) -> None:
     """
     for name, times in Counter(names).items():
         if times > 1:
-            raise BenchError(f"{name} is named {times} times", "name it once")
+            raise BenchError(f"{name} is named {times} times", hint)
 
 
 def print_remark(collection: str, finding: Finding) -> None:

@@ -4,10 +4,8 @@ Reads declared facts only; no model or collection is opened.
 """
 
 from collections.abc import Callable, Iterable
-from functools import partial
 from itertools import chain, starmap
-from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 import msgspec
 
@@ -16,11 +14,10 @@ from bench.cli.terminal import as_json, columns, print_json
 from bench.outcomes import ExitCode
 from bench.results.location import place_of
 from datasets_cfg.catalogue import (
-    Facts,
-    Suite,
     dataset_names,
     declared,
     facts_for,
+    is_suite,
     suite_for,
     suite_names,
     unknown,
@@ -28,7 +25,7 @@ from datasets_cfg.catalogue import (
 from foundation.errors import BenchError
 from foundation.records import SUFFIX, TomlFiles, read_toml
 from retrievers.models.card import FILES as CARDS
-from retrievers.models.card import Card, all_cards, load_card
+from retrievers.models.card import Card, all_cards
 from retrievers.models.locate import find_local
 
 GROUPS: tuple[ModelGroup, ...] = get_args(ModelGroup)  # in the order of lists
@@ -172,49 +169,37 @@ LISTS: dict[str, Callable[[], Iterable[NameLine]]] = {
 }
 
 
-class Shown(NamedTuple):
-    """What is known of a name: its record, the text of its file, and what a file of its kind is."""
-
-    record: msgspec.Struct
-    text: str
-    kind: str = ""
-
-
 def show(options: ShowOptions) -> int:
-    """``show``: the TOML file of a name, or the JSON document of a result."""
-    found = describe(options.name)
+    """``show``: the TOML file of a name, or the JSON document of a suite or result."""
+    record, text = describe(options.name)
     if options.output.json:
-        print_json(found.record)
+        print_json(record)
     else:
-        print(found.text.strip())
-        if found.kind:
-            print(f"\n# {found.kind}")
+        print(text.strip())
     return ExitCode.OK
 
 
-def describe(name: str) -> Shown:
-    """All that is declared of a name or in a TOML file, or recorded of a result.
+def describe(name: str) -> tuple[msgspec.Struct, str]:
+    """All that is declared of a name or recorded of a result, and how it is shown.
 
     A model, collection or suite comes before a preset or grid of the same name.
 
     Raises:
-        BenchError: there is nothing of that name, or the file is not valid.
+        BenchError: there is nothing of that name, or the file of a suite is not valid.
     """
     if name in dataset_names():
-        return Shown(facts_for(name), declared(name))
-    if name in suite_names():
-        return Shown(suite_for(name), as_json(suite_for(name)))
+        return facts_for(name), declared(name)
+    if is_suite(name):
+        return suite_for(name), as_json(suite_for(name))
     shipped = (CARDS, *_preset_and_grid_files())
     for files in shipped:
         if name in files.names():
-            return Shown(files.load(name), (files.folder / f"{name}{SUFFIX}").read_text())
-    if name.endswith(SUFFIX):
-        return _own_file(name)
+            return files.load(name), (files.folder / f"{name}{SUFFIX}").read_text()
     if name and (result := _result_at(name)):
-        return Shown(result, as_json(result))
+        return result, as_json(result)
     names = (name for files in shipped for name in files.names())
     hint = unknown(name, (*names, *dataset_names(), *suite_names())).hint
-    raise BenchError(f"nothing is called {name!r}, and there is no such file or result", hint)
+    raise BenchError(f"nothing is called {name!r}, and there is no such result", hint)
 
 
 def _result_at(name: str) -> msgspec.Struct | None:
@@ -224,20 +209,3 @@ def _result_at(name: str) -> msgspec.Struct | None:
     where = place_of(name)
     file = where if where.name == RESULT_FILE else where / RESULT_FILE
     return load(file).result if file.exists() else None
-
-
-def _own_file(name: str) -> Shown:
-    """The record in a TOML file of the user's own, of the kind whose fields the file has."""
-    from datasets_cfg.dataset import facts_of_folder
-
-    path = Path(name).expanduser()
-    kinds: dict[str, tuple[type[msgspec.Struct], Callable[[], msgspec.Struct]]] = {
-        files.kind: (files.record, partial(files.load, path)) for files in _preset_and_grid_files()
-    } | {
-        CARDS.kind: (CARDS.record, lambda: load_card(path)),
-        "suite": (Suite, lambda: suite_for(name)),
-        "facts of a collection": (Facts, lambda: facts_of_folder(path.parent)),
-    }
-    written = read_toml(path, dict[str, Any]).keys()
-    kind = max(kinds, key=lambda kind: len(written & set(kinds[kind][0].__struct_fields__)))
-    return Shown(kinds[kind][1](), path.read_text(encoding="utf-8"), kind)

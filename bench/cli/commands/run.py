@@ -4,7 +4,6 @@
 """
 
 import sys
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from bench.cli.commands.common import load_model, workspace
+from bench.cli.commands.common import check_once, load_model, workspace
 from bench.cli.options.evaluate import RunOptions, ScoreOptions
 from bench.cli.options.shared import WorkerOptions
 from bench.cli.terminal import print_json
@@ -22,7 +21,6 @@ from bench.evaluate.judging import SuiteMean, suite_mean, with_inner
 from bench.evaluate.pipeline import Job, evaluate, evaluate_run
 from bench.evaluate.retrieval import LoadedModel, Options
 from bench.evaluate.runs import read_run_file
-from bench.evaluate.scoring import parse_measure
 from bench.outcomes import ExitCode, Gaps
 from bench.results.find import CHOICE
 from bench.results.location import Place
@@ -31,8 +29,8 @@ from bench.store.indexes import MANIFEST_FILE, IndexFolder
 from bench.workspace import Workspace
 from datasets_cfg.catalogue import suite_for
 from foundation.errors import BenchError
-from reports.evaluation import collection_table, costs_table, gaps_table, means_table, time_line
-from retrievers.index.faiss_index import FaissIndex, IndexSpec
+from reports.evaluation import collection_table, costs_table, gaps_table, means_table
+from retrievers.index.faiss_index import IndexSpec
 from retrievers.models.model import Bases
 
 if TYPE_CHECKING:
@@ -48,7 +46,7 @@ def run(options: RunOptions) -> int:
     """
     choices = _choices(options)
     space = workspace(options.places, options.hardware, options.protocol.allow_mismatch)
-    models, published = _models(options, space, choices.index)
+    models, published = _models(options, space)
     count = len(space.expand(options.names)) * len(models)
     gaps = Gaps(stop=count == 1)
     jobs = _jobs(space, models, choices, gaps, options)
@@ -95,9 +93,9 @@ def _jobs(
         with gaps.kept(name):
             split, limit = options.protocol.split, options.limit
             opened = space.open_first(name, limit, split) if limit else space.open(name, split)
-            place(options.out, opened.name, "model")
             for model in models:
                 with gaps.kept(opened.name, model.name):
+                    place(options.out, opened.name, model.name)  # names may lead out of it
                     out = options.out if known else None
                     of_collection.append(space.prepare(opened, model, choices, out))
         if of_collection:
@@ -161,9 +159,7 @@ def _print_summary(
         print(("\n" if means else "") + gaps_table(gaps.missing))
 
 
-def _models(
-    options: RunOptions, space: Workspace, spec: IndexSpec
-) -> tuple[list[LoadedModel], Published]:
+def _models(options: RunOptions, space: Workspace) -> tuple[list[LoadedModel], Published]:
     """The models, under the names that their results will have, and their published scores."""
     if options.name and len(options.model) > 1:
         raise BenchError(
@@ -179,10 +175,7 @@ def _models(
     models = [load_model(space, name, options.use, bases) for name in options.model]
     if options.name:
         models = [model.renamed(options.name) for model in models]
-    _check_models(models, options.out)
-    for model in models:  # FAISS reads the factory string when an index is made
-        if spec.needs_faiss and model.encoder:
-            FaissIndex(spec, model.encoder.dim)
+    check_once((model.name for model in models), "run one of them with --name")
     return models, {
         (model.name, expected.dataset, expected.measure): expected.value
         for model in models
@@ -190,21 +183,7 @@ def _models(
     }
 
 
-def _check_models(models: Sequence[LoadedModel], out: Place) -> None:
-    """Refuse names that cannot stand in results, or two that tables would not tell apart."""
-    for model in models:
-        place(out, "collection", model.name)
-    for name, count in Counter(loaded.name for loaded in models).items():
-        if count > 1:
-            raise BenchError(
-                f"{count} of the models are called {name}",
-                "run one after the other, one of them with --name",
-            )
-
-
 def _choices(options: RunOptions) -> Options:
-    for name in options.measure or ():
-        parse_measure(name)
     folder = _exported(options.index)
     spec = IndexFolder(folder).manifest().spec if folder else options.index
     return Options(
@@ -266,8 +245,6 @@ def _say_done(stored: Evaluation) -> None:
         f"searched in {spent.search_s:.1f} s; kept in {stored.folder}",
         file=sys.stderr,
     )
-    if busy := time_line(spent):
-        print(f"  where the time went, added up over threads: {busy}", file=sys.stderr)
 
 
 def score(options: ScoreOptions) -> int:
@@ -283,23 +260,8 @@ def score(options: ScoreOptions) -> int:
     stored = save(done, options.out)
     print(f"kept in {stored.folder}", file=sys.stderr)
     result = stored.result
-    _say_coverage(result)
     if options.output.json:
         print_json({"results": [result], "means": [], "gaps": []})
     else:
         print(collection_table([result], {}))
     return ExitCode.OK
-
-
-def _say_coverage(result: Result) -> None:
-    if result.unanswered:
-        print(
-            f"warning: {result.unanswered:,} of {result.queries:,} queries have no document in "
-            "the run; they score 0",
-            file=sys.stderr,
-        )
-    if result.ignored:
-        print(
-            f"note: {result.ignored:,} queries of the run have no judgement; they count nowhere",
-            file=sys.stderr,
-        )

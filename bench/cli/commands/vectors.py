@@ -20,8 +20,7 @@ from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
 from foundation.files import replacing_folder
 from reports.format import size
-from retrievers.encoders.protocol import Clock
-from retrievers.index.faiss_index import FaissIndex, IndexSpec
+from retrievers.index.faiss_index import IndexSpec
 from retrievers.models.model import Bases
 from retrievers.models.recipe import Recipe
 
@@ -54,7 +53,6 @@ def index(options: IndexOptions) -> int:
         raise BenchError(f"{options.out} is there already", "name another --out, or remove it")
     space = workspace(options.places, options.hardware, options.allow_mismatch)
     model = load_model(space, options.model, options.use)
-    FaissIndex(spec, model.require_encoder().dim)  # FAISS reads the factory string
     job = space.prepare(space.open(options.dataset), model, Options(index=spec))
     announce_encoding([job])
     kept = job.retriever.build_index(job.dataset)
@@ -99,17 +97,13 @@ def work(options: WorkOptions) -> int:
     """``work``: returns when the vectors of all collections are there."""
     space, bases = workspace(options.places, options.hardware), Bases()
     models = [load_model(space, name, options.use, bases) for name in options.model]
-    for model in models:
-        model.require_encoder()
     done = []
     for name in space.expand(options.names):
         dataset = space.dataset(name)
         for model in models:
             encoder = model.on(dataset.name).require_encoder()
             check_encoder(dataset, encoder, space.store)
-            plan = space.store.plan(encoder, dataset.corpus)
-            clock: Clock = getattr(encoder, "clock", None) or Clock()
-            stored = encode_documents(dataset, encoder, space.store, plan, clock)
+            stored = encode_documents(dataset, encoder, space.store)
             dataset.corpus.check()
             done.append(EncodedHere(dataset.name, model.name, stored.encoded))
             print(

@@ -1,13 +1,12 @@
 """``watch``: the checkpoints of a running training, evaluated as they are completed."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from bench.cli.commands.common import workspace
-from bench.cli.early_checks import check_out
 from bench.cli.options.train import WatchOptions
 from bench.cli.terminal import print_json
 from bench.evaluate.judging import common_measure
@@ -27,13 +26,13 @@ from retrievers.models.card import load_card
 def watch(options: WatchOptions) -> int:
     """``watch``: evaluates until it is told to end; then the table, or one JSON document."""
     out = options.out or training_of(options.folder) / "watch"
-    _check(options, out)
+    _check(options)
     space = workspace(options.places, options.hardware, options.allow_mismatch)
-    opened = space.open_all(options.on, options.split)
+    opened = [space.open(name, options.split) for name in space.expand(options.on)]
     aim = _aim(options, space, opened)
     watcher = Watcher(
         training=aim.training,
-        opened=list(opened.values()),
+        opened=opened,
         options=Options(measures=(aim.measure,)),
         results=options.results,
         space=space,
@@ -62,25 +61,24 @@ def watch(options: WatchOptions) -> int:
     return ExitCode.OK
 
 
-def _check(options: WatchOptions, out: Path) -> None:
+def _check(options: WatchOptions) -> None:
     """Bad input stops before the first look."""
     if not options.folder.is_dir():
         raise BenchError(
             f"{options.folder} is no folder",
             "name the folder that the training writes its checkpoints to (its output_dir)",
         )
-    check_out(out)
     if options.like is not None:
         load_card(options.like)
 
 
-def _aim(options: WatchOptions, space: Workspace, opened: Mapping[str, OpenDataset]) -> Aim:
+def _aim(options: WatchOptions, space: Workspace, opened: Sequence[OpenDataset]) -> Aim:
     weights = space.weights(options.on)
-    datasets = [each.dataset for each in opened.values()]
+    datasets = [each.dataset for each in opened]
     return Aim(
         training="_".join(training_of(options.folder).name.split()) or "training",
         weights=weights,
-        protocols={each.name: each.protocol() for each in opened.values()},
+        protocols={each.name: each.protocol() for each in opened},
         measure=common_measure(datasets, options.measure, None),
     )
 

@@ -50,10 +50,8 @@ class ListOptions:
 class ShowOptions:
     """Show what is declared of a model, collection, suite, preset or grid, or recorded of a result.
 
-    A TOML file of your own is checked, and shown as what its fields say that it is.
-
     Attributes:
-        name: Name of `list`, TOML file, or folder of a result.
+        name: Name of `list`, TOML file of a suite of your own, or folder of a result.
 
     Examples:
         python -m bench show retromae

@@ -5,16 +5,19 @@ A record of options is flat to whoever types: `slots` goes through the groups in
 
 import dataclasses
 import math
+import os
 import re
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_type_hints
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from cyclopts import Group, Parameter, Token, validators
 
-from bench.results.location import Place, place_of
+from bench.results.location import Place, RemotePath, place_of
 from foundation.errors import BenchError
 from retrievers.models.recipe import Dtype
 
@@ -110,6 +113,49 @@ class Written:
     """Mark of an option that names what the command writes: it is checked before any work."""
 
     kind: Literal["folder", "file"]
+
+
+def check_before_work(options: Any) -> None:
+    """Check what the command writes, as its record marks it, and that its device is there.
+
+    Raises:
+        BenchError: a place cannot be written, or there is no such device.
+    """
+    for slot in slots(options):
+        for mark in marks(slot.kind) if slot.value is not None else ():
+            _check_written(slot.value, mark)
+        if slot.name == "device" and slot.value.startswith("cuda"):
+            from retrievers.encoders.device import pick_device
+
+            pick_device(slot.value)
+
+
+def marks(kind: Any) -> Iterator[Written]:
+    """`Written` of a type such as ``Annotated[Path, ...] | None``."""
+    yield from (mark for mark in getattr(kind, "__metadata__", ()) if isinstance(mark, Written))
+    for inner in get_args(kind) if get_origin(kind) in (Union, UnionType) else ():
+        yield from marks(inner)
+
+
+def _check_written(place: Place, mark: Written) -> None:
+    """Refuse a place that cannot be written; nothing stays there of the trial.
+
+    A file without a name is written: permissions alone do not tell of a read-only or full disk.
+    """
+    if isinstance(place, RemotePath):
+        place.check_writable()
+        return
+    folder = place.absolute() if mark.kind == "folder" else place.absolute().parent
+    nearest = next(above for above in (folder, *folder.parents) if os.path.lexists(above))
+    try:
+        with tempfile.TemporaryFile(dir=nearest) as file:
+            file.write(b"\0")
+    except OSError as error:
+        raise BenchError(
+            f"{place} cannot be written: {nearest}: {error.strerror}", "name another place"
+        ) from error
+    if mark.kind == "file" and place.is_dir():
+        raise BenchError(f"{place} cannot be written: it is a folder", "name a file")
 
 
 def _reads(read: Callable[[str], Any]) -> Callable[[Any, Sequence[Token]], Any]:

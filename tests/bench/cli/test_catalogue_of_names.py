@@ -15,7 +15,6 @@ from foundation.errors import BenchError
 from retrievers.index.faiss_index import IndexSpec
 from retrievers.models.card import card_names, load_card
 from retrievers.models.model import count_parameters, resolve_model
-from tests.support.collections import write_collection
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -68,12 +67,6 @@ SHOWN = [
     ("dpr-small", "rounds", None),
     ("objectives", "axes", None),
 ]
-FILES = [
-    ("retrievers/models/cards/minilm.toml", "model card", "pooling"),
-    ("retrievers/training/presets/pretrain/mlm.toml", "preset for pre-training", "objective"),
-    ("retrievers/training/presets/finetune/dpr.toml", "preset for fine-tuning", "rounds"),
-    ("bench/experiments/plans/objectives.toml", "ablation", "axes"),
-]
 
 
 @pytest.mark.parametrize(("name", "field", "value"), SHOWN)
@@ -81,13 +74,6 @@ def test_what_is_declared_of_a_name_is_shown(name, field, value, capsys):
     record = json.loads(printed(capsys, "show", name, "--json"))
     assert record[field] == value if value is not None else record[field]
     assert field in printed(capsys, "show", name)
-
-
-@pytest.mark.parametrize(("file", "content", "field"), FILES)
-def test_a_file_is_shown_as_what_it_holds(file, content, field, capsys):
-    text = (ROOT / file).read_text()
-    assert printed(capsys, "show", str(ROOT / file)) == f"{text.strip()}\n\n# {content}\n"
-    assert getattr(describe(str(ROOT / file)).record, field)
 
 
 @pytest.mark.parametrize("name", ["some.trec", ".", "", "nowhere/result.json"])
@@ -98,14 +84,10 @@ def test_what_holds_no_result_is_called_nothing(tmp_path, monkeypatch, name):
         describe(name)
 
 
-def test_an_own_suite_and_an_own_collection_are_shown(tmp_path, capsys):
+def test_an_own_suite_is_shown(tmp_path, capsys):
     suite = tmp_path / "product.toml"
     suite.write_text('members = ["beir/scifact", "words"]\nweights = [2, 1]\n')
-    assert printed(capsys, "show", str(suite)).endswith("\n# suite\n")
-    facts = write_collection(tmp_path / "words") / "dataset.toml"
-    facts.write_text('main_measure = "RR@10"\nexclude_self = true\n')
-    record = json.loads(printed(capsys, "show", str(facts), "--json"))
-    assert (record["name"], record["main_measure"]) == ("words", "RR@10")
+    assert json.loads(printed(capsys, "show", str(suite)))["weights"] == [2, 1]
     suite.write_text('title = "Product"\nmembers = ["beir/scifact"]\nweigths = [2]\n')
     with pytest.raises(BenchError, match="weigths") as error:
         describe(str(suite))
