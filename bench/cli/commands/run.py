@@ -21,6 +21,7 @@ from bench.evaluate.judging import SuiteMean, suite_mean, with_inner
 from bench.evaluate.pipeline import Job, evaluate, evaluate_run
 from bench.evaluate.retrieval import LoadedModel, Options
 from bench.evaluate.runs import read_run_file
+from bench.evaluate.scoring import parse_measure
 from bench.outcomes import ExitCode, Gaps
 from bench.results.find import CHOICE
 from bench.results.location import Place
@@ -184,6 +185,8 @@ def _models(options: RunOptions, space: Workspace) -> tuple[list[LoadedModel], P
 
 
 def _choices(options: RunOptions) -> Options:
+    for name in options.measure or ():
+        parse_measure(name)
     folder = _exported(options.index)
     spec = IndexFolder(folder).manifest().spec if folder else options.index
     return Options(
