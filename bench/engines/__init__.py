@@ -21,8 +21,7 @@ from pathlib import Path
 
 import psutil
 
-from bench.evaluate.exact.numpy_engine import thread_count
-from bench.evaluate.exact.search import sees_gpu
+from bench.evaluate.exact.search import sees_gpu, thread_count
 from bench.evaluate.retrieval import LoadedModel
 from bench.workspace import Workspace
 from datasets_cfg.corpus import Corpus

@@ -208,9 +208,7 @@ class ByVectors:
         if self.options.from_index:
             self.index_of(dataset)
         budget, rows, dim = self._budget, len(dataset.corpus), self.encoder.dim
-        on = search_device(self.device)
-        k = min(depth, rows)
-        plan = plan_search(budget, rows, dim, len(dataset.queries), k, device=on)
+        plan = plan_search(budget, rows, dim, len(dataset.queries), min(depth, rows))
         if self.options.index.needs_faiss:
             return check_index_fits(self.options.index, rows, dim, budget)
         return plan.memory_bytes

@@ -156,6 +156,11 @@ def scores_of_keys(keys: UInt64Array) -> Float32Array:
     return np.where(keys > 0, bits.view(np.float32), np.float32(-np.inf))
 
 
+def ranks_of_keys(keys: UInt64Array) -> Int64Array:
+    """The tie ranks inside the keys of filled places."""
+    return (keys & np.uint64(0xFFFFFFFF)).astype(np.int64)
+
+
 def _ranks(tie_rank: Int64Array, rows: Int64Array) -> Int64Array:
     """Tie rank of each row, -1 where unfilled: row -1 must not read the last document's."""
     ranks = np.full(rows.shape, -1, np.int64)

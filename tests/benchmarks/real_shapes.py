@@ -289,8 +289,7 @@ def race_with_faiss(work: Work, dim: int, rounds: int) -> dict[str, Any]:
     )
 
     def search() -> Any:
-        sizes = {"tile_rows": plan.tile_rows, "block_bytes": plan.block_bytes}
-        return exact_search(vectors, queries, depth, tie_rank, **sizes)
+        return exact_search(vectors, queries, depth, tie_rank, tile_rows=plan.tile_rows)
 
     spent: dict[str, list[tuple[float, float]]] = {"faiss flat": [], "exact_search": []}
     shared = 0.0

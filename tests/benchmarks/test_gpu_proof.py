@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.evaluate.exact import torch_engine
+from bench.evaluate.exact.torch_engine import TorchEngine
 from retrievers.training.engine.curve import LossPoint, append_point
 from tests.benchmarks import gpu_proof
 
@@ -33,8 +33,8 @@ def test_on_the_cpu_its_parts_pass_and_the_last_line_is_what_it_writes(tmp_path,
 
 
 def test_hits_that_differ_and_parts_that_break_fail(tmp_path, capsys, monkeypatch) -> None:
-    keys = torch_engine.order_keys
-    monkeypatch.setattr(torch_engine, "order_keys", lambda scores, ranks: keys(scores, ranks * 0))
+    scores = TorchEngine.scores
+    monkeypatch.setattr(TorchEngine, "scores", lambda *given: -scores(*given))
     out = ["--out", str(tmp_path), *TINY, "--only"]
     assert gpu_proof.main([*out, "search"]) == 1
     assert "FAILED" in capsys.readouterr().out

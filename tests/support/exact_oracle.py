@@ -1,20 +1,9 @@
 """Exact search by brute force in NumPy, and corpora that are hard to search exactly."""
 
-from typing import Any
-
 import numpy as np
 from hypothesis import strategies as st
 
 from retrievers.index.faiss_index import Hits
-
-
-def copying_engine(device: str = "cpu") -> Any:
-    """PyTorch, whose tiles go through two buffers in turn, as they go to a GPU."""
-    from bench.evaluate.exact.torch_engine import TorchEngine
-
-    engine = TorchEngine(device)
-    engine.copies_tiles = True
-    return engine
 
 
 def brute_force(vectors: np.ndarray, queries: np.ndarray, k: int, tie_rank: np.ndarray) -> Hits:

@@ -1,23 +1,61 @@
-"""Exact search: what is searched, what is asked, and the way through the tiles."""
+"""Exact search: the way through the tiles, and the steps of one tile on the processor.
 
+A piece of a tile is as large as all that was searched before. Matrix products show which of its
+rows may reach the bar, a score that k documents reach and below which no other is among the best
+k; those raise the bar for the next piece. What is still above the bar at the end of the tile is
+scored in float64, and the best k of each query are kept as integer keys.
+"""
+
+import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import starmap
+from dataclasses import dataclass
+from itertools import pairwise, starmap
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
+from threadpoolctl import ThreadpoolController
 
-from bench.evaluate.exact.task import SearchEngine, SearchTask, Vectors, norm_bounds
-from bench.evaluate.search import MAX_RANK
-from foundation.arrays import Float32Array, Int64Array
+from bench.evaluate.exact.task import (
+    Tile,
+    TileArray,
+    Vectors,
+    as_float32,
+    dot_error,
+    double_distance,
+    gathered_rows,
+    lowest_score,
+    most_candidates,
+    norm_bounds,
+    reached_score,
+    rounded_scores,
+)
+from bench.evaluate.search import order_keys, ranks_of_keys, scores_of_keys
+from foundation.arrays import (
+    Float32Array,
+    Float64Array,
+    Int32Array,
+    Int64Array,
+    IntArray,
+    UInt16Array,
+    UInt64Array,
+)
 from foundation.errors import BenchError
 from retrievers.encoders.protocol import Clock
 from retrievers.index.faiss_index import Hits
 
+if TYPE_CHECKING:
+    from bench.evaluate.exact.torch_engine import TorchEngine
+
 TILE_ROWS = 1 << 17  # 400 MB of 768 dimensions; smaller tiles rescore more candidates
 BLOCK_BYTES = 1 << 28  # arrays that grow with queries x candidates
+MOST_QUERIES = 1 << 16  # of a block: candidates count them in 16 bits
+CANDIDATE_BYTES = 64  # of one candidate of one query, until it is merged
+SCORE_BYTES = 5  # of one query and row: the float32 score, and whether it is high enough
+PRODUCT_ROWS = 1 << 11  # scores of a thousand queries stay in a third-level cache
+MERGED_PLACES = 1 << 16  # at a time and thread
 
 # Of NVIDIA's driver, of Windows' subsystem for Linux, of AMD's driver.
 GPU_FILES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
@@ -32,9 +70,8 @@ def exact_search(
     tie_rank: Int64Array,
     *,
     tile_rows: int = TILE_ROWS,
-    block_bytes: int = BLOCK_BYTES,
     device: str = "cpu",
-    engine: SearchEngine | None = None,
+    engine: "NumpyEngine | TorchEngine | None" = None,
     advance: Callable[[int], None] | None = None,
     clock: Clock | None = None,
 ) -> Hits:
@@ -50,8 +87,6 @@ def exact_search(
         k: depth; places beyond the corpus stay unfilled (-1).
         tie_rank: int64 ``(n,)``, rank of each row's document id in the order of bytes.
         tile_rows: most rows at a time; fewer where a GPU has no room for them.
-        block_bytes: of the arrays that grow with queries x candidates; queries come in blocks
-            that fit. A GPU has its own memory, and sizes its blocks by what is free there.
         device: ``cpu``, ``cuda`` or ``cuda:N``.
         engine: what finds the candidates; by default what suits the device.
         advance: called with the number of rows searched.
@@ -59,43 +94,41 @@ def exact_search(
 
     Raises:
         BenchError: shapes do not fit, or a vector is not finite or too long for float32.
-        BenchError: the device is unknown or missing, or has too little memory.
+        BenchError: the device is unknown or missing.
     """
     _check_shapes(vectors, queries, k, tie_rank)
-    queries = np.ascontiguousarray(queries)
-    task = SearchTask(
-        queries=queries,
-        norms=norm_bounds(queries, "query"),
-        k=k,
-        tie_rank=tie_rank,
-        tile_rows=tile_rows,
-        block_bytes=block_bytes,
-        clock=clock or Clock(),
-    )
-    chosen = engine or engine_for(device)
-    with chosen.open(task) as search, ThreadPoolExecutor(1) as reader:
-        tiles = starmap(search.stage, search.read(vectors))
-        for tile in _read_ahead(tiles, reader):
-            rows = search.merge(tile)
-            if advance:
-                advance(rows)
-            del tile  # or there would be three while the next one is awaited
+    with ThreadPoolExecutor(thread_count()) as pool, ThreadPoolExecutor(1) as reader:
+        chosen = engine or engine_for(device, pool)
+        search = _Search(np.ascontiguousarray(queries), k, tie_rank, chosen, pool, clock or Clock())
+        try:
+            tiles = starmap(chosen.stage, chosen.tiles(vectors, tile_rows))
+            for tile in _read_ahead(tiles, reader):
+                search.merge(tile)
+                if advance:
+                    advance(len(tile.vectors))
+                del tile  # or there would be three while the next one is awaited
+        finally:
+            chosen.release()
         return search.hits()
 
 
-def engine_for(device: str) -> SearchEngine:
+def engine_for(device: str, pool: ThreadPoolExecutor) -> "NumpyEngine | TorchEngine":
     """NumPy for ``cpu``, PyTorch for ``cuda`` or ``cuda:N``.
 
     Raises:
         BenchError: the device is unknown or missing.
     """
     if device == "cpu":
-        from bench.evaluate.exact.numpy_engine import NumpyEngine
-
-        return NumpyEngine()
+        return NumpyEngine(pool)
     from bench.evaluate.exact.torch_engine import TorchEngine
 
     return TorchEngine(device)
+
+
+def thread_count() -> int:
+    """``OMP_NUM_THREADS`` where it is set, as for other libraries; else the processors allowed."""
+    first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return int(first) if first.isdecimal() and int(first) else len(os.sched_getaffinity(0))
 
 
 def sees_gpu() -> bool:
@@ -124,7 +157,289 @@ def _check_shapes(vectors: Vectors, queries: Float32Array, k: int, tie_rank: Int
         )
     if tie_rank.shape != (rows,):
         raise BenchError(f"{len(tie_rank)} tie ranks for {rows} documents")
-    if rows and not 0 <= int(tie_rank.min()) <= int(tie_rank.max()) <= MAX_RANK:
-        raise ValueError(f"tie ranks are 0 to {MAX_RANK}")
     if k < 1:
         raise BenchError(f"depth {k}: at least one document is retrieved")
+
+
+class Pairs(NamedTuple):
+    """Candidates, sorted by query; each array is ``(n,)``.
+
+    Attributes:
+        queries: uint16, number of the query in its block.
+        rows: int32, of the tile.
+        scores: as float32 proposes them.
+    """
+
+    queries: UInt16Array
+    rows: Int32Array
+    scores: Float32Array
+
+    def at(self, places: Any) -> "Pairs":
+        """Those at some places, or in a slice."""
+        return Pairs(self.queries[places], self.rows[places], self.scores[places])
+
+    @classmethod
+    def together(cls, parts: Sequence["Pairs"]) -> "Pairs":
+        """All of them, sorted by query again."""
+        if len(parts) == 1:
+            return parts[0]
+        both = cls(*map(np.concatenate, zip(*parts, strict=True)))
+        return both.at(np.argsort(both.queries, kind="stable"))
+
+
+NO_PAIRS = Pairs(np.empty(0, np.uint16), np.empty(0, np.int32), np.empty(0, np.float32))
+
+
+def block_queries(k: int) -> int:
+    """Queries at a time: their candidates fill half of a block, scores the other half."""
+    return min(max(1, BLOCK_BYTES // (2 * CANDIDATE_BYTES * most_candidates(k))), MOST_QUERIES)
+
+
+def block_bytes(queries: int, k: int) -> int:
+    """Most memory of the arrays that grow with queries x candidates."""
+    candidates = CANDIDATE_BYTES * most_candidates(k)
+    wanted = 2 * queries * max(candidates, SCORE_BYTES * PRODUCT_ROWS)
+    return max(2 * candidates, min(BLOCK_BYTES, wanted))
+
+
+class _Search:
+    """The best documents of each query so far, as unsorted keys, of which 0 is unfilled."""
+
+    def __init__(
+        self,
+        queries: Float32Array,
+        k: int,
+        tie_rank: Int64Array,
+        engine: "NumpyEngine | TorchEngine",
+        pool: ThreadPoolExecutor,
+        clock: Clock,
+    ) -> None:
+        self.queries, self.norms, self.k = queries, norm_bounds(queries, "query"), k
+        self.tie_rank, self.engine, self.pool, self.clock = tie_rank, engine, pool, clock
+        self.keys: UInt64Array = np.zeros((len(queries), k), np.uint64)
+        self._blas = ThreadpoolController()
+
+    def merge(self, tile: Tile) -> None:
+        """Make the best so far the best of this tile too, a block of queries at a time."""
+        step = block_queries(self.k)
+        with self._blas.limit(limits=1, user_api="blas"):  # products side by side
+            for first in range(0, len(self.queries), step):
+                _BlockSearch(self, tile, slice(first, first + step)).run()
+
+    def hits(self) -> Hits:
+        """The hits in canonical order, sorted some queries at a time."""
+        row_of_rank = np.empty(len(self.tie_rank), np.int64)
+        row_of_rank[self.tie_rank] = np.arange(len(self.tie_rank))
+        scores = np.full(self.keys.shape, -np.inf, np.float32)
+        rows = np.full(self.keys.shape, -1, np.int64)
+        step = max(1, MERGED_PLACES // self.k)
+        for first in range(0, len(self.keys), step):
+            some = slice(first, first + step)
+            keys = np.sort(self.keys[some], axis=1)[:, ::-1]
+            filled = keys > 0
+            scores[some] = scores_of_keys(keys)
+            rows[some][filled] = row_of_rank[ranks_of_keys(keys[filled])]
+        return Hits(scores, rows)
+
+
+class _BlockSearch:
+    """The search of a tile for a block of queries, whose best it changes."""
+
+    def __init__(self, search: _Search, tile: Tile, block: slice) -> None:
+        self._search, self._tile = search, tile
+        self._queries, self._keys = search.queries[block], search.keys[block]
+        dim, norms = self._queries.shape[1], search.norms[block]
+        self._doubles = self._queries.astype(np.float64)
+        self._error = dot_error(dim, norms, tile.norm)
+        self._distance = double_distance(dim, norms, tile.norm)
+        self._most = len(self._queries) * most_candidates(search.k)
+        self._bar = scores_of_keys(self._keys)  # scores that k different documents have
+        self._held: list[Pairs] = []
+
+    def run(self) -> None:
+        """Make the best so far the best of the tile, too."""
+        before, rows = self._tile.start, len(self._tile.vectors)
+        least = most_candidates(self._search.k)  # of so many rows none can be too many candidates
+        done, size = 0, rows
+        while done < rows:
+            size = min(size, max(least, before + done))
+            piece = slice(done, min(done + size, rows))
+            pairs = self._reaching(piece)
+            if pairs is None:
+                size = max(least, (piece.stop - done) // 2)
+                continue
+            self._raise_bar(pairs)
+            self._hold(pairs)
+            done, size = piece.stop, 2 * size
+        self._rescore()
+
+    def _lowest(self) -> Float32Array:
+        """The proposed score below which a document is not among the best k, ``(q,)``."""
+        reached = reached_score(self._bar.min(axis=1), self._error)
+        return lowest_score(reached, self._error)
+
+    def _reaching(self, piece: slice) -> Pairs | None:
+        """The rows of a piece that may be above the bar; None where they are too many."""
+        with self._search.clock.phase("search"):
+            parts = self._search.engine.reaching(
+                self._queries, self._tile, piece, self._lowest(), self._most
+            )
+            return None if parts is None else Pairs.together(parts)
+
+    def _raise_bar(self, pairs: Pairs) -> None:
+        """Raise the bar by candidates that it does not have."""
+        with self._search.clock.phase("search"):
+            self._by_query(
+                pairs,
+                lambda some, asked, own: keep_best(self._bar[some], asked, own.scores, -np.inf),
+            )
+
+    def _hold(self, pairs: Pairs) -> None:
+        """Keep candidates for later; score them where too many are above the bar."""
+        self._held.append(pairs)
+        if sum(len(part.rows) for part in self._held) > 2 * self._most:
+            self._held = [self._above_bar()]
+            if len(self._held[0].rows) > self._most:
+                self._rescore()
+
+    def _above_bar(self) -> Pairs:
+        """What is held, without what is below the bar by now."""
+        lowest = self._lowest()
+        return Pairs.together(
+            [
+                NO_PAIRS,
+                *(
+                    part.at(np.flatnonzero(part.scores >= lowest[part.queries]))
+                    for part in self._held
+                ),
+            ]
+        )
+
+    def _rescore(self) -> None:
+        """Score candidates in float64 and keep the best k."""
+        tile, search = self._tile, self._search
+
+        def score(some: slice, asked: IntArray, own: Pairs) -> None:
+            rows = own.rows
+            scores = search.engine.scores(
+                tile, rows, self._doubles[some], asked, self._distance[some]
+            )
+            keys = order_keys(scores, np.asarray(search.tie_rank[tile.start + rows]))
+            keep_best(self._keys[some], asked, keys, 0)
+
+        with search.clock.phase("rescore"):
+            self._by_query(self._above_bar(), score)
+            self._held, self._bar = [], scores_of_keys(self._keys)
+
+    def _by_query(self, pairs: Pairs, work: Callable[[slice, IntArray, Pairs], None]) -> None:
+        """Do work on runs of queries: with their candidates, numbered within the run."""
+        count = np.bincount(pairs.queries, minlength=len(self._queries))
+        ends = np.concatenate([[0], np.cumsum(count)])
+
+        def on(run: slice) -> None:
+            own = pairs.at(slice(ends[run.start], ends[run.stop]))
+            work(run, own.queries - np.uint16(run.start), own)
+
+        list(self._search.pool.map(on, runs(count, self._search.k) if count.any() else ()))
+
+
+def runs(count: Int64Array, k: int) -> Iterator[slice]:
+    """Runs of queries with at most ``MERGED_PLACES`` places, as many as the widest has for each.
+
+    Args:
+        count: candidates of each query.
+        k: places of each query beside them.
+    """
+    first = width = 0
+    for query, own in enumerate(count.tolist()):
+        width = max(width, own)
+        if query > first and (query + 1 - first) * (k + width) > MERGED_PLACES:
+            yield slice(first, query)
+            first, width = query, own
+    yield slice(first, len(count))
+
+
+def keep_best(best: Any, queries: IntArray, values: Any, unfilled: float) -> None:
+    """Keep the highest k of those so far, ``(q, k)``, and of values that are sorted by query."""
+    count, k = best.shape
+    own = np.bincount(queries, minlength=count)
+    asked, most = np.flatnonzero(own), int(own.max(initial=0))
+    line = (np.cumsum(own > 0) - 1)[queries]
+    column = k + np.arange(len(queries)) - (np.cumsum(own) - own)[queries]
+    both = np.full((len(asked), k + most), unfilled, best.dtype)
+    both[:, :k] = best[asked]
+    both[line, column] = values
+    best[asked] = np.partition(both, most, axis=1)[:, most:]
+
+
+@dataclass(frozen=True)
+class NumpyEngine:
+    """Candidates by NumPy's products, shared among threads."""
+
+    pool: ThreadPoolExecutor
+
+    def tiles(self, vectors: Vectors, rows: int) -> Iterator[tuple[int, TileArray]]:
+        """First row and vectors of each tile."""
+        return vectors.tiles(rows)
+
+    def stage(self, start: int, vectors: TileArray) -> Tile:
+        """The tile as float32, with its norm; runs while another is searched.
+
+        Raises:
+            BenchError: a vector is not finite, or too long for float32.
+        """
+        vectors = as_float32(vectors)
+        norm = float(norm_bounds(vectors, "document", start).max(initial=0.0))
+        return Tile(start, vectors, vectors, norm)
+
+    def reaching(
+        self, queries: Float32Array, tile: Tile, piece: slice, lowest: Float32Array, most: int
+    ) -> Sequence[Pairs] | None:
+        """The rows of a piece whose proposed score reaches the lowest; None if more than most.
+
+        Threads share the rows, each with a matrix product of its own: none waits for another, and
+        the scores are compared while they are in the cache.
+        """
+        found: list[int] = []
+        step = self._product_rows(len(queries), piece.stop - piece.start)
+
+        def reached(first: int) -> Pairs:
+            rows = tile.vectors[first : min(first + step, piece.stop)]
+            scores = queries @ rows.T
+            places = np.flatnonzero(scores >= lowest[:, None]).astype(np.int32)
+            found.append(len(places))
+            if sum(found) > most:
+                return NO_PAIRS
+            asked, own = np.divmod(places, np.int32(len(rows)))
+            asked = asked.astype(np.uint16)
+            return Pairs(asked, own + np.int32(first), scores.reshape(-1)[places])
+
+        parts = list(self.pool.map(reached, range(piece.start, piece.stop, step)))
+        return None if sum(found) > most else parts
+
+    def scores(
+        self,
+        tile: Tile,
+        rows: IntArray,
+        doubles: Float64Array,
+        queries: IntArray,
+        distance: Float64Array,
+    ) -> Float32Array:
+        """Float64 scores of pairs that are sorted by query, rounded to float32."""
+        sums, step = np.empty(len(rows)), gathered_rows(doubles.shape[1])
+        ends = np.searchsorted(queries, np.arange(len(doubles) + 1)).tolist()
+        for query, (start, end) in zip(doubles, pairwise(ends), strict=True):
+            for first in range(start, end, step):
+                some = slice(first, min(first + step, end))
+                gathered = np.take(tile.vectors, rows[some], axis=0).astype(np.float64)
+                np.matmul(gathered, query, out=sums[some])
+        return rounded_scores(sums, distance, tile.vectors, rows, doubles, queries)
+
+    def release(self) -> None:
+        """Hold nothing: there is nothing to give back."""
+
+    def _product_rows(self, queries: int, rows: int) -> int:
+        """Rows of one matrix product: as many as fit, a few products for each thread."""
+        threads = thread_count()
+        fitting = BLOCK_BYTES // (2 * SCORE_BYTES * max(1, queries) * threads)
+        return max(1, min(PRODUCT_ROWS, -(-rows // threads), fitting))

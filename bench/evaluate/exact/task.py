@@ -1,25 +1,21 @@
-"""The task of an exact search, the protocol of engines, and the arithmetic that certifies them.
+"""Vectors and tiles of an exact search, and the arithmetic that certifies it.
 
 Error bounds of scores that are proposed in float32, and the float64 scores that decide.
 """
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 
-from foundation.arrays import Float16Array, Float32Array, Float64Array, Int64Array, IntArray
+from foundation.arrays import Float16Array, Float32Array, Float64Array, IntArray
 from foundation.errors import BenchError
-from retrievers.encoders.protocol import Clock
-from retrievers.index.faiss_index import Hits
 
 FLOAT32_ROUNDOFF = 2.0**-24
 FLOAT64_ROUNDOFF = 2.0**-53
 TINY = float(np.finfo(np.float32).tiny)
-RESCORE_BYTES = 1 << 20  # float64 products at a time and thread: fits a second-level cache
+RESCORE_BYTES = 1 << 20  # float64 products at a time: fit a second-level cache
 SLACK = 64  # candidates beyond 2 k
 
 TileArray = Float32Array | Float16Array
@@ -43,15 +39,6 @@ class Vectors(Protocol):
 
         A tile is float32, or float16 that counts as the same numbers in float32.
         """
-        ...
-
-
-@runtime_checkable
-class HasStored(Protocol):
-    """Vectors that can also be had without a conversion."""
-
-    def stored_tiles(self, rows: int) -> Iterator[tuple[int, TileArray]]:
-        """The tiles of ``Vectors.tiles``, of the type in which they are kept."""
         ...
 
 
@@ -84,58 +71,20 @@ class ArrayVectors:
 
 
 @dataclass(frozen=True)
-class SearchTask:
-    """Queries, and how the vectors that answer them are gone through.
+class Tile:
+    """Some rows of the corpus.
 
     Attributes:
-        queries: float32 ``(q, dim)``, C-contiguous and finite.
-        norms: upper bounds of their Euclidean norms, float64 ``(q,)``.
-        k: depth.
-        tie_rank: int64 ``(n,)``, of the whole corpus.
-        tile_rows: most rows at a time.
-        block_bytes: most memory of arrays that grow with queries x candidates.
-        clock: of the phases ``search`` and ``rescore``.
+        start: the first row.
+        vectors: float32 ``(m, dim)``, where they are searched: an array, or a tensor on a GPU.
+        stored: the same numbers on the processor.
+        norm: of the longest, at most.
     """
 
-    queries: Float32Array
-    norms: Float64Array
-    k: int
-    tie_rank: Int64Array
-    tile_rows: int
-    block_bytes: int
-    clock: Clock
-
-
-class Search(Protocol):
-    """One search under way: tiles are staged in turn, each is merged before the next but one."""
-
-    def read(self, vectors: Vectors) -> Iterator[tuple[int, TileArray]]:
-        """First row and vectors of each tile, of a size and type that suit the search."""
-        ...
-
-    def stage(self, start: int, vectors: TileArray) -> Any:
-        """Put rows from ``start`` on where they are searched; runs while another is merged.
-
-        Raises:
-            BenchError: a vector is not finite, or too long for float32.
-        """
-        ...
-
-    def merge(self, tile: Any) -> int:
-        """Make the best so far the best of this staged tile too; its number of rows."""
-        ...
-
-    def hits(self) -> Hits:
-        """The best of all tiles, in canonical order."""
-        ...
-
-
-class SearchEngine(Protocol):
-    """Where and with what arithmetic candidates are found. Every engine gives the same hits."""
-
-    def open(self, task: SearchTask) -> AbstractContextManager[Search]:
-        """Start a search; leaving the context frees what it holds."""
-        ...
+    start: int
+    vectors: Any
+    stored: TileArray
+    norm: float
 
 
 def most_candidates(k: int) -> int:
@@ -207,8 +156,13 @@ def _gamma(terms: int, roundoff: float) -> float:
     return terms * roundoff / (1 - terms * roundoff)
 
 
+def gathered_rows(dim: int) -> int:
+    """Vectors that are scored in float64 at a time."""
+    return max(1, RESCORE_BYTES // (8 * dim))
+
+
 def exact_scores(
-    vectors: Float32Array, rows: IntArray, doubles: Float64Array, queries: IntArray
+    vectors: TileArray, rows: IntArray, doubles: Float64Array, queries: IntArray
 ) -> Float32Array:
     """Dot products of rows with queries, float64 rounded to float32, ``(len(rows),)``.
 
@@ -216,55 +170,33 @@ def exact_scores(
     axis depends on its length alone: equal vectors have equal scores wherever they stand.
     """
     scores = np.empty(len(rows), np.float32)
-    gathered, products = _buffers(len(rows), vectors.shape[1])
-    for start in range(0, len(rows), max(1, len(products))):
-        some = slice(start, start + len(products))
-        terms = _gather(vectors, rows[some], gathered, products)
+    step = gathered_rows(doubles.shape[1])
+    for first in range(0, len(rows), step):
+        some = slice(first, first + step)
+        terms = np.take(vectors, rows[some], axis=0).astype(np.float64)
         terms *= doubles[queries[some]]
         scores[some] = terms.sum(axis=1)
     return scores
 
 
-def exact_scores_by_query(
-    vectors: Float32Array,
+def rounded_scores(
+    sums: Float64Array,
+    distance: Float64Array,
+    vectors: TileArray,
     rows: IntArray,
     doubles: Float64Array,
     queries: IntArray,
-    distance: Float64Array,
 ) -> Float32Array:
-    """The scores of `exact_scores`, of pairs that are sorted by query, in half the time.
+    """The scores of `exact_scores`, from dot products that were summed in any order.
 
-    BLAS sums in an order of its own. Where that may change the rounded score, the order of
-    `exact_scores` decides.
+    Where the order may change the rounded score, that of `exact_scores` decides.
 
     Args:
+        sums: float64 ``(len(rows),)``.
         distance: of two sums in different orders, float64, for each query: `double_distance`.
     """
-    sums = np.empty(len(rows))
-    gathered, products = _buffers(len(rows), vectors.shape[1])
-    cuts = np.searchsorted(queries, np.arange(len(doubles) + 1)).tolist()
-    for query, (first, last) in zip(doubles, pairwise(cuts), strict=True):
-        for start in range(first, last, max(1, len(products))):
-            some = slice(start, min(start + len(products), last))
-            np.matmul(_gather(vectors, rows[some], gathered, products), query, out=sums[some])
     off = distance[queries]
     scores = (sums - off).astype(np.float32)
     unsure = np.flatnonzero(scores != (sums + off).astype(np.float32))
     scores[unsure] = exact_scores(vectors, rows[unsure], doubles, queries[unsure])
     return scores
-
-
-def _buffers(rows: int, dim: int) -> tuple[Float32Array, Float64Array]:
-    """Space for some rows as they are, and in float64."""
-    shape = min(rows, max(1, RESCORE_BYTES // (8 * dim))), dim
-    return np.empty(shape, np.float32), np.empty(shape)
-
-
-def _gather(
-    vectors: Float32Array, rows: IntArray, gathered: Float32Array, products: Float64Array
-) -> Float64Array:
-    """Rows in float64, in the space for them."""
-    # The rows exist; mode "raise" would copy them through a buffer.
-    np.take(vectors, rows, axis=0, out=gathered[: len(rows)], mode="clip")
-    products[: len(rows)] = gathered[: len(rows)]
-    return products[: len(rows)]

@@ -5,7 +5,6 @@ import subprocess
 import sys
 from collections import namedtuple
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,14 +13,13 @@ from bench.evaluate import index_search as budget
 from bench.evaluate.index_search import (
     check_index_fits,
     default_budget,
-    memory_of_index,
     parse_size,
     plan_search,
     resident_bytes,
     show_size,
 )
 from foundation.errors import BenchError
-from retrievers.index.faiss_index import FaissIndex, IndexSpec
+from retrievers.index.faiss_index import IndexSpec
 
 MARCO = (8_841_823, 768)
 
@@ -63,28 +61,9 @@ def test_a_size_that_is_shown_can_be_typed_and_is_enough(size):
 # What is free
 
 
-@pytest.mark.parametrize(
-    ("folder", "names"),
-    [
-        ("", ("memory.max", "memory.current", "memory.stat", "inactive_file")),
-        (
-            "memory",
-            (
-                "memory.limit_in_bytes",
-                "memory.usage_in_bytes",
-                "memory.stat",
-                "total_inactive_file",
-            ),
-        ),
-    ],
-    ids=["cgroup 2", "cgroup 1"],
-)
 def test_a_containers_limit_counts_where_it_is_less_and_unused_file_pages_are_free(
-    folder, names, tmp_path, monkeypatch
+    tmp_path, monkeypatch
 ):
-    limit, usage, statistics, pages = names
-    place = tmp_path / folder
-    place.mkdir(exist_ok=True)
     machine = namedtuple("machine", "available")(1_000_000_000)
     monkeypatch.setattr(budget.psutil, "virtual_memory", lambda: machine)
     monkeypatch.setattr(budget, "resident_bytes", lambda: 10**8)
@@ -93,11 +72,11 @@ def test_a_containers_limit_counts_where_it_is_less_and_unused_file_pages_are_fr
         return (default_budget(tmp_path) - 10**8) / budget.FREE_SHARE
 
     assert free() == pytest.approx(1_000_000_000)
-    (place / limit).write_text("700000000\n")
-    (place / usage).write_text("600000000\n")
-    (place / statistics).write_text(f"anon 1\n{pages} 400000000\n")
+    (tmp_path / "memory.max").write_text("700000000\n")
+    (tmp_path / "memory.current").write_text("600000000\n")
+    (tmp_path / "memory.stat").write_text("anon 1\ninactive_file 400000000\n")
     assert free() == pytest.approx(500_000_000)
-    (place / limit).write_text("max\n")
+    (tmp_path / "memory.max").write_text("max\n")
     assert free() == pytest.approx(1_000_000_000)
 
 
@@ -137,15 +116,6 @@ def test_what_the_process_holds_already_is_part_of_the_budget():
         plan_search(resident_bytes(), *MARCO, 1000, 1000)
 
 
-def test_a_search_on_a_gpu_leaves_room_for_the_tiles_that_feed_it():
-    budget, size = 3 * 10**9, (*MARCO, 1000, 1000, 10**8)
-    cpu, gpu = (plan_search(budget, *size, device=device) for device in ("cpu", "cuda"))
-    assert 1000 < gpu.tile_rows < cpu.tile_rows
-    assert gpu.memory_bytes <= budget
-    tiles = gpu.tile_rows * MARCO[1] * 4
-    assert gpu.memory_bytes - 10**8 > tiles + 2 * 2 * tiles
-
-
 CHILD = """
 import sys, numpy as np
 from bench.evaluate.index_search import plan_search, resident_bytes
@@ -162,8 +132,7 @@ class Made:
 budget = resident_bytes() + int(sys.argv[1])
 plan = plan_search(budget, ROWS, DIM, QUERIES, K)
 queries = np.random.default_rng(0).standard_normal((QUERIES, DIM), np.float32)
-exact_search(Made(), queries, K, np.arange(ROWS), tile_rows=plan.tile_rows,
-             block_bytes=plan.block_bytes)
+exact_search(Made(), queries, K, np.arange(ROWS), tile_rows=plan.tile_rows)
 peak = int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0]) * 1024
 print(budget - peak)
 """
@@ -178,50 +147,18 @@ def test_the_peak_of_a_real_search_stays_within_its_plan(room):
 
 # Approximate indexes
 
-FACTORIES = [
-    "HNSW32",
-    "HNSW16_SQ8",
-    "IVF16,Flat",
-    "IVF16,PQ16",
-    "IVF16,PQ16,RFlat",
-    "IVF16_HNSW8,SQfp16",
-    "PCA32,IVF16,SQ8",
-    "PQ16",
-    "SQ8",
-]
-
-
-@pytest.mark.parametrize("factory", FACTORIES)
-def test_the_estimate_of_an_index_is_enough_for_its_file_and_little_more(factory, tmp_path):
-    pytest.importorskip("faiss")
-    spec = IndexSpec.parse(factory)
-    vectors = np.random.default_rng(0).standard_normal((5000, 64), np.float32)
-    index = FaissIndex(spec, 64)
-    if index.needs_training:
-        index.train(vectors)
-    index.add(vectors)
-    index.save(tmp_path / "index")
-    written = (tmp_path / "index").stat().st_size
-    assert written <= memory_of_index(spec, *vectors.shape) <= 1.1 * written + 100_000
-
 
 def test_an_index_that_does_not_fit_is_refused_with_its_size_and_what_would_fit():
     spec = IndexSpec.parse("HNSW32?efSearch=64")
-    with pytest.raises(BenchError, match=r"HNSW32\?efSearch=64 .* 8,841,823 .* needs about") as e:
+    with pytest.raises(
+        BenchError, match=r"HNSW32\?efSearch=64 .* 8,841,823 .* needs at least"
+    ) as e:
         check_index_fits(spec, *MARCO, 4 * 10**9)
     needed = parse_size(e.value.hint.split()[1].rstrip(","))
-    assert needed > 2 * MARCO[0] * MARCO[1] * 4
+    assert needed > MARCO[0] * MARCO[1] * 4
     check_index_fits(spec, *MARCO, needed + 10**8)
-
-
-def test_the_training_sample_counts_where_it_is_larger_than_the_index():
-    small = IndexSpec.parse("IVF4096,PQ64")
-    sample = 256 * 4096 * 768 * 4
-    with pytest.raises(BenchError, match="needs about"):
-        check_index_fits(small, *MARCO, sample, resident=0)
-    check_index_fits(small, *MARCO, 2 * sample, resident=0)
 
 
 def test_an_unknown_index_is_refused_as_such():
     with pytest.raises(BenchError, match="cannot make"):
-        memory_of_index(IndexSpec.parse("Nonsense7"), 10, 8)
+        check_index_fits(IndexSpec.parse("Nonsense7"), 10, 8, 10**9)

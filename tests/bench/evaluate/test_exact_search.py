@@ -1,7 +1,7 @@
 """Exact search with NumPy and PyTorch against brute force: ids and scores, equal bit for bit.
 
 Whatever the tiles, blocks or storage, with ties and duplicated vectors; PyTorch on the processor,
-through the buffers of a GPU, and on a GPU where there is one.
+and on a GPU where there is one.
 """
 
 import math
@@ -14,14 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from bench.evaluate.exact import ArrayVectors, exact_search, numpy_engine
+from bench.evaluate.exact import ArrayVectors, exact_search, search, torch_engine
 from bench.evaluate.exact import task as exact
-from bench.evaluate.exact.task import (
-    dot_error,
-    double_distance,
-    exact_scores,
-    exact_scores_by_query,
-)
+from bench.evaluate.exact.search import NumpyEngine
+from bench.evaluate.exact.task import dot_error, double_distance, exact_scores
 from bench.evaluate.exact.torch_engine import TorchEngine
 from bench.store import StoredVectors
 from bench.store.keys import document_keys
@@ -33,7 +29,6 @@ from retrievers.models.recipe import Recipe
 from tests.support.exact_oracle import (
     assert_same,
     brute_force,
-    copying_engine,
     corpora,
     nearly_tied,
     planted,
@@ -41,7 +36,7 @@ from tests.support.exact_oracle import (
 )
 
 INF = float("inf")
-ENGINES = {"numpy": lambda: None, "torch": TorchEngine, "copying": copying_engine}
+ENGINES = {"numpy": lambda: None, "torch": TorchEngine}
 if torch.cuda.is_available():
     ENGINES["cuda"] = lambda: TorchEngine("cuda")
 
@@ -102,14 +97,9 @@ def test_exact_search_is_a_sort_in_python(problem, slack, block_bytes, make):
     tie_rank = np.argsort(np.argsort(np.array(ids, object)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(exact, "SLACK", slack)
+        patch.setattr(search, "BLOCK_BYTES", block_bytes)
         hits = exact_search(
-            ArrayVectors(vectors),
-            queries,
-            k,
-            tie_rank,
-            tile_rows=tile_rows,
-            block_bytes=block_bytes,
-            engine=make(),
+            ArrayVectors(vectors), queries, k, tie_rank, tile_rows=tile_rows, engine=make()
         )
     scores, names = sorted_by_python(vectors, queries, k, ids)
     filled = min(k, len(vectors))
@@ -127,29 +117,24 @@ def test_exact_search_is_a_sort_in_python(problem, slack, block_bytes, make):
     block_bytes=st.integers(1, 1_000_000),
     product_rows=st.integers(1, 64),
     slack=st.integers(1, 20),
-    first_rows=st.integers(1, 16),
     scale=st.sampled_from([1e-30, 1.0, 1e15]),
     halves=st.booleans(),
     make=st.sampled_from([*ENGINES.values()]),
 )
 def test_no_tile_block_product_or_storage_changes_ids_order_or_scores(
-    corpus, k, tile_rows, block_bytes, product_rows, slack, first_rows, scale, halves, make
+    corpus, k, tile_rows, block_bytes, product_rows, slack, scale, halves, make
 ):
     vectors, queries, tie_rank = corpus
     vectors = vectors.astype(np.float16) if halves else vectors * np.float32(scale)
     k = min(k, len(vectors))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(numpy_engine, "PRODUCT_ROWS", product_rows)
+        patch.setattr(search, "PRODUCT_ROWS", product_rows)
+        patch.setattr(torch_engine, "MOST_SCORES", product_rows * len(queries))
+        patch.setattr(torch_engine, "GATHERED_BYTES", product_rows * 20)
         patch.setattr(exact, "SLACK", slack)
-        patch.setattr(numpy_engine, "FIRST_ROWS", first_rows)
+        patch.setattr(search, "BLOCK_BYTES", block_bytes)
         hits = exact_search(
-            ArrayVectors(vectors),
-            queries,
-            k,
-            tie_rank,
-            tile_rows=tile_rows,
-            block_bytes=block_bytes,
-            engine=make(),
+            ArrayVectors(vectors), queries, k, tie_rank, tile_rows=tile_rows, engine=make()
         )
     assert_same(hits, brute_force(vectors, queries, k, tie_rank))
 
@@ -173,8 +158,8 @@ def test_float64_decides_where_the_order_of_float32_is_wrong_at_the_cut(engine, 
     proposed = faiss.knn(query, vectors, 11, metric=faiss.METRIC_INNER_PRODUCT)[1][0]
     assert not set(truth.rows[0]) <= set(proposed), "the data do not test anything"
     for tile_rows in (13, 400):
-        search = ArrayVectors(vectors), query, 10, np.arange(400)
-        assert_same(exact_search(*search, tile_rows=tile_rows, engine=engine), truth)
+        asked = ArrayVectors(vectors), query, 10, np.arange(400)
+        assert_same(exact_search(*asked, tile_rows=tile_rows, engine=engine), truth)
 
 
 def test_the_error_bound_holds_for_faiss_and_numpy_and_is_not_wasteful():
@@ -197,8 +182,9 @@ def test_sums_of_another_order_are_rounded_as_the_one_that_decides():
     assert (truth[:2000] != (vectors.astype(np.float64) @ doubles[0]).astype(np.float32)).any()
     longest = float(np.linalg.norm(vectors.astype(np.float64), axis=1).max())
     distance = double_distance(64, np.linalg.norm(doubles, axis=1), longest)
-    scores = exact_scores_by_query(vectors, rows, doubles, asked, distance)
-    np.testing.assert_array_equal(scores, truth)
+    for engine in (NumpyEngine(None), TorchEngine()):
+        scores = engine.scores(engine.stage(0, vectors), rows, doubles, asked, distance)
+        np.testing.assert_array_equal(scores, truth)
 
 
 @settings(max_examples=60, deadline=None)
@@ -207,11 +193,10 @@ def test_sums_of_another_order_are_rounded_as_the_one_that_decides():
     k=st.integers(1, 12),
     copies=st.integers(1, 400),
     tile_rows=st.integers(50, 1000),
-    first_rows=st.integers(1, 16),
     slack=st.integers(1, 20),
 )
 def test_a_query_near_which_all_rows_of_a_tile_lie_crowds_out_no_other(
-    seed, k, copies, tile_rows, first_rows, slack
+    seed, k, copies, tile_rows, slack
 ):
     rng = np.random.default_rng(seed)
     vectors = rng.standard_normal((900, 8)).astype(np.float32)
@@ -222,8 +207,7 @@ def test_a_query_near_which_all_rows_of_a_tile_lie_crowds_out_no_other(
     tie_rank = rng.permutation(900)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(exact, "SLACK", slack)
-        patch.setattr(numpy_engine, "FIRST_ROWS", first_rows)
-        patch.setattr(numpy_engine, "MERGED_PLACES", slack * 20)
+        patch.setattr(search, "MERGED_PLACES", slack * 20)
         hits = exact_search(ArrayVectors(vectors), queries, k, tie_rank, tile_rows=tile_rows)
     assert_same(hits, brute_force(vectors, queries, k, tie_rank))
 
@@ -232,13 +216,13 @@ def test_few_candidates_beyond_the_ranking_are_scored(monkeypatch):
     rng = np.random.default_rng(3)
     vectors = rng.standard_normal((20_000, 32)).astype(np.float32)
     queries = rng.standard_normal((20, 32)).astype(np.float32)
-    scored = []
+    scored, whole = [], NumpyEngine.scores
 
-    def counted(vectors, rows, *others):
+    def counted(self, tile, rows, *others):
         scored.append(len(rows))
-        return exact_scores_by_query(vectors, rows, *others)
+        return whole(self, tile, rows, *others)
 
-    monkeypatch.setattr(numpy_engine, "exact_scores_by_query", counted)
+    monkeypatch.setattr(NumpyEngine, "scores", counted)
     exact_search(ArrayVectors(vectors), queries, 100, rng.permutation(20_000), tile_rows=5000)
     expected = 20 * 100 * sum(1 / tile for tile in (1, 2, 3, 4))
     assert sum(scored) < 1.1 * expected
@@ -253,8 +237,8 @@ def test_vectors_stored_as_float16_are_ranked_by_what_is_stored(tmp_path, engine
     shard, _ = read_shard(write_shard(tmp_path, "document", recipe, keys, vectors))
     truth = brute_force(halves.astype(np.float32), vectors[:5], 100, tie_rank)
     for stored in (StoredVectors((shard,), np.arange(3000), 48), ArrayVectors(halves)):
-        search = stored, vectors[:5], 100, tie_rank
-        assert_same(exact_search(*search, tile_rows=999, engine=engine), truth)
+        asked = stored, vectors[:5], 100, tie_rank
+        assert_same(exact_search(*asked, tile_rows=999, engine=engine), truth)
 
 
 def test_an_error_while_the_next_tile_is_read_is_raised():

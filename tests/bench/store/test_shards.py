@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.evaluate.exact import exact_search
-from bench.evaluate.exact.torch_engine import TorchEngine, Uploads
+from bench.evaluate.exact.torch_engine import TorchEngine
 from bench.store.keys import document_keys, find, first_rows, name_of, query_keys
 from bench.store.shards import (
     GAP_BYTES,
@@ -145,13 +145,12 @@ def test_a_search_on_a_device_gets_float16_as_it_is_stored(scattered, monkeypatc
     _, shards = scattered
     stored = StoredVectors(shards["float16"], np.arange(741), GAP_BYTES // 16)
     search = stored, stored.rows(np.arange(5)), 20, np.arange(741)
-    seen, upload = [], Uploads.upload
+    seen, stage = [], TorchEngine.stage
     monkeypatch.setattr(
-        Uploads, "upload", lambda self, tile: seen.append(tile.dtype) or upload(self, tile)
+        TorchEngine, "stage", lambda *given: seen.append(given[2].dtype) or stage(*given)
     )
-    engine = TorchEngine("cpu")
-    engine.copies_tiles = True
-    hits, truth = (exact_search(*search, tile_rows=300, engine=each) for each in (engine, None))
+    engines = TorchEngine("cpu"), None
+    hits, truth = (exact_search(*search, tile_rows=300, engine=each) for each in engines)
     assert seen == [np.float16] * 3
     assert np.array_equal(hits.rows, truth.rows)
     assert np.array_equal(hits.scores, truth.scores)
