@@ -6,6 +6,7 @@ from urllib.parse import quote
 
 from bench.experiments.plan import Cost
 from bench.experiments.report_record import (
+    MEAN,
     CellFound,
     HypothesisTested,
     Report,
@@ -16,10 +17,8 @@ from bench.experiments.report_record import (
 from bench.experiments.twolevel import Interval
 from reports import format as fmt
 from reports.table import Column, Row, Table, bullets, code, columns_of, plain, table_of
-from reports.training import forgetting_markdown
 
-NOTHING = Cost(seconds=0)
-EQUAL_BUDGET = 1.05  # largest number of tokens over the smallest
+NOTHING = Cost()
 
 
 def markdown(
@@ -35,7 +34,6 @@ def markdown(
     parts += hypotheses_section(report)
     for name in reversed(report.collections):
         parts += [f"## {plain(_heading(report, name))}", score_table(report, name)]
-        parts.append(bullets(map(plain, _conclusions(report, name))))
     if gaps := _gaps(report):
         parts += ["## Gaps", gaps]
     parts += [f"![{plain(title)}]({quote(file)})" for file, title in pictures]
@@ -63,8 +61,6 @@ def _opening(report: Report) -> str:
             "**One seed: every difference is between these checkpoints. Whether the recipes "
             "differ, it cannot say.**"
         )
-    if report.trains and (budget := _budget(report)):
-        lines.append(budget)
     if len(report.commits) > 1:
         commits = " and ".join(commit[:12] or "no checkout" for commit in report.commits)
         lines.append(
@@ -74,32 +70,13 @@ def _opening(report: Report) -> str:
     return "\n\n".join(lines)
 
 
-def _budget(report: Report) -> str:
-    """Number of tokens that rows were pre-trained on, with a warning where these differ.
-
-    "" where each goes on with a sequence: of its methods some read texts again, by design.
-    """
-    if "adapt" in report.reference:
-        return ""
-    cells = [cell for row in report.rows for cell in row.cells]
-    read = [tokens for cell in cells if (tokens := cell.costs.get("pretrain", NOTHING).tokens)]
-    if not read:
-        return ""
-    if max(read) <= EQUAL_BUDGET * min(read):
-        return f"Every row was pre-trained on equally many tokens, {fmt.count(_mean(read))}."
-    return (
-        f"**Rows were pre-trained on {fmt.count(min(read))} to {fmt.count(max(read))} tokens: a "
-        "difference may be the budget's. With tokens in [pretrain] all read equally many.**"
-    )
-
-
 def _seeds(seeds: Sequence[int]) -> str:
     names = ", ".join(map(str, seeds))
     return f"seed {names}" if len(seeds) == 1 else f"seeds {names}"
 
 
 def _heading(report: Report, name: str) -> str:
-    if report.is_mean(name):
+    if name == MEAN:
         nested = ", a suite within a suite counting once" if report.weights else ""
         return f"Mean of {len(report.collections) - 1} collections{nested}"
     measures = {on.measure for row in report.rows if (on := row.at(name))}
@@ -148,42 +125,11 @@ def _verdict(on: RowOnCollection | None, trains: bool) -> str:
 def _values(report: Report, name: str) -> str:
     """The values that a row has along the axes: what the reference is."""
     return ", ".join(
-        f"{axis.title} {point.label}"
+        f"{axis.title} {label}"
         for axis in report.axes
-        for point in axis.points
-        if point.row == name
+        for label, row in axis.points.items()
+        if row == name
     )
-
-
-def _conclusions(report: Report, name: str) -> Iterator[str]:
-    """Conclusions in sentences, and what cannot be concluded."""
-    compared = [(row, on) for row in report.rows if (on := row.at(name)) and on.verdict]
-    for row, on in compared:
-        if on.verdict != "cannot tell":
-            yield f"{row.name} is {on.verdict} than {row.against}{_scope(report, on)}."
-    open_rows = [(row, on) for row, on in compared if on.verdict == "cannot tell"]
-    if open_rows:
-        names = ", ".join(f"{row.name}{_scope(report, on)}" for row, on in open_rows)
-        detectable = [value for _, on in open_rows if (value := _detectable(on)) is not None]
-        reach = f"; found 80 times in 100 would be {_range(detectable)}" if detectable else ""
-        yield f"Could not be separated from the row they are against: {names}{reach}."
-    for row in report.rows:
-        on = row.at(name)
-        if on is None:
-            yield f"{row.name}: no cell is finished."
-        elif row.against and not on.verdict:
-            yield f"{row.name}: shares no finished seed with {row.against}."
-
-
-def _range(values: Sequence[float]) -> str:
-    low, high = fmt.score(min(values)), fmt.score(max(values))
-    return f"a true difference of {low}" + (f" to {high}" if high != low else "")
-
-
-def _scope(report: Report, on: RowOnCollection) -> str:
-    if not report.trains or len(on.seeds) > 1:
-        return ""
-    return f" (the checkpoints of seed {on.seeds[0]}, not the recipes)"
 
 
 def _detectable(on: RowOnCollection | None) -> float | None:
@@ -328,7 +274,7 @@ def _signed(on: RowOnCollection) -> str:
 
 
 def sequence_sections(report: Report) -> list[str]:
-    """Parts of the report: a table of all rows, then the forgetting matrix of each."""
+    """A part of the report: a table of all rows, and what its words mean."""
     learnt = [(row, row.sequence) for row in report.rows if row.sequence]
     if not learnt:
         return []
@@ -340,12 +286,8 @@ def sequence_sections(report: Report) -> list[str]:
         Column("verdict", lambda row: (on := row[1].forgotten) and on.verdict),
         Column("MLM loss", lambda row: fmean(row[1].losses.values()), fmt.fixed(3)),
     ]
-    parts = ["## What was gained and forgotten", Table(learnt, columns).markdown()]
-    parts.append(bullets(_legend(learnt[0][1].start)))
-    for row, sequence in learnt:
-        parts.append(f"### {plain(f'{row.name}: {row.change}' if row.change else row.name)}")
-        parts.append(forgetting_markdown(sequence.forgetting, level=4).rstrip("\n"))
-    return parts
+    legend = bullets(_legend(learnt[0][1].start))
+    return ["## What was gained and forgotten", Table(learnt, columns).markdown(), legend]
 
 
 def _legend(start: str) -> Iterator[str]:

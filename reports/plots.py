@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.comparing.statistics import Difference
 from bench.experiments.plan import AxisFound
-from bench.experiments.report_record import Report, RowFound, RowOnCollection
+from bench.experiments.report_record import MEAN, Report, RowFound, RowOnCollection
 from bench.monitor.curve import Curve, CurvePoint
 from foundation import files as whole
 from foundation.printable import printable
@@ -183,13 +183,13 @@ def draw(report: Report, folder: Path) -> list[tuple[str, str]]:
 
 def _points(report: Report, axis: AxisFound) -> list[tuple[str, RowFound]]:
     rows = {row.name: row for row in report.rows}
-    return [(point.label, rows[point.row]) for point in axis.points]
+    return [(label, rows[name]) for label, name in axis.points.items()]
 
 
 def _panels(report: Report, points: Sequence[tuple[str, RowFound]]) -> list[str]:
     """The mean where there is one, else each collection on which anything was scored."""
-    means = [name for name in report.collections if report.is_mean(name)]
-    return [name for name in means or report.collections if any(row.at(name) for _, row in points)]
+    names = [MEAN] if MEAN in report.collections else report.collections
+    return [name for name in names if any(row.at(name) for _, row in points)]
 
 
 def _fill(
@@ -202,9 +202,9 @@ def _fill(
     panel_axes = figure.subplots(1, len(panels), squeeze=False)[0]
     against = next((row for row in report.rows if row.name == axis.against), report.rows[0])
     for axes, name in zip(panel_axes, panels, strict=True):
-        _draw_rows(axes, points, name, against)
+        _draw_rows(axes, report, points, name, against)
         _draw_reference(axes, against, name)
-        axes.set_title("mean of the collections" if report.is_mean(name) else name, fontsize=9)
+        axes.set_title("mean of the collections" if name == MEAN else name, fontsize=9)
     for axes in panel_axes:
         labels = [textwrap.fill(label, LABEL_LETTERS) for label, _ in points]
         axes.set_xticks(range(len(points)), labels)
@@ -213,14 +213,18 @@ def _fill(
     title = f"{report.title or report.name}: {axis.title}"
     letters = int(TITLE_LETTERS * figure.get_figwidth())
     figure.suptitle(textwrap.fill(title, letters), fontsize=10)
-    _explain(figure, [row for _, row in points], panels, against)
+    _explain(figure, report, [row for _, row in points], panels, against)
 
 
 def _explain(
-    figure: "Figure", rows: Sequence[RowFound], panels: Sequence[str], against: RowFound
+    figure: "Figure",
+    report: Report,
+    rows: Sequence[RowFound],
+    panels: Sequence[str],
+    against: RowFound,
 ) -> None:
     """A legend of what is drawn, and of nothing else."""
-    seeds = max(len(row.of_seeds(name)) for row in rows for name in panels)
+    seeds = max(len(report.of_seeds(row, name)) for row in rows for name in panels)
     entries = [sample("score" if seeds < 2 else "mean over seeds", marker="o", color=BLUE)]
     if seeds > 1:
         entries.append(sample("score of each seed", marker="_", ms=10, color=GREY))
@@ -234,7 +238,11 @@ def _explain(
 
 
 def _draw_rows(
-    axes: "Axes", points: Sequence[tuple[str, RowFound]], name: str, against: RowFound
+    axes: "Axes",
+    report: Report,
+    points: Sequence[tuple[str, RowFound]],
+    name: str,
+    against: RowFound,
 ) -> None:
     """Means, each with the interval of its difference from the row that the axis is against."""
     for x, (_, row) in enumerate(points):
@@ -242,7 +250,7 @@ def _draw_rows(
         if on is None or on.score is None:
             axes.text(x, 0.5, "gap", transform=axes.get_xaxis_transform(), ha="center")
             continue
-        seeds = row.of_seeds(name)
+        seeds = report.of_seeds(row, name)
         for score in seeds if len(seeds) > 1 else ():
             axes.plot(x, score, "_", color=GREY, ms=10, zorder=1)
         axes.plot(x, on.score.mean, "o", color=BLUE, zorder=3)

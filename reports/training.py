@@ -109,25 +109,16 @@ def _legend(curve: Curve) -> Iterator[str]:
 OfKind = tuple[str, Difference]  # the kind, and the difference
 
 
-def forgetting_markdown(record: Forgetting, level: int = 2) -> str:
-    """The matrix, then a table of transfer, then what the words mean.
-
-    Args:
-        level: of its heading.
-    """
+def forgetting_markdown(record: Forgetting) -> str:
+    """The matrix, then a table of transfer, then what the words mean."""
     parts = [
-        f"{'#' * level} {record.measure} of successive trainings",
+        f"## {record.measure} of successive trainings",
         _matrix(record),
-        f"average of {_searched(record)}: {fmt.level(record.average)}",
+        f"average of the last on what was trained: {fmt.level(record.average)}",
         *([_transfers(transfers)] if (transfers := list(_kinds(record))) else []),
         bullets(_forgetting_legend(record)),
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def _searched(record: Forgetting) -> str:
-    """Checkpoints that the collections are searched with after all trainings."""
-    return "each on its own collection" if record.separate else "the last on what was trained"
 
 
 def _matrix(record: Forgetting) -> str:
@@ -171,16 +162,10 @@ def _kinds(record: Forgetting) -> Iterator[OfKind]:
 
 
 def _forgetting_legend(record: Forgetting) -> Iterator[str]:
-    if record.separate:
-        yield (
-            "each checkpoint was trained from the same start on its own collection, which it is "
-            "kept for: nothing is forgotten"
-        )
-    else:
-        yield (
-            "backward transfer: last checkpoint minus the one just trained on the collection; "
-            "below 0 is forgetting (Lopez-Paz and Ranzato, 2017)"
-        )
+    yield (
+        "backward transfer: last checkpoint minus the one just trained on the collection; "
+        "below 0 is forgetting (Lopez-Paz and Ranzato, 2017)"
+    )
     if record.base:
         yield (
             "forward transfer: the checkpoint before that of a collection, on this collection, "
@@ -195,5 +180,4 @@ def _forgetting_legend(record: Forgetting) -> Iterator[str]:
         yield "what is kept on further collections needs what the first training started from"
     yield fmt.intervals_legend(record.resampling.resamples, record.resampling.seed)
     yield fmt.tests_legend("the collections of one kind of transfer")
-    trained = "one training" if record.trainings == 1 else f"means of {record.trainings} trainings"
-    yield f"{trained} of each: how much another seed would change is not in the intervals"
+    yield "one training of each: how much another seed would change is not in the intervals"

@@ -9,9 +9,6 @@ base. R[i, j] is the score of checkpoint i on collection j. As Lopez-Paz and Ran
   start, here it is with what the first training started from;
 * average: the mean over i of R[T, i].
 
-Where every checkpoint was trained from the base on its own and is kept for its collection, R[i, i]
-stands for R[T, i]: nothing is forgotten, and backward transfer is left out.
-
 All are means of differences of the same queries, so intervals resample these.
 """
 
@@ -66,13 +63,10 @@ class Forgetting(Record, kw_only=True):
         base: its name; "" for none.
         trained: collection of each checkpoint, in their order.
         also: further collections.
-        average: of the last checkpoint over ``trained``; where they are ``separate``, of each on
-            its own collection.
-        backward: None with one training, and where they are ``separate``.
+        average: of the last checkpoint over ``trained``.
+        backward: None with one training.
         forward: None with one training or without a base.
         kept: on further collections, last checkpoint minus the base; None without either.
-        trainings: of each checkpoint; scores are means over them.
-        separate: every checkpoint was trained from the base on its own.
     """
 
     measure: str
@@ -86,8 +80,6 @@ class Forgetting(Record, kw_only=True):
     forward: Transfers | None
     kept: Transfers | None
     resampling: Resampling
-    trainings: int = 1
-    separate: bool = False
 
 
 @dataclass(frozen=True)
@@ -97,14 +89,12 @@ class Sequenced:
     Attributes:
         trained: collection of each checkpoint.
         base: what the first training started from.
-        separate: every training started from it, see `Forgetting`.
     """
 
     checkpoints: Sequence[Entrant]
     trained: Sequence[str]
     also: Sequence[str] = ()
     base: Entrant | None = None
-    separate: bool = False
 
     @property
     def entrants(self) -> list[Entrant]:
@@ -137,8 +127,7 @@ def forgetting_of(sequence: Sequenced, measure: str | None, resampling: Resampli
     base = sequence.base.name if sequence.base else ""
     trained = list(sequence.trained)
     own = dict(zip(trained, order, strict=True))
-    after = own if sequence.separate else dict.fromkeys(trained, last)
-    backward = [(name, last, own[name]) for name in trained[:-1] if not sequence.separate]
+    backward = [(name, last, own[name]) for name in trained[:-1]]
     forward = [(name, earlier, base) for name, earlier in zip(trained[1:], order, strict=False)]
     return Forgetting(
         measure=measures[0],
@@ -147,12 +136,11 @@ def forgetting_of(sequence: Sequenced, measure: str | None, resampling: Resampli
         trained=tuple(trained),
         also=tuple(sequence.also),
         queries={name: len(panel.scores) for name, panel in panels.items()},
-        average=level_of([panels[key].minus(name) for key, name in after.items()]),
+        average=level_of([panels[name].minus(last) for name in trained]),
         backward=_transfers(backward, panels),
         forward=_transfers(forward, panels) if base else None,
         kept=_transfers([(name, last, base) for name in sequence.also], panels) if base else None,
         resampling=resampling,
-        separate=sequence.separate,
     )
 
 

@@ -1,7 +1,6 @@
 """The stage ``evaluate``: a checkpoint on collections, or every checkpoint of a sequence."""
 
 import shutil
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from dataclasses import replace as replace_field
@@ -13,11 +12,11 @@ import msgspec
 from bench.evaluate.judging import measure_names
 from bench.evaluate.pipeline import evaluate
 from bench.evaluate.retrieval import LoadedModel, Options
-from bench.experiments.adapt_stage import read_sequence, write_sequence
 from bench.experiments.grid import Table
-from bench.experiments.plan import MODEL, CellTask, Cost
+from bench.experiments.plan import MODEL, CellTask, Cost, Stage
+from bench.experiments.training_stages import LearntSequence, read_sequence, write_sequence
 from bench.results.find import find_results
-from bench.results.result import Evaluation, save
+from bench.results.result import save
 from bench.workspace import Workspace
 from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float64Array
@@ -25,14 +24,13 @@ from foundation.errors import BenchError
 from foundation.records import Record, convert_table
 from retrievers.encoders.routed import open_encoder
 from retrievers.encoders.views import View, every_pooling
-from retrievers.index.faiss_index import FaissIndex, IndexSpec
+from retrievers.index.faiss_index import IndexSpec
 from retrievers.models.card import write_card
 from retrievers.models.model import Model, resolve_model
-from retrievers.models.recipe import Backend, Dtype, Prompts, Recipe, StoreDtype
+from retrievers.models.recipe import Backend, Dtype, Prompts, StoreDtype
 
 RESULTS, VECTORS, START = "results", "vectors", "start"
 Count = Annotated[int, msgspec.Meta(ge=1)]
-MULTIPLE = 3072  # of the usual widths: what divides one of them, as PQ does, divides this
 
 
 class EvaluateSettings(Record, kw_only=True):
@@ -45,8 +43,6 @@ class EvaluateSettings(Record, kw_only=True):
         index: ``flat`` is exact.
         dtype, store_dtype, backend, max_query_tokens, max_document_tokens: as `resolve_model`.
         query_prompt, document_prompt: instead of the model's.
-        adapter_drop: first layers that go without their adapter of AdapterHub (AdapterDrop, see
-            `AdapterIdentity`).
         view: what is made of the vectors after the forward pass, instead of what the model does;
             evaluations that differ in nothing else share one encoding.
     """
@@ -62,7 +58,6 @@ class EvaluateSettings(Record, kw_only=True):
     max_document_tokens: Count | None = None
     query_prompt: str | None = None
     document_prompt: str | None = None
-    adapter_drop: Annotated[int, msgspec.Meta(ge=0)] = 0
     view: View | None = None
 
 
@@ -80,8 +75,8 @@ class Scored:
 
 
 @dataclass(frozen=True)
-class Evaluate:
-    """See `bench.experiments.plan.ExperimentStage`."""
+class Evaluate(Stage):
+    """Encoding, searching and scoring."""
 
     space: Workspace
 
@@ -89,7 +84,6 @@ class Evaluate:
         """All fields of `EvaluateSettings`."""
         settings = convert_table(table, EvaluateSettings, "[evaluate]")
         spec = IndexSpec.parse(settings.index)
-        _check_index(spec)
         if spec.is_bm25 and settings.view and settings.view.similarity == "euclidean":
             raise BenchError(
                 "[evaluate]: the index bm25 multiplies with similarities, and euclidean ones are "
@@ -109,8 +103,8 @@ class Evaluate:
         return settings
 
     def keyed(self, settings: Table) -> Table:
-        """All of them."""
-        return settings
+        """With the first layers that went without an adapter once."""
+        return {"adapter_drop": 0, **settings}
 
     def reads(self, settings: Table) -> dict[str, str]:
         """The protocol of each collection, with its hashes, and the measures."""
@@ -124,7 +118,6 @@ class Evaluate:
 
     def work(self, settings: Table, model: str, out: Path) -> Cost:
         """Encode, search and score; vectors of checkpoints of the ablation are not kept."""
-        start = time.perf_counter()
         chosen = convert_table(settings, EvaluateSettings, "[evaluate]")
         tokens, parameters = 0, 0
         for name, like in _models(model, out):
@@ -136,7 +129,7 @@ class Evaluate:
                 spent, parameters = self._score(space, dataset, loaded, chosen, out)
                 tokens += spent
         shutil.rmtree(out / VECTORS, ignore_errors=True)
-        return Cost(time.perf_counter() - start, tokens, parameters)
+        return Cost(tokens=tokens, parameters=parameters)
 
     def _loaded(self, model: Model, view: View | None) -> LoadedModel:
         if model.recipe.kind == "bm25":
@@ -205,37 +198,37 @@ def _resolved(model: str, chosen: EvaluateSettings, like: str | None) -> Model:
             recipe.prompts.document if document is None else document,
         )
         recipe = msgspec.structs.replace(recipe, prompts=prompts, dataset_prompts={})
-    if chosen.adapter_drop:
-        recipe = _with_fewer_adapters(resolved, recipe, chosen.adapter_drop)
     if chosen.view:
         recipe = every_pooling(recipe)
         chosen.view.width(recipe.dim)
     return replace_field(resolved, recipe=recipe)
 
 
-def _with_fewer_adapters(model: Model, recipe: Recipe, dropped: int) -> Recipe:
-    """The recipe with no adapter in the first layers.
+@dataclass(frozen=True)
+class ScoredSequence:
+    """A sequence and its scores.
 
-    Raises:
-        BenchError: there is no adapter of AdapterHub, or the encoder has fewer layers.
+    Attributes:
+        scores: by model and collection.
     """
-    depth = model.document.config.get("num_hidden_layers", 0) if model.document else 0
-    if recipe.adapter is None or recipe.adapter.kind != "adapterhub" or dropped > depth:
-        has = f"{depth} layers" if recipe.adapter else "no adapter"
-        if recipe.adapter and recipe.adapter.kind != "adapterhub":
-            has += f" and a {recipe.adapter.kind} adapter"
-        raise BenchError(
-            f"adapter_drop is {dropped}, and {model.card.name} has {has}",
-            "evaluate an encoder with an adapter of AdapterHub, of as many layers or more",
-        )
-    adapter = msgspec.structs.replace(recipe.adapter, dropped=dropped)
-    return msgspec.structs.replace(recipe, adapter=adapter)
+
+    learnt: LearntSequence
+    scores: Mapping[tuple[str, str], Scored]
+
+    @property
+    def start(self) -> str:
+        """Name of what the sequence starts from, by which its results are known."""
+        return next(name for name, _ in self.scores if name not in self.learnt.checkpoints)
+
+    def of(self, checkpoints: Mapping[str, str]) -> dict[str, Scored]:
+        """Scores on collections, each of the checkpoint that is named for it."""
+        return {name: self.scores[model, name] for name, model in checkpoints.items()}
 
 
-def _check_index(spec: IndexSpec) -> None:
-    """FAISS reads the factory string when an index is made: do that before hours of training."""
-    if spec.needs_faiss:
-        FaissIndex(spec, MULTIPLE)
+def read_scored_sequence(task: CellTask, out: Path) -> ScoredSequence | None:
+    """The sequence of a finished evaluation; None where none was evaluated."""
+    learnt = read_sequence(task.folder(out))
+    return ScoredSequence(learnt, _results(task.folder(out))) if learnt else None
 
 
 def read_scores(task: CellTask, out: Path) -> dict[str, Scored]:
@@ -244,15 +237,19 @@ def read_scores(task: CellTask, out: Path) -> dict[str, Scored]:
     After a sequence, a collection is searched as `LearntSequence.after` says.
     """
     folder = task.folder(out)
-    sequence = read_sequence(folder)
+    learnt = read_sequence(folder)
     return {
-        stored.collection: scored(stored)
-        for stored in find_results(folder / RESULTS)
-        if sequence is None or stored.result.model == sequence.after(stored.collection)
+        collection: scored
+        for (model, collection), scored in _results(folder).items()
+        if learnt is None or model == learnt.after(collection)
     }
 
 
-def scored(stored: Evaluation) -> Scored:
-    """The main measure of each query of a stored result."""
-    scores, measure = stored.scores, stored.result.main_measure
-    return Scored(measure, scores.query_ids, scores.values[measure])
+def _results(folder: Path) -> dict[tuple[str, str], Scored]:
+    """The main measure of each query of stored results, by model and collection."""
+    found = {}
+    for stored in find_results(folder / RESULTS):
+        measure, scores = stored.result.main_measure, stored.scores
+        scored = Scored(measure, scores.query_ids, scores.values[measure])
+        found[stored.result.model, stored.collection] = scored
+    return found

@@ -1,28 +1,35 @@
 """Work through a plan: finished tasks are skipped, failed ones leave a gap, others go on."""
 
-import errno
 import multiprocessing
 import os
-import signal
 import threading
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
-from datetime import timedelta
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from pathlib import Path
-from statistics import median
 from traceback import format_exception
 from typing import Any
 
+import msgspec
+
 from bench.experiments.grid import Table
-from bench.experiments.plan import CellTask, Cost, ExperimentStage, GridCell, Plan
-from foundation.errors import BenchError, first_line, lacks_memory, lacks_room, sendable
+from bench.experiments.plan import CellTask, Cost, GridCell, Plan, Stage
+from foundation.errors import (
+    BenchError,
+    WorkerError,
+    first_line,
+    lacks_memory,
+    lacks_room,
+    sendable,
+)
 from foundation.files import FileLock
 from foundation.machine import now
 from foundation.records import Record, read_json, write_json
 
-DONE_FILE, FAILED_FILE = "done.json", "failed.json"
+DONE_FILE, FAILED_FILE = "done.json", "failed.txt"
 
 
 class Done(Record, kw_only=True):
@@ -38,20 +45,6 @@ class Done(Record, kw_only=True):
     cost: Cost
     time: str
     commit: str
-
-
-class Failed(Record, kw_only=True):
-    """A task that failed; it is tried again when the command is typed again.
-
-    Attributes:
-        error: one line.
-        hint: what to change; may be empty.
-        trace: for whoever mends it; "" where the input was at fault.
-    """
-
-    error: str
-    hint: str
-    trace: str
 
 
 def done(task: CellTask, out: Path) -> Done | None:
@@ -81,56 +74,41 @@ def keep_done(task: CellTask, out: Path, cost: Cost, commit: str) -> Done:
     return record
 
 
-def keep_failed(task: CellTask, out: Path, error: Exception) -> Failed:
-    """Write why a task failed."""
-    hint = getattr(error, "hint", None)
-    line = str(error).strip().partition("\n")[0]
-    foreseen = hint is not None or hasattr(error, "trace")
-    record = Failed(
-        error=line if foreseen else f"{type(error).__name__}: {line}",
-        hint=hint or "",
-        trace=getattr(error, "trace", "" if foreseen else "".join(format_exception(error))),
-    )
-    write_json(task.folder(out) / FAILED_FILE, record)
-    return record
+def keep_failed(task: CellTask, out: Path, error: Exception) -> str:
+    """Write why a task failed, for whoever mends it; return that in a line.
+
+    It is tried again when the command is typed again.
+    """
+    line = first_line(error)
+    if not isinstance(error, BenchError | WorkerError):
+        line = f"{type(error).__name__}: {line}"
+    trace = "".join(format_exception(error))
+    (task.folder(out) / FAILED_FILE).write_text(f"{line}\n{getattr(error, 'hint', '')}\n\n{trace}")
+    return line
 
 
-Run = Callable[[ExperimentStage, CellTask, Path], Cost]
+Run = Callable[[Stage, CellTask, Path], Cost]
 Say = Callable[[str], None]
 
 
 @dataclass
 class Outcome:
-    """Tasks by key: what each left."""
+    """Tasks by key: what each left, and why it failed."""
 
     finished: dict[str, Done] = field(default_factory=dict)
-    failed: dict[str, Failed] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
 
     def gap(self, cell: GridCell) -> tuple[str, str]:
         """Stage that failed and its error; two empty strings where the cell is finished."""
         for task in cell.task.chain():
             if task.key in self.failed:
-                return task.stage, self.failed[task.key].error
+                return task.stage, self.failed[task.key]
         return ("", "") if cell.task.key in self.finished else (cell.task.stage, "not done")
 
-    def seconds(self, stages: Sequence[str]) -> float | None:
-        """Forecast what tasks of these stages take together; None where one was never timed."""
-        spent: defaultdict[str, list[float]] = defaultdict(list)
-        for record in self.finished.values():
-            spent[record.stage].append(record.cost.seconds)
-        if not set(stages) <= set(spent):
-            return None
-        return sum(median(spent[stage]) for stage in stages)
-
     def left(self, plan: Plan) -> str:
-        """The tasks that are left, and the time that they take, as people read it."""
-        stages = [task.stage for task in plan.tasks() if task.key not in self.finished]
-        if not stages:
-            return "all are finished"
-        total = self.seconds(stages)
-        if total is None:
-            return f"{len(stages)} tasks left"
-        return f"{len(stages)} tasks left, about {timedelta(seconds=round(total))}"
+        """How many tasks are left."""
+        left = sum(task.key not in self.finished for task in plan.tasks())
+        return f"{left} tasks left" if left else "all are finished"
 
 
 def finished(plan: Plan, out: Path) -> Outcome:
@@ -141,7 +119,7 @@ def finished(plan: Plan, out: Path) -> Outcome:
 
 def execute(
     plan: Plan,
-    stages: Mapping[str, ExperimentStage],
+    stages: Mapping[str, Stage],
     out: Path,
     run: Run,
     say: Say,
@@ -151,74 +129,74 @@ def execute(
 
     Args:
         run: does one task; in this process or in one apart.
-        say: is told of each cell, and how long the rest will take.
+        say: is told of each cell.
 
     Raises:
         Exception: of `run`, where the disk is full, which no other cell would survive either.
     """
-    outcome, total = finished(plan, out), len(plan.cells)
-    left = [pair for pair in enumerate(plan.cells, 1) if pair[1].task.key not in outcome.finished]
-    while left:
+    outcome = finished(plan, out)
+    cells = [pair for pair in enumerate(plan.cells, 1) if pair[1].task.key not in outcome.finished]
+    for take in (FileLock.take, FileLock.wait):  # first what nobody works on
         elsewhere = []
-        for number, cell in left:
-            todo = [task for task in cell.task.chain() if task.key not in outcome.finished]
-            if claimed := _work(todo, stages, out, run, commit, outcome):
-                elsewhere.append((number, cell, claimed))
-                continue
-            _tell(say, f"cell {number} of {total}: {cell.row}, seed {cell.seed}", cell, outcome)
-            say(f"  {outcome.left(plan)}")
-        if len(elsewhere) == len(left):
-            FileLock.wait(_claim(elsewhere[0][2], out)).release()
-        left = [(number, cell) for number, cell, _ in elsewhere]
+        for number, cell in cells:
+            if _work(cell, stages, out, run, commit, outcome, take):
+                name = f"cell {number} of {len(plan.cells)}: {cell.row}, seed {cell.seed}"
+                say(f"{name}: {_told(cell, outcome)}; {outcome.left(plan)}")
+            else:
+                elsewhere.append((number, cell))
+        cells = elsewhere
     return outcome
 
 
-def _claim(task: CellTask, out: Path) -> Path:
-    """File that the process locks which works on a task."""
-    return task.folder(out).with_suffix(".claim")
-
-
 def _work(
-    tasks: Sequence[CellTask],
-    stages: Mapping[str, ExperimentStage],
+    cell: GridCell,
+    stages: Mapping[str, Stage],
     out: Path,
     run: Run,
     commit: str,
     outcome: Outcome,
-) -> CellTask | None:
-    """Run tasks in turn, up to one that fails; return the one that another process works on.
+    take: Callable[[Path], FileLock | None],
+) -> bool:
+    """Run the tasks of a cell in turn, up to one that fails; False where another process does.
 
     Whatever goes wrong belongs to its cell, and is kept there.
     """
-    for task in tasks:
+    for task in cell.task.chain():
         if task.key in outcome.failed:
-            return None
+            return True
+        if task.key in outcome.finished:
+            continue
         task.folder(out).mkdir(parents=True, exist_ok=True)
-        claim = FileLock.take(_claim(task, out))
+        claim = take(task.folder(out).with_suffix(".claim"))
         if claim is None:
-            return task
+            return False
         with claim:
-            if record := done(task, out):
-                outcome.finished[task.key] = record
-                continue
             try:
-                cost = run(stages[task.stage], task, out)
+                record = done(task, out) or keep_done(
+                    task, out, run(stages[task.stage], task, out), commit
+                )
             except Exception as error:
                 if lacks_room(error):
                     raise
                 outcome.failed[task.key] = keep_failed(task, out, error)
-                return None
-            outcome.finished[task.key] = keep_done(task, out, cost, commit)
-    return None
+                return True
+            outcome.finished[task.key] = record
+    return True
 
 
-def _tell(say: Say, name: str, cell: GridCell, outcome: Outcome) -> None:
+def _told(cell: GridCell, outcome: Outcome) -> str:
     stage, error = outcome.gap(cell)
     if stage:
-        say(f"{name}: FAILED at {stage}: {error}")
-        return
+        return f"FAILED at {stage}: {error}"
     spent = [outcome.finished[task.key].cost.seconds for task in cell.task.chain()]
-    say(f"{name}: done, {sum(spent):,.0f} s")
+    return f"done, {sum(spent):,.0f} s"
+
+
+def timed(stage: Stage, settings: Table, model: str, out: Path) -> Cost:
+    """Do the work of a stage, and say how long it took."""
+    began = time.perf_counter()
+    cost = stage.work(settings, model, out)
+    return msgspec.structs.replace(cost, seconds=time.perf_counter() - began)
 
 
 PRELOADED = ("torch", "transformers", "bench.evaluate.pipeline")
@@ -235,44 +213,35 @@ def isolated(work: Callable[..., Any], *arguments: Any) -> Any:
         work: a function of a module, with picklable arguments and result.
 
     Raises:
-        BenchError: it had bad input, no memory or no room on a disk (see `lacks_room`), or was
-            killed.
+        BenchError: it had bad input, no memory or no room on a disk, or was killed.
         WorkerError: it failed in another way.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_answer, args=(sender, work, arguments))
-    process.start()
-    sender.close()
-    try:
-        succeeded, answer = receiver.recv()
-    except EOFError:
-        process.join()
-        raise _ended(process.exitcode) from None
-    finally:
-        if process.is_alive():
-            process.join(timeout=5)
-        if process.is_alive():
-            process.terminate()
-        process.join()
-        receiver.close()
-    if not succeeded:
-        error, cause = answer
-        raise error from cause
-    return answer
+    with ProcessPoolExecutor(1, context, initializer=_watch_parent) as pool:
+        try:
+            return pool.submit(_sendable, work, arguments).result()
+        except BrokenProcessPool as error:
+            killed = "its process was killed by the system: most likely out of memory"
+            raise BenchError(killed, NO_MEMORY_HINT) from error
+        except (KeyboardInterrupt, SystemExit):
+            for process in multiprocessing.active_children():
+                process.kill()
+            raise
 
 
-def _answer(sender: Connection, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+def _sendable(work: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """What the work returns; what it raises, so that it can be sent."""
     try:
-        answer = (True, work(*arguments))
-    except KeyboardInterrupt:
-        return
+        return work(*arguments)
     except Exception as error:
-        full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) if lacks_room(error) else None
-        answer = (False, (_plain(error), full))  # an error that is sent loses its cause
-    sender.send(answer)
+        if lacks_memory(error):
+            raise BenchError(f"out of memory: {first_line(error)}", NO_MEMORY_HINT) from error
+        raise sendable(error) from error
+
+
+def _watch_parent() -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:
@@ -280,16 +249,3 @@ def _end_with_parent() -> None:
     if parent := multiprocessing.parent_process():
         wait([parent.sentinel])
         os._exit(1)
-
-
-def _plain(error: Exception) -> Exception:
-    """An error that can be sent: no memory as such, others as `sendable`."""
-    if lacks_memory(error):
-        return BenchError(f"out of memory: {first_line(error)}", NO_MEMORY_HINT)
-    return sendable(error)
-
-
-def _ended(code: int | None) -> BenchError:
-    if code == -signal.SIGKILL:
-        return BenchError("killed by the system: most likely out of memory", NO_MEMORY_HINT)
-    return BenchError(f"its process ended with {code}", "type the same command to try again")

@@ -1,21 +1,17 @@
 """From the scores of all cells to the record of an ablation."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
 import msgspec
 import numpy as np
 
-from bench.comparing.compare import Entrant
 from bench.comparing.statistics import ALPHA, Resampling, ScoreMatrix, holm, paired
-from bench.comparing.transfer import Forgetting, Sequenced, forgetting_of
-from bench.experiments.adapt_stage import LearntSequence, read_sequence
-from bench.experiments.evaluate_stage import RESULTS, Scored, scored
+from bench.experiments.evaluate_stage import Scored, ScoredSequence, read_scored_sequence
 from bench.experiments.execute import Outcome
 from bench.experiments.grid import Hypothesis
-from bench.experiments.plan import CellTask, GridCell, GridRow
+from bench.experiments.plan import CellTask, GridCell
 from bench.experiments.prepare import Prepared
 from bench.experiments.report_record import (
     MEAN,
@@ -27,12 +23,10 @@ from bench.experiments.report_record import (
     SequenceFound,
 )
 from bench.experiments.twolevel import Interval, interval
-from bench.results.find import find_results
-from bench.results.result import Conditions, Evaluation
+from bench.results.result import Conditions
 from foundation.arrays import Float64Array
 from foundation.errors import BenchError
 
-GAINED, FORGOTTEN = "gained", "forgotten"
 RESAMPLING = Resampling()
 
 ScoresOf = Callable[[CellTask], Mapping[str, Scored]]
@@ -65,7 +59,20 @@ def report_of(
         command=command,
         seeds=plan.ablation.seeds,
         reference={name: dict(table) for name, table in plan.rows[0].settings.items()},
-        rows=tuple(_row(row, part, outcome, scores, on_all[row.name]) for row in plan.rows),
+        rows=tuple(
+            RowFound(
+                name=row.name,
+                against=row.against,
+                change=row.change,
+                cells=tuple(
+                    _cell(cell, outcome, scores[row.name].get(cell.seed, {}))
+                    for cell in plan.cells
+                    if cell.row == row.name
+                ),
+                on=on_all[row.name],
+            )
+            for row in plan.rows
+        ),
         axes=plan.axes,
         leaks=part.leaks,
         differing=part.differing,
@@ -91,34 +98,11 @@ def _hypotheses(
     )
 
 
-def _row(
-    row: GridRow,
-    part: Prepared,
-    outcome: Outcome,
-    scores: Mapping[str, BySeed],
-    on: tuple[RowOnCollection, ...],
-) -> RowFound:
-    own = [cell for cell in part.plan.cells if cell.row == row.name]
-    return RowFound(
-        name=row.name,
-        against=row.against,
-        change=row.change,
-        cells=tuple(_cell(cell, outcome, scores[row.name], part.weights) for cell in own),
-        on=on,
-    )
-
-
-def _cell(
-    cell: GridCell, outcome: Outcome, scores: BySeed, weights: Mapping[str, float]
-) -> CellFound:
+def _cell(cell: GridCell, outcome: Outcome, scores: Mapping[str, Scored]) -> CellFound:
     stage, error = outcome.gap(cell)
-    found = scores.get(cell.seed, {})
-    means = {name: float(scored.values.mean()) for name, scored in found.items()}
-    weighted = means and weights
     return CellFound(
         seed=cell.seed,
-        scores=means,
-        mean=sum(weights[name] * mean for name, mean in means.items()) if weighted else None,
+        scores={name: float(scored.values.mean()) for name, scored in scores.items()},
         failed_at=stage,
         error=error,
         costs={
@@ -236,121 +220,51 @@ def _with_verdict(on: RowOnCollection, p: float | None) -> RowOnCollection:
     return msgspec.structs.replace(on, p_holm=p, verdict=verdict)
 
 
-@dataclass(frozen=True)
-class EvaluatedSequence:
-    """A sequence of one cell with its results.
-
-    Attributes:
-        results: by model and collection; the start is under `base`.
-    """
-
-    learnt: LearntSequence
-    results: Mapping[str, Mapping[str, Evaluation]]
-
-    @property
-    def base(self) -> str:
-        """Name of what the sequence starts from, by which its results are known."""
-        return next(name for name in self.results if name not in self.learnt.checkpoints)
-
-    def scores(self, checkpoints: Mapping[str, str]) -> dict[str, Scored]:
-        """Scores on collections, each of the checkpoint that is named for it."""
-        return {name: scored(self.results[model][name]) for name, model in checkpoints.items()}
-
-
 def with_sequences(report: Report, part: Prepared, outcome: Outcome, out: Path) -> Report:
     """The report with what its rows gained and forgot, p corrected for all of them.
 
     Raises:
         BenchError: a result is missing or damaged.
     """
-    finished: dict[str, dict[int, EvaluatedSequence]] = {}
+    learnt: dict[str, dict[int, ScoredSequence]] = {}
     for cell in part.plan.cells:
-        if cell.task.key in outcome.finished and (sequence := _read(cell.task, out)):
-            finished.setdefault(cell.row, {})[cell.seed] = sequence
-    compared = with_verdicts({row: _compared(by_seed) for row, by_seed in finished.items()})
-    rows = [
-        msgspec.structs.replace(
-            row, sequence=_found(list(finished[row.name].values()), compared[row.name])
-        )
-        if row.name in finished
+        if cell.task.key not in outcome.finished:
+            continue
+        if sequence := read_scored_sequence(cell.task, out):
+            learnt.setdefault(cell.row, {})[cell.seed] = sequence
+    on = with_verdicts({row: _gained_and_forgotten(by_seed) for row, by_seed in learnt.items()})
+    rows = (
+        msgspec.structs.replace(row, sequence=_found(learnt[row.name].values(), on[row.name]))
+        if row.name in learnt
         else row
         for row in report.rows
-    ]
+    )
     return msgspec.structs.replace(report, rows=tuple(rows))
 
 
-def _read(task: CellTask, out: Path) -> EvaluatedSequence | None:
-    folder = task.folder(out)
-    learnt = read_sequence(folder)
-    if learnt is None:
-        return None
-    results: dict[str, dict[str, Evaluation]] = {}
-    for stored in find_results(folder / RESULTS):
-        results.setdefault(stored.result.model, {})[stored.collection] = stored
-    return EvaluatedSequence(learnt, results)
-
-
-def _compared(by_seed: Mapping[int, EvaluatedSequence]) -> tuple[RowOnCollection, ...]:
+def _gained_and_forgotten(by_seed: Mapping[int, ScoredSequence]) -> tuple[RowOnCollection, ...]:
     """After the sequence against the start, and against just after each domain's training."""
     learnt = next(iter(by_seed.values())).learnt
     names, after, start, own = learnt.domains, BySeed(), BySeed(), BySeed()
     for seed, sequence in by_seed.items():
-        after[seed] = sequence.scores({name: learnt.after(name) for name in names})
-        start[seed] = sequence.scores(dict.fromkeys(names, sequence.base))
-        own[seed] = sequence.scores({name: learnt.own(name) for name in names})
-    pairs = [(GAINED, names, start)]
+        after[seed] = sequence.of({name: learnt.after(name) for name in names})
+        start[seed] = sequence.of(dict.fromkeys(names, sequence.start))
+        own[seed] = sequence.of({name: learnt.own(name) for name in names})
+    pairs = [("gained", names, start)]
     if not learnt.separate:
-        pairs.append((FORGOTTEN, names[:-1], own))
+        pairs.append(("forgotten", names[:-1], own))
     return tuple(
         compare_seeds(title, dict.fromkeys(shared, 1 / len(shared)), after, earlier)
         for title, shared, earlier in pairs
     )
 
 
-def _found(
-    sequences: Sequence[EvaluatedSequence], compared: Sequence[RowOnCollection]
-) -> SequenceFound:
-    by_title = {each.collection: each for each in compared}
+def _found(sequences: Iterable[ScoredSequence], on: tuple[RowOnCollection, ...]) -> SequenceFound:
+    first, *_ = sequences = list(sequences)
     losses = zip(*(sequence.learnt.losses for sequence in sequences), strict=True)
-    domains = sequences[0].learnt.domains
     return SequenceFound(
-        start=sequences[0].base,
-        gained=by_title[GAINED],
-        forgotten=by_title.get(FORGOTTEN),
-        losses={name: fmean(each) for name, each in zip(domains, losses, strict=True)},
-        forgetting=_forgetting(sequences),
+        start=first.start,
+        gained=on[0],
+        forgotten=on[1] if len(on) > 1 else None,
+        losses=dict(zip(first.learnt.domains, map(fmean, losses), strict=True)),
     )
-
-
-def _forgetting(sequences: Sequence[EvaluatedSequence]) -> Forgetting:
-    """The matrix of one row; each query's score is its mean over the seeds."""
-    learnt, name = sequences[0].learnt, sequences[0].base
-    base = _entrant(name, [each.results[each.base] for each in sequences])
-    checkpoints = [
-        _entrant(f"after {name}", [each.results[each.learnt.own(name)] for each in sequences])
-        for name in learnt.domains
-    ]
-    further = [name for name in base.entries if name not in learnt.domains]
-    measure = base.entries[learnt.domains[0]].result.main_measure
-    sequence = Sequenced(checkpoints, learnt.domains, further, base, learnt.separate)
-    matrix = forgetting_of(sequence, measure, RESAMPLING)
-    return msgspec.structs.replace(matrix, trainings=len(sequences))
-
-
-def _entrant(name: str, results: Sequence[Mapping[str, Evaluation]]) -> Entrant:
-    """One checkpoint in the mean over the seeds, given its results by collection for each seed."""
-    return Entrant(
-        name,
-        {
-            collection: _mean_entry([by_name[collection] for by_name in results])
-            for collection in results[0]
-        },
-    )
-
-
-def _mean_entry(entries: Sequence[Evaluation]) -> Evaluation:
-    """The mean over seeds of the main measure, query by query."""
-    result = entries[0].result
-    measure, scores = result.main_measure, [entry.scores for entry in entries]
-    values = np.mean([each.values[measure] for each in scores], axis=0)
-    return Evaluation(result, replace(scores[0], values={measure: values}))

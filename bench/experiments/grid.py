@@ -44,14 +44,14 @@ Hypotheses are comparisons of two rows that were fixed before any result::
     expected = "better"                # or "equal"
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
 from foundation.errors import BenchError, did_you_mean
-from foundation.records import Name, Record, TomlFiles
+from foundation.records import Name, Record, TomlFiles, convert_table
 
 STAGES = ("base", "pretrain", "adapt", "finetune", "evaluate")
 
@@ -291,27 +291,25 @@ def _same_kind(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
     return "name" not in new or old.get("name") == new["name"]
 
 
-def split_off(table: Mapping[str, Any], stage: str) -> tuple[Table, Table]:
-    """Fields of the harness (``preset``, ``on``, ``split``), and the rest.
+class Source(Record):
+    """What a training reads: collections, and its preset, without which settings are complete."""
+
+    on: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
+    preset: str = ""
+
+
+S = TypeVar("S", bound=Source)
+
+
+def split_off(table: Mapping[str, Any], stage: str, kind: type[S]) -> tuple[S, Table]:
+    """What a training reads, and the rest of its table.
 
     Raises:
-        BenchError: there is no ``on``, neither a preset nor complete settings, or one of the three
-            is not text.
+        BenchError: there is no ``on``, neither a preset nor complete settings, or a wrong value.
     """
-    own = {key: table[key] for key in ("preset", "on", "split") if key in table}
+    own = {key: table[key] for key in kind.__struct_fields__ if key in table}
+    source = convert_table(own, kind, f"[{stage}]")
     rest = {key: value for key, value in table.items() if key not in own}
-    on = own.get("on")
-    if not _is_list_of_text(on):
-        raise BenchError(f"[{stage}] needs on, a list of collections", 'on = ["beir/nfcorpus"]')
-    if "preset" not in own and "title" not in rest:
+    if not source.preset and "title" not in rest:
         raise BenchError(f"[{stage}] needs a preset", 'preset = "NAME", or a .toml file')
-    for key in ("preset", "split"):
-        if not isinstance(own.get(key, ""), str):
-            raise BenchError(f"[{stage}] {key} is {own[key]!r}", "a name in quotes")
-    return own, rest
-
-
-def _is_list_of_text(value: object) -> bool:
-    if not isinstance(value, Sequence) or isinstance(value, str) or not value:
-        return False
-    return all(isinstance(item, str) for item in value)
+    return source, rest

@@ -1,10 +1,11 @@
 """Plan of an ablation: rows, and cells of stages, each keyed by everything that changes it."""
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -24,16 +25,17 @@ class Cost(Record):
         saved_bytes: of the weights that the training wrote; the same.
     """
 
-    seconds: float
+    seconds: float = 0.0
     tokens: int = 0
     parameters: int = 0
     of_parameters: int = 0
     saved_bytes: int = 0
 
 
-class ExperimentStage(Protocol):
+class Stage(ABC):
     """Pretrain, adapt, finetune or evaluate; picklable, because it works in a process apart."""
 
+    @abstractmethod
     def resolve_settings(self, table: Mapping[str, Any]) -> Table:
         """Complete settings, from what the file says or from complete ones.
 
@@ -41,29 +43,28 @@ class ExperimentStage(Protocol):
             BenchError: an unknown field or value, or a collection
                 or checkpoint that is not there.
         """
-        ...
 
-    def seeded(self, settings: Table, seed: int) -> Table:
-        """Settings of one cell."""
-        ...
-
-    def keyed(self, settings: Table) -> Table:
-        """Settings as a part of keys: fields that have left stay, so that old cells are found."""
-        ...
-
+    @abstractmethod
     def reads(self, settings: Table) -> dict[str, str]:
         """Content hashes and rules of what it reads besides the model, by name."""
-        ...
 
+    @abstractmethod
     def work(self, settings: Table, model: str, out: Path) -> Cost:
-        """Do the work of the stage.
+        """Do the work of the stage; the time it takes is measured by who asks for it.
 
         Args:
             model: card or checkpoint of the stage before; "" where this is the first.
             out: folder of its own. What a killed attempt left there may be used. A training
                 leaves its checkpoint in ``out / MODEL``, an evaluation its results in ``out``.
         """
-        ...
+
+    def seeded(self, settings: Table, seed: int) -> Table:
+        """Settings of one cell: of a training, the seed is of all that it draws."""
+        return {**settings, "seed": seed}
+
+    def keyed(self, settings: Table) -> Table:
+        """Settings as a part of keys: fields that have left stay, so that old cells are found."""
+        return settings
 
 
 MODEL = "model"  # folder of a finished checkpoint
@@ -97,24 +98,18 @@ class GridRow:
     change: str = ""
 
 
-class ReportedPoint(Record):
-    """A value on an axis, and the row that has it."""
-
-    label: str
-    row: str
-
-
 class AxisFound(Record, kw_only=True):
     """One field and the rows that it is changed in.
 
     Attributes:
         against: the row that those rows change the field of.
+        points: labels of the values, and the rows that have them.
     """
 
     title: str
     field: str
     against: str
-    points: tuple[ReportedPoint, ...]
+    points: dict[str, str]
 
 
 def rows_of(
@@ -127,8 +122,8 @@ def rows_of(
             complete ones with a changed field.
 
     Raises:
-        BenchError: an unknown field (with what was meant), settings that do not fit together, a
-            field that is changed twice, or rows that are the same.
+        BenchError: an unknown field (with what was meant), settings that do not fit together, or
+            rows that are the same.
     """
     stages = ablation.stages()
     reference = GridRow(
@@ -137,20 +132,13 @@ def rows_of(
     )
     rows = {REFERENCE: reference}
     axes: list[AxisFound] = []
-    changed: dict[tuple[str, str], str] = {}
     for axis in ablation.axes:
         against = _against(axis, rows)
-        twice = changed.setdefault((against.name, axis.field), axis.title)
-        if twice != axis.title:
-            raise BenchError(
-                f"the axes {twice} and {axis.title} both change {axis.field} of {against.name}",
-                "put their values into one axis",
-            )
-        points = tuple(
-            _add(rows, against, axis, number, resolve_settings)
+        points = {
+            axis.label(number): _add(rows, against, axis, number, resolve_settings)
             for number in range(len(axis.values))
-        )
-        if all(point.row == against.name for point in points):
+        }
+        if set(points.values()) == {against.name}:
             raise BenchError(f"the axis {axis.title} changes nothing of {against.name}")
         axes.append(
             AxisFound(title=axis.title, field=axis.field, against=against.name, points=points)
@@ -174,12 +162,13 @@ def _add(
     axis: Axis,
     number: int,
     resolve_settings: ResolveSettings,
-) -> ReportedPoint:
+) -> str:
+    """Add the row with a value, where it is not there; return its name."""
     label = axis.label(number)
     name = f"{axis.title}={label}"
     settings = changed_settings(against, axis.field, axis.values[number], resolve_settings, name)
     if settings == against.settings:
-        return ReportedPoint(label, against.name)
+        return against.name
     for other in rows.values():
         if settings == other.settings:
             raise BenchError(
@@ -190,7 +179,7 @@ def _add(
     after = label if axis.labels else label_of(value_at(settings, axis.field))
     change = f"{axis.field}: {before} -> {after}"
     rows[name] = GridRow(name, settings, against.name, change)
-    return ReportedPoint(label, name)
+    return name
 
 
 def changed_settings(
@@ -327,7 +316,7 @@ class Plan:
 
 
 def plan_of(
-    ablation: Ablation, stages: Mapping[str, ExperimentStage], here: Mapping[str, str] | None = None
+    ablation: Ablation, stages: Mapping[str, Stage], here: Mapping[str, str] | None = None
 ) -> Plan:
     """Read the whole ablation and check it.
 

@@ -1,21 +1,18 @@
 """An ablation that was checked before any work: its plan, its stages, and what they overlap in.
 
 Nothing is trained on that the cells are scored on: a training split that is itself scored is
-refused. Single training queries that read like a scored one are left out of the fine-tuning; a
-text of the pre-training that is a scored query is reported.
+refused. Single training queries that read like a scored one are left out of the fine-tuning.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from bench.experiments.adapt_stage import Adapt
 from bench.experiments.evaluate_stage import Evaluate
-from bench.experiments.finetune_stage import Finetune
-from bench.experiments.grid import Ablation, Table
-from bench.experiments.plan import ExperimentStage, Plan, plan_of
-from bench.experiments.pretrain_stage import Pretrain
+from bench.experiments.grid import Ablation
+from bench.experiments.plan import Plan, Stage, plan_of
+from bench.experiments.training_stages import Adapt, Finetune, Pretrain
 from bench.results.result import Conditions
-from bench.training.training_sets import CorpusTexts, leaks, normalised
+from bench.training.training_sets import leaks
 from bench.workspace import Workspace
 from datasets_cfg.dataset import Dataset
 from datasets_cfg.verify import differences
@@ -28,7 +25,6 @@ DECISIVE = (
     *("faiss-cpu", "faiss-gpu", "onnxruntime"),  # the last one decides nothing now
 )
 EQUAL = 1e-9  # weights
-SPACE = 4  # a text of more than so many times a query's characters does not read like it
 
 
 @dataclass(frozen=True)
@@ -39,7 +35,7 @@ class Prepared:
         leaks, differing, weights: see `bench.experiments.report_record.Report`.
     """
 
-    stages: Mapping[str, ExperimentStage]
+    stages: Mapping[str, Stage]
     plan: Plan
     leaks: tuple[str, ...]
     differing: tuple[str, ...]
@@ -68,12 +64,12 @@ def prepare(ablation: Ablation, space: Workspace, conditions: Conditions) -> Pre
     )
 
 
-def stages_of(ablation: Ablation, space: Workspace) -> dict[str, ExperimentStage]:
+def stages_of(ablation: Ablation, space: Workspace) -> dict[str, Stage]:
     """Return the stages of an ablation by name."""
     on = (ablation.evaluate or {}).get("on")
     held_out = tuple(on) if isinstance(on, list) else ()  # anything else is refused when resolved
     return {
-        "base": Pretrain(space, "base"),
+        "base": Pretrain(space, shared=True),
         "pretrain": Pretrain(space, after_base=ablation.base is not None),
         "adapt": Adapt(space, held_out, ablation.model),
         "finetune": Finetune(space, held_out),
@@ -100,57 +96,26 @@ def _differing(evaluated: Sequence[Dataset]) -> Iterator[str]:
 
 
 def check_leaks(plan: Plan, space: Workspace, evaluated: Sequence[Dataset]) -> tuple[str, ...]:
-    """Overlaps of training and scored texts, each in a sentence.
+    """Overlaps of training queries and scored ones, each in a sentence.
 
     Raises:
         BenchError: a row is trained on queries that it is scored on.
     """
-    tuned = {(tuple(table["on"]), table["split"]) for table in _tables(plan, "finetune")}
-    reading = ("base", "pretrain", "adapt")
-    # The same collections in another order are read once.
-    read = {name for stage in reading for table in _tables(plan, stage) for name in table["on"]}
-    queries = [
-        line
+    tables = [row.settings["finetune"] for row in plan.rows if "finetune" in row.settings]
+    tuned = {(tuple(table["on"]), table["split"]) for table in tables}
+    told = (
+        _leaked(training, other)
         for on, split in sorted(tuned)
-        for dataset in space.datasets(on, split)
-        for line in _queries(dataset, evaluated)
-    ]
-    texts = [
-        line
-        for name in sorted(read)
-        for dataset in space.datasets([name])
-        for line in _texts(dataset, evaluated)
-    ]
-    if read and not texts:
-        texts = ["No text of the pre-training is, word for word, a scored query."]
-    return tuple(dict.fromkeys([*queries, *texts]))
+        for training in space.datasets(on, split)
+        for other in evaluated
+    )
+    return tuple(dict.fromkeys(told))
 
 
-def _tables(plan: Plan, stage: str) -> Iterator[Table]:
-    """Settings of a stage, of each row that has it."""
-    return (row.settings[stage] for row in plan.rows if stage in row.settings)
-
-
-def _queries(training: Dataset, evaluated: Sequence[Dataset]) -> Iterator[str]:
-    split = f"split {training.facts.split} of {training.name}"
-    for other in evaluated:
-        leaked = leaks(training, other)
-        left_out = ": they are left out." if leaked else "."
-        yield (
-            f"{len(leaked)} queries of the {split} read like one of the "
-            f"{len(other.queries):,} scored queries of {other.name}{left_out}"
-        )
-
-
-def _texts(training: Dataset, evaluated: Sequence[Dataset]) -> Iterator[str]:
-    """Documents of the pre-training that are a scored query, word for word."""
-    texts = CorpusTexts([training.corpus])
-    for other in evaluated:
-        known = {normalised(text) for text in other.queries.texts}
-        longest = SPACE * max(map(len, other.queries.texts), default=0)
-        count = sum(len(text) <= longest and normalised(text) in known for text in texts)
-        if count:
-            yield (
-                f"{count} texts of {training.name} for pre-training are word for word a scored "
-                f"query of {other.name}."
-            )
+def _leaked(training: Dataset, other: Dataset) -> str:
+    leaked = leaks(training, other)
+    return (
+        f"{len(leaked)} queries of the split {training.facts.split} of {training.name} read like "
+        f"one of the {len(other.queries):,} scored queries of {other.name}"
+        f"{': they are left out.' if leaked else '.'}"
+    )

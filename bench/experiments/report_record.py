@@ -2,19 +2,19 @@
 
 History of the schema: 1, the first; 2, collections that are not the published ones, and
 weights of the collections in their mean; 3, what a row with a sequence gained and forgot; 4, tested
-hypotheses; 5, costs and differences as a record each; 6, no published figures.
+hypotheses; 5, costs and differences as a record each; 6, no published figures; 7, no matrices of
+sequences, points of an axis by their labels.
 """
 
 from typing import Literal
 
-from bench.comparing.transfer import Forgetting
 from bench.experiments.grid import Table
 from bench.experiments.plan import AxisFound, Cost
 from bench.experiments.twolevel import Interval
 from bench.results.result import Conditions
 from foundation.records import Record
 
-SCHEMA = 6
+SCHEMA = 7
 MEAN = "mean"  # instead of a collection
 
 
@@ -23,14 +23,12 @@ class CellFound(Record, kw_only=True):
 
     Attributes:
         scores: mean of the main measure by collection; empty for a gap.
-        mean: of the collections, as they weigh in it; None where each weighs the same.
         failed_at, error: stage and reason of a gap; "" where there is none.
         costs: by stage, of what is finished; a stage that several cells share counts in each.
     """
 
     seed: int
     scores: dict[str, float]
-    mean: float | None = None
     failed_at: str = ""
     error: str = ""
     costs: dict[str, Cost] = {}
@@ -68,14 +66,12 @@ class SequenceFound(Record, kw_only=True):
             the domain's own training; None where each domain keeps a model of its own.
         losses: of masked language modelling by domain, at the end of its own training, in nats;
             mean over the seeds.
-        forgetting: the matrix of checkpoints by collections; scores are means over the seeds.
     """
 
     start: str
     gained: RowOnCollection
     forgotten: RowOnCollection | None
     losses: dict[str, float]
-    forgetting: Forgetting
 
 
 class RowFound(Record, kw_only=True):
@@ -97,16 +93,6 @@ class RowFound(Record, kw_only=True):
     def at(self, collection: str) -> RowOnCollection | None:
         """Its figures on a collection, if there are any."""
         return next((on for on in self.on if on.collection == collection), None)
-
-    def of_seeds(self, collection: str) -> list[float]:
-        """The score of each seed that is finished, on a collection or in the mean (`MEAN`)."""
-        finished = [cell for cell in self.cells if cell.scores]
-        if collection == MEAN:
-            return [
-                sum(cell.scores.values()) / len(cell.scores) if cell.mean is None else cell.mean
-                for cell in finished
-            ]
-        return [cell.scores[collection] for cell in finished if collection in cell.scores]
 
 
 class HypothesisTested(Record, kw_only=True):
@@ -170,9 +156,15 @@ class Report(Record, kw_only=True):
         names = dict.fromkeys(on.collection for row in self.rows for on in row.on)
         return (*(name for name in names if name != MEAN), *([MEAN] if MEAN in names else []))
 
-    def is_mean(self, name: str) -> bool:
-        """True for the one of ``collections`` that is their mean."""
-        return name == MEAN
+    def of_seeds(self, row: RowFound, collection: str) -> list[float]:
+        """The score of each seed that is finished, on a collection or in the mean (`MEAN`)."""
+        finished = [cell.scores for cell in row.cells if cell.scores]
+        if collection != MEAN:
+            return [scores[collection] for scores in finished if collection in scores]
+        return [
+            sum(self.weights.get(name, 1 / len(scores)) * scores[name] for name in scores)
+            for scores in finished
+        ]
 
     @property
     def trains(self) -> bool:

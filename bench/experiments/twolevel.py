@@ -20,7 +20,6 @@ to 95 with 5, and 88 to 95 with 2; one over queries alone 22 to 96, as the seeds
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -40,8 +39,6 @@ class Interval(Record, kw_only=True):
             with one seed, which says nothing of others, or where nothing varies.
         p: two-sided, of a mean of 0; None with the same.
         seeds_sd: standard deviation of the seeds' means; None with one seed.
-        seeds_share: share of the variance of the mean that is the seeds' (with what they do to
-            each query); None with one seed.
         detectable: mean that would be found, at 5 % two-sided, 80 times in 100.
     """
 
@@ -50,56 +47,33 @@ class Interval(Record, kw_only=True):
     high: float | None = None
     p: float | None = None
     seeds_sd: float | None = None
-    seeds_share: float | None = None
     detectable: float | None = None
 
 
-@dataclass(frozen=True)
-class Variance:
-    """The components of variance of a mean over seeds and queries.
-
-    Attributes:
-        seeds: part of the seeds, with what they do to each query.
-        queries: part of the queries.
-        degrees: of freedom of the sum.
-    """
-
-    seeds: float
-    queries: float
-    degrees: float
-
-    @property
-    def error(self) -> float:
-        """Standard error."""
-        return math.sqrt(self.seeds + self.queries)
-
-
-def interval(parts: Sequence[Float64Array], weights: Sequence[float] | None = None) -> Interval:
+def interval(parts: Sequence[Float64Array], weights: Sequence[float] = (1.0,)) -> Interval:
     """The mean of several collections.
 
     Args:
         parts: by collection, float64 ``(seeds, queries)`` with the same seeds in the same order:
             scores of a recipe, or differences of two.
-        weights: of the collections in the mean; they sum to 1. None for each the same.
+        weights: of the collections in the mean; they sum to 1.
     """
-    shares = _shares(parts, weights)
-    of_seeds = _of_seeds(parts, shares)
+    of_seeds = _of_seeds(parts, weights)
     mean = float(of_seeds.mean())
     if len(of_seeds) < 2 or min(part.shape[1] for part in parts) < 2:
         return Interval(mean=mean)
     deviation = float(of_seeds.std(ddof=1))
-    spread = variance(parts, shares)
-    if spread.error <= _TINY:
+    error, degrees = standard_error(parts, weights)
+    if error <= _TINY:
         return Interval(mean=mean, seeds_sd=deviation)
-    reach = t_quantile(1 - ALPHA / 2, spread.degrees)
+    reach = t_quantile(1 - ALPHA / 2, degrees) * error
     return Interval(
         mean=mean,
-        low=mean - reach * spread.error,
-        high=mean + reach * spread.error,
-        p=_two_sided_p(mean / spread.error, spread.degrees),
+        low=mean - reach,
+        high=mean + reach,
+        p=_two_sided_p(mean / error, degrees),
         seeds_sd=deviation,
-        seeds_share=spread.seeds / spread.error**2,
-        detectable=detectable_effect(spread.error, spread.degrees),
+        detectable=detectable_effect(error, degrees),
     )
 
 
@@ -110,19 +84,20 @@ def _two_sided_p(t: float, degrees: float) -> float:
     return float(2 * stdtr(degrees, -abs(t)))
 
 
-def variance(parts: Sequence[Float64Array], weights: Sequence[float] | None = None) -> Variance:
-    """Unbiased variance of the mean of `interval`, by analysis of variance.
+def standard_error(
+    parts: Sequence[Float64Array], weights: Sequence[float] = (1.0,)
+) -> tuple[float, float]:
+    """Standard error of the mean of `interval` and its degrees of freedom, by analysis of variance.
 
     The seeds' part is the variance of their means over the number of seeds: it includes what a
     seed does to single queries. The queries' part is what the variance of the queries' means has
     beyond that.
     """
-    shares = _shares(parts, weights)
-    of_seeds = _of_seeds(parts, shares)
+    of_seeds = _of_seeds(parts, weights)
     count = len(of_seeds)
     seeds = float(of_seeds.var(ddof=1)) / count
     queries, squares = 0.0, seeds**2 / (count - 1)
-    for part, share in zip(parts, shares, strict=True):
+    for part, share in zip(parts, weights, strict=True):
         of_queries = part.mean(axis=0)
         rest = part - part.mean(axis=1, keepdims=True) - of_queries + part.mean()
         n = len(of_queries)
@@ -132,14 +107,10 @@ def variance(parts: Sequence[Float64Array], weights: Sequence[float] | None = No
         squares += raw**2 / (n - 1) + twice**2 / ((count - 1) * (n - 1))
     total = seeds + queries
     degrees = max(1.0, total**2 / squares) if squares else 1.0
-    return Variance(seeds, queries, degrees)
+    return math.sqrt(total), degrees
 
 
-def _shares(parts: Sequence[Float64Array], weights: Sequence[float] | None) -> Sequence[float]:
-    return [1 / len(parts)] * len(parts) if weights is None else weights
-
-
-def _of_seeds(parts: Sequence[Float64Array], shares: Sequence[float]) -> Float64Array:
+def _of_seeds(parts: Sequence[Float64Array], weights: Sequence[float]) -> Float64Array:
     """Mean over the collections for each seed, float64 ``(seeds,)``."""
-    means: Float64Array = np.average([part.mean(axis=1) for part in parts], axis=0, weights=shares)
+    means: Float64Array = np.average([part.mean(axis=1) for part in parts], axis=0, weights=weights)
     return means

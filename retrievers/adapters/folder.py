@@ -59,24 +59,20 @@ ATTACH_ERRORS = (
 )
 
 
-def attach(network: Any, folder: Path, kind: AdapterKind, dropped: int = 0) -> Any:
+def attach(network: Any, folder: Path, kind: AdapterKind) -> Any:
     """Attach an adapter and activate it; weights are read without unpickling code.
 
     An adapter of AdapterHub is computed in the network's precision, one of PEFT in its own.
 
     Args:
         kind: of a library; routed adapters are attached one by one, each to a network of its own.
-        dropped: first layers that go without it (AdapterDrop), which AdapterHub alone can do.
 
     Raises:
         BenchError: the adapter's library is not installed, or the adapter does not fit.
     """
     import_library("peft" if kind == "peft" else "adapters")
     try:
-        if kind == "peft":
-            attached = peft.attach(network, folder)
-        else:
-            attached = hub.attach(network, folder, dropped)
+        attached = (peft if kind == "peft" else hub).attach(network, folder)
     except ATTACH_ERRORS as error:
         raise BenchError(
             f"the adapter {folder} cannot be attached: {first_line(error)}",

@@ -141,12 +141,8 @@ def _save_tensors(tensors: Mapping[str, Any], path: Path) -> None:
     save_file(held, str(path))
 
 
-def attach(network: Any, folder: Path, dropped: int) -> Any:
-    """Attach the adapters of a folder to a network and activate them, in its precision.
-
-    Args:
-        dropped: first layers that go without them.
-    """
+def attach(network: Any, folder: Path) -> Any:
+    """Attach the adapters of a folder to a network and activate them, in its precision."""
     import adapters
 
     of_base = {id(tensor) for tensor in (*network.parameters(), *network.buffers())}
@@ -164,7 +160,7 @@ def attach(network: Any, folder: Path, dropped: int) -> Any:
         setup = Setup("Stack", (NAME,))
     check_runs(network, setup)
     with quiet_adapterhub():
-        network.set_active_adapters(setup.block(), skip_layers=list(range(dropped)) or None)
+        network.set_active_adapters(setup.block())
     for tensor in (*network.parameters(), *network.buffers()):
         if id(tensor) not in of_base and tensor.is_floating_point():
             tensor.data = tensor.data.to(network.dtype)

@@ -77,7 +77,7 @@ class Tower:
             split_special_tokens=bool(getattr(self.tokenizer, "split_special_tokens", False)),
         )
         if adapter is not None and recipe.adapter is not None:
-            network = attach(network, adapter, recipe.adapter.kind, recipe.adapter.dropped)
+            network = attach(network, adapter, recipe.adapter.kind)
             check_unchanged(adapter, recipe.adapter, checkpoint)
         network = network.to(device)
         packed = None if adapter is not None else _packed(recipe, network, device)

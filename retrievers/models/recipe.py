@@ -56,13 +56,10 @@ class AdapterIdentity(Record, omit_defaults=True):
 
     Attributes:
         kind: ``routed`` for several adapters, of which each query is encoded by one.
-        dropped: first layers that go without it (AdapterDrop: Rücklé et al., EMNLP 2021,
-            https://arxiv.org/abs/2010.11918); at 0 no part of a fingerprint.
     """
 
     kind: AdapterKind
     files: dict[str, str]
-    dropped: int = 0
 
 
 class Usage(Record, kw_only=True):

@@ -3,7 +3,7 @@
 import msgspec
 import numpy as np
 
-from bench.experiments.plan import AxisFound, Cost, ReportedPoint
+from bench.experiments.plan import AxisFound, Cost
 from bench.experiments.report_record import (
     MEAN,
     CellFound,
@@ -66,7 +66,7 @@ def row(name, mean, verdict="", change="", failed=(), seeds=3):
 
 def report(*rows, seeds=3):
     """A report of these rows along one axis."""
-    points = tuple(ReportedPoint(one.name.rpartition("=")[2], one.name) for one in rows)
+    points = {one.name.rpartition("=")[2]: one.name for one in rows}
     return Report(
         name="masks",
         title="Masks",

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from bench.experiments.evaluate_stage import Scored
-from bench.experiments.plan import MODEL, CellTask, Cost
+from bench.experiments.plan import MODEL, CellTask, Cost, Stage
 from foundation.errors import BenchError
 
 
@@ -24,7 +24,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True)
-class FakeStage:
+class FakeStage(Stage):
     """Adds ``steps * lr`` to the number that it starts from; the evaluation spreads it."""
 
     name: str
@@ -38,9 +38,6 @@ class FakeStage:
 
     def seeded(self, settings: dict, seed: int) -> dict:
         return settings if self.name == "evaluate" else {**settings, "seed": seed}
-
-    def keyed(self, settings: dict) -> dict:
-        return settings
 
     def reads(self, settings: dict) -> dict[str, str]:
         return {name: f"hash of {name}" for name in settings["on"]}

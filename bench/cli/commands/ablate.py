@@ -14,10 +14,10 @@ from bench.cli.options.train import AblateOptions
 from bench.cli.terminal import print_json
 from bench.evaluate.pipeline import conditions_here
 from bench.experiments.evaluate_stage import read_scores
-from bench.experiments.execute import execute, finished, isolated
+from bench.experiments.execute import execute, finished, isolated, timed
 from bench.experiments.findings import report_of, with_sequences
 from bench.experiments.grid import load_ablation, replaced
-from bench.experiments.plan import CellTask, Cost, ExperimentStage
+from bench.experiments.plan import CellTask, Cost, Stage
 from bench.experiments.prepare import Prepared, prepare
 from bench.experiments.report_record import Report
 from bench.outcomes import ExitCode
@@ -63,9 +63,9 @@ def _run(part: Prepared, options: AblateOptions, conditions: Conditions) -> Repo
     return record
 
 
-def _apart(stage: ExperimentStage, task: CellTask, out: Path) -> Cost:
+def _apart(stage: Stage, task: CellTask, out: Path) -> Cost:
     """A task in a process of its own."""
-    cost: Cost = isolated(stage.work, task.settings, task.starts_from(out), task.folder(out))
+    cost: Cost = isolated(timed, stage, task.settings, task.starts_from(out), task.folder(out))
     return cost
 
 
@@ -100,7 +100,7 @@ def _plan_document(part: Prepared, out: Path) -> dict[str, Any]:
 
 
 def _overview(part: Prepared, out: Path) -> str:
-    """The number of tasks left, and the time they take where that is known."""
+    """Sizes of the grid, and the number of tasks left."""
     plan, outcome = part.plan, finished(part.plan, out)
     cells = f"{len(plan.cells)} cells: {len(plan.rows)} rows, {len(plan.ablation.seeds)} seeds"
     return f"{cells}; {outcome.left(plan)}"

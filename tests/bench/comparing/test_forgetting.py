@@ -57,16 +57,6 @@ def test_the_matrix_holds_the_mean_of_each_checkpoint_on_each_collection(scores,
     assert found.queries == {name: 40 + 10 * n for n, name in enumerate(COLLECTIONS)}
 
 
-def test_of_checkpoints_that_are_kept_apart_each_stands_for_its_own_collection(scores, tmp_path):
-    base, *others = (entrant(tmp_path, name) for name in NAMES)
-    sequence = Sequenced(others, COLLECTIONS[:3], COLLECTIONS[3:], base, separate=True)
-    matrix = forgetting_of(sequence, "nDCG@10", FAST)
-    own = [mean(scores, *pair) for pair in zip(NAMES[1:], COLLECTIONS, strict=False)]
-    assert matrix.average.value == pytest.approx(np.mean(own))
-    assert (matrix.separate, matrix.backward) == (True, None)
-    assert matrix.forward == computed(tmp_path).forward
-
-
 def test_backward_transfer_is_the_last_minus_the_diagonal_without_the_last(scores, tmp_path):
     """BWT of Lopez-Paz and Ranzato: 1 / (T - 1) times the sum over i < T of R[T, i] - R[i, i]."""
     found = computed(tmp_path).backward

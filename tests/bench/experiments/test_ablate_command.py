@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from bench.experiments.evaluate_stage import Evaluate
-from bench.experiments.finetune_stage import Finetune
 from bench.experiments.grid import load_ablation
-from bench.experiments.pretrain_stage import Pretrain
+from bench.experiments.training_stages import Finetune, Pretrain
 from bench.outcomes import ExitCode
 from bench.workspace import Workspace, _opened_once
 from foundation.errors import BenchError
@@ -178,22 +177,12 @@ def keys():
     }
 
 
-def test_a_pre_training_that_reads_a_scored_query_is_told(bench, tmp_path):
-    corpus, queries = (tmp_path / "mine" / f"{name}.jsonl" for name in ("corpus", "queries"))
-    scored = [json.loads(line)["text"] for line in queries.read_text().splitlines()]
-    added = {"_id": "overheard", "title": "", "text": f" {scored[-1].upper()} "}
-    with corpus.open("a") as file:
-        file.write(json.dumps(added) + "\n")
-    assert "1 texts of mine for pre-training are word for word" in ablate(bench, "--dry-run").stdout
-
-
 def test_a_dry_run_checks_and_shows_and_trains_nothing(bench, tmp_path):
     shown = ablate(bench, "--dry-run")
     assert shown.code == ExitCode.OK, shown.stderr
     assert "6 cells: 3 rows, 2 seeds; 16 tasks left" in shown.stdout
     assert "0 queries of the split train of mine read like one of the 2 scored" in shown.stdout
     assert not (tmp_path / "ablations").exists()
-    assert "No text of the pre-training is, word for word, a scored query." in shown.stdout
     document = json.loads(ablate(bench, "--dry-run", "--json").stdout)
     assert document["tasks"][0] == ["pretrain", 4, 0]
 
@@ -202,7 +191,7 @@ def test_a_dry_run_checks_and_shows_and_trains_nothing(bench, tmp_path):
     ("old", "new", "message", "hint"),
     [
         ('[finetune]\npreset = "fine.toml"\non', "[finetune]\non", "needs a preset", "preset ="),
-        ('[pretrain]\npreset = "pre.toml"\non', '[pretrain]\nin', "needs on, a list", "on ="),
+        ('[pretrain]\npreset = "pre.toml"\non', '[pretrain]\nin', "missing required field", ""),
         ('name = "retromae" }', 'name = "retromea" }', "called 'retromea'", "retromae"),
         ('"pretrain.objective"', '"pretrain.objectiv"', "has no field 'objectiv'", "objective"),
         ('[evaluate]\non = ["./mine"]', '[evaluate]\non = ["./yours"]', "no collection", ""),
@@ -213,10 +202,10 @@ def test_a_dry_run_checks_and_shows_and_trains_nothing(bench, tmp_path):
         ('"finetune.optimizer.lr"', '"pretrain.seed"', "is the same for all rows", "seeds"),
         ('preset = "pre.toml"', 'preset = "pre.toml"\nseed = 1', "seeds says", ""),
         ('preset = "pre.toml"', 'preset = "pre.toml"\nfirst_layers = 1', "first_layers", ""),
-        ('preset = "pre.toml"', 'preset = "pre.toml"\nsplit = "dev"', "has a split", "leave"),
-        ('preset = "pre.toml"', "preset = 3", "[pretrain] preset is 3", "in quotes"),
+        ('preset = "pre.toml"', 'preset = "pre.toml"\nsplit = "dev"', "unknown field `split`", ""),
+        ('preset = "pre.toml"', "preset = 3", "[pretrain]: Expected `str`", ""),
         ('[finetune]\npreset = "fine.toml"\non = ["./mine"]',
-         '[finetune]\npreset = "fine.toml"\non = [3]', "needs on, a list", "on ="),
+         '[finetune]\npreset = "fine.toml"\non = [3]', "Expected `str`, got `int` - at `$.on", ""),
         ('[evaluate]\non = ["./mine"]', '[evaluate]\non = ["./mine", "./a/mine"]',
          "two of the collections are called mine", "dataset.toml of one"),
     ],

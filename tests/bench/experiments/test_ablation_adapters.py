@@ -7,10 +7,10 @@ from transformers import AutoModel
 
 from bench.evaluate.pipeline import conditions_here
 from bench.experiments.evaluate_stage import EvaluateSettings
-from bench.experiments.finetune_stage import Finetune
 from bench.experiments.grid import load_ablation
 from bench.experiments.plan import rows_of
 from bench.experiments.prepare import prepare
+from bench.experiments.training_stages import Finetune
 from bench.workspace import Workspace
 from retrievers.adapters.folder import add_adapter
 from retrievers.models.model import resolve_model

@@ -257,7 +257,6 @@ def test_the_fingerprint_of_a_setting_stays(stand_in: Path, settings: str) -> No
     [
         ({"backend": "int8"}, "dcea47f25c00aa86"),
         ({"adapter": AdapterIdentity("peft", {"a": "dd"})}, "48cf643cfc028275"),
-        ({"adapter": AdapterIdentity("adapterhub", {"a": "dd"}, dropped=2)}, "7579d692b6ab5955"),
         ({"adapter": AdapterIdentity("routed", {"a": "dd"})}, "cd458cdccd532a64"),
     ],
 )

@@ -1,0 +1,373 @@
+"""The stages that train: ``base`` and ``pretrain``, ``adapt``, ``finetune``.
+
+Each reads a preset of `retrievers.training`, which its table of the grid changes. ``adapt``
+pre-trains on one corpus after the other, and leaves a checkpoint after each.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import msgspec
+
+from bench.experiments.grid import Source, Table, merged, split_off
+from bench.experiments.plan import MODEL, Cost, Stage
+from bench.training.on_collections import adapt_on, finetune_on, pretrain_on
+from bench.training.training_sets import CorpusTexts
+from bench.workspace import Workspace
+from datasets_cfg.catalogue import expand
+from foundation.errors import BenchError
+from foundation.records import Record, read_json, write_json
+from retrievers.adapters.folder import check_method
+from retrievers.models.model import count_parameters, resolve_model
+from retrievers.training.continual.sequence import (
+    Domain,
+    Method,
+    check,
+    method_table,
+    read_method,
+)
+from retrievers.training.engine.arguments import Count, TrainingContext
+from retrievers.training.engine.curve import CURVE_FILE, LossPoint, read_curve
+from retrievers.training.engine.run_folder import Size
+from retrievers.training.engine.save import find_checkpoint
+from retrievers.training.finetune import finetune_preset
+from retrievers.training.finetune.finetune import FORMER as OF_COLLECTIONS
+from retrievers.training.finetune.finetune_preset import Finetuning
+from retrievers.training.pretrain import preset as pretrain_preset
+from retrievers.training.pretrain.preset import Pretraining, to_table
+
+SEQUENCE_FILE = "sequence.json"
+
+
+def pretraining_table(
+    source: Source, changes: Table, stage: str, title: str, before: str = ""
+) -> Table:
+    """All settings of a pre-training, but for its start where that is the model before it.
+
+    Args:
+        before: model that stands for the one before; "" where the settings have a start.
+
+    Raises:
+        BenchError: see `split_off` and presets; or a start where there must be none.
+    """
+    base = to_table(pretrain_preset.load_preset(source.preset)) if source.preset else {}
+    # A title and a source say nothing about what is trained.
+    settings = {**merged(base, changes), "title": title, "source": ""}
+    if before:
+        if "start" in changes:
+            raise BenchError(
+                f"[{stage}] has a start, and it goes on from the model before it",
+                'leave it out; model = "NAME" at the top of the file, or an earlier stage, says it',
+            )
+        settings["start"] = {"model": before}
+    settings = to_table(pretrain_preset.from_table(settings, f"[{stage}]"))
+    if before:
+        del settings["start"]
+    return {"on": list(source.on), **settings}
+
+
+def read_pretraining(settings: Table, model: str) -> Pretraining:
+    """The preset of complete settings; it starts from a model where these have no start."""
+    own = {"start": {"model": model}, **settings}
+    return pretrain_preset.from_table(
+        {key: own[key] for key in own if key not in ("on", "method")}, "[pretrain]"
+    )
+
+
+@dataclass(frozen=True)
+class Pretrain(Stage):
+    """Pre-training on corpora.
+
+    Attributes:
+        shared: ``base``, which all seeds share.
+        after_base: it goes on from what ``base`` trained, and has no start of its own.
+    """
+
+    space: Workspace
+    shared: bool = False
+    after_base: bool = False
+
+    def resolve_settings(self, table: Mapping[str, Any]) -> Table:
+        """All of the preset, and ``on``; after ``base`` there is no start."""
+        stage = "base" if self.shared else "pretrain"
+        source, changes = split_off(table, stage, Source)
+        expand(source.on, self.space.data_dir)
+        before = "[base]" if self.after_base else ""
+        return pretraining_table(source, changes, stage, "pre-trained in an ablation", before)
+
+    def seeded(self, settings: Table, seed: int) -> Table:
+        """The seed is of weights, masks and the order of the texts; ``base`` has its own."""
+        return settings if self.shared else super().seeded(settings, seed)
+
+    def keyed(self, settings: Table) -> Table:
+        """With the first layers of a start, which were kept once."""
+        return {"first_layers": None, **settings} if "start" in settings else settings
+
+    def reads(self, settings: Table) -> dict[str, str]:
+        """The corpora, and the files that training starts from."""
+        start = settings.get("start", {"model": ""})  # without one, the key of [base] says it all
+        named = start["model"] or (start.get("scratch") or {}).get("tokenizer")
+        return corpora_of(self.space, settings) | (hashes_of(named) if named else {})
+
+    def work(self, settings: Table, model: str, out: Path) -> Cost:
+        """Train; a training that was killed goes on."""
+        folder = out / MODEL
+        pretrain_on(
+            read_pretraining(settings, model),
+            self.space.datasets(settings["on"]),
+            TrainingContext(folder, device=self.space.device),
+        )
+        return Cost(tokens=tokens_read(folder), parameters=trained_parameters(folder))
+
+
+class LearntSequence(Record, kw_only=True):
+    """The model that a sequence starts from, and a checkpoint after each domain.
+
+    Attributes:
+        start: model that the first training starts from: card, folder or Hub id.
+        domains: names of the collections, in the order that they were learnt.
+        checkpoints: their folders beside this record, one for each domain.
+        losses: of masked language modelling alone at the end of each training, in nats.
+        separate: each domain keeps a model, or an adapter, of its own, trained from the start.
+    """
+
+    start: str
+    domains: tuple[str, ...]
+    checkpoints: tuple[str, ...]
+    losses: tuple[float, ...]
+    separate: bool
+
+    def own(self, domain: str) -> str:
+        """The checkpoint that was just trained on a domain."""
+        return self.checkpoints[self.domains.index(domain)]
+
+    def after(self, collection: str) -> str:
+        """The checkpoint that a collection is searched with after the sequence.
+
+        It is the last one, or the domain's own where each has one.
+        """
+        if self.separate and collection in self.domains:
+            return self.own(collection)
+        return self.checkpoints[-1]
+
+
+def write_sequence(sequence: LearntSequence, folder: Path) -> None:
+    """Keep the record in a folder, whole or not at all."""
+    write_json(folder / SEQUENCE_FILE, sequence)
+
+
+def read_sequence(folder: Path) -> LearntSequence | None:
+    """The record of a folder; None where it holds no sequence.
+
+    Raises:
+        BenchError: the record is damaged.
+    """
+    path = folder / SEQUENCE_FILE
+    return read_json(path, LearntSequence) if path.is_file() else None
+
+
+def last_checkpoint(model: str) -> str:
+    """The last checkpoint of a folder with a sequence; any other model as it is."""
+    sequence = read_sequence(Path(model))
+    return str(Path(model) / sequence.checkpoints[-1]) if sequence else model
+
+
+# Settings of a method that other methods had, too.
+FORMER = {
+    "measured": 256,
+    "strength": 5_000.0,
+    "soften": "gradient",
+    "adapter": "double_seq_bn",
+    "buffer": 1_000,
+    "replayed": 0.5,
+    "weight": 1.0,
+    "temperature": 2.0,
+    "scale": None,
+}
+
+
+@dataclass(frozen=True)
+class Adapt(Stage):
+    """Continual pre-training.
+
+    Attributes:
+        evaluated: collections that the checkpoints are scored on; each domain is one of them.
+        start: model that the sequence starts from; "" where an earlier stage trains it.
+    """
+
+    space: Workspace
+    evaluated: tuple[str, ...]
+    start: str
+
+    def resolve_settings(self, table: Mapping[str, Any]) -> Table:
+        """All of the preset but its start, all of the method, and ``on``: domains in order."""
+        source, changes = split_off(table, "adapt", Source)
+        method = read_method(changes.pop("method", "plain"), "[adapt] method")
+        title, start = "adapted in an ablation", self.start or "pretrained"
+        settings = pretraining_table(source, changes, "adapt", title, start)
+        self._check(source, method, read_pretraining(settings, start))
+        return {**settings, "method": method_table(method)}
+
+    def keyed(self, settings: Table) -> Table:
+        """With the settings of all methods, side by side."""
+        method = dict(settings["method"])
+        return {**settings, **FORMER, "method": method.pop("name"), **method}
+
+    def reads(self, settings: Table) -> dict[str, str]:
+        """The corpora; their order is in the settings."""
+        return corpora_of(self.space, settings)
+
+    def work(self, settings: Table, model: str, out: Path) -> Cost:
+        """Train on each domain in turn; a sequence that was killed goes on."""
+        datasets = self.space.datasets(settings["on"])
+        folder, method = out / MODEL, read_method(settings["method"], "[adapt] method")
+        context = TrainingContext(folder, device=self.space.device)
+        trained = adapt_on(read_pretraining(settings, model), datasets, method, context)
+        checkpoints = [Path(training.folder) for training in trained]
+        sequence = LearntSequence(
+            start=model,
+            domains=tuple(dataset.name for dataset in datasets),
+            checkpoints=tuple(checkpoint.name for checkpoint in checkpoints),
+            losses=tuple(last_loss(read_curve(each / CURVE_FILE)) for each in checkpoints),
+            separate=method.kept_apart,
+        )
+        write_sequence(sequence, folder)
+        return Cost(tokens=tokens_read(folder), parameters=trained_parameters(checkpoints[-1]))
+
+    def _check(self, source: Source, method: Method, preset: Pretraining) -> None:
+        """Refuse what cannot be trained or compared before any work."""
+        datasets = self.space.datasets(source.on)
+        scored = self.space.datasets(self.evaluated)
+        if len(datasets) < 2:
+            raise BenchError("[adapt] learns one collection", "a sequence has two or more")
+        for dataset in datasets:
+            if dataset.name not in [each.name for each in scored]:
+                raise BenchError(
+                    f"[adapt] learns {dataset.name}, which is not evaluated",
+                    "name it in on of [evaluate]: what is forgotten is measured on every domain",
+                )
+        measures = sorted({each.facts.main_measure for each in scored})
+        if len(measures) > 1:
+            raise BenchError(
+                f"[evaluate] has collections of different main measures: {', '.join(measures)}",
+                "a sequence is compared by one: evaluate collections that agree in it",
+            )
+        method.check(preset)
+        if self.start:
+            domains = [Domain(each.name, CorpusTexts([each.corpus])) for each in datasets]
+            check(preset, domains, method)
+
+
+def last_loss(curve: Sequence[LossPoint]) -> float:
+    """Loss of masked language modelling without what a method adds, over the last tenth."""
+    last = curve[-max(1, len(curve) // 10) :]
+    return fmean(point.losses.get("mlm", point.losses["loss"]) for point in last)
+
+
+class JudgedSource(Source):
+    """What a fine-tuning reads: queries of a split, so many at random, or all."""
+
+    split: str = "train"
+    queries: Count | None = None
+
+
+@dataclass(frozen=True)
+class Finetune(Stage):
+    """Fine-tuning on judged queries.
+
+    Attributes:
+        held_out: collections that the cells are scored on: their queries are not trained on.
+    """
+
+    space: Workspace
+    held_out: tuple[str, ...]
+
+    def resolve_settings(self, table: Mapping[str, Any]) -> Table:
+        """All of the preset, ``on`` and ``split``, and ``queries`` where not all are trained on."""
+        source, changes = split_off(table, "finetune", JudgedSource)
+        load = finetune_preset.load_preset
+        base = msgspec.to_builtins(load(source.preset)) if source.preset else {}
+        words = {"title": "fine-tuned in an ablation", "source": "", "unverified": ()}
+        preset = finetune_preset.from_table({**merged(base, changes), **words}, "[finetune]")
+        expand(source.on, self.space.data_dir)
+        if preset.adapter is not None:
+            check_method(preset.adapter)
+        queries = {"queries": source.queries} if source.queries else {}
+        own = {"on": list(source.on), "split": source.split, **queries}
+        return {**own, **msgspec.to_builtins(preset)}
+
+    def keyed(self, settings: Table) -> Table:
+        """With the adapters that collections had of their own, and no longer have."""
+        if not settings["adapter"]:
+            return settings
+        return {**settings, "adapter": OF_COLLECTIONS | settings["adapter"]}
+
+    def reads(self, settings: Table) -> dict[str, str]:
+        """Corpora, queries, judgements, rules of mining, what is left out, and the teacher."""
+        read = {}
+        for dataset in self.space.datasets(settings["on"], settings["split"]):
+            read[dataset.name] = f"{dataset.corpus.sha256} {dataset.qrels_sha256}"
+            read[f"{dataset.name} queries"] = dataset.queries_sha256
+            read[f"{dataset.name} excludes self"] = str(bool(dataset.facts.exclude_self))
+        for dataset in self.space.datasets(self.held_out):
+            read[f"{dataset.name} held out"] = dataset.queries_sha256
+        preset = _finetuning(settings)
+        if preset.adapter:
+            read |= preset.adapter.hashes_below()
+        if teacher := preset.teacher and (preset.teacher.model or preset.teacher.start):
+            read |= hashes_of(teacher, "teacher ")
+        return read
+
+    def work(self, settings: Table, model: str, out: Path) -> Cost:
+        """Train; a training that was killed goes on."""
+        trained = finetune_on(
+            _finetuning(settings),
+            resolve_model(last_checkpoint(model)),
+            self.space.datasets(settings["on"], settings["split"]),
+            self.space.store,
+            TrainingContext(out / MODEL, device=self.space.device),
+            evaluated=self.space.datasets(self.held_out),
+            queries=settings.get("queries"),
+            max_memory=self.space.max_memory,
+        )
+        size = trained.size or Size(parameters=0, trained=0, saved_bytes=0)
+        return Cost(
+            tokens=tokens_read(out / MODEL),
+            parameters=size.trained,
+            of_parameters=size.parameters,
+            saved_bytes=size.saved_bytes,
+        )
+
+
+def _finetuning(settings: Table) -> Finetuning:
+    own = {key: value for key, value in settings.items() if key not in ("on", "split", "queries")}
+    return finetune_preset.from_table(own, "[finetune]")
+
+
+def corpora_of(space: Workspace, settings: Table) -> dict[str, str]:
+    """sha256 of the corpora that a pre-training reads."""
+    return {dataset.name: dataset.corpus.sha256 for dataset in space.datasets(settings["on"])}
+
+
+def hashes_of(model: str, role: str = "") -> dict[str, str]:
+    """sha256 of the files of a checkpoint, by their names after ``role``.
+
+    Raises:
+        BenchError: there is no such checkpoint, or its files are damaged.
+    """
+    checkpoint, _ = find_checkpoint(model)
+    return {f"{role}{name}": digest for name, digest in checkpoint.hashes.items()}
+
+
+def tokens_read(folder: Path) -> int:
+    """Tokens that a finished training read, by its loss curves."""
+    return sum(point.tokens for path in folder.rglob(CURVE_FILE) for point in read_curve(path))
+
+
+def trained_parameters(folder: Path) -> int:
+    """Of the encoder of a finished checkpoint, or of its adapter alone."""
+    counted = count_parameters(resolve_model(str(folder)))
+    return (counted.adapter or counted.total) if counted else 0
