@@ -9,12 +9,12 @@ from bench.experiments.report_record import (
     MEAN,
     CellFound,
     HypothesisTested,
+    Interval,
     Report,
     RowFound,
     RowOnCollection,
     SequenceFound,
 )
-from bench.experiments.twolevel import Interval
 from reports import format as fmt
 from reports.table import Column, Row, Table, bullets, code, columns_of, plain, table_of
 

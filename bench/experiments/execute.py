@@ -4,7 +4,7 @@ import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
@@ -119,7 +119,6 @@ def finished(plan: Plan, out: Path) -> Outcome:
 
 def execute(
     plan: Plan,
-    stages: Mapping[str, Stage],
     out: Path,
     run: Run,
     say: Say,
@@ -139,7 +138,7 @@ def execute(
     for take in (FileLock.take, FileLock.wait):  # first what nobody works on
         elsewhere = []
         for number, cell in cells:
-            if _work(cell, stages, out, run, commit, outcome, take):
+            if _work(cell, plan, out, run, commit, outcome, take):
                 name = f"cell {number} of {len(plan.cells)}: {cell.row}, seed {cell.seed}"
                 say(f"{name}: {_told(cell, outcome)}; {outcome.left(plan)}")
             else:
@@ -150,7 +149,7 @@ def execute(
 
 def _work(
     cell: GridCell,
-    stages: Mapping[str, Stage],
+    plan: Plan,
     out: Path,
     run: Run,
     commit: str,
@@ -173,7 +172,7 @@ def _work(
         with claim:
             try:
                 record = done(task, out) or keep_done(
-                    task, out, run(stages[task.stage], task, out), commit
+                    task, out, run(plan.stages[task.stage], task, out), commit
                 )
             except Exception as error:
                 if lacks_room(error):

@@ -3,7 +3,7 @@
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -301,13 +301,19 @@ class Plan:
     ablation has complete comparisons.
 
     Attributes:
+        stages: by name, those of a row and maybe others.
         axes: their values with the rows that have them.
+        leaks, differing, weights: see `bench.experiments.report_record.Report`.
     """
 
     ablation: Ablation
+    stages: Mapping[str, Stage]
     rows: tuple[GridRow, ...]
     axes: tuple[AxisFound, ...]
     cells: tuple[GridCell, ...]
+    leaks: tuple[str, ...] = ()
+    differing: tuple[str, ...] = ()
+    weights: Mapping[str, float] = field(default_factory=dict)
 
     def tasks(self) -> tuple[CellTask, ...]:
         """Distinct tasks in the order of their work."""
@@ -346,7 +352,7 @@ def plan_of(
         for seed in ablation.seeds
         for row in rows
     ]
-    return Plan(ablation, rows, axes, tuple(cells))
+    return Plan(ablation, stages, rows, axes, tuple(cells))
 
 
 def _check_hypotheses(ablation: Ablation, rows: Sequence[str]) -> None:

@@ -1,11 +1,11 @@
-"""An ablation that was checked before any work: its plan, its stages, and what they overlap in.
+"""An ablation that is checked before any work: its plan, its stages, and what they overlap in.
 
 Nothing is trained on that the cells are scored on: a training split that is itself scored is
 refused. Single training queries that read like a scored one are left out of the fine-tuning.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 from bench.experiments.evaluate_stage import Evaluate
 from bench.experiments.grid import Ablation
@@ -27,37 +27,20 @@ DECISIVE = (
 EQUAL = 1e-9  # weights
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """An ablation, or one endpoint of it.
-
-    Attributes:
-        leaks, differing, weights: see `bench.experiments.report_record.Report`.
-    """
-
-    stages: Mapping[str, Stage]
-    plan: Plan
-    leaks: tuple[str, ...]
-    differing: tuple[str, ...]
-    weights: Mapping[str, float]
-
-
-def prepare(ablation: Ablation, space: Workspace, conditions: Conditions) -> Prepared:
+def prepare(ablation: Ablation, space: Workspace, conditions: Conditions) -> Plan:
     """Read and check everything.
 
     Raises:
         BenchError: see `plan_of`, `check_device` and `check_leaks`.
     """
-    stages = stages_of(ablation, space)
-    plan = plan_of(ablation, stages, _here(ablation, conditions))
+    plan = plan_of(ablation, stages_of(ablation, space), _here(ablation, conditions))
     if set(plan.rows[0].settings) != {"evaluate"}:
         check_device(space.device)
     on = plan.rows[0].settings["evaluate"]["on"]
     evaluated, weights = space.datasets(on), space.weights(on)
     alike = max(weights.values()) - min(weights.values()) < EQUAL
-    return Prepared(
-        stages=stages,
-        plan=plan,
+    return replace(
+        plan,
         leaks=check_leaks(plan, space, evaluated),
         differing=tuple(_differing(evaluated)),
         weights={} if alike else weights,

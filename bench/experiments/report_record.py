@@ -10,12 +10,31 @@ from typing import Literal
 
 from bench.experiments.grid import Table
 from bench.experiments.plan import AxisFound, Cost
-from bench.experiments.twolevel import Interval
 from bench.results.result import Conditions
 from foundation.records import Record
 
 SCHEMA = 7
 MEAN = "mean"  # instead of a collection
+
+
+class Interval(Record, kw_only=True):
+    """A mean over seeds and queries.
+
+    Attributes:
+        mean: over collections, seeds and queries.
+        low, high: 95 % interval over other seeds and other queries of these collections; None
+            with one seed, which says nothing of others, or where nothing varies.
+        p: two-sided, of a mean of 0; None with the same.
+        seeds_sd: standard deviation of the seeds' means; None with one seed.
+        detectable: mean that would be found, at 5 % two-sided, 80 times in 100.
+    """
+
+    mean: float
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+    seeds_sd: float | None = None
+    detectable: float | None = None
 
 
 class CellFound(Record, kw_only=True):

@@ -3,15 +3,16 @@
 import msgspec
 import numpy as np
 
+from bench.experiments.findings import interval
 from bench.experiments.plan import AxisFound, Cost
 from bench.experiments.report_record import (
     MEAN,
     CellFound,
+    Interval,
     Report,
     RowFound,
     RowOnCollection,
 )
-from bench.experiments.twolevel import Interval, interval
 from tests.support.results import CONDITIONS
 
 RNG = np.random.default_rng(2)

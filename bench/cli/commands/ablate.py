@@ -17,8 +17,8 @@ from bench.experiments.evaluate_stage import read_scores
 from bench.experiments.execute import execute, finished, isolated, timed
 from bench.experiments.findings import report_of, with_sequences
 from bench.experiments.grid import load_ablation, replaced
-from bench.experiments.plan import CellTask, Cost, Stage
-from bench.experiments.prepare import Prepared, prepare
+from bench.experiments.plan import CellTask, Cost, Plan, Stage
+from bench.experiments.prepare import prepare
 from bench.experiments.report_record import Report
 from bench.outcomes import ExitCode
 from bench.results.result import Conditions
@@ -45,13 +45,13 @@ def ablate(options: AblateOptions) -> int:
     return ExitCode.MISSING if any(record.gaps for record in records) else ExitCode.OK
 
 
-def _run(part: Prepared, options: AblateOptions, conditions: Conditions) -> Report:
+def _run(plan: Plan, options: AblateOptions, conditions: Conditions) -> Report:
     """Work through a plan and write its report."""
-    outcome = execute(part.plan, part.stages, options.out, _apart, _say, conditions.commit)
+    outcome = execute(plan, options.out, _apart, _say, conditions.commit)
     scores = partial(read_scores, out=options.out)
-    record = report_of(part, outcome, scores, _typed(options), conditions)
-    record = with_sequences(record, part, outcome, options.out)
-    folder = options.out / part.plan.ablation.name
+    record = report_of(plan, outcome, scores, _typed(options), conditions)
+    record = with_sequences(record, plan, outcome, options.out)
+    folder = options.out / plan.ablation.name
     text = markdown(record, _pictures(record, folder))
     encoded = msgspec.json.format(msgspec.json.encode(record), indent=1)
     for name, content in (("md", text.encode()), ("json", encoded)):
@@ -69,7 +69,7 @@ def _apart(stage: Stage, task: CellTask, out: Path) -> Cost:
     return cost
 
 
-def _show(parts: Sequence[Prepared], options: AblateOptions) -> int:
+def _show(parts: Sequence[Plan], options: AblateOptions) -> int:
     """``--dry-run``."""
     documents = [_plan_document(part, options.out) for part in parts]
     if options.output.json:
@@ -77,15 +77,15 @@ def _show(parts: Sequence[Prepared], options: AblateOptions) -> int:
         return ExitCode.OK
     for part, document in zip(parts, documents, strict=True):
         if len(parts) > 1:
-            print(f"## {part.plan.ablation.title}", end="\n\n")
+            print(f"## {part.ablation.title}", end="\n\n")
         print(plan_table(document["rows"], document["tasks"]), end="\n\n")
         print("\n".join([_overview(part, options.out), *part.differing, *part.leaks]))
     return ExitCode.OK
 
 
-def _plan_document(part: Prepared, out: Path) -> dict[str, Any]:
+def _plan_document(plan: Plan, out: Path) -> dict[str, Any]:
     """Rows and tasks of a plan, and what was checked."""
-    plan, outcome = part.plan, finished(part.plan, out)
+    outcome = finished(plan, out)
     tasks = []
     for stage in plan.rows[0].settings:
         keys = [task.key for task in plan.tasks() if task.stage == stage]
@@ -93,15 +93,15 @@ def _plan_document(part: Prepared, out: Path) -> dict[str, Any]:
     return {
         "rows": [(row.name, row.against, row.change) for row in plan.rows],
         "tasks": tasks,
-        "leaks": part.leaks,
-        "differing": part.differing,
+        "leaks": plan.leaks,
+        "differing": plan.differing,
         "cells": len(plan.cells),
     }
 
 
-def _overview(part: Prepared, out: Path) -> str:
+def _overview(plan: Plan, out: Path) -> str:
     """Sizes of the grid, and the number of tasks left."""
-    plan, outcome = part.plan, finished(part.plan, out)
+    outcome = finished(plan, out)
     cells = f"{len(plan.cells)} cells: {len(plan.rows)} rows, {len(plan.ablation.seeds)} seeds"
     return f"{cells}; {outcome.left(plan)}"
 

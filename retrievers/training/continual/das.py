@@ -70,8 +70,7 @@ from torch.nn import functional
 
 from foundation.errors import BenchError
 from retrievers.training.continual.sequence import Batch, Method, Step
-from retrievers.training.objectives.contrast import cosine_contrast
-from retrievers.training.objectives.masked_lm import MaskedLM
+from retrievers.training.objectives.masked_lm import MaskedLM, cosine_contrast
 from retrievers.training.objectives.masking import IGNORED
 from retrievers.training.objectives.mlm import MLM, MLMTraining
 from retrievers.training.objectives.objective import Objective
@@ -294,7 +293,6 @@ class DAS(MLM, kw_only=True):
         soften: what 1 − I multiplies.
     """
 
-    contrasts: ClassVar[bool] = True
     state: str
     temperature: Annotated[float, msgspec.Meta(gt=0)] = 0.05
     soften: Soften = "gradient"

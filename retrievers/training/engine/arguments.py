@@ -187,8 +187,6 @@ class FitSettings:
         batch_size: examples of one forward pass on one device.
         accumulate: forward passes of a step.
         less_memory: what to do where a batch does not fit into memory.
-        start_option: option of the command that names a model to start from; "" where the model of
-            a checkpoint is none to start from.
         precision: of the forward pass; weights and optimizer are float32.
         save_model: writes the model of a step to a folder, as it can be evaluated, for those who
             watch the training; None where nobody does.
@@ -201,7 +199,6 @@ class FitSettings:
     batch_size: int
     seed: int
     less_memory: str
-    start_option: str = ""
     accumulate: int = 1
     precision: Precision = "float32"
     save_model: Callable[[Path, int], None] | None = None

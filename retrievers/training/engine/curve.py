@@ -10,6 +10,7 @@ import msgspec
 
 from foundation.errors import BenchError
 from foundation.files import replacing
+from foundation.records import decode_json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -90,11 +91,7 @@ def read_curve(path: Path) -> list[LossPoint]:
         lines = _whole_lines(path)
     except OSError as error:
         raise BenchError(f"cannot read the loss curve {path}: {error.strerror}") from error
-    decoder = msgspec.json.Decoder(LossPoint)
-    try:
-        points = [decoder.decode(line) for line in lines]
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise BenchError(f"{path} is no loss curve: {error}") from error
+    points = [decode_json(line, LossPoint, f"the loss curve {path}") for line in lines]
     if not points:
         raise BenchError(f"{path} is no loss curve: it holds no point")
     return points

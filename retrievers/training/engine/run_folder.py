@@ -10,9 +10,8 @@ one left of a checkpoint does not fit its manifest, or has none, and the one bef
 
 import logging
 import shutil
-import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,7 +27,6 @@ from foundation.records import Record, differing_fields, read_json, write_json
 from retrievers.models.card import CARD_FILE
 from retrievers.training.engine.arguments import (
     CHECKPOINTS,
-    POLL_S,
     first_process_first,
     is_first,
     wait_for,
@@ -70,8 +68,7 @@ class RunFolder:
     def result(self, kind: type[T]) -> T | None:
         """The record that this training wrote when it was finished.
 
-        None where it is not finished, or where the file is damaged. What a kill in its last moment
-        left behind is removed.
+        None where it is not finished, or where the file is damaged.
 
         Raises:
             BenchError: the folder holds another training, or something else.
@@ -80,14 +77,9 @@ class RunFolder:
             return None
         self._refuse_others()
         try:
-            finished = read_json(self.path / TRAINED_FILE, kind)
+            return read_json(self.path / TRAINED_FILE, kind)
         except BenchError:
             return None
-        left = any((self.path / name).exists() for name in (CHECKPOINTS, LOCK))
-        if is_first() and left:
-            with suppress(OSError, BenchError), lock_folder(self.path):  # read-only, or in use
-                shutil.rmtree(self.path / CHECKPOINTS, ignore_errors=True)
-        return finished
 
     @contextmanager
     def claimed(self, device: str) -> Iterator[None]:
@@ -111,8 +103,8 @@ class RunFolder:
     def finish(self, result: msgspec.Struct) -> None:
         """Say that the training is finished, once its model is written."""
         if is_first():
-            write_json(self.path / TRAINED_FILE, result)
             shutil.rmtree(self.path / CHECKPOINTS, ignore_errors=True)
+            write_json(self.path / TRAINED_FILE, result)  # last: a kill leaves nothing behind
 
     def _refuse_others(self) -> None:
         """Refuse a folder of something else, or of another training that came to anything."""
@@ -280,18 +272,18 @@ def read_size(folder: Path) -> Size | None:
 
 def kept_array(path: Path, compute: Callable[[], Array]) -> Array:
     """The array in a file; the first process computes it where there is none, or a damaged one."""
-    while True:
-        wait_for(path)
-        if path.is_file():
-            try:
-                kept: Array = np.load(path, allow_pickle=False)
-                return kept
-            except (ValueError, EOFError, BadZipFile) as error:
-                if is_first():
-                    logger.warning("%s is damaged, and is computed again: %s", path, error)
-        if is_first():
-            array = compute()
-            with replacing(path) as file:
-                np.save(file, array, allow_pickle=False)
-            return array
-        time.sleep(POLL_S)  # the first process replaces what is damaged
+    if is_first():
+        try:
+            kept: Array = np.load(path, allow_pickle=False)
+            return kept
+        except FileNotFoundError:
+            pass
+        except (ValueError, EOFError, BadZipFile) as error:
+            logger.warning("%s is damaged, and is computed again: %s", path, error)
+        array = compute()
+        with replacing(path) as file:
+            np.save(file, array, allow_pickle=False)
+        return array
+    wait_for(path)
+    computed: Array = np.load(path, allow_pickle=False)
+    return computed

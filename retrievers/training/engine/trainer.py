@@ -33,13 +33,6 @@ POINTS = 200  # of a loss curve, about
 LONGEST_BLIND = 50  # steps between two looks at the loss
 
 
-TOKENIZERS = "TOKENIZERS_PARALLELISM"
-
-
-class DivergedError(BenchError):
-    """The loss or a weight is not a number."""
-
-
 class PlacedArguments(TrainingArguments):  # type: ignore[misc]
     """Arguments of a trainer that is not the first of its process, nor alone on its machine."""
 
@@ -108,8 +101,7 @@ class FiniteLossMixin:
         if until < settings.steps:
             self.add_callback(StopCallback(until))  # type: ignore[attr-defined]
         began = time.perf_counter()
-        workers = self.args.dataloader_num_workers
-        with self._explained(), tokenizing_alone(workers), warnings.catch_warnings():
+        with self._explained(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "mtime may not be reliable")  # nor is it needed
             self.train(  # type: ignore[attr-defined]
                 resume_from_checkpoint=str(start) if start else None
@@ -117,18 +109,19 @@ class FiniteLossMixin:
         return Fitted(time.perf_counter() - began, step_of(start))
 
     def check_finite(self, step: int) -> None:
-        """Stop where the loss or a weight is not a number.
+        """Stop where the loss or a weight is not a number; the last checkpoint is good.
 
         Raises:
-            DivergedError: one is not.
+            BenchError: one is not.
         """
         weights = (parameter.isfinite().all() for parameter in self.model.parameters())
         if self.meter.finite and all(map(bool, weights)):
             return
-        raise DivergedError(
-            f"the loss is no longer a number at step {step}",
-            "lower the learning rate, and train into another folder",
-        )
+        settings, message = self.settings, f"the loss is no longer a number at step {step}"
+        if settings.save_model and (good := last_whole(settings.checkpoints)):
+            message += f"; the model of step {step_of(good)} is in {good / MODEL}"
+        slower = f"--set optimizer.lr={settings.optimizer.lr / 10:g}"
+        raise BenchError(message, f"train with {slower}, from a good model, into another folder")
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         step = self.state.global_step
@@ -153,27 +146,14 @@ class FiniteLossMixin:
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Turn a lack of memory, and a loss that is not a number, into what to do next."""
+        """Turn a lack of memory into what to do next."""
         try:
             yield
-        except DivergedError as error:
-            raise self._with_last_good(error) from error
         except (MemoryError, RuntimeError) as error:  # torch.OutOfMemoryError is a RuntimeError
             if not lacks_memory(error):
                 raise
             batch = f"batches of {self.settings.batch_size}"
             raise BenchError(f"not enough memory for {batch}", self.settings.less_memory) from error
-
-    def _with_last_good(self, error: DivergedError) -> BenchError:
-        """Name the model of the last checkpoint, which is good."""
-        checkpoint = last_whole(self.settings.checkpoints)
-        if checkpoint is None or self.settings.save_model is None:
-            return error
-        option, good, hint = self.settings.start_option, checkpoint / MODEL, error.hint
-        if option:
-            slower = f"{option} {good} --set optimizer.lr={self.settings.optimizer.lr / 10:g}"
-            hint = f"go on from it more slowly: {slower} --out ANOTHER"
-        return BenchError(f"{error}; the model of step {step_of(checkpoint)} is in {good}", hint)
 
 
 class CurveCallback(TrainerCallback):  # type: ignore[misc]
@@ -232,20 +212,3 @@ def writing(path: Path) -> Iterator[None]:
 def load_weights(module: nn.Module, checkpoint: Path) -> None:
     """Take the weights of a checkpoint; each must be there."""
     load_model(module, str(checkpoint / WEIGHTS))
-
-
-@contextmanager
-def tokenizing_alone(loaders: int) -> Iterator[None]:
-    """Let processes that are forked in the block tokenise with one thread each, and say nothing.
-
-    The threads of a tokenizer do not survive a fork; where its user has not decided, it finds that
-    out by itself, and warns.
-    """
-    if not loaders or TOKENIZERS in os.environ:
-        yield
-        return
-    os.environ[TOKENIZERS] = "false"
-    try:
-        yield
-    finally:
-        os.environ.pop(TOKENIZERS, None)

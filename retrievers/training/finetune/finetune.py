@@ -286,7 +286,6 @@ class Round:
             precision=preset.precision,
             save_model=lambda folder, step: self.student.save(folder, self.card),
             less_memory=less_memory(preset),
-            start_option="" if preset.adapter else "--model",
         )
 
     def _first_pool(self) -> tuple[TrainingSet, Pool]:

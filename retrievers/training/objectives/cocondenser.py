@@ -28,8 +28,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from retrievers.training.objectives.condenser import Condenser, CondenserTraining
-from retrievers.training.objectives.contrast import in_sub_batches, span_contrast
-from retrievers.training.objectives.masked_lm import MaskedLM
+from retrievers.training.objectives.masked_lm import MaskedLM, in_sub_batches, span_contrast
 from retrievers.training.objectives.masking import TokenBatch, draw_spans
 
 
@@ -41,7 +40,6 @@ class CoCondenser(Condenser, kw_only=True):
             each of its documents.
     """
 
-    contrasts: ClassVar[bool] = True
     reads_documents: ClassVar[bool] = True
     sub_batch: Annotated[int, msgspec.Meta(ge=1)] | None = None
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Rate = Annotated[float, msgspec.Meta(gt=0, lt=1)]  # a share of the tokens
 
-PARTS = {"objective", "masking", "masked_lm", "contrast"}  # files that are no objectives
+PARTS = {"objective", "masking", "masked_lm"}  # files that are no objectives
 
 
 class Example(TypedDict):
@@ -49,13 +49,11 @@ class Objective:
     """An objective: its settings make the batches and the module that is trained on them.
 
     Attributes:
-        contrasts: whether the loss pushes the texts of a batch apart.
         reads_documents: whether it draws its spans from whole documents.
         similarity: by which the trained vectors are compared, ``dot`` or ``cos``.
     """
 
     __slots__ = ()
-    contrasts: ClassVar[bool] = False
     reads_documents: ClassVar[bool] = False
     similarity: ClassVar[str] = "dot"
 
@@ -69,7 +67,9 @@ class Objective:
 
         It holds the encoder as its attribute ``encoder``; whatever else it holds is saved apart
         and dropped from the finished checkpoint. ``forward(**batch)`` returns a dictionary of
-        scalars: ``loss``, which is minimised, and the losses that it is the sum of, by name.
+        scalars: ``loss``, which is minimised, and the losses that it is the sum of, by name. It
+        may have ``before_step()`` and ``after_step()``, called around each step of the optimizer,
+        and ``save_encoder(folder, card)`` where its result is not a whole encoder.
 
         Raises:
             BenchError: the settings do not fit the encoder.

@@ -20,8 +20,12 @@ import torch
 from torch import Tensor, nn
 
 from foundation.errors import BenchError
-from retrievers.training.objectives.contrast import cosine_contrast, in_sub_batches
-from retrievers.training.objectives.masked_lm import MaskedLM, initialise
+from retrievers.training.objectives.masked_lm import (
+    MaskedLM,
+    cosine_contrast,
+    in_sub_batches,
+    initialise,
+)
 from retrievers.training.objectives.masking import TokenBatch, Vocabulary
 from retrievers.training.objectives.objective import Batch, Settings
 
@@ -34,7 +38,6 @@ class SimCSE(Settings, kw_only=True):
         sub_batch: texts that are encoded at a time, see `contrast`; None encodes all at once.
     """
 
-    contrasts: ClassVar[bool] = True
     similarity: ClassVar[str] = "cos"
     temperature: Annotated[float, msgspec.Meta(gt=0)] = 0.05
     sub_batch: Annotated[int, msgspec.Meta(ge=1)] | None = None
@@ -68,7 +71,10 @@ class SimCSETraining(nn.Module):
         self.temperature = settings.temperature
         self.sub_batch = settings.sub_batch
         initialise(self.dense, encoder.config.initializer_range)
-        freeze_head(encoder)
+        # What only predicts tokens is not trained: several processes would wait for it.
+        inside = {id(parameter) for parameter in encoder.encoder.parameters()}
+        for parameter in encoder.head.parameters():
+            parameter.requires_grad_(id(parameter) in inside)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> dict[str, Tensor]:
         """The contrast of two readings.
@@ -100,11 +106,3 @@ def check_dropout(encoder: MaskedLM, objective: str) -> None:
             f"{objective} needs dropout, and the checkpoint's config.json has none",
             "set hidden_dropout_prob and attention_probs_dropout_prob there to 0.1",
         )
-
-
-def freeze_head(encoder: MaskedLM) -> None:
-    """Leave out of training what only predicts tokens: several processes would wait for it."""
-    inside = {id(parameter) for parameter in encoder.encoder.parameters()}
-    for parameter in encoder.head.parameters():
-        if id(parameter) not in inside:
-            parameter.requires_grad_(False)

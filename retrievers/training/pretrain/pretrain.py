@@ -7,7 +7,7 @@ and reads what it would have read; one that is finished is not repeated.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import msgspec
 from torch import Tensor, nn
@@ -36,6 +36,11 @@ from retrievers.training.pretrain.texts import (
     steps_of,
     texts_of,
     texts_per_step,
+)
+
+LESS_MEMORY = (
+    "use --set gradient_checkpointing=true; or a smaller batch_size with as much more accumulate; "
+    "or, where texts of a batch are contrasted, a smaller objective.sub_batch"
 )
 
 
@@ -105,7 +110,6 @@ def pretrain(
     started = open_start(preset.start, preset.seed, documents)
     check_length(preset, started)
     texts = texts_of(preset, documents, started.tokenizer, context.report)
-    check_distinct(preset, len(texts))
     collate = preset.objective.collator(started.tokenizer, preset.max_tokens)
     training = Training(
         preset=to_table(preset),
@@ -135,27 +139,14 @@ def pretrain(
     return trained
 
 
-@runtime_checkable
-class ChangesSteps(Protocol):
-    """A module that has a say in how far the optimizer goes."""
-
-    def before_step(self) -> None:
-        """Called before each step of the optimizer, after gradients were clipped."""
-        ...
-
-    def after_step(self) -> None:
-        """Called after it."""
-        ...
-
-
 class StepCallback(TrainerCallback):  # type: ignore[misc]
-    """Lets a module change the steps of the optimizer."""
+    """Lets a module change the steps of the optimizer, see `Objective.build_module`."""
 
-    def __init__(self, module: ChangesSteps) -> None:
+    def __init__(self, module: Any) -> None:
         self.module = module
 
     def on_pre_optimizer_step(self, *_: Any, **others: Any) -> None:
-        """Before a step."""
+        """Before a step, after gradients were clipped."""
         self.module.before_step()
 
     def on_optimizer_step(self, *_: Any, **others: Any) -> None:
@@ -174,7 +165,7 @@ class StreamTrainer(FiniteLossMixin, Trainer):  # type: ignore[misc]
         )
         super().__init__(model=module, args=arguments, data_collator=collate, train_dataset=stream)
         self.model_accepts_loss_kwargs = False  # else losses are not divided by `accumulate`
-        if isinstance(module, ChangesSteps):
+        if hasattr(module, "before_step"):
             self.add_callback(StepCallback(module))
 
     def _get_train_sampler(self, *_: Any) -> Any:
@@ -192,15 +183,6 @@ class StreamTrainer(FiniteLossMixin, Trainer):  # type: ignore[misc]
         losses = model(**inputs)
         self.meter.add(losses, real_tokens(inputs))
         return (losses["loss"], losses) if return_outputs else losses["loss"]
-
-
-@runtime_checkable
-class SavesEncoder(Protocol):
-    """A module whose result is not a whole encoder."""
-
-    def save_encoder(self, folder: Path, card: Card) -> None:
-        """Write what ``--model FOLDER`` takes; the card says how it was trained."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -235,8 +217,7 @@ class _Run:
             seed=preset.seed,
             precision=preset.precision,
             save_model=lambda folder, step: self.save(module, folder, step),
-            less_memory=less_memory(preset),
-            start_option="--start",
+            less_memory=LESS_MEMORY,
         )
         stream = Stream(texts, steps * texts_per_step(preset), preset.seed)
         trainer = StreamTrainer(module, settings, stream, self.collate)
@@ -251,8 +232,8 @@ class _Run:
         encoder = self.started.encoder.encoder
         save_heads(module, encoder, folder, self.preset.objective)
         card = card_of(self.preset, steps, self.training.trained_on)
-        if isinstance(module, SavesEncoder):
-            module.save_encoder(folder, card)
+        if save := getattr(module, "save_encoder", None):
+            save(folder, card)
         else:
             save_checkpoint(encoder, self.started.tokenizer, folder, card)
 
@@ -273,37 +254,6 @@ def check_length(preset: Pretraining, started: Started) -> None:
             f"{started.max_tokens}",
             f"use max_tokens = {started.max_tokens}",
         )
-
-
-def check_distinct(preset: Pretraining, texts: int) -> None:
-    """Refuse a contrast between more texts than there are: equal ones would be pushed apart.
-
-    Raises:
-        BenchError: a batch has more texts.
-    """
-    batch = preset.batch_size * world_size()
-    if preset.objective.contrasts and batch > texts:
-        raise BenchError(
-            f"{preset.objective.name} contrasts the {batch:,} texts of a batch, and there are "
-            f"{texts:,}",
-            f"use --set batch_size={max(1, texts // world_size())} or less",
-        )
-
-
-def less_memory(preset: Pretraining) -> str:
-    """Return what to do where a batch does not fit into memory."""
-    checkpointing = "--set gradient_checkpointing=true"
-    if hasattr(preset.objective, "sub_batch"):
-        size = (preset.objective.sub_batch or 2 * preset.batch_size) // 2
-        smaller = f"--set objective.sub_batch={size}, which is the same training" if size else ""
-    else:
-        size = preset.batch_size // 2
-        same = preset.accumulate * preset.batch_size // max(1, size)
-        as_many = f"--set batch_size={size} --set accumulate={same} (as many texts a step)"
-        smaller = as_many if size else ""
-    if smaller:
-        return f"use {smaller}, or {checkpointing}"
-    return f"use fewer tokens, --set max_tokens=N, or {checkpointing}"
 
 
 def card_of(preset: Pretraining, steps: int, trained_on: tuple[str, ...]) -> Card:

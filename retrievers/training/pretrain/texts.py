@@ -15,7 +15,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -39,17 +39,11 @@ class LazyTexts(Sequence[str]):
     def text_at(self, place: int) -> str:
         """The text of a place, from 0."""
 
-    @overload
-    def __getitem__(self, place: int) -> str: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[str]: ...
-
-    def __getitem__(self, place: int | slice) -> str | list[str]:
+    def __getitem__(self, place: Any) -> Any:
+        chosen = range(len(self))[place]
         if isinstance(place, slice):
-            return [self[number] for number in range(*place.indices(len(self)))]
-        if not -len(self) <= place < len(self):
-            raise IndexError(f"text {place} of {len(self)}")
-        return self.text_at(place % len(self))
+            return [self.text_at(number) for number in chosen]
+        return self.text_at(chosen)
 
 
 class Blocks(LazyTexts):
@@ -59,7 +53,7 @@ class Blocks(LazyTexts):
         documents: read twice, here and when a block is asked for.
         tokenizer: fast tokenizer of Hugging Face.
         max_tokens: of a block, special tokens included.
-        advance: called with the number of documents that were cut so far.
+        report: told how many documents were cut so far.
 
     Attributes:
         document: of each block, int64 ``(blocks,)``, rising.
@@ -72,11 +66,11 @@ class Blocks(LazyTexts):
         documents: Sequence[str],
         tokenizer: Any,
         max_tokens: int,
-        advance: Callable[[int], None] | None = None,
+        report: Callable[[Progress], None] | None = None,
     ) -> None:
         self.documents = documents
         room = max_tokens - tokenizer.num_special_tokens_to_add()
-        parts = list(_cut_all(documents, tokenizer, room, advance))
+        parts = list(_cut_all(documents, tokenizer, room, report))
         self.document, self.start, self.end = np.concatenate(parts).T
 
     def __len__(self) -> int:
@@ -101,30 +95,27 @@ def texts_of(
     """
     if preset.long_texts == "truncate" or preset.objective.reads_documents:
         return documents
-
-    def advance(done: int) -> None:
-        if report and len(documents) > READ_DOCUMENTS:
-            report(Progress("blocks of documents", done, len(documents), "documents"))
-
-    return Blocks(documents, tokenizer, preset.max_tokens, advance)
+    return Blocks(documents, tokenizer, preset.max_tokens, report)
 
 
 def _cut_all(
-    documents: Sequence[str], tokenizer: Any, room: int, advance: Callable[[int], None] | None
+    documents: Sequence[str],
+    tokenizer: Any,
+    room: int,
+    report: Callable[[Progress], None] | None,
 ) -> Iterator[Int64Array]:
     """Document, start and end of each block, int64 ``(blocks, 3)``, some documents at a time."""
     for first in range(0, len(documents), READ_DOCUMENTS):
-        texts = [
-            documents[row] for row in range(first, min(first + READ_DOCUMENTS, len(documents)))
-        ]
+        texts = documents[first : first + READ_DOCUMENTS]
         encoded = tokenizer(texts, add_special_tokens=False, truncation=False, verbose=False)
         blocks = []
         for row, (text, encoding) in enumerate(zip(texts, encoded.encodings, strict=True), first):
             cuts = [0, *_cuts(encoding, room), len(text)]
             blocks += [(row, *bounds) for bounds in pairwise(cuts)]
         yield np.array(blocks, np.int64)
-        if advance:
-            advance(first + len(texts))
+        if report and len(documents) > READ_DOCUMENTS:
+            done = first + len(texts)
+            report(Progress("blocks of documents", done, len(documents), "documents"))
 
 
 def _cuts(encoding: Any, room: int) -> Iterator[int]:

@@ -31,7 +31,7 @@ def plan(stages=FAKES, text=GRID):
 
 def go(out, stages=FAKES, run=in_this_process):
     said = []
-    outcome = execute(plan(stages), stages, out, run, said.append)
+    outcome = execute(plan(stages), out, run, said.append)
     return outcome, said
 
 

@@ -11,12 +11,10 @@ from scipy import stats
 
 from bench.evaluate.judging import suite_weights
 from bench.experiments.execute import execute
-from bench.experiments.findings import report_of
+from bench.experiments.findings import interval, report_of, standard_error
 from bench.experiments.grid import FILES
 from bench.experiments.plan import plan_of
-from bench.experiments.prepare import Prepared
 from bench.experiments.report_record import MEAN
-from bench.experiments.twolevel import interval, standard_error
 from bench.workspace import Workspace
 from tests.support.ablations import FAKES, GRID, in_this_process, read_scores
 from tests.support.results import CONDITIONS
@@ -130,7 +128,7 @@ def test_the_mean_of_a_report_has_the_weights_that_it_was_made_with(tmp_path, se
     text = GRID.replace('on = ["c"]', 'on = ["a", "b", "c"]')
     grid = msgspec.structs.replace(FILES.parse(text.encode(), ""), seeds=seeds)
     plan = plan_of(grid, FAKES)
-    outcome = execute(plan, FAKES, tmp_path, in_this_process, lambda _: None)
+    outcome = execute(plan, tmp_path, in_this_process, lambda _: None)
     read, factors = read_scores(tmp_path), {"a": 1.0, "b": 2.0, "c": 4.0}
 
     def scores_of(task):
@@ -140,8 +138,7 @@ def test_the_mean_of_a_report_has_the_weights_that_it_was_made_with(tmp_path, se
         }
 
     weights = {"c": 0.5, "a": 0.25, "b": 0.25}
-    part = Prepared(FAKES, plan, (), (), weights)
-    report = report_of(part, outcome, scores_of, "", CONDITIONS)
+    report = report_of(replace(plan, weights=weights), outcome, scores_of, "", CONDITIONS)
     for row in report.rows:
         one = {name: row.at(name) for name in ("a", "b", "c", MEAN)}
         expected = sum(share * one[name].score.mean for name, share in weights.items())
@@ -151,7 +148,7 @@ def test_the_mean_of_a_report_has_the_weights_that_it_was_made_with(tmp_path, se
             found = {name: on.difference.mean for name, on in one.items()}
             expected = sum(share * found[name] for name, share in weights.items())
             assert found[MEAN] == pytest.approx(expected)
-    report = report_of(replace(part, weights={}), outcome, scores_of, "", CONDITIONS)
+    report = report_of(plan, outcome, scores_of, "", CONDITIONS)
     plain = report.rows[0]
     expected = np.mean([plain.at(name).score.mean for name in weights])
     assert plain.at(MEAN).score.mean == pytest.approx(expected)

@@ -16,7 +16,6 @@ from bench.experiments.execute import execute
 from bench.experiments.findings import report_of
 from bench.experiments.grid import FILES
 from bench.experiments.plan import plan_of
-from bench.experiments.prepare import Prepared
 from bench.experiments.report_record import HypothesisTested, RowOnCollection
 from bench.outcomes import ExitCode
 from bench.training.training_sets import Split, draw_queries
@@ -186,7 +185,7 @@ def test_drawn_queries_are_nested_by_seed_and_keep_their_documents(bench):
 def hypotheses_of(tmp_path, *lines):
     text = GRID + "".join(f"[[hypotheses]]\n{line}\n" for line in lines)
     plan = plan_of(FILES.parse(text.encode(), "grid.toml"), FAKES)
-    outcome = execute(plan, FAKES, tmp_path, in_this_process, lambda _: None)
+    outcome = execute(plan, tmp_path, in_this_process, lambda _: None)
     read = read_scores(tmp_path)
 
     def noisy(task):
@@ -196,8 +195,7 @@ def hypotheses_of(tmp_path, *lines):
             for name, scored in read(task).items()
         }
 
-    part = Prepared(FAKES, plan, (), (), {})
-    return report_of(part, outcome, noisy, "typed", conditions_here("cpu"))
+    return report_of(plan, outcome, noisy, "typed", conditions_here("cpu"))
 
 
 def test_a_hypothesis_is_the_difference_of_two_rows_whatever_they_are_against(tmp_path):

@@ -122,12 +122,6 @@ def test_das_measures_general_importance_first_and_accumulates(das):
     assert any((states[2][kind] > general).any() for kind, general in states[0].items())
 
 
-def test_das_does_not_contrast_a_text_with_itself(start, tmp_path):
-    several = preset(start, batch_size=21)
-    with pytest.raises(BenchError, match="das contrasts the 21 texts of a batch, and there are 20"):
-        adapt(several, DOMAINS[:1], learning("das", measured=2), on_cpu(tmp_path / "das"))
-
-
 class StoppedError(Exception):
     pass
 

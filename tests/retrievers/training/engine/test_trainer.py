@@ -1,11 +1,10 @@
-"""Processes that make the batches of a training, and their tokenizers."""
+"""Processes that make the batches of a training."""
 
 import os
 
 import pytest
 
 from retrievers.training.engine.arguments import count_loaders
-from retrievers.training.engine.trainer import TOKENIZERS, tokenizing_alone
 
 
 @pytest.mark.parametrize(
@@ -25,16 +24,3 @@ def test_a_gpu_has_some_where_cores_are_left(
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cores)))
     monkeypatch.setenv("WORLD_SIZE", str(world))
     assert count_loaders(on_cpu) == count
-
-
-def test_what_the_user_decided_about_tokenizers_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(TOKENIZERS, raising=False)
-    with tokenizing_alone(0):
-        assert TOKENIZERS not in os.environ
-    with tokenizing_alone(2):
-        assert os.environ[TOKENIZERS] == "false"
-    assert TOKENIZERS not in os.environ
-    monkeypatch.setenv(TOKENIZERS, "true")
-    with tokenizing_alone(2):
-        assert os.environ[TOKENIZERS] == "true"
-    assert os.environ[TOKENIZERS] == "true"

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from retrievers.training.objectives.cocondenser import CoCondenser
-from retrievers.training.objectives.contrast import in_sub_batches, span_contrast
+from retrievers.training.objectives.masked_lm import in_sub_batches, span_contrast
 from tests.retrievers.training.objectives.test_condenser import slow_losses
 from tests.retrievers.training.objectives.test_contrast import slow_span_contrast
 from tests.support import tiny_encoders as tiny

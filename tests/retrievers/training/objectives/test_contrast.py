@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, distributed
 from torch.multiprocessing.spawn import spawn
 
-from retrievers.training.objectives.contrast import (
+from retrievers.training.objectives.masked_lm import (
     contrast,
     cosine_contrast,
     gathered,

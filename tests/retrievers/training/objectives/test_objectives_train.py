@@ -14,7 +14,7 @@ from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import resolve_model
 from retrievers.training.engine.arguments import TrainingContext
 from retrievers.training.engine.curve import read_curve
-from retrievers.training.pretrain.pretrain import less_memory, pretrain
+from retrievers.training.pretrain.pretrain import pretrain
 from tests.support import small_starts as small
 from tests.support.kills import KilledError, killed_at
 from tests.support.small_starts import on_cpu
@@ -121,21 +121,6 @@ def test_spans_and_cached_gradients_survive_a_kill(
     whole = load_file(tmp_path / "whole" / "model.safetensors")
     for weight, found in load_file(tmp_path / "out" / "model.safetensors").items():
         assert torch.equal(found, whole[weight])
-
-
-@pytest.mark.parametrize(
-    ("objective", "hint"),
-    [
-        ({"name": "cocondenser", "sub_batch": 6}, "--set objective.sub_batch=3, which is the same"),
-        ({"name": "simcse"}, "--set objective.sub_batch=4, which is the same"),
-        ({"name": "simcse", "sub_batch": 1}, "use fewer tokens, --set max_tokens=N"),
-    ],
-)
-def test_a_lack_of_memory_keeps_the_batch_of_a_contrast(
-    tmp_path: Path, objective: dict[str, Any], hint: str
-) -> None:
-    preset = small.preset(tmp_path, objective=objective)
-    assert hint in less_memory(preset)
 
 
 def test_settings_that_do_not_fit_the_encoder_claim_no_folder(tmp_path: Path) -> None:

@@ -184,14 +184,6 @@ def test_a_folder_of_somebody_else_is_left_as_it_is(start, tmp_path):
     assert (other / "optimizer.pt").read_bytes() == b"theirs"
 
 
-def test_a_contrast_of_more_texts_than_there_are_is_refused(start, tmp_path):
-    preset = small.preset(start, objective={"name": "simcse"}, batch_size=len(TEXTS) + 1)
-    with pytest.raises(BenchError, match="contrasts the 41 texts of a batch") as caught:
-        train(preset, tmp_path / "out")
-    assert f"--set batch_size={len(TEXTS)}" in caught.value.hint
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_folder_without_a_checkpoint_is_anybody_s(start, tmp_path):
     short_of_memory = msgspec.structs.replace(small.preset(start), objective=Breaks())
     with pytest.raises(BenchError, match="no longer a number"):
@@ -280,7 +272,8 @@ def test_a_loss_that_is_no_number_stops_and_the_last_good_model_stays(start, tmp
     with pytest.raises(BenchError, match=r"no longer a number at step 8; .* step 6 ") as e:
         train(preset, tmp_path / "out", save_every=3)
     good = tmp_path / "out" / "checkpoints" / "checkpoint-6" / "model"
-    assert f"--start {good} --set optimizer.lr=0.0003" in e.value.hint
+    assert str(good) in str(e.value)
+    assert "--set optimizer.lr=0.0003" in e.value.hint
     assert not (tmp_path / "out" / "card.toml").exists()
     assert all(bool(one.isfinite().all()) for one in weights(good).values())
     train(small.preset(good, steps=1), tmp_path / "slower")
@@ -300,11 +293,11 @@ class Hungry(MLM, frozen=True, tag="hungry"):
 
 
 def test_a_lack_of_memory_says_which_batch_size_to_try(start, tmp_path):
-    preset = small.preset(start, batch_size=12, accumulate=2)
+    preset = small.preset(start, batch_size=12)
     preset = msgspec.structs.replace(preset, objective=Hungry())
     with pytest.raises(BenchError, match="not enough memory for batches of 12") as e:
         train(preset, tmp_path / "out")
-    assert "--set batch_size=6 --set accumulate=4" in e.value.hint
+    assert "a smaller batch_size with as much more accumulate" in e.value.hint
 
 
 @pytest.mark.parametrize(
