@@ -6,7 +6,6 @@ from urllib.parse import quote
 
 from bench.experiments.plan import Cost
 from bench.experiments.report_record import (
-    MEAN,
     CellFound,
     HypothesisTested,
     Interval,
@@ -76,7 +75,7 @@ def _seeds(seeds: Sequence[int]) -> str:
 
 
 def _heading(report: Report, name: str) -> str:
-    if name == MEAN:
+    if report.is_mean(name):
         nested = ", a suite within a suite counting once" if report.weights else ""
         return f"Mean of {len(report.collections) - 1} collections{nested}"
     measures = {on.measure for row in report.rows if (on := row.at(name))}

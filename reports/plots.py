@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.comparing.statistics import Difference
 from bench.experiments.plan import AxisFound
-from bench.experiments.report_record import MEAN, Report, RowFound, RowOnCollection
+from bench.experiments.report_record import Report, RowFound, RowOnCollection
 from bench.monitor.curve import Curve, CurvePoint
 from foundation import files as whole
 from foundation.printable import printable
@@ -188,8 +188,8 @@ def _points(report: Report, axis: AxisFound) -> list[tuple[str, RowFound]]:
 
 def _panels(report: Report, points: Sequence[tuple[str, RowFound]]) -> list[str]:
     """The mean where there is one, else each collection on which anything was scored."""
-    names = [MEAN] if MEAN in report.collections else report.collections
-    return [name for name in names if any(row.at(name) for _, row in points)]
+    means = [name for name in report.collections if report.is_mean(name)]
+    return [name for name in means or report.collections if any(row.at(name) for _, row in points)]
 
 
 def _fill(
@@ -204,7 +204,7 @@ def _fill(
     for axes, name in zip(panel_axes, panels, strict=True):
         _draw_rows(axes, report, points, name, against)
         _draw_reference(axes, against, name)
-        axes.set_title("mean of the collections" if name == MEAN else name, fontsize=9)
+        axes.set_title("mean of the collections" if report.is_mean(name) else name, fontsize=9)
     for axes in panel_axes:
         labels = [textwrap.fill(label, LABEL_LETTERS) for label, _ in points]
         axes.set_xticks(range(len(points)), labels)

@@ -13,7 +13,7 @@ from bench.evaluate.judging import measure_names
 from bench.evaluate.pipeline import evaluate
 from bench.evaluate.retrieval import LoadedModel, Options
 from bench.experiments.grid import Table
-from bench.experiments.plan import MODEL, CellTask, Cost, Stage
+from bench.experiments.plan import MODEL, CellTask, Cost, ExperimentStage
 from bench.experiments.training_stages import LearntSequence, read_sequence, write_sequence
 from bench.results.find import find_results
 from bench.results.result import save
@@ -75,7 +75,7 @@ class Scored:
 
 
 @dataclass(frozen=True)
-class Evaluate(Stage):
+class Evaluate(ExperimentStage):
     """Encoding, searching and scoring."""
 
     space: Workspace

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from bench.experiments.grid import Table
-from bench.experiments.plan import CellTask, Cost, GridCell, Plan, Stage
+from bench.experiments.plan import CellTask, Cost, ExperimentStage, GridCell, Plan
 from foundation.errors import (
     BenchError,
     WorkerError,
@@ -87,7 +87,7 @@ def keep_failed(task: CellTask, out: Path, error: Exception) -> str:
     return line
 
 
-Run = Callable[[Stage, CellTask, Path], Cost]
+Run = Callable[[ExperimentStage, CellTask, Path], Cost]
 Say = Callable[[str], None]
 
 
@@ -191,7 +191,7 @@ def _told(cell: GridCell, outcome: Outcome) -> str:
     return f"done, {sum(spent):,.0f} s"
 
 
-def timed(stage: Stage, settings: Table, model: str, out: Path) -> Cost:
+def timed(stage: ExperimentStage, settings: Table, model: str, out: Path) -> Cost:
     """Do the work of a stage, and say how long it took."""
     began = time.perf_counter()
     cost = stage.work(settings, model, out)

@@ -32,7 +32,7 @@ class Cost(Record):
     saved_bytes: int = 0
 
 
-class Stage(ABC):
+class ExperimentStage(ABC):
     """Pretrain, adapt, finetune or evaluate; picklable, because it works in a process apart."""
 
     @abstractmethod
@@ -307,7 +307,7 @@ class Plan:
     """
 
     ablation: Ablation
-    stages: Mapping[str, Stage]
+    stages: Mapping[str, ExperimentStage]
     rows: tuple[GridRow, ...]
     axes: tuple[AxisFound, ...]
     cells: tuple[GridCell, ...]
@@ -322,7 +322,7 @@ class Plan:
 
 
 def plan_of(
-    ablation: Ablation, stages: Mapping[str, Stage], here: Mapping[str, str] | None = None
+    ablation: Ablation, stages: Mapping[str, ExperimentStage], here: Mapping[str, str] | None = None
 ) -> Plan:
     """Read the whole ablation and check it.
 

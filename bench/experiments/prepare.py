@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from bench.experiments.evaluate_stage import Evaluate
 from bench.experiments.grid import Ablation
-from bench.experiments.plan import Plan, Stage, plan_of
+from bench.experiments.plan import ExperimentStage, Plan, plan_of
 from bench.experiments.training_stages import Adapt, Finetune, Pretrain
 from bench.results.result import Conditions
 from bench.training.training_sets import leaks
@@ -47,7 +47,7 @@ def prepare(ablation: Ablation, space: Workspace, conditions: Conditions) -> Pla
     )
 
 
-def stages_of(ablation: Ablation, space: Workspace) -> dict[str, Stage]:
+def stages_of(ablation: Ablation, space: Workspace) -> dict[str, ExperimentStage]:
     """Return the stages of an ablation by name."""
     on = (ablation.evaluate or {}).get("on")
     held_out = tuple(on) if isinstance(on, list) else ()  # anything else is refused when resolved

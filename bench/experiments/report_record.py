@@ -175,6 +175,10 @@ class Report(Record, kw_only=True):
         names = dict.fromkeys(on.collection for row in self.rows for on in row.on)
         return (*(name for name in names if name != MEAN), *([MEAN] if MEAN in names else []))
 
+    def is_mean(self, name: str) -> bool:
+        """True for the one of ``collections`` that is their mean."""
+        return name == MEAN
+
     def of_seeds(self, row: RowFound, collection: str) -> list[float]:
         """The score of each seed that is finished, on a collection or in the mean (`MEAN`)."""
         finished = [cell.scores for cell in row.cells if cell.scores]

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from bench.experiments.grid import Source, Table, merged, split_off
-from bench.experiments.plan import MODEL, Cost, Stage
+from bench.experiments.plan import MODEL, Cost, ExperimentStage
 from bench.training.on_collections import adapt_on, finetune_on, pretrain_on
 from bench.training.training_sets import CorpusTexts
 from bench.workspace import Workspace
@@ -78,7 +78,7 @@ def read_pretraining(settings: Table, model: str) -> Pretraining:
 
 
 @dataclass(frozen=True)
-class Pretrain(Stage):
+class Pretrain(ExperimentStage):
     """Pre-training on corpora.
 
     Attributes:
@@ -190,7 +190,7 @@ FORMER = {
 
 
 @dataclass(frozen=True)
-class Adapt(Stage):
+class Adapt(ExperimentStage):
     """Continual pre-training.
 
     Attributes:
@@ -275,7 +275,7 @@ class JudgedSource(Source):
 
 
 @dataclass(frozen=True)
-class Finetune(Stage):
+class Finetune(ExperimentStage):
     """Fine-tuning on judged queries.
 
     Attributes:

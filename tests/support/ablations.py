@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from bench.experiments.evaluate_stage import Scored
-from bench.experiments.plan import MODEL, CellTask, Cost, Stage
+from bench.experiments.plan import MODEL, CellTask, Cost, ExperimentStage
 from foundation.errors import BenchError
 
 
@@ -24,7 +24,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True)
-class FakeStage(Stage):
+class FakeStage(ExperimentStage):
     """Adds ``steps * lr`` to the number that it starts from; the evaluation spreads it."""
 
     name: str

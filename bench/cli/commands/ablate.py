@@ -17,7 +17,7 @@ from bench.experiments.evaluate_stage import read_scores
 from bench.experiments.execute import execute, finished, isolated, timed
 from bench.experiments.findings import report_of, with_sequences
 from bench.experiments.grid import load_ablation, replaced
-from bench.experiments.plan import CellTask, Cost, Plan, Stage
+from bench.experiments.plan import CellTask, Cost, ExperimentStage, Plan
 from bench.experiments.prepare import prepare
 from bench.experiments.report_record import Report
 from bench.outcomes import ExitCode
@@ -63,7 +63,7 @@ def _run(plan: Plan, options: AblateOptions, conditions: Conditions) -> Report:
     return record
 
 
-def _apart(stage: Stage, task: CellTask, out: Path) -> Cost:
+def _apart(stage: ExperimentStage, task: CellTask, out: Path) -> Cost:
     """A task in a process of its own."""
     cost: Cost = isolated(timed, stage, task.settings, task.starts_from(out), task.folder(out))
     return cost
