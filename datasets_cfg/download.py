@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from tqdm import tqdm
 
 from foundation.errors import BenchError, file_error, naming
-from foundation.files import replacing_folder, replacing_in, temporary_folder
+from foundation.files import replacing_folder, replacing_in, share, temporary_folder
 
 CHUNK_BYTES = 1 << 20
 ATTEMPTS = 5
@@ -110,6 +110,7 @@ def unpack(archive: Path, folder: Path, inside: str = "", wanted: Collection[str
             raise BenchError(
                 f"{archive} has no {', '.join(missing) or 'files'} in its folder {inside or '/'!r}"
             )
+        share(unpacked)
         for path in unpacked.iterdir():
             path.rename(unfinished / path.name)
 

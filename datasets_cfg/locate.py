@@ -47,7 +47,7 @@ def find_files(
     needed = [archive for archive in facts.archives if with_corpus or _judges(facts, archive)]
     missing = [archive for archive in needed if not _present(facts, archive, folder)]
     if missing and not fetch:
-        problem = BenchError(f"is not in {folder}, and downloads are off")
+        problem = BenchError(f"it is not in {folder}, and downloads are off")
         raise _absent(facts, missing[0], problem, cache_dir)
     for archive in missing:
         _obtain(facts, archive, folder, cache_dir)
@@ -114,7 +114,7 @@ def _obtain(facts: Facts, archive: Archive, folder: Path, cache_dir: Path) -> No
         unpack(path, folder, archive.folder, archive.files)
 
 
-# The twelve forums of CQADupStack share an archive of gigabytes.
+# Once in a process: the twelve forums of CQADupStack share an archive of gigabytes.
 _check_once = cache(check_md5)
 
 

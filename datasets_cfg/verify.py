@@ -1,4 +1,4 @@
-"""Checks of a collection's data: what is damaged, what differs from the published, what is odd.
+"""Checks of a collection's data: what differs from the published, and what a score depends on.
 
 What identifies a published collection are the published numbers of documents, queries and
 judgements. Every check works on arrays, so that a corpus of many million documents needs a few
@@ -28,7 +28,7 @@ class Finding:
             "note" (known or harmless).
         what: one line for people.
         count: how many there are.
-        examples: the first few, ids or file names.
+        examples: ids of the first few.
         suggestion: what to do; may be empty.
     """
 

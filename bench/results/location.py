@@ -145,9 +145,8 @@ class RemotePath:
             FileNotFoundError: there is no such object.
             BenchError: the store refuses, or cannot be reached.
         """
-        store = _store(self)
         try:
-            return ask(store)
+            return ask(_store(self))
         except FileNotFoundError as error:
             missing = os.strerror(errno.ENOENT)
             raise FileNotFoundError(errno.ENOENT, missing, self.url) from error
