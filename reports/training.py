@@ -91,7 +91,6 @@ def _trust(chosen: Selection) -> Iterator[str]:
 def _notes(curve: Curve) -> Iterator[str]:
     for name, why in curve.broken.items():
         yield f"{name} could not be evaluated: {why}"
-    yield from (f"not shown: {text}" for text in curve.left_out)
 
 
 def _legend(curve: Curve) -> Iterator[str]:

@@ -17,10 +17,10 @@ from bench.evaluate.pipeline import OpenDataset
 from bench.evaluate.retrieval import LoadedModel, Options
 from bench.results.find import find_results
 from bench.results.location import Place
+from bench.results.result import Evaluation
 from bench.results.reuse import stored_or_new
 from bench.workspace import Workspace
 from foundation.errors import BenchError
-from retrievers.models.recipe import Recipe
 
 STEP = re.compile(r"(?!tmp|\.).*?(\d+)")
 STATE = "trainer_state.json"
@@ -138,7 +138,7 @@ class Watcher:
         place: folder of its own for vectors of one checkpoint at a time: those of a long training
             would fill the disk.
         open_model: from the folder of a checkpoint.
-        recipes: of the checkpoints that were opened, by name, the last one last.
+        evaluations: on every collection, by name of checkpoint; also of those deleted since.
         left_out: why checkpoints were not evaluated, by name.
         interrupted: checkpoint whose evaluation is going on, or was ended by Ctrl-C; "" for none.
     """
@@ -150,7 +150,7 @@ class Watcher:
     space: Workspace
     place: Path
     open_model: Callable[[Path], LoadedModel]
-    recipes: dict[str, Recipe] = field(default_factory=dict)
+    evaluations: dict[str, dict[str, Evaluation]] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     interrupted: str = ""
     _done: dict[str, Files] = field(default_factory=dict)
@@ -168,6 +168,7 @@ class Watcher:
     def evaluate(self, checkpoint: SeenCheckpoint) -> None:
         """Evaluate on every collection; a checkpoint that fails is reported and left out."""
         self._done[checkpoint.name] = checkpoint.files
+        self.evaluations.pop(checkpoint.name, None)
         self.interrupted = checkpoint.name
         try:
             self._evaluate(checkpoint.name, model_folder(checkpoint.folder))
@@ -178,16 +179,17 @@ class Watcher:
 
     def _evaluate(self, name: str, folder: Path) -> None:
         loaded = self.open_model(folder).renamed(f"{self.training}/{name}")
-        self.recipes.pop(name, None)
-        self.recipes[name] = loaded.model.recipe
+        found = {}
         space = replace(self.space, vectors=str(self.place.resolve() / "vectors"))
         known = find_results(self.results, loaded.name)
         for dataset in self.opened:
             job = space.prepare(dataset, loaded, self.options, known=known)
             stored = stored_or_new(job, self.results)
+            found[dataset.name] = Evaluation(stored.result, stored.scores)  # a ranking is large
             shown = {key: stored.result.measures[key] for key in self.options.measures or ()}
             scores = ", ".join(f"{key} {value:.4f}" for key, value in shown.items())
             print(f"{name} on {dataset.name}: {scores}", file=sys.stderr)
+        self.evaluations[name] = found
         shutil.rmtree(space.vectors_dir, ignore_errors=True)
 
 

@@ -78,7 +78,7 @@ def _aim(options: WatchOptions, space: Workspace, opened: Sequence[OpenDataset])
     return Aim(
         training="_".join(training_of(options.folder).name.split()) or "training",
         weights=weights,
-        protocols={each.name: each.protocol() for each in opened},
+        splits=[each.protocol().split for each in opened],
         measure=common_measure(datasets, options.measure, None),
     )
 
@@ -97,7 +97,7 @@ def _alone(out: Path) -> FileLock:
 
 
 def _curve(watcher: Watcher, aim: Aim) -> Curve | None:
-    return curve_of(watcher.results, aim, watcher.recipes, watcher.left_out)
+    return curve_of(aim, watcher.evaluations, watcher.left_out)
 
 
 def _write(curve: Curve | None, out: Path) -> None:
