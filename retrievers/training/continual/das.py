@@ -58,18 +58,16 @@ a batch, at a learning rate of 1e-4.
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
 from foundation.errors import BenchError
-from retrievers.training.continual.sequence import Batch, Method, Step
+from retrievers.training.continual.sequence import Batch, Method, Step, read_state
 from retrievers.training.objectives.masked_lm import MaskedLM, cosine_contrast
 from retrievers.training.objectives.masking import IGNORED
 from retrievers.training.objectives.mlm import MLM, MLMTraining
@@ -78,6 +76,7 @@ from retrievers.training.objectives.simcse import check_dropout
 from retrievers.training.pretrain.preset import Pretraining
 
 KINDS = ("heads", "intermediate", "output")  # of units
+Units = dict[str, Tensor]  # a number for each unit, ``(layers, units)``, by kind
 ROWS, COLUMNS = 0, 1  # of a weight: what a unit puts out, what a layer reads from it
 
 Loss = Callable[[MaskedLM, Batch], Tensor]
@@ -108,49 +107,29 @@ class SpareUnits(Method, kw_only=True):
 
     def objective(self, step: Step) -> Objective:
         """See `Method`."""
-        state = step.state(self, self.measured, lambda: self._measure(step).tensors())
+        state = step.state(self, self.measured, lambda: self._measure(step))
         return DAS(state=state, mask=step.mlm.mask, soften=self.soften)
 
-    def _measure(self, step: Step) -> "Units":
+    def _measure(self, step: Step) -> Units:
         """Return the importance to what is known in general, or to the domains so far, too."""
         encoder, tokenizer = step.open()
         batches = step.batches(tokenizer, self.measured, step.preset.batch_size)
         if not step.place:
             return general_importance(encoder.train(), batches)
-        known = read_importance(encoder, str(step.state_file(step.place - 1)))
-        return accumulated(known, domain_importance(encoder.eval(), batches))
+        known = read_state(step.state_file(step.place - 1), full(encoder, 0))
+        new = domain_importance(encoder.eval(), batches)
+        return {kind: torch.maximum(known[kind], new[kind]) for kind in KINDS}
 
 
-@dataclass(frozen=True, eq=False)
-class Units:
-    """A number for each unit.
-
-    Attributes:
-        heads: ``(layers, heads)``.
-        intermediate: ``(layers, intermediate size)``.
-        output: ``(layers, width)``.
-    """
-
-    heads: Tensor
-    intermediate: Tensor
-    output: Tensor
-
-    @classmethod
-    def full(cls, encoder: MaskedLM, value: float) -> "Units":
-        """The same number for all units of an encoder, on its device and in its dtype."""
-        config, like = encoder.config, next(encoder.parameters())
-        sizes = (config.num_attention_heads, config.intermediate_size, config.hidden_size)
-        layers = config.num_hidden_layers
-        return cls(*(like.new_full((layers, size), value).detach() for size in sizes))
-
-    def tensors(self) -> dict[str, Tensor]:
-        """By kind, as in `KINDS`."""
-        return {kind: getattr(self, kind) for kind in KINDS}
-
-    def map(self, change: Callable[..., Tensor], *others: "Units") -> "Units":
-        """Another number for each unit, from those of this and others, kind by kind."""
-        every = (self, *others)
-        return Units(*(change(*(getattr(units, kind) for units in every)) for kind in KINDS))
+def full(encoder: MaskedLM, value: float) -> Units:
+    """Return the same number for all units of an encoder, on its device and in its dtype."""
+    config, like = encoder.config, next(encoder.parameters())
+    sizes = (config.num_attention_heads, config.intermediate_size, config.hidden_size)
+    shapes = [(config.num_hidden_layers, size) for size in sizes]
+    return {
+        kind: like.new_full(shape, value).detach()
+        for kind, shape in zip(KINDS, shapes, strict=True)
+    }
 
 
 @contextmanager
@@ -158,8 +137,8 @@ def gated(encoder: MaskedLM, gates: Units) -> Iterator[None]:
     """Within it, the encoder's units are multiplied by gates, which get gradients."""
     handles = []
     for number, layer in enumerate(_layers(encoder)):
-        heads = gates.heads[number].repeat_interleave(head_width(encoder))
-        inner, output = gates.intermediate[number], gates.output[number]
+        heads, inner, output = (gates[kind][number] for kind in KINDS)
+        heads = heads.repeat_interleave(head_width(encoder))
         handles += [
             layer.attention.output.dense.register_forward_pre_hook(_times_input(heads)),
             layer.intermediate.register_forward_hook(_times_output(inner)),
@@ -237,14 +216,17 @@ def gate_gradients(encoder: MaskedLM, batches: Iterable[Batch], loss: Loss) -> U
 
     The encoder is in the mode that it was given in, and keeps its weights and gradients.
     """
-    total, count = Units.full(encoder, 0), 0
+    total, count = full(encoder, 0), 0
     for batch in batches:
-        gates = Units.full(encoder, 1).map(lambda kind: kind.requires_grad_())
+        gates = {kind: gate.requires_grad_() for kind, gate in full(encoder, 1).items()}
         with gated(encoder, gates):
             value = loss(encoder, batch)
-        gradients = torch.autograd.grad(value, list(gates.tensors().values()))
-        total, count = total.map(torch.add, Units(*gradients)), count + 1
-    return total.map(lambda kind: kind / max(count, 1))
+        for kind, gradient in zip(
+            KINDS, torch.autograd.grad(value, [*gates.values()]), strict=True
+        ):
+            total[kind] += gradient
+        count += 1
+    return {kind: gradients / max(count, 1) for kind, gradients in total.items()}
 
 
 def normalised(gradients: Units) -> Units:
@@ -252,12 +234,7 @@ def normalised(gradients: Units) -> Units:
 
     A layer whose units do not differ has importance 0 everywhere.
     """
-    return gradients.map(_normalised)
-
-
-def accumulated(held: Units, new: Units) -> Units:
-    """Importance to either: of each unit the larger."""
-    return held.map(torch.maximum, new)
+    return {kind: _normalised(gradients[kind]) for kind in KINDS}
 
 
 def masked_loss(encoder: MaskedLM, batch: Batch) -> Tensor:
@@ -318,7 +295,7 @@ class DASTraining(nn.Module):
         check_dropout(encoder, "DAS")
         self.encoder = encoder
         self.temperature = settings.temperature
-        for kind, importance in read_importance(encoder, settings.state).tensors().items():
+        for kind, importance in read_state(settings.state, full(encoder, 0)).items():
             self.register_buffer(kind, importance, persistent=False)
         self.free: list[tuple[nn.Parameter, Callable[[], Tensor]]] = []
         for parameter, kind, layer, side in unit_weights(encoder):
@@ -331,7 +308,7 @@ class DASTraining(nn.Module):
     @property
     def importance(self) -> Units:
         """Accumulated before this training."""
-        return Units(*(getattr(self, kind) for kind in KINDS))
+        return {kind: getattr(self, kind) for kind in KINDS}
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor
@@ -375,21 +352,3 @@ class DASTraining(nn.Module):
 
 def _softened(free: Callable[[], Tensor], gradient: Tensor) -> Tensor:
     return gradient * free()
-
-
-def read_importance(encoder: MaskedLM, path: str) -> Units:
-    """Accumulated importance from a file.
-
-    Raises:
-        BenchError: it is that of an encoder with other units.
-    """
-    held, expected = load_file(path), Units.full(encoder, 0)
-    for kind, units in expected.tensors().items():
-        if kind not in held or held[kind].shape != units.shape:
-            raise BenchError(
-                f"{path} is not the importance of {kind} of this model",
-                "remove the file, and it is measured again",
-            )
-    return expected.map(
-        lambda like, importance: importance.to(like), Units(*(held[kind] for kind in KINDS))
-    )

@@ -14,21 +14,19 @@ Default: λ = 5000, which the code of Ke et al. (ICLR 2023) calls the best of 50
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, ClassVar
 
 import msgspec
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from foundation.errors import BenchError
-from retrievers.training.continual.sequence import Batch, Method, Step
+from retrievers.training.continual.sequence import Batch, Method, Step, read_state
 from retrievers.training.objectives.masked_lm import MaskedLM
 from retrievers.training.objectives.mlm import MLM, MLMTraining
 from retrievers.training.objectives.objective import Objective
 
-FISHER, CENTRE = "fisher:", "centre:"
+FISHER, CENTRE = "fisher:", "centre:"  # before the name of a parameter
 
 
 class HoldWeights(Method, kw_only=True):
@@ -56,17 +54,15 @@ class HoldWeights(Method, kw_only=True):
         encoder, tokenizer = step.open()
         # Without dropout, so that the gradients of a text are its own.
         information = fisher(encoder.eval(), step.batches(tokenizer, self.measured, 1))
-        before = (
-            Held.read(encoder, str(step.state_file(step.place - 1))) if step.place > 1 else None
-        )
-        return hold(encoder, information, before).tensors()
+        earlier = step.state_file(step.place - 1)
+        return hold(encoder, information, read_held(encoder, earlier) if step.place > 1 else None)
 
 
 class EWC(MLM, kw_only=True):
     """Settings of EWC, beside those of `MLM`.
 
     Attributes:
-        state: file with what is held, see `Held`.
+        state: file with what is held, see `hold`.
         strength: λ.
     """
 
@@ -79,55 +75,19 @@ class EWC(MLM, kw_only=True):
         Raises:
             BenchError: the state is of another model.
         """
-        return EWCTraining(encoder, Held.read(encoder, self.state), self.strength)
-
-
-@dataclass(frozen=True, eq=False)
-class Held:
-    """Terms of the penalty, by name of the encoder's parameters.
-
-    Attributes:
-        fisher: F.
-        centre: θ̄.
-    """
-
-    fisher: dict[str, Tensor]
-    centre: dict[str, Tensor]
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Both, by names that tell them apart."""
-        fisher = {f"{FISHER}{name}": value for name, value in self.fisher.items()}
-        return fisher | {f"{CENTRE}{name}": value for name, value in self.centre.items()}
-
-    @classmethod
-    def read(cls, encoder: MaskedLM, path: str) -> "Held":
-        """From a file.
-
-        Raises:
-            BenchError: it is that of another model.
-        """
-        tensors = load_file(path)
-        for name, parameter in encoder.named_parameters():
-            for part in (FISHER, CENTRE):
-                held = tensors.get(f"{part}{name}")
-                if held is None or held.shape != parameter.shape:
-                    raise BenchError(
-                        f"{path} does not hold {name} of this model",
-                        "remove the file, and it is measured again",
-                    )
-        return cls(_part(tensors, FISHER), _part(tensors, CENTRE))
+        return EWCTraining(encoder, read_held(encoder, self.state), self.strength)
 
 
 class EWCTraining(nn.Module):
     """The encoder with its own head, and what holds its weights."""
 
-    def __init__(self, encoder: MaskedLM, held: Held, strength: float) -> None:
+    def __init__(self, encoder: MaskedLM, held: Mapping[str, Tensor], strength: float) -> None:
         super().__init__()
         self.encoder, self.strength = encoder, strength
         for number, (name, parameter) in enumerate(encoder.named_parameters()):
             # Names of buffers have no dots. Not saved with the weights: they do not change.
-            for part, values in (("fisher", held.fisher), ("centre", held.centre)):
-                value = values[name].to(parameter)
+            for part, prefix in (("fisher", FISHER), ("centre", CENTRE)):
+                value = held[prefix + name].to(parameter)
                 self.register_buffer(f"{part}_{number}", value, persistent=False)
 
     def forward(
@@ -165,30 +125,31 @@ def fisher(encoder: MaskedLM, texts: Iterable[Batch]) -> dict[str, Tensor]:
     return {name: value / max(count, 1) for name, value in total.items()}
 
 
-def hold(encoder: MaskedLM, information: Mapping[str, Tensor], before: Held | None) -> Held:
-    """Terms after a domain: the earlier ones, and the Fisher information around the weights."""
-    centre = {name: weight.detach().clone() for name, weight in encoder.named_parameters()}
-    if before is None:
-        return Held(dict(information), centre)
-    total = {name: new + before.fisher[name].to(new) for name, new in information.items()}
-    return Held(total, {name: _centre(name, centre, before, total) for name in centre})
+def hold(
+    encoder: MaskedLM, information: Mapping[str, Tensor], before: Mapping[str, Tensor] | None
+) -> dict[str, Tensor]:
+    """F and θ̄ after a domain, by `FISHER` and `CENTRE` and the name of a parameter.
+
+    Where nothing weighs, the centre is where the weights are.
+
+    Args:
+        information: F_t, around the weights as they are.
+        before: what was held; None after the first domain.
+    """
+    held: dict[str, Tensor] = {}
+    for name, weight in encoder.named_parameters():
+        total, centre = information[name], weight.detach().clone()
+        if before is not None:
+            earlier = before[FISHER + name]
+            total = total + earlier
+            share = torch.where(total > 0, earlier / total, torch.zeros_like(total))
+            centre = centre + share * (before[CENTRE + name] - centre)
+        held |= {FISHER + name: total, CENTRE + name: centre}
+    return held
 
 
-def _centre(
-    name: str,
-    now: Mapping[str, Tensor],
-    before: Held,
-    total: Mapping[str, Tensor],
-) -> Tensor:
-    """Weighted mean of where the weights are and were; where nothing weighs, where they are."""
-    share = before.fisher[name].to(total[name]) / total[name]
-    share = torch.where(total[name] > 0, share, torch.zeros_like(share))
-    return now[name] + share * (before.centre[name].to(now[name]) - now[name])
-
-
-def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {
-        name.removeprefix(prefix): value
-        for name, value in tensors.items()
-        if name.startswith(prefix)
-    }
+def read_held(encoder: MaskedLM, path: Path | str) -> dict[str, Tensor]:
+    """Return what a state file of this encoder holds."""
+    named = dict(encoder.named_parameters())
+    like = {part + name: weight for name, weight in named.items() for part in (FISHER, CENTRE)}
+    return read_state(path, like)

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 import msgspec
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from foundation.errors import BenchError, did_you_mean
@@ -307,6 +307,22 @@ class Step:
     def _known(self) -> Domain:
         """The domain just learnt; before all, the first stands for what the model knows."""
         return self.domains[max(self.place - 1, 0)]
+
+
+def read_state(path: Path | str, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors of a state file, of the type and on the device of others by name.
+
+    Raises:
+        BenchError: they are those of another model.
+    """
+    held = load_file(str(path))
+    for name, expected in like.items():
+        if name not in held or held[name].shape != expected.shape:
+            raise BenchError(
+                f"{path} does not hold {name} of this model",
+                "remove the file, and it is measured again",
+            )
+    return {name: held[name].to(expected) for name, expected in like.items()}
 
 
 def _made_from_of(path: Path) -> str | None:

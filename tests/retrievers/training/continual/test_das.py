@@ -1,6 +1,5 @@
 """DAS: importance of units against finite differences, softened weights, its loss against loops."""
 
-import dataclasses
 import math
 from pathlib import Path
 
@@ -13,10 +12,12 @@ from torch import Tensor
 from foundation.errors import BenchError
 from retrievers.training.continual.das import (
     DAS,
+    KINDS,
     DASTraining,
     Units,
     divergence,
     domain_importance,
+    full,
     gate_gradients,
     gated,
     general_importance,
@@ -38,21 +39,22 @@ def batch(tmp_path: Path) -> Batch:
 
 
 def written(folder: Path, units: Units) -> str:
-    save_file(units.tensors(), str(folder / "state.safetensors"))
+    save_file(units, str(folder / "state.safetensors"))
     return str(folder / "state.safetensors")
 
 
 def random_units(encoder) -> Units:
     drawn = torch.Generator().manual_seed(1)
-    return Units.full(encoder, 0).map(
-        lambda kind: torch.rand(kind.shape, generator=drawn, dtype=kind.dtype)
-    )
+    return {
+        kind: torch.rand(one.shape, generator=drawn, dtype=one.dtype)
+        for kind, one in full(encoder, 0).items()
+    }
 
 
 def heads_with(folder: Path, units: Units | float, architecture: str = "bert", **settings):
     encoder = tiny.encoder(architecture, dropout=0.1)
     if isinstance(units, float):
-        units = Units.full(encoder, units)
+        units = full(encoder, units)
     return DAS(state=written(folder, units), **settings).build_module(encoder)
 
 
@@ -64,14 +66,14 @@ def expected_factors(encoder, units: Units) -> dict[str, np.ndarray]:
     for layer in range(encoder.config.num_hidden_layers):
         at = f"{prefix}.{layer}"
         for head in range(encoder.config.num_attention_heads):
-            free = 1 - units.heads[layer, head].item()
+            free = 1 - units["heads"][layer, head].item()
             for place in range(head * width, (head + 1) * width):
                 for part in ("query", "key", "value"):
                     found[f"{at}.attention.self.{part}.weight"][place, :] = free
                     found[f"{at}.attention.self.{part}.bias"][place] = free
                 found[f"{at}.attention.output.dense.weight"][:, place] = free
         for kind in ("intermediate", "output"):
-            for unit, importance in enumerate(units.tensors()[kind][layer].tolist()):
+            for unit, importance in enumerate(units[kind][layer].tolist()):
                 found[f"{at}.{kind}.dense.weight"][unit, :] = 1 - importance
                 found[f"{at}.{kind}.dense.bias"][unit] = 1 - importance
     return found
@@ -167,8 +169,8 @@ def cosine(one: list[float], other: list[float]) -> float:
 
 
 def test_importance_of_another_model_is_refused(tmp_path):
-    path = written(tmp_path, Units.full(tiny.encoder(num_hidden_layers=3), 0.5))
-    with pytest.raises(BenchError, match="not the importance of heads of this model"):
+    path = written(tmp_path, full(tiny.encoder(num_hidden_layers=3), 0.5))
+    with pytest.raises(BenchError, match="does not hold heads of this model"):
         DAS(state=path).build_module(tiny.encoder(dropout=0.1))
 
 
@@ -184,19 +186,18 @@ def reading(encoder: MaskedLM, batch: Batch) -> Tensor:
 
 def moved(encoder: MaskedLM, kind: str, place: tuple[int, int], step: float) -> Units:
     """Gates of 1, one of them moved."""
-    gates = Units.full(encoder, 1)
-    values = gates.tensors()[kind].clone()
-    values[place] += step
-    return dataclasses.replace(gates, **{kind: values})
+    gates = full(encoder, 1)
+    gates[kind][place] += step
+    return gates
 
 
 @pytest.mark.parametrize("architecture", tiny.ARCHITECTURES)
 def test_gates_of_one_change_nothing_and_are_gone_afterwards(architecture, batches):
     encoder = tiny.encoder(architecture)
     before = reading(encoder, batches[0])
-    with gated(encoder, Units.full(encoder, 1)):
+    with gated(encoder, full(encoder, 1)):
         assert torch.equal(reading(encoder, batches[0]), before)
-    with gated(encoder, Units.full(encoder, 0.5)):
+    with gated(encoder, full(encoder, 0.5)):
         assert not torch.allclose(reading(encoder, batches[0]), before)
     assert torch.equal(reading(encoder, batches[0]), before)
 
@@ -210,8 +211,9 @@ def test_a_gate_of_zero_is_a_head_or_neuron_without_weights(batches):
         layer.output.dense.weight[:, 5] = 0  # what reads the intermediate neuron
         layer.output.dense.weight[3] = 0
         layer.output.dense.bias[3] = 0
-    gates = Units.full(encoder, 1)
-    gates.heads[2, 1] = gates.intermediate[2, 5] = gates.output[2, 3] = 0
+    gates = full(encoder, 1)
+    for kind, unit in (("heads", 1), ("intermediate", 5), ("output", 3)):
+        gates[kind][2, unit] = 0
     with gated(encoder, gates):
         found = reading(encoder, batches[0])
     torch.testing.assert_close(found, reading(pruned, batches[0]), rtol=1e-12, atol=1e-12)
@@ -226,7 +228,7 @@ def test_gate_gradients_are_finite_differences_averaged_over_batches(
     architecture, kind, place, batches
 ):
     encoder = tiny.encoder(architecture)
-    found = gate_gradients(encoder, batches, masked_loss).tensors()[kind][place]
+    found = gate_gradients(encoder, batches, masked_loss)[kind][place]
     slopes = []
     for batch in batches:
         values = []
@@ -240,7 +242,7 @@ def test_gate_gradients_are_finite_differences_averaged_over_batches(
 def test_gradients_of_the_divergence_are_finite_differences_under_the_same_dropout(batches):
     encoder = tiny.encoder(dropout=0.2)
     torch.manual_seed(5)
-    found = gate_gradients(encoder, batches[:1], divergence).intermediate[1, 4]
+    found = gate_gradients(encoder, batches[:1], divergence)["intermediate"][1, 4]
     values = []
     for step in (STEP, -STEP):
         torch.manual_seed(5)
@@ -270,22 +272,22 @@ def test_measuring_leaves_weights_and_gradients_alone(batches):
     assert all(torch.equal(one, before[name]) for name, one in encoder.state_dict().items())
     assert all(one.grad is None for one in encoder.parameters())
     for units in (general, domain):
-        for kind, values in units.tensors().items():
-            assert values.shape == Units.full(encoder, 0).tensors()[kind].shape
+        for kind, values in units.items():
+            assert values.shape == full(encoder, 0)[kind].shape
             assert ((values >= 0) & (values < 1)).all()
-    assert not torch.allclose(general.output, domain.output)
+    assert not torch.allclose(general["output"], domain["output"])
 
 
 def test_importance_is_standardised_in_each_layer():
     gradients = np.array([[1.0, 2.0, 6.0], [-4.0, 0.0, 1.0]])
     same = np.full((2, 3), 0.25)
-    units = Units(*(torch.tensor(kind) for kind in (gradients, same, gradients[:, :1])))
-    found = normalised(units)
+    kinds = (gradients, same, gradients[:, :1])
+    found = normalised(dict(zip(KINDS, map(torch.tensor, kinds), strict=True)))
     spread = gradients.std(axis=1, ddof=1, keepdims=True)
     expected = np.abs(np.tanh((gradients - gradients.mean(axis=1, keepdims=True)) / spread))
-    np.testing.assert_allclose(found.heads, expected)
-    assert (found.intermediate == 0).all()
-    assert (found.output == 0).all()  # one unit in a layer
+    np.testing.assert_allclose(found["heads"], expected)
+    assert (found["intermediate"] == 0).all()
+    assert (found["output"] == 0).all()  # one unit in a layer
 
 
 def test_an_encoder_without_dropout_has_no_general_importance(batches):

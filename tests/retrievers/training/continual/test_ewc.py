@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from foundation.errors import BenchError
-from retrievers.training.continual.ewc import EWC, EWCTraining, Held, fisher, hold
+from retrievers.training.continual.ewc import CENTRE, EWC, FISHER, EWCTraining, fisher, hold
 from retrievers.training.objectives.masked_lm import MaskedLM
 from retrievers.training.objectives.mlm import MLM
 from tests.support import tiny_encoders as tiny
@@ -65,16 +65,14 @@ def test_the_penalty_is_its_formula(texts):
     there = arrays(encoder)
     heads = EWCTraining(moved(encoder, 1), hold(encoder, importance, None), STRENGTH)
     assert heads.penalty().item() == 0  # held where it is
-    heads = EWCTraining(encoder, Held(importance, tensors(there)), STRENGTH)
+    held = {FISHER + name: one for name, one in importance.items()}
+    held |= {CENTRE + name: torch.tensor(one) for name, one in there.items()}
+    heads = EWCTraining(encoder, held, STRENGTH)
     here = arrays(encoder)
     expected = sum(
         (importance[name].numpy() * (here[name] - there[name]) ** 2).sum() for name in here
     )
     assert heads.penalty().item() == pytest.approx(STRENGTH / 2 * expected, rel=1e-9)
-
-
-def tensors(values: dict[str, np.ndarray]) -> dict[str, Tensor]:
-    return {name: torch.tensor(value) for name, value in values.items()}
 
 
 def test_one_penalty_has_the_gradient_of_one_for_each_domain(texts):
@@ -101,13 +99,13 @@ def test_what_no_domain_depends_on_is_held_at_its_last_place(texts):
     nothing = {name: torch.zeros_like(one) for name, one in encoder.named_parameters()}
     held = hold(encoder, nothing, hold(moved(encoder, 1), nothing, None))
     here = arrays(encoder)
-    assert all(np.array_equal(value, here[name]) for name, value in held.centre.items())
+    assert all(np.array_equal(held[CENTRE + name], value) for name, value in here.items())
 
 
 def test_the_loss_is_mlm_and_the_penalty(texts, tmp_path):
     encoder = tiny.encoder()
     state = tmp_path / "state.safetensors"
-    save_file(hold(encoder, fisher(encoder, texts), None).tensors(), str(state))
+    save_file(hold(encoder, fisher(encoder, texts), None), str(state))
     heads = EWC(state=str(state), strength=STRENGTH).build_module(moved(encoder, 1))
     losses = heads(**texts[0])
     mlm = MLM().build_module(encoder)(**texts[0])["loss"].item()
@@ -121,6 +119,6 @@ def test_the_loss_is_mlm_and_the_penalty(texts, tmp_path):
 def test_the_state_of_another_model_is_refused(texts, tmp_path):
     other = tiny.encoder(num_hidden_layers=3)
     state = tmp_path / "state.safetensors"
-    save_file(hold(other, fisher(other, texts[:1]), None).tensors(), str(state))
+    save_file(hold(other, fisher(other, texts[:1]), None), str(state))
     with pytest.raises(BenchError, match=r"does not hold \S+ of this model"):
         EWC(state=str(state)).build_module(tiny.encoder())
