@@ -78,7 +78,7 @@ def put_into(network: Any, adapter: Adapter, below: Sequence[Path]) -> Callable[
         network.train_adapter_fusion(fused)
         return lambda folder: save_setup(network, folder, fused)
     network.add_adapter(NAME, config=settings)
-    check_supported(network, NAME)
+    check_supported(network, NAME, f"the adapter method {adapter.method}")
     network.train_adapter(NAME)
     if adapter.init_scale is not None:
         _draw_bottlenecks(network, adapter.init_scale)
@@ -190,7 +190,7 @@ def load_adapterhub(network: Any, folder: Path, name: str) -> None:
         str(folder), load_as=name, use_safetensors=True, with_head=False, loading_info=report
     )
     missing, extra = (set(report.get(f"{kind}_keys", [])) for kind in ("missing", "unexpected"))
-    check_supported(network, name)
+    check_supported(network, name, f"the adapter {folder}")
     refuse_misfit(folder, missing, extra)
     if lexists(folder / SHARED):
         shared = network.shared_parameters
@@ -205,7 +205,7 @@ def load_adapterhub(network: Any, folder: Path, name: str) -> None:
         _load_tensors(folder / NORMS, norm_weights(network))
 
 
-def check_supported(network: Any, name: str) -> None:
+def check_supported(network: Any, name: str, what: str) -> None:
     """Refuse an adapter that AdapterHub does not load whole, or whose vectors depend on a batch.
 
     Raises:
@@ -215,7 +215,7 @@ def check_supported(network: Any, name: str) -> None:
         whole = part.get("architecture") not in ("reft", "prompt_tuning")
         if not whole or part.get("vera_d") is not None or part.get("use_gating"):
             raise BenchError(
-                "ReFT, VeRA, prompt tuning and gates of AdapterHub are not supported",
+                f"{what} is ReFT, VeRA, prompt tuning or has gates, which are not supported",
                 'train with another method, such as mam, or vera of library = "peft"',
             )
 

@@ -410,12 +410,21 @@ def choose_backend(name: str | None, recipe: Recipe) -> Backend:
         return "torch"
     if name != "int8":
         raise BenchError(f"unknown back end {name!r}", f"use {', '.join(get_args(Backend))}")
-    _check_int8(recipe)
-    if not has_vnni():
-        raise BenchError(
-            "int8 needs VNNI instructions: on this processor sums of 8-bit products saturate",
-            "leave --dtype int8 out",
-        )
+    none = recipe.kind != "transformer" or bool(recipe.encoder)
+    problems = {
+        f"{recipe.model} has no transformer that int8 could run": none,
+        "int8 runs no adapters": recipe.adapter is not None,
+        f"int8 starts from float32, not {recipe.dtype}": recipe.dtype != "float32",
+        f"int8 gives hidden states, and {recipe.model} is pooled by {recipe.pooling!r}": (
+            recipe.pooling == "pooler"
+        ),
+        "int8 needs VNNI instructions: on this processor sums of 8-bit products saturate": (
+            not has_vnni()
+        ),
+    }
+    for problem, is_one in problems.items():
+        if is_one:
+            raise BenchError(problem, "leave --dtype int8 out")
     return "int8"
 
 
@@ -426,20 +435,6 @@ def has_vnni() -> bool:
     than there are.
     """
     return bool(VNNI & instructions()) and "ONEDNN_MAX_CPU_ISA" not in os.environ
-
-
-def _check_int8(recipe: Recipe) -> None:
-    hint = "leave --dtype int8 out"
-    if recipe.kind != "transformer" or recipe.encoder:
-        raise BenchError(f"{recipe.model} has no transformer that int8 could run", hint)
-    if recipe.adapter is not None:
-        raise BenchError("int8 runs no adapters", hint)
-    if recipe.dtype != "float32":
-        raise BenchError(f"int8 starts from float32, not {recipe.dtype}", hint)
-    if recipe.pooling == "pooler":
-        raise BenchError(
-            f"int8 gives hidden states, and {recipe.model} is pooled by {recipe.pooling!r}", hint
-        )
 
 
 class Bases:

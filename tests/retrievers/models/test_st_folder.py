@@ -10,9 +10,6 @@ from retrievers.models.st_folder import StageFile, read_st_folder
 from tests.support import tiny_checkpoints as tiny
 
 OLD = "sentence_transformers.models."
-NEW = "sentence_transformers.base.modules.transformer.Transformer"
-NEW_POOLING = "sentence_transformers.sentence_transformer.modules.pooling.Pooling"
-NEW_NORMALIZE = "sentence_transformers.base.modules.normalize.Normalize"
 DENSE = {
     "in_features": 32,
     "out_features": 16,
@@ -39,21 +36,6 @@ def test_the_layout_of_version_2(tmp_path: Path) -> None:
     assert [(stage.kind, stage.folder) for stage in found.stages] == [("dense", "2_Dense")]
     assert (found.usage.similarity, found.warnings) == ("cos", ())
     assert found.prompts.query == found.prompts.document == ""
-
-
-def test_the_layout_of_version_6(tmp_path: Path) -> None:
-    modules = [("", NEW), ("1_Pooling", NEW_POOLING), ("2_Normalize", NEW_NORMALIZE)]
-    prompts = {"query": "q: ", "document": "d: "}
-    tiny.write_st_files(tmp_path, modules, similarity_fn_name="cosine", prompts=prompts)
-    pooling = {"embedding_dimension": 32, "pooling_mode": "cls", "include_prompt": True}
-    tiny.write_json(tmp_path / "1_Pooling" / "config.json", pooling)
-    tiny.write_json(tmp_path / "tokenizer_config.json", {"model_max_length": 64})
-    found = read_st_folder(tmp_path)
-
-    assert (found.usage.pooling, found.usage.normalize) == ("cls", True)
-    assert found.usage.similarity == "cos"
-    assert (found.prompts.query, found.prompts.document) == ("q: ", "d: ")
-    assert found.usage.max_query_tokens == 64
 
 
 def test_prompts_of_other_names_are_named_as_unused(tmp_path: Path) -> None:
