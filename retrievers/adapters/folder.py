@@ -6,7 +6,6 @@ is not copied.
 """
 
 import os
-import pickle
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
-from safetensors import SafetensorError
 
 from foundation.errors import BenchError, did_you_mean, first_line
 from foundation.files import replacing_in
@@ -43,20 +41,8 @@ from retrievers.models.checkpoint import Checkpoint
 from retrievers.models.model import Model, resolve_model
 from retrievers.models.recipe import AdapterIdentity, AdapterKind
 
-# What PEFT, AdapterHub, torch and safetensors raise for a configuration or a file that is damaged.
-ATTACH_ERRORS = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    ImportError,
-    LookupError,
-    OSError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-    SafetensorError,
-    pickle.UnpicklingError,
-)
+# PEFT, AdapterHub, torch and safetensors raise nearly anything for what is damaged or unfit.
+ATTACH_ERRORS = (Exception,)
 
 
 def attach(network: Any, folder: Path, kind: AdapterKind) -> Any:
@@ -73,6 +59,8 @@ def attach(network: Any, folder: Path, kind: AdapterKind) -> Any:
     import_library("peft" if kind == "peft" else "adapters")
     try:
         attached = (peft if kind == "peft" else hub).attach(network, folder)
+    except BenchError:
+        raise
     except ATTACH_ERRORS as error:
         raise BenchError(
             f"the adapter {folder} cannot be attached: {first_line(error)}",
@@ -139,6 +127,8 @@ def add_adapter(network: Any, settings: Adapter, base: Model, seed: int) -> Adap
         below = [find_adapter(Path(name), base, "adapterhub")[0] for name in settings.over]
         with hub.quiet_adapterhub():
             write = hub.put_into(network, settings, below)
+    except BenchError:
+        raise
     except ATTACH_ERRORS as error:
         first = first_line(error)
         raise BenchError(
