@@ -1,4 +1,4 @@
-"""What options are made of: kinds of values, groups that several commands have, and their use.
+"""What options are made of: kinds of values, groups of several commands, and checks before work.
 
 A record of options is flat to whoever types: `slots` goes through the groups inside it.
 """
