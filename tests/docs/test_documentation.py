@@ -57,6 +57,24 @@ def test_every_command_of_the_documentation_can_be_typed(case):
     app().parse_args(words, exit_on_error=False, print_error=False)
 
 
+def described_types() -> list[tuple[str, str]]:
+    """Package and name of each type in the data model of the page on the architecture."""
+    page = (ROOT / "docs/explanation/architecture.md").read_text(encoding="utf-8")
+    model = page.partition("## The data model")[2].partition("## Two journeys")[0]
+    package, found = "", []
+    for cells in (line.split("|") for line in model.splitlines() if line.startswith("| ")):
+        package = cells[1].strip(" `") or package
+        found += [(package, name) for name in re.findall(r"`(\w+)`", cells[2])]
+    return found
+
+
+@pytest.mark.parametrize(("package", "name"), described_types())
+def test_the_types_of_the_data_model_exist(package, name):
+    path = ROOT / package
+    sources = [path] if path.is_file() else path.rglob("*.py")
+    assert any(re.search(rf"^class {name}\b", file.read_text(), re.MULTILINE) for file in sources)
+
+
 def test_the_documentation_shows_commands():
     assert len(commands()) > 40
 
