@@ -1,1 +1,1 @@
-"""Pictures of stored results: tables, plots, pages. Knows nothing upstream of a record."""
+"""Pictures of stored results: tables, plots, a page. Knows nothing upstream of a record."""

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import json
 from collections.abc import Sequence
 from importlib.resources import files
 from string import Template
@@ -256,7 +257,9 @@ def page(board: Board, measure: str) -> str:
 
 
 def _asset(name: str) -> str:
-    return (SITE / name).read_text(encoding="utf-8")
+    """A file of the page, in ASCII: what a terminal changed on its way would not be allowed."""
+    text = (SITE / name).read_text(encoding="utf-8")
+    return text.encode("ascii", "backslashreplace").decode()  # escapes as JavaScript reads them
 
 
 def _allowed(source: str) -> str:
@@ -265,6 +268,6 @@ def _allowed(source: str) -> str:
 
 
 def script_json(value: Any) -> str:
-    """JSON that cannot end the element of the page that it stands in."""
-    text = msgspec.json.encode(value).decode()
+    """JSON in ASCII that cannot end the element of the page that it stands in."""
+    text = json.dumps(msgspec.json.decode(msgspec.json.encode(value)))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

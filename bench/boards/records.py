@@ -1,4 +1,4 @@
-"""The record that tables, pages and plots of a leaderboard are made from.
+"""The record that the tables and the page of a leaderboard are made from.
 
 Scores stand beside what qualifies them: interval, group, protocol, recipe, training data, and the
 published score, which is a claim. What is not there is a gap, and a mean over a gap is a gap.

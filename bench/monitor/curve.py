@@ -3,11 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bench.comparing.compare import (
-    Choices,
-    Entrant,
-    whole_panel,
-)
+from bench.comparing.compare import Choices, Entrant, whole_panel
 from bench.comparing.statistics import Level, Resampling, ScoreMatrix, level_of
 from bench.monitor.following import step_of
 from bench.monitor.selection import Selection, select

@@ -147,6 +147,7 @@ def test_the_page_allows_its_own_scripts_and_style_and_nothing_else(tmp_path):
     hashes = [base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in inline]
     assert allowed == {"'none'", "data:", *(f"'sha256-{one}'" for one in hashes)}
     assert not re.search(r'(?:src|href)="(?!#|data:)', text)
+    assert text.isascii()
 
 
 def test_the_scripts_never_set_markup_fetch_or_evaluate():
@@ -159,5 +160,6 @@ def test_the_scripts_never_set_markup_fetch_or_evaluate():
 @given(st.recursive(st.text() | st.integers(-9, 9), lambda inner: st.lists(inner)))
 def test_no_data_end_the_element_that_holds_them_and_all_come_back(value):
     text = script_json(value)
+    assert text.isascii()
     assert not set("<>&") & set(text)
     assert json.loads(text) == value
