@@ -92,6 +92,8 @@ class CrossEncoderTeacher:
 
     def _train(self, rows: Int64Array) -> None:
         settings, folder = self.settings, self.context.out
+        if is_first():  # the others wait for a new one
+            (folder / COMPLETE).unlink(missing_ok=True)
         teacher = cross_encoder(self._start(), settings.max_tokens, trained=False, seed=self.seed)
         self._fit(teacher, rows)
         if not is_first():

@@ -96,8 +96,10 @@ class TextKeys:
     @classmethod
     def read(cls, documents: Documents, rows: Iterable[Int64Array]) -> "TextKeys":
         """Keys of all documents that occur in any of the arrays; negative rows are none."""
-        wanted = np.unique(np.concatenate([np.empty(0, np.int64), *map(np.ravel, rows)]))
-        wanted = wanted[wanted >= 0]
+        occurs = np.zeros(len(documents), np.bool_)  # not a sorted copy of all that was found
+        for own in (own for some in rows for own in np.atleast_2d(some)):
+            occurs[own[own >= 0]] = True
+        wanted = np.flatnonzero(occurs)
         keys = [
             _key(title, text)
             for titles, texts in _batches(documents, wanted)

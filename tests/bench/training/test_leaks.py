@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.training.on_collections import leaked
-from bench.training.training_sets import leaks, normalised, seen, shared_queries
+from bench.training.training_sets import leaked, leaks, normalised, seen, shared_queries
 from datasets_cfg.dataset import open_dataset
 from datasets_cfg.readers import Queries
 from foundation.errors import BenchError

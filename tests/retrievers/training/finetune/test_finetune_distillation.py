@@ -15,6 +15,7 @@ from retrievers.training.finetune.batches import Pool
 from retrievers.training.finetune.finetune import finetune
 from retrievers.training.finetune.finetune_preset import Teacher
 from retrievers.training.finetune.teacher import (
+    CrossEncoderTeacher,
     TextPairs,
     cross_encoder,
     pairs_of,
@@ -193,6 +194,22 @@ def test_a_trained_teacher_is_used_as_it_is(tmp_path):
         finetune(
             preset(table, steps=1), start, examples(), on_cpu(tmp_path / "other"), mine=Search()
         )
+
+
+def test_a_damaged_teacher_is_trained_again_to_the_same_weights(tmp_path):
+    teacher = CrossEncoderTeacher(
+        settings=Teacher(negatives=2, batch_size=4, max_tokens=24),
+        student=model(tmp_path),
+        examples=examples(),
+        context=on_cpu(tmp_path / "teacher"),
+        seed=0,
+    )
+    teacher.open(POOL)
+    file = tmp_path / "teacher" / "model.safetensors"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    teacher.open(POOL)
+    assert file.read_bytes() == whole
 
 
 def test_an_encoder_is_not_taken_for_a_trained_teacher(tmp_path):
