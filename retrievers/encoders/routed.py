@@ -7,6 +7,7 @@ exactly. So a document costs as much as with each adapter alone, together, and a
 
 import importlib
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,38 +61,41 @@ def learn_router(base: Model, domains: Sequence[Sequence[str]], device: str = "a
     return fit_router([vectors(texts) for texts in domains])
 
 
+@dataclass
 class ByQuery(Encoder):
     """Queries by the adapter of their domain, documents by all, see the head of this module.
 
     Attributes:
-        clock: of all adapters and the base.
+        base: without an adapter; it counts the tokens, and finds the domain of a query.
+        parts: with one adapter each.
+        rule: file of the router.
     """
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        base: TransformerEncoder,
-        parts: Sequence[TransformerEncoder],
-        rule: Path,
-    ) -> None:
-        self.recipe, self.clock = recipe, base.clock
-        self._base, self._parts, self._rule = base, parts, rule
+    recipe: Recipe
+    base: TransformerEncoder
+    parts: Sequence[TransformerEncoder]
+    rule: Path
+
+    @property
+    def clock(self) -> Clock:
+        """Of all adapters and the base."""
+        return self.base.clock
 
     def for_dataset(self, name: str) -> "ByQuery":
         """This encoder with the prompts of one dataset; queries are routed without those."""
-        parts = [part.for_dataset(name) for part in self._parts]
-        return ByQuery(self.recipe.for_dataset(name), self._base, parts, self._rule)
+        parts = [part.for_dataset(name) for part in self.parts]
+        return replace(self, recipe=self.recipe.for_dataset(name), parts=parts)
 
     def route(self, texts: Sequence[str]) -> Int64Array:
         """Number of the adapter of each query, int64 ``(n,)``."""
-        router = Router.read(self._rule, len(self._parts), self._base.dim)
-        return router.choose(self._base.encode_queries(texts))
+        router = Router.read(self.rule, len(self.parts), self.base.dim)
+        return router.choose(self.base.encode_queries(texts))
 
     def encode_queries(self, texts: Sequence[str], advance: Advance | None = None) -> Float32Array:
         """Vectors of queries, float32 ``(n, dim)``."""
-        chosen, width = self.route(texts), self._base.dim
+        chosen, width = self.route(texts), self.base.dim
         vectors = np.zeros((len(texts), self.dim), np.float32)
-        for number, part in enumerate(self._parts):
+        for number, part in enumerate(self.parts):
             rows = np.flatnonzero(chosen == number).tolist()
             if rows:
                 own = part.encode_queries([texts[row] for row in rows], advance)
@@ -102,17 +106,17 @@ class ByQuery(Encoder):
         self, titles: Sequence[str], texts: Sequence[str], advance: Advance | None = None
     ) -> Float32Array:
         """Vectors of documents, float32 ``(n, dim)``."""
-        *others, last = self._parts
+        *others, last = self.parts
         vectors = [part.encode_documents(titles, texts) for part in others]
         return np.hstack([*vectors, last.encode_documents(titles, texts, advance)])
 
     def count_query_tokens(self, texts: Sequence[str]) -> list[int]:
         """Tokens of each query before it is cut, special tokens included."""
-        return self._base.count_query_tokens(texts)
+        return self.base.count_query_tokens(texts)
 
     def count_document_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> list[int]:
         """Tokens of each document before it is cut, special tokens included."""
-        return self._base.count_document_tokens(titles, texts)
+        return self.base.count_document_tokens(titles, texts)
 
 
 def open_encoder(

@@ -5,6 +5,7 @@ machine gives the same bytes. torch is imported with the weights, at the first c
 """
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -60,9 +61,8 @@ class TransformerEncoder(Encoder):
 
     def for_dataset(self, name: str) -> "TransformerEncoder":
         """This encoder with the prompts of one dataset, sharing the loaded weights."""
-        other = object.__new__(TransformerEncoder)
+        other = copy(self)
         other.recipe = self.recipe.for_dataset(name)
-        other.clock, other._towers, other._budget = self.clock, self._towers, self._budget
         return other
 
     def encode_queries(self, texts: Sequence[str], advance: Advance | None = None) -> Float32Array:
@@ -115,8 +115,7 @@ class TransformerEncoder(Encoder):
         distinct = np.flatnonzero(first == np.arange(len(segments)))
         tokens = tower.tokenize([segments[row] for row in distinct.tolist()], max_tokens)
         budget = self._budget or self._towers.default_budget
-        plan = plan_packed if tower.packs else plan_batches
-        batches = list(plan(tokens.lengths, budget))
+        batches = list(plan_batches(tokens.lengths, budget, tower.packs))
         return PreparedTexts(tower, tokens, batches, distinct, first)
 
 
@@ -222,29 +221,26 @@ def first_occurrences(items: Sequence[Segments]) -> Int64Array:
     return np.array([seen.setdefault(item, i) for i, item in enumerate(items)], dtype=np.int64)
 
 
-def plan_batches(lengths: Int64Array, tokens_per_batch: int) -> Iterator[Int64Array]:
-    """Rows of each batch, longest texts first, at most ``tokens_per_batch`` with padding.
+def plan_batches(
+    lengths: Int64Array, tokens_per_batch: int, packed: bool = False
+) -> Iterator[Int64Array]:
+    """Rows of each batch, longest texts first, at most ``tokens_per_batch``.
 
     A text longer than that is a batch of its own.
-    """
-    order = np.argsort(-lengths, kind="stable")
-    start = 0
-    while start < len(order):
-        rows = max(1, tokens_per_batch // max(1, int(lengths[order[start]])))
-        yield order[start : start + rows]
-        start += rows
 
-
-def plan_packed(lengths: Int64Array, tokens_per_batch: int) -> Iterator[Int64Array]:
-    """Rows of each batch, longest texts first, at most ``tokens_per_batch`` without padding.
-
-    A text longer than that is a batch of its own.
+    Args:
+        packed: without padding; else texts are filled up to the longest of a batch.
     """
     order = np.argsort(-lengths, kind="stable")
     ends = lengths[order].cumsum()
-    start, before = 0, 0
+    start = 0
     while start < len(order):
-        stop = int(np.searchsorted(ends, before + tokens_per_batch, side="right"))
+        first = int(lengths[order[start]])
+        if packed:
+            most = ends[start] - first + tokens_per_batch
+            stop = int(np.searchsorted(ends, most, side="right"))
+        else:
+            stop = start + tokens_per_batch // max(1, first)
         stop = max(start + 1, stop)
         yield order[start:stop]
-        start, before = stop, int(ends[stop - 1])
+        start = stop

@@ -79,11 +79,10 @@ def resolve_device(device: str) -> tuple[int, ...]:
     """
     if device == "cpu":
         return ()
-    kind, _, number = device.partition(":")
-    if kind != "cuda" or (":" in device and not number.isdecimal()):
+    if not re.fullmatch(r"cuda(:[0-9]{1,3})?", device):
         raise BenchError(f"unknown device {device!r} for search", "use cpu, cuda or cuda:N")
-    faiss = import_faiss()
-    count = faiss.get_num_gpus() if hasattr(faiss, "StandardGpuResources") else 0
+    number = device.partition(":")[2]
+    count = getattr(import_faiss(), "get_num_gpus", lambda: 0)()
     if int(number or 0) >= count:
         raise BenchError(
             f"search on {device} was asked for, and this FAISS sees {count} GPUs",

@@ -7,7 +7,6 @@ that the network is not compiled.
 
 from collections.abc import Iterator
 from importlib.util import find_spec
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,6 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from hypothesis import given
-from hypothesis import strategies as st
 
 from foundation.errors import BenchError
 from retrievers.encoders import tower
@@ -25,7 +22,6 @@ from retrievers.encoders.packed import FIRST_CAPABILITY, KERNEL, would_pack
 from retrievers.encoders.routed import open_encoder
 from retrievers.encoders.tokens import Tokens
 from retrievers.encoders.tower import PaddedEncoder
-from retrievers.encoders.transformer import plan_packed
 from retrievers.models.model import resolve_model
 from tests.support import tiny_checkpoints as tiny
 from tests.support import variable_length_on_cpu
@@ -128,20 +124,6 @@ def test_networks_of_other_families_keep_their_padding(tmp_path: Path) -> None:
     encoder: Any = open_encoder(resolve_model(str(card)), "cpu")
     assert encoder.encode_queries(["alpha"]).shape == (1, 32)
     assert not encoder._towers.query.packs
-
-
-@given(st.lists(st.integers(0, 300), max_size=200), st.integers(1, 1000))
-def test_batches_without_padding_hold_each_text_once_and_as_many_tokens_as_fit(
-    lengths: list[int], most: int
-) -> None:
-    sizes = np.array(lengths, dtype=np.int64)
-    batches = list(plan_packed(sizes, most))
-    rows = np.concatenate(batches) if batches else np.array([], dtype=np.int64)
-    assert sorted(rows.tolist()) == list(range(len(lengths)))
-    assert sizes[rows].tolist() == sorted(lengths, reverse=True)
-    assert all(len(batch) == 1 or sizes[batch].sum() <= most for batch in batches)
-    for batch, following in pairwise(batches):
-        assert sizes[batch].sum() + sizes[following[0]] > most
 
 
 @pytest.mark.usefixtures("without_cuda")

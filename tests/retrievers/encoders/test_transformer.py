@@ -6,6 +6,7 @@ import os
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -51,15 +52,21 @@ def test_a_title_without_text_has_no_trailing_space() -> None:
     assert join("space", "", "Title", "") == ("Title", None)
 
 
-@given(st.lists(st.integers(1, 300), max_size=200), st.integers(1, 1000))
-def test_batches_hold_each_text_once_and_keep_to_the_budget(lengths: list[int], most: int) -> None:
+@given(st.lists(st.integers(0, 300), max_size=200), st.integers(1, 1000), st.booleans())
+def test_batches_hold_each_text_once_and_as_many_as_fit(
+    lengths: list[int], most: int, packed: bool
+) -> None:
+    def cost(texts: np.ndarray) -> int:
+        return int(texts.sum() if packed else len(texts) * texts.max())
+
     sizes = np.array(lengths, dtype=np.int64)
-    batches = list(plan_batches(sizes, most))
+    batches = list(plan_batches(sizes, most, packed))
     rows = np.concatenate(batches) if batches else np.array([], dtype=np.int64)
     assert sorted(rows.tolist()) == list(range(len(lengths)))
     assert sizes[rows].tolist() == sorted(lengths, reverse=True)
-    for batch in batches:
-        assert len(batch) == 1 or len(batch) * sizes[batch].max() <= most
+    assert all(len(batch) == 1 or cost(sizes[batch]) <= most for batch in batches)
+    for batch, following in pairwise(batches):
+        assert cost(sizes[[*batch, following[0]]]) > most or sizes[batch[0]] == 0
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from([None, "", "b"]))))
