@@ -9,7 +9,6 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
@@ -207,27 +206,23 @@ class ExactSearch:
     def __call__(self, vectors: Vectors, queries: Float32Array, depth: int) -> Hits:
         """The best documents of each query ``(q, dim)``, in canonical order."""
         corpus = self.dataset.corpus
-
-        def search(advance: Callable[[int], None]) -> Hits:
+        tile_rows = self.plan(vectors, len(queries), depth).tile_rows
+        with progress(f"{self.dataset.name}: search", len(corpus)) as bar:
             return exact_search(
                 vectors,
                 queries,
                 depth,
                 corpus.tie_rank,
-                tile_rows=self.plan(vectors, len(queries), depth).tile_rows,
+                tile_rows=tile_rows,
                 device=self.device,
-                advance=advance,
+                advance=bar.update,
                 clock=self.clock,
             )
 
-        hits: Hits = with_bar(f"{self.dataset.name}: search", len(corpus), search)
-        return hits
 
-
-def with_bar(title: str, total: int, work: Callable[[Callable[[int], None]], Any]) -> Any:
-    """Do work that tells how many documents it is through with, and show a bar."""
-    with tqdm(desc=title, total=total, unit=" documents", unit_scale=True) as bar:
-        return work(bar.update)
+def progress(title: str, documents: int) -> "tqdm[Any]":
+    """A bar of documents."""
+    return tqdm(desc=title, total=documents, unit=" documents", unit_scale=True)
 
 
 @dataclass(frozen=True)
@@ -395,7 +390,8 @@ class IndexSearch:
         own, k = self.own, min(self.depth, len(self.dataset.corpus))
         wide = k if own is None else k + 1
         opened = self.index.opened(vectors, exact, self.device)
-        hits = search.approximate(opened, self.queries, wide, self.dataset.corpus.tie_rank)
+        found = opened.search(self.queries, wide)
+        hits = search.canonical(found, self.dataset.corpus.tie_rank, wide)
         ranked = hits if own is None else search.drop_self(hits, own, k)
         recall = self.index.recall(self.about)
         if recall is None and len(self.sampled) and vectors is not None:

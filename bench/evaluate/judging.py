@@ -4,6 +4,7 @@ import shlex
 import unicodedata
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from statistics import fmean
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -23,14 +24,6 @@ JUDGED = "Judged@10"
 _TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
 _DOCUMENTS_AT_ONCE = 4096
 JUDGED_BY_ANSWERS = ("Success", "RR")  # need no judgement of what was not retrieved
-
-
-class ScoreQuality(msgspec.Struct, frozen=True):
-    """Judged share and bounds over ties of a main score: see `Result` for the fields."""
-
-    judged_at_10: float | None
-    tie_low: float | None
-    tie_high: float | None
 
 
 def measure_names(
@@ -131,8 +124,8 @@ def judge(dataset: Dataset, run: Run, depth: int) -> Qrels:
 
 def score_run(
     dataset: Dataset, run: Run, names: Sequence[str], depth: int
-) -> tuple[Scores, ScoreQuality]:
-    """Scores of the measures, and how sure the main one is."""
+) -> tuple[Scores, dict[str, Any]]:
+    """Scores of the measures, and by name the fields of a result on how sure the main one is."""
     judgements = judge(dataset, run, depth)
     queries = dataset.queries.ids if dataset.answers is not None else None
     scores = score(run, judgements, names, queries)
@@ -142,7 +135,7 @@ def score_run(
     low, high = None, None
     if parse_measure(names[0]).native:
         low, high = tie_bounds(run, judgements, names[0], queries)
-    return scores, ScoreQuality(judged, low, high)
+    return scores, {"judged_at_10": judged, "tie_low": low, "tie_high": high}
 
 
 def protocol_of(

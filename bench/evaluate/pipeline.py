@@ -222,7 +222,7 @@ def _scored(
         ignored=scores.ignored,
         protocol=protocol,
         timings=msgspec.structs.replace(spent, **clock.seconds),
-        **msgspec.structs.asdict(quality),
+        **quality,
         **about,
     )
     return Evaluation(result, scores, run)

@@ -20,9 +20,9 @@ from bench.evaluate.index_search import (
     check_index_fits,
     default_budget,
     plan_search,
+    progress,
     resident_bytes,
     sample_of,
-    with_bar,
 )
 from bench.results.result import Timings
 from bench.store import StoredVectors, VectorStore
@@ -343,12 +343,14 @@ def search_words(dataset: Dataset, bm25: BM25, depth: int) -> Hits:
     """The best documents of BM25, self-matches included."""
     corpus = dataset.corpus
     batches = ((titles, texts) for _, titles, texts in corpus.iter_batches(10_000))
-    with_bar(
-        f"{dataset.name}: bm25 indexes",
-        len(corpus),
-        lambda advance: bm25.index(batches, advance, dataset.cache_dir),
-    )
-    return search.by_query(bm25, dataset.queries.texts, depth, corpus.tie_rank)
+    with progress(f"{dataset.name}: bm25 indexes", len(corpus)) as bar:
+        bm25.index(batches, bar.update, dataset.cache_dir)
+    shape = len(dataset.queries), depth
+    hits = Hits(np.full(shape, -np.inf, np.float32), np.full(shape, -1))
+    for place, query in enumerate(dataset.queries.texts):  # any number may tie with its last
+        own = search.canonical(bm25.search([query], depth), corpus.tie_rank, depth)
+        hits.scores[place], hits.rows[place] = own.scores[0], own.rows[0]
+    return hits
 
 
 def with_self(dataset: Dataset, k: int) -> int:

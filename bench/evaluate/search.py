@@ -4,8 +4,7 @@ A place of a ranking is compared by one integer key, so that the order is writte
 sorted and partitioned without Python objects.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +12,6 @@ import numpy.typing as npt
 from foundation.arrays import Float32Array, Float64Array, Int64Array, UInt64Array
 from foundation.errors import BenchError
 from retrievers.index.faiss_index import Hits
-
-Queries = TypeVar("Queries", contravariant=True)
 
 MAX_RANK = 2**32 - 2
 
@@ -54,34 +51,6 @@ def canonical(hits: Hits, tie_rank: Int64Array, k: int) -> Hits:
     rows = np.pad(rows, missing, constant_values=-1)
     scores = np.pad(scores, missing, constant_values=-np.inf)
     return Hits(np.where(rows >= 0, scores, np.float32(-np.inf)), rows)
-
-
-class Searchable(Protocol[Queries]):
-    """A search with scores of its own: an approximate index over vectors, BM25 over texts."""
-
-    def search(self, queries: Queries, k: int) -> Hits:
-        """The k best of each query, or more; unfilled places with row -1."""
-        ...
-
-
-def approximate(index: Searchable[Queries], queries: Queries, k: int, tie_rank: Int64Array) -> Hits:
-    """The k documents that an index finds, with its own scores, in canonical order.
-
-    Raises:
-        BenchError: a score is NaN.
-    """
-    return canonical(index.search(queries, k), tie_rank, k)
-
-
-def by_query(
-    index: Searchable[Sequence[str]], queries: Sequence[str], k: int, tie_rank: Int64Array
-) -> Hits:
-    """Hits as of `approximate`, cut a query at a time: any number may tie with a query's last."""
-    hits = Hits(np.full((len(queries), k), -np.inf, np.float32), np.full((len(queries), k), -1))
-    for place, query in enumerate(queries):
-        own = approximate(index, [query], k, tie_rank)
-        hits.scores[place], hits.rows[place] = own.scores[0], own.rows[0]
-    return hits
 
 
 def times_similarity(

@@ -116,7 +116,7 @@ def test_fewer_than_ten_documents_have_no_share_of_judged_ones_among_the_first_t
     run = run_of([("a", "a", 1.0), ("a", "b", 0.5)])
     for depth, judged in ((9, False), (10, True)):
         _, quality = score_run(dataset_of(), run, ["nDCG@5"], depth)
-        assert (quality.judged_at_10 is not None) == judged
+        assert (quality["judged_at_10"] is not None) == judged
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ def test_answers_judge_what_was_retrieved(questions):
     assert scores.values["Success@20"].tolist() == [1.0, 0.0]
     assert scores.values["Success@1"].tolist() == [0.0, 0.0]
     assert scores.values["RR@20"].tolist() == [0.5, 0.0]
-    assert quality.judged_at_10 is None
+    assert quality["judged_at_10"] is None
 
 
 def test_a_question_without_documents_counts_in_the_denominator(questions):
@@ -170,9 +170,9 @@ def test_the_standing_has_judged_documents_and_what_ties_could_give():
     scores, quality = score_run(dataset_of(), run, ["RR@10"], 10)
     # ties fall by id: x stands before b
     assert scores.values["RR@10"].tolist() == [0.5, 1.0]
-    assert (quality.tie_low, quality.tie_high) == (0.75, 1.0)
+    assert (quality["tie_low"], quality["tie_high"]) == (0.75, 1.0)
     judged_of_a, judged_of_b = 1 / 2, 1 / 1
-    assert quality.judged_at_10 == pytest.approx((judged_of_a + judged_of_b) / 2)
+    assert quality["judged_at_10"] == pytest.approx((judged_of_a + judged_of_b) / 2)
 
 
 def test_a_protocol_holds_the_facts_and_contents_of_the_collection():

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.evaluate import search
-from bench.evaluate.search import approximate, canonical, drop_self, order, recall
+from bench.evaluate.search import canonical, drop_self, order, recall
 from foundation.errors import BenchError
 from retrievers.index.faiss_index import Hits
 from tests.support.exact_oracle import assert_same
@@ -57,15 +57,6 @@ def test_canonical_hits_are_cut_or_padded_to_the_depth():
     hits = hits_of([[1.0, 1.0]], [[0, 1]])
     assert canonical(hits, np.array([0, 1]), 1).rows.tolist() == [[1]]
     assert_same(canonical(hits, np.array([0, 1]), 3), hits_of([[1.0, 1.0, -INF]], [[1, 0, -1]]))
-
-
-def test_approximate_keeps_the_scores_of_the_index():
-    class Index:
-        def search(self, queries, k):
-            return hits_of([[0.5, 0.5, -3e38]], [[0, 1, -1]])
-
-    found = approximate(Index(), np.ones((1, 2), np.float32), 3, np.array([0, 1]))
-    assert_same(found, hits_of([[0.5, 0.5, -INF]], [[1, 0, -1]]))
 
 
 # Self-matches
