@@ -126,16 +126,21 @@ def _files(folder: Path, base: Checkpoint) -> tuple[AdapterKind, list[Path]]:
     """The library of an adapter, and every file that decides what it does."""
     _check_trained_on(folder, base)
     if (routing := read_routing(folder)) is not None:
-        parts = [_files(inside(folder, name), base) for name in routing.adapters]
-        if any(kind == "routed" for kind, _ in parts):
+        inner = [inside(folder, name) for name in routing.adapters]
+        if any(read_routing(part) for part in inner):
             raise BenchError(f"an adapter in {folder} is routed itself", "route its adapters")
+        parts = [_files(part, base) for part in inner]
         return "routed", [folder / ROUTING, folder / ROUTER, *_together(parts)]
     if (folder / SETUP).is_file():
         setup = read_setup(folder)
-        parts = [_files(inside(folder, name), base) for name in setup.names]
+        parts = [_files_of_one(inside(folder, name), base) for name in setup.names]
         fused = inside(folder, ",".join(setup.names))
         learnt = [fused / name for name in FUSION] if setup.kind == "Fuse" else []
         return "adapterhub", [folder / SETUP, *_together(parts), *learnt]
+    return _files_of_one(folder, base)
+
+
+def _files_of_one(folder: Path, base: Checkpoint) -> tuple[AdapterKind, list[Path]]:
     config = read_object(folder / CONFIG)
     kind: AdapterKind = "peft" if "peft_type" in config else "adapterhub"
     if kind == "adapterhub":

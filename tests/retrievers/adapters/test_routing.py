@@ -147,3 +147,11 @@ def test_what_collections_chose_among_before_is_refused_with_what_to_type(traine
     with pytest.raises(BenchError, match="collection") as caught:
         resolve_model(str(tmp_path / "out"))
     assert "--model BASE --adapter" in caught.value.hint
+
+
+def test_a_part_that_is_routed_itself_is_refused_even_where_it_is_the_whole(trained, tmp_path):
+    routed(trained, tmp_path / "out")
+    path = tmp_path / "out" / "adapter" / ROUTING
+    path.write_text(path.read_text().replace('"part_1"', '"."'))
+    with pytest.raises(BenchError, match="is routed itself"):
+        resolve_model(str(tmp_path / "out"))
