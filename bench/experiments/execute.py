@@ -83,7 +83,8 @@ def keep_failed(task: CellTask, out: Path, error: Exception) -> str:
     if not isinstance(error, BenchError | WorkerError):
         line = f"{type(error).__name__}: {line}"
     trace = "".join(format_exception(error))
-    (task.folder(out) / FAILED_FILE).write_text(f"{line}\n{getattr(error, 'hint', '')}\n\n{trace}")
+    text = f"{line}\n{getattr(error, 'hint', '')}\n\n{trace}"
+    (task.folder(out) / FAILED_FILE).write_text(text, encoding="utf-8", errors="replace")
     return line
 
 
@@ -135,14 +136,17 @@ def execute(
     """
     outcome = finished(plan, out)
     cells = [pair for pair in enumerate(plan.cells, 1) if pair[1].task.key not in outcome.finished]
-    for take in (FileLock.take, FileLock.wait):  # first what nobody works on
-        elsewhere = []
+    while cells:
+        elsewhere, claims = [], []
         for number, cell in cells:
-            if _work(cell, plan, out, run, commit, outcome, take):
-                name = f"cell {number} of {len(plan.cells)}: {cell.row}, seed {cell.seed}"
-                say(f"{name}: {_told(cell, outcome)}; {outcome.left(plan)}")
-            else:
+            if claim := _work(cell, plan, out, run, commit, outcome):
                 elsewhere.append((number, cell))
+                claims.append(claim)
+                continue
+            name = f"cell {number} of {len(plan.cells)}: {cell.row}, seed {cell.seed}"
+            say(f"{name}: {_told(cell, outcome)}; {outcome.left(plan)}")
+        if len(elsewhere) == len(cells):
+            FileLock.wait(claims[0]).release()
         cells = elsewhere
     return outcome
 
@@ -154,21 +158,21 @@ def _work(
     run: Run,
     commit: str,
     outcome: Outcome,
-    take: Callable[[Path], FileLock | None],
-) -> bool:
-    """Run the tasks of a cell in turn, up to one that fails; False where another process does.
+) -> Path | None:
+    """Run the tasks of a cell in turn, up to one that fails; return the claim of another process.
 
     Whatever goes wrong belongs to its cell, and is kept there.
     """
     for task in cell.task.chain():
         if task.key in outcome.failed:
-            return True
+            return None
         if task.key in outcome.finished:
             continue
         task.folder(out).mkdir(parents=True, exist_ok=True)
-        claim = take(task.folder(out).with_suffix(".claim"))
+        path = task.folder(out).with_suffix(".claim")
+        claim = FileLock.take(path)
         if claim is None:
-            return False
+            return path
         with claim:
             try:
                 record = done(task, out) or keep_done(
@@ -178,9 +182,9 @@ def _work(
                 if lacks_room(error):
                     raise
                 outcome.failed[task.key] = keep_failed(task, out, error)
-                return True
+                return None
             outcome.finished[task.key] = record
-    return True
+    return None
 
 
 def _told(cell: GridCell, outcome: Outcome) -> str:
