@@ -18,7 +18,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import BinaryIO, TypeAlias, cast
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +34,7 @@ from retrievers.index.faiss_index import Hits
 
 Strings: TypeAlias = pa.Array | pa.ChunkedArray
 
-# Earlier results wrote ids with white space percent-encoded, and said so in the second column.
+# The second column of a file whose ids are percent-encoded, as ids with white space have to be.
 _ENCODED = "percent-encoded"
 _COLUMNS = ["query", "Q0", "document", "rank", "score", "tag"]
 _HINT = "each line of a TREC run has 6 columns: query Q0 document rank score tag"
@@ -356,32 +356,49 @@ def write_lines(run: Run, file: BinaryIO, tag: str, compress: bool) -> None:
     """Write the lines of a TREC run file.
 
     Scores have as many digits as tell float32 apart, so that reading them back gives the same one.
-    Queries without documents have no line.
+    Queries without documents have no line. If an id holds white space, all ids are percent-encoded,
+    and the second column says so to `read_run_file`.
 
     Raises:
-        BenchError: the tag or an id is empty, or holds white space.
+        BenchError: the tag or an id is empty, or the tag holds white space.
         OSError: as ``write`` does.
     """
-    query_ids = pa.array(run.query_ids, pa.large_string())
     check_writable(pa.array([tag], pa.large_string()), "tag")
+    query_ids, doc_ids, second = pa.array(run.query_ids, pa.large_string()), run.ids, "Q0"
+    if has_white_space(run):
+        query_ids, doc_ids, second = (
+            _percent_encoded(query_ids),
+            _percent_encoded(doc_ids),
+            _ENCODED,
+        )
     check_writable(query_ids, "query id")
-    check_writable(run.ids, "document id")
+    check_writable(doc_ids, "document id")
     queries = np.repeat(np.arange(len(run.query_ids)), np.diff(run.offsets))
     ranks = np.arange(len(run)) - run.offsets[queries] + 1
-    q0, last, space = (pa.scalar(text, pa.large_string()) for text in ("Q0", f"{tag}\n", " "))
+    q0, last, space = (pa.scalar(text, pa.large_string()) for text in (second, f"{tag}\n", " "))
     with _compressing(file) if compress else nullcontext(file) as out:
         for start in range(0, len(run), _BLOCK_ROWS):
             rows = slice(start, start + _BLOCK_ROWS)
             lines = pc.binary_join_element_wise(
                 query_ids.take(pa.array(queries[rows])),
                 q0,
-                run.ids.take(pa.array(run.documents[rows])),
+                doc_ids.take(pa.array(run.documents[rows])),
                 pa.array(ranks[rows]).cast(pa.large_string()),
                 pa.array(run.scores[rows]).cast(pa.large_string()),
                 last,
                 space,
             )
             out.write(lines.buffers()[-1])  # the strings of an array lie end to end
+
+
+def has_white_space(run: Run) -> bool:
+    """True if a query or document id of the run holds white space."""
+    columns = (pa.array(run.query_ids, pa.large_string()), run.ids)
+    return any(pc.any(pc.match_substring_regex(ids, _WHITE_SPACE)).as_py() for ids in columns)
+
+
+def _percent_encoded(ids: pa.LargeStringArray) -> pa.LargeStringArray:
+    return pa.array([quote(id_, safe="") for id_ in ids.to_pylist()], pa.large_string())
 
 
 def check_writable(ids: Strings, what: str) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from tqdm import tqdm
 
 from bench.cli.options.decide import ExportOptions
-from bench.cli.terminal import print_json
-from bench.evaluate.runs import write_lines
+from bench.cli.terminal import as_typed, print_json
+from bench.evaluate.runs import has_white_space, write_lines
 from bench.outcomes import ExitCode
 from bench.results.export import mteb_files, why_not
 from bench.results.find import choose_results, expand_collections, find_named
@@ -73,6 +73,10 @@ def _files(format_: str, name: str, stored: Mapping[str, Evaluation]) -> Files:
 
 def _run_file(tag: str, record: Evaluation) -> bytes:
     content = io.BytesIO()
+    if has_white_space(record.run):
+        collection = record.result.protocol.collection
+        about = "ids hold white space, so all are percent-encoded, as `python -m bench score` reads"
+        print(as_typed(f"warning: {collection}: {about}; other programs do not"), file=sys.stderr)
     write_lines(record.run, content, tag, compress=True)
     return content.getvalue()
 

@@ -52,9 +52,7 @@ def test_an_exported_run_scores_as_the_result_it_is_of(bench, tmp_path, exclude_
     assert back.measures == measured.measures
 
 
-def test_ids_with_spaces_are_evaluated_and_compared_and_only_a_trec_run_refuses_them(
-    bench, tmp_path
-):
+def test_ids_with_spaces_are_evaluated_compared_exported_and_scored_again(bench, tmp_path):
     def named(id_):
         return f"{id_} of 100%"
 
@@ -77,10 +75,12 @@ def test_ids_with_spaces_are_evaluated_and_compared_and_only_a_trec_run_refuses_
     held = ("--results", bench.out / "spaced")
     compared = bench("compare", "hashing", "bm25", *held, "--changed", 2)
     assert compared.code == 0, compared.stderr
-    refused = bench("export", "trec", "bm25", *held, "--out", tmp_path / "runs")
-    assert refused.code == ExitCode.BAD_INPUT
-    assert "'q1 of 100%' cannot be written to a TREC run file" in refused.stderr
-    assert not list((tmp_path / "runs").rglob("*.gz"))
+    exported = bench("export", "trec", "bm25", *held, "--out", tmp_path / "runs")
+    assert exported.code == 0, exported.stderr
+    assert "tiny: ids hold white space" in exported.stderr
+    run = exported.stdout.strip()
+    assert bench("score", run, "--dataset", folder, "--name", "back").code == 0
+    assert load(bench.results("tiny", "back")).result.measures == spaced.measures
 
 
 def test_a_file_of_mteb_has_what_mteb_asks_for_unrounded():
