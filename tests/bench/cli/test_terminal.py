@@ -211,7 +211,6 @@ def test_names_from_files_reach_terminal_and_reports_as_text(tmp_path: Path) -> 
         ),
         "html": bench("leaderboard", *where, "--format", "html"),
         "csv": bench("leaderboard", *where, "--format", "csv"),
-        "latex": bench("leaderboard", *where, "--format", "latex"),
         "markdown": bench("leaderboard", *where),
         "verify": bench("verify", collection),
     }
