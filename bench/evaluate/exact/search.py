@@ -13,12 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise, starmap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from bench.evaluate.exact.task import (
+    Pairs,
     Tile,
     TileArray,
     Vectors,
@@ -36,10 +37,8 @@ from bench.evaluate.search import order_keys, ranks_of_keys, scores_of_keys
 from foundation.arrays import (
     Float32Array,
     Float64Array,
-    Int32Array,
     Int64Array,
     IntArray,
-    UInt16Array,
     UInt64Array,
 )
 from foundation.errors import BenchError
@@ -159,32 +158,6 @@ def _check_shapes(vectors: Vectors, queries: Float32Array, k: int, tie_rank: Int
         raise BenchError(f"{len(tie_rank)} tie ranks for {rows} documents")
     if k < 1:
         raise BenchError(f"depth {k}: at least one document is retrieved")
-
-
-class Pairs(NamedTuple):
-    """Candidates, sorted by query; each array is ``(n,)``.
-
-    Attributes:
-        queries: uint16, number of the query in its block.
-        rows: int32, of the tile.
-        scores: as float32 proposes them.
-    """
-
-    queries: UInt16Array
-    rows: Int32Array
-    scores: Float32Array
-
-    def at(self, places: Any) -> "Pairs":
-        """Those at some places, or in a slice."""
-        return Pairs(self.queries[places], self.rows[places], self.scores[places])
-
-    @classmethod
-    def together(cls, parts: Sequence["Pairs"]) -> "Pairs":
-        """All of them, sorted by query again."""
-        if len(parts) == 1:
-            return parts[0]
-        both = cls(*map(np.concatenate, zip(*parts, strict=True)))
-        return both.at(np.argsort(both.queries, kind="stable"))
 
 
 NO_PAIRS = Pairs(np.empty(0, np.uint16), np.empty(0, np.int32), np.empty(0, np.float32))

@@ -3,13 +3,20 @@
 Error bounds of scores that are proposed in float32, and the float64 scores that decide.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from foundation.arrays import Float16Array, Float32Array, Float64Array, IntArray
+from foundation.arrays import (
+    Float16Array,
+    Float32Array,
+    Float64Array,
+    Int32Array,
+    IntArray,
+    UInt16Array,
+)
 from foundation.errors import BenchError
 
 FLOAT32_ROUNDOFF = 2.0**-24
@@ -24,6 +31,32 @@ TileArray = Float32Array | Float16Array
 def as_float32(tile: TileArray) -> Float32Array:
     """The same numbers as float32: a copy where they are float16."""
     return np.ascontiguousarray(tile, np.float32)
+
+
+class Pairs(NamedTuple):
+    """Candidates, sorted by query; each array is ``(n,)``.
+
+    Attributes:
+        queries: uint16, number of the query in its block.
+        rows: int32, of the tile.
+        scores: as float32 proposes them.
+    """
+
+    queries: UInt16Array
+    rows: Int32Array
+    scores: Float32Array
+
+    def at(self, places: Any) -> "Pairs":
+        """Those at some places, or in a slice."""
+        return Pairs(self.queries[places], self.rows[places], self.scores[places])
+
+    @classmethod
+    def together(cls, parts: Sequence["Pairs"]) -> "Pairs":
+        """All of them, sorted by query again."""
+        if len(parts) == 1:
+            return parts[0]
+        both = cls(*map(np.concatenate, zip(*parts, strict=True)))
+        return both.at(np.argsort(both.queries, kind="stable"))
 
 
 class Vectors(Protocol):

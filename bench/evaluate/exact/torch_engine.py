@@ -8,8 +8,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from bench.evaluate.exact.search import Pairs
-from bench.evaluate.exact.task import Tile, TileArray, Vectors, norms_of_squares, rounded_scores
+from bench.evaluate.exact.task import (
+    Pairs,
+    Tile,
+    TileArray,
+    Vectors,
+    norms_of_squares,
+    rounded_scores,
+)
 from foundation.arrays import Float32Array, Float64Array, IntArray
 from retrievers.encoders.device import full_precision, pick_device
 
