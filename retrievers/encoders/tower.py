@@ -309,9 +309,12 @@ class PaddedEncoder:
     def pooled(self, mode: StoredPooling, batch: "PaddedBatch") -> torch.Tensor:
         """One float32 vector for each text, ``(n, width)``; see ``pool``."""
         output = self._network(**batch.inputs)
-        hidden = getattr(output, "last_hidden_state", None)
-        packed = None if hidden is None else hidden.flatten(0, 1)[batch.places]
-        return pool(mode, packed, batch.ends, getattr(output, "pooler_output", None))
+        hidden, read = getattr(output, "last_hidden_state", None), batch.inputs["input_ids"]
+        if hidden is not None:
+            if hidden.shape[:2] != read.shape:
+                raise ValueError(f"{hidden.shape[1]} hidden states for {read.shape[1]} tokens")
+            hidden = hidden.flatten(0, 1)[batch.places]
+        return pool(mode, hidden, batch.ends, getattr(output, "pooler_output", None))
 
     def _padded(self, values: Int32Array, mask: BoolArray, fill: int) -> torch.Tensor:
         padded = np.full(mask.shape, fill, dtype=np.int64)

@@ -132,9 +132,9 @@ class IndexSpec:
         factory, _, query = text.strip().partition("?")
         try:
             pairs = [pair.split("=") for pair in query.split("&")] if query else []
-            values = {name: value for name, value in pairs if name}
+            values = {pair[0]: pair[1] for pair in pairs if len(pair) == 2 and pair[0]}
             if len(values) < len(pairs):
-                raise ValueError("a parameter without a name, or one that comes twice")
+                raise ValueError("each parameter is name=number, and comes once")
             seed = int(values.pop("seed", "0"))
             parameters = {name: float(value) for name, value in values.items()}
         except ValueError as error:

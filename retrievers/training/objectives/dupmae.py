@@ -19,7 +19,7 @@ paper's equations 6 to 9 leave masked tokens out, sum over Set(x), and have no w
 
 What remains is a plain encoder whose vectors are ``[CLS]``, as the authors' fine-tuning code
 (src/bi_encoder) reads it: the row CLS:768 of the paper's Table 4, with .394 MRR@10 on MS MARCO. The
-paper's own search is by both kinds of states, .410; see `retrievers.encoders.cls_and_bag`.
+paper's own search is by both kinds of states, .410.
 
 Defaults: w = 0.1, as in the authors' code, and those of RetroMAE.
 """
