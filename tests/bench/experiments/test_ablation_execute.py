@@ -21,6 +21,7 @@ from foundation.errors import BenchError, WorkerError, lacks_room
 from foundation.files import FileLock
 from retrievers.training.engine.trainer import writing
 from retrievers.training.pretrain.pretrain import pretrain
+from tests.support import apart
 from tests.support import small_starts as small
 from tests.support.ablations import FAKES, GRID, FakeStage, in_this_process
 
@@ -200,44 +201,24 @@ def test_each_stage_starts_from_what_the_one_before_left(tmp_path):
     assert float(models["lr=0.2"].read_text()) == pytest.approx(1.2)
 
 
-def killed():
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def no_memory():
-    raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 8 bytes")
-
-
-def bad_input():
-    raise BenchError("no such preset", "use another")
-
-
-def full():
-    raise OSError(errno.ENOSPC, "No space left on device", "vectors")
-
-
-def defect():
-    raise ZeroDivisionError("division by zero")
-
-
 def test_what_a_process_apart_returns_or_raises_arrives(monkeypatch):
     monkeypatch.setattr("bench.experiments.execute.PRELOADED", ())
     assert isolated(os.getpid) != os.getpid()
     with pytest.raises(BenchError, match="killed by the system: most likely out of memory"):
-        isolated(killed)
+        isolated(apart.killed)
     with pytest.raises(BenchError, match="out of memory") as caught:
-        isolated(no_memory)
+        isolated(apart.no_memory)
     assert "batch_size" in caught.value.hint
     assert "--" not in caught.value.hint
     with pytest.raises(BenchError, match="no such preset") as caught:
-        isolated(bad_input)
+        isolated(apart.bad_input)
     assert caught.value.hint == "use another"
     with pytest.raises(BenchError, match="vectors: No space left") as stopped:
-        isolated(full)
+        isolated(apart.full)
     assert lacks_room(stopped.value)
     assert "make room" in stopped.value.hint
     with pytest.raises(WorkerError, match="ZeroDivisionError: division by zero") as other:
-        isolated(defect)
+        isolated(apart.defect)
     assert "in defect" in other.value.trace
 
 
