@@ -1,7 +1,8 @@
 """The folder of a training: what is trained in it, who works in it, and what came out.
 
 ``training.json`` says what is trained, so that a folder is gone on with by the same training only;
-``trained.json`` is written when that is finished, after the model itself.
+``trained.json`` is written when that is finished, after the model itself, with the hash of its
+weights: a finished training whose weights have changed since is refused.
 
 A training goes on from its last whole checkpoint. The last file of a checkpoint is ``complete``:
 its manifest, with the size and the hash of every other file. What a kill, a full disk or a failing
@@ -10,7 +11,7 @@ one left of a checkpoint does not fit its manifest, or has none, and the one bef
 
 import logging
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +24,9 @@ import numpy.typing as npt
 
 from foundation.errors import BenchError
 from foundation.files import FileLock, replacing, sha256_of_file, share, sweep
-from foundation.records import Record, differing_fields, read_json, write_json
+from foundation.records import Record, convert_table, differing_fields, read_json, write_json
 from retrievers.models.card import CARD_FILE
+from retrievers.models.checkpoint import read_safetensors_header
 from retrievers.training.engine.arguments import (
     CHECKPOINTS,
     first_process_first,
@@ -40,12 +42,32 @@ LOCK = ".training.lock"
 OWN = ".training."  # how files begin that are there before ``training.json`` is
 COMPLETE = "complete"
 WEIGHTS = "model.safetensors"
+WEIGHT_SUFFIXES = (".safetensors", ".bin")
+STAGES = (CHECKPOINTS, "rounds", "teacher")  # folders that the finished model does not need
 MODEL = "model"  # folder in a checkpoint: the model alone, as it can be evaluated
 
 T = TypeVar("T")
 Array = TypeVar("Array", bound=npt.NDArray[Any])
 
 logger = logging.getLogger(__name__)
+
+
+class FileHash(Record):
+    """Content of a file: size in bytes, and sha256 (hex)."""
+
+    size: int
+    sha256: str
+
+    @classmethod
+    def of(cls, path: Path) -> "FileHash":
+        """Return the size and the hash of a file."""
+        return cls(path.stat().st_size, sha256_of_file(path))
+
+
+class FinishedFiles(msgspec.Struct, frozen=True):
+    """Weights of a finished training in its record, by path in the folder."""
+
+    files: dict[str, FileHash] = {}
 
 
 @dataclass(frozen=True)
@@ -71,15 +93,21 @@ class RunFolder:
         None where it is not finished, or where the file is damaged.
 
         Raises:
-            BenchError: the folder holds another training, or something else.
+            BenchError: the folder holds another training, or something else, or its weights are
+                damaged.
         """
         if not self.has_model:
             return None
         self._refuse_others()
         try:
-            return read_json(self.path / TRAINED_FILE, kind)
+            held = read_json(self.path / TRAINED_FILE, dict[str, Any])
+            held["folder"] = str(self.path)  # which may have been moved since
+            finished: T | None = convert_table(held, kind, self.path / TRAINED_FILE)
+            files = convert_table(held, FinishedFiles, self.path / TRAINED_FILE).files
         except BenchError:
-            return None
+            finished, files = None, {}
+        self._refuse_damaged(files)
+        return finished
 
     @contextmanager
     def claimed(self, device: str) -> Iterator[None]:
@@ -104,7 +132,41 @@ class RunFolder:
         """Say that the training is finished, once its model is written."""
         if is_first():
             shutil.rmtree(self.path / CHECKPOINTS, ignore_errors=True)
-            write_json(self.path / TRAINED_FILE, result)  # last: a kill leaves nothing behind
+            files = {
+                path.relative_to(self.path).as_posix(): FileHash.of(path)
+                for path in self._weights()
+            }
+            record = msgspec.to_builtins(result) | {"folder": ".", "files": files}
+            write_json(self.path / TRAINED_FILE, record)  # last: a kill leaves nothing behind
+
+    def _weights(self) -> list[Path]:
+        """Files of weights of the finished model."""
+        return [
+            path
+            for path in sorted(self.path.rglob("*"))
+            if path.suffix in WEIGHT_SUFFIXES
+            and path.relative_to(self.path).parts[0] not in STAGES
+            and path.is_file()
+        ]
+
+    def _refuse_damaged(self, files: Mapping[str, FileHash]) -> None:
+        """Refuse a model whose weights are not as they were written.
+
+        Args:
+            files: that were written; none in records of earlier versions.
+        """
+        problem = first_change(self.path, files)
+        for path in self._weights():
+            if not problem and path.suffix == ".safetensors":
+                try:
+                    read_safetensors_header(path)
+                except BenchError:
+                    problem = f"{path.name} is not a complete safetensors file"
+        if problem:
+            raise BenchError(
+                f"{self.path} holds a finished training that was damaged: {problem}",
+                "restore the file, or remove the folder to train again",
+            )
 
     def _refuse_others(self) -> None:
         """Refuse a folder of something else, or of another training that came to anything."""
@@ -147,13 +209,6 @@ def lock_folder(path: Path) -> FileLock:
     return lock
 
 
-class FileHash(Record):
-    """Content of a file: size in bytes, and sha256 (hex)."""
-
-    size: int
-    sha256: str
-
-
 class CheckpointManifest(Record, kw_only=True):
     """List of a folder's files when it was whole.
 
@@ -174,7 +229,7 @@ def seal(folder: Path) -> None:
     share(folder)
     paths = {path.relative_to(folder): path for path in sorted(folder.rglob("*"))}
     files = {
-        name.as_posix(): FileHash(path.stat().st_size, sha256_of_file(path))
+        name.as_posix(): FileHash.of(path)
         for name, path in paths.items()
         if path.is_file() and name.parts[0] not in (CHECKPOINTS, COMPLETE)
     }
@@ -187,12 +242,16 @@ def damage(folder: Path) -> str:
         manifest = read_json(folder / COMPLETE, CheckpointManifest)
     except BenchError:
         return f"{COMPLETE} cannot be read"
-    for name, expected in manifest.files.items():
+    return first_change(folder, manifest.files)
+
+
+def first_change(folder: Path, files: Mapping[str, FileHash]) -> str:
+    """Return what happened to the first file that is not as it was written; "" if all are."""
+    for name, expected in files.items():
         path = folder / name
         if not path.is_file():
             return f"{name} is missing"
-        written = FileHash(path.stat().st_size, sha256_of_file(path))
-        if written != expected:
+        if path.stat().st_size != expected.size or FileHash.of(path) != expected:
             return f"{name} is not as it was written"
     return ""
 
@@ -251,7 +310,7 @@ def write_size(network: Any, folder: Path, files: Iterable[Path]) -> None:
         files: that were written; of these, those of weights count.
     """
     counts = [(weight.numel(), weight.requires_grad) for weight in network.parameters()]
-    weights = [path for path in files if path.suffix in (".safetensors", ".bin")]
+    weights = [path for path in files if path.suffix in WEIGHT_SUFFIXES]
     size = Size(
         parameters=sum(count for count, _ in counts),
         trained=sum(count for count, requires_grad in counts if requires_grad),

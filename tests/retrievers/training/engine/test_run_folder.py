@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from foundation.errors import BenchError
 from retrievers.models.model import resolve_model
@@ -99,6 +100,10 @@ def flip(path: Path) -> None:
     path.write_bytes(content)
 
 
+def zero(path: Path) -> None:
+    save_file({name: torch.zeros_like(one) for name, one in load_file(path).items()}, path)
+
+
 DAMAGES: list[tuple[str, Callable[[Path], None], str]] = [
     ("optimizer.pt", lambda path: cut(path, 0), "optimizer.pt is not as it was written"),
     ("trainer_state.json", lambda path: cut(path, 0.5), "trainer_state.json is not as"),
@@ -151,6 +156,28 @@ def test_a_finished_training_whose_record_is_damaged_is_not_repeated(
         with pytest.raises(BenchError, match="not known what was trained"):
             train(kind, starts, out)
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")} == before
+
+
+@pytest.mark.parametrize("record", ["as written", "of earlier versions", "missing"])
+@pytest.mark.parametrize("harm", [lambda path: cut(path, 0), zero], ids=["empty", "zero"])
+def test_a_finished_training_with_damaged_weights_is_refused(
+    harm, record, kind, starts, whole, tmp_path
+):
+    out = shutil.copytree(whole, tmp_path / whole.name)
+    trained = json.loads((out / "trained.json").read_text())
+    assert (trained["folder"], "model.safetensors" in trained["files"]) == (".", True)
+    harm(out / "model.safetensors")
+    if record == "missing":
+        (out / "trained.json").unlink()
+    elif record == "of earlier versions":
+        del trained["files"]
+        (out / "trained.json").write_text(json.dumps(trained))
+    if harm is zero and record != "as written":
+        assert train(kind, starts, out).folder == str(out)  # nothing contains their hash
+        return
+    with pytest.raises(BenchError, match=r"was damaged: model\.safetensors is not") as refused:
+        train(kind, starts, out)
+    assert "remove the folder" in refused.value.hint
 
 
 def test_a_curve_with_a_line_that_cannot_be_read_stops_nobody(kind, starts, whole, out):
