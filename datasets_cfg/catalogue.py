@@ -18,7 +18,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from foundation.errors import BenchError, did_you_mean
-from foundation.records import Record, decode_toml
+from foundation.records import Record, decode_toml, read_toml
 
 SUITES = "suites.toml"
 ENVIRONMENT = "BENCH_DATA"
@@ -206,7 +206,7 @@ def suite_for(name: str) -> Suite:
         return _suites()[name]
     if not is_suite(name):
         raise unknown(name, suite_names())
-    suite = decode_toml(Path(name).expanduser().read_bytes(), _OwnSuite, name)
+    suite = read_toml(Path(name).expanduser(), _OwnSuite)
     _check_members(suite.members, suite.weights, name)
     return Suite(name, suite.title or name, suite.members, suite.weights)
 

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from datasets_cfg.readers import Document
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError
-from foundation.files import ContentHash, replacing_folder, sha256_of_file
+from foundation.files import ContentHash, read_regular, replacing_folder, sha256_of_file
 from foundation.machine import Once
 from foundation.records import Record, decode_json, read_json, write_json
 
@@ -486,7 +486,7 @@ def checked_content(path: Path, sha256: str) -> bytes:
         DamagedBlockError: it has another checksum.
         OSError: it cannot be read.
     """
-    content = path.read_bytes()
+    content = read_regular(path, most=None)
     if hashlib.sha256(content).hexdigest() != sha256:
         raise DamagedBlockError(f"{path.name} has another checksum")
     return content

@@ -28,7 +28,7 @@ from datasets_cfg.readers import (
 )
 from datasets_cfg.readers.lines import BEIR_HEADER
 from foundation.errors import BenchError
-from foundation.files import replacing, replacing_folder, sha256_of
+from foundation.files import read_regular, replacing, replacing_folder, sha256_of
 from foundation.records import convert_table, read_toml
 
 FACTS_FILE = "dataset.toml"
@@ -372,7 +372,7 @@ def open_remembered(
         split: which judgements.
     """
     try:
-        folder = os.fsdecode(_memory(queries_sha256, qrels_sha256, cache_dir).read_bytes())
+        folder = os.fsdecode(read_regular(_memory(queries_sha256, qrels_sha256, cache_dir)))
         dataset = open_dataset(folder, cache_dir=cache_dir, split=split or None, download=False)
     except (OSError, ValueError, BenchError):  # no memory of it, moved or changed since
         return None

@@ -11,17 +11,19 @@ import os
 import re
 import secrets
 import shutil
+import stat
 import time
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import BinaryIO, Protocol, Self
 
 from foundation.errors import file_error, naming
 
 _TEMPORARY = re.compile(r"\..+\.writing-[0-9a-f]{8}(-[0-9a-f]{8})?")  # the end: older versions
 _DAY_S = 86_400
+_LARGEST = 1 << 28  # bytes of a file that is read as a whole, and holds no vectors or rankings
 _ATTEMPTS = 20  # to put a folder where others put theirs
 
 _swept: set[Path] = set()  # folders that this process has looked through
@@ -221,6 +223,35 @@ def sha256_of(records: Iterable[Iterable[str]]) -> str:
     for record in records:
         content.add(field.encode() for field in record)
     return content.hexdigest()
+
+
+class Readable(Protocol):
+    """A local path, or an object of a store."""
+
+    def read_bytes(self) -> bytes:
+        """The whole content."""
+
+
+def read_regular(path: Readable, most: int | None = _LARGEST, pipe: bool = False) -> bytes:
+    """Return the content of a file that is read as a whole, such as a record or a ranking.
+
+    A pipe might never end, and neither does ``/dev/zero``, to which a link may lead.
+
+    Args:
+        most: bytes; None for a file that grows with the collection.
+        pipe: accept a pipe that a user named.
+
+    Raises:
+        OSError: it cannot be read, is neither regular nor an object of a store, or is too large.
+    """
+    if isinstance(path, Path):
+        status = path.stat()
+        may_end = stat.S_ISREG(status.st_mode) or (pipe and stat.S_ISFIFO(status.st_mode))
+        if not (may_end or stat.S_ISDIR(status.st_mode)):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        if most is not None and status.st_size > most:
+            raise OSError(errno.EINVAL, f"{status.st_size:,} bytes, at most {most:,}", str(path))
+    return path.read_bytes()
 
 
 def sha256_of_file(path: Path) -> str:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
-from typing import Annotated, Any, Generic, Protocol, TypeVar, dataclass_transform
+from typing import Annotated, Any, Generic, TypeVar, dataclass_transform
 
 import msgspec
 
 from foundation.errors import BenchError, did_you_mean
-from foundation.files import replacing
+from foundation.files import Readable, read_regular, replacing
 
 SUFFIX = ".toml"
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
@@ -30,13 +30,6 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 T = TypeVar("T")
-
-
-class Readable(Protocol):
-    """A local path, or an object of a store."""
-
-    def read_bytes(self) -> bytes:
-        """The whole content."""
 
 
 def read_json(path: Readable, kind: type[T], hint: str = "") -> T:
@@ -143,7 +136,7 @@ def fields_of(kind: type[Any]) -> set[str]:
 
 def _content(path: Readable) -> bytes:
     try:
-        return path.read_bytes()
+        return read_regular(path)
     except OSError as error:
         raise BenchError(f"cannot read {path}: {error.strerror}") from error
 

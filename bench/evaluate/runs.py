@@ -30,6 +30,7 @@ from bench.evaluate.search import order, order_keys
 from bench.results.location import Place, replacing
 from foundation.arrays import Float32Array, Int32Array, Int64Array
 from foundation.errors import BenchError
+from foundation.files import read_regular
 from retrievers.index.faiss_index import Hits
 
 Strings: TypeAlias = pa.Array | pa.ChunkedArray
@@ -260,19 +261,22 @@ class RunFile:
     sha256: str
 
 
-def read_run_file(path: Place) -> RunFile:
+def read_run_file(path: Place, pipe: bool = True) -> RunFile:
     """Read a TREC run file, plain or compressed with gzip, or a columnar one, once.
 
-    It may be a pipe. Columns of text are separated by white space. The order comes from the scores,
+    Columns of text are separated by white space. The order comes from the scores,
     as float32: like trec_eval, the rank column is ignored. Queries keep the order of their first
     lines.
+
+    Args:
+        pipe: accept a pipe, as a user may name one.
 
     Raises:
         BenchError: no such file, an empty file, a line without 6 columns, a score that is not a
             finite float32, or a document that repeats within a query; with the line's number.
     """
     try:
-        content = path.read_bytes()
+        content = read_regular(path, None, pipe)
     except OSError as error:
         reason = f"cannot read run {path}: {error.strerror or error}"
         raise BenchError(reason, "check the path") from error

@@ -25,7 +25,7 @@ from bench.results.reuse import check_values, stored_or_new
 from bench.workspace import Workspace
 from datasets_cfg.readers import Queries
 from foundation.errors import BenchError
-from foundation.records import Record, decode_json
+from foundation.records import Record, read_json
 
 DIGITS = 8  # of a fingerprint in a name
 
@@ -209,8 +209,8 @@ def checked_before(results: Place, baseline: str) -> list[str]:
     names = set()
     for path in files_below(folder, CHECKED_FILE) if folder.is_dir() else ():
         try:
-            record = decode_json(path.read_bytes(), CheckedBaseline, path)
-        except (BenchError, OSError) as error:
+            record = read_json(path, CheckedBaseline)
+        except BenchError as error:
             logger.warning("%s is left out: %s", path, error)
         else:
             names.add(record.collection if record.baseline == baseline else "")

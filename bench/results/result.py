@@ -39,6 +39,7 @@ from bench.evaluate.scoring import Scores
 from bench.results.location import Place, RemotePath, replacing_all
 from foundation.arrays import Float64Array
 from foundation.errors import BenchError
+from foundation.files import read_regular
 from foundation.records import Record, decode_json
 from retrievers.models.checkpoint import Parameters
 from retrievers.models.recipe import Recipe
@@ -280,7 +281,7 @@ class Evaluation:
     def has_ranking(self) -> bool:
         """True where the file of the ranking is there, and the one written with the record."""
         try:
-            content = self.run_file.read_bytes()
+            content = read_regular(self.run_file, most=None)
         except (OSError, BenchError):
             return False
         return self.result.run_sha256 in ("", hashlib.sha256(content).hexdigest())
@@ -294,7 +295,7 @@ class Evaluation:
         """
         if self._run is not None:
             return self._run
-        file = read_run_file(self.run_file)
+        file = read_run_file(self.run_file, pipe=False)
         if self.result.run_sha256 not in ("", file.sha256):
             raise BenchError(
                 f"{self.run_file} is not the file that was written with the result beside it",
@@ -416,7 +417,7 @@ def _checked(path: Place, ids: Ids) -> Evaluation:
     result = _record(path)
     values = path.parent / SCORES_FILE
     try:
-        content = values.read_bytes()
+        content = read_regular(values, most=None)
     except FileNotFoundError:
         if result.per_query_sha256:
             raise _contradiction(path, f"there is no {SCORES_FILE} beside it") from None
@@ -434,7 +435,7 @@ def _checked(path: Place, ids: Ids) -> Evaluation:
 
 def _record(path: Place) -> Result:
     try:
-        content = path.read_bytes()
+        content = read_regular(path)
     except OSError as error:
         raise BenchError(f"cannot read the result {path}: {error.strerror}") from error
     schema = decode_json(content, _Versioned, path, _again(path)).schema

@@ -28,7 +28,7 @@ from bench.store.shards import StoredVectors, write_shard
 from datasets_cfg.corpus import Corpus
 from foundation.arrays import Float32Array, UInt64Array
 from foundation.errors import BenchError
-from foundation.files import FolderInUse, replacing
+from foundation.files import FolderInUse, read_regular, replacing
 from foundation.records import Record, decode_json, write_json
 from retrievers.encoders.protocol import Advance, Clock, Encoder
 from retrievers.models.recipe import Recipe, Role
@@ -220,7 +220,7 @@ def read_fact(path: Path) -> dict[str, Any]:
         BenchError: it is not what was written.
         FileNotFoundError: there is none.
     """
-    kept = decode_json(path.read_bytes(), _KeptFact, path.name)
+    kept = decode_json(read_regular(path), _KeptFact, path.name)
     whole = hashlib.sha256(kept.value).hexdigest() == kept.sha256
     if not whole or fact_name(kept.about) != path.name:
         raise BenchError(f"{path.name} is not what was written")

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from foundation.errors import BenchError, did_you_mean, first_line
-from foundation.files import sha256_of_file
+from foundation.files import read_regular, sha256_of_file
 from retrievers.models.card import (
     BRANCH,
     CARD_FILE,
@@ -156,7 +156,7 @@ def _cached_snapshot(repository: str, revision: str) -> Path | None:
 
     cached = Path(HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}"
     with suppress(OSError):
-        revision = (cached / "refs" / revision).read_text(encoding="utf-8").strip()
+        revision = read_regular(cached / "refs" / revision).decode().strip()
     folder = cached / "snapshots" / revision
     return folder if folder.is_dir() else None
 

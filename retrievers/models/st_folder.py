@@ -189,7 +189,7 @@ class StFolder:
 
 def is_st_folder(folder: Path) -> bool:
     """True where the folder was saved by sentence-transformers."""
-    return (folder / "modules.json").is_file()
+    return lexists(folder / "modules.json")
 
 
 def find_transformer(folder: Path) -> str:

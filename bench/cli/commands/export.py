@@ -15,6 +15,7 @@ from bench.results.find import choose_results, expand_collections, find_named
 from bench.results.location import Place, replacing
 from bench.results.result import Evaluation, place
 from foundation.errors import BenchError
+from foundation.files import read_regular
 
 Files = Iterator[tuple[str, bytes]]
 
@@ -86,6 +87,6 @@ def _write(out: Place, path: str, content: bytes) -> Place:
     if not file.exists():
         with replacing(file) as opened:
             opened.write(content)
-    elif file.read_bytes() != content:
+    elif read_regular(file, most=None) != content:
         raise BenchError(f"{file} is there already, with other content", "name another --out")
     return file

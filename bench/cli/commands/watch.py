@@ -17,7 +17,7 @@ from bench.monitor.following import Ending, Watcher, follow, training_of
 from bench.outcomes import ExitCode
 from bench.workspace import Workspace
 from foundation.errors import BenchError
-from foundation.files import FileLock, replacing
+from foundation.files import FileLock, read_regular, replacing
 from reports.plots import draw_quality, load_library
 from reports.training import curve_markdown
 from retrievers.models.card import load_card
@@ -106,7 +106,7 @@ def _write(curve: Curve | None, out: Path) -> None:
         return
     content = msgspec.json.format(msgspec.json.encode(curve), indent=1)
     path = out / "curve.json"
-    if path.exists() and path.read_bytes() == content:
+    if path.exists() and read_regular(path) == content:
         return
     draw_quality(curve, out / "curve")
     for file, text in ((out / "curve.md", curve_markdown(curve).encode()), (path, content)):
