@@ -264,6 +264,9 @@ def _against(top: ElementTree.Element, check: Check, verdict: PairVerdict) -> No
     case = _case(suite, check.candidate, "outcome")
     _note(case, verdict.outcome, "; ".join(verdict.reasons))
     _output(case, verdict_sentence(check, verdict))
+    if check.warnings:
+        warnings = "\n".join(f"warning: {text}" for text in check.warnings)
+        ElementTree.SubElement(case, "system-err").text = _xml(warnings)
 
 
 def _names(rows: Sequence[CheckRow]) -> list[str]:

@@ -7,6 +7,7 @@ come from files reach the terminal as text that it shows and does not obey.
 """
 
 import errno
+import logging
 import os
 import re
 import sys
@@ -91,6 +92,30 @@ def terminal() -> Iterator[TerminalStream]:
         stdout.flush()  # under --help, too, which ends with SystemExit
         stderr.flush()
         sys.stdout, sys.stderr = before
+
+
+class RecordedWarnings(logging.Handler):
+    """Keep the text of each warning that is logged inside ``with``, once."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._texts: dict[str, None] = {}
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The warnings, in their order."""
+        return tuple(self._texts)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep one warning."""
+        self._texts[record.getMessage()] = None
+
+    def __enter__(self) -> "RecordedWarnings":
+        logging.getLogger().addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger().removeHandler(self)
 
 
 def as_typed(text: str) -> str:

@@ -5,10 +5,12 @@ vectors are made. A plain checkpoint does not, and is refused unless a card is n
 like. A checkpoint lies in a folder, an installed package, the Hub's cache or on the Hub.
 """
 
+import logging
 import re
 import site
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from foundation.errors import BenchError, did_you_mean, first_line
 from foundation.files import read_regular, sha256_of_file
@@ -23,16 +25,19 @@ from retrievers.models.card import (
     used_like,
 )
 from retrievers.models.checkpoint import Checkpoint, find_weights, inside, weight_files
-from retrievers.models.st_folder import is_st_folder, read_st_folder
+from retrievers.models.st_folder import ends_in_normalize, is_st_folder, read_st_folder
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+|[\w.-]+")
+
+logger = logging.getLogger(__name__)
 
 
 def find_card(model: str, like: str | None) -> tuple[Card, Path]:
     """The card to use, and the folder that its paths are relative to.
 
     Raises:
-        BenchError: there is no such model, or it is a plain checkpoint and ``like`` is None.
+        BenchError: there is no such model, it is a plain checkpoint and ``like`` is None, or its
+            folder states other settings than ``like``.
     """
     if like is not None:
         return _card_like(load_card(like), model), Path.cwd()
@@ -67,10 +72,56 @@ def _card_like(card: Card, checkpoint: str) -> Card:
             "write a card with checkpoint and query_checkpoint, and name that: path/to/card.toml",
         )
     path = Path(checkpoint).expanduser()
-    where = str(path.resolve()) if path.is_dir() else checkpoint
-    seen = load_card(path / CARD_FILE).trained_on if (path / CARD_FILE).is_file() else ()
+    root = locate(checkpoint, BRANCH, base=Path.cwd())
+    where = str(root) if path.is_dir() else checkpoint
+    own = load_card(root / CARD_FILE) if (root / CARD_FILE).is_file() else None
+    if own is None and is_st_folder(root):
+        own = _card_of_folder(root, checkpoint)
+    if own is not None and not own.pretrained_only:
+        _check_like(card, own, root)
     title = f"{path.name}, like {card.title}"
-    return used_like(card, name=path.name, title=title, checkpoint=where, trained_on=seen)
+    return used_like(
+        card,
+        name=path.name,
+        title=title,
+        checkpoint=where,
+        trained_on=own.trained_on if own else (),
+    )
+
+
+def _check_like(card: Card, own: Card, root: Path) -> None:
+    """Refuse a card that contradicts the folder that is used like it.
+
+    Lengths are a choice of use, and sentence-transformers writes cosine where nobody chose it, so
+    that these differences are warnings.
+    """
+    used, open_to_choice = _settings(card), {"max_query_tokens", "max_document_tokens"}
+    if is_st_folder(root) and not ends_in_normalize(root):
+        open_to_choice.add("normalize")
+    for name, value in _settings(own).items():
+        chosen = used.get(name, "none")
+        if value != chosen and name not in open_to_choice:
+            raise BenchError(
+                f"--like {card.name} contradicts {root}, whose own {name} is {value}, not {chosen}",
+                "leave --like out, or correct the folder's settings",
+            )
+        if value != chosen:
+            logger.warning("%s: %s is %s, and used is %s", root, name, value, chosen)
+
+
+def _settings(card: Card) -> dict[str, Any]:
+    """Settings of a card that change vectors; of its prompts those that are not empty."""
+    prompts = {"query prompt": card.prompts.query, "document prompt": card.prompts.document}
+    return {
+        "pooling": card.pooling,
+        "normalize": card.normalize,
+        "stages": [stage.folder or stage.key for stage in card.stages],
+        "truncation_side": card.truncation_side,
+        "lower_case": card.lower_case,
+        "max_query_tokens": card.max_query_tokens,
+        "max_document_tokens": card.max_document_tokens,
+        **{name: repr(text) for name, text in prompts.items() if text},
+    }
 
 
 def _card_of_folder(folder: Path, typed: str) -> Card:

@@ -192,6 +192,11 @@ def is_st_folder(folder: Path) -> bool:
     return lexists(folder / "modules.json")
 
 
+def ends_in_normalize(folder: Path) -> bool:
+    """Return whether a sentence-transformers folder brings vectors to length 1 by a module."""
+    return any(module.name == "Normalize" for module in _read_modules(folder / "modules.json"))
+
+
 def find_transformer(folder: Path) -> str:
     """Path of the transformer inside a folder; empty when it is the folder itself.
 

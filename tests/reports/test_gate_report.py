@@ -77,8 +77,9 @@ def test_junit_has_a_test_case_for_each_collection_the_mean_and_the_outcome(chec
         "gone": ["error"],
         "few": ["skipped", "system-out"],
         "mean": ["system-out"],
-        "outcome": ["failure", "system-out"],
+        "outcome": ["failure", "system-out", "system-err"],
     }
+    assert suite.findtext("testcase/system-err") == "warning: blind"
     counts = {key: suite.get(key) for key in ("tests", "failures", "errors", "skipped")}
     assert counts == {"tests": "6", "failures": "2", "errors": "1", "skipped": "1"}
 
@@ -127,7 +128,7 @@ def test_junit_tells_outcomes_apart_by_kind_type_and_message(check, outcome, kin
     text = junit(structs.replace(check, outcome=outcome, exit_code=9, against=(one,)))
     (suite,) = ElementTree.fromstring(text.encode())
     (case,) = [case for case in suite.iter("testcase") if case.get("name") == "outcome"]
-    note, _ = case
+    note = case[0]
     assert (note.tag, note.get("type")) == (kind, outcome)
     assert note.get("message") == note.text == f"{outcome}: because"
     assert {one.get("name"): one.get("value") for one in suite.iter("property")} == {

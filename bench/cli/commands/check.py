@@ -7,7 +7,7 @@ import msgspec
 
 from bench.cli.commands.common import load_model, resampling_of, workspace
 from bench.cli.options.decide import CheckOptions
-from bench.cli.terminal import print_json
+from bench.cli.terminal import RecordedWarnings, print_json
 from bench.comparing.changed import at_hand
 from bench.comparing.compare import Choices
 from bench.evaluate.judging import mean_weights
@@ -41,6 +41,17 @@ PUBLISHED = "published"
 
 def check(options: CheckOptions) -> int:
     """``check``: exits with the outcome, see `bench.gate.verdicts`."""
+    with RecordedWarnings() as recorded:
+        done = _decide(options, recorded)
+    _write(done, options)
+    for warning in done.warnings:
+        if warning not in recorded.texts:  # those are on stderr already
+            print(f"warning: {warning}", file=sys.stderr)
+    return done.exit_code
+
+
+def _decide(options: CheckOptions, recorded: RecordedWarnings) -> Check:
+    """The decision, with every warning that was logged on the way."""
     _check_published(options)
     measure = None if options.measure is None else parse_measure(options.measure).name
     choices = Choices(measure, resampling=resampling_of(options.resampling))
@@ -74,10 +85,13 @@ def check(options: CheckOptions) -> int:
         remember_checked(options.results, other.name, checked)
     hints = [hint for other in others for hint in scope.hints(other)]
     done = conclude(name, against, effects, options.terms, left_out=scope.left_out, hints=hints)
-    _write(done, options)
-    for warning in done.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
-    return done.exit_code
+    of_vectors = [
+        f"{name}: {warning}"
+        for name, entry in candidate.entries.items()
+        for warning in entry.result.preflight.get("warnings", ())
+    ]
+    warnings = dict.fromkeys((*done.warnings, *recorded.texts, *of_vectors))
+    return msgspec.structs.replace(done, warnings=tuple(warnings))
 
 
 def _check_published(options: CheckOptions) -> None:

@@ -1,5 +1,6 @@
 """The workspace, model and resampling that the options of a command describe."""
 
+import logging
 import os
 import sys
 from collections import Counter
@@ -19,6 +20,8 @@ from foundation.records import Record, convert_table
 from reports.evaluation import finding_lines
 from retrievers.models.model import Bases
 from retrievers.models.recipe import StoreDtype
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_HARDWARE = Hardware()
 
@@ -51,8 +54,12 @@ def check_once(names: Iterable[str], hint: str = "name it once") -> None:
 
 
 def print_remark(collection: str, finding: Finding) -> None:
-    """Print a finding about a collection on stderr."""
-    print(finding_lines(finding, collection), file=sys.stderr)
+    """Print a finding about a collection on stderr; a warning is logged."""
+    lines = finding_lines(finding, collection)
+    if finding.severity == "warning":
+        logger.warning("%s", lines.removeprefix("warning: "))
+    else:
+        print(lines, file=sys.stderr)
 
 
 class CardSettings(Record):

@@ -161,14 +161,14 @@ def test_a_defect_and_an_interruption_are_no_gap(error: BaseException) -> None:
 
 
 def test_self_matches_of_undeclared_meaning_are_told_with_the_fact_to_set(
-    bench: Bench, arguana: Path
+    bench: Bench, arguana: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     own = arguana / "beir" / "arguana"
     done = bench("run", own, "--model", "bm25")
     assert done.code == 0, done.stderr
-    assert "warning: arguana: query ids are also ids of documents" in done.stderr
-    assert "1,406 of these documents have the text of their query): 1,406" in done.stderr
-    assert f"write into {own / 'dataset.toml'}: exclude_self = true" in done.stderr
+    assert "arguana: query ids are also ids of documents" in caplog.text
+    assert "1,406 of these documents have the text of their query): 1,406" in caplog.text
+    assert f"write into {own / 'dataset.toml'}: exclude_self = true" in caplog.text
 
 
 def test_a_collection_whose_corpus_has_no_relevant_document_is_refused(bench: Bench) -> None:

@@ -201,6 +201,17 @@ def test_a_baseline_that_was_trained_on_what_it_is_checked_on_is_said(place):
     assert "trained on" not in place.run("bm25", "bm25").stdout
 
 
+def test_every_warning_is_in_every_report(place, tmp_path):
+    warned = write_hashing_card(tmp_path / "warned.toml", 64, warning="of another tokenizer")
+    text = "warned: of another tokenizer"
+    report = tmp_path / "report.xml"
+    done = place.run(warned, "bm25", "--junit", report)
+    assert f"warning: {text}" in done.stdout
+    assert f"warning: {text}" in report.read_text(encoding="utf-8")
+    assert text not in done.stderr  # the log has printed it
+    assert text in place.check(warned, "bm25")[1]["warnings"]
+
+
 def test_the_report_begins_with_a_plain_sentence(place):
     place.bench("run", place.collection, "--model", "hashing")
     done = place.run(place.card("bad", 2), "hashing")

@@ -1,5 +1,6 @@
 """From what a user types to a recipe; nothing is guessed, and no model library is imported."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -177,15 +178,63 @@ def test_a_sentence_transformers_repository_of_the_hub_needs_no_card(
     assert (recipe.checkpoint, recipe.revision) == ("org/name", "c0ffee")
 
 
-def test_a_card_that_pools_otherwise_than_the_folder_states_warns(
+def test_a_card_that_pools_otherwise_than_its_folder_states_warns(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = write_st(tmp_path / "st")
-    resolve_model(str(folder), like=like_card(tmp_path))
+    card = tiny.write_card(tmp_path / "own.toml", checkpoint=str(folder), pooling="cls")
+    resolve_model(str(card))
     assert "pooling is mean, and used is cls" in caplog.text
     recipe = resolve_model(str(folder)).recipe
     assert (recipe.similarity, recipe.normalize) == ("cos", True)
     assert "does not say which similarity" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("stated", "used", "contradicted"),
+    [
+        ({}, {"pooling": "cls"}, "pooling is mean, not cls"),
+        ({"prompts": {"query": "q: "}}, {}, "query prompt is 'q: ', not none"),
+        ({}, {"truncation_side": "left"}, "truncation_side is right, not left"),
+        ({}, {"stages": [{"kind": "dense", "folder": "2_Dense"}]}, r"stages is \[\], not"),
+        ({"truncate_dim": 4}, {}, "truncate_dim = 4 is not supported"),
+    ],
+)
+def test_like_is_refused_if_it_contradicts_a_sentence_transformers_folder(
+    tmp_path: Path, stated: dict[str, Any], used: dict[str, Any], contradicted: str
+) -> None:
+    folder = write_st(tmp_path / "st", **stated)
+    like = tiny.write_card(tmp_path / "like.toml", **{"checkpoint": "-", "pooling": "mean", **used})
+    with pytest.raises(BenchError, match=contradicted):
+        resolve_model(str(folder), like=str(like))
+
+
+def test_like_may_choose_other_lengths_and_the_use_of_a_pre_trained_checkpoint(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = write_st(tmp_path / "st", similarity_fn_name="cosine")
+    like = {"checkpoint": "-", "pooling": "mean", "normalize": True, "similarity": "cos"}
+    card = str(tiny.write_card(tmp_path / "like.toml", **like, max_query_tokens=8))
+    assert resolve_model(str(folder), like=card).recipe.max_query_tokens == 8
+    assert "max_query_tokens is 64, and used is 8" in caplog.text
+    dot = tiny.write_card(tmp_path / "dot.toml", checkpoint="-", pooling="mean")
+    assert not resolve_model(str(folder), like=str(dot)).recipe.normalize
+    assert "normalize is True, and used is False" in caplog.text
+    own = {"checkpoint": ".", "pooling": "cls"}
+    tiny.write_card(folder / "card.toml", **own, warning="pre-trained only: MLM")
+    assert resolve_model(str(folder), like=card).recipe.pooling == "mean"
+    tiny.write_card(folder / "card.toml", **own)
+    with pytest.raises(BenchError, match="pooling is cls, not mean"):
+        resolve_model(str(folder), like=card)
+    tiny.write_card(folder / "card.toml", **own | {"pooling": "mean"})
+    modules = json.loads((folder / "modules.json").read_text())
+    modules.append({"path": "2_Normalize", "type": "sentence_transformers.models.Normalize"})
+    tiny.write_json(folder / "modules.json", modules)
+    with pytest.raises(BenchError, match="normalize is False, not True"):
+        resolve_model(str(folder), like=card)
+    (folder / "card.toml").unlink()
+    with pytest.raises(BenchError, match="normalize is True, not False"):
+        resolve_model(str(folder), like=str(dot))
 
 
 def test_settings_of_the_call_win_over_the_card(folder: Path, tmp_path: Path) -> None:

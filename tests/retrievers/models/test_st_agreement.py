@@ -99,10 +99,10 @@ def test_a_card_decides_and_what_the_folder_says_otherwise_is_said(
 ) -> None:
     folder = write_folder(tmp_path, truncate_dim=16, prompts={"passage": "beta "})
     change(folder / "tokenizer_config.json", truncation_side="left")
-    like = tiny.write_card(tmp_path / "like.toml", checkpoint="-", pooling="mean")
+    card = tiny.write_card(tmp_path / "own.toml", checkpoint=str(folder), pooling="mean")
     with pytest.raises(BenchError, match="truncate_dim = 16 is not supported"):
         resolve_model(str(folder))
-    recipe = resolve_model(str(folder), like=str(like)).recipe
+    recipe = resolve_model(str(card)).recipe
     assert (recipe.truncation_side, recipe.dim) == ("right", 32)
     assert "truncation_side is left, and used is right" in caplog.text
     assert "truncate_dim = 16 is not supported" in caplog.text
