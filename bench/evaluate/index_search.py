@@ -393,6 +393,7 @@ class IndexSearch:
         found = opened.search(self.queries, wide)
         hits = search.canonical(found, self.dataset.corpus.tie_rank, wide)
         ranked = hits if own is None else search.drop_self(hits, own, k)
+        self._warn_if_short(ranked, min(k, len(self.dataset.corpus) - (own is not None)))
         recall = self.index.recall(self.about)
         if recall is None and len(self.sampled) and vectors is not None:
             truth = exact(vectors, self.queries[self.sampled], wide)
@@ -406,6 +407,17 @@ class IndexSearch:
             }
             self.index.remember(self.about, recall)
         return ranked, recall or {}
+
+    def _warn_if_short(self, ranked: Hits, wanted: int) -> None:
+        """Warn if the index returned fewer documents than were wanted."""
+        found = (ranked.rows >= 0).sum(axis=1)
+        if short := int((found < wanted).sum()):
+            logger.warning(
+                "%s: %s returned fewer than %d documents for %d of %d queries, at least %d: "
+                "raise efSearch of a graph, nprobe of inverted lists",
+                *(self.dataset.name, self.index.manifest.spec, wanted),
+                *(short, len(found), found.min()),
+            )
 
 
 def sample_of(queries: int, wanted: int | None) -> Int64Array:

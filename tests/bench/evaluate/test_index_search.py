@@ -59,7 +59,8 @@ def searched_exactly(monkeypatch):
 
 
 def run(bench: Bench, folder: Path, *options: object):
-    done = bench("run", folder, "--model", "hashing", "--recompute", *COMMON, *options)
+    common = () if "--depth" in options else COMMON
+    done = bench("run", folder, "--model", "hashing", "--recompute", *common, *options)
     assert done.code == 0, done.stderr
     return load(bench.results("words", "hashing"))
 
@@ -155,6 +156,21 @@ def test_a_damaged_index_is_named_and_built_again(bench, folder, built, caplog, 
     assert "built again" in caplog.text
     assert built == [300, 300]
     assert rankings(load(bench.results("words", "hashing"))) == rankings(first)
+
+
+@pytest.mark.parametrize(
+    ("index", "warns"),
+    [("HNSW8", True), ("HNSW8?efSearch=300", False), (SPEC, True), ("IVF4,Flat?nprobe=4", False)],
+)
+def test_an_index_that_returns_fewer_documents_than_the_depth_warns(
+    bench, folder, caplog, index, warns
+):
+    stored = run(bench, folder, "--index", index, "--depth", 300)
+    found = [len(docs) for _, docs, _ in stored.run.rankings()]
+    assert (min(found) < 300) == warns
+    short = sum(count < 300 for count in found)
+    expected = f"fewer than 300 documents for {short} of 20 queries, at least {min(found)}"
+    assert (expected in caplog.text) == warns
 
 
 def test_recall_may_be_measured_on_some_queries_or_none(bench, folder, searched_exactly):
