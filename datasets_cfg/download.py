@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import http.client
+import shutil
 import ssl
 import tarfile
 import time
@@ -34,7 +35,7 @@ _NOT_READABLE = (
 )
 
 
-def download(url: str, target: Path, md5: str = "") -> Path:
+def download(url: str, target: Path, md5: str = "", size: int = 0) -> Path:
     """Fetch ``url`` to ``target`` and return ``target``.
 
     The bytes go to ``target`` + ".part", which is resumed by a later call and gets its final name
@@ -45,16 +46,18 @@ def download(url: str, target: Path, md5: str = "") -> Path:
         url: http or https.
         target: file to make; its folder is made, too.
         md5: expected checksum, 32 hexadecimal digits; "" for none.
+        size: expected bytes; 0 if unknown. Twice as many are accepted, or what the server states.
+            Without either, half of the free disk.
 
     Raises:
         BenchError: the server cannot be reached or refuses, the connection keeps breaking, the
-            checksum is wrong (the file is removed then), or the disk is full.
+            checksum is wrong or the file too large (it is removed then), or the disk is full.
     """
     part = target.with_name(f"{target.name}.part")
     try:
         with naming(part):
             target.parent.mkdir(parents=True, exist_ok=True)
-            _receive_persistently(url, part)
+            _receive_persistently(url, part, size)
             check_md5(part, md5, url)
             part.replace(target)
     except OSError as error:
@@ -136,10 +139,10 @@ def _extract(archive: Path, target: Path, inside: str, wanted: Collection[str]) 
             pass
 
 
-def _receive_persistently(url: str, part: Path) -> None:
+def _receive_persistently(url: str, part: Path, size: int) -> None:
     for attempt in range(ATTEMPTS):
         try:
-            return _receive(url, part)
+            return _receive(url, part, size)
         except urllib.error.HTTPError as error:
             problem = f"the server answers {error.code} {error.reason}"
             if error.code == _STARTS_ANEW:  # the part is no beginning of the file
@@ -157,7 +160,7 @@ def _receive_persistently(url: str, part: Path) -> None:
     )
 
 
-def _receive(url: str, part: Path) -> None:
+def _receive(url: str, part: Path, size: int) -> None:
     have = max(_size(part) - 1, 0)  # the last byte again: no range starts after a whole part
     headers = {"User-Agent": "retrieval-bench", "Accept-Encoding": "identity"}
     if have:
@@ -168,6 +171,8 @@ def _receive(url: str, part: Path) -> None:
         start = have if continued else 0
         stated = response.headers.get("Content-Length", "")
         total = start + int(stated) if stated.isdecimal() else None
+        most = 2 * size or total or _size(part) + shutil.disk_usage(part.parent).free // 2
+        _check_size(url, part, total or 0, most)
         with (
             part.open("r+b" if start else "wb") as file,
             tqdm(desc=part.stem, initial=start, total=total, unit="B", unit_scale=True) as bar,
@@ -176,8 +181,19 @@ def _receive(url: str, part: Path) -> None:
             while chunk := response.read(CHUNK_BYTES):
                 file.write(chunk)
                 bar.update(len(chunk))
+                _check_size(url, part, file.tell(), most)
     if total is not None and _size(part) < total:
         raise ConnectionError(f"{_size(part):,} of {total:,} bytes came")
+
+
+def _check_size(url: str, part: Path, size: int, most: int) -> None:
+    """Remove the part and raise if there are more bytes than a file of this address may have."""
+    if size > most:
+        part.unlink(missing_ok=True)
+        raise BenchError(
+            f"{url}: the file has more than {most:,} bytes, and was removed",
+            "the server does not send what was published, or does not state its size",
+        )
 
 
 def _size(path: Path) -> int:

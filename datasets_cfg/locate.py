@@ -107,7 +107,7 @@ def _obtain(facts: Facts, archive: Archive, folder: Path, cache_dir: Path) -> No
         _check_once(path, archive.md5, str(path))
     else:
         try:
-            download(archive.url, path, archive.md5)
+            download(archive.url, path, archive.md5, archive.size_bytes)
         except BenchError as error:
             raise _absent(facts, archive, error, cache_dir) from error
     if archive.packed:

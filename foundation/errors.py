@@ -9,16 +9,18 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from foundation.printable import without_password
+
 
 class BenchError(Exception):
     """Bad input: what was asked, what was found.
 
-    ``hint`` is what to type or change next; it may be empty.
+    ``hint`` is what to type or change next; it may be empty. Neither shows passwords of URLs.
     """
 
     def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.hint = hint
+        super().__init__(without_password(message))
+        self.hint = without_password(hint)
 
 
 class MissingFileError(BenchError):

@@ -9,6 +9,7 @@ _OBEYED = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
     "\U000e0000-\U000e007f]"
 )
+_PASSWORD = re.compile(r"(?<!abfs)://[^/\s]+(?=@)")  # abfs: the container is there
 _LONG = re.compile(r"\S{301,}")
 _NOT_ASCII = re.compile("[\x00-\x08\x0b-\x1f\x7f-\U0010ffff]")
 
@@ -21,10 +22,16 @@ def printable(text: str, encoding: str = "utf-8") -> str:
     Args:
         encoding: of the terminal; where it is not UTF-8, only ASCII is shown as it is.
     """
+    text = without_password(text)
     if text.isascii() and text.isprintable():
         return text
     shows_all = encoding.lower().replace("_", "-") in ("utf-8", "utf8")
     return (_OBEYED if shows_all else _NOT_ASCII).sub(lambda match: _escape(match[0]), text)
+
+
+def without_password(text: str) -> str:
+    """The text with ``***`` for the user and password in its URLs."""
+    return _PASSWORD.sub("://***", text) if "@" in text and "://" in text else text
 
 
 def one_line(text: str) -> str:

@@ -193,6 +193,9 @@ def place_of(text: str) -> Place:
             f"{text}: no kind of store is called {scheme}",
             f"a folder, or a URL that begins with {', '.join(f'{name}://' for name in STORES)}",
         )
+    if ":" in rest.partition("@")[0].partition("/")[0] and "@" in rest:
+        problem = f"{text}: a password in the URL of a store is not used"
+        raise BenchError(problem, f"credentials: {_CREDENTIALS.get(scheme, 'in the environment')}")
     if not rest or rest.startswith("/"):
         raise BenchError(f"{text} names no bucket", f"{scheme}://BUCKET/PREFIX")
     return RemotePath(f"{scheme}://{rest}")

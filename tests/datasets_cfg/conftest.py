@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -17,6 +18,7 @@ class FileServer:
     ranges: bool = True
     cuts: list[int] = field(default_factory=list)  # bytes sent before the connection breaks
     failures: list[int] = field(default_factory=list)  # status codes to answer first
+    endless: bool = False  # a body without a stated size that never ends
     requests: list[str | None] = field(default_factory=list)  # Range header of each request
     redirects: dict[str, str] = field(default_factory=dict)  # path to the address to go to
 
@@ -37,6 +39,13 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Location", target)
             self.send_header("Content-Length", "0")
             self.end_headers()
+            return
+        if faults.endless:
+            self.send_response(200)
+            self.end_headers()
+            with suppress(OSError):
+                while True:
+                    self.wfile.write(bytes(1 << 20))
             return
         if faults.failures or content is None:
             self.send_error(faults.failures.pop(0) if faults.failures else 404)

@@ -8,6 +8,7 @@ import tarfile
 import zipfile
 from contextlib import suppress
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -122,6 +123,24 @@ def test_a_disk_that_fills_up_is_named_with_the_bytes_needed(file_server, tmp_pa
     with pytest.raises(BenchError, match=r"a.zip.part: No space left") as caught:
         download(file_server.url("a.zip"), tmp_path / "a.zip", MD5)
     assert "make room" in caught.value.hint
+
+
+@pytest.mark.parametrize(("size", "most"), [(0, 5_000_000), (1_500_000, 3_000_000)])
+def test_a_body_that_never_ends_stops_before_the_disk_is_full(
+    size, most, file_server, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda _: mock.Mock(free=10_000_000))
+    file_server.endless = True
+    with pytest.raises(BenchError, match=f"/a.zip: the file has more than {most:,} bytes"):
+        download(file_server.url("a.zip"), tmp_path / "a.zip", size=size)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_much_larger_than_published_is_not_begun(file_server, tmp_path):
+    file_server.files["a.zip"] = CONTENT
+    with pytest.raises(BenchError, match="more than 2,000 bytes"):
+        download(file_server.url("a.zip"), tmp_path / "a.zip", size=1000)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_ctrl_c_leaves_only_the_part(file_server, tmp_path, monkeypatch):

@@ -162,6 +162,23 @@ def test_what_people_write_is_printed_as_it_is() -> None:
     assert printable("é 👩", "ascii") == r"\u00e9 \ud83d\udc69"
 
 
+URLS = ("https://me:secret@host/x", "s3://me:secret@bucket/x", "https://secret@host/x")
+
+
+@pytest.mark.parametrize("url", URLS)
+@pytest.mark.parametrize(
+    "command",
+    [["show", "{}"], ["run", "{}", "--model", "bm25"], ["compare", "a", "b", "--results", "{}"]],
+)
+def test_a_password_in_a_url_is_not_printed(tmp_path: Path, url: str, command: list[str]) -> None:
+    finished = Bench(tmp_path)(*(word.format(url) for word in command))
+    assert finished.code == 2
+    assert "secret" not in finished.stderr + finished.stdout
+    assert printable(f"kept in {url} for a@b") == f"kept in {url.split('://')[0]}://***@" + (
+        f"{url.split('@')[1]} for a@b"
+    )
+
+
 def test_json_stays_json_of_the_same_content() -> None:
     document = {"name": 'a"\\\x1b\x9b\u202eé👩'}
     text = json.dumps(document, ensure_ascii=False)
