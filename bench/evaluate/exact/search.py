@@ -54,6 +54,8 @@ MOST_QUERIES = 1 << 16  # of a block: candidates count them in 16 bits
 CANDIDATE_BYTES = 64  # of one candidate of one query, until it is merged
 SCORE_BYTES = 5  # of one query and row: the float32 score, and whether it is high enough
 PRODUCT_ROWS = 1 << 11  # scores of a thousand queries stay in a third-level cache
+FIRST_ROWS = 16  # for each place of a ranking: the first bar is the best of so many
+FIRST_BYTES = 16  # of one query and row of these: scores three times, and places
 MERGED_PLACES = 1 << 16  # at a time and thread
 
 # Of NVIDIA's driver, of Windows' subsystem for Linux, of AMD's driver.
@@ -233,7 +235,7 @@ class _BlockSearch:
         """Make the best so far the best of the tile, too."""
         before, rows = self._tile.start, len(self._tile.vectors)
         least = most_candidates(self._search.k)  # of so many rows none can be too many candidates
-        done, size = 0, rows
+        done, size = self._search_first(), rows
         while done < rows:
             size = min(size, max(least, before + done))
             piece = slice(done, min(done + size, rows))
@@ -246,10 +248,38 @@ class _BlockSearch:
             done, size = piece.stop, 2 * size
         self._rescore()
 
-    def _lowest(self) -> Float32Array:
+    def _search_first(self) -> int:
+        """Search the first rows, for which there is no bar; how many, or 0 if in vain.
+
+        The best k of all their scores are picked. A GPU does without: it passes candidates fast.
+        """
+        tile, k, found = self._tile, self._search.k, list[int]()
+        first = tile.vectors[: FIRST_ROWS * k]
+        if tile.start or len(first) <= k or tile.vectors is not tile.stored:
+            return 0
+        fitting = BLOCK_BYTES // (2 * FIRST_BYTES * len(first) * thread_count())
+        step = max(1, min(fitting, -(-len(self._queries) // thread_count())))
+
+        def picked(start: int) -> Pairs:
+            some = slice(start, start + step)
+            scores = self._queries[some] @ first.T
+            self._bar[some] = np.partition(scores, len(first) - k, axis=1)[:, -k:]
+            pairs = Pairs.reaching(scores, self._lowest(some), start)
+            found.append(len(pairs.rows))
+            return pairs if sum(found) <= self._most else NO_PAIRS
+
+        with self._search.clock.phase("search"):
+            parts = list(self._search.pool.map(picked, range(0, len(self._queries), step)))
+        if sum(found) > self._most:  # of one score
+            self._bar[:] = -np.inf
+            return 0
+        self._hold(Pairs.together(parts))
+        return len(first)
+
+    def _lowest(self, some: slice = slice(None)) -> Float32Array:
         """The proposed score below which a document is not among the best k, ``(q,)``."""
-        reached = reached_score(self._bar.min(axis=1), self._error)
-        return lowest_score(reached, self._error)
+        reached = reached_score(self._bar[some].min(axis=1), self._error[some])
+        return lowest_score(reached, self._error[some])
 
     def _reaching(self, piece: slice) -> Pairs | None:
         """The rows of a piece that may be above the bar; None where they are too many."""
@@ -379,13 +409,9 @@ class NumpyEngine:
         def reached(first: int) -> Pairs:
             rows = tile.vectors[first : min(first + step, piece.stop)]
             scores = queries @ rows.T
-            places = np.flatnonzero(scores >= lowest[:, None]).astype(np.int32)
-            found.append(len(places))
-            if sum(found) > most:
-                return NO_PAIRS
-            asked, own = np.divmod(places, np.int32(len(rows)))
-            asked = asked.astype(np.uint16)
-            return Pairs(asked, own + np.int32(first), scores.reshape(-1)[places])
+            pairs = Pairs.reaching(scores, lowest, first_row=first)
+            found.append(len(pairs.rows))
+            return pairs if sum(found) <= most else NO_PAIRS
 
         parts = list(self.pool.map(reached, range(piece.start, piece.stop, step)))
         return None if sum(found) > most else parts

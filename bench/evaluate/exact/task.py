@@ -51,6 +51,16 @@ class Pairs(NamedTuple):
         return Pairs(self.queries[places], self.rows[places], self.scores[places])
 
     @classmethod
+    def reaching(
+        cls, scores: Float32Array, lowest: Float32Array, first_query: int = 0, first_row: int = 0
+    ) -> "Pairs":
+        """The places of a matrix ``(q, m)`` whose score is not below the lowest of its query."""
+        places = np.flatnonzero(scores >= lowest[:, None]).astype(np.int32)  # divided faster
+        queries, rows = np.divmod(places, np.int32(scores.shape[1]))
+        numbers = queries.astype(np.uint16) + np.uint16(first_query)
+        return cls(numbers, rows + np.int32(first_row), scores.reshape(-1)[places])
+
+    @classmethod
     def together(cls, parts: Sequence["Pairs"]) -> "Pairs":
         """All of them, sorted by query again."""
         if len(parts) == 1:
