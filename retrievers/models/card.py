@@ -97,7 +97,7 @@ class Card(Usage, kw_only=True):
     """All that is stated about one model.
 
     Attributes:
-        name: what the user types; equals the file's name.
+        name: what the user types; equals the file's name, or for ``card.toml`` its folder's.
         parameters: about how many, of both encoders of an untied model, for whoever chooses one;
             0 where it is not stated. Results have the number that is counted in the checkpoint.
         dim: length of its vectors, for the same use; 0 where it is not stated.
@@ -193,8 +193,9 @@ def load_card(name_or_path: str | Path) -> Card:
         BenchError: no such card, not TOML, an unknown key, or a value of the wrong type.
     """
     card = FILES.load(name_or_path)
-    name = Path(name_or_path).name.removesuffix(SUFFIX)
-    if card.name != name:
+    file = Path(name_or_path).name
+    name = file.removesuffix(SUFFIX)
+    if card.name != name and file != CARD_FILE:  # which has the name of its folder
         raise BenchError(
             f"card {name_or_path} is named {card.name!r}",
             f'write name = "{name}", or rename the file',
@@ -246,7 +247,7 @@ def write_card(card: Card, folder: Path, checkpoint: str = ".") -> Path:
     Args:
         card: its name and checkpoint are replaced by those of the folder.
     """
-    card = msgspec.structs.replace(card, name=Path(CARD_FILE).stem, checkpoint=checkpoint)
+    card = msgspec.structs.replace(card, name=folder.resolve().name, checkpoint=checkpoint)
     blank = msgspec.to_builtins(Card(name="", title="", missing="-")) | {"missing": ""}
     fields = {"name": card.name, "title": card.title, **msgspec.to_builtins(card)}
     with replacing(folder / CARD_FILE) as file:

@@ -14,6 +14,7 @@ from typing import Any
 
 from foundation.errors import BenchError, did_you_mean, first_line
 from foundation.files import read_regular, sha256_of_file
+from foundation.records import read_object
 from retrievers.models.card import (
     BRANCH,
     CARD_FILE,
@@ -27,6 +28,9 @@ from retrievers.models.card import (
 from retrievers.models.checkpoint import Checkpoint, find_weights, inside, weight_files
 from retrievers.models.st_folder import ends_in_normalize, is_st_folder, read_st_folder
 
+TRAINING_FILE = "training.json"  # in the folder of a training, whose card comes last
+ADAPTER_FILE = "adapter_config.json"
+BASE_NAMES = ("base_model_name_or_path", "model_name")  # in files of PEFT and of AdapterHub
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+|[\w.-]+")
 
 logger = logging.getLogger(__name__)
@@ -126,7 +130,7 @@ def _settings(card: Card) -> dict[str, Any]:
 
 def _card_of_folder(folder: Path, typed: str) -> Card:
     if not is_st_folder(folder):
-        raise _plain_checkpoint(typed)
+        raise _unfinished(folder, typed) or _plain_checkpoint(typed)
     stated = read_st_folder(folder)
     return Card(
         name=Path(typed).name,
@@ -147,6 +151,26 @@ def _card_of_repository(repository: str) -> Card:
         raise _plain_checkpoint(repository)
     card = _card_of_folder(locate(repository, BRANCH, base=Path.cwd()), repository)
     return replace_fields(card, {"checkpoint": repository})
+
+
+def _unfinished(folder: Path, typed: str) -> BenchError | None:
+    """Return the error for an adapter or an interrupted training; None for anything else."""
+    if (folder / ADAPTER_FILE).is_file():
+        stated = read_object(folder / ADAPTER_FILE)
+        base = next((stated[name] for name in BASE_NAMES if stated.get(name)), "BASE")
+        return BenchError(
+            f"{typed} is an adapter, without the model that it was trained on",
+            f"name its base, too: --model {base} --adapter {typed}",
+        )
+    if not (folder / TRAINING_FILE).is_file():
+        return None
+    models = Path(typed).glob(f"checkpoints/checkpoint-*/model/{CARD_FILE}")
+    latest = max(models, key=lambda path: path.stat().st_mtime, default=None)
+    evaluate = f"; or evaluate its last checkpoint: --model {latest.parent}" if latest else ""
+    return BenchError(
+        f"{typed} holds a training that was interrupted",
+        f"type the command that began it again, which continues it{evaluate}",
+    )
 
 
 def _plain_checkpoint(typed: str) -> BenchError:

@@ -5,6 +5,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import msgspec
 from tqdm import tqdm
 
 from bench.cli.commands.common import assignments, workspace
+from bench.cli.options.shared import Places
 from bench.cli.options.train import (
     AdaptOptions,
     ComposeOptions,
@@ -23,13 +25,14 @@ from bench.cli.terminal import print_json, print_next
 from bench.outcomes import ExitCode
 from bench.training.on_collections import adapt_on, finetune_on, pretrain_on, route_on
 from bench.workspace import Workspace
+from datasets_cfg.catalogue import dataset_names
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError, MissingFileError
 from reports.plots import can_plot, draw_losses
 from retrievers.adapters.compose import average_adapters, stack_adapters
 from retrievers.adapters.folder import base_of
-from retrievers.models.card import card_names
-from retrievers.models.model import count_parameters, resolve_model
+from retrievers.models.card import CARD_FILE, card_names, load_card
+from retrievers.models.model import Model, count_parameters, resolve_model
 from retrievers.training.continual.sequence import Method, read_method
 from retrievers.training.engine.arguments import Progress, TrainingContext, check_device, is_first
 from retrievers.training.engine.curve import CURVE_FILE, read_curve
@@ -40,7 +43,7 @@ from retrievers.training.pretrain.preset import Pretraining
 from retrievers.training.pretrain.pretrain import Trained
 
 TRAINING = "train"  # a collection whose own split this is, is there to train on
-DEFAULT = "stdlib-code"
+FINETUNING = "dpr-small"  # preset for a checkpoint that was pre-trained
 SAVE_EVERY = "save_every"
 OF_THE_METHOD = "method."
 LENGTHS = ("epochs", "tokens")
@@ -55,7 +58,13 @@ def pretrain(options: PretrainOptions) -> int:
         trained = pretrain_on(preset, datasets, context)
     if is_first():
         read = f"{trained.texts_read:,} texts read"
-        _print_trained(trained, f"{trained.objective}, ", read, options, [DEFAULT])
+        _print_trained(trained, f"{trained.objective}, ", read, options)
+        if not options.output.json:
+            print(
+                f"it encodes queries and documents of up to {preset.max_tokens:,} tokens, the "
+                f"preset's max_tokens; {CARD_FILE} in the folder states this"
+            )
+            _print_after_pretraining(options, space)
     return ExitCode.OK
 
 
@@ -73,9 +82,10 @@ def finetune(options: FinetuneOptions) -> int:
         trained = finetune_on(preset, model, training, space.store, context, evaluated=left_out)
     if is_first():
         rounds = f"{trained.rounds} rounds of " if trained.rounds > 1 else ""
-        scored = [name for name in options.on if {*space.expand([name])} & {*evaluated}]
-        read = f"{trained.queries:,} queries"
-        _print_trained(trained, rounds, read, options, scored or [DEFAULT])
+        _print_trained(trained, rounds, f"{trained.queries:,} queries", options)
+        if not options.output.json:
+            scored = [name for name in options.on if {*space.expand([name])} & {*evaluated}]
+            print_next("evaluate it", _run_command(scored, [trained.folder], options.places))
     return ExitCode.OK
 
 
@@ -90,7 +100,8 @@ def adapt(options: AdaptOptions) -> int:
     start, folders = preset.start.model, [_near(Path(each.folder)) for each in trained]
     # A checkpoint is used as the start's card says; an adapter has the start's recipe already.
     like = ["--like", start] if start in card_names() and not method.kept_apart else []
-    line = shlex.join(["python", "-m", "bench", "run", *names, "--model", *folders, *like])
+    scored = _evaluated(names, (), space)
+    line = _run_command(list(scored), folders, options.places, like)
     curves = [read_curve(Path(folder) / CURVE_FILE) for folder in folders]
     rows = [
         {
@@ -211,13 +222,11 @@ def _print_trained(
     how: str,
     read: str,
     options: PretrainOptions | FinetuneOptions,
-    collections: Sequence[str],
 ) -> None:
     """Draw the losses of a finished training, and say what came out, or its JSON document.
 
     Args:
         how, read: words before and after the number of steps.
-        collections: to evaluate it on.
     """
     curve_file = options.out / CURVE_FILE
     curve = read_curve(curve_file)
@@ -238,8 +247,46 @@ def _print_trained(
             f"trained {size.trained:,} of {size.parameters:,} parameters ({share}); "
             f"{size.saved_bytes:,} bytes of weights"
         )
-    words = ["python", "-m", "bench", "run", *collections, "--model", trained.folder]
-    print_next("evaluate it", shlex.join(words))
+
+
+def _print_after_pretraining(options: PretrainOptions, space: Workspace) -> None:
+    """Print the commands that fine-tune and evaluate the checkpoint, if its collections have
+    queries for them."""
+    out, names = str(options.out), space.expand(options.on)
+    trainable = [found for name in names if (found := _training_name(name, space))]
+    if trainable:
+        words = ["python", "-m", "bench", "finetune", FINETUNING, "--model", out, "--on"]
+        words += [*trainable, "--out", f"{out}-finetuned", *_typed(options.places)]
+        print_next("fine-tune it", shlex.join(words))
+    scored = list(_evaluated(names, (), space))
+    print_next("evaluate it", _run_command(scored, [out], options.places))
+
+
+def _training_name(name: str, space: Workspace) -> str:
+    """Return the name to fine-tune on after a collection's corpus; "" without enough queries."""
+    own = f"{name}/{TRAINING}"
+    name = own if own in dataset_names() else name
+    try:
+        judged = replace(space, offline=True).dataset(name, TRAINING).qrels
+    except BenchError:
+        return ""
+    queries = {query for query, *_ in judged}
+    return name if len(queries) >= finetune_preset.load_preset(FINETUNING).batch_size else ""
+
+
+def _run_command(
+    collections: Sequence[str], models: Sequence[str], places: Places, more: Sequence[str] = ()
+) -> str:
+    """Return the command that evaluates models, as it can be typed; ``COLLECTION`` if none is
+    known to fit."""
+    words = ["python", "-m", "bench", "run", *(collections or ["COLLECTION"])]
+    return shlex.join([*words, "--model", *models, *more, *_typed(places)])
+
+
+def _typed(places: Places) -> list[str]:
+    """Return the options that name these folders; a next command needs them, too."""
+    typed = {"--data-dir": places.data_dir, "--cache-dir": places.cache_dir}
+    return [word for option, path in typed.items() if path for word in (option, str(path))]
 
 
 def _losses(first: float, last: float) -> str:
@@ -301,5 +348,15 @@ def compose(options: ComposeOptions) -> int:
     else:
         said = f"{done.parameters:,} parameters on {done.base}"
         print(f"{out}: {done.how} of {', '.join(done.adapters)}; {said}")
-        print_next("evaluate it", f"python -m bench run stdlib-code --model {out}")
+        print_next("evaluate it", _run_command(_domains(options, base), [str(out)], options.places))
     return ExitCode.OK
+
+
+def _domains(options: ComposeOptions, base: Model) -> list[str]:
+    """Return the collections that combined adapters are for."""
+    if options.on:
+        space = workspace(options.places)
+        return list(_evaluated(space.expand(options.on), (), space))
+    card = load_card(options.out / CARD_FILE)
+    learnt = [name for name in card.trained_on if name not in base.card.trained_on]
+    return [name for name in learnt if name in dataset_names()]

@@ -27,6 +27,7 @@ from foundation.files import FileLock, replacing, sha256_of_file, share, sweep
 from foundation.records import Record, convert_table, differing_fields, read_json, write_json
 from retrievers.models.card import CARD_FILE
 from retrievers.models.checkpoint import read_safetensors_header
+from retrievers.models.locate import TRAINING_FILE
 from retrievers.training.engine.arguments import (
     CHECKPOINTS,
     first_process_first,
@@ -35,7 +36,6 @@ from retrievers.training.engine.arguments import (
 )
 from retrievers.training.engine.curve import CURVE_FILE
 
-TRAINING_FILE = "training.json"
 TRAINED_FILE = "trained.json"
 SIZE_FILE = "size.json"
 LOCK = ".training.lock"

@@ -15,6 +15,7 @@ from torch.utils.data import SequentialSampler
 from transformers import PreTrainedModel, Trainer, TrainerCallback
 
 from foundation.errors import BenchError
+from foundation.records import SUFFIX
 from retrievers.models.card import Card
 from retrievers.training.engine.arguments import (
     FitSettings,
@@ -27,7 +28,7 @@ from retrievers.training.engine.run_folder import RunFolder
 from retrievers.training.engine.save import save_checkpoint, save_heads
 from retrievers.training.engine.trainer import FiniteLossMixin, Fitted, PlacedArguments, writing
 from retrievers.training.objectives.objective import Collator
-from retrievers.training.pretrain.preset import Pretraining, to_table
+from retrievers.training.pretrain.preset import Pretraining, Start, to_table
 from retrievers.training.pretrain.start import Started, open_start
 from retrievers.training.pretrain.texts import (
     Stream,
@@ -256,12 +257,17 @@ def check_length(preset: Pretraining, started: Started) -> None:
         )
 
 
+def start_name(start: Start) -> str:
+    """Return the name of the model that a training starts from, without its path."""
+    return Path(start.model).name.removesuffix(SUFFIX) if start.model else "scratch"
+
+
 def card_of(preset: Pretraining, steps: int, trained_on: tuple[str, ...]) -> Card:
     """The card of the finished checkpoint: ``[CLS]`` vectors, compared as they were trained."""
     cosine = preset.objective.similarity == "cos"
     return Card(
-        name="card",
-        title=f"{preset.title}, {steps:,} steps",
+        name="",
+        title=f"{preset.objective.name} from {start_name(preset.start)}, {steps:,} steps",
         checkpoint=".",
         pooling="cls",
         normalize=cosine,

@@ -43,7 +43,8 @@ def test_an_average_is_evaluated_as_any_model(bench, trained, tmp_path):
     done = bench("compose", "average", one, two, "--weights", 1, 3, "--out", out)
     assert done.code == ExitCode.OK, done.stderr
     assert done.stdout.startswith(f"{out}: average of {one}, {two}; ")
-    assert done.stdout.splitlines()[-1].endswith(f"--model {out}")
+    command = f"evaluate it: python -m bench run COLLECTION --model {out}"
+    assert done.stdout.splitlines()[-1] == command
     first, second = weights(one), weights(two)
     for name, value in weights(out).items():
         np.testing.assert_allclose(value, (first[name] + 3 * second[name]) / 4, atol=1e-7)

@@ -15,7 +15,7 @@ from bench.outcomes import ExitCode
 from bench.training.training_sets import family
 from retrievers.models.card import load_card
 from tests.support import tiny_checkpoints as tiny
-from tests.support.collections import DOCUMENTS, Bench, heed_ctrl_c, write_collection
+from tests.support.collections import DOCUMENTS, Bench, heed_ctrl_c, write_collection, write_qrels
 from tests.support.trainable import write_trainable
 
 PRETRAINING = """
@@ -79,6 +79,11 @@ def test_a_pretrained_folder_is_evaluated_by_its_name(bench, tmp_path, caplog):
     assert done.code == ExitCode.OK, done.stderr
     assert "out/m: retromae, 2 steps, 4 texts read; loss" in done.stdout
     assert "2/2" in done.stderr
+    assert "up to 12 tokens, the preset's max_tokens" in done.stdout
+    command = "evaluate it: python -m bench run ./one --model out/m --cache-dir cache"
+    assert done.stdout.splitlines()[-1] == command
+    card = load_card(tmp_path / "out/m/card.toml")
+    assert (card.name, card.title) == ("m", "retromae from scratch, 2 steps")
     files = {path.name for path in (tmp_path / "out/m").iterdir()}
     assert {"losses.png", "losses.svg", "card.toml"} <= files
 
@@ -97,7 +102,7 @@ def test_a_finetuned_folder_is_evaluated_at_once(bench):
     assert done.code == 0, done.stderr
     assert done.stdout.startswith("out/m: 4 steps, 7 queries; loss ")
     command = done.stdout.splitlines()[-1].removeprefix("evaluate it: ")
-    assert command == "python -m bench run ./mine --model out/m"
+    assert command == "python -m bench run ./mine --model out/m --cache-dir cache"
     ran = bench(*shlex.split(command)[3:], "--json")
     assert ran.code == 0, ran.stderr
     result = json.loads(ran.stdout)["results"][0]
@@ -136,6 +141,33 @@ def test_a_sequence_prints_the_command_that_scores_each_checkpoint(bench, method
     assert "m-1-one" in scored.stdout
 
 
+def test_after_pretraining_only_commands_that_can_work_are_printed(bench, tmp_path):
+    queries = {f"t{number}": f"river {number}" for number in range(16)}
+    many = write_collection(tmp_path / "many", queries=queries, qrels={("t1", "d1"): 1})
+    write_qrels(many, {(name, "d1"): 1 for name in queries}, "train")
+    done = bench(*pretrain("--on", "./one", "./many", "./mine", "--out", "out/a b"))
+    assert done.code == ExitCode.OK, done.stderr
+    places = "--cache-dir cache"
+    assert done.stdout.splitlines()[-2:] == [
+        "fine-tune it: python -m bench finetune dpr-small --model 'out/a b' --on ./many "
+        f"--out 'out/a b-finetuned' {places}",
+        f"evaluate it: python -m bench run ./one ./many ./mine --model 'out/a b' {places}",
+    ]
+
+
+def test_an_interrupted_training_is_not_taken_for_a_plain_checkpoint(bench, tmp_path):
+    assert bench(*finetune("--set", "save_every=2")).code == 0
+    for last in ("card.toml", "modules.json"):
+        (tmp_path / "out/m" / last).unlink()
+    written = tmp_path / "out/m/checkpoints/checkpoint-2/model/card.toml"
+    written.parent.mkdir(parents=True)
+    written.touch()
+    done = bench("run", "./mine", "--model", "out/m")
+    assert done.code == ExitCode.BAD_INPUT
+    assert "out/m holds a training that was interrupted" in done.stderr
+    assert "--model out/m/checkpoints/checkpoint-2/model" in done.stderr
+
+
 @pytest.mark.parametrize("method", ["plain", "joint"])
 def test_a_training_set_counts_as_the_collection_that_it_belongs_to(bench, tmp_path, method):
     write_collection(tmp_path / "part", facts='name = "beir/msmarco"\nsplit = "test"\n')
@@ -166,7 +198,7 @@ def test_a_collection_that_is_there_to_train_on_is_trained_on_and_not_evaluated(
     done = bench(*finetune("--steps", "2"))
     assert done.code == 0, done.stderr
     assert "7 queries" in done.stdout
-    assert "python -m bench run stdlib-code --model out/m" in done.stdout
+    assert "python -m bench run COLLECTION --model out/m" in done.stdout
     done = bench(*finetune("--held-out", "./mine"))
     assert done.code == 2
     assert "7 queries of the split train that mine is evaluated on" in done.stderr

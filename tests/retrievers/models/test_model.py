@@ -94,6 +94,14 @@ def test_like_needs_a_card_of_one_transformer(tmp_path: Path, folder: Path) -> N
         resolve_model(str(folder), like="retromea")
 
 
+def test_an_adapter_alone_is_not_taken_for_a_plain_checkpoint(tmp_path: Path) -> None:
+    content = '{"base_model_name_or_path": "org/base"}'
+    (tmp_path / "adapter_config.json").write_text(content)
+    with pytest.raises(BenchError, match="is an adapter") as caught:
+        resolve_model(str(tmp_path))
+    assert f"--model org/base --adapter {tmp_path}" in caught.value.hint
+
+
 def test_a_moved_checkpoint_keeps_its_fingerprint(tmp_path: Path, folder: Path) -> None:
     card = like_card(tmp_path)
     first = resolve_model(str(folder), like=card).recipe
