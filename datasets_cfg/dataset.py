@@ -28,7 +28,7 @@ from datasets_cfg.readers import (
 )
 from datasets_cfg.readers.lines import BEIR_HEADER
 from foundation.errors import BenchError
-from foundation.files import read_regular, replacing, replacing_folder, sha256_of
+from foundation.files import read_regular, replacing, replacing_folder, sha256_of, sweep
 from foundation.records import convert_table, read_toml
 
 FACTS_FILE = "dataset.toml"
@@ -103,6 +103,7 @@ class Dataset:
         """
         sources = self.reader.corpus_files()
         folder = self.cache_dir / CORPORA / self._corpus_key(sources)
+        sweep(folder.parent)
         if folder.is_dir():
             try:
                 return Corpus.open(folder)

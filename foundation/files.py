@@ -23,6 +23,7 @@ from foundation.errors import file_error, naming
 
 _TEMPORARY = re.compile(r"\..+\.writing-[0-9a-f]{8}(-[0-9a-f]{8})?")  # the end: older versions
 _DAY_S = 86_400
+_UNLOCKED_S = 60.0  # much longer than from making a folder to locking it
 _LARGEST = 1 << 28  # bytes of a file that is read as a whole, and holds no vectors or rankings
 _ATTEMPTS = 20  # to put a folder where others put theirs
 
@@ -125,7 +126,7 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
 def temporary_folder(parent: Path) -> Iterator[Path]:
     """Make a folder inside ``parent`` that is removed when the block ends.
 
-    Where the process is killed before, a writer of ``parent`` removes it a day later.
+    It is locked meanwhile, so that `sweep` removes it soon after the process is killed.
 
     Raises:
         OSError: as ``mkdir`` does.
@@ -134,10 +135,15 @@ def temporary_folder(parent: Path) -> Iterator[Path]:
     sweep(parent)
     temporary = _temporary_name(parent / "files")
     temporary.mkdir()
+    in_use: FolderInUse | None = None
+    with suppress(OSError):  # a file system without locks: it is removed a day later
+        in_use = FolderInUse.reading(temporary)
     try:
         yield temporary
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+        if in_use:
+            in_use.release()
 
 
 def share(folder: Path) -> None:
@@ -154,7 +160,8 @@ def share(folder: Path) -> None:
 def sweep(folder: Path, unwritten_s: float = _DAY_S) -> None:
     """Remove the temporary files and folders in a folder that nobody has written for so long.
 
-    Whoever holds the lock of a folder knows that nobody writes there: 0.
+    A temporary folder that its process no longer locks is removed after a minute. Whoever holds the
+    lock of ``folder`` knows that nobody writes there: 0.
     """
     with suppress(OSError):
         for entry in list(folder.iterdir()):
@@ -165,11 +172,12 @@ def sweep(folder: Path, unwritten_s: float = _DAY_S) -> None:
 
 def _remove_if_left(path: Path, unwritten_s: float) -> None:
     written = [inner.stat().st_mtime for inner in (path, *path.rglob("*"))]
-    if time.time() - max(written) > unwritten_s:
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
+    age_s = time.time() - max(written)
+    if not path.is_dir():
+        if age_s > unwritten_s:
             path.unlink()
+    elif age_s > unwritten_s or (age_s > _UNLOCKED_S and FolderInUse.removing(path)):
+        shutil.rmtree(path)
 
 
 def _put_in_place(finished: Path, folder: Path) -> None:

@@ -81,6 +81,27 @@ def test_what_a_killed_process_left_is_removed_a_day_later(writer, tmp_path):
     assert names(tmp_path) == {"a.json"}
 
 
+def test_a_folder_of_a_killed_process_is_removed_at_the_next_look_and_one_in_use_is_not(tmp_path):
+    script = (
+        "import sys, time; from pathlib import Path\n"
+        "from foundation.files import temporary_folder\n"
+        "with temporary_folder(Path(sys.argv[1])): print(flush=True); time.sleep(60)"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT)
+    process.stdout.readline()
+    (left,) = tmp_path.iterdir()
+    (left / "half").touch()
+    for path in (left, left / "half"):
+        os.utime(path, (time.time() - 100,) * 2)
+    sweep(tmp_path)
+    assert left.is_dir(), "it may still be written"
+    process.kill()
+    process.wait()
+    sweep(tmp_path)
+    assert not left.exists()
+
+
 def test_nothing_else_is_swept(tmp_path):
     kept = [".a.json.original", "a.writing-00000000", ".writing-12345678", ".a.writing-x"]
     for name in kept:
