@@ -1,11 +1,11 @@
-"""The decision of a check: as a sentence, as Markdown for pull requests, as JUnit XML.
+"""The decision of a check: as a paragraph, as Markdown for pull requests, as JUnit XML.
 
-A verdict is one plain sentence before any table: it names candidate and baseline, says from which
-score to which and on what, which loss is ruled out, and the queries that lost most. Tests and
-p-values follow in the report.
+A verdict is one plain paragraph before any table: it names candidate and baseline, says from which
+score to which and on what, why nothing can be decided or which loss is ruled out, and the queries
+that lost most. Tests and p-values follow in the report.
 
 In JUnit XML each collection, the mean and the outcome of each comparison is a test case; its
-scores, or the sentence of the verdict, are its output, also where it passed. Consumers count three
+scores, or the paragraph of the verdict, are its output, also where it passed. Consumers count three
 kinds of trouble, and a decision has four: REGRESSION is a ``failure``, since the checkpoint was
 tested and found worse; MISSING and DRIFT are an ``error``, since what was to be tested was not
 there or was not what it claims to be; INCONCLUSIVE is ``skipped``, since nothing was decided. The
@@ -20,6 +20,7 @@ from xml.etree import ElementTree
 
 from bench.gate.power import DetectableEffect
 from bench.gate.records import Check, CheckRow, LostQuery, PairVerdict
+from bench.gate.verdicts import SAME_MODEL
 from foundation.printable import first_names, printable
 from reports import format as fmt
 from reports.format import interval, score, signed
@@ -28,22 +29,25 @@ from reports.table import Column, Table, bullets, plain
 LONGEST = 70  # signs of a query's text
 
 
-def verdict_sentence(check: Check, verdict: PairVerdict) -> str:
+def verdict_paragraph(check: Check, verdict: PairVerdict) -> str:
     """The outcome of one comparison, as plain text on one line."""
-    clauses = [
+    sentences = [
         f"{_lead(check, verdict)}{_where(verdict)}",
+        *_elsewhere(verdict),
         *_lost(verdict),
         *_missing(verdict),
+        *_why(verdict),
         *_ruled_out(check, verdict),
         *(_worst(verdict.worst) if verdict.outcome != "MISSING" else []),
+        *([check.renamed] if check.renamed else []),
     ]
-    return " ".join("; ".join(clauses).split()) + "."
+    return " ".join(" ".join(f"{sentence}." for sentence in sentences).split())
 
 
-def verdict_sentences(check: Check) -> list[str]:
-    """The sentence of each comparison; of those that decide, first."""
+def verdict_paragraphs(check: Check) -> list[str]:
+    """The paragraph of each comparison; of those that decide, first."""
     decisive = sorted(check.against, key=lambda verdict: verdict.outcome != check.outcome)
-    return [verdict_sentence(check, verdict) for verdict in decisive]
+    return [verdict_paragraph(check, verdict) for verdict in decisive]
 
 
 def scores(row: CheckRow) -> str:
@@ -59,13 +63,17 @@ def _lead(check: Check, verdict: PairVerdict) -> str:
     outcome = verdict.outcome
     if outcome == "MISSING":
         return f"{candidate} cannot be judged beside {other}"
-    if check.tolerance is not None:
-        has = "has" if outcome == "OK" else "does not have"
-        return f"{candidate} {has} the scores of {other}"
     if outcome == "REGRESSION":
         return f"{candidate} is worse than {other}"
+    if outcome == "DRIFT":
+        return f"{candidate} does not have the scores of {other}"
     if outcome == "INCONCLUSIVE":
-        return f"These queries do not show if {candidate} is worse than {other}"
+        if SAME_MODEL in verdict.reasons:
+            return f"{candidate} is {other}: nothing was checked"
+        return f"It cannot be said whether {candidate} is worse than {other}"
+    if check.tolerance is not None:
+        within = "" if _unchanged(verdict) else ", within the tolerance,"
+        return f"{candidate} has{within} the scores of {other}"
     if _unchanged(verdict):
         return f"{candidate} ranks as {other} does"
     if check.rule == "margin":
@@ -74,8 +82,10 @@ def _lead(check: Check, verdict: PairVerdict) -> str:
 
 
 def _unchanged(verdict: PairVerdict) -> bool:
-    """True where no score of any query differs."""
-    return all(row.paired is not None and row.paired.changed == 0 for row in verdict.rows)
+    """True where no score differs, of a query or, of published ones, in the mean."""
+    return all(
+        row.paired.changed == 0 if row.paired else not row.difference for row in verdict.rows
+    )
 
 
 def _where(verdict: PairVerdict) -> str:
@@ -99,28 +109,40 @@ def _lost(verdict: PairVerdict) -> list[str]:
     lost = [row for row in verdict.rows if row.failure]
     if verdict.mean is None or not lost:
         return []
-    return [f"lost on {first_names([f'{row.name}, {scores(row)}' for row in lost])}"]
+    return [f"It lost on {first_names([f'{row.name}, {scores(row)}' for row in lost])}"]
 
 
 def _missing(verdict: PairVerdict) -> list[str]:
     missing = [f"{row.name}: {row.missing}" for row in verdict.rows if row.missing]
-    return [f"missing: {first_names(missing)}"] if missing else []
+    return [f"Missing: {first_names(missing)}"] if missing else []
+
+
+def _elsewhere(verdict: PairVerdict) -> list[str]:
+    """Collections that lost and were not asked about."""
+    lost = [f"{row.name}, {scores(row)}" for row in verdict.elsewhere]
+    return [f"By the stored results it lost on what --on leaves out: {first_names(lost)}"] * any(
+        lost
+    )
+
+
+def _why(verdict: PairVerdict) -> list[str]:
+    """The reason of an outcome that the scores do not explain."""
+    if verdict.outcome != "INCONCLUSIVE" or SAME_MODEL in verdict.reasons:
+        return []
+    return [f"The reason: {first_names(verdict.reasons)}"]
 
 
 def _ruled_out(check: Check, verdict: PairVerdict) -> list[str]:
-    tested = any(row.paired is not None and row.paired.changed for row in verdict.rows)
-    several = len(verdict.rows) > 1
-    if check.tolerance is not None or not tested or verdict.outcome == "MISSING":
-        return []
-    if several and verdict.mean is None:
-        return []  # other measures have no mean
-    of_mean = " of the mean" if several else ""
+    """What a pass promises; no other outcome has a sentence that reassures."""
     limit = verdict.largest_loss
-    if limit is None:
-        return [f"no loss{of_mean} is ruled out"]
+    if verdict.outcome != "OK" or check.tolerance is not None or limit is None:
+        return []
+    if _unchanged(verdict):
+        return []
+    of_mean = " of the mean" if len(verdict.rows) > 1 else ""
     if limit < 0:
-        return [f"a gain{of_mean} of at least {score(-limit)} is sure (95 %)"]
-    return [f"a loss{of_mean} of more than {score(limit)} is ruled out (95 %)"]
+        return [f"A gain{of_mean} of at least {score(-limit)} is sure (95 %)"]
+    return [f"A loss{of_mean} of more than {score(limit)} is ruled out (95 %)"]
 
 
 def _worst(queries: Sequence[LostQuery]) -> list[str]:
@@ -132,7 +154,7 @@ def _worst(queries: Sequence[LostQuery]) -> list[str]:
         f"{query.baseline:.2f} → {query.candidate:.2f}"
         for query in queries
     ]
-    what = "the queries that lost most" if len(told) > 1 else "the only query that lost"
+    what = "The queries that lost most" if len(told) > 1 else "The only query that lost"
     return [f"{what}: {', '.join(told)}"]
 
 
@@ -143,9 +165,9 @@ def _quoted(query: LostQuery) -> str:
 
 
 def markdown(check: Check) -> str:
-    """The verdict as a sentence, a table for each comparison, then how it was decided."""
+    """The verdict as a paragraph, a table for each comparison, then how it was decided."""
     parts = [f"## {check.outcome}: {plain(check.candidate)}"]
-    parts += [plain(sentence) for sentence in verdict_sentences(check)]
+    parts += [plain(paragraph) for paragraph in verdict_paragraphs(check)]
     if check.warnings:
         parts.append(bullets(plain(f"warning: {text}") for text in check.warnings))
     if check.left_out:
@@ -205,7 +227,6 @@ def _tests(rows: Sequence[CheckRow]) -> str:
         Column("p (randomisation)", lambda row: row.paired and row.paired.p, fmt.p_value),
         Column("p (rare gains may be missing)", lambda row: row.p_skew, fmt.p_value),
         Column("p (Holm)", lambda row: row.p_holm, fmt.p_value),
-        Column("detectable", lambda row: row.detectable, fmt.score),
     ]
     return Table(rows, columns).markdown()
 
@@ -217,14 +238,15 @@ def _rule(check: Check) -> str:
     rule = {
         "loss": "fails a candidate that lost significantly on a collection (p of Holm) or in the "
         "mean; the larger of two p counts, of which one allows for rare gains that these queries "
-        "may miss",
+        "may miss. It passes none of which a loss of the floor, or of what was stated as "
+        "detectable, is possible",
         "margin": "passes a candidate only where a loss of the mean of more than "
         f"{fmt.score(check.margin)} is ruled out (one-sided, 95 %, bootstrap-t), and fails one "
         "whose mean lost significantly",
     }[check.rule]
     return (
-        f"Rule “{check.rule}” {rule}. Either rule fails a candidate that lost more than "
-        f"{fmt.score(check.floor)} on any collection. Exit code {check.exit_code}."
+        f"Rule “{check.rule}” {rule}. Neither rule passes a candidate that lost more than "
+        f"{fmt.score(check.floor)} (the floor) on any collection. Exit code {check.exit_code}."
     )
 
 
@@ -263,7 +285,7 @@ def _against(top: ElementTree.Element, check: Check, verdict: PairVerdict) -> No
         _output(case, _row_scores(row))
     case = _case(suite, check.candidate, "outcome")
     _note(case, verdict.outcome, "; ".join(verdict.reasons))
-    _output(case, verdict_sentence(check, verdict))
+    _output(case, verdict_paragraph(check, verdict))
     if check.warnings:
         warnings = "\n".join(f"warning: {text}" for text in check.warnings)
         ElementTree.SubElement(case, "system-err").text = _xml(warnings)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from bench.comparing.compare import Choices, Entrant, panel_of
+from bench.comparing.compare import Choices, Entrant, panel_of, protocol_differences
 from bench.comparing.statistics import (
     SAME_SCORE,
     Difference,
@@ -18,7 +18,7 @@ from bench.comparing.statistics import (
     paired,
 )
 from bench.evaluate.runs import Run
-from bench.gate.power import MEAN
+from bench.gate.power import MEAN, DetectableEffect
 from bench.gate.records import (
     BASELINE,
     CANDIDATE,
@@ -32,6 +32,7 @@ from bench.gate.scope import Candidate, Scope
 from bench.gate.settings import GateSettings
 from bench.gate.skew import Studentised, largest_loss, mean_of, p_of_loss, studentise
 from bench.gate.verdicts import THE_MEAN, Decision, Evidence, decide
+from bench.results.find import recipe_key
 from bench.results.result import Evaluation
 from retrievers.models.card import Expected
 
@@ -44,8 +45,12 @@ def check_against(
     scope: Scope,
     settings: GateSettings,
     choices: Choices,
+    effects: Sequence[DetectableEffect] = (),
 ) -> PairVerdict:
     """Compare with stored results and decide.
+
+    Args:
+        effects: that were stated beforehand of a candidate beside this model.
 
     Raises:
         BenchError: results of different protocols.
@@ -69,7 +74,11 @@ def check_against(
         plain=tests.plain,
         cautious=tests.cautious,
         same_rankings=not gaps and _same_rankings(tests.plain, ours, baseline),
-        largest_loss=largest_loss(tests.of_mean) if tests.of_mean else None,
+        same_model=all(
+            _same_model(ours[name], baseline[name], tests.plain[name]) for name in matrices
+        ),
+        losses={name: largest_loss(one) for name, one in tests.skew.items()},
+        stated={THE_MEAN if e.name == MEAN else e.name: e.detectable for e in effects},
         missing={collection: gaps[collection] for collection in weights if collection in gaps},
     )
     decision = decide(evidence, settings)
@@ -102,23 +111,18 @@ def check_against(
         reasons=decision.reasons,
         rows=tuple(rows),
         mean=mean,
-        largest_loss=evidence.largest_loss,
+        largest_loss=None if gaps else evidence.largest_loss,
         worst=_worst(matrices.values(), candidate),
     )
 
 
 @dataclass(frozen=True)
 class LossTests:
-    """Tests of the differences by collection and, of several, `THE_MEAN`; see `Evidence`.
-
-    Attributes:
-        of_mean: also where there is one collection; None where there is no mean.
-    """
+    """Tests of the differences by collection and, of several, `THE_MEAN`; see `Evidence`."""
 
     plain: Mapping[str, Difference]
     cautious: Mapping[str, Difference]
     skew: Mapping[str, Studentised]
-    of_mean: Studentised | None
 
 
 def loss_tests(
@@ -133,21 +137,18 @@ def loss_tests(
     tests = {name: paired([part]) for name, part in parts.items()}
     plain = adjusted(tests)
     cautious = adjusted({name: _cautious(test, skew[name]) for name, test in tests.items()})
-    if not weights or len({part.measure for part in parts.values()}) > 1:
-        return LossTests(plain, cautious, skew, None)
-    shares = list(weights.values())
-    of_mean = mean_of([skew[name] for name in weights], shares)
-    if len(weights) > 1:
+    if len(weights) > 1 and len({part.measure for part in parts.values()}) == 1:
+        shares = list(weights.values())
+        of_mean = mean_of([skew[name] for name in weights], shares)
         mean = paired([parts[name] for name in weights], shares, THE_MEAN)
         plain[THE_MEAN], cautious[THE_MEAN] = mean, _cautious(mean, of_mean)
         skew[THE_MEAN] = of_mean
-    return LossTests(plain, cautious, skew, of_mean)
+    return LossTests(plain, cautious, skew)
 
 
 def _cautious(test: Difference, skew: Studentised) -> Difference:
     """The test, allowing for gains that the sample missed."""
-    seen = None if test.detectable is None else test.detectable + skew.unseen
-    return msgspec.structs.replace(test, p=max(test.p, p_of_loss(skew)), detectable=seen)
+    return msgspec.structs.replace(test, p=max(test.p, p_of_loss(skew)))
 
 
 def _row(name: str, tests: LossTests, decision: Decision, **scores: Any) -> CheckRow:
@@ -159,7 +160,6 @@ def _row(name: str, tests: LossTests, decision: Decision, **scores: Any) -> Chec
         paired=tests.plain[name],
         p_skew=p_of_loss(tests.skew[name]),
         p_holm=cautious.p_adjusted,
-        detectable=cautious.detectable,
         failure=decision.failed.get(name, ""),
         **scores,
     )
@@ -194,12 +194,46 @@ def _same_rankings(
     return all(_same_run(a[name].run, b[name].run) for name in tests if name != THE_MEAN)
 
 
+def _same_model(a: Evaluation, b: Evaluation, test: Difference) -> bool:
+    """True of one recipe. Without files, objects of one class may share it: scores tell."""
+    told = [(one.result.fingerprint, one.result.index) for one in (a, b)]
+    hashed = a.result.recipe is not None and a.result.recipe.files
+    return told[0] == told[1] and bool(hashed or not test.changed)
+
+
 def _same_run(a: Run, b: Run) -> bool:
     return (
         a.query_ids == b.query_ids
         and np.array_equal(a.offsets, b.offsets)
         and bool(a.doc_ids.equals(b.doc_ids))
     )
+
+
+def lost_elsewhere(
+    own: Iterable[Evaluation],
+    other: StoredModel,
+    names: Iterable[str],
+    settings: GateSettings,
+    choices: Choices,
+) -> tuple[CheckRow, ...]:
+    """Rows that would fail on stored results of both which a check leaves out, each by itself.
+
+    Args:
+        own: stored results of the candidate; of several on a collection, the last.
+        names: collections that the check leaves out.
+    """
+    recipes = {recipe_key(one.result) for one in other.results.values()}
+    ours = {one.collection: one for one in own}
+    theirs = {one.collection: one for one in other.known if recipe_key(one.result) in recipes}
+    rows: list[CheckRow] = []
+    for name in names:
+        pair = [side[name] for side in (ours, theirs) if name in side]
+        if len(pair) < 2 or protocol_differences(*(one.result.protocol for one in pair)):
+            continue
+        alone = StoredModel(other.role, other.name, {name: pair[1]})
+        candidate, scope = Candidate("", {name: pair[0]}), Scope(weights={name: 1.0})
+        rows += check_against(candidate, alone, scope, settings, choices).rows
+    return tuple(row for row in rows if row.failure and row.paired and row.paired.significant)
 
 
 def check_published(

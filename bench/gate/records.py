@@ -1,6 +1,6 @@
 """Records of a check: its settings, the rows of its tables, the verdict on each comparison."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,13 +23,18 @@ class StoredModel:
         role: ``baseline`` or ``anchor``.
         name: as it was typed.
         results: by collection, those that are compared; empty for published scores.
-        collections: all that it has results on.
+        known: all that are stored under its name.
     """
 
     role: str
     name: str
     results: Mapping[str, Evaluation]
-    collections: Collection[str] = ()
+    known: Sequence[Evaluation] = ()
+
+    @property
+    def collections(self) -> set[str]:
+        """All collections that it has results on."""
+        return {one.collection for one in self.known}
 
 
 class CheckRow(Record, kw_only=True):
@@ -38,7 +43,6 @@ class CheckRow(Record, kw_only=True):
     Attributes:
         p_skew: that a loss is one though rare gains may be missing, see `bench.gate.skew`.
         p_holm: the larger p, corrected for the number of collections; None for the mean.
-        detectable: loss that this gate would find about 3 times in 4.
         failure: why it decides against the candidate.
         missing: why there is nothing to compare.
         candidate_in_domain, baseline_in_domain: it was trained on the collection.
@@ -51,7 +55,6 @@ class CheckRow(Record, kw_only=True):
     paired: Difference | None = None
     p_skew: float | None = None
     p_holm: float | None = None
-    detectable: float | None = None
     failure: str = ""
     missing: str = ""
     candidate_in_domain: bool = False
@@ -87,6 +90,7 @@ class PairVerdict(Record, kw_only=True):
         mean: None where a collection is missing, there is one only, or measures differ.
         largest_loss: of the mean, that is not ruled out at 95 %.
         worst: the queries that lost most, the largest loss first.
+        elsewhere: collections that ``--on`` leaves out, and that lost by the stored results.
     """
 
     role: str
@@ -97,6 +101,7 @@ class PairVerdict(Record, kw_only=True):
     mean: CheckRow | None = None
     largest_loss: float | None = None
     worst: tuple[LostQuery, ...] = ()
+    elsewhere: tuple[CheckRow, ...] = ()
 
     @property
     def all_rows(self) -> tuple[CheckRow, ...]:
@@ -111,6 +116,7 @@ class Check(Record, kw_only=True, rename={"effects": "foreseen"}):
         tolerance: of a checkpoint that claims to be a known one; else None.
         effects: what was stated before anything was encoded; ``foreseen`` in JSON.
         left_out: collections with results that ``--on`` does not name.
+        renamed: why the candidate has a name that nobody gave it.
     """
 
     candidate: str
@@ -125,3 +131,4 @@ class Check(Record, kw_only=True, rename={"effects": "foreseen"}):
     effects: tuple[DetectableEffect, ...]
     warnings: tuple[str, ...]
     left_out: tuple[str, ...] = ()
+    renamed: str = ""

@@ -63,22 +63,27 @@ def own_name(model: LoadedModel, known: Sequence[Evaluation]) -> str:
     is part of it, so that the name of a baseline never stands for two models.
     """
     named = [stored for stored in known if stored.result.model == model.name]
-    if len(own_collections(model, named)) == len(named):
+    if len(own_results(model, named)) == len(named):
         return model.name
     return f"{model.name}-{model.model.recipe.fingerprint[:DIGITS]}"
 
 
-def own_collections(model: LoadedModel, known: Sequence[Evaluation]) -> list[str]:
-    """Collections on which the candidate has stored results, under whatever name."""
+def why_renamed(model: LoadedModel, name: str) -> str:
+    """Say why the results have another name than the candidate; "" where they have its own."""
+    if name == model.name:
+        return ""
+    return f"{name} is {model.name}: other weights or settings have results of that name already"
+
+
+def own_results(model: LoadedModel, known: Sequence[Evaluation]) -> list[Evaluation]:
+    """Stored results of the candidate, under whatever name."""
     recipe = model.model.recipe
     fingerprints = {
         name: recipe.for_dataset(name).fingerprint
         for name in {stored.collection for stored in known}
     }
     return [
-        stored.collection
-        for stored in known
-        if stored.result.fingerprint == fingerprints[stored.collection]
+        stored for stored in known if stored.result.fingerprint == fingerprints[stored.collection]
     ]
 
 

@@ -6,6 +6,7 @@ from typing import Literal
 from foundation.errors import BenchError
 
 Rule = Literal["loss", "margin"]
+WIDEST = {"margin": 0.1, "floor": 0.2, "tolerance": 0.01}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,14 +17,14 @@ class GateSettings:
         rule: loss fails on a significant loss; margin (non-inferiority) passes only where a
             loss beyond --margin is ruled out.
         margin: Largest loss of the mean that rule margin accepts.
-        floor: A loss beyond this on any collection fails under both rules.
+        floor: No candidate passes that lost more than this on any collection, under either rule.
         expect_same: Expect the scores of the baseline: a difference in either direction is
             drift (exit code 5).
         tolerance: Largest difference that --expect-same accepts; published scores state their
             own.
 
     Raises:
-        BenchError: a limit is not within 0 to 1.
+        BenchError: a limit is outside `WIDEST`: a wider one would accept any model.
     """
 
     rule: Rule = "loss"
@@ -33,6 +34,6 @@ class GateSettings:
     tolerance: float = 0.0005
 
     def __post_init__(self) -> None:
-        for name in ("margin", "floor", "tolerance"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise BenchError(f"--{name} {getattr(self, name)} is not from 0 to 1")
+        for name, most in WIDEST.items():
+            if not 0 <= getattr(self, name) <= most:
+                raise BenchError(f"--{name} {getattr(self, name)} is not from 0 to {most}")

@@ -13,8 +13,8 @@ from bench.gate.power import DetectableEffect
 from bench.gate.records import Check, CheckRow, LostQuery, PairVerdict
 from bench.gate.scope import Candidate
 from bench.gate.settings import GateSettings
-from bench.gate.verdicts import conclude
-from reports.check import junit, markdown, verdict_sentence, verdict_sentences
+from bench.gate.verdicts import SAME_MODEL, conclude
+from reports.check import junit, markdown, verdict_paragraph, verdict_paragraphs
 from reports.format import interval
 from retrievers.models.card import Expected
 from tests.support.markdown import numbers
@@ -140,7 +140,7 @@ def test_junit_tells_outcomes_apart_by_kind_type_and_message(check, outcome, kin
 def test_every_row_of_a_markdown_table_has_as_many_cells_as_its_header(check):
     text = markdown(check)
     rows = [line for line in text.splitlines() if line.startswith("|")]
-    assert {len(re.findall(r"(?<!\\)\|", line)) for line in rows} == {6, 9}
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in rows} == {5, 6, 9}
     assert "<script>" not in text
     assert not re.search(r"(?<!\\)`", text)
 
@@ -149,7 +149,7 @@ def test_markdown_says_the_outcome_first_then_the_verdict_then_the_rule(check):
     text = markdown(check)
     heading, sentence, *_ = text.split("\n\n")
     assert heading.startswith("## REGRESSION: ")
-    assert {"0.0200", "95"} <= set(numbers(sentence))
+    assert {"0.6000", "0.5000"} <= set(numbers(sentence))
     before, after = text.split("### How it was decided")
     for term in ("randomisation", "rare gains", "p (Holm)", "detectable", "“margin”"):
         assert term in after
@@ -157,8 +157,8 @@ def test_markdown_says_the_outcome_first_then_the_verdict_then_the_rule(check):
 
 
 def verdict(check: Check, **changed: object) -> str:
-    """The sentence where some of a verdict is otherwise."""
-    return verdict_sentence(check, structs.replace(check.against[0], **changed))
+    """The paragraph where some of a verdict is otherwise."""
+    return verdict_paragraph(check, structs.replace(check.against[0], **changed))
 
 
 SOME = structs.replace(ROWS[0], measure="nDCG@10")
@@ -168,24 +168,56 @@ LOST = LostQuery(collection="beir/scifact", query_id="7", text="a *b*", candidat
 def test_a_verdict_of_one_collection_names_models_scores_and_what_is_ruled_out(check):
     named = structs.replace(check, candidate="new")
     one = {"rows": (SOME,), "mean": None, "name": "old"}
-    said = verdict(named, **one, worst=(LOST,))
-    scores, ruled_out, worst = said.split("; ")
+    scores, worst = verdict(named, **one, worst=(LOST,)).split(". ")
     assert scores.startswith("new ")
     assert all(word in scores for word in ("baseline, old", "nDCG@10", "beir/scifact"))
     assert numbers(scores) == ["0.6000", "0.5000", "-0.1000", "100"]
-    assert numbers(ruled_out) == ["0.0200", "95"]
     assert worst.endswith("7 “a *b*” 1.00 → 0.00.")
-    margin, sure = verdict(named, **one, outcome="OK", largest_loss=-0.01).split("; ")
+    ruled_out = verdict(named, **one, outcome="OK").split(". ")[1]
+    assert numbers(ruled_out) == ["0.0200", "95"]
+    margin, sure = verdict(named, **one, outcome="OK", largest_loss=-0.01).split(". ")
     assert numbers(margin)[0] == "0.0100"
     assert numbers(sure) == ["0.0100", "95"]
     assert "gain" in sure
-    assert numbers(verdict(named, **one, largest_loss=None).split("; ")[1]) == []
+
+
+@pytest.mark.parametrize("outcome", ["REGRESSION", "DRIFT", "INCONCLUSIVE", "MISSING"])
+def test_no_outcome_but_ok_reassures(check, outcome):
+    said = verdict(check, outcome=outcome, largest_loss=0.005, worst=(LOST,))
+    assert not re.search("ruled out|is sure|no loss", said)
+
+
+def test_a_verdict_says_at_once_what_was_lost_on_collections_that_were_left_out(check):
+    other = structs.replace(SOME, name="elsewhere", failure="lost")
+    first, second, *_ = verdict(check, outcome="OK", elsewhere=(other,)).split(". ")
+    assert "0.5000" in first
+    assert "--on leaves out: elsewhere, nDCG@10 0.6000 → 0.5000 (-0.1000)" in second
+
+
+def test_a_name_that_nobody_gave_has_its_reason_beside_it(check):
+    renamed = structs.replace(check, renamed="new-1234 is new: other weights have that name")
+    assert "new-1234 is new: other weights" in verdict(renamed)
+
+
+def test_the_scores_of_the_baseline_are_only_equal_ones(check):
+    same = structs.replace(check, tolerance=0.0005)
+    equal = structs.replace(SOME, paired=some_paired(0.0))
+    assert "has the scores of" in verdict(same, outcome="OK", rows=(equal,), mean=None)
+    assert "has, within the tolerance, the" in verdict(same, outcome="OK", rows=(SOME,), mean=None)
+
+
+def test_a_candidate_that_is_the_baseline_is_said_in_the_first_line(check):
+    said = verdict(check, outcome="INCONCLUSIVE", reasons=(SAME_MODEL,), rows=(SOME,), mean=None)
+    assert said.startswith(f"{AWKWARD} is the baseline, {AWKWARD}: nothing was checked")
 
 
 def test_a_verdict_of_several_collections_has_the_mean_and_those_that_lost(check):
     rows = (SOME, structs.replace(SOME, name="two", failure="two lost 0.1"))
     other = structs.replace(LOST, collection="two", text="")
-    mean, lost, _, worst = verdict(check, rows=rows, worst=(LOST, other)).split("; ")
+    mean, lost, worst, *rest = re.split(
+        r"\. (?=[A-Z])", verdict(check, rows=rows, worst=(LOST, other))
+    )
+    assert not rest
     assert numbers(mean) == ["0.6000", "0.5000", "-0.1000", "200"]
     assert mean.endswith("over beir/scifact, two (200 queries)")
     assert "two, nDCG@10" in lost
@@ -195,7 +227,7 @@ def test_a_verdict_of_several_collections_has_the_mean_and_those_that_lost(check
 
 def test_a_verdict_says_what_is_missing_and_rules_nothing_out(check):
     gone = verdict(check, outcome="MISSING", rows=(SOME, ROWS[2]), mean=None)
-    *_, missing = gone.split("; ")
+    *_, missing = gone.split(". ")
     assert missing.endswith("gone: no result.")
     assert "95" not in numbers(gone)
 
@@ -218,7 +250,7 @@ def test_a_verdict_begins_with_other_words_for_each_outcome_on_one_line(check):
 def test_the_comparison_that_decides_comes_first(check):
     fine = structs.replace(check.against[0], role="baseline", outcome="OK", name="fine")
     lost = structs.replace(check.against[0], role="anchor", name="lost")
-    first, second = verdict_sentences(structs.replace(check, against=(fine, lost)))
+    first, second = verdict_paragraphs(structs.replace(check, against=(fine, lost)))
     assert "the anchor, lost" in first
     assert "the baseline, fine" in second
 

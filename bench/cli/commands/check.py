@@ -13,17 +13,18 @@ from bench.comparing.compare import Choices
 from bench.evaluate.judging import mean_weights
 from bench.evaluate.retrieval import LoadedModel
 from bench.evaluate.scoring import parse_measure
-from bench.gate.evidence import check_against, check_published
+from bench.gate.evidence import check_against, check_published, lost_elsewhere
 from bench.gate.power import DetectableEffect, detectable_effects, kind_of
 from bench.gate.records import ANCHOR, BASELINE, Check, StoredModel
 from bench.gate.scope import (
     Scope,
     checked_before,
     evaluate_candidate,
-    own_collections,
     own_name,
+    own_results,
     remember_checked,
     scope_of,
+    why_renamed,
 )
 from bench.gate.verdicts import conclude
 from bench.results.find import choose_results, find_named, find_results
@@ -74,17 +75,26 @@ def _decide(options: CheckOptions, recorded: RecordedWarnings) -> Check:
         others,
     )
     expected = model.model.card.expected
+    own = own_results(model, known)
     against = [
-        check_published(candidate, expected, scope.weights)
-        if other.name == PUBLISHED
-        else check_against(candidate, other, scope, options.terms, choices)
-        for other in others
+        msgspec.structs.replace(
+            check_published(candidate, expected, scope.weights)
+            if other.name == PUBLISHED
+            else check_against(candidate, other, scope, options.terms, choices, stated),
+            elsewhere=lost_elsewhere(own, other, scope.left_out, options.terms, choices),
+        )
+        for other, stated in zip(others, (effects, ()), strict=False)
     ]
     for other in others:
         checked = other.results.keys() & scope.weights.keys()
         remember_checked(options.results, other.name, checked)
     hints = [hint for other in others for hint in scope.hints(other)]
-    done = conclude(name, against, effects, options.terms, left_out=scope.left_out, hints=hints)
+    done = conclude(
+        *(name, against, effects, options.terms),
+        left_out=scope.left_out,
+        renamed=why_renamed(model, name),
+        hints=hints,
+    )
     of_vectors = [
         f"{name}: {warning}"
         for name, entry in candidate.entries.items()
@@ -136,7 +146,7 @@ def _others(options: CheckOptions, typed: Sequence[str]) -> list[StoredModel]:
         if name:
             found = [] if name == PUBLISHED else find_named(name, options.results)
             chosen = choose_results(name, found, on)
-            others.append(StoredModel(role, name, chosen, {one.collection for one in found}))
+            others.append(StoredModel(role, name, chosen, found))
     return others
 
 
@@ -156,7 +166,7 @@ def _scope(
         f"the {other.role} was checked there before": checked_before(results, other.name)
         for other in others
     }
-    further["the candidate has one"] = own_collections(model, known)
+    further["the candidate has one"] = [one.collection for one in own_results(model, known)]
     further |= {f"the {other.role} has one": other.collections for other in anchors}
     return scope_of(typed, baseline.collections, further)
 

@@ -99,6 +99,11 @@ class CheckOptions:
         python -m bench check minilm --baseline published --expect-same
     """
 
+    only: ClassVar[Only] = {
+        "margin": {"rule": "margin"},
+        "tolerance": {"expect_same": True},
+        "rule": {"expect_same": False},
+    }
     checkpoint: str
     _: KW_ONLY
     baseline: str

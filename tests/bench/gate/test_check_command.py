@@ -58,11 +58,42 @@ def place(tmp_path, monkeypatch) -> Place:
     return place
 
 
-def test_a_model_is_not_worse_than_itself_and_nothing_runs_twice(place):
-    code, document, stderr = place.check("bm25", "bm25")
+def test_a_candidate_that_is_the_baseline_was_not_checked_unless_that_was_asked(place):
+    done = place.run("bm25", "bm25")
+    assert done.code == ExitCode.INCONCLUSIVE
+    assert done.stdout.split("\n\n")[1].startswith(
+        "bm25 is the baseline, bm25: nothing was checked"
+    )
+    code, document, stderr = place.check("bm25", "bm25", "--expect-same")
     assert (code, document["outcome"]) == (0, "OK")
-    assert "every ranking is the same" in document["reasons"][0]
     assert "stored in" in stderr
+
+
+def test_a_copy_of_the_baseline_under_another_name_is_the_baseline(place):
+    place.bench("run", place.collection, "--model", place.card("old", 16))
+    done = place.run(place.card("copy", 16), "old")
+    assert done.code == ExitCode.INCONCLUSIVE
+    assert "copy is the baseline, old: nothing was checked" in done.stdout
+    tuned = place.run(place.card("tuned", 16), "old", "--set", "store_dtype=float16")
+    assert "is the baseline" not in tuned.stdout
+
+
+def test_a_loss_on_stored_results_that_on_leaves_out_is_in_the_first_lines(place):
+    second = place.another("second")
+    place.bench("run", second, place.collection, "--model", "hashing")
+    bad = place.card("bad", 2)
+    assert place.bench("run", second, "--model", bad).code == 0
+    first = place.run(bad, "hashing").stdout.split("\n\n")[1]
+    assert "By the stored results it lost on what --on leaves out: second, nDCG@10" in first
+    assert "leaves out" not in place.run(bad, "hashing", "--on", place.collection, second).stdout
+
+
+def test_a_name_with_digits_of_a_fingerprint_is_explained(place):
+    assert place.run(place.card("mine", 16), "bm25").code != ExitCode.BAD_INPUT
+    (place.bench.place / "again").mkdir()
+    other = write_hashing_card(place.bench.place / "again" / "mine.toml", 32, similarity="cos")
+    said = place.run(other, "bm25").stdout.split("\n\n")[1]
+    assert " is mine: other weights or settings have results of that name already." in said
 
 
 def test_what_is_missing_is_evaluated_and_kept(place):
@@ -98,14 +129,15 @@ def test_two_recipes_of_the_baseline_on_another_collection_are_in_nobodys_way(pl
     for words in ([place.collection, other], [other, "--set", "store_dtype=float16"]):
         done = place.bench("run", *words, "--model", "hashing")
         assert done.code == 0, done.stderr
-    done = place.run("hashing", "hashing")
+    done = place.run("hashing", "hashing", "--expect-same")
     assert done.code == ExitCode.OK, done.stderr
     assert "left out by --on: other" in done.stderr
     refused = place.run("hashing", "hashing", "--on", other)
     assert refused.code == ExitCode.BAD_INPUT
     baseline = "hashing@store_dtype=float32"
     assert f"'{baseline}'" in refused.stderr
-    assert place.run("hashing", baseline, "--on", other).code == ExitCode.OK
+    accepted = place.run("hashing", baseline, "--on", other, "--expect-same")
+    assert accepted.code == ExitCode.OK
 
 
 def test_what_is_checked_against_what_is_said_before_anything_is_encoded(place):
@@ -116,7 +148,7 @@ def test_what_is_checked_against_what_is_said_before_anything_is_encoded(place):
 
 def test_a_result_of_the_baseline_that_is_gone_is_missing_if_it_was_checked_there(place):
     place.another("second")
-    first = place.anywhere("bm25", "bm25")
+    first = place.anywhere("bm25", "bm25", "--expect-same")
     assert first.code == ExitCode.OK, first.stderr
     remove(place.bench.results("second", "bm25"))
     done = place.anywhere("hashing", "bm25")
@@ -139,7 +171,7 @@ def test_results_of_other_models_do_not_widen_a_check(place):
     second = place.another("second")
     place.bench("run", second, "--model", "hashing")
     remove(place.bench.results("second", "bm25"))
-    assert place.anywhere("bm25", "bm25").code == ExitCode.OK
+    assert place.anywhere("bm25", "bm25", "--expect-same").code == ExitCode.OK
     other = place.card("other", 64)
     document = json.loads(place.anywhere(other, "bm25", "--json").stdout)
     assert [row["name"] for row in document["against"][0]["rows"]] == ["tiny"]
@@ -147,9 +179,9 @@ def test_results_of_other_models_do_not_widen_a_check(place):
 
 def test_what_is_typed_after_on_decides_and_what_it_leaves_out_is_stated(place):
     place.another("second")
-    assert place.anywhere("bm25", "bm25").code == ExitCode.OK
+    assert place.anywhere("bm25", "bm25", "--expect-same").code == ExitCode.OK
     remove(place.bench.results("second", "bm25"))
-    done = place.run("bm25", "bm25")
+    done = place.run("bm25", "bm25", "--expect-same")
     assert done.code == ExitCode.OK, done.stderr
     assert "left out by --on: second" in done.stderr
     assert "Left out by --on, though there are results: second." in done.stdout
@@ -159,16 +191,16 @@ def test_what_is_typed_after_on_decides_and_what_it_leaves_out_is_stated(place):
 def test_a_users_own_folder_is_found_again_without_on(place, tmp_path, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    done = place.anywhere("hashing", "bm25", "--floor", 1)
+    done = place.anywhere("hashing", "bm25", "--floor", 0.2)
     assert "tiny" in done.stdout
     assert done.code != ExitCode.MISSING, done.stderr
 
 
 def test_a_damaged_memory_of_baselines_is_named_and_decides_nothing(place):
-    assert place.anywhere("bm25", "bm25").code == ExitCode.OK
+    assert place.anywhere("bm25", "bm25", "--expect-same").code == ExitCode.OK
     (memory,) = place.bench.out.rglob("checked.json")
     memory.write_text("{")
-    done = place.anywhere("bm25", "bm25")
+    done = place.anywhere("bm25", "bm25", "--expect-same")
     assert done.code == ExitCode.OK
     assert memory.read_text() == "{"
 
@@ -182,7 +214,7 @@ def remove(folder: Path) -> None:
 def test_a_candidate_that_was_trained_on_what_it_is_checked_on_is_said(place):
     seen = place.card("seen", 64, trained_on=("tiny",))
     place.bench("run", place.collection, "--model", place.card("plain", 32))
-    done = place.run(seen, "plain", "--floor", 1)
+    done = place.run(seen, "plain", "--floor", 0.2)
     assert "the candidate, seen, was trained on tiny" in done.stdout
     assert "the baseline, plain, was not" in done.stdout
     assert "(in-domain)" in done.stdout
@@ -194,7 +226,7 @@ def test_a_candidate_that_was_trained_on_what_it_is_checked_on_is_said(place):
 def test_a_baseline_that_was_trained_on_what_it_is_checked_on_is_said(place):
     seen = place.card("seen", 64, trained_on=("tiny",))
     place.bench("run", place.collection, "--model", seen)
-    done = place.run(place.card("plain", 32), "seen", "--floor", 1)
+    done = place.run(place.card("plain", 32), "seen", "--floor", 0.2)
     assert "the baseline, seen, was trained on tiny" in done.stdout
     both = place.run(seen, "seen")
     assert "the candidate, seen, and the baseline, seen, were trained on tiny" in both.stdout
@@ -220,8 +252,9 @@ def test_the_report_begins_with_a_plain_sentence(place):
     assert heading == "## REGRESSION: bad"
     assert sentence.startswith("bad is worse than the baseline, hashing: nDCG@10 ")
     assert " → " in sentence
-    assert "on tiny (60 queries); " in sentence
-    assert "; the queries that lost most: q" in sentence
+    assert "on tiny (60 queries). " in sentence
+    assert ". The queries that lost most: q" in sentence
+    assert "ruled out" not in sentence
     assert "“word" in sentence
     assert " p " not in sentence
 
@@ -248,7 +281,8 @@ def test_folders_of_one_name_are_told_apart_by_the_names_that_they_declare(place
     other = write_collection(tmp_path / "elsewhere" / "tiny", *SIXTY)
     (other / "dataset.toml").write_text('name = "other"')
     place.bench("run", other, "--model", "bm25")
-    code, document, _ = place.check("bm25", "bm25", "--on", place.collection, other)
+    typed = ("--on", place.collection, other)
+    code, document, _ = place.check("bm25", "bm25", *typed, "--expect-same")
     assert code == 0
     assert [row["name"] for row in document["against"][0]["rows"]] == ["tiny", "other"]
 
@@ -262,12 +296,13 @@ def test_another_model_that_claims_to_be_the_same_drifts_or_scores_alike(place):
 
 def test_reports_are_written_in_folders_that_are_made(place, tmp_path):
     junit = tmp_path / "new" / "a.xml"
-    assert place.run("bm25", "bm25", "--junit", junit).stdout.startswith("## OK")
+    done = place.run("bm25", "bm25", "--expect-same", "--junit", junit)
+    assert done.stdout.startswith("## OK")
     (suite,) = ElementTree.parse(junit).getroot()
     assert suite.get("failures") == "0"
     outputs = {case.get("name"): case.findtext("system-out") for case in suite.iter("testcase")}
     assert "nDCG@10 1.0000 → 1.0000 (+0.0000)" in outputs["tiny"]
-    assert outputs["outcome"].startswith("bm25 ranks as the baseline, bm25 does")
+    assert outputs["outcome"].startswith("bm25 has the scores of the baseline, bm25: ")
 
 
 def test_an_anchor_is_a_second_comparison(place):
@@ -283,7 +318,10 @@ def test_an_anchor_is_a_second_comparison(place):
         ("bm25", ("--anchor", "published"), "no anchor"),
         ("bm25", ("--anchor", "published", "--expect-same"), "no anchor"),
         ("bm25", ("--measure", "nDCG@x"), "nDCG@x"),
-        ("bm25", ("--margin", "2"), "--margin 2.0 is not from 0 to 1"),
+        ("bm25", ("--rule", "margin", "--margin", "1"), "--margin 1.0 is not from 0 to 0.1"),
+        ("bm25", ("--margin", "0.02"), "--margin has no effect here: it is for --rule margin"),
+        ("bm25", ("--tolerance", "0.01"), "--tolerance has no effect here"),
+        ("bm25", ("--expect-same", "--rule", "margin"), "--rule has no effect here"),
         ("bm25", ("--resamples", "38"), "38 resamples can find no difference"),
     ],
 )
