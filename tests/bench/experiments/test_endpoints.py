@@ -117,6 +117,7 @@ def scores_of(reports):
     ]
 
 
+@pytest.mark.slow
 def test_rows_go_on_from_one_base_and_a_killed_run_ends_as_if_it_had_not_been(bench, tmp_path):
     pytest.importorskip("sentence_transformers")
     whole = bench(*typed(bench), "--json")

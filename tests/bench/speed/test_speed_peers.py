@@ -52,6 +52,7 @@ def test_sentence_transformers_gives_our_vectors(model, job):
         assert other.ratio == pytest.approx(other.wall_s.median / ours.wall_s.median)
 
 
+@pytest.mark.slow
 @needs("beir")
 @needs("mteb")
 def test_the_same_documents_give_the_same_score(tmp_path, job):
