@@ -27,6 +27,8 @@ from foundation.errors import BenchError
 
 SAME_SCORE = 1e-9  # a repeated evaluation, not another one
 
+UNSTATED = ("pooling", "max_query_tokens", "max_document_tokens", "dtype")
+
 
 def results_in(*places: Place) -> list[Evaluation]:
     """All results below some folders, repeats of the same evaluation left out.
@@ -217,6 +219,9 @@ def _variant_facts(some: Sequence[Evaluation]) -> dict[str, str]:
 def row_facts(some: Sequence[Evaluation]) -> dict[str, str]:
     """The recipe and index of a row, as far as they apply and all its results share them."""
     facts = {name: value for name, value in _variant_facts(some).items() if value}
+    if facts.get("kind") == "python" and facts.get("pooling", "none") == "none":
+        # An object that does not state its settings; records have had defaults in their place.
+        return facts | dict.fromkeys(UNSTATED, "unknown")
     if facts.get("kind") != "bm25":
         return facts
     return {name: value for name, value in facts.items() if name.startswith(("kind", "options."))}

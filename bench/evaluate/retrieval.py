@@ -188,7 +188,8 @@ class ByVectors:
 
     def parameters(self) -> Parameters | None:
         """Parameters of the model: counted once, then read from the store."""
-        if self.model.recipe.encoder:  # a class of others may read files that nobody hashes
+        recipe = self.model.recipe  # a class of others may read files that nobody hashes
+        if recipe.encoder or recipe.kind == "python":
             return count_parameters(self.model)
 
         def count() -> dict[str, Any]:

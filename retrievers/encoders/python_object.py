@@ -10,10 +10,10 @@ and ``encode`` over batches), and a callable from a list of texts to an array.
 import hashlib
 import re
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -22,7 +22,8 @@ from foundation.errors import BenchError
 from retrievers.encoders.protocol import Advance, Encoder, join, joined
 from retrievers.models.card import Card
 from retrievers.models.model import Model
-from retrievers.models.recipe import Recipe, Similarity
+from retrievers.models.recipe import Dtype, Prompts, Recipe, Similarity
+from retrievers.models.st_folder import POOLING
 
 BATCH = 256  # texts handed over at a time, so that progress is seen
 PROBE = "probe"
@@ -93,6 +94,26 @@ class PythonEncoder(Encoder):
         return np.ascontiguousarray(vectors, dtype=np.float32)
 
 
+@dataclass
+class CountingEncoder(PythonEncoder):
+    """A SentenceTransformer, whose tokenizer counts tokens, so that cut texts are noticed."""
+
+    tokenizer: Any = None
+
+    def count_query_tokens(self, texts: Sequence[str]) -> list[int]:
+        """Tokens of each query with its prompt, before it is cut."""
+        return self._count([self.recipe.prompts.query + text for text in texts])
+
+    def count_document_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> list[int]:
+        """Tokens of each document with its prompt, before it is cut."""
+        prompt = self.recipe.prompts.document
+        return self._count([prompt + text for text in with_titles(titles, texts)])
+
+    def _count(self, texts: list[str]) -> list[int]:
+        ids = self.tokenizer(texts, truncation=False, verbose=False)["input_ids"] if texts else []
+        return [len(text) for text in ids]
+
+
 def wrap(
     encoder: Any, name: str, fingerprint: str | None = None, similarity: Similarity | None = None
 ) -> tuple[Model, PythonEncoder]:
@@ -110,6 +131,7 @@ def wrap(
     """
     queries, documents = _functions(encoder)
     stated = similarity or _stated_similarity(encoder)
+    settings = _stated_settings(encoder)
     probe = as_float32(queries([PROBE]))
     if probe.ndim != 2 or len(probe) != 1:
         raise BenchError(
@@ -123,9 +145,49 @@ def wrap(
         normalize=stated == "cos",
         similarity=stated,
         options={"fingerprint": fingerprint or f"unknown-{uuid.uuid4().hex}"},
+        **settings,
     )
-    card = Card(name=name, title=name, kind="python", normalize=stated == "cos", similarity=stated)
-    return Model(card, recipe), PythonEncoder(recipe, queries, documents)
+    card = Card(
+        name=name,
+        title=name,
+        kind="python",
+        parameters=sum(tensor.numel() for tensor in _parameters(encoder)),
+        normalize=stated == "cos",
+        similarity=stated,
+    )
+    tokenizer = _tokenizer(encoder) if settings else None
+    if tokenizer is None:
+        return Model(card, recipe), PythonEncoder(recipe, queries, documents)
+    return Model(card, recipe), CountingEncoder(recipe, queries, documents, tokenizer)
+
+
+def _stated_settings(encoder: Any) -> dict[str, Any]:
+    """Settings of a SentenceTransformer that its recipe records; empty for other objects."""
+    length = getattr(encoder, "max_seq_length", None)
+    if not (isinstance(length, int) and hasattr(encoder, "encode_query")):
+        return {}
+    modes = [getattr(module, "pooling_mode", "") for module in encoder]
+    prompts = getattr(encoder, "prompts", None) or {}
+    dtype = str(getattr(encoder, "dtype", "")).removeprefix("torch.")
+    return {
+        "pooling": next((POOLING[mode] for mode in modes if mode in POOLING), "none"),
+        "max_query_tokens": length,
+        "max_document_tokens": length,
+        "truncation_side": getattr(_tokenizer(encoder), "truncation_side", "right"),
+        "dtype": dtype if dtype in get_args(Dtype) else "float32",
+        "prompts": Prompts(prompts.get("query") or "", prompts.get("document") or ""),
+    }
+
+
+def _parameters(encoder: Any) -> Iterable[Any]:
+    parameters = getattr(encoder, "parameters", None)
+    return parameters() if hasattr(encoder, "encode_query") and callable(parameters) else ()
+
+
+def _tokenizer(encoder: Any) -> Any:
+    """The tokenizer of transformers inside a SentenceTransformer; None without one."""
+    tokenizer = getattr(encoder, "tokenizer", None)
+    return tokenizer if hasattr(tokenizer, "num_special_tokens_to_add") else None
 
 
 def as_float32(array: Any) -> Float32Array:

@@ -357,7 +357,7 @@ def _third_party_recipe(card: Card, trust_code: bool) -> Recipe:
 
 
 def count_parameters(model: Model) -> Parameters | None:
-    """The parameters of a resolved model; None for a third party's class.
+    """The parameters of a resolved model; None if a class or object does not state them.
 
     Counted is what the encoder is made of: a pre-training head is not, nor are buffers of
     positions. A pooler is, as wherever the size of a BERT is stated. Safetensors headers suffice; a
@@ -368,6 +368,8 @@ def count_parameters(model: Model) -> Parameters | None:
     """
     if model.recipe.encoder:
         return None
+    if model.recipe.kind == "python":
+        return Parameters(model.card.parameters) if model.card.parameters else None
     towers = [tower for tower in (model.document, model.query) if tower is not None]
     network = sum(_count_file(tower.root / name) for tower in towers for name in tower.hashes)
     identity, folder = model.recipe.adapter, model.adapter

@@ -26,6 +26,15 @@ StoredBackend = Backend | Literal["onnx", "int7"]  # these stand in results of e
 Role = Literal["document", "query"]
 # Fields that came after vectors were stored: at their defaults they are no part of a fingerprint.
 ADDED_LATER = ("truncation_side", "lower_case")
+# Facts about a Python object, for people: the fingerprint in its options names its vectors.
+OF_OBJECTS = (
+    "pooling",
+    "max_query_tokens",
+    "max_document_tokens",
+    "dtype",
+    "prompts",
+    *ADDED_LATER,
+)
 AdapterKind = Literal["adapterhub", "peft", "routed"]
 Option = bool | int | float | str
 
@@ -144,12 +153,18 @@ class Recipe(Usage, kw_only=True):
         if self.files and not self.encoder:
             names |= {"checkpoint", "revision", "query_checkpoint", "query_revision"}
         fields = msgspec.structs.asdict(self)
+        if self.kind == "python":
+            fields |= {name: self._default(name) for name in OF_OBJECTS}
+            names |= {*ADDED_LATER}
         facts = {name: value for name, value in fields.items() if name not in names}
         return hashlib.sha256(msgspec.json.encode(facts, order="deterministic")).hexdigest()
 
     def _is_default(self, name: str) -> bool:
-        fields = {field.name: field.default for field in msgspec.structs.fields(self)}
-        return bool(getattr(self, name) == fields[name])
+        return bool(getattr(self, name) == self._default(name))
+
+    def _default(self, name: str) -> Any:
+        defaults = {field.name: field.default for field in msgspec.structs.fields(self)}
+        return defaults[name]
 
     def side(self, role: Role) -> "Recipe":
         """The recipe of one side: all that changes its vectors, the other side as plain as can be.

@@ -4,12 +4,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import bench
+from bench.boards.rows import row_facts
 from bench.evaluate.runs import read_run_file
+from retrievers.models.recipe import Recipe
 
 ROOT = Path(__file__).parents[2]
 CORPUS = {
@@ -112,6 +115,29 @@ def test_a_sentence_transformer_scores_as_its_card_does(minilm, dataset, cache):
     theirs = bench.evaluate(minilm, dataset, name="theirs", cache_dir=cache)
     assert theirs.record.recipe.similarity == "cos"
     assert theirs.measures == pytest.approx(ours.measures, abs=1e-9)
+    assert theirs.record.parameters == ours.record.parameters
+
+
+def test_the_record_of_a_sentence_transformer_has_its_own_settings(minilm, dataset, cache):
+    minilm.max_seq_length = 4
+    try:
+        done = bench.evaluate(minilm, dataset, name="short", cache_dir=cache, fingerprint="f")
+    finally:
+        minilm.max_seq_length = 256
+    recipe = done.record.recipe
+    assert (recipe.pooling, recipe.max_query_tokens, recipe.max_document_tokens) == ("mean", 4, 4)
+    assert "of the texts are cut" in " ".join(done.record.preflight["warnings"])
+    undescribed = Recipe(
+        model="x", kind="python", dim=384, normalize=True, similarity="cos", options=recipe.options
+    )
+    assert recipe.fingerprint == undescribed.fingerprint  # as results of before have it
+
+
+def test_settings_that_a_function_does_not_state_are_unknown(dataset, cache):
+    done = bench.evaluate(count_words, dataset, name="words", cache_dir=cache)
+    assert done.record.parameters is None
+    facts = row_facts([SimpleNamespace(result=done.record)])
+    assert (facts["pooling"], facts["max_document_tokens"]) == ("unknown", "unknown")
 
 
 def test_a_model_of_beir_scores_as_its_card_does(minilm, dataset, cache):
