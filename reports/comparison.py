@@ -16,7 +16,7 @@ def comparison_table(comparison: Comparison) -> str:
     """Two models: a row for each collection and suite, then what qualifies the figures."""
     a, b = comparison.a, comparison.b
     rows: list[ComparedOn] = [*comparison.collections, *comparison.suites]
-    parts = [plain(f"{a} - {b}: above 0, {a} is better")]
+    parts = [plain(f"difference = {a} − {b}. {_finding(comparison)}")]
     parts.append(Table(rows, _columns(a, b)).markdown())
     if notes := list(_notes(comparison)):
         parts.append(bullets(map(plain, notes)))
@@ -28,6 +28,23 @@ def comparison_table(comparison: Comparison) -> str:
         ]
         parts.append(Table(comparison.recipes, columns).markdown())
     return "\n\n".join(parts)
+
+
+def _finding(comparison: Comparison) -> str:
+    """Which model is better on what, in a sentence for each answer."""
+    rows = [row for row in (*comparison.collections, *comparison.suites) if row.paired]
+    places = {
+        verdict: first_names([_place(row) for row in rows if row.verdict == verdict])
+        for verdict in ("a", "b", "neither")
+    }
+    said = [
+        f"{name} is better on {places[verdict]}."
+        for verdict, name in (("a", comparison.a), ("b", comparison.b))
+        if places[verdict]
+    ]
+    if places["neither"]:
+        said.append(f"Which is better on {places['neither']} cannot be told.")
+    return " ".join(said) or "They have no result on one collection."
 
 
 def figures(comparison: Comparison) -> Table[ComparedOn]:

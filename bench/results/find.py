@@ -6,6 +6,7 @@ stands for a model; what follows an ``@`` chooses among its results, see `find_n
 
 import hashlib
 import logging
+import sys
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,7 @@ from retrievers.models.recipe import Prompts
 CHOICE = "@"
 SHOWN = 6  # choices or models that an error lists
 HASH_DIGITS = 12
+EXACT = "flat"  # the index of exact search
 RUN_FILE_FACT = "run file"
 FILES = ("files", "query_files", "adapter.files")  # by one hash each
 
@@ -104,6 +106,8 @@ def choose_results(
 ) -> dict[str, Evaluation]:
     """Choose the result on each collection, all of one recipe; of repeated evaluations the newest.
 
+    Where the index alone makes a name ambiguous, exact search is meant, with a note.
+
     Args:
         name: that a user typed, for messages.
         results: of one model.
@@ -115,12 +119,28 @@ def choose_results(
     """
     wanted = [stored for stored in results if on is None or stored.collection in on]
     choices = list(_choices(wanted))
-    if len(choices) > 1:
+    exact = [stored for stored in wanted if stored.result.index == EXACT]
+    if len(choices) > 1 and _stand_for(exact, wanted):
+        others = sorted({stored.result.index for stored in wanted} - {EXACT})
+        print(
+            f"note: {name} stands for its results of exact search; '{name}{CHOICE}index="
+            f"{others[0]}' names others",
+            file=sys.stderr,
+        )
+        wanted = exact
+    elif len(choices) > 1:
         raise _ambiguous(name, wanted, choices)
     return {
         collection: _newest(name, repeated)
         for collection, repeated in sorted(_by_collection(wanted).items())
     }
+
+
+def _stand_for(exact: Sequence[Evaluation], results: Sequence[Evaluation]) -> bool:
+    """True for results that go together and cover all collections of one recipe."""
+    alike = (msgspec.structs.replace(one.result, index=EXACT) for one in results)
+    covered = _by_collection(exact).keys() == _by_collection(results).keys()
+    return covered and len(set(map(recipe_key, alike))) == 1 and _go_together(exact)
 
 
 def _newest(name: str, repeated: Sequence[Evaluation]) -> Evaluation:

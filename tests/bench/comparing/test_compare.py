@@ -217,7 +217,22 @@ def test_every_name_that_is_suggested_chooses_one_recipe_and_together_they_choos
             assert len({recipe_key(one) for one in picked}) == 1
             assert chosen.isdisjoint(one.key for one in picked)
             chosen |= {one.key for one in picked}
-    assert chosen == {one.key for one in results}
+    exact = {one.key for one in results if one.index == "flat"}
+    assert chosen == {one.key for one in results} or (names == ["words"] and chosen == exact)
+
+
+def test_a_trial_of_an_index_is_in_nobodys_way(tmp_path, capsys):
+    exact, trial = stored(tmp_path, result()), result(index="HNSW32")
+    stored(tmp_path, trial)
+    (found,) = results_of("words", tmp_path).values()
+    assert found.folder == exact
+    note = capsys.readouterr().err
+    assert note.startswith("note: words stands for its results of exact search")
+    (name,) = re.findall(r"'(.*?)'", note)
+    assert results_of(name, tmp_path)["beir/scifact"].result.index == "HNSW32"
+    stored(tmp_path, result(index="HNSW32", collection="beir/nfcorpus"))
+    with pytest.raises(BenchError, match="which differ in index"):
+        results_of("words", tmp_path)
 
 
 @pytest.mark.parametrize("name", ["wordz", "", "@", "words@", "beir", "nothing/like/it"])

@@ -84,7 +84,7 @@ def test_means_are_those_that_the_run_stored(place):
 
 def test_the_table_names_the_models_and_says_which_way_the_difference_goes(place):
     text = place.compare("bm25", "hashing")
-    assert text.startswith("bm25 - hashing: above 0, bm25 is better\n")
+    assert text.startswith("difference = bm25 − hashing. Which is better on tiny cannot be told.\n")
     assert "| tiny " in text
     assert "199 resamples, seed 0" in text
     assert "what differs in the recipes" in text
