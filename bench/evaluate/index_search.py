@@ -124,8 +124,25 @@ def row_bytes(dim: int) -> int:
     return 2 * 4 * dim + 2 * dim + 40
 
 
+def enough_memory(needed: int, loading: int = 0) -> str:
+    """Return the option that gives enough instead of a budget that was refused.
+
+    Args:
+        needed: bytes, with those that the process holds now. They vary from run to run: hence a
+            tenth more.
+        loading: bytes that it will hold in addition once a model is loaded.
+    """
+    return f"--max-memory {show_size(needed + needed // 10 + loading)}"
+
+
 def plan_search(
-    budget_bytes: int, rows: int, dim: int, queries: int, k: int, resident: int | None = None
+    budget_bytes: int,
+    rows: int,
+    dim: int,
+    queries: int,
+    k: int,
+    resident: int | None = None,
+    loading: int = 0,
 ) -> SearchPlan:
     """The largest tiles with which exact search stays within a budget.
 
@@ -133,6 +150,7 @@ def plan_search(
         budget_bytes: for the whole process.
         rows: documents.
         resident: bytes that the process holds already; by default what it holds now.
+        loading: see `enough_memory`.
 
     Raises:
         BenchError: not even the smallest tiles fit.
@@ -146,13 +164,15 @@ def plan_search(
             f"search needs at least {show_size(needed)} for {queries:,} queries at depth "
             f"{k:,} over {rows:,} documents, {show_size(held)} of it held already; "
             f"the budget is {show_size(budget_bytes)}",
-            f"--max-memory {show_size(needed)}, or a smaller --depth",
+            f"{enough_memory(needed, loading)}, or a smaller --depth",
         )
     tile_rows = max(1, tile_rows)
     return SearchPlan(tile_rows, held + search_bytes(rows, dim, queries, k, tile_rows))
 
 
-def check_index_fits(spec: IndexSpec, rows: int, dim: int, budget_bytes: int) -> int:
+def check_index_fits(
+    spec: IndexSpec, rows: int, dim: int, budget_bytes: int, loading: int = 0
+) -> int:
     """Bytes that this process holds at least once an approximate index is built.
 
     Counted: codes, ids of inverted lists, and links of a graph, on the levels that a row reaches
@@ -172,7 +192,7 @@ def check_index_fits(spec: IndexSpec, rows: int, dim: int, budget_bytes: int) ->
         raise BenchError(
             f"the index {spec} over {rows:,} vectors of {dim} dimensions needs at least "
             f"{show_size(needed)}, the budget is {show_size(budget_bytes)}",
-            f"--max-memory {show_size(needed)}, a smaller index such as IVF4096,PQ64?nprobe=64, "
+            f"{enough_memory(needed, loading)}, a smaller index such as IVF4096,PQ64?nprobe=64, "
             "or --index flat, which reads the vectors in pieces",
         )
     return needed

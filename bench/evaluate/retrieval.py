@@ -19,10 +19,12 @@ from bench.evaluate.index_search import (
     Vectors,
     check_index_fits,
     default_budget,
+    enough_memory,
     plan_search,
     progress,
     resident_bytes,
     sample_of,
+    show_size,
 )
 from bench.results.result import Timings
 from bench.store import StoredVectors, VectorStore
@@ -40,6 +42,7 @@ from retrievers.models.checkpoint import COUNTING, Parameters
 from retrievers.models.model import Model, count_parameters, resolve_model
 
 FLAT = IndexSpec.parse("flat")
+PYTORCH_BYTES = 768 << 20  # the library, its caches and a batch
 
 
 @dataclass(frozen=True)
@@ -121,10 +124,12 @@ class ByWords:
     """BM25, which makes no vectors; it answers what `ByVectors` answers.
 
     Attributes:
+        max_memory: bytes that this process may hold; None for no limit.
         index: "": no index of vectors is searched.
     """
 
     model: Model
+    max_memory: int | None = None
     index: str = ""
 
     def recall_queries(self, dataset: Dataset) -> None:
@@ -135,8 +140,20 @@ class ByWords:
         return count_parameters(self.model)
 
     def check(self, dataset: Dataset, depth: int) -> int:
-        """Estimate the bytes of this process at the peak of a search."""
-        return resident_bytes() + index_bytes(len(dataset.corpus))
+        """Estimate the bytes of this process at the peak of a search.
+
+        Raises:
+            BenchError: they are more than the process may hold.
+        """
+        places = len(dataset.queries) * min(depth, len(dataset.corpus)) * 12
+        needed = resident_bytes() + index_bytes(len(dataset.corpus)) + places
+        if self.max_memory is not None and needed > self.max_memory:
+            raise BenchError(
+                f"BM25 needs {show_size(needed)} for {len(dataset.corpus):,} documents; the budget "
+                f"is {show_size(self.max_memory)}",
+                f"{enough_memory(needed)}, or a smaller --depth",
+            )
+        return needed
 
     def missing(self, dataset: Dataset) -> int:
         """Nothing is encoded."""
@@ -209,9 +226,10 @@ class ByVectors:
         if self.options.from_index:
             self.index_of(dataset)
         budget, rows, dim = self._budget, len(dataset.corpus), self.encoder.dim
-        plan = plan_search(budget, rows, dim, len(dataset.queries), min(depth, rows))
+        queries, loading = len(dataset.queries), self._loading_bytes
+        plan = plan_search(budget, rows, dim, queries, min(depth, rows), loading=loading)
         if self.options.index.needs_faiss:
-            return check_index_fits(self.options.index, rows, dim, budget)
+            return check_index_fits(self.options.index, rows, dim, budget, loading)
         return plan.memory_bytes
 
     def missing(self, dataset: Dataset) -> int:
@@ -289,6 +307,13 @@ class ByVectors:
     def _budget(self) -> int:
         return self.max_memory or default_budget()
 
+    @property
+    def _loading_bytes(self) -> int:
+        """Most memory that the model takes once it is loaded, by estimate; weights in float32."""
+        checkpoints = list(filter(None, (self.model.document, self.model.query)))
+        sizes = (size for each in checkpoints for size, _ in each.stamps.values())
+        return PYTORCH_BYTES + 2 * sum(sizes) if checkpoints else 0
+
     def _queries(self, dataset: Dataset) -> Float32Array:
         queries = self.store.queries(self.encoder, dataset.queries.texts)
         return self.options.view.queries(queries) if self.options.view else queries
@@ -337,7 +362,7 @@ def retriever_of(
         return ByVectors(model.model, model.encoder, store, options, device, max_memory)
     if options.from_index:
         raise BenchError(f"{model.name} makes no vectors: it searches no index")
-    return ByWords(model.model)
+    return ByWords(model.model, max_memory)
 
 
 def search_words(dataset: Dataset, bm25: BM25, depth: int) -> Hits:

@@ -1,5 +1,7 @@
 """``--max-memory`` from the command line: refused before the work, or kept to."""
 
+import re
+
 import pytest
 
 from bench.evaluate.index_search import resident_bytes, show_size
@@ -36,6 +38,16 @@ def test_a_budget_that_is_too_small_is_refused_before_anything_is_encoded(bench,
     assert "try: --max-memory" in done.stderr
     assert not list((bench.cache / "vectors").rglob("*.f32"))
     assert not bench.out.exists()
+
+
+@pytest.mark.parametrize("model", ["hashing", "bm25"])
+def test_the_budget_that_a_refusal_names_is_enough_in_another_process(bench, folder, model):
+    command = ("run", folder, "--model", model, "--max-memory")
+    refused = bench.process(*command, "20MB")
+    assert refused.code == 2, refused.stderr
+    (named,) = re.findall(r"try: --max-memory (\S+),", refused.stderr)
+    done = bench.process(*command, named)
+    assert done.code == 0, done.stderr
 
 
 def test_an_index_that_does_not_fit_is_refused_with_the_estimate(bench, folder):
