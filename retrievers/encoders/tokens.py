@@ -52,6 +52,14 @@ class Tokens:
         places += np.arange(len(places))
         return Tokens(self.ids[places], lengths, None if self.types is None else self.types[places])
 
+    def filled(self, token: int) -> "Tokens":
+        """The same with one token for each text that has none."""
+        if self.lengths.all():
+            return self
+        places = self.starts[self.lengths == 0]
+        types = None if self.types is None else np.insert(self.types, places, 0)
+        return Tokens(np.insert(self.ids, places, token), np.maximum(1, self.lengths), types)
+
 
 def _joined(values: Sequence[Sequence[int]]) -> Int32Array:
     arrays = (np.asarray(value, dtype=np.int32) for value in values)

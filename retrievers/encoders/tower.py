@@ -81,8 +81,8 @@ class Tower:
             check_unchanged(adapter, recipe.adapter, checkpoint)
         network = network.to(device)
         packed = None if adapter is not None else _packed(recipe, network, device)
-        padding = int(self.tokenizer.pad_token_id or 0)
-        self._encoder = packed or PaddedEncoder(network, device, padding)
+        self._padding = int(self.tokenizer.pad_token_id or 0)
+        self._encoder = packed or PaddedEncoder(network, device, self._padding)
         if adapter is None and recipe.dtype == "float32" and would_pack(network, device):
             logger.warning(
                 "%s in float32 is padded and not compiled on a GPU: --dtype bfloat16 encodes "
@@ -183,7 +183,8 @@ class Tower:
 
         The plan of batches stays as it is, whatever else is on the device.
         """
-        batch = tokens.take(rows)
+        # Tokenizers without special tokens leave an empty text no token to attend to or pool.
+        batch = tokens.take(rows).filled(self._padding)
         cost = int(batch.lengths.sum()) if self.packs else len(rows) * int(batch.lengths.max())
         if cost <= self._room or len(rows) == 1:
             try:

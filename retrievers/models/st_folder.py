@@ -78,6 +78,7 @@ class _Settings(_File, frozen=True):
     prompts: dict[str, str | None] | None = None
     similarity_fn_name: Literal["cosine", "dot"] | None = None
     truncate_dim: int | None = None
+    model_type: Literal["SentenceTransformer"] = "SentenceTransformer"
 
 
 class _Modality(_File, frozen=True):
@@ -217,7 +218,11 @@ def read_st_folder(folder: Path) -> StFolder:
         BenchError: a file is damaged, a module's class is not of sentence-transformers, or
             something is stated that is not supported.
     """
-    modules = _read_modules(folder / "modules.json")
+    modules = [
+        module
+        for module in _read_modules(folder / "modules.json")
+        if module.name != "Dropout"  # an identity when texts are encoded
+    ]
     names = [module.name for module in modules]
     order = _stage_slice(names)
     if order is None:

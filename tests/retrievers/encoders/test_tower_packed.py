@@ -5,6 +5,7 @@ attention kernel, which computes text after text. What is above them is what run
 that the network is not compiled.
 """
 
+import json
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -114,6 +115,23 @@ def test_a_text_without_tokens_is_one_of_padding_and_changes_no_other() -> None:
         torch.testing.assert_close(empty, last)
         alone = encoder.pooled(mode, encoder.pack(Tokens.of([texts[0]])))
         torch.testing.assert_close(found[:1], alone)
+
+
+@pytest.mark.parametrize("packs", [True, False])
+def test_an_empty_text_of_a_tokenizer_without_special_tokens_is_one_of_padding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packs: bool
+) -> None:
+    tiny.write_bert(tmp_path / "bert")
+    path = tmp_path / "bert" / "tokenizer.json"
+    tiny.write_json(path, json.loads(path.read_text()) | {"post_processor": None})
+    card = tiny.write_card(tmp_path / "tiny.toml", checkpoint="bert", pooling="mean")
+    if not packs:
+        monkeypatch.setattr(tower, "_packed", lambda *_: None)
+    encoder: Any = open_encoder(resolve_model(str(card)), "cpu")
+    assert encoder.count_query_tokens(["", "alpha"]) == [0, 1]
+    found = encoder.encode_queries(["alpha", "", "[PAD]"])
+    np.testing.assert_allclose(found[1], found[2], atol=1e-6)
+    np.testing.assert_allclose(found[:1], encoder.encode_queries(["alpha"]), atol=1e-6)
 
 
 def test_networks_of_other_families_keep_their_padding(tmp_path: Path) -> None:

@@ -38,6 +38,22 @@ def test_the_layout_of_version_2(tmp_path: Path) -> None:
     assert found.prompts.query == found.prompts.document == ""
 
 
+def test_dropout_is_an_identity_when_texts_are_encoded(tmp_path: Path) -> None:
+    dense, dropout = ("2_Dense", f"{OLD}Dense"), ("3_Dropout", f"{OLD}Dropout")
+    folder = write(tmp_path, dense, dropout, ("4_Normalize", f"{OLD}Normalize"))
+    tiny.write_json(folder / "2_Dense" / "config.json", DENSE)
+    found = read_st_folder(folder)
+    assert [stage.folder for stage in found.stages] == ["2_Dense"]
+    assert found.usage.normalize
+
+
+@pytest.mark.parametrize("kind", ["CrossEncoder", "SparseEncoder"])
+def test_a_model_that_is_no_dense_encoder_is_refused(tmp_path: Path, kind: str) -> None:
+    with pytest.raises(BenchError, match=f"{kind}.*model_type"):
+        read_st_folder(write(tmp_path, model_type=kind))
+    assert read_st_folder(write(tmp_path, model_type="SentenceTransformer")).usage
+
+
 def test_prompts_of_other_names_are_named_as_unused(tmp_path: Path) -> None:
     prompts = {"query": "q: ", "passage": "p: ", "clustering": "c: ", "corpus": ""}
     found = read_st_folder(write(tmp_path, prompts=prompts, default_prompt_name="passage"))
