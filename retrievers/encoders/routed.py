@@ -9,12 +9,11 @@ import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from foundation.arrays import Float32Array, Int64Array
-from foundation.errors import BenchError
+from foundation.errors import BenchError, first_line
 from retrievers.adapters.compose import Router, fit_router
 from retrievers.adapters.identify import ROUTER
 from retrievers.encoders.protocol import Advance, Clock, Encoder
@@ -135,13 +134,12 @@ def open_encoder(
         bases: what encoders of several adapters are opened with, so that they share one base.
 
     Raises:
-        BenchError: the model has no vectors (BM25), or a third party's class is missing.
+        BenchError: the model has no vectors (BM25), or a third party's class is missing or unfit.
     """
     if model.recipe.kind == "bm25":
         raise BenchError(f"{model.card.name} makes no vectors: it is searched as it is")
     if model.recipe.encoder:
-        encoder: Encoder = _load_class(model.recipe.encoder)(model.recipe, device)
-        return encoder
+        return _open_third_party(model.recipe, device)
     if model.recipe.kind == "hashing":
         return HashingEncoder(model.recipe)
     if model.routing is not None:
@@ -149,9 +147,22 @@ def open_encoder(
     return TransformerEncoder(model, device, tokens_per_batch, bases)
 
 
-def _load_class(encoder: str) -> Any:
-    module, _, name = encoder.partition(":")
+def _open_third_party(recipe: Recipe, device: str) -> Encoder:
+    """An object of a third party's class, which may raise anything while it is made."""
+    module, _, name = recipe.encoder.partition(":")
     try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise BenchError(f"cannot load the encoder class {encoder}: {error}") from error
+        encoder: Encoder = getattr(importlib.import_module(module), name)(recipe, device)
+    except BenchError:
+        raise
+    except Exception as error:
+        raise BenchError(
+            f"cannot load the encoder class {recipe.encoder}: {first_line(error)}",
+            "it is called with a recipe and a device: Class(recipe, device)",
+        ) from error
+    needed = ("recipe", "for_dataset", "encode_queries", "encode_documents")
+    if missing := [part for part in needed if not hasattr(encoder, part)]:
+        raise BenchError(
+            f"the encoder class {recipe.encoder} has no {', '.join(missing)}",
+            "it needs what retrievers.encoders.protocol.Encoder has",
+        )
+    return encoder

@@ -348,7 +348,10 @@ def _third_party_recipe(card: Card, trust_code: bool) -> Recipe:
     if recipe.dim < 1:
         raise BenchError(f"card {card.name}: say the length of its vectors as options.dim")
     module = card.encoder.partition(":")[0]
-    spec = importlib.util.find_spec(module)
+    try:
+        spec = importlib.util.find_spec(module)
+    except Exception:  # not a name, or the package around it is absent or cannot be imported
+        spec = None
     if spec is None or spec.origin is None:
         raise BenchError(f"card {card.name}: there is no module {module!r}", "install it")
     source = Path(spec.origin)

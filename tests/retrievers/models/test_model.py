@@ -274,6 +274,12 @@ def third_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         "class Theirs:\n"
         "    def __init__(self, recipe, device):\n"
         "        self.recipe, self.device = recipe, device\n"
+        "    for_dataset = encode_queries = encode_documents = None\n"
+        "class Alone:\n"
+        "    def __init__(self): pass\n"
+        "class Unfit:\n"
+        "    def __init__(self, recipe, device): self.recipe = recipe\n"
+        "    encode_queries = encode_documents = None\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     return str(
@@ -299,11 +305,29 @@ def test_a_third_partys_class_needs_permission(
         file.write("# changed\n")
     assert resolve_model(card, trust_code=True).recipe.fingerprint != before
     sys.modules.pop("their_code")
-    gone = tiny.write_card(tmp_path / "gone.toml", encoder="no_such:Theirs", options={"dim": 3})
-    with pytest.raises(BenchError, match="no module 'no_such'"):
-        resolve_model(str(gone), trust_code=True)
     with pytest.raises(BenchError, match="makes no vectors"):
         open_encoder(resolve_model("bm25"))
+
+
+@pytest.mark.parametrize(
+    ("encoder", "refused"),
+    [
+        ("no_such:Theirs", "no module 'no_such'"),
+        ("no_such.inner:Theirs", r"no module 'no_such\.inner'"),
+        ("..:x", r"no module '\.\.'"),
+        ("their_code:Gone", "no attribute 'Gone'"),
+        ("their_code:Alone", "takes 1 positional argument but 3 were given"),
+        ("their_code:Unfit", "has no for_dataset"),
+    ],
+)
+def test_a_third_partys_class_that_does_not_fit_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoder: str, refused: str
+) -> None:
+    third_party(tmp_path, monkeypatch)
+    card = tiny.write_card(tmp_path / "unfit.toml", encoder=encoder, options={"dim": 3})
+    with pytest.raises(BenchError, match=refused):
+        open_encoder(resolve_model(str(card), trust_code=True))
+    sys.modules.pop("their_code", None)
 
 
 FLAGS = "processor\t: 0\nflags\t\t: fpu avx2 {}\nbugs\t\t: spectre_v1\n"
