@@ -72,7 +72,10 @@ def why_renamed(model: LoadedModel, name: str) -> str:
     """Say why the results have another name than the candidate; "" where they have its own."""
     if name == model.name:
         return ""
-    return f"{name} is {model.name}: other weights or settings have results of that name already"
+    return (
+        f"The candidate is called {name} here, because other weights or settings have results "
+        f"named {model.name}"
+    )
 
 
 def own_results(model: LoadedModel, known: Sequence[Evaluation]) -> list[Evaluation]:

@@ -9,6 +9,7 @@ from bench.comparing.statistics import Resampling
 from bench.evaluate.judging import mean_weights, suite_weights
 from bench.evaluate.runs import Run
 from bench.gate.evidence import check_against, check_published
+from bench.gate.power import DetectableEffect
 from bench.gate.records import StoredModel
 from bench.gate.scope import Candidate, Scope
 from bench.gate.settings import GateSettings
@@ -76,6 +77,23 @@ def test_a_significant_loss_that_one_unseen_gain_could_balance_is_inconclusive()
     assert found.rows[0].paired.p < 0.01
     assert found.outcome == "INCONCLUSIVE"
     assert "rare gains" in found.reasons[0]
+
+
+def test_fifteen_queries_on_which_a_large_loss_is_possible_pass_nothing():
+    base = BASE[:15]
+    other = base + np.tile([0.4, -0.4, 0.1], 5)
+    found = check({"one": entry(other)}, {"one": entry(base)})
+    assert found.outcome == "INCONCLUSIVE"
+    assert found.largest_loss > SETTINGS.floor
+    assert "0.1000 (the floor)" in found.reasons[0]
+
+
+def test_a_loss_that_was_stated_as_detectable_must_be_ruled_out():
+    candidate = Candidate("ckpt", {"one": entry(BASE + np.tile([0.1, -0.1], 100))})
+    compared = (StoredModel("baseline", "base", {"one": entry(BASE)}), Scope(weights={"one": 1.0}))
+    for stated, outcome in ((0.03, "OK"), (0.01, "INCONCLUSIVE")):
+        effect = DetectableEffect("one", 200, 0.1, "a guess", stated)
+        assert check_against(candidate, *compared, SETTINGS, CHOICES, [effect]).outcome == outcome
 
 
 def test_a_failed_evaluation_is_missing_and_never_a_score():

@@ -93,7 +93,7 @@ def test_a_name_with_digits_of_a_fingerprint_is_explained(place):
     (place.bench.place / "again").mkdir()
     other = write_hashing_card(place.bench.place / "again" / "mine.toml", 32, similarity="cos")
     said = place.run(other, "bm25").stdout.split("\n\n")[1]
-    assert " is mine: other weights or settings have results of that name already." in said
+    assert " here, because other weights or settings have results named mine." in said
 
 
 def test_what_is_missing_is_evaluated_and_kept(place):
