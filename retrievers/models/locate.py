@@ -44,6 +44,11 @@ def find_card(model: str, like: str | None) -> tuple[Card, Path]:
             folder states other settings than ``like``.
     """
     if like is not None:
+        if is_card(model):
+            raise BenchError(
+                f"{model} is a card, and --like {like} is for a checkpoint that has none",
+                "leave --like out, or name the folder of a checkpoint",
+            )
         return _card_like(load_card(like), model), Path.cwd()
     if model.endswith(".toml"):
         return load_card(model), Path(model).resolve().parent
@@ -61,6 +66,12 @@ def find_card(model: str, like: str | None) -> tuple[Card, Path]:
         f"there is no model card and no folder {model!r}",
         f"{did_you_mean(model, card_names())} see `python -m bench list models`".strip(),
     )
+
+
+def is_card(model: str) -> bool:
+    """Return whether a model is named by its card, and not by a folder or Hub id."""
+    named = model in card_names() or model.endswith(".toml")
+    return named and not Path(model).expanduser().is_dir()
 
 
 def _card_like(card: Card, checkpoint: str) -> Card:

@@ -5,6 +5,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 import msgspec
@@ -18,6 +19,7 @@ from datasets_cfg.verify import Finding
 from foundation.errors import BenchError
 from foundation.records import Record, convert_table
 from reports.evaluation import finding_lines
+from retrievers.models.locate import is_card
 from retrievers.models.model import Bases
 from retrievers.models.recipe import StoreDtype
 
@@ -87,6 +89,17 @@ def load_model(
         trust_code=use.trust_code,
         **msgspec.structs.asdict(own),
     )
+
+
+def load_models(space: Workspace, names: Sequence[str], use: ModelUse) -> list[LoadedModel]:
+    """Several models, which share bases; ``--like`` is for those without a card, if there are any.
+
+    Raises:
+        BenchError: one cannot be used, or ``--like`` was given and all are cards.
+    """
+    bases, cards = Bases(), [name for name in names if is_card(name)]
+    of_cards = replace(use, like=None) if len(cards) < len(names) else use
+    return [load_model(space, name, of_cards if name in cards else use, bases) for name in names]
 
 
 def assignments(typed: Sequence[str]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.cli.commands.common import load_model, workspace
+from bench.cli.commands.common import load_models, workspace
 from bench.cli.options.data import CacheOptions, FetchOptions, VerifyOptions
 from bench.cli.terminal import columns, print_json
 from bench.outcomes import ExitCode
@@ -32,8 +32,7 @@ def fetch(options: FetchOptions) -> int:
         dataset = space.dataset(name)
         about = f"{len(dataset.corpus):,} documents, {len(dataset.queries):,} queries"
         rows.append({"name": name, "about": about})
-    for name in options.model:
-        model = load_model(space, name, options.use).model
+    for model in (loaded.model for loaded in load_models(space, options.model, options.use)):
         folders = [str(each.root) for each in (model.document, model.query) if each]
         about = "; queries: ".join(folders) or "needs no files"
         rows.append({"name": model.card.name, "about": about})

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from bench.cli.commands.common import check_once, load_model, workspace
+from bench.cli.commands.common import check_once, load_models, workspace
 from bench.cli.options.evaluate import RunOptions, ScoreOptions
 from bench.cli.options.shared import WorkerOptions
 from bench.cli.terminal import print_json
@@ -32,7 +32,6 @@ from datasets_cfg.catalogue import suite_for
 from foundation.errors import BenchError
 from reports.evaluation import collection_table, costs_table, gaps_table, means_table
 from retrievers.index.faiss_index import IndexSpec
-from retrievers.models.model import Bases
 
 if TYPE_CHECKING:
     from bench.engines.ray import RayCluster
@@ -172,8 +171,7 @@ def _models(options: RunOptions, space: Workspace) -> tuple[list[LoadedModel], P
             f"--name {options.name}: what follows a {CHOICE} chooses among results of one name",
             f"--name {options.name.replace(CHOICE, '-')}",
         )
-    bases = Bases()
-    models = [load_model(space, name, options.use, bases) for name in options.model]
+    models = load_models(space, options.model, options.use)
     if options.name:
         models = [model.renamed(options.name) for model in models]
     check_once((model.name for model in models), "run one of them with --name")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench.cli.commands.common import load_model, workspace
+from bench.cli.commands.common import load_model, load_models, workspace
 from bench.cli.options.evaluate import IndexOptions, WorkOptions
 from bench.cli.terminal import print_json
 from bench.evaluate.cost import announce_encoding
@@ -21,7 +21,6 @@ from foundation.errors import BenchError
 from foundation.files import replacing_folder
 from reports.format import size
 from retrievers.index.faiss_index import IndexSpec
-from retrievers.models.model import Bases
 from retrievers.models.recipe import Recipe
 
 IDS_FILE, PROGRAM_FILE, MANIFEST_FILE = "ids.json", "search.py", "manifest.json"
@@ -95,8 +94,8 @@ class EncodedHere(msgspec.Struct, frozen=True):
 
 def work(options: WorkOptions) -> int:
     """``work``: returns when the vectors of all collections are there."""
-    space, bases = workspace(options.places, options.hardware), Bases()
-    models = [load_model(space, name, options.use, bases) for name in options.model]
+    space = workspace(options.places, options.hardware)
+    models = load_models(space, options.model, options.use)
     done = []
     for name in space.expand(options.names):
         dataset = space.dataset(name)

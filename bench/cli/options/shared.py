@@ -291,7 +291,8 @@ class ModelUse:
     """Settings that take the place of the card's.
 
     Attributes:
-        like: Use a plain checkpoint with this card's pooling, prompts and lengths.
+        like: Use a plain checkpoint with this card's pooling, prompts and lengths; models named
+            by cards stay as they are.
         adapter: Folder of an AdapterHub or PEFT adapter to attach.
         dtype: Precision of weights and activations. Default: the card's. int8, on the CPU, is
             faster and changes the vectors, so its results are another recipe.

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from bench.cli.commands.common import load_models, workspace
+from bench.cli.options.shared import ModelUse, Places
 from bench.outcomes import Gaps
 from bench.results.result import load
 from datasets_cfg.catalogue import facts_for
 from foundation.errors import BenchError
+from tests.support import tiny_checkpoints as tiny
 from tests.support.collections import SIXTY, Bench, write_collection, write_qrels
 from tests.support.tiny_roberta import write_ance
 
@@ -206,3 +209,14 @@ def test_a_folder_laid_out_as_ances_has_the_score_of_sentence_transformers(bench
     assert 0 < expected < 1
     found = load(bench.results("sixty", "st")).result.measures["RR@10"]
     assert found == pytest.approx(expected, abs=1e-9)
+
+
+def test_like_is_for_the_models_of_a_run_that_have_no_card(tmp_path: Path) -> None:
+    tiny.write_bert(tmp_path / "plain")
+    like = tiny.write_card(tmp_path / "like.toml", checkpoint=".", pooling="mean")
+    space, use = workspace(Places(cache_dir=tmp_path)), ModelUse(like=str(like))
+    hashing, plain = load_models(space, ["hashing", str(tmp_path / "plain")], use)
+    assert (hashing.name, plain.name) == ("hashing", "plain")
+    assert plain.model.recipe.pooling == "mean"
+    with pytest.raises(BenchError, match="hashing is a card"):
+        load_models(space, ["hashing"], use)

@@ -92,6 +92,9 @@ def test_like_needs_a_card_of_one_transformer(tmp_path: Path, folder: Path) -> N
         resolve_model(str(folder), like="bm25")
     with pytest.raises(BenchError, match="no model card"):
         resolve_model(str(folder), like="retromea")
+    for named in ("minilm", str(card)):
+        with pytest.raises(BenchError, match="is a card, and --like minilm"):
+            resolve_model(named, like="minilm")
 
 
 def test_an_adapter_alone_is_not_taken_for_a_plain_checkpoint(tmp_path: Path) -> None:
