@@ -1,5 +1,6 @@
 """A candidate beside one other model: the evidence of `bench.gate.verdicts`, and its rows."""
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,7 +35,10 @@ from bench.gate.skew import Studentised, largest_loss, mean_of, p_of_loss, stude
 from bench.gate.verdicts import THE_MEAN, Decision, Evidence, decide
 from bench.results.find import recipe_key
 from bench.results.result import Evaluation
+from foundation.errors import BenchError
 from retrievers.models.card import Expected
+
+logger = logging.getLogger(__name__)
 
 WORST_SHOWN = 3  # queries that lost most
 
@@ -232,8 +236,13 @@ def lost_elsewhere(
             continue
         alone = StoredModel(other.role, other.name, {name: pair[1]})
         candidate, scope = Candidate("", {name: pair[0]}), Scope(weights={name: 1.0})
-        rows += check_against(candidate, alone, scope, settings, choices).rows
-    return tuple(row for row in rows if row.failure and row.paired and row.paired.significant)
+        try:
+            verdict = check_against(candidate, alone, scope, settings, choices)
+        except BenchError as error:
+            logger.warning("%s, which --on leaves out, cannot be compared: %s", name, error)
+        else:
+            rows += verdict.rows if verdict.outcome in ("REGRESSION", "DRIFT") else ()
+    return tuple(rows)
 
 
 def check_published(

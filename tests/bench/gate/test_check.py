@@ -1,5 +1,7 @@
 """The gate over entries with chosen scores: outcome, gaps, protocol, anchor, published scores."""
 
+from dataclasses import replace
+
 import msgspec
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ from bench.comparing.compare import Choices
 from bench.comparing.statistics import Resampling
 from bench.evaluate.judging import mean_weights, suite_weights
 from bench.evaluate.runs import Run
-from bench.gate.evidence import check_against, check_published
+from bench.gate.evidence import check_against, check_published, lost_elsewhere
 from bench.gate.power import DetectableEffect
 from bench.gate.records import StoredModel
 from bench.gate.scope import Candidate, Scope
@@ -94,6 +96,29 @@ def test_a_loss_that_was_stated_as_detectable_must_be_ruled_out():
     for stated, outcome in ((0.03, "OK"), (0.01, "INCONCLUSIVE")):
         effect = DetectableEffect("one", 200, 0.1, "a guess", stated)
         assert check_against(candidate, *compared, SETTINGS, CHOICES, [effect]).outcome == outcome
+
+
+def test_only_a_regression_counts_on_collections_that_are_left_out(caplog):
+    """The rest: another protocol, an improvement, a damaged result, and nothing of one side."""
+    known = {
+        "lost": (shifted(40, -0.1), 10),
+        "unclear": (shifted(40, -0.01), 10),
+        "better": (shifted(40, 0.1), 10),
+        "deeper": (shifted(40, -0.1), 20),
+        "damaged": (BASE[:50], 10),
+        "absent": (BASE, 10),
+    }
+    ours = [on(name, entry(values, depth=depth)) for name, (values, depth) in known.items()]
+    theirs = [on(name, entry(BASE)) for name in known if name != "absent"]
+    other = StoredModel("baseline", "base", {"one": entry(BASE)}, theirs)
+    rows = lost_elsewhere(ours, other, known, SETTINGS, CHOICES)
+    assert [row.name for row in rows] == ["lost"]
+    assert "damaged, which --on leaves out, cannot be compared" in caplog.text
+
+
+def on(name: str, stored: Evaluation) -> Evaluation:
+    protocol = msgspec.structs.replace(stored.result.protocol, collection=name)
+    return replace(stored, result=msgspec.structs.replace(stored.result, protocol=protocol))
 
 
 def test_a_failed_evaluation_is_missing_and_never_a_score():
