@@ -62,6 +62,16 @@ EXAMPLES = """\
     python -m bench list models"""
 
 
+class AppWithExamples(App):
+    """Commands whose ``--help`` ends with examples, unwrapped so that they can be copied."""
+
+    def help_print(self, tokens: Any = None, *, console: Any = None) -> None:
+        """Print the help of the command that was typed, then its examples."""
+        super().help_print(tokens, console=console)
+        command = "".join(self.parse_commands(tokens)[0])
+        print(f"\nExamples:\n\n{textwrap.indent(as_typed(examples_of(command)), '  ')}")
+
+
 def run_command(arguments: Sequence[str] | None = None) -> int:
     """Parse and run one command; returns its exit code.
 
@@ -83,10 +93,9 @@ def app() -> App:
     """All commands with their options."""
     from bench import __version__
 
-    top = App(
+    top = AppWithExamples(
         name=program_name(),
         help="Evaluate dense retrievers: from a checkpoint to scores that can be trusted.",
-        help_epilogue=_code(EXAMPLES),
         help_format="markdown",
         version=__version__,
         default_parameter=Parameter(negative=(), show_default=_shown_default, allow_repeating=True),
@@ -96,15 +105,13 @@ def app() -> App:
         suppress_keyboard_interrupt=False,
     )
     for name, (record, group, function) in COMMANDS.items():
-        text, _, examples = (inspect.getdoc(record) or "").partition("Examples:")
-        description = text.partition("Attributes:")[0]
+        description = (inspect.getdoc(record) or "").partition("Attributes:")[0]
         top.command(
             _command(record, function),
             name=name,
             group=group,
             usage=f"Usage: {usage(name, record)}",
             help=description,
-            help_epilogue=_code(examples),
         )
     return top
 
@@ -144,9 +151,10 @@ def _command(record: type[Any], function: str) -> Any:
     return command
 
 
-def _code(examples: str) -> str:
-    """Commands below ``--help``, as a block of Markdown."""
-    return f"Examples:\n\n```\n{as_typed(textwrap.dedent(examples.strip(chr(10))))}\n```"
+def examples_of(command: str) -> str:
+    """Return the examples of a command, or of the program if it is ""."""
+    doc = inspect.getdoc(COMMANDS[command][0]) or "" if command else EXAMPLES
+    return textwrap.dedent(doc.rpartition("Examples:\n")[2]).strip()
 
 
 def _shown_default(value: Any) -> str | None:

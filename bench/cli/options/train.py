@@ -58,11 +58,11 @@ class PretrainOptions:
         start: Card, folder or Hub id to start from.
 
     Examples:
-        python -m bench pretrain retromae-small --on stdlib-code --out models/retromae-code
+        python -m bench pretrain retromae-small --on stdlib-code/train --out models/code
         python -m bench pretrain retromae --start path/to/bert --on msmarco/dev --out models/retromae
         python -m bench pretrain my-preset.toml --on beir/scifact beir/nfcorpus --out models/mine
         accelerate launch --num_processes 8 -m bench pretrain retromae --on msmarco/dev --out models/r
-        python -m bench run stdlib-code --model models/retromae-code
+        python -m bench finetune dpr-small --model models/code --on stdlib-code/train --out models/tuned
     """
 
     preset: str

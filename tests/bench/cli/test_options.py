@@ -1,12 +1,13 @@
 """Options by composition: what a record says is what can be typed."""
 
+import shlex
 from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any, ClassVar
 
 import pytest
 from cyclopts import App, Parameter
 
-from bench.cli.main import COMMANDS, option_slots, run_command, usage
+from bench.cli.main import COMMANDS, app, examples_of, option_slots, run_command, usage
 from bench.cli.options.shared import Names, Only, check_used, group, slots
 from foundation.errors import BenchError
 
@@ -90,3 +91,17 @@ def test_positionals_stand_first_in_the_usage_line_and_in_the_hint() -> None:
     with pytest.raises(BenchError) as raised:
         run_command(["run", "--model", "minilm", "stdlib-code"])
     assert raised.value.hint.endswith("run NAMES... --model MODEL... [OPTIONS]")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_ends_with_examples_that_can_be_copied_and_typed(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None is wrapped, however narrow the terminal."""
+    monkeypatch.setenv("COLUMNS", "80")
+    run_command([name, "--help"])
+    shown = capsys.readouterr().out.partition("Examples:\n\n")[2]
+    assert [line.strip() for line in shown.strip().splitlines()] == examples_of(name).splitlines()
+    for line in examples_of(name).splitlines():
+        command = line.rpartition("-m bench ")[2].partition("'" if "--wrap" in line else " > ")[0]
+        app().parse_args(shlex.split(command), exit_on_error=False, print_error=False)

@@ -285,18 +285,3 @@ def test_a_killed_command_goes_on_and_ends_as_if_it_had_not_been(bench, tmp_path
     assert ", resumed at " in again.stdout
     one, other = (tmp_path / "out" / name / "model.safetensors" for name in ("whole", "m"))
     assert one.read_bytes() == other.read_bytes()
-
-
-@pytest.mark.parametrize(
-    "example",
-    [
-        "python -m bench pretrain retromae-small --on stdlib-code",
-        "python -m bench finetune dpr-small --model minilm --on stdlib-code/train",
-        "python -m bench adapt mlm-small --on beir/nfcorpus beir/scifact",
-        "python -m bench compose average models/a models/b --out models/mean",
-    ],
-)
-def test_help_has_examples(bench, example):
-    done = bench(example.split()[3], "--help")
-    assert done.code == ExitCode.OK
-    assert example in done.stdout
