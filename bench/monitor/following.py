@@ -22,7 +22,11 @@ from bench.results.reuse import stored_or_new
 from bench.workspace import Workspace
 from foundation.errors import BenchError
 
-STEP = re.compile(r"(?!tmp|\.).*?(\d+)")
+# checkpoint-500, global_step500, epoch=1-step=500, 500; but not bert-base-v2 or runs-2026.
+STEP = re.compile(
+    r"(?!tmp|\.)(.*(checkpoint|ckpt|step|epoch|iter|iteration)s?[-_=]?)?(?P<step>\d+)",
+    re.IGNORECASE,
+)
 STATE = "trainer_state.json"
 OF_THE_TRAINER = ("training_args.bin", "optimizer.pt", "scheduler.pt", "rng_state.pth")
 INNER = "checkpoints"  # of a training's folder, where they have one of their own
@@ -60,7 +64,7 @@ class SeenCheckpoint:
 def step_of(name: str) -> int:
     """Return the step in the name of a checkpoint; 0 for a name without one."""
     match = STEP.fullmatch(name)
-    return int(match[1]) if match else 0
+    return int(match["step"]) if match else 0
 
 
 @dataclass
@@ -90,7 +94,7 @@ class CheckpointScanner:
 
 
 def _checkpoints(folder: Path) -> list[Path]:
-    """Folders whose name ends in a number; none where a training has removed them."""
+    """Folders whose name ends in a step; none where a training has removed them."""
     paths = [path for place in (folder, folder / INNER) for path in _inside(place)]
     return [path for path in paths if STEP.fullmatch(path.name) and path.is_dir()]
 
@@ -159,10 +163,13 @@ class Watcher:
         """Return True for a complete checkpoint until these very files are dealt with."""
         return not checkpoint.lacks and self._done.get(checkpoint.name) != checkpoint.files
 
-    def leave_out(self, checkpoint: SeenCheckpoint, why: str) -> None:
-        """Report a checkpoint that is not evaluated; once for the same reason."""
+    def leave_out(self, checkpoint: SeenCheckpoint, why: str, waiting: bool = False) -> None:
+        """Report a checkpoint that is not evaluated, or not yet; once for the same reason."""
         if self.left_out.get(checkpoint.name) != why:
-            print(f"warning: {checkpoint.name} is left out: {why}", file=sys.stderr)
+            told = "waits" if waiting else "is left out"
+            print(
+                f"{'' if waiting else 'warning: '}{checkpoint.name} {told}: {why}", file=sys.stderr
+            )
             self.left_out[checkpoint.name] = why
 
     def evaluate(self, checkpoint: SeenCheckpoint) -> None:
@@ -184,6 +191,8 @@ class Watcher:
         known = find_results(self.results, loaded.name)
         for dataset in self.opened:
             job = space.prepare(dataset, loaded, self.options, known=known)
+            if not job.stored:
+                print(f"{name} on {dataset.name}: evaluating", file=sys.stderr)
             stored = stored_or_new(job, self.results)
             found[dataset.name] = Evaluation(stored.result, stored.scores)  # a ranking is large
             shown = {key: stored.result.measures[key] for key in self.options.measures or ()}
@@ -234,7 +243,7 @@ def _follow(
             watcher.evaluate(checkpoint)
         for checkpoint in look:
             if checkpoint.lacks:
-                watcher.leave_out(checkpoint, checkpoint.lacks)
+                watcher.leave_out(checkpoint, checkpoint.lacks, waiting=not ending.once)
         if new:
             publish()
             latest = time.monotonic()

@@ -12,6 +12,7 @@ from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
+from tqdm import tqdm
 
 from bench import __version__
 from bench.evaluate import search
@@ -233,7 +234,8 @@ def latencies(
     vectors, ranks = ArrayVectors(documents), np.arange(len(documents))
     k = min(LATENCY_K, len(documents))
     encoding, finding = [], []
-    for text in [*queries[:WARM_UP_QUERIES], *queries]:
+    asked = [*queries[:WARM_UP_QUERIES], *queries]
+    for text in tqdm(asked, desc="latency", unit=" queries", mininterval=1):
         seconds, vector = timed(partial(encoder.encode_queries, [text]))
         encoding.append(seconds)
         find = partial(exact_search, vectors, vector, k, ranks, device=device)
@@ -304,7 +306,7 @@ def compare_indexes(
     exact = partial(exact_search, ArrayVectors(documents), queries, k, ranks, device=device)
     truth = exact()
     points = []
-    for spec in specs_for(rows, dim):
+    for spec in tqdm(specs_for(rows, dim), desc="indexes", unit=" indexes"):
         build_s, size, find = 0.0, documents.nbytes, exact
         if spec.needs_faiss:
             build_s, index = timed(partial(_built, spec, documents, device))

@@ -254,7 +254,7 @@ ResultPlaces = Annotated[
 LocalPaths = Annotated[tuple[Path, ...], Parameter(converter=_reads_each(local_path))]
 Counts = Annotated[tuple[int, ...], Parameter(converter=_reads_each(whole_number))]
 Weights = Annotated[tuple[float, ...], Parameter(converter=_reads_each(number))]
-Several = Parameter(consume_multiple=True)  # values after one option: --on A B C
+Several = Parameter(consume_multiple=1)  # values after one option, at least one: --on A B C
 Names = Annotated[tuple[str, ...], Several]
 
 

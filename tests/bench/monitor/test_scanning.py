@@ -11,6 +11,7 @@ from bench.monitor.following import (
     CheckpointScanner,
     SeenCheckpoint,
     model_folder,
+    step_of,
     training_of,
 )
 from tests.support.tiny_checkpoints import write_bert
@@ -68,6 +69,14 @@ def test_what_changes_between_two_looks_is_still_being_written(training):
     assert (anew[FIRST] == after[FIRST], anew[LAST] == after[LAST]) == (True, False)
 
 
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [("500", 500), ("checkpoint-7", 7), ("global_step12", 12), ("epoch=1-step=30", 30), ("v2", 0)],
+)
+def test_a_step_follows_a_word_for_it_or_stands_alone(name, step):
+    assert step_of(name) == step
+
+
 def test_without_the_file_that_the_trainer_writes_last_a_checkpoint_is_not_complete(training):
     (training / LAST / STATE).unlink()
     found = looked(training)
@@ -76,7 +85,8 @@ def test_without_the_file_that_the_trainer_writes_last_a_checkpoint_is_not_compl
 
 
 def test_folders_of_other_names_and_files_are_no_checkpoints(training):
-    for name in ("tmp-checkpoint-6", ".checkpoint-8", "runs"):
+    others = ("runs", "runs-2026", "bert-base-v2", "checkpoint-4-copy2")
+    for name in ("tmp-checkpoint-6", ".checkpoint-8", *others):
         shutil.copytree(training / LAST, training / name)
     (training / "checkpoint-9").write_text("a file")
     assert list(looked(training)) == complete(training) == [FIRST, LAST]

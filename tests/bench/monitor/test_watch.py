@@ -106,6 +106,7 @@ def test_pictures_and_tables_lie_in_the_folder_of_the_watch(place):
     }
     assert (out / "curve.md").read_text() == done.stdout
     assert "test data were used to select" in done.stdout
+    assert "checkpoint-2 on tiny: evaluating" in done.stderr
 
 
 def test_a_half_written_checkpoint_is_skipped_and_evaluated_when_it_is_whole(place):
@@ -273,6 +274,17 @@ def test_a_training_in_another_process_is_followed_through_a_kill_to_ctrl_c(tmp_
     assert "Traceback" not in done.stderr
     for step in STEPS:
         assert f"checkpoint-{step} " in done.stdout
+
+
+def test_a_checkpoint_that_is_not_complete_yet_waits(tmp_path, capsys):
+    train(tmp_path / "run", steps=2, save_every=2)
+    (tmp_path / "run" / "checkpoint-2" / "trainer_state.json").unlink()
+    space = Workspace(tmp_path / "cache")
+    watcher = Watcher("run", (), Options(), tmp_path / "out", space, tmp_path / "work", list)
+    for once, told in ((False, "checkpoint-2 waits: "), (True, "checkpoint-2 is left out: ")):
+        watcher.left_out.clear()
+        follow(tmp_path / "run", watcher, Ending(0.01, once, stop_after_s=0.0), list)
+        assert told in capsys.readouterr().err
 
 
 def test_ctrl_c_in_an_evaluation_leaves_it_for_the_next_time(tmp_path):
