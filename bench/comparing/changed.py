@@ -1,8 +1,11 @@
 """The queries on which two models differ most: what is relevant, and both rankings."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -10,10 +13,12 @@ import pyarrow as pa
 from bench.comparing.statistics import SAME_SCORE
 from bench.evaluate.runs import Run
 from bench.results.result import Evaluation, Protocol
+from bench.results.reuse import check_values
 from bench.workspace import Workspace
 from datasets_cfg.dataset import Dataset, open_remembered
 from foundation.arrays import Float64Array
 from foundation.errors import BenchError
+from foundation.files import sha256_of
 from foundation.records import Record
 
 TOP = 5  # documents of each ranking
@@ -176,6 +181,31 @@ def _texts(doc_ids: Sequence[str], dataset: Dataset | None) -> dict[str, str]:
         doc_ids[place]: f"{title} {text}".strip()
         for place, (title, text) in zip(known.tolist(), documents, strict=True)
     }
+
+
+def check_at_hand(results: Iterable[Evaluation], space: Workspace) -> None:
+    """Refuse a result whose values are not those of its ranking, by judgements on this machine.
+
+    Rankings in an object store are not fetched for it. Files that agreed once are not scored again.
+
+    Raises:
+        BenchError: there is one, or its ranking is not the one that was written with it.
+    """
+    opened = cache(lambda protocol: at_hand(protocol, space))
+
+    for stored in results:
+        result = stored.result
+        hashes = result.per_query_sha256, result.run_sha256, result.protocol.qrels_sha256
+        agreed = space.cache_dir / "agreed" / sha256_of([hashes])  # of the very same files
+        if not isinstance(stored.folder, Path) or (agreed.exists() and stored.has_ranking):
+            continue
+        dataset = opened(result.protocol)
+        if isinstance(dataset, Dataset):
+            check_values(stored, dataset)
+            if all(hashes) and stored.has_ranking:
+                with suppress(OSError):  # a cache that is read-only
+                    agreed.parent.mkdir(parents=True, exist_ok=True)
+                    agreed.touch()
 
 
 def at_hand(protocol: Protocol, space: Workspace) -> Dataset | str:

@@ -58,13 +58,13 @@ def newest_of_same(job: Job, known: Iterable[Evaluation]) -> Evaluation | None:
 def check_values(stored: Evaluation, dataset: Dataset) -> None:
     """Refuse a stored result whose values are not those of the ranking beside it.
 
-    Nothing is said where the ranking is not there, or where the judgements are others.
+    Nothing is said if the ranking is not there, or if the judgements are others.
 
     Raises:
-        BenchError: they are not.
+        BenchError: they are not, or the ranking is damaged or not the one that was written with it.
     """
     same = stored.result.protocol.qrels_sha256 == dataset.qrels_sha256
-    if not (same and dataset.answers is None and stored.has_scores and stored.has_ranking):
+    if not (same and dataset.answers is None and stored.has_scores and stored.run_file.exists()):
         return
     kept = stored.scores
     names = [name for name in kept.values if parse_measure(name).native]

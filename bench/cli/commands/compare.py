@@ -8,7 +8,7 @@ from pathlib import Path
 from bench.cli.commands.common import check_once, resampling_of, workspace
 from bench.cli.options.decide import CompareOptions
 from bench.cli.terminal import print_json
-from bench.comparing.changed import Changes, at_hand, if_evaluated, most_changed
+from bench.comparing.changed import Changes, at_hand, check_at_hand, if_evaluated, most_changed
 from bench.comparing.compare import Choices, Comparison, Entrant
 from bench.comparing.compare import compare as compare_entrants
 from bench.comparing.transfer import Sequenced, forgetting_of
@@ -43,7 +43,7 @@ def compare(options: CompareOptions) -> int:
     on = [opened.name] if opened else _collections(options.on, named, space)
     if options.sequence:
         return _print_transfer(options, named, on, space)
-    entrants = _entrants(options, opened, named, on)
+    entrants = _entrants(options, opened, named, on, space)
     choices = Choices(
         measure=options.measure,
         force=options.force,
@@ -98,7 +98,11 @@ def _collections(typed: Sequence[str], named: Named, space: Workspace) -> list[s
 
 
 def _entrants(
-    options: CompareOptions, opened: OpenDataset | None, named: Named, on: Sequence[str]
+    options: CompareOptions,
+    opened: OpenDataset | None,
+    named: Named,
+    on: Sequence[str],
+    space: Workspace,
 ) -> list[Entrant]:
     """The models in the order typed, under the shortest names that tell them apart."""
     entries: dict[str, Mapping[str, Evaluation]] = {}
@@ -109,6 +113,7 @@ def _entrants(
             short[name] = "_".join(Path(name).name.split(".trec")[0].split())
         else:
             chosen = choose_results(name, results, on or None)
+            check_at_hand(chosen.values(), space)
             entries[name] = chosen
             models = {stored.result.model for stored in chosen.values()}
             short[name] = models.pop() if len(models) == 1 and place_of(name).exists() else name
@@ -157,7 +162,7 @@ def _print_transfer(
     """Backward and forward transfer between the collections of successive trainings."""
     trained = _collections(options.sequence, named, space)
     check_once([*trained, *also])
-    entrants = _entrants(options, None, named, [*trained, *also])
+    entrants = _entrants(options, None, named, [*trained, *also], space)
     extra = len(entrants) - len(trained)
     if extra not in (0, 1):
         raise BenchError(

@@ -5,9 +5,10 @@ from tqdm import tqdm
 from bench.boards.assembly import Choice, assemble, chosen
 from bench.boards.records import Board
 from bench.boards.rows import columns, results_in
-from bench.cli.commands.common import resampling_of
+from bench.cli.commands.common import resampling_of, workspace
 from bench.cli.options.decide import LeaderboardOptions
 from bench.cli.terminal import print_json
+from bench.comparing.changed import check_at_hand
 from bench.outcomes import ExitCode
 from reports.leaderboard import markdown, page, scores
 from retrievers.models.card import all_cards
@@ -37,6 +38,7 @@ def _board(options: LeaderboardOptions) -> Board:
         published=options.published,
     )
     shown = chosen(results_in(*options.results), choice)
+    check_at_hand(shown, workspace(options.places))
     with tqdm(desc="resampling", total=len(columns(shown)), unit=" collections") as bar:
         resampling = resampling_of(options.resampling)
         return assemble(shown, all_cards(), choice, resampling, bar.update)

@@ -146,6 +146,7 @@ class LeaderboardOptions:
     measure: str = ""
     published: Annotated[tuple[str, ...] | None, Several] = None
     results: Annotated[ResultPlaces, Several] = (Path("results"),)
+    places: Places = Places()
     resampling: Resamples = Resamples()
     output: Output = Output()
 

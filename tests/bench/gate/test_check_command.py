@@ -104,6 +104,16 @@ def test_what_is_missing_is_evaluated_and_kept(place):
     assert "stored in" in place.check("hashing", "bm25")[2]
 
 
+def test_a_ranking_that_changes_after_it_agreed_is_refused_by_a_leaderboard(place):
+    words = ("leaderboard", "--results", place.bench.out, "--cache-dir", place.bench.cache)
+    assert [place.bench(*words).code for _ in range(2)] == [0, 0]
+    file = load(place.bench.results(place.collection.name, "bm25")).run_file
+    file.write_bytes(file.read_bytes()[:-1])
+    done = place.bench(*words)
+    assert (done.code, done.stdout) == (2, "")
+    assert str(file) in done.stderr
+
+
 def test_values_of_a_baseline_that_are_not_those_of_its_ranking_are_no_evidence(place):
     """Lowered with their mean and hash, so that the candidate would look better."""
     folder = place.bench.results(place.collection.name, "bm25")
@@ -116,6 +126,11 @@ def test_values_of_a_baseline_that_are_not_those_of_its_ranking_are_no_evidence(
     code, document, stderr = place.check("hashing", "bm25")
     assert (code, document["outcome"]) == (4, "MISSING")
     assert f"{folder} contradicts itself" in stderr
+    assert place.bench("run", place.collection, "--model", "hashing").code == 0
+    for words in (("compare", "hashing", "bm25"), ("leaderboard",)):
+        done = place.bench(*words, "--results", place.bench.out, "--cache-dir", place.bench.cache)
+        assert (done.code, done.stdout) == (2, "")
+        assert f"{folder} contradicts itself" in done.stderr
 
 
 def test_a_collection_without_a_baseline_is_missing_and_exits_4(place, tmp_path):
