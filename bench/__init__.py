@@ -54,10 +54,16 @@ class _Package(ModuleType):
             super().__setattr__(name, value)
 
 
-def __getattr__(name: str) -> Any:
-    if name in __all__:
-        return getattr(import_module("bench.api"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # with it, a type checker would accept any name
+
+    def __getattr__(name: str) -> Any:
+        """Load what the API names."""
+        if name in __all__:
+            return getattr(import_module("bench.api"), name)
+        from foundation.errors import did_you_mean
+
+        meant = did_you_mean(name, __all__, f"it has {', '.join(__all__)}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}: {meant}")
 
 
 def __dir__() -> list[str]:

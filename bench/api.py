@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import msgspec
 import pandas as pd
@@ -30,11 +30,25 @@ from bench.results.location import place_of
 from bench.results.result import Evaluation, load, save
 from bench.workspace import Workspace, cache_folder
 from datasets_cfg.dataset import Dataset
-from foundation.errors import BenchError
+from foundation.errors import BenchError, did_you_mean
 from retrievers.encoders.python_object import wrap
 from retrievers.index.faiss_index import IndexSpec
 from retrievers.models.card import all_cards
-from retrievers.models.recipe import Similarity
+from retrievers.models.recipe import Dtype, Similarity, StoreDtype
+
+
+class ModelSettings(TypedDict, total=False):
+    """Settings that take the place of a card's, as of ``bench run``; see `resolve_model`."""
+
+    like: str | None
+    adapter: str | None
+    dtype: Dtype | None
+    store_dtype: StoreDtype
+    backend: str | None
+    query_prompt: str | None
+    max_query_tokens: int | None
+    max_document_tokens: int | None
+    trust_code: bool
 
 
 def evaluate(
@@ -54,7 +68,7 @@ def evaluate(
     offline: bool = False,
     device: str = "auto",
     allow_mismatch: bool = False,
-    **settings: Any,
+    **settings: Unpack[ModelSettings],
 ) -> Evaluation:
     """Evaluate one model on one collection.
 
@@ -79,7 +93,8 @@ def evaluate(
         offline: download nothing.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
         allow_mismatch: evaluate a collection although it differs from the published one.
-        settings: instead of the card's, such as ``like="retromae"`` or ``dtype="bfloat16"``.
+        settings: instead of the card's, such as ``like="retromae"`` or ``dtype="bfloat16"``; see
+            `ModelSettings`.
 
     Raises:
         BenchError: bad input: what was asked, what was found, and in ``hint`` what to change.
@@ -161,6 +176,12 @@ def _loaded(
     similarity: Similarity | None,
     settings: Mapping[str, Any],
 ) -> LoadedModel:
+    known = ModelSettings.__annotations__
+    for wrong in sorted(settings.keys() - known.keys()):
+        raise BenchError(
+            f"evaluate has no argument {wrong!r}",
+            did_you_mean(wrong, known, f"settings of a model: {', '.join(known)}"),
+        )
     if isinstance(model, str | Path):
         loaded = space.load(str(model), **settings)
         return loaded.renamed(name) if name else loaded
@@ -274,6 +295,15 @@ class ComparisonResult:
 
     record: Comparison
     resampling: Resampling
+
+    def __repr__(self) -> str:
+        """Return the names and the differences, in a line for each collection."""
+        rows = [(row.on, row.paired) for row in self.record.collections]
+        differences = [
+            f"{name} {paired.difference:+.4f}" if paired else f"{name} -" for name, paired in rows
+        ]
+        names = f"{self.record.a} minus {self.record.b}"
+        return f"<ComparisonResult {names}: {'; '.join(differences)}>"
 
     @property
     def table(self) -> pd.DataFrame:

@@ -132,3 +132,7 @@ class Check(Record, kw_only=True, rename={"effects": "foreseen"}):
     warnings: tuple[str, ...]
     left_out: tuple[str, ...] = ()
     renamed: str = ""
+
+    def __repr__(self) -> str:
+        """Return the outcome and its reasons, in a line."""
+        return f"<Check {self.candidate}: {self.outcome}; {'; '.join(self.reasons)}>"

@@ -213,6 +213,12 @@ class Evaluation:
     _run: Run | None = field(default=None, repr=False)
     folder: Place | None = None
 
+    def __repr__(self) -> str:
+        """Return the names and the main score, in a line."""
+        main = self.result.main_measure
+        score = f"{main} {self.result.measures[main]:.4f}"
+        return f"<Evaluation {self.model} on {self.collection}: {score}>"
+
     @property
     def model(self) -> str:
         """Name of the model."""

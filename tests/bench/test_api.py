@@ -50,7 +50,24 @@ def test_a_function_stands_before_the_room_of_its_name_and_the_room_can_be_impor
 def test_what_the_package_lacks_is_an_attribute_error():
     with pytest.raises(AttributeError, match="nothing_of_this_name"):
         _ = bench.nothing_of_this_name
+    with pytest.raises(AttributeError, match="did you mean evaluate"):
+        _ = bench.evaluat
     assert set(bench.__all__) <= set(dir(bench))
+
+
+def test_a_type_checker_finds_wrong_names(tmp_path):
+    pytest.importorskip("mypy")
+    program = tmp_path / "program.py"
+    lines = ['bench.evaluat("a", "b")', 'bench.evaluate("a", "b", poling="cls")']
+    program.write_text("\n".join(["import bench", *lines, 'bench.evaluate("a", "b", like="c")']))
+    command = [sys.executable, "-m", "mypy", "--follow-imports=silent", program]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert [
+        line.split(": error: ")[0] for line in done.stdout.splitlines() if "error:" in line
+    ] == [
+        f"{program}:2",
+        f"{program}:3",
+    ], done.stdout
 
 
 def test_results_have_a_row_for_each_result_and_measure(tmp_path):

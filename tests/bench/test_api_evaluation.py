@@ -200,14 +200,23 @@ def test_comparisons_and_verdicts_are_those_of_the_command_line(dataset, cache):
     a = bench.evaluate(count_words, dataset, name="words", similarity="cos", cache_dir=cache)
     b = bench.evaluate("hashing", dataset, cache_dir=cache)
     comparison = bench.compare(a, b, resamples=199)
+    score = f"{a.result.main_measure} {a.measures[a.result.main_measure]:.4f}"
+    assert repr(a) == f"<Evaluation {a.model} on {a.collection}: {score}>"
+    assert repr(comparison).startswith(
+        f"<ComparisonResult {a.model} minus {b.model}: {a.collection} "
+    )
     (row,) = comparison.table.to_dict("records")
     assert row["difference"] == pytest.approx(a.measures["nDCG@10"] - b.measures["nDCG@10"])
     assert row["low"] <= row["difference"] <= row["high"]
     same = bench.check(b, b, resamples=199)
+    assert repr(same).startswith(f"<Check {b.model}: {same.outcome}; ")
     assert (same.outcome, same.exit_code) == ("INCONCLUSIVE", 3)
     assert bench.check(b, b, expect_same=True).outcome == "OK"
     with pytest.raises(bench.BenchError, match="results of one model are needed"):
         bench.compare([a, b], b)
+    with pytest.raises(bench.BenchError, match="no argument 'dtpe'") as caught:
+        bench.evaluate("hashing", dataset, dtpe="float16")
+    assert caught.value.hint.startswith("did you mean dtype")
 
 
 def test_a_plot_of_a_comparison_is_a_figure(dataset, cache, tmp_path):

@@ -75,7 +75,10 @@ def test_cost_is_a_mean_over_the_finished_seeds():
 
 
 def test_cost_says_what_share_was_trained_and_what_was_written():
-    sized = {"finetune": Cost(1.0, 0, parameters=25, of_parameters=2_000, saved_bytes=4_096)}
+    sized = {
+        **{stage: Cost(1.0, 700) for stage in ("base", "pretrain")},
+        "finetune": Cost(1.0, 80, parameters=25, of_parameters=2_000, saved_bytes=4_096),
+    }
     tuned = row("mask=0.9", 0.3, "cannot tell")
     adapted = [msgspec.structs.replace(cell, costs=sized) for cell in tuned.cells]
     tuned = msgspec.structs.replace(tuned, cells=tuple(adapted))
@@ -86,6 +89,7 @@ def test_cost_says_what_share_was_trained_and_what_was_written():
         "1.25",
         "4,096",
     )
+    assert own["tokens trained on"] == "1,480"
     assert row_named(cost_table(found), "reference")["trained %"] == ""
 
 
