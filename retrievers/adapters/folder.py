@@ -123,7 +123,9 @@ def add_adapter(network: Any, settings: Adapter, base: Model, seed: int) -> Adap
     network.config._name_or_path = base.card.name
     try:
         if settings.library == "peft":
-            return AdaptedNetwork(base, "peft", peft.put_into(network, settings))
+            adapted = AdaptedNetwork(base, "peft", peft.put_into(network, settings))
+            _run_once(network)
+            return adapted
         below = [find_adapter(Path(name), base, "adapterhub")[0] for name in settings.over]
         with hub.quiet_adapterhub():
             write = hub.put_into(network, settings, below)
@@ -136,6 +138,18 @@ def add_adapter(network: Any, settings: Adapter, base: Model, seed: int) -> Adap
             "see adapter.options of the preset",
         ) from error
     return AdaptedNetwork(base, "adapterhub", write)
+
+
+def _run_once(network: Any) -> None:
+    """Run a network on two tokens: some methods of PEFT fail only there. Draws no random number."""
+    import torch
+
+    was_training, device = network.training, next(network.parameters()).device
+    ids = torch.zeros((1, 2), dtype=torch.long, device=device)
+    network.eval()
+    with torch.no_grad():
+        network(input_ids=ids, attention_mask=torch.ones_like(ids))
+    network.train(was_training)
 
 
 def find_adapter(

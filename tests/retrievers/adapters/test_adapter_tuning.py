@@ -231,6 +231,13 @@ WRONG = [
     (peft, 'method = "lora"\noptions = { rank = 2 }', "no option 'rank'", "rank_pattern"),
     (peft, 'method = "prompt_tuning"', "no adapter method 'prompt_tuning'", "ln_tuning"),
     (peft, 'method = "lora"\noptions = { target_modules = ["nothing"] }', "cannot be put", ""),
+    # PEFT takes it, and fails in the forward pass.
+    (
+        peft,
+        'method = "trainable_tokens"\noptions = { token_indices = [1.5] }',
+        "Expected a long",
+        "",
+    ),
 ]
 
 
