@@ -190,6 +190,11 @@ class Tower:
             try:
                 flight = self._launch(batch, rows)
             except RuntimeError as error:  # PyTorch's own, cuBLAS's and Triton's
+                if not lacks_memory(error) and self._recipe.adapter is not None:
+                    raise BenchError(
+                        f"{self._recipe.model} cannot be run with its adapter: {first_line(error)}",
+                        "was it made for this base model, and with this version of its library?",
+                    ) from error
                 if not lacks_memory(error):
                     raise
                 if len(rows) == 1:
