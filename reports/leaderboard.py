@@ -92,10 +92,10 @@ def _zero_shot(row: Row, suite: SuiteColumn, measure: str) -> str:
 
 def _notes(board: Board, headline: AnyColumn) -> str:
     notes = (
-        f"Intervals and groups are of {plain(fmt.place(headline.name))}. Models of one group "
-        "cannot be told apart from its best at the 5 % level. "
-        "An asterisk marks scores on what the model was trained on; the zero-shot mean leaves "
-        "them out and says how many members are left."
+        f"Intervals and groups are of {plain(fmt.place(headline.name))}. Models in a "
+        "group do not differ significantly from its best model (5 % level). "
+        "An asterisk marks scores on collections that the model was trained on; the zero-shot mean "
+        "leaves them out, with the number of remaining collections in parentheses."
     )
     return f"{notes}\n\n{bullets(legend(board))}"
 

@@ -1,4 +1,4 @@
-// One collection under one protocol: every model on it, and what was published.
+// One collection under one protocol: every model on it, published scores, and its facts.
 
 function showCollection(place) {
   const rows = BOARD.rows.filter((row) => row.cells[place.name]);
@@ -13,7 +13,7 @@ function showCollection(place) {
         id: "group",
         label: "Group",
         kind: "group",
-        note: "models of one group cannot be told apart from its best at the 5 % level",
+        note: "models in a group do not differ significantly from its best model (5 % level)",
         value: (row) => score(row).group,
       },
       {
@@ -34,15 +34,14 @@ function showCollection(place) {
             el("span", { class: score(row).group === 1 ? "best" : null }, fixed(score(row).value)),
           );
           if (cell(row).in_domain)
-            td.append(el("abbr", { class: "seen", title: "the model was trained on it" }, "*"));
+            td.append(el("abbr", { class: "seen", title: "trained on this collection" }, "*"));
         },
       },
-      whiskerColumn(known, score),
       intervalColumn(score),
       {
         id: "claim",
-        label: "published",
-        note: "a claim",
+        label: "Published",
+        note: "as printed; point at a score for its source",
         numeric: true,
         value: (row) => score(row).published,
         fill: (row, td) => {
@@ -54,10 +53,11 @@ function showCollection(place) {
         numberColumn(`measure-${name}`, name, (row) => scoreOf(row, place, name)?.value ?? null),
       ),
       numberColumn("judged", "judged@10", (row) => cell(row).judged_at_10, rounded),
-      numberColumn("search", "search", (row) => cell(row).search_ms, rounded, { sub: "ms/query" }),
+      numberColumn("search", "Search", (row) => cell(row).search_ms, rounded, { sub: "ms/query" }),
       ...["max_query_tokens", "max_document_tokens"].map((name) => ({
         id: name,
-        label: name,
+        label: `${name.split("_")[1]} tokens`,
+        sub: "maximum",
         numeric: true,
         value: (row) => Number(row.recipe[name]) || null,
       })),
@@ -69,20 +69,21 @@ function showCollection(place) {
       .element;
   }
 
-  function claimTable() {
-    const found = BOARD.claims.filter((one) => one.name === place.name);
+  function claimTable(measure) {
+    const found = BOARD.claims.filter(
+      (one) => one.name === place.name && one.measure === measure,
+    );
     if (!found.length) return null;
     const columns = [
       { id: "model", label: "Model", heading: true, kind: "model", value: (one) => one.model },
-      { id: "measure", label: "measure", value: (one) => one.measure },
-      numberColumn("value", "published", (one) => one.value),
-      { id: "copied", label: "read in", value: (one) => (one.second_hand ? "a copy" : "the source") },
-      { id: "source", label: "source", value: (one) => one.source },
-      { id: "note", label: "note", value: (one) => one.note, kind: "words" },
+      numberColumn("value", measure, (one) => one.value),
+      { id: "copied", label: "Copied", value: (one) => (one.second_hand ? "by this source" : "") },
+      { id: "source", label: "Source", value: (one) => one.source, kind: "words" },
+      { id: "note", label: "Note", value: (one) => one.note, kind: "words" },
     ];
     return section(
       "Published scores",
-      el("p", {}, "Claims, also of models that were not evaluated here."),
+      el("p", {}, "As printed in the sources, including models that were not evaluated here."),
       sortedTable({ columns, rows: found, by: "value", caption: "Published scores" }).element,
     );
   }
@@ -94,13 +95,13 @@ function showCollection(place) {
     if (!found.length) return null;
     return section(
       "Other protocols",
-      el("p", {}, "Their scores do not compare with these."),
+      el("p", {}, "Their scores are not comparable with these."),
       el("ul", {}, ...found.map((one) => el("li", {}, link("collection", one.name)))),
     );
   }
 
   const holder = el("div", { id: "table" });
-  const choose = (measure) => holder.replaceChildren(modelTable(measure));
+  const choose = (measure) => holder.replaceChildren(modelTable(measure), claimTable(measure) ?? "");
   document.getElementById("content").replaceChildren(
     ...[
       el("h1", {}, place.name),
@@ -108,14 +109,6 @@ function showCollection(place) {
       place.official
         ? null
         : el("p", { class: "warning" }, "This is not the published collection: its counts differ."),
-      facts([
-        ["queries", grouped(place.queries)],
-        ["documents", grouped(place.documents)],
-        ...Object.entries(place.protocol),
-        ["licence", place.about.licence],
-        ["citation", place.about.citation],
-        ["homepage", place.about.homepage ? outside(place.about.homepage) : ""],
-      ]),
       el(
         "form",
         { class: "controls" },
@@ -126,7 +119,17 @@ function showCollection(place) {
         ),
       ),
       holder,
-      claimTable(),
+      section(
+        "Protocol",
+        facts([
+          ["queries", grouped(place.queries)],
+          ["documents", grouped(place.documents)],
+          ...Object.entries(place.protocol),
+          ["licence", place.about.licence],
+          ["citation", place.about.citation],
+          ["homepage", place.about.homepage ? outside(place.about.homepage) : ""],
+        ]),
+      ),
       otherProtocols(),
     ].filter(Boolean),
   );

@@ -60,7 +60,8 @@ const RECIPE = [
 function shownPlaces() {
   const suite = PLACES.find((place) => place.kind === "suite" && place.name === view.only);
   const words = view.places.toLowerCase();
-  return PLACES.filter((place) => {
+  const first = headline(view.measure);
+  return [first, ...PLACES.filter((place) => place !== first)].filter((place) => {
     if (view.only === "suites" && place.kind !== "suite") return false;
     if (
       suite &&
@@ -99,6 +100,7 @@ function scoreColumn(place) {
   return {
     id: `place-${place.id}`,
     place,
+    always: true,
     label: place.label,
     sub: [
       measureOf(place, view.measure),
@@ -142,7 +144,7 @@ function fillScore(row, place, score, scale, cell) {
   );
   cell.append(el("span", { class: score.group === 1 ? "best" : null }, fixed(score.value)));
   if (inDomain(row, place, view.measure))
-    cell.append(el("abbr", { class: "seen", title: "the model was trained on it" }, "*"));
+    cell.append(el("abbr", { class: "seen", title: "trained on this collection" }, "*"));
   if (view.intervals) cell.append(el("small", {}, interval(score)));
   if (view.claims && score.published !== null) {
     cell.append(
@@ -162,9 +164,9 @@ function zeroShotColumn(place) {
       : null;
   return {
     id: `zero-${place.id}`,
-    label: "zero-shot",
+    label: "Zero-shot",
     sub: place.label,
-    note: `mean of ${place.label} without what the model was trained on`,
+    note: `mean of ${place.label} without collections that the model was trained on`,
     numeric: true,
     kind: "suite",
     value,
@@ -181,6 +183,7 @@ function columns() {
     id: "model",
     label: "Model",
     kind: "model",
+    always: true,
     heading: true,
     value: (row) => row.name,
     fill: (row, cell) => cell.append(...(row.claim ? systemName(row) : [link("model", row.name)])),
@@ -189,7 +192,8 @@ function columns() {
     id: "group",
     label: "Group",
     kind: "group",
-    note: "models of one group cannot be told apart from its best at the 5 % level",
+    always: true, // its values change with the order
+    note: "models in a group do not differ significantly from its best model (5 % level)",
     numeric: false,
     value: (row) => groupOf(row),
   };
@@ -210,8 +214,9 @@ function speedColumns() {
   return [
     {
       id: "speed",
-      label: "tokens/s",
-      note: "encoding, on the machine that is named",
+      label: "Encoding",
+      sub: "tokens/s",
+      note: "point at a value for its machine",
       numeric: true,
       value: (row) => row.tokens_per_s ?? null,
       fill: (row, cell) => {
@@ -223,7 +228,7 @@ function speedColumns() {
       id: "judged",
       label: "judged@10",
       sub: "lowest",
-      note: "share of the first ten documents that have a judgement, on the collection where it is lowest",
+      note: "share of judged documents in the top ten, on the collection with the lowest share",
       numeric: true,
       value: judgedOf,
       fill: (row, cell) => cell.append(fixed(judgedOf(row), 2)),
@@ -240,7 +245,7 @@ function recipeColumns() {
       const counts = name.endsWith("tokens") || name === "dim";
       return {
         id: `recipe-${name}`,
-        label: name,
+        label: inWords(name),
         numeric: counts,
         value: (row) =>
           counts && row.recipe[name] ? Number(row.recipe[name]) : row.recipe[name] || null,
@@ -329,15 +334,15 @@ function suiteSelect() {
   const select = el(
     "select",
     { id: "only" },
-    el("option", { value: "all" }, "everything"),
-    el("option", { value: "suites", selected: view.only === "suites" }, "means only"),
+    el("option", { value: "all" }, "all"),
+    el("option", { value: "suites", selected: view.only === "suites" }, "only means"),
   );
   for (const place of suites) select.append(el("option", { value: place.name, selected: place.name === view.only }, place.label));
   select.addEventListener("change", () => {
     view.only = select.value;
     draw();
   });
-  return el("label", { class: "field" }, "Show", select);
+  return el("label", { class: "field" }, "Suites", select);
 }
 
 function showIndex() {
@@ -345,7 +350,7 @@ function showIndex() {
     view.measure = measure;
     draw();
   };
-  const measures = [["", "main of each collection"], ...BOARD.measures.map((name) => [name, name])];
+  const measures = [["", "main measure of each collection"], ...BOARD.measures.map((name) => [name, name])];
   const controls = el(
     "form",
     { class: "controls", role: "search" },
@@ -364,10 +369,10 @@ function showIndex() {
       {},
       el("legend", {}, "Show"),
       tick("95 % intervals", "intervals"),
-      tick("published scores", "claims"),
+      tick("published scores of these models", "claims"),
       tick("recipes", "recipes"),
       tick("zero-shot only", "unseen"),
-      SYSTEMS.length ? tick("published systems", "systems") : null,
+      SYSTEMS.length ? tick("published scores of other systems", "systems") : null,
     ),
   );
   controls.addEventListener("submit", (event) => event.preventDefault());
@@ -379,10 +384,10 @@ function showIndex() {
         "p",
         { class: "lead" },
         `${count(BOARD.rows.length, "model")} on ${count(PLACES.filter((place) => place.kind === "collection").length, "collection")}. `,
-        "Models of one group cannot be told apart from its best at the 5 % level; bold scores are in the first group. ",
-        "An asterisk marks scores on what a model was trained on. A mean with a gap is a gap. ",
+        "Models in a group do not differ significantly from its best model (5 % level); scores of the first group are bold. ",
+        "An asterisk marks a collection that the model was trained on. A suite has a mean only if all its collections were evaluated. ",
         SYSTEMS.length
-          ? "Lines in italics are claims of others: not measured here, and in no group or mean."
+          ? "Rows in italics are published scores of other systems, not measured here."
           : "",
       ),
       controls,
@@ -411,7 +416,7 @@ function claimSources() {
   const used = [...new Set(SYSTEMS.map((row) => row.claim.source))];
   if (!used.length) return null;
   return section(
-    "Where published scores come from",
+    "Sources of published scores",
     el("ul", {}, ...used.map((text) => el("li", {}, text))),
   );
 }

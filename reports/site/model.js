@@ -1,4 +1,4 @@
-// One model: its recipe, its means, and every collection that it was evaluated on.
+// One model: its means, its score on every collection, its recipe, and its evaluations.
 
 function showModel(row) {
 
@@ -27,29 +27,29 @@ function showModel(row) {
 
   const group = {
     id: "group",
-    label: "group",
+    label: "Group",
     numeric: false,
-    note: "1 is the best; models of one group cannot be told apart from its best",
+    note: "1 is the best; models in a group do not differ significantly from its best model (5 % level)",
     value: (one) => one.score?.group ?? null,
   };
   const score = {
     id: "score",
-    label: "score",
+    label: "Score",
     numeric: true,
     value: (one) => one.score?.value ?? null,
     fill: (one, cell) =>
       cell.append(
         one.score ? fixed(one.score.value) : "",
         one.score && inDomain(row, one.place, one.measure)
-          ? el("abbr", { class: "seen", title: "the model was trained on it" }, "*")
+          ? el("abbr", { class: "seen", title: "trained on this collection" }, "*")
           : "",
       ),
   };
-  const measure = { id: "measure", label: "measure", value: (one) => one.measure };
+  const measure = { id: "measure", label: "Measure", value: (one) => one.measure };
   const claim = {
     id: "claim",
-    label: "published",
-    note: "a claim; its source is below",
+    label: "Published",
+    note: "as printed in the source below",
     numeric: true,
     value: (one) => one.score?.published ?? null,
     fill: (one, cell) => {
@@ -59,7 +59,7 @@ function showModel(row) {
   };
   const difference = {
     id: "difference",
-    label: "difference",
+    label: "Difference",
     note: "measured minus published",
     numeric: true,
     value: (one) =>
@@ -84,20 +84,19 @@ function showModel(row) {
       },
       measure,
       score,
-      whiskerColumn(all, (one) => one.score),
       intervalColumn((one) => one.score),
       group,
       claim,
       difference,
       numberColumn("judged", "judged@10", (one) => cell(one).judged_at_10, rounded),
-      numberColumn("speed", "tokens/s", (one) => cell(one).tokens_per_s, grouped),
-      numberColumn("search", "search", (one) => cell(one).search_ms, rounded, { sub: "ms/query" }),
+      numberColumn("speed", "Encoding", (one) => cell(one).tokens_per_s, grouped, { sub: "tokens/s" }),
+      numberColumn("search", "Search", (one) => cell(one).search_ms, rounded, { sub: "ms/query" }),
     ];
     return sortedTable({ columns, rows: all, caption: "Scores by collection" }).element;
   }
 
   function suiteTable() {
-    const all = lines("suite");
+    const all = lines("suite").filter((one) => one.score);
     if (!all.length) return null;
     const zero = (one) => (one.score ? zeroShotOf(row, one.place, one.measure) : null);
     const columns = [
@@ -113,7 +112,7 @@ function showModel(row) {
       score,
       {
         id: "zero",
-        label: "zero-shot mean",
+        label: "Zero-shot mean",
         numeric: true,
         value: (one) => zero(one)?.value ?? null,
         fill: (one, td) => {
@@ -129,20 +128,18 @@ function showModel(row) {
       group,
       claim,
       difference,
-      {
-        id: "missing",
-        label: "missing",
-        kind: "words",
-        value: (one) => one.missing.length || null,
-        fill: (one, td) => {
-          if (one.missing.length)
-            td.append(
-              `${one.missing.length} of ${one.place.members.length}: ${one.missing.join(", ")}`,
-            );
-        },
-      },
     ];
     return section("Means", sortedTable({ columns, rows: all, caption: "Means of suites" }).element);
+  }
+
+  function missingMeans() {
+    const gaps = lines("suite").filter((one) => one.missing.length);
+    if (!gaps.length) return null;
+    const lists = gaps.map(({ place, measure, missing }) => {
+      const words = `${place.label}, ${measure}: ${missing.length} of ${place.members.length} collections missing`;
+      return el("details", {}, el("summary", {}, words), missing.join(", "));
+    });
+    return section("Suites without a mean", ...lists);
   }
 
   function evaluations() {
@@ -158,9 +155,9 @@ function showModel(row) {
         el("summary", {}, place.name),
         facts([
           ...Object.entries(cell.facts),
-          ["range over orders of ties", ties],
-          ["recall of the index", recall],
-          ["queries without an answer", cell.unanswered ? grouped(cell.unanswered) : ""],
+          ["score range over orders of tied documents", ties],
+          ["index recall", recall],
+          ["queries without retrieved documents", cell.unanswered ? grouped(cell.unanswered) : ""],
           ["warnings", cell.warnings.join("; ")],
         ]),
       );
@@ -177,7 +174,7 @@ function showModel(row) {
     );
     if (!found.size) return null;
     return section(
-      "Where published scores come from",
+      "Sources of published scores",
       el("ul", {}, ...[...found].map((text) => el("li", {}, text))),
     );
   }
@@ -187,12 +184,17 @@ function showModel(row) {
   function draw(measure) {
     shown = measure;
     tables.replaceChildren(
-      ...[suiteTable(), section("Collections", collectionTable()), sources()].filter(Boolean),
+      ...[
+        suiteTable(),
+        section("Collections", collectionTable()),
+        missingMeans(),
+        sources(),
+      ].filter(Boolean),
     );
   }
 
   const choices = [
-    ["", "main of each collection"],
+    ["", "main measure of each collection"],
     [EVERY, EVERY],
     ...BOARD.measures.map((name) => [name, name]),
   ];
@@ -203,14 +205,20 @@ function showModel(row) {
       ...[
         el("h1", {}, row.name),
         row.title ? el("p", { class: "lead" }, row.title) : null,
-        facts([
-          ...Object.entries(row.recipe),
-          ["parameters", sizeOf(row)],
-          ["trained on", row.trained_on.join(", ")],
-          ["encodes", row.tokens_per_s ? `${grouped(row.tokens_per_s)} tokens/s on ${row.speed_device}` : ""],
-        ]),
         el("form", { class: "controls" }, measureSelect(choices, shown, draw)),
         tables,
+        section(
+          "Recipe",
+          facts([
+            ...Object.entries(row.recipe),
+            ["parameters", sizeOf(row)],
+            ["trained on", row.trained_on.join(", ")],
+            [
+              "encoding speed",
+              row.tokens_per_s ? `${grouped(row.tokens_per_s)} tokens/s on ${row.speed_device}` : "",
+            ],
+          ]),
+        ),
         evaluations(),
       ].filter(Boolean),
     );

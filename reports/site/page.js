@@ -22,7 +22,6 @@ const PLACES = [
     title: column.about.title ?? "",
   })),
 ].map((place, id) => ({ ...place, id }));
-const SVG = "http://www.w3.org/2000/svg";
 
 function el(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
@@ -32,12 +31,6 @@ function el(tag, attributes = {}, ...children) {
     }
   }
   made.append(...children.filter((child) => child !== null && child !== ""));
-  return made;
-}
-
-function drawn(tag, attributes = {}) {
-  const made = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
   return made;
 }
 
@@ -64,7 +57,7 @@ function grouped(value) {
   return value === null || value === undefined ? "" : Math.round(value).toLocaleString("en");
 }
 
-// A number of parameters, with those of an adapter; a gap that says so where it is not known.
+// Number of parameters, with the adapter's, or "unknown".
 function sizeOf(row) {
   if (!row.parameters) return "unknown";
   const { total, adapter } = row.parameters;
@@ -84,14 +77,14 @@ function short(number) {
 
 const parametersColumn = {
   id: "parameters",
-  label: "parameters",
-  note: "of the encoder, with its adapter; heads of pre-training are not counted",
+  label: "Parameters",
+  note: "of the encoder and its adapter, without pre-training heads",
   numeric: true,
   value: (row) => row.parameters && row.parameters.total,
   fill: (row, cell) => {
     if (row.claim) return;
     if (!row.parameters) {
-      cell.append(el("span", { class: "gap", title: "its results do not say" }, "unknown"));
+      cell.append(el("span", { class: "gap", title: "not recorded in its results" }, "unknown"));
       return;
     }
     const { total, adapter } = row.parameters;
@@ -144,13 +137,27 @@ function headline(measure) {
   return whole || columns.reduce((best, one) => (filled(one) > filled(best) ? one : best));
 }
 
+// Names of facts that are not words already.
+const WORDS = {
+  dim: "dimension",
+  exclude_self: "document with the query's id excluded",
+  official: "published collection",
+  kind: "type",
+};
+const VALUES = { True: "yes", False: "no" };
+
+function inWords(name) {
+  const words = WORDS[name] ?? name.replace(/^max_/, "maximum ").replace("sha256", "SHA-256");
+  return words.replace(/[_.]/g, " ");
+}
+
 function facts(pairs) {
   const list = el("dl", { class: "facts" });
   for (const [name, value] of pairs) {
     if (value === null || value === undefined || value === "") continue;
     const long = typeof value === "string" && value.length > 80;
     list.append(
-      el("div", { class: long ? "long" : null }, el("dt", {}, name), el("dd", {}, value)),
+      el("div", { class: long ? "long" : null }, el("dt", {}, inWords(name)), el("dd", {}, VALUES[value] ?? value)),
     );
   }
   return list;
@@ -171,34 +178,9 @@ function section(title, ...children) {
   return el("section", {}, el("h2", {}, title), ...children);
 }
 
-// The score as a dot on its interval, the claim as a ring; all on one scale.
-function whisker(score, scale) {
-  const place = (value) =>
-    (6 + (108 * (value - scale.low)) / (scale.high - scale.low || 1)).toFixed(1);
-  const spoken = `${fixed(score.value)}${interval(score) ? `, 95 % interval ${interval(score)}` : ""}`;
-  const picture = drawn("svg", {
-    class: "whisker",
-    viewBox: "0 0 120 16",
-    role: "img",
-    "aria-label": spoken,
-  });
-  picture.append(drawn("line", { class: "axis", x1: 6, x2: 114, y1: 8, y2: 8 }));
-  if (score.low !== null) {
-    picture.append(
-      drawn("line", { class: "range", x1: place(score.low), x2: place(score.high), y1: 8, y2: 8 }),
-    );
-  }
-  if (score.published !== null) {
-    picture.append(drawn("circle", { class: "claim", cx: place(score.published), cy: 8, r: 4.5 }));
-  }
-  picture.append(drawn("circle", { class: "dot", cx: place(score.value), cy: 8, r: 3 }));
-  return picture;
-}
-
 function scaleOf(scores) {
-  const values = scores.flatMap((one) => [one.value, one.low, one.high, one.published]);
-  const known = values.filter((value) => value !== null);
-  return { low: Math.min(...known), high: Math.max(...known) };
+  const values = scores.map((one) => one.value);
+  return { low: Math.min(...values), high: Math.max(...values) };
 }
 
 // Columns of a table whose rows have a score, or null.
@@ -209,20 +191,6 @@ function intervalColumn(score) {
     numeric: true,
     value: (row) => score(row)?.low ?? null,
     fill: (row, cell) => cell.append(interval(score(row))),
-  };
-}
-
-function whiskerColumn(rows, score) {
-  const scale = scaleOf(rows.map(score).filter(Boolean));
-  return {
-    id: "picture",
-    label: `${fixed(scale.low, 2)} to ${fixed(scale.high, 2)}`,
-    note: "dot: measured, line: 95 % interval, ring: published",
-    numeric: true,
-    value: (row) => score(row)?.value ?? null,
-    fill: (row, cell) => {
-      if (score(row)) cell.append(whisker(score(row), scale));
-    },
   };
 }
 

@@ -6,14 +6,21 @@
 
 const sorter = new Intl.Collator("en", { numeric: true, sensitivity: "base" });
 
+function isEmpty(value) {
+  return value === null || value === undefined || value === "";
+}
+
 function compared(a, b, falling) {
-  const empty = (value) => value === null || value === undefined || value === "";
-  if (empty(a) || empty(b)) return empty(a) - empty(b); // gaps last, in either direction
+  if (isEmpty(a) || isEmpty(b)) return isEmpty(a) - isEmpty(b); // gaps last, in either direction
   const order = typeof a === "number" ? a - b : sorter.compare(a, b);
   return falling ? -order : order;
 }
 
-function sortedTable({ columns, rows, caption, by = null, falling = null, sorted = () => {} }) {
+// A column without a value in any row is left out, unless it says `always`.
+function sortedTable({ columns: all, rows, caption, by = null, falling = null, sorted = () => {} }) {
+  const columns = all.filter(
+    (one) => one.always || rows.some((row) => !isEmpty(one.value(row))),
+  );
   const state = { by, falling: falling ?? columns.find((one) => one.id === by)?.numeric };
   const heads = new Map();
   const body = el("tbody");

@@ -133,7 +133,7 @@ def test_intervals_claims_recipes_and_zero_shot_can_be_switched_on(browser, inde
     alpha = dict(zip(models(browser), column(browser, name), strict=True))["alpha"]
     assert alpha == "0.51000.510–0.510claim 0.4321"
     press(browser, "#recipes")
-    assert "max_document_tokens" in texts(browser, "#table thead button > span")
+    assert "maximum document tokens" in texts(browser, "#table thead button > span")
     press(browser, "#unseen")
     seen = dict(zip(models(browser), column(browser, column_of(browser, FORUMS[0])), strict=True))
     assert (seen["alpha"], seen["beta"][:6]) == ("", "0.5000")
@@ -212,6 +212,36 @@ def test_the_theme_follows_the_system_and_can_be_chosen_and_stays(browser, index
     press(browser, "#theme")
 
 
+def test_a_gap_looks_different_from_the_lowest_score_in_both_themes(browser, index):
+    shade = (
+        "const cells = [...document.querySelectorAll('#table td.number')];"
+        "const lowest = cells.find(one => one.style.getPropertyValue('--heat') === '0.000');"
+        "const gap = cells.find(one => one.textContent === '');"
+        "return [getComputedStyle(lowest).backgroundColor, getComputedStyle(gap).backgroundColor,"
+        " getComputedStyle(gap, '::after').content]"
+    )
+    for system in ("light", "dark"):
+        feature = {"name": "prefers-color-scheme", "value": system}
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+        opened(browser, index)
+        lowest, gap, mark = browser.execute_script(shade)
+        assert (lowest.endswith("/ 0)"), gap, mark) == (False, "rgba(0, 0, 0, 0)", '"–"')
+
+
+def test_pages_begin_with_scores_and_state_facts_in_words(browser, index):
+    opened(browser, index, "model/alpha")
+    assert texts(browser, "h2")[:4] == [
+        "Means",
+        "Collections",
+        "Sources of published scores",
+        "Recipe",
+    ]
+    assert "maximum document tokens" in texts(browser, "dt")
+    opened(browser, index, "collection/beir%2Fscifact")
+    assert texts(browser, "main > #table ~ section h2")[0] == "Protocol"
+    assert not {"True", "False"} & set(texts(browser, "dd"))
+
+
 def test_published_systems_are_marked_can_be_hidden_and_are_in_no_group(browser, tmp_path):
     for model in ("alpha", "beta"):
         store(tmp_path / "results", model, "beir/scifact", [0.5, 0.25])
@@ -223,7 +253,7 @@ def test_published_systems_are_marked_can_be_hidden_and_are_in_no_group(browser,
     assert "DupMAEclaim, DupMAE paper" in shown
     assert "BM25claim, copied, DupMAE paper" in shown
     (line,) = [text for text in texts(browser, "#table tbody tr") if "DupMAEclaim" in text]
-    assert line == "DupMAEclaim, DupMAE paper0.47500.6990"
+    assert line == "DupMAEclaim, DupMAE paper0.69900.4750"
     heads = texts(browser, "#table thead th")
     assert any(f"beir-18{MEASURE} · mean of 18" in head for head in heads)
     assert texts(browser, "#count") == ["2 of 2 models"]
