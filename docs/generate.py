@@ -24,7 +24,10 @@ from bench.comparing.changed import Changes
 from bench.comparing.compare import Comparison
 from bench.comparing.statistics import Resampling
 from bench.evaluate.judging import SuiteMean
+from bench.experiments import grid
+from bench.experiments.evaluate_stage import EvaluateSettings
 from bench.experiments.report_record import Report
+from bench.experiments.training_stages import JudgedSource
 from bench.gate.records import Check
 from bench.monitor.curve import Curve
 from bench.outcomes import Gap
@@ -97,6 +100,16 @@ BESIDE = {
     ("verify", ""): "by collection",
 }
 
+GRID_RECORDS: dict[type[msgspec.Struct], str] = {
+    grid.Ablation: "Fields of the file",
+    grid.Axis: "`[[axes]]`",
+    JudgedSource: "`[finetune]`",
+    EvaluateSettings: "`[evaluate]`",
+    grid.Endpoint: "`[endpoints.NAME]`",
+    grid.Hypothesis: "`[[hypotheses]]`",
+    grid.Variant: "`[variants.NAME]`",
+}
+
 JSON_ABOUT = """\
 With `--json` a command prints one JSON document on stdout, indented; `speed` prints it as its last
 line in any case. Numbers are not rounded. A key that has no value is `null`. Keys may be added in
@@ -121,7 +134,7 @@ def write_reference(folder: Path) -> None:
             "Presets",
             {"Pre-training": PRESETS / "pretrain", "Fine-tuning": PRESETS / "finetune"},
         ),
-        "grids": shipped("Grids", {"Experiments": GRIDS}),
+        "grids": grids(),
     }
     for name, text in pages.items():
         path = folder / f"{name}.md"
@@ -289,6 +302,24 @@ def cards() -> str:
     ]
     text.append("\n## Shipped cards\n\n" + table(("name", "title", "checkpoint", "licence"), rows))
     return "".join(text)
+
+
+def grids() -> str:
+    """The form of a grid with an example, all fields, and the shipped ones."""
+    about, _, example = inspect.cleandoc(grid.__doc__ or "").partition("::\n\n")
+    example, _, rest = example.partition("\n\nAny stage may")
+    text = [
+        "# Grids\n\n",
+        f"{about.strip()}\n\n```toml\n{textwrap.dedent(example)}\n```\n\n",
+        "Run `python -m bench ablate FILE.toml --dry-run` to check it. ",
+        ("Any stage may" + rest).replace("::\n\n    [", ":\n\n    ["),
+        "\n\nA training stage has `on`, `preset` and any field of its [preset](presets.md) that is "
+        "to differ; `[adapt]` has `method`, too.\n",
+    ]
+    for record, heading in GRID_RECORDS.items():
+        text.append(f"\n## {heading}\n\n{summary(record)}\n\n{record_table(record)}")
+    listed = shipped("Grids", {"Shipped grids": GRIDS}).partition("\n## ")
+    return "".join([*text, *listed[1:]])
 
 
 def collections() -> str:

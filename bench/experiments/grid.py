@@ -111,7 +111,12 @@ class Hypothesis(Record, kw_only=True):
 
 
 class Endpoint(Record, kw_only=True):
-    """An evaluation of what the rows trained, after a fine-tuning of its own or after none."""
+    """An evaluation of what the rows trained, after a fine-tuning of its own or after none.
+
+    Attributes:
+        title: in the report; its name if it is "".
+        finetune, evaluate: tables of these stages.
+    """
 
     title: str = ""
     finetune: Table | None = None
@@ -144,12 +149,16 @@ class Ablation(Record, kw_only=True):
 
     Attributes:
         name: of the folder of its report.
+        title: in the report.
         model: card, folder or Hub id that is adapted, fine-tuned or evaluated; "" where ``base``
             or ``pretrain`` says what is trained.
         seeds: every row is trained once with each; ``base`` is not.
         base, pretrain, adapt, finetune, evaluate: settings of the reference; None for no such
             stage.
         endpoints: by name, instead of ``finetune`` and ``evaluate``.
+        axes: fields that rows change, each with its values.
+        hypotheses: comparisons of two rows that were fixed before any result.
+        variants: by name, for ``--variant``.
     """
 
     name: Name

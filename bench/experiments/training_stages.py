@@ -268,7 +268,14 @@ def last_loss(curve: Sequence[LossPoint]) -> float:
 
 
 class JudgedSource(Source):
-    """What a fine-tuning reads: queries of a split, so many at random, or all."""
+    """What a fine-tuning reads: queries of a split, so many at random, or all.
+
+    Attributes:
+        on: collections or suites.
+        preset: shipped preset for fine-tuning, or a .toml file; any other key changes it.
+        split: whose queries are trained on.
+        queries: how many, drawn with the cell's seed; None for all.
+    """
 
     split: str = "train"
     queries: Count | None = None

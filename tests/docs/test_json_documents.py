@@ -8,12 +8,13 @@ import msgspec
 import pytest
 
 from bench.cli.main import COMMANDS
+from bench.experiments.grid import load_ablation
 from tests.docs.test_documentation import ROOT
 from tests.support.collections import write_collection
 
 sys.path.insert(0, str(ROOT / "docs"))
 
-from generate import DOCUMENTS, json_documents
+from generate import DOCUMENTS, GRID_RECORDS, grids, json_documents
 
 
 @pytest.fixture
@@ -69,3 +70,12 @@ def test_the_document_of_a_command_is_the_one_of_the_reference(bench, tiny, comm
 def test_the_reference_has_the_document_of_every_command():
     assert {name.split()[0] for name in DOCUMENTS} == COMMANDS.keys()
     assert {"## Result\n", "## SuiteMean\n"} <= set(json_documents().splitlines(keepends=True))
+
+
+def test_the_page_of_grids_has_every_field_and_an_example_that_is_one(tmp_path):
+    page = grids()
+    (tmp_path / "example.toml").write_text(page.split("```toml\n")[1].split("```")[0])
+    assert load_ablation(str(tmp_path / "example.toml")).name == "masks"
+    for record in GRID_RECORDS:
+        for field in msgspec.structs.fields(record):
+            assert f"| `{field.name}` |" in page
