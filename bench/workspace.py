@@ -18,7 +18,14 @@ from bench.results.location import Place
 from bench.results.result import Evaluation
 from bench.results.reuse import check_values, find_stored, newest_of_same
 from bench.store import VectorStore
-from datasets_cfg.catalogue import expand, is_suite, own_members
+from datasets_cfg.catalogue import (
+    dataset_names,
+    expand,
+    is_suite,
+    own_folder,
+    own_members,
+    suite_names,
+)
 from datasets_cfg.dataset import (
     FACTS_FILE,
     Dataset,
@@ -30,6 +37,7 @@ from datasets_cfg.dataset import (
 from datasets_cfg.verify import Finding, check_published, remarks
 from foundation.errors import BenchError
 from retrievers.encoders.routed import open_encoder
+from retrievers.models.card import card_names
 from retrievers.models.model import Bases, resolve_model
 
 DEFAULTS = Options()
@@ -101,6 +109,10 @@ class Workspace:
             BenchError: a name is neither a collection nor a suite nor a folder, or a member of a
                 user's own suite has another name than its results would have.
         """
+        for name in names:
+            if name in card_names() and not own_folder(name, self.data_dir):
+                problem = f"{name} is a model, and a collection is needed here"
+                raise BenchError(problem, f"give it with --model {name}, after the collections")
         expanded = expand(names, self.data_dir)
         for suite in filter(is_suite, names):
             for member, folder in own_members(suite, self.data_dir).items():
@@ -202,6 +214,9 @@ class Workspace:
         Raises:
             BenchError: no such model, or one that cannot be used.
         """
+        if name in (*dataset_names(), *suite_names()) and not Path(name).exists():
+            problem = f"{name} is a collection or suite, and a model is needed here"
+            raise BenchError(problem, "name collections first, and models after --model")
         model = resolve_model(name, **settings)
         if model.recipe.kind == "bm25":
             return LoadedModel(model, None)

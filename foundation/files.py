@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Protocol, Self
 
-from foundation.errors import file_error, naming
+from foundation.errors import BenchError, file_error, naming
 
 _TEMPORARY = re.compile(r"\..+\.writing-[0-9a-f]{8}(-[0-9a-f]{8})?")  # the end: older versions
 _DAY_S = 86_400
@@ -260,6 +260,17 @@ def read_regular(path: Readable, most: int | None = _LARGEST, pipe: bool = False
         if most is not None and status.st_size > most:
             raise OSError(errno.EINVAL, f"{status.st_size:,} bytes, at most {most:,}", str(path))
     return path.read_bytes()
+
+
+def check_no_pointer(path: object, content: bytes) -> None:
+    """Refuse the pointer that Git LFS leaves in the place of a large file.
+
+    Raises:
+        BenchError: the content begins like one.
+    """
+    if content.startswith(b"version https://git-lfs"):
+        problem = f"{path} is a pointer of Git LFS, and not the file itself"
+        raise BenchError(problem, "fetch the file: run `git lfs pull` in its repository")
 
 
 def sha256_of_file(path: Path) -> str:

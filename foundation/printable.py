@@ -45,6 +45,11 @@ def first_names(names: Sequence[str], most: int = 4) -> str:
     return ", ".join(names[:most]) + more
 
 
+def counted(count: int, one: str, many: str) -> str:
+    """A number with its noun: ``1 query``, ``1,000 queries``."""
+    return f"{count:,} {one if count == 1 else many}"
+
+
 def shortened(text: str) -> str:
     """The text with words of more than 300 signs cut, as a message needs no whole one."""
     return _LONG.sub(lambda match: f"{match[0][:200]}…{match[0][-50:]}", text)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Generic, TypeVar, dataclass_transform
 import msgspec
 
 from foundation.errors import BenchError, did_you_mean
-from foundation.files import Readable, read_regular, replacing
+from foundation.files import Readable, check_no_pointer, read_regular, replacing
 
 SUFFIX = ".toml"
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
@@ -136,9 +136,11 @@ def fields_of(kind: type[Any]) -> set[str]:
 
 def _content(path: Readable) -> bytes:
     try:
-        return read_regular(path)
+        content = read_regular(path)
     except OSError as error:
-        raise BenchError(f"cannot read {path}: {error.strerror}") from error
+        raise BenchError(f"cannot read {path}: {error.strerror}", "check that file") from error
+    check_no_pointer(path, content)
+    return content
 
 
 def _decode(decode: Callable[[], T], kind: type[T], source: object, form: str, hint: str) -> T:
@@ -169,8 +171,9 @@ def _meant(problem: str, kind: type[Any]) -> str:
         return did_you_mean(match[1], fields, f"known fields: {', '.join(sorted(fields))}")
     if match := _INVALID_CHOICE.search(problem):
         records = _records(msgspec.inspect.type_info(kind))
-        choices = {str(choice) for record in records for choice in _choices(record)}
-        return did_you_mean(match[1], choices)
+        field = problem.rpartition(".")[2].rstrip("`")
+        choices = sorted({str(choice) for each in records for choice in _choices(each, field)})
+        return did_you_mean(match[1], choices, f"use one of {', '.join(map(repr, choices))}")
     return ""
 
 
@@ -191,9 +194,10 @@ def _records(
             yield from _records(part, seen)
 
 
-def _choices(record: msgspec.inspect.StructType) -> Iterator[Any]:
-    """Values of the fields of a record that are one of a few."""
-    for each in record.fields:
+def _choices(record: msgspec.inspect.StructType, name: str) -> Iterator[Any]:
+    """Values that a field of a record may have; of all fields if it has none of this name."""
+    named = [each for each in record.fields if each.encode_name == name]
+    for each in named or record.fields:
         kinds = getattr(each.type, "types", (each.type,))
         for kind in (*kinds, *(getattr(member, "key_type", None) for member in kinds)):
             if isinstance(kind, msgspec.inspect.LiteralType):

@@ -21,7 +21,7 @@ from xml.etree import ElementTree
 from bench.gate.power import DetectableEffect
 from bench.gate.records import Check, CheckRow, LostQuery, PairVerdict
 from bench.gate.verdicts import SAME_MODEL
-from foundation.printable import first_names, printable
+from foundation.printable import counted, first_names, printable
 from reports import format as fmt
 from reports.format import interval, score, signed
 from reports.table import Column, Table, bullets, plain
@@ -96,12 +96,12 @@ def _where(verdict: PairVerdict) -> str:
     queries = sum(
         row.paired.changed + row.paired.ties for row in compared if row.paired is not None
     )
-    counted = f" ({queries:,} queries)" if queries else ""
+    size = f" ({counted(queries, 'query', 'queries')})" if queries else ""
     if verdict.mean is not None:
         names = first_names([row.name for row in compared])
-        return f": mean {scores(verdict.mean)} over {names}{counted}"
+        return f": mean {scores(verdict.mean)} over {names}{size}"
     each = first_names([f"{scores(row)} on {row.name}" for row in compared])
-    return f": {each}{counted}"
+    return f": {each}{size}"
 
 
 def _lost(verdict: PairVerdict) -> list[str]:

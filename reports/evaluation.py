@@ -9,7 +9,7 @@ from bench.outcomes import Gap
 from bench.results.result import Result
 from bench.store.usage import ModelUsage
 from datasets_cfg.verify import Finding
-from foundation.printable import first_names
+from foundation.printable import counted, first_names
 from reports import format as fmt
 from reports.table import Column, Table, columns_of, plain
 
@@ -39,7 +39,7 @@ def collection_table(results: Sequence[Result], published: Published) -> str:
 
 def _heading(result: Result) -> str:
     protocol = result.protocol
-    parts = [f"{result.queries:,} queries"]
+    parts = [counted(result.queries, "query", "queries")]
     if result.documents is not None:
         parts.append(f"{result.documents:,} documents")
     parts += [protocol.version, f"{protocol.split} split", f"depth {protocol.depth}"]
@@ -68,7 +68,9 @@ def _recalls(result: Result) -> str:
     """By depth, and on how many queries where those are not all."""
     recalls, some = result.index_recall, result.recall_queries
     shares = ", ".join(f"{name.removeprefix('recall@')}: {v:.3f}" for name, v in recalls.items())
-    return f"{shares} ({some:,} queries)" if shares and some is not None else shares
+    return (
+        f"{shares} ({counted(some, 'query', 'queries')})" if shares and some is not None else shares
+    )
 
 
 def means_table(means: Sequence[tuple[str, SuiteMean]], published: Published) -> str:

@@ -173,8 +173,8 @@ def guarded(command: Callable[[], int]) -> int:
 
 def _refuse(error: BenchError) -> int:
     print(f"error: {as_typed(shortened(str(error)))}", file=sys.stderr)
-    if error.hint:
-        print(f"  try: {as_typed(shortened(error.hint))}", file=sys.stderr)
+    hint = error.hint or "correct what is named, and type the same command"
+    print(f"  try: {as_typed(shortened(hint))}", file=sys.stderr)
     return ExitCode.BAD_INPUT
 
 

@@ -386,5 +386,5 @@ def _nothing(name: str, roots: Sequence[Place]) -> BenchError:
         )
     return BenchError(
         f"{root} holds no result of {name!r}, and it is no folder of results",
-        did_you_mean(name, models, f"models: {', '.join(models)}"),
+        did_you_mean(name.rpartition("/")[2], models, f"models: {', '.join(models)}"),
     )

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from foundation.errors import BenchError, did_you_mean
+from foundation.printable import first_names
 
 READER_VERSION = 1  # raised when a reader yields other documents from the same files
 
@@ -142,6 +143,10 @@ def layout_of(name: str) -> type[Reader]:
     return known[name]
 
 
+def _corpora_below(folder: Path, tells: Mapping[str, str]) -> Iterator[Path]:
+    return (path for file in tells.values() for path in folder.glob(f"*/{file}*"))
+
+
 def detect_layout(folder: Path) -> str:
     """Name the layout of a folder by the corpus file that it holds.
 
@@ -156,6 +161,12 @@ def detect_layout(folder: Path) -> str:
     ]
     if len(found) == 1:
         return found[0]
+    inner = [] if found else sorted({path.parent for path in _corpora_below(folder, tells)})
+    if inner:
+        raise BenchError(
+            f"{folder} is not a collection; there are {len(inner)} in it",
+            f"name them: {first_names([str(path) for path in inner])}",
+        )
     raise BenchError(
         f"{folder} holds the corpus of {' and '.join(found) if found else 'no known layout'}",
         hint="one of these files belongs there, plain or .gz: "

@@ -12,6 +12,7 @@ from datasets_cfg.readers.lines import (
     bad_line,
     checked_id,
     collect_queries,
+    decoded,
     find_file,
     judged,
     read_beir_qrels,
@@ -93,6 +94,9 @@ def _decoded_lines(path: Path, kind: type[Line]) -> Iterator[tuple[int, Line]]:
         if line.strip():
             try:
                 yield number, decode(line)
-            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            except UnicodeDecodeError as error:
+                decoded(path, number, line)  # raises with the first wrong byte of the line
+                raise bad_line(path, number, str(error)) from error
+            except msgspec.MsgspecError as error:
                 hint = 'one JSON object a line, with the strings "_id" and "text"; ids are quoted'
                 raise bad_line(path, number, str(error), hint) from error

@@ -10,7 +10,8 @@ import numpy as np
 
 from datasets_cfg.readers import Judgements, Qrels, Queries
 from foundation.errors import BenchError, MissingFileError, file_error
-from foundation.printable import first_names
+from foundation.files import check_no_pointer
+from foundation.printable import counted, first_names
 
 BEIR_HEADER = ["query-id", "corpus-id", "score"]
 _GRADE = re.compile(r"-?[0-9]{1,9}")
@@ -49,6 +50,8 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
             for number, line in enumerate(iter(lambda: file.readline(_LINE_BYTES), b""), start=1):
                 if len(line) == _LINE_BYTES:
                     raise bad_line(path, number, f"the line has {_LINE_BYTES:,} bytes or more")
+                if number == 1:
+                    check_no_pointer(path, line)
                 start = 3 if number == 1 and line.startswith(_BYTE_ORDER_MARK) else 0
                 yield number, line[start:].rstrip(b"\r\n")
     except (EOFError, zlib.error, OSError) as error:
@@ -80,7 +83,13 @@ def decoded(path: Path, number: int, line: bytes) -> str:
     try:
         return line.decode()
     except UnicodeDecodeError as error:
-        raise bad_line(path, number, f"not UTF-8: {error}", "convert the file to UTF-8") from error
+        raise not_utf8(path, number, error) from error
+
+
+def not_utf8(path: Path, number: int, error: UnicodeDecodeError) -> BenchError:
+    """Error about a line that is not UTF-8, with its first wrong byte."""
+    wrong = f"not UTF-8 (byte 0x{error.object[error.start]:02x} at column {error.start + 1})"
+    return bad_line(path, number, wrong, "convert the file to UTF-8")
 
 
 def checked_id(path: Path, number: int, id_: str) -> str:
@@ -115,7 +124,8 @@ def judged(queries: Queries, qrels: Qrels, source: Path) -> Judgements:
     if len(kept) < len(wanted):
         missing = sorted(wanted.difference(queries.ids))
         raise BenchError(
-            f"{source}: {len(missing)} judged queries are not in the queries file: "
+            f"{source}: {counted(len(missing), 'judged query is', 'judged queries are')} not in "
+            f"the queries file: "
             f"{first_names(missing)}",
             hint="queries and qrels must belong together: are both of the same split?",
         )

@@ -19,6 +19,7 @@ from datasets_cfg.readers.lines import (
     read_trec_qrels,
     read_tsv_queries,
 )
+from foundation.errors import MissingFileError
 
 _NO_MORE: tuple[int, list[str]] = (0, ["", ""])
 _QUERIES = {
@@ -55,7 +56,24 @@ class MsmarcoReader(Reader):
         split = self.split
         queries = [*_QUERIES.get(split, []), f"queries.{split}.tsv"]
         qrels = [*_QRELS.get(split, []), f"qrels.{split}.tsv", f"qrels.{split}.txt"]
-        return find_file(self.folder, queries), find_file(self.folder, qrels)
+        try:
+            return find_file(self.folder, queries), find_file(self.folder, qrels)
+        except MissingFileError as error:
+            splits = self._splits()
+            hint = f"splits found: {', '.join(splits)}; name one with --split"
+            raise MissingFileError(str(error), hint if splits else error.hint) from error
+
+    def _splits(self) -> list[str]:
+        """Splits whose qrels are in the folder."""
+        files = {path.name.removesuffix(".gz") for path in self.folder.glob("*qrels*")}
+        known = {name: split for split, names in _QRELS.items() for name in names}
+        return sorted(
+            {
+                known.get(name) or name.removeprefix("qrels.").rpartition(".")[0]
+                for name in files
+                if name in known or name.startswith("qrels.")
+            }
+        )
 
     def judgements(self) -> Judgements:
         """Queries and qrels of the split."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from foundation.errors import BenchError, did_you_mean, first_line
 from foundation.files import read_regular, sha256_of_file
+from foundation.printable import first_names
 from foundation.records import read_object
 from retrievers.models.card import (
     BRANCH,
@@ -141,7 +142,7 @@ def _settings(card: Card) -> dict[str, Any]:
 
 def _card_of_folder(folder: Path, typed: str) -> Card:
     if not is_st_folder(folder):
-        raise _unfinished(folder, typed) or _plain_checkpoint(typed)
+        raise _unfinished(folder, typed) or _no_model(folder, typed) or _plain_checkpoint(typed)
     stated = read_st_folder(folder)
     return Card(
         name=Path(typed).name,
@@ -182,6 +183,16 @@ def _unfinished(folder: Path, typed: str) -> BenchError | None:
         f"{typed} holds a training that was interrupted",
         f"type the command that began it again, which continues it{evaluate}",
     )
+
+
+def _no_model(folder: Path, typed: str) -> BenchError | None:
+    """Return the error for a folder without a model, such as a parent folder or a collection."""
+    if (folder / "config.json").exists():
+        return None
+    files = (path for name in ("config.json", CARD_FILE) for path in folder.glob(f"*/{name}"))
+    names = [str(Path(typed) / name) for name in sorted({path.parent.name for path in files})]
+    hint = f"name a model in it: {first_names(names)}" if names else "name the folder of a model"
+    return BenchError(f"{typed} is not the folder of a model: it has no config.json", hint)
 
 
 def _plain_checkpoint(typed: str) -> BenchError:

@@ -176,6 +176,14 @@ OFFICIAL_NAMES = {
 }
 
 
+def test_the_splits_of_an_msmarco_folder_are_named_if_another_is_asked_for(tmp_path: Path) -> None:
+    for name in ("qrels.dev.small.tsv", "2019qrels-pass.txt", "qrels.mine.tsv.gz", "mine.qrels"):
+        (tmp_path / name).touch()
+    with pytest.raises(BenchError) as caught:
+        layout_of("msmarco")(tmp_path, "test").judgements()
+    assert caught.value.hint == "splits found: dev, dl19, mine; name one with --split"
+
+
 @pytest.mark.parametrize("split", list(OFFICIAL_NAMES))
 def test_msmarco_splits_are_found_by_their_distributed_names(
     split: str, write: Write, tmp_path: Path
@@ -234,7 +242,7 @@ BAD_JSON = [
     ('{"_id":"d\\u00002","text":"x"}', r"the id 'd\\x002' holds a NUL"),
     ('{"_id":"d2","text":null}', "at `\\$.text`"),
     ("[]", "Expected `object`"),
-    (b'{"_id":"d2","text":"\xe9"}', "utf-8"),
+    (b'{"_id":"d2","text":"\xe9"}', "not UTF-8"),
 ]
 BAD_ANSWERS = [
     ("when", "1 columns where 2 belong"),

@@ -53,6 +53,7 @@ def assert_refused_with_advice(finished: Finished, bench: Bench, *named: str) ->
     assert_refused(finished, bench, "\n  try: ", *named)
 
 
+LFS_POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:abc\nsize 1\n"
 HEADER = "query-id\tcorpus-id\tscore\n"
 BAD_FILES = {
     "a truncated line": (
@@ -80,6 +81,21 @@ BAD_FILES = {
         HEADER + "q1\td1\t1\nq1\td1\t2\n",
         ("d1", "q1"),
     ),
+    "Latin-1": (
+        "corpus.jsonl",
+        b'{"_id": "caf\xe9"}',
+        ("corpus.jsonl:1", "byte 0xe9 at column 13"),
+    ),
+    "a pointer of Git LFS": (
+        "corpus.jsonl",
+        LFS_POINTER,
+        ("corpus.jsonl is a pointer", "lfs pull"),
+    ),
+    "a value of an enumeration": (
+        "dataset.toml",
+        'title_track = "none"',
+        ("dataset.toml", "use one of '', 'no-title', 'title'"),
+    ),
     "an unknown layout": ("dataset.toml", 'layout = "bier"\n', ("bier", "beir")),
     "a measure that does not exist": ("dataset.toml", 'main_measure = "nDGC@10"\n', ("nDCG@10",)),
     "a judgement of an id with a NUL": (
@@ -93,7 +109,7 @@ BAD_FILES = {
 @pytest.mark.parametrize("case", BAD_FILES)
 def test_a_bad_file_of_a_collection_is_named(bench: Bench, tiny: Path, case: str) -> None:
     name, content, named = BAD_FILES[case]
-    (tiny / name).write_text(content)
+    (tiny / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     assert_refused(bench("run", tiny, "--model", "hashing"), bench, *named)
     assert not list(bench.cache.rglob(".*")), "half a corpus was left"
     assert not list(bench.cache.glob("vectors/*")), "vectors were made of data that is refused"
@@ -110,6 +126,19 @@ BAD_WORDS = {
     "a card to be like": (
         ["run", "{tiny}", "--model", "{tiny}", "--like", "retromea"],
         ("retromea", "mean retromae"),
+    ),
+    "a model as a collection": (["run", "bm25", "--model", "hashing"], ("bm25 is a model",)),
+    "a collection as a model": (
+        ["run", "{tiny}", "--model", "beir/scifact"],
+        ("beir/scifact is a collection",),
+    ),
+    "folders of collections and models": (
+        ["run", "{tmp}", "--model", "hashing"],
+        ("is not a collection", "name them: {tiny}"),
+    ),
+    "a folder without a model": (
+        ["run", "{tiny}", "--model", "{tiny}"],
+        ("not the folder of a model",),
     ),
     "a measure": (["--measure", "nDGC@10"], ("nDGC@10", "mean nDCG@10")),
     "a cutoff of 0": (["--measure", "nDCG@0"], ("nDCG@0", "below 1")),
@@ -320,6 +349,10 @@ def a_file_of_terabytes(path: Path) -> None:
 BAD_CHECKPOINTS: dict[str, tuple[Spoil, tuple[str, ...]]] = {
     "no tokenizer": (without_tokenizer, ("no tokenizer", "save_pretrained")),
     "cut weights": (cut_weights, ("model.safetensors", "not a complete safetensors")),
+    "a pointer of Git LFS": (
+        lambda f: (f / "model.safetensors").write_text(LFS_POINTER),
+        ("model.safetensors is a pointer of Git LFS", "git lfs pull"),
+    ),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), ("no weights", "safetensors")),
     "weights of another size": (weights_of_another_size, ("lacks", "config.json")),
     "NaN in weights": (nan_weights, ("NaN", "damaged")),
