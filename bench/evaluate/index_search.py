@@ -31,6 +31,7 @@ from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError
 from foundation.files import FileLock
 from foundation.machine import library_version
+from foundation.printable import counted
 from retrievers.encoders.protocol import Clock
 from retrievers.encoders.views import View, Viewed
 from retrievers.index.faiss_index import FaissIndex, Hits, IndexSpec, import_faiss
@@ -161,8 +162,9 @@ def plan_search(
     if tile_rows < min(rows, SMALLEST_TILE_ROWS):
         needed = held + search_bytes(rows, dim, queries, k, SMALLEST_TILE_ROWS)
         raise BenchError(
-            f"search needs at least {show_size(needed)} for {queries:,} queries at depth "
-            f"{k:,} over {rows:,} documents, {show_size(held)} of it held already; "
+            f"search needs at least {show_size(needed)} for "
+            f"{counted(queries, 'query', 'queries')} at depth {k:,} over {rows:,} documents, "
+            f"{show_size(held)} of it held already; "
             f"the budget is {show_size(budget_bytes)}",
             f"{enough_memory(needed, loading)}, or a smaller --depth",
         )
