@@ -26,11 +26,11 @@ from bench.gate.scope import Candidate, Scope
 from bench.gate.settings import GateSettings, Rule
 from bench.gate.verdicts import conclude
 from bench.results.find import expand_collections, find_results
-from bench.results.location import place_of
 from bench.results.result import Evaluation, load, save
 from bench.workspace import Workspace, cache_folder
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError, did_you_mean
+from foundation.places import place_of
 from retrievers.encoders.python_object import wrap
 from retrievers.index.faiss_index import IndexSpec
 from retrievers.models.card import all_cards

@@ -14,7 +14,6 @@ import platformdirs
 from bench.evaluate.judging import check_relevant, mean_weights, measure_names
 from bench.evaluate.pipeline import Job, OpenDataset
 from bench.evaluate.retrieval import LoadedModel, Options
-from bench.results.location import Place
 from bench.results.result import Evaluation
 from bench.results.reuse import check_values, find_stored, newest_of_same
 from bench.store import VectorStore
@@ -36,6 +35,7 @@ from datasets_cfg.dataset import (
 )
 from datasets_cfg.verify import Finding, check_published, remarks
 from foundation.errors import BenchError
+from foundation.places import Place
 from retrievers.encoders.routed import open_encoder
 from retrievers.models.card import card_names
 from retrievers.models.model import Bases, resolve_model

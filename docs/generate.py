@@ -31,13 +31,13 @@ from bench.experiments.training_stages import JudgedSource
 from bench.gate.records import Check
 from bench.monitor.curve import Curve
 from bench.outcomes import Gap
-from bench.results.location import RemotePath
 from bench.results.result import Conditions, Protocol, Result, Timings
 from bench.speed.records import SpeedReport
 from bench.store.indexes import IndexManifest
 from bench.store.usage import Damage, ModelUsage
 from datasets_cfg.catalogue import Archive, Counts, Facts, Suite, dataset_names, facts_for
 from datasets_cfg.verify import Finding
+from foundation.places import RemotePath
 from retrievers.models.card import (
     Card,
     CardAdapter,

@@ -20,7 +20,6 @@ from xml.etree import ElementTree
 
 from bench.gate.power import DetectableEffect
 from bench.gate.records import Check, CheckRow, LostQuery, PairVerdict
-from bench.gate.verdicts import SAME_MODEL
 from foundation.printable import counted, first_names, printable
 from reports import format as fmt
 from reports.format import interval, score, signed
@@ -68,7 +67,7 @@ def _lead(check: Check, verdict: PairVerdict) -> str:
     if outcome == "DRIFT":
         return f"{candidate} does not have the scores of {other}"
     if outcome == "INCONCLUSIVE":
-        if SAME_MODEL in verdict.reasons:
+        if verdict.same_model:
             return f"{candidate} is {other}: nothing was checked"
         return f"It cannot be said whether {candidate} is worse than {other}"
     if check.tolerance is not None:
@@ -127,7 +126,7 @@ def _elsewhere(verdict: PairVerdict) -> list[str]:
 
 def _why(verdict: PairVerdict) -> list[str]:
     """The reason of an outcome that the scores do not explain."""
-    if verdict.outcome != "INCONCLUSIVE" or SAME_MODEL in verdict.reasons:
+    if verdict.outcome != "INCONCLUSIVE" or verdict.same_model:
         return []
     return [f"The reason: {first_names(verdict.reasons)}"]
 

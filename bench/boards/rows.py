@@ -20,10 +20,10 @@ from bench.results.find import (
     recipe_key,
     run_file_facts,
 )
-from bench.results.location import Place
 from bench.results.result import Evaluation, Protocol, Result
 from datasets_cfg.catalogue import dataset_names, facts_for
 from foundation.errors import BenchError
+from foundation.places import Place
 
 SAME_SCORE = 1e-9  # a repeated evaluation, not another one
 

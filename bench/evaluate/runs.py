@@ -27,10 +27,10 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from bench.evaluate.search import order, order_keys
-from bench.results.location import Place, replacing
 from foundation.arrays import Float32Array, Int32Array, Int64Array
 from foundation.errors import BenchError
 from foundation.files import read_regular
+from foundation.places import Place, replacing
 from retrievers.index.faiss_index import Hits
 
 Strings: TypeAlias = pa.Array | pa.ChunkedArray

@@ -117,6 +117,7 @@ def check_against(
         mean=mean,
         largest_loss=None if gaps else evidence.largest_loss,
         worst=_worst(matrices.values(), candidate),
+        same_model=evidence.same_model,
     )
 
 

@@ -90,6 +90,7 @@ class PairVerdict(Record, kw_only=True):
         mean: None where a collection is missing, there is one only, or measures differ.
         largest_loss: of the mean, that is not ruled out at 95 %.
         worst: the queries that lost most, the largest loss first.
+        same_model: the candidate is the model that it is compared with.
         elsewhere: collections that ``--on`` leaves out, and that lost by the stored results.
     """
 
@@ -101,6 +102,7 @@ class PairVerdict(Record, kw_only=True):
     mean: CheckRow | None = None
     largest_loss: float | None = None
     worst: tuple[LostQuery, ...] = ()
+    same_model: bool = False
     elsewhere: tuple[CheckRow, ...] = ()
 
     @property

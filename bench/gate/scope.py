@@ -19,12 +19,12 @@ from bench.evaluate.judging import mean_weights
 from bench.evaluate.retrieval import LoadedModel, Options
 from bench.gate.records import StoredModel
 from bench.outcomes import Gaps
-from bench.results.location import Place, files_below, replacing
 from bench.results.result import Evaluation, Protocol
 from bench.results.reuse import check_values, stored_or_new
 from bench.workspace import Workspace
 from datasets_cfg.readers import Queries
 from foundation.errors import BenchError
+from foundation.places import Place, files_below, replacing
 from foundation.records import Record, read_json
 
 DIGITS = 8  # of a fingerprint in a name

@@ -16,11 +16,11 @@ from pathlib import Path
 from bench.evaluate.pipeline import OpenDataset
 from bench.evaluate.retrieval import LoadedModel, Options
 from bench.results.find import find_results
-from bench.results.location import Place
 from bench.results.result import Evaluation
 from bench.results.reuse import stored_or_new
 from bench.workspace import Workspace
 from foundation.errors import BenchError
+from foundation.places import Place
 
 # checkpoint-500, global_step500, epoch=1-step=500, 500; but not bert-base-v2 or runs-2026.
 STEP = re.compile(

@@ -13,10 +13,10 @@ from typing import Any
 
 import msgspec
 
-from bench.results.location import Place, files_below, place_of
 from bench.results.result import RESULT_FILE, Evaluation, Protocol, Result, load, load_all
 from datasets_cfg.catalogue import collections_of, expand, is_suite
 from foundation.errors import BenchError, did_you_mean
+from foundation.places import Place, files_below, place_of
 from retrievers.models.recipe import Prompts
 
 CHOICE = "@"

@@ -36,10 +36,10 @@ import pyarrow.parquet as pq
 
 from bench.evaluate.runs import Run, check_writable, columnar, read_run_file
 from bench.evaluate.scoring import Scores
-from bench.results.location import Place, RemotePath, replacing_all
 from foundation.arrays import Float64Array
 from foundation.errors import BenchError
 from foundation.files import read_regular
+from foundation.places import Place, RemotePath, replacing_all
 from foundation.records import Record, decode_json
 from retrievers.models.checkpoint import Parameters
 from retrievers.models.recipe import Recipe

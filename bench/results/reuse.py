@@ -16,10 +16,10 @@ import numpy as np
 
 from bench.evaluate.pipeline import Job, conditions_here, evaluate
 from bench.evaluate.scoring import parse_measure, score
-from bench.results.location import Place, files_below
 from bench.results.result import RESULT_FILE, Conditions, Evaluation, Result, load, place, save
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
+from foundation.places import Place, files_below
 
 SAME_VALUE = 1e-9  # of a query on another machine
 

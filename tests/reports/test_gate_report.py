@@ -13,7 +13,7 @@ from bench.gate.power import DetectableEffect
 from bench.gate.records import Check, CheckRow, LostQuery, PairVerdict
 from bench.gate.scope import Candidate
 from bench.gate.settings import GateSettings
-from bench.gate.verdicts import SAME_MODEL, conclude
+from bench.gate.verdicts import conclude
 from reports.check import junit, markdown, verdict_paragraph, verdict_paragraphs
 from reports.format import interval
 from retrievers.models.card import Expected
@@ -207,7 +207,7 @@ def test_the_scores_of_the_baseline_are_only_equal_ones(check):
 
 
 def test_a_candidate_that_is_the_baseline_is_said_in_the_first_line(check):
-    said = verdict(check, outcome="INCONCLUSIVE", reasons=(SAME_MODEL,), rows=(SOME,), mean=None)
+    said = verdict(check, outcome="INCONCLUSIVE", same_model=True, rows=(SOME,), mean=None)
     assert said.startswith(f"{AWKWARD} is the baseline, {AWKWARD}: nothing was checked")
 
 

@@ -28,13 +28,13 @@ from bench.gate.scope import (
 )
 from bench.gate.verdicts import conclude
 from bench.results.find import choose_results, find_named, find_results
-from bench.results.location import Place
 from bench.results.result import Evaluation, Protocol
 from bench.workspace import Workspace
 from datasets_cfg.catalogue import dataset_names, own_folder
 from datasets_cfg.dataset import name_in_results
 from foundation.errors import BenchError
 from foundation.files import replacing
+from foundation.places import Place
 from reports.check import effects_table, junit, markdown
 
 PUBLISHED = "published"

@@ -17,12 +17,12 @@ from bench.evaluate.pipeline import OpenDataset, evaluate_run
 from bench.evaluate.runs import read_run_file
 from bench.outcomes import ExitCode
 from bench.results.find import choose_results, expand_collections, find_named
-from bench.results.location import place_of
 from bench.results.result import RESULT_FILE, Evaluation
 from bench.workspace import Workspace
 from datasets_cfg.catalogue import is_suite, own_folder
 from datasets_cfg.dataset import name_in_results
 from foundation.errors import BenchError
+from foundation.places import place_of
 from reports.comparison import changes_table, comparison_table, legend
 from reports.training import forgetting_markdown
 

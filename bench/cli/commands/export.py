@@ -12,10 +12,10 @@ from bench.evaluate.runs import has_white_space, write_lines
 from bench.outcomes import ExitCode
 from bench.results.export import mteb_files, why_not
 from bench.results.find import choose_results, expand_collections, find_named
-from bench.results.location import Place, replacing
 from bench.results.result import Evaluation, place
 from foundation.errors import BenchError
 from foundation.files import read_regular
+from foundation.places import Place, replacing
 
 Files = Iterator[tuple[str, bytes]]
 

@@ -12,7 +12,6 @@ import msgspec
 from bench.cli.options.data import ListOptions, ModelGroup, ShowOptions
 from bench.cli.terminal import as_json, columns, print_json
 from bench.outcomes import ExitCode
-from bench.results.location import place_of
 from datasets_cfg.catalogue import (
     dataset_names,
     declared,
@@ -23,6 +22,7 @@ from datasets_cfg.catalogue import (
     unknown,
 )
 from foundation.errors import BenchError
+from foundation.places import place_of
 from foundation.records import SUFFIX, TomlFiles, read_toml
 from retrievers.models.card import FILES as CARDS
 from retrievers.models.card import Card, all_cards

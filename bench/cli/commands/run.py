@@ -24,12 +24,12 @@ from bench.evaluate.runs import read_run_file
 from bench.evaluate.scoring import parse_measure
 from bench.outcomes import ExitCode, Gaps
 from bench.results.find import CHOICE
-from bench.results.location import Place
 from bench.results.result import Evaluation, Result, place, save
 from bench.store.indexes import MANIFEST_FILE, IndexFolder
 from bench.workspace import Workspace
 from datasets_cfg.catalogue import suite_for
 from foundation.errors import BenchError
+from foundation.places import Place
 from reports.evaluation import collection_table, costs_table, gaps_table, means_table
 from retrievers.index.faiss_index import IndexSpec
 

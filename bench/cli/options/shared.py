@@ -17,8 +17,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from cyclopts import Group, Parameter, Token, validators
 
-from bench.results.location import Place, RemotePath, place_of
 from foundation.errors import BenchError
+from foundation.places import Place, RemotePath, place_of
 from retrievers.models.recipe import Dtype
 
 # Options that another option must allow: {"weights": {"how": "average"}} refuses --weights where

@@ -5,8 +5,8 @@ import pytest
 from bench.gate.records import StoredModel
 from bench.gate.scope import checked_before, remember_checked, scope_of
 from bench.results.find import find_results
-from bench.results.location import RemotePath
 from foundation.errors import BenchError
+from foundation.places import RemotePath
 from tests.support.collections import Bench, write_collection
 
 BEFORE, OWN = "the baseline was checked there before", "the candidate has one"

@@ -1,4 +1,4 @@
-"""The place of results: a local folder, or a URL of an object store such as ``s3://bucket/prefix``.
+"""Places of files: a local folder, or a URL of an object store such as ``s3://bucket/prefix``.
 
 A local place is a plain `pathlib.Path` and costs nothing more. An object of a store is a
 `RemotePath`, which has as much of a path's interface as results need. fsspec, and the package of

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.results.location import RemotePath, files_below, place_of, replacing
 from foundation.errors import BenchError
+from foundation.places import RemotePath, files_below, place_of, replacing
 from tests.support import s3
 
 
@@ -77,7 +77,7 @@ def test_a_missing_package_says_what_to_install(monkeypatch):
 def test_local_places_and_the_options_of_every_command_import_no_fsspec():
     program = (
         "import sys; from bench.cli.main import app; "
-        "from bench.results.location import place_of; "
+        "from foundation.places import place_of; "
         "place_of('results').exists(); app(); print('fsspec' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
