@@ -294,7 +294,7 @@ def _warnings(
     warnings = [warning for verdict in against[:1] for warning in _trained_on(candidate, verdict)]
     if settings.rule == "margin" and effects and effects[-1].detectable > settings.margin:
         warnings.append(
-            f"these collections find a loss of {effects[-1].detectable:.4f} about 3 times in 4, "
+            f"these collections find a loss of {effects[-1].detectable:.4f} with a power of 80 %, "
             f"and one of {settings.margin:.4f} (the margin) less often"
         )
     for verdict in against:
