@@ -18,7 +18,6 @@ COMMANDS = {
         *("--junit", "{new}/check.xml"),
     ],
     "export": ["export", "trec", "bm25", "--results", "{old}", "--out", "{new}"],
-    "leaderboard": ["leaderboard", "--results", "{old}", "--format", "html", "--out", "{new}"],
 }
 
 

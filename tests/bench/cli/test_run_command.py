@@ -2,6 +2,7 @@
 
 import errno
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from bench.cli.commands.common import load_models, workspace
 from bench.cli.options.shared import ModelUse, Places
-from bench.evaluate.index_search import resident_bytes, show_size
+from bench.evaluate.index_search import parse_size
 from bench.outcomes import Gaps
 from bench.results.result import load
 from datasets_cfg.catalogue import facts_for
@@ -109,11 +110,13 @@ def test_a_model_that_cannot_be_searched_in_the_memory_is_a_gap_and_others_are_e
 ) -> None:
     documents = {f"d{number}": ("", f"word{number}") for number in range(3_000)}
     folder = write_collection(bench.place / "large", documents, {"q": "word7"}, {("q", "d7"): 1})
-    budget = show_size(resident_bytes() + (60 << 20))  # enough for the postings alone
-    command = ("run", folder, "--model", "hashing", "bm25", "--max-memory", budget)
-    done = bench(*command)
+    refused = bench.process("run", folder, "--model", "bm25", "--max-memory", "1MB")
+    needed = parse_size(re.search("BM25 needs ([0-9.]+ ?[A-Za-z]+)", refused.stderr)[1])
+    budget = needed + (40 << 20)  # of a fresh process, and enough for the postings alone
+    command = ("run", folder, "--model", "hashing", "bm25", "--max-memory", budget, "--json")
+    done = bench.process(*command)
     assert done.code == 4, done.stderr
-    gap = json.loads(bench(*command, "--json").stdout)["gaps"]
+    gap = json.loads(done.stdout)["gaps"]
     assert [(one["collection"], one["model"]) for one in gap] == [("large", "hashing")]
     assert load(bench.results("large", "bm25")).result.measures["nDCG@10"] == 1.0
 
