@@ -38,7 +38,7 @@ from retrievers.models.recipe import Dtype, Similarity, StoreDtype
 
 
 class ModelSettings(TypedDict, total=False):
-    """Settings that take the place of a card's, as of ``bench run``; see `resolve_model`."""
+    """Settings that override those of a card, as the options of ``bench run`` do."""
 
     like: str | None
     adapter: str | None
@@ -220,7 +220,7 @@ def _kept(done: Evaluation, out: str | Path | None) -> Evaluation:
 
 
 def load_result(path: str | Path) -> Evaluation:
-    """Read one result from its folder, or from its ``result.json``; a URL of a store will do.
+    """Read one result from its folder, its ``result.json``, or the URL of either.
 
     Raises:
         BenchError: there is none, or it is damaged or contradicts itself.
@@ -309,7 +309,7 @@ class ComparisonResult:
     def table(self) -> pd.DataFrame:
         """One row for each collection: means, difference (a minus b), 95 % interval, p-values.
 
-        ``better`` is the name of the better model by p of Holm at 5 %, or "" where neither is.
+        ``better`` is the name of the better model by p of Holm at 5 %, or "" if neither is.
         """
         from reports.comparison import figures
 

@@ -28,7 +28,7 @@ class Gap(msgspec.Struct, frozen=True):
 
     Attributes:
         collection: its name, or what was typed where it could not be opened.
-        model: "" where the collection could not be had for any.
+        model: "" if the collection could not be had for any.
         hint: what to type or change next; may be empty.
     """
 

@@ -159,7 +159,7 @@ class Workspace:
         return opened
 
     def open(self, asked: str | Path | Dataset, split: str | None = None) -> OpenDataset:
-        """A collection to evaluate on; what the scores of one that is named depend on is said.
+        """Open a collection for evaluation, and warn about anything that affects its scores.
 
         Raises:
             BenchError: it cannot be had; it is not the published one of its name, and

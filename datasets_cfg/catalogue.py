@@ -1,4 +1,4 @@
-"""Names that can be asked for, and what is declared of each: collections, suites, own folders.
+"""Names of collections, suites and the user's own folders, with their declared facts.
 
 Facts are all that is known of a collection before any of its files is read. They are declared in
 TOML, one file per collection, and decoded strictly: a misspelt key, a wrong type or an unknown
@@ -39,8 +39,8 @@ class Archive(Record):
 
     Attributes:
         url: where it is.
-        md5: checksum as published, 32 hexadecimal digits; "" where none is.
-        size_bytes: size as published; 0 where unknown.
+        md5: checksum as published, 32 hexadecimal digits; "" if none is.
+        size_bytes: size as published; 0 if unknown.
         folder: folder inside the archive that holds the collection's files.
         files: what to take out of that folder; empty for all.
     """
@@ -63,7 +63,7 @@ class Archive(Record):
 
 
 class Counts(Record):
-    """Published counts; None where nobody published one.
+    """Published counts; None if nobody published one.
 
     Attributes:
         documents: documents of the corpus, empty ones included.
@@ -91,10 +91,10 @@ class Facts(Record):
         main_measure: the measure that stands for the collection, an ir_measures name.
         measures: further measures in the order shown, recall first.
         depth: documents retrieved per query.
-        exclude_self: drop the document whose id is the query's (the BEIR protocol); None where
+        exclude_self: drop the document whose id is the query's (the BEIR protocol); None if
             nobody said, and then nothing is dropped.
         title_track: "title" or "no-title" where both corpora are in use, else "".
-        folder: folder of its files below a data folder; "" where that is the name.
+        folder: folder of its files below a data folder; "" if that is the name.
         public: can be downloaded by anyone.
         instructions: how to obtain it, where it is not public.
         archives: what to download.
@@ -136,8 +136,8 @@ class Suite(Record):
         name: as typed on the command line; of a user's own suite, the path of its file.
         title: says which mean it is.
         members: names of collections or suites.
-        weights: of the members in the mean, in their order; empty where each counts the same.
-        mean: False where the main measures differ, so that a mean makes no sense.
+        weights: of the members in the mean, in their order; empty if each counts the same.
+        mean: False if the main measures differ, so that a mean makes no sense.
     """
 
     name: str

@@ -157,7 +157,7 @@ class Corpus:
 
     @property
     def titles(self) -> pa.ChunkedArray:
-        """Titles, ``large_string`` ``(n,)``; "" where a document has none."""
+        """Titles, ``large_string`` ``(n,)``; "" if a document has none."""
         return self.table.column("title")
 
     @property
@@ -214,7 +214,7 @@ class Corpus:
             raise DamagedCorpusError(self.folder, str(error)) from error
 
     def rows_of(self, ids: Sequence[str]) -> Int64Array:
-        """Row of each asked id, int64 ``(len(ids),)``; -1 where the corpus has no such id.
+        """Row of each asked id, int64 ``(len(ids),)``; -1 if the corpus has no such id.
 
         The asked ids are the hash table and the corpus is scanned, so that memory grows with the
         question: a corpus of 21 million ids costs 4 bytes per document.
@@ -314,7 +314,7 @@ def _cells(column: pa.ChunkedArray, rows: Int64Array) -> list[str]:
 
 
 def damage_of(folder: Path) -> str:
-    """Damage of a corpus, after all of it was read; "" where it is whole."""
+    """Damage of a corpus, after all of it was read; "" if it is whole."""
     try:
         corpus = _open(Corpus, folder)
         check_blocks(corpus.mapped, corpus.checksums.documents, texts=True)

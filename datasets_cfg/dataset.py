@@ -46,8 +46,8 @@ class Dataset:
     Attributes:
         facts: what is declared; ``facts.version`` is the content hash for ``stdlib-code``.
         queries: the queries that have judgements, in file order; all questions of DPR.
-        qrels: relevance judgements; empty where answers decide.
-        answers: accepted answers of each query id; None where qrels decide.
+        qrels: relevance judgements; empty if answers decide.
+        answers: accepted answers of each query id; None if qrels decide.
         reader: where queries and judgements came from, and documents come from.
         cache_dir: where the corpus is built.
     """
@@ -193,7 +193,7 @@ def name_in_results(folder: Path) -> str:
 
 
 def _stated_in(folder: Path) -> dict[str, Any]:
-    """The table of a folder's ``dataset.toml``; empty where there is none."""
+    """The table of a folder's ``dataset.toml``; empty if there is none."""
     path = folder / FACTS_FILE
     return read_toml(path, dict[str, Any]) if os.path.lexists(path) else {}
 

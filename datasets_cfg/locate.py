@@ -90,7 +90,7 @@ def _judges(facts: Facts, archive: Archive) -> bool:
 
 
 def _present(facts: Facts, archive: Archive, folder: Path) -> bool:
-    """True where the files of an archive are in ``folder``, plain or gzip-compressed."""
+    """True if the files of an archive are in ``folder``, plain or gzip-compressed."""
     if archive.packed and not archive.files:
         return _holds(facts, folder, with_corpus=True)
     files = [(folder / name, folder / f"{name}.gz") for name in _names(archive)]

@@ -212,7 +212,7 @@ def _qrels(selection: SourceSelection) -> bytes:
 
 
 def _is_whole(folder: Path, split: str) -> bool:
-    """True where the files hash to the version that they state."""
+    """True if the files hash to the version that they state."""
     try:
         documents = read_documents(folder / "corpus.jsonl")
         queries = read_queries(folder / "queries.jsonl")

@@ -101,13 +101,13 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def lacks_memory(error: BaseException) -> bool:
-    """True where memory ran out, on the CPU or the GPU."""
+    """True if memory ran out, on the CPU or the GPU."""
     text = str(error).lower()
     return isinstance(error, MemoryError) or any(words in text for words in _NO_MEMORY)
 
 
 def lacks_room(error: BaseException | None) -> bool:
-    """True where a disk is full: by the error, or by one that it was raised from."""
+    """True if a disk is full: by the error, or by one that it was raised from."""
     while error is not None:
         full = isinstance(error, OSError) and error.errno in _FULL
         if full or _NO_ROOM.search(str(error)):

@@ -35,7 +35,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """Open a temporary file that takes the place of ``path`` when the block ends well.
 
     The bytes are on disk before the name is: a crash, a full disk or Ctrl-C leaves the old file,
-    or none. The folder is made where it does not exist.
+    or none. The folder is made if it does not exist.
 
     Raises:
         OSError: as ``open`` and ``write`` do; it names ``path``.
@@ -291,7 +291,7 @@ class FileLock:
 
     @classmethod
     def take(cls, path: Path) -> "FileLock | None":
-        """Lock a file, which is made for it; None where another holds the lock.
+        """Lock a file, which is made for it; None if another holds the lock.
 
         Raises:
             OSError: as ``open`` does.
@@ -340,7 +340,7 @@ class FolderInUse:
 
     @classmethod
     def removing(cls, folder: Path) -> "FolderInUse | None":
-        """Have a folder alone; None where somebody uses it.
+        """Have a folder alone; None if somebody uses it.
 
         Raises:
             FileNotFoundError: there is no such folder.

@@ -14,7 +14,7 @@ AVX512 = frozenset(("avx512f", "avx512cd", "avx512dq", "avx512bw", "avx512vl"))
 
 
 def instructions() -> frozenset[str]:
-    """Names of instruction sets, as Linux has them (``avx2``); none where it does not say."""
+    """Names of instruction sets, as Linux has them (``avx2``); none if it does not say."""
     return frozenset(_stated("flags").split())
 
 
@@ -24,7 +24,7 @@ def processor_name() -> str:
 
 
 def _stated(fact: str) -> str:
-    """What Linux says of the first processor; "" where it does not say."""
+    """What Linux says of the first processor; "" if it does not say."""
     try:
         with FACTS.open(encoding="utf-8") as lines:
             line = next((line for line in lines if line.startswith(fact)), "")
@@ -34,7 +34,7 @@ def _stated(fact: str) -> str:
 
 
 def emulates_bfloat16() -> bool:
-    """True where the processor says what it has, and has no instructions for bfloat16."""
+    """True if the processor says what it has, and has no instructions for bfloat16."""
     known = instructions()
     return bool(known) and not known & BFLOAT16
 
@@ -72,7 +72,7 @@ class Once:
 
 
 def library_version(name: str) -> str:
-    """Return the version of an installed library; "" where it is not installed."""
+    """Return the version of an installed library; "" if it is not installed."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

@@ -72,15 +72,15 @@ class RemotePath:
         return self.url
 
     def exists(self) -> bool:
-        """True where there is such an object, or any below it."""
+        """True if there is such an object, or any below it."""
         return bool(self._ask(lambda store: store.exists(self.url)))
 
     def is_file(self) -> bool:
-        """True where there is an object of exactly this key."""
+        """True if there is an object of exactly this key."""
         return self.exists() and self._ask(lambda store: store.info(self.url)["type"]) == "file"
 
     def is_dir(self) -> bool:
-        """True where there are objects below."""
+        """True if there are objects below."""
         return bool(self._ask(lambda store: store.isdir(self.url)))
 
     def rglob(self, name: str) -> list["RemotePath"]:
@@ -130,7 +130,7 @@ class RemotePath:
 
     @contextmanager
     def _of_a_bucket(self) -> Iterator[None]:
-        """For what fails only where there is no bucket."""
+        """Raise a clear error if the bucket does not exist."""
         try:
             yield
         except FileNotFoundError as error:
@@ -139,7 +139,7 @@ class RemotePath:
             raise BenchError(problem, "make it first, or name another") from error
 
     def _ask(self, ask: Callable[[Any], Answer]) -> Answer:
-        """The answer of the store; its own package asks again where it is overloaded.
+        """Return the answer of the store, whose own package retries if it is overloaded.
 
         Raises:
             FileNotFoundError: there is no such object.

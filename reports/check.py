@@ -81,7 +81,7 @@ def _lead(check: Check, verdict: PairVerdict) -> str:
 
 
 def _unchanged(verdict: PairVerdict) -> bool:
-    """True where no score differs, of a query or, of published ones, in the mean."""
+    """True if no score differs, of a query or, of published ones, in the mean."""
     return all(
         row.paired.changed == 0 if row.paired else not row.difference for row in verdict.rows
     )
@@ -117,7 +117,7 @@ def _missing(verdict: PairVerdict) -> list[str]:
 
 
 def _elsewhere(verdict: PairVerdict) -> list[str]:
-    """Collections that lost and were not asked about."""
+    """Return a sentence on collections that lost but are left out by ``--on``."""
     lost = [f"{row.name}, {scores(row)}" for row in verdict.elsewhere]
     return [f"By the stored results it lost on what --on leaves out: {first_names(lost)}"] * any(
         lost
@@ -308,7 +308,7 @@ def _of_row(row: CheckRow, outcome: str) -> tuple[str, str]:
 
 
 def _row_scores(row: CheckRow) -> str:
-    """Scores of both, and the interval of their difference; "" where there are none."""
+    """Scores of both, and the interval of their difference; "" if there are none."""
     if row.difference is None:
         return ""
     limits = interval(row.paired)

@@ -48,7 +48,7 @@ def _finding(comparison: Comparison) -> str:
 
 
 def figures(comparison: Comparison) -> Table[ComparedOn]:
-    """A row for each collection; the better model by name, "" where neither is better."""
+    """A row for each collection; the better model by name, "" if neither is better."""
     better = {"a": comparison.a, "b": comparison.b, "neither": ""}
     columns: list[Column[ComparedOn]] = [
         Column("collection", lambda row: row.on),

@@ -177,7 +177,7 @@ def findings(name: str, of_collection: Sequence[Finding]) -> str:
 
 
 def finding_lines(finding: Finding, name: str = "") -> str:
-    """One finding, with the collection's name where it does not stand above it."""
+    """One finding, with the collection's name if it does not stand above it."""
     examples = f" ({', '.join(finding.examples)})" if finding.examples else ""
     what = f"{name}: {finding.what}" if name else finding.what
     count = f": {finding.count:,}" if examples or finding.count > 1 else ""

@@ -185,7 +185,7 @@ def saved_bytes_of(row: RowFound) -> int | None:
 
 
 def _most(row: RowFound, stage: str, field: str) -> int | None:
-    """The largest count of its cells; None where nothing was counted."""
+    """The largest count of its cells; None if nothing was counted."""
     return max((getattr(c.costs.get(stage, NOTHING), field) for c in row.cells), default=0) or None
 
 

@@ -148,7 +148,7 @@ def _protocols(board: Board) -> str:
 
 
 def _claimed(board: Board, ranked: Sequence[Row], measure: str) -> str:
-    """Published beside measured scores; "" where nothing was published."""
+    """Published beside measured scores; "" if nothing was published."""
     rows = [
         (row.name, place.name, measure or place.main_measure, own)
         for row in ranked

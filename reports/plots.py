@@ -57,12 +57,12 @@ PNG_DPI = 150
 
 
 def can_plot() -> bool:
-    """Return True where matplotlib is installed."""
+    """Return True if matplotlib is installed."""
     return importlib.util.find_spec("matplotlib") is not None
 
 
 def load_library() -> None:
-    """Import what draws, where it is installed; for a command that goes on after Ctrl-C.
+    """Import matplotlib if it is installed, before a command that continues after Ctrl-C.
 
     matplotlib cannot be imported again where Ctrl-C broke off its import.
     """
@@ -72,7 +72,7 @@ def load_library() -> None:
 
 
 def hollow(colour: str = INK) -> dict[str, Any]:
-    """Style of a marker of which only the edge is drawn."""
+    """Return the style of a hollow marker."""
     return {"markerfacecolor": PAPER, "markeredgecolor": colour}
 
 
@@ -187,7 +187,7 @@ def _points(report: Report, axis: AxisFound) -> list[tuple[str, RowFound]]:
 
 
 def _panels(report: Report, points: Sequence[tuple[str, RowFound]]) -> list[str]:
-    """The mean where there is one, else each collection on which anything was scored."""
+    """The mean if there is one, else each collection on which anything was scored."""
     means = [name for name in report.collections if report.is_mean(name)]
     return [name for name in means or report.collections if any(row.at(name) for _, row in points)]
 

@@ -95,7 +95,7 @@ def _claims(
     cards: Mapping[str, Card],
     choice: Choice,
 ) -> tuple[Claim, ...]:
-    """Published scores on what is shown; on a collection that differs they say nothing."""
+    """Return published scores on the official collections that are shown."""
     places = {column.name for column in shown if column.official}
     places |= {suite.name for suite in suites}
     known = gathered(cards, models, choice.published)
@@ -309,7 +309,7 @@ def _cell(result: Result, scores: dict[str, Score]) -> Cell:
 
 
 def _encode_s(spent: Timings) -> float:
-    """Seconds of encoding; 0 where no tokens were counted or all vectors were in the store."""
+    """Seconds of encoding; 0 if no tokens were counted or all vectors were in the store."""
     encoded = spent.encoded_tokens
     return spent.encode_queries_s + spent.encode_documents_s if encoded else 0.0
 

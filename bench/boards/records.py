@@ -18,7 +18,7 @@ class Score(msgspec.Struct, frozen=True):
 
     Attributes:
         value: mean over all queries, or over a suite.
-        low, high: 95 % interval (bootstrap over queries); None where no values by query are kept.
+        low, high: 95 % interval (bootstrap over queries); None if no values by query are kept.
         group: 1 for the best; models in one group cannot be told apart from its leader.
         published: score of the same checkpoint that somebody stated.
         source: who stated it.
@@ -38,8 +38,8 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         scores: by measure.
         facts: of this evaluation only, such as its time, in words.
-        tokens_per_s: of encoding; None where nothing was encoded.
-        search_ms: milliseconds per query; None where a run file was scored.
+        tokens_per_s: of encoding; None if nothing was encoded.
+        search_ms: milliseconds per query; None if a run file was scored.
     """
 
     scores: dict[str, Score]
@@ -59,7 +59,7 @@ class Mean(msgspec.Struct, frozen=True, kw_only=True):
     """One model over one suite, by one measure; `SuiteMean` with what surrounds it.
 
     Attributes:
-        score: None where a member is missing.
+        score: None if a member is missing.
         zero_shot: mean over the members that the model was not trained on.
     """
 
@@ -79,7 +79,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         means: by suite, then by measure.
         trained_on: as its card says.
         tokens_per_s: over all that was encoded on one machine, named by ``speed_device``.
-        parameters: None where no result knows them.
+        parameters: None if no result knows them.
     """
 
     name: str
@@ -101,7 +101,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         return mean.score if mean else None
 
     def mean(self, suite: "SuiteColumn", measure: str) -> Mean | None:
-        """Mean of a suite, by its main measure where none is asked for; None where all is gap."""
+        """Mean of a suite, by its main measure where none is asked for; None if all is gap."""
         return self.means.get(suite.name, {}).get(measure or suite.main_measure)
 
     def score_in(self, place: "AnyColumn", measure: str) -> Score | None:
@@ -134,7 +134,7 @@ class SuiteColumn(msgspec.Struct, frozen=True, kw_only=True):
     """A suite with a mean.
 
     Attributes:
-        main_measure: that all members share; "" where they differ.
+        main_measure: that all members share; "" if they differ.
         collections: all that count, also those inside an inner suite.
     """
 

@@ -61,7 +61,7 @@ def _measures_and_time(stored: Evaluation) -> tuple[int, str]:
 
 
 def _is_repeat(result: Result, other: Result) -> bool:
-    """True where the other says all that the result says."""
+    """True if the other says all that the result says."""
     same = (
         name in other.measures and abs(value - other.measures[name]) <= SAME_SCORE
         for name, value in result.measures.items()
@@ -176,7 +176,7 @@ def _split(
 
 
 def _labels(variants: Sequence[Mapping[str, Evaluation]]) -> list[str]:
-    """Labels that tell the variants of one model apart; "" where there is one.
+    """Labels that tell the variants of one model apart; "" if there is one.
 
     Those that differ in nothing else are told apart by the time of their newest result.
     """

@@ -158,7 +158,7 @@ def examples_of(command: str) -> str:
 
 
 def _shown_default(value: Any) -> str | None:
-    """A default in ``--help``; None where the text says what happens without the option."""
+    """A default in ``--help``; None if the text says what happens without the option."""
     if value is None or value is False or value == () or value == "":
         return None
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -29,9 +29,9 @@ class ShownDocument(Record, kw_only=True):
     """A document of a query: relevant, or among the first of a ranking.
 
     Attributes:
-        grade: None where it has none or is not known.
-        rank_a, rank_b: from 1; None where it was not retrieved.
-        text: title and text; "" where the corpus does not have it.
+        grade: None if it has none or is not known.
+        rank_a, rank_b: from 1; None if it was not retrieved.
+        text: title and text; "" if the corpus does not have it.
     """
 
     doc_id: str
@@ -45,7 +45,7 @@ class ChangedQuery(Record, kw_only=True):
     """A query on which two models differ.
 
     Attributes:
-        text: None where the collection is not at hand.
+        text: None if the collection is not at hand.
         answers: accepted answers, where they decide and not judgements.
         documents: relevant ones, the highest grade first, then the best rank; then the first of
             both rankings.
@@ -66,7 +66,7 @@ class Changes(Record, kw_only=True):
 
     Attributes:
         changed: queries on which the models differ at all.
-        without: why texts and grades are missing; "" where they are there.
+        without: why texts and grades are missing; "" if they are there.
         queries: those on which a is better, the largest difference first, then by id; then the
             same for b.
     """
@@ -142,7 +142,7 @@ def most_changed(
 
 
 def _ranks(run: Run, query: str) -> dict[str, int]:
-    """Ranks of the documents, from 1; none where the run lacks the query."""
+    """Return the rank of each document, from 1; empty if the run lacks the query."""
     if query not in run.query_ids:
         return {}
     start, end = run.offsets[run.query_ids.index(query) :][:2].tolist()

@@ -53,7 +53,7 @@ class Choices:
     resampling: Resampling = field(default_factory=Resampling)
 
     def wanted(self, collection: str) -> bool:
-        """True where the collection is compared."""
+        """True if the collection is compared."""
         return self.collections is None or collection in self.collections
 
 
@@ -197,8 +197,8 @@ class ComparedOn(Record, kw_only=True):
         on: name of the collection or suite.
         queries: that both have, of all members.
         members: that the mean is over; a suite among them counts once. 0 for a collection.
-        weighted: True where members do not count the same.
-        mean_a, mean_b: None where there is no result, or a member is missing.
+        weighted: True if members do not count the same.
+        mean_a, mean_b: None if there is no result, or a member is missing.
         paired: on a collection with p adjusted for all of this pair of models; None for a gap.
         verdict: which is better, at 5 %.
         missing: what is missing, and of which model; of a suite, its members.
@@ -338,7 +338,7 @@ def _suites(pair: Pair, choices: Choices) -> Iterator[str]:
 def _on_suite(
     suite: str, rows: Mapping[str, ComparedOn], parts: Mapping[str, PairedScores]
 ) -> ComparedOn | None:
-    """None where the members' measures differ, which have no mean."""
+    """None if the members' measures differ, which have no mean."""
     weights = suite_weights(suite)
     members = [rows[name] for name in weights if name in parts and rows[name].official]
     names = {row.on for row in members}

@@ -62,17 +62,17 @@ class Difference(Record, kw_only=True):
 
     Attributes:
         on: collection, suite or "mean".
-        a, b: names of the models; b is "" where a stands alone.
+        a, b: names of the models; b is "" if a stands alone.
         difference: of the means; above 0 the first model is better.
-        low, high: 95 % interval of the difference, see `_interval`; None where all queries differ
+        low, high: 95 % interval of the difference, see `_interval`; None if all queries differ
             alike (mostly not at all), or a collection has one query.
         p: two-sided, of the paired randomisation test, see `_p_value`; never 0.
-        p_adjusted: p corrected for its family of tests; None where it is a test of its own.
-        exact: True where p is over all flips of signs, not over a sample of them.
+        p_adjusted: p corrected for its family of tests; None if it is a test of its own.
+        exact: True if p is over all flips of signs, not over a sample of them.
         wins, ties, losses: queries on which the first model is better, equal, worse.
         effect: standardised paired difference: the mean over the standard deviation (d_z of Cohen,
             1988); for a suite, over the root of the weighted mean of the collections' variances.
-            None where there is no variance.
+            None if there is no variance.
         detectable: minimum detectable effect in units of the measure, see `detectable_effect`.
     """
 
@@ -94,7 +94,7 @@ class Difference(Record, kw_only=True):
 
     @property
     def significant(self) -> bool:
-        """True at the 5 % level, by the adjusted p where there is one."""
+        """True at the 5 % level, by the adjusted p if there is one."""
         return (self.p if self.p_adjusted is None else self.p_adjusted) <= ALPHA
 
     @property
@@ -111,12 +111,12 @@ class Difference(Record, kw_only=True):
 
     @property
     def few(self) -> bool:
-        """True where so few queries changed that the interval promises nothing."""
+        """True if so few queries changed that the interval promises nothing."""
         return self.changed < FEW
 
 
 class Level(Record):
-    """A mean over queries and its 95 % interval; None where nothing varies."""
+    """A mean over queries and its 95 % interval; None if nothing varies."""
 
     value: float
     low: float | None
@@ -244,7 +244,7 @@ def _weights(rng: np.random.Generator, queries: int, count: int) -> Iterator[Flo
 
 
 def _positive(rng: np.random.Generator, queries: int, count: int) -> Iterator[Float64Array]:
-    """1 where the sign is plus, 0 where it is minus: blocks of fair coins."""
+    """1 if the sign is plus, 0 if it is minus: blocks of fair coins."""
     for rows in _blocks(queries, count):
         coins = rng.integers(256, size=(rows, -(-queries // 8)), dtype=np.uint8)
         yield np.unpackbits(coins, axis=1, count=queries).astype(np.float64)
@@ -354,7 +354,7 @@ class _Spread:
 
 
 def _spread(parts: Sequence[Float64Array], weights: Sequence[float]) -> _Spread | None:
-    """None where it is not known or nothing varies."""
+    """None if it is not known or nothing varies."""
     if any(len(part) < 2 for part in parts):
         return None
     counts = np.array([len(part) for part in parts])

@@ -59,7 +59,7 @@ class Forgetting(Record, kw_only=True):
     """The matrix and what follows from it.
 
     Attributes:
-        rows: in the order trained, the base first where there is one.
+        rows: in the order trained, the base first if there is one.
         base: its name; "" for none.
         trained: collection of each checkpoint, in their order.
         also: further collections.
@@ -152,7 +152,7 @@ def _row(name: str, panels: Mapping[str, ScoreMatrix]) -> TransferRow:
 def _transfers(
     asked: Sequence[tuple[str, str, str]], panels: Mapping[str, ScoreMatrix]
 ) -> Transfers | None:
-    """Differences on collections, and their mean; None where there are none.
+    """Differences on collections, and their mean; None if there are none.
 
     Args:
         asked: collection, checkpoint after, checkpoint before.

@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Work:
-    """A corpus to encode, as another process finds it; picklable.
+    """A corpus that another process is to encode; picklable.
 
     Attributes:
         collection: whose prompts the model has.
@@ -53,7 +53,7 @@ class Work:
 
 
 def worker_count(asked: int, processors: int, gpus: int) -> int:
-    """Number of workers: as asked; for 0 one for each GPU, or for every eight processors."""
+    """Return the number of workers; 0 means one per GPU, or one per eight processors."""
     return asked or gpus or max(1, processors // 8)
 
 
@@ -88,7 +88,7 @@ class Children:
 
     @contextmanager
     def encoding(self, space: Workspace, work: Sequence[Work]) -> Iterator[Spread]:
-        """Start the children, with whom this process shares its threads; end them afterwards."""
+        """Start the children, share the threads with them, and end them afterwards."""
         if self.workers == 1:
             yield lambda model: model
             return
@@ -153,7 +153,7 @@ def _end_stopped(children: Sequence[BaseProcess], over: threading.Event) -> None
 
 
 def _encode_all(space: Workspace, work: Sequence[Work]) -> None:
-    """Encode one corpus after the other; the main function of a child."""
+    """Encode the corpora in order, as the main function of a child process."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     logging.basicConfig(level=logging.ERROR)  # the parent has the same warnings
     bases, loaded = Bases(), dict[str, Encoder]()

@@ -319,7 +319,7 @@ class IndexOfCorpus:
         Of several processes one builds, and the others wait for it.
 
         Args:
-            vectors: None where it must be there.
+            vectors: None if it must be there.
             exact: says how many vectors fit into memory at a time.
 
         Raises:
@@ -336,7 +336,7 @@ class IndexOfCorpus:
             return self._built(vectors, exact.plan(vectors, 1, 1).tile_rows, device)
 
     def recall(self, about: str) -> dict[str, float] | None:
-        """The recall measured against some exact rankings; None where it was not."""
+        """The recall measured against some exact rankings; None if it was not."""
         try:
             return self.kept.manifest().recall.get(about)
         except BenchError:
@@ -382,7 +382,7 @@ class IndexSearch:
 
     @cached_property
     def own(self) -> Int64Array | None:
-        """Row of each query's own document, which is left out; None where none are."""
+        """Row of each query's own document, which is left out; None if none are."""
         if not self.dataset.facts.exclude_self:
             return None
         return self.dataset.corpus.rows_of(self.dataset.queries.ids)
@@ -406,7 +406,7 @@ class IndexSearch:
         """Rankings with the index's own scores, and how much of the exact ones they hold.
 
         Args:
-            vectors: of the documents; None where none are needed.
+            vectors: of the documents; None if none are needed.
             exact: search of queries to a depth.
         """
         own, k = self.own, min(self.depth, len(self.dataset.corpus))

@@ -145,7 +145,7 @@ def protocol_of(
 
     Args:
         depth: documents per query; None for the collection's.
-        corpus_sha256: "" where a run file is scored without the corpus.
+        corpus_sha256: "" if a run file is scored without the corpus.
     """
     facts = dataset.facts
     return Protocol(
@@ -271,8 +271,8 @@ class SuiteMean(msgspec.Struct, frozen=True):
         value: None unless every member has a score.
         members: how many members the mean is over; a suite among them counts once.
         missing: members without a score.
-        weighted: True where members do not count the same.
-        zero_shot: mean over the members that the model was not trained on; None where a score
+        weighted: True if members do not count the same.
+        zero_shot: mean over the members that the model was not trained on; None if a score
             is missing or all members are in-domain.
         zero_shot_members: how many those are.
     """
@@ -327,7 +327,7 @@ def member_score(member: str, values: Mapping[str, float]) -> float | None:
 
 
 def member_weights(suite: str) -> dict[str, float]:
-    """Weight of each member in the mean of a suite, as declared: 1 for each where none is."""
+    """Return the declared weight of each member of a suite, or 1 for each."""
     declared = suite_for(suite)
     weights = declared.weights or (1.0,) * len(declared.members)
     return dict(zip(declared.members, weights, strict=True))

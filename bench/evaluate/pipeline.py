@@ -75,7 +75,7 @@ class Job:
             free.
         measures: canonical names, the main one first.
         memory_bytes: of this process at its peak, by estimate.
-        stored: the result of this evaluation, where there is one.
+        stored: the result of this evaluation, if there is one.
     """
 
     opened: OpenDataset
@@ -120,7 +120,7 @@ class Job:
 
     @property
     def in_domain(self) -> bool:
-        """True where the model was trained on the collection, or on its family."""
+        """True if the model was trained on the collection, or on its family."""
         return in_domain(self.own.model.card, self.dataset.name)
 
     def encoded_by(self, model: LoadedModel) -> "Job":
@@ -229,13 +229,13 @@ def _scored(
 
 
 def in_domain(card: Card, collection: str) -> bool:
-    """True where the model was trained on the collection, or on the family that it belongs to."""
+    """True if the model was trained on the collection, or on the family that it belongs to."""
     return any(f"{collection}/".startswith(f"{name}/") for name in card.trained_on)
 
 
 @cache
 def program_digest(root: Path = ROOT) -> str:
-    """16 hexadecimal digits of the source files and cards; "" where they are not at hand."""
+    """16 hexadecimal digits of the source files and cards; "" if they are not at hand."""
     files = sorted(
         path
         for name in PACKAGES
@@ -273,7 +273,7 @@ def conditions_here(device: str) -> Conditions:
 
 @cache
 def _git(root: Path, *arguments: str) -> str:
-    """Output of git in a checkout, "" where there is none; asked once in a process."""
+    """Output of git in a checkout, "" if there is none; asked once in a process."""
     if not (root / ".git").exists():
         return ""
     try:

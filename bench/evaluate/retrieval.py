@@ -136,7 +136,7 @@ class ByWords:
         """None: it is exact."""
 
     def parameters(self) -> Parameters | None:
-        """Parameters of the model; None where they are not known."""
+        """Parameters of the model; None if they are not known."""
         return count_parameters(self.model)
 
     def check(self, dataset: Dataset, depth: int) -> int:
@@ -235,7 +235,7 @@ class ByVectors:
     def missing(self, dataset: Dataset) -> int:
         """Number of documents without a stored vector.
 
-        There are none where an exported index is searched whose recall is known, or not asked for.
+        There are none if an exported index is searched whose recall is known, or not asked for.
         """
         missing = self.store.plan(self.encoder, dataset.corpus).missing_rows
         if self.options.from_index is None or not missing:

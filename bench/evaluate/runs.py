@@ -149,7 +149,7 @@ class Run:
         return self.ids.take(pa.array(self.documents))
 
     def places_of(self, ids: Strings) -> Int64Array:
-        """Place in ``ids`` of each of the given ids, -1 where no row has it.
+        """Place in ``ids`` of each of the given ids, -1 if no row has it.
 
         A binary search: the time depends on how many ids are asked for, hardly on the run.
         """
@@ -224,7 +224,7 @@ def _in_byte_order(
 
 
 def _is_canonical(queries: Int64Array, documents: Int64Array, scores: Float32Array) -> bool:
-    """True where rows are by query, and in canonical order within each."""
+    """True if rows are by query, and in canonical order within each."""
     keys = order_keys(scores, documents)
     same = queries[1:] == queries[:-1]
     falls = (queries[1:] > queries[:-1]) | (same & (keys[1:] < keys[:-1]))
@@ -445,7 +445,7 @@ class _Source:
 
     @property
     def has_encoded_ids(self) -> bool:
-        """True where the first line says that ids are percent-encoded."""
+        """True if the first line says that ids are percent-encoded."""
         _, columns = next(_numbered_lines(self), (0, []))
         return columns[1:2] == [_ENCODED.encode()]
 
@@ -522,7 +522,7 @@ def _first_problem(source: _Source, error: Exception) -> BenchError:
 
 
 def _problem(columns: list[bytes]) -> str:
-    """The fault in the columns of a line; "" where there is none."""
+    """The fault in the columns of a line; "" if there is none."""
     if len(columns) != len(_COLUMNS):
         return f"{len(columns)} columns instead of {len(_COLUMNS)}"
     try:

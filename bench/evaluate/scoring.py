@@ -132,7 +132,7 @@ def measure_names() -> Mapping[str, str]:
 
 
 def _is_available(kind: str) -> bool:
-    """True where a provider is installed, tried with a cutoff where the measure needs one."""
+    """True if a provider is installed, tried with a cutoff where the measure needs one."""
     for name in (f"{kind}@10", kind):
         try:
             parse_measure(name)
@@ -143,7 +143,7 @@ def _is_available(kind: str) -> bool:
 
 
 def _is_plain(params: Mapping[str, object]) -> bool:
-    """True where the parameters are among those implemented here."""
+    """True if the parameters are among those implemented here."""
     rel = params.get("rel", 1)
     settings = {key: value for key, value in params.items() if key not in ("cutoff", "rel")}
     defaults = {"judged_only": False, "dcg": "log2"}
@@ -151,7 +151,7 @@ def _is_plain(params: Mapping[str, object]) -> bool:
 
 
 def _suggestion(name: str) -> str:
-    """Names that look like the one asked for, with the parameters that were asked for."""
+    """Return similar names, with the parameters of the unknown one."""
     import ir_measures
 
     kinds = {alias.lower(): kind.NAME for alias, kind in ir_measures.measures.registry.items()}
@@ -187,7 +187,7 @@ def _relevant(measure: Measure, judged: JudgedRun) -> Float64Array:
 
 
 def _ratio(numerator: Float64Array, denominator: Float64Array) -> Float64Array:
-    """Quotient, 0 where the denominator is 0."""
+    """Quotient, 0 if the denominator is 0."""
     return np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator > 0)
 
 

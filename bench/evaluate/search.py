@@ -89,7 +89,7 @@ def drop_self(hits: Hits, self_rows: Int64Array, k: int) -> Hits:
 
 
 def recall(hits: Hits, truth: Hits, k: int) -> Float64Array:
-    """Share of the true top k that the found top k holds, float64 ``(q,)``; 1 where none exist."""
+    """Share of the true top k that the found top k holds, float64 ``(q,)``; 1 if none exist."""
     true_rows, found_rows = truth.rows[:, :k], hits.rows[:, :k]
     width = int(max(true_rows.max(initial=0), found_rows.max(initial=0))) + 1
     query = np.arange(len(true_rows))[:, None] * width
@@ -131,7 +131,7 @@ def ranks_of_keys(keys: UInt64Array) -> Int64Array:
 
 
 def _ranks(tie_rank: Int64Array, rows: Int64Array) -> Int64Array:
-    """Tie rank of each row, -1 where unfilled: row -1 must not read the last document's."""
+    """Tie rank of each row, -1 if unfilled: row -1 must not read the last document's."""
     ranks = np.full(rows.shape, -1, np.int64)
     filled = rows >= 0
     ranks[filled] = tie_rank[rows[filled]]

@@ -226,7 +226,7 @@ class ScoredSequence:
 
 
 def read_scored_sequence(task: CellTask, out: Path) -> ScoredSequence | None:
-    """The sequence of a finished evaluation; None where none was evaluated."""
+    """The sequence of a finished evaluation; None if none was evaluated."""
     learnt = read_sequence(task.folder(out))
     return ScoredSequence(learnt, _results(task.folder(out))) if learnt else None
 

@@ -48,7 +48,7 @@ class Done(Record, kw_only=True):
 
 
 def done(task: CellTask, out: Path) -> Done | None:
-    """The record of a finished task; None where it is not finished.
+    """The record of a finished task; None if it is not finished.
 
     Raises:
         BenchError: the record is damaged.

@@ -66,7 +66,7 @@ class Axis(Record, kw_only=True):
         field: stage and dotted path, such as ``pretrain.objective.decoder_mask``.
         values: that it takes. A table replaces the field's table as a whole.
         name: in tables; the last part of ``field`` where it is "".
-        labels: of the values, where they do not speak for themselves.
+        labels: of the values, if they do not speak for themselves.
         against: the row that these rows change one field of; "" for the reference. A row is named
             ``AXIS=LABEL``.
     """
@@ -150,7 +150,7 @@ class Ablation(Record, kw_only=True):
     Attributes:
         name: of the folder of its report.
         title: in the report.
-        model: card, folder or Hub id that is adapted, fine-tuned or evaluated; "" where ``base``
+        model: card, folder or Hub id that is adapted, fine-tuned or evaluated; "" if ``base``
             or ``pretrain`` says what is trained.
         seeds: every row is trained once with each; ``base`` is not.
         base, pretrain, adapt, finetune, evaluate: settings of the reference; None for no such

@@ -19,9 +19,9 @@ class Cost(Record):
 
     Attributes:
         seconds: wall clock.
-        tokens: that were read in training, or encoded; 0 where they were not counted.
+        tokens: that were read in training, or encoded; 0 if they were not counted.
         parameters: that were trained; for an evaluation, those of the encoder.
-        of_parameters: that the trained network has in all; 0 where they were not counted.
+        of_parameters: that the trained network has in all; 0 if they were not counted.
         saved_bytes: of the weights that the training wrote; the same.
     """
 
@@ -53,7 +53,7 @@ class ExperimentStage(ABC):
         """Do the work of the stage; the time it takes is measured by who asks for it.
 
         Args:
-            model: card or checkpoint of the stage before; "" where this is the first.
+            model: card or checkpoint of the stage before; "" if this is the first.
             out: folder of its own. What a killed attempt left there may be used. A training
                 leaves its checkpoint in ``out / MODEL``, an evaluation its results in ``out``.
         """
@@ -163,7 +163,7 @@ def _add(
     number: int,
     resolve_settings: ResolveSettings,
 ) -> str:
-    """Add the row with a value, where it is not there; return its name."""
+    """Add the row with a value if it is missing, and return its name."""
     label = axis.label(number)
     name = f"{axis.title}={label}"
     settings = changed_settings(against, axis.field, axis.values[number], resolve_settings, name)

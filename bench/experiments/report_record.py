@@ -42,7 +42,7 @@ class CellFound(Record, kw_only=True):
 
     Attributes:
         scores: mean of the main measure by collection; empty for a gap.
-        failed_at, error: stage and reason of a gap; "" where there is none.
+        failed_at, error: stage and reason of a gap; "" if there is none.
         costs: by stage, of what is finished; a stage that several cells share counts in each.
     """
 
@@ -60,9 +60,9 @@ class RowOnCollection(Record, kw_only=True):
         score: over the seeds that are finished; None for a gap.
         seeds: that the row and the one it is compared with both have. With one, the difference is
             of two checkpoints and not of two recipes.
-        difference: from the row that it is compared with; None where nothing is compared.
+        difference: from the row that it is compared with; None if nothing is compared.
         p_holm: p, corrected for all rows of the ablation on this collection.
-        verdict: by ``p_holm`` at 5 %; "" where nothing is compared.
+        verdict: by ``p_holm`` at 5 %; "" if nothing is compared.
     """
 
     collection: str
@@ -82,7 +82,7 @@ class SequenceFound(Record, kw_only=True):
         start: the model that the sequence starts from.
         gained: mean over the domains after the sequence, compared with the start.
         forgotten: mean over all domains but the last after the sequence, compared with just after
-            the domain's own training; None where each domain keeps a model of its own.
+            the domain's own training; None if each domain keeps a model of its own.
         losses: of masked language modelling by domain, at the end of its own training, in nats;
             mean over the seeds.
     """
@@ -99,7 +99,7 @@ class RowFound(Record, kw_only=True):
     Attributes:
         against: the row that it differs from in one field; "" for the reference.
         change: that field, with the value there and the value here; "" for the reference.
-        sequence: None where nothing was learnt in a sequence, or no cell is finished.
+        sequence: None if nothing was learnt in a sequence, or no cell is finished.
     """
 
     name: str
@@ -119,7 +119,7 @@ class HypothesisTested(Record, kw_only=True):
 
     Attributes:
         expected: of ``row`` compared with ``against``.
-        on: by collection, then in their mean, with p corrected for all hypotheses; empty where
+        on: by collection, then in their mean, with p corrected for all hypotheses; empty if
             one of the rows has no finished seed that the other has.
     """
 
@@ -129,7 +129,7 @@ class HypothesisTested(Record, kw_only=True):
     on: tuple[RowOnCollection, ...]
 
     def answer(self, collection: str) -> str:
-        """``supported``, ``refuted``, ``not separated``, or "" where nothing was compared.
+        """``supported``, ``refuted``, ``not separated``, or "" if nothing was compared.
 
         A difference that is not seen supports no hypothesis, and refutes none.
         """
@@ -147,7 +147,7 @@ class Report(Record, kw_only=True):
         reference: complete settings of the reference, by stage.
         leaks: what the check for leaks looked at, in words.
         differing: which collections are not the published ones, and where they differ, in words.
-        weights: of the collections in their mean; empty where each weighs the same.
+        weights: of the collections in their mean; empty if each weighs the same.
         commits: of the code that made the cells.
         seconds: wall clock of all distinct work; what cells share counts once.
         hypotheses: what was expected before any result, and what came of it.
@@ -171,7 +171,7 @@ class Report(Record, kw_only=True):
 
     @property
     def collections(self) -> tuple[str, ...]:
-        """Collections of all rows, then `MEAN` where there is one."""
+        """Collections of all rows, then `MEAN` if there is one."""
         names = dict.fromkeys(on.collection for row in self.rows for on in row.on)
         return (*(name for name in names if name != MEAN), *([MEAN] if MEAN in names else []))
 
@@ -191,7 +191,7 @@ class Report(Record, kw_only=True):
 
     @property
     def trains(self) -> bool:
-        """True where a row is a recipe, and not one use of a finished model."""
+        """True if a row is a recipe, and not one use of a finished model."""
         return any(stage != "evaluate" for stage in self.reference)
 
     @property

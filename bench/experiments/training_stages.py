@@ -48,7 +48,7 @@ def pretraining_table(
     """All settings of a pre-training, but for its start where that is the model before it.
 
     Args:
-        before: model that stands for the one before; "" where the settings have a start.
+        before: model that stands for the one before; "" if the settings have a start.
 
     Raises:
         BenchError: see `split_off` and presets; or a start where there must be none.
@@ -160,7 +160,7 @@ def write_sequence(sequence: LearntSequence, folder: Path) -> None:
 
 
 def read_sequence(folder: Path) -> LearntSequence | None:
-    """The record of a folder; None where it holds no sequence.
+    """The record of a folder; None if it holds no sequence.
 
     Raises:
         BenchError: the record is damaged.
@@ -195,7 +195,7 @@ class Adapt(ExperimentStage):
 
     Attributes:
         evaluated: collections that the checkpoints are scored on; each domain is one of them.
-        start: model that the sequence starts from; "" where an earlier stage trains it.
+        start: model that the sequence starts from; "" if an earlier stage trains it.
     """
 
     space: Workspace

@@ -60,18 +60,7 @@ def check_against(
         BenchError: results of different protocols.
     """
     weights, ours, baseline = scope.weights, candidate.entries, other.results
-    gaps = {name: "no result" for name in weights if name not in ours}
-    gaps |= {name: f"{other.name} has no result" for name in weights if name not in baseline}
-    known = {**candidate.failed, **scope.gaps(other)}
-    gaps |= {name: known[name] for name in weights if name in known}
-    entrants = [Entrant(CANDIDATE, ours), Entrant(BASELINE, baseline)]
-    matrices: dict[str, ScoreMatrix] = {}
-    for collection in (collection for collection in weights if collection not in gaps):
-        matrix = panel_of(collection, entrants, choices)
-        if matrix.gaps:
-            gaps[collection] = ", ".join(f"{who}: {why}" for who, why in matrix.gaps.items())
-        else:
-            matrices[collection] = matrix
+    matrices, gaps = _matrices(candidate, other, scope, choices)
     parts = {key: matrix.minus(CANDIDATE, BASELINE) for key, matrix in matrices.items()}
     tests = loss_tests(parts, {} if gaps else weights, choices.resampling)
     evidence = Evidence(
@@ -100,25 +89,41 @@ def check_against(
         else CheckRow(name=collection, missing=gaps[collection])
         for collection in weights
     ]
-    mean = None
-    if THE_MEAN in tests.plain:
-        shares = list(weights.values())
-        of_both = {
-            "candidate": float(np.dot(shares, [row.candidate or 0.0 for row in rows])),
-            "baseline": float(np.dot(shares, [row.baseline or 0.0 for row in rows])),
-        }
-        mean = _row(THE_MEAN, tests, decision, **of_both)
     return PairVerdict(
         role=other.role,
         name=other.name,
         outcome=decision.outcome,
         reasons=decision.reasons,
         rows=tuple(rows),
-        mean=mean,
+        mean=_mean_row(rows, weights, tests, decision),
         largest_loss=None if gaps else evidence.largest_loss,
         worst=_worst(matrices.values(), candidate),
         same_model=evidence.same_model,
     )
+
+
+def _matrices(
+    candidate: Candidate, other: StoredModel, scope: Scope, choices: Choices
+) -> tuple[dict[str, ScoreMatrix], dict[str, str]]:
+    """Return the scores of both models by collection, and why a collection has none.
+
+    Raises:
+        BenchError: results of different protocols.
+    """
+    weights, ours, baseline = scope.weights, candidate.entries, other.results
+    gaps = {name: "no result" for name in weights if name not in ours}
+    gaps |= {name: f"{other.name} has no result" for name in weights if name not in baseline}
+    known = {**candidate.failed, **scope.gaps(other)}
+    gaps |= {name: known[name] for name in weights if name in known}
+    entrants = [Entrant(CANDIDATE, ours), Entrant(BASELINE, baseline)]
+    matrices: dict[str, ScoreMatrix] = {}
+    for name in (name for name in weights if name not in gaps):
+        matrix = panel_of(name, entrants, choices)
+        if matrix.gaps:
+            gaps[name] = ", ".join(f"{who}: {why}" for who, why in matrix.gaps.items())
+        else:
+            matrices[name] = matrix
+    return matrices, gaps
 
 
 @dataclass(frozen=True)
@@ -168,6 +173,18 @@ def _row(name: str, tests: LossTests, decision: Decision, **scores: Any) -> Chec
         failure=decision.failed.get(name, ""),
         **scores,
     )
+
+
+def _mean_row(
+    rows: Sequence[CheckRow], weights: Mapping[str, float], tests: LossTests, decision: Decision
+) -> CheckRow | None:
+    """Return the row of the weighted mean, or None if the mean was not tested."""
+    if THE_MEAN not in tests.plain:
+        return None
+    shares = list(weights.values())
+    candidate = float(np.dot(shares, [row.candidate or 0.0 for row in rows]))
+    baseline = float(np.dot(shares, [row.baseline or 0.0 for row in rows]))
+    return _row(THE_MEAN, tests, decision, candidate=candidate, baseline=baseline)
 
 
 def _worst(matrices: Iterable[ScoreMatrix], model: Candidate) -> tuple[LostQuery, ...]:

@@ -117,7 +117,7 @@ def _deviation(
 
 
 def _unusable(differences: Float64Array, floor: float) -> str:
-    """Why a pair says nothing of a candidate worth checking; "" where it does."""
+    """Why a pair says nothing of a candidate worth checking; "" if it does."""
     if np.count_nonzero(np.abs(differences) > SAME_SCORE) < FEW:
         return f"fewer than {FEW} queries differ"
     apart = abs(float(differences.mean()))

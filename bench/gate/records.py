@@ -62,7 +62,7 @@ class CheckRow(Record, kw_only=True):
 
     @property
     def difference(self) -> float | None:
-        """Candidate minus baseline; None where one is a gap."""
+        """Candidate minus baseline; None if one is a gap."""
         if self.candidate is None or self.baseline is None:
             return None
         return self.candidate - self.baseline
@@ -72,7 +72,7 @@ class LostQuery(Record, kw_only=True):
     """A query on which the candidate is worse.
 
     Attributes:
-        text: "" where the collection is not at hand.
+        text: "" if the collection is not at hand.
     """
 
     collection: str
@@ -87,7 +87,7 @@ class PairVerdict(Record, kw_only=True):
 
     Attributes:
         role: ``baseline`` or ``anchor``.
-        mean: None where a collection is missing, there is one only, or measures differ.
+        mean: None if a collection is missing, there is one only, or measures differ.
         largest_loss: of the mean, that is not ruled out at 95 %.
         worst: the queries that lost most, the largest loss first.
         same_model: the candidate is the model that it is compared with.
@@ -107,7 +107,7 @@ class PairVerdict(Record, kw_only=True):
 
     @property
     def all_rows(self) -> tuple[CheckRow, ...]:
-        """The collections, then the mean where there is one."""
+        """The collections, then the mean if there is one."""
         return (*self.rows, self.mean) if self.mean else self.rows
 
 

@@ -45,11 +45,11 @@ class Candidate:
     queries: Mapping[str, Queries] = field(default_factory=dict)
 
     def is_in_domain(self, collection: str) -> bool:
-        """True where it was trained on the collection."""
+        """True if it was trained on the collection."""
         return collection in self.entries and self.entries[collection].result.in_domain
 
     def text(self, collection: str, query_id: str) -> str:
-        """Text of a query; "" where the collection is not at hand."""
+        """Text of a query; "" if the collection is not at hand."""
         if collection not in self.queries:
             return ""
         queries = self.queries[collection]
@@ -69,7 +69,7 @@ def own_name(model: LoadedModel, known: Sequence[Evaluation]) -> str:
 
 
 def why_renamed(model: LoadedModel, name: str) -> str:
-    """Say why the results have another name than the candidate; "" where they have its own."""
+    """Say why the results have another name than the candidate; "" if they have its own."""
     if name == model.name:
         return ""
     return (
@@ -189,7 +189,7 @@ def scope_of(
     """The scope of a check.
 
     Args:
-        typed: collections and suites of ``--on``; empty where it was not typed.
+        typed: collections and suites of ``--on``; empty if it was not typed.
         baseline: collections on which the baseline has results.
         further: collections that belong to the check for another reason, by this reason.
 

@@ -32,9 +32,9 @@ class Studentised:
 
     Attributes:
         changed: queries on which the models differ.
-        known: False where a collection has one query, which shows no spread.
+        known: False if a collection has one query, which shows no spread.
         unseen: what the mean may have missed, in units of the measure.
-        means, errors: float64 ``(resamples,)``; an error of 0 where a resample has no spread.
+        means, errors: float64 ``(resamples,)``; an error of 0 if a resample has no spread.
     """
 
     mean: float
@@ -47,7 +47,7 @@ class Studentised:
 
     @property
     def says_little(self) -> bool:
-        """True where nothing can be concluded: too few queries changed."""
+        """True if nothing can be concluded: too few queries changed."""
         return self.changed < FEW or not self.known
 
 
@@ -91,7 +91,7 @@ def allowance(queries: Sequence[int], weights: Sequence[float] = (1.0,)) -> floa
 def p_of_loss(difference: Studentised) -> float:
     """p that a loss is one though rare gains may be missing: bootstrap-t, doubled as two-sided.
 
-    1 where the mean did not lose more than it may have missed, or says little.
+    1 if the mean did not lose more than it may have missed, or says little.
     """
     loss = -difference.mean - difference.unseen
     if loss <= 0 or difference.says_little:
@@ -109,7 +109,7 @@ def largest_loss(difference: Studentised) -> float | None:
     Below 0, a gain is certain.
 
     Returns:
-        None where nothing is ruled out: too few queries changed, a collection has one query, or
+        None if nothing is ruled out: too few queries changed, a collection has one query, or
         too many resamples have no spread.
     """
     if difference.says_little:

@@ -39,7 +39,7 @@ The floor is for the difference that was observed. On a small collection chance 
 it, so that only a significant loss is a REGRESSION, by either rule; no other is a pass.
 
 The loss that must be ruled out (one-sided, 95 %) for rule loss to pass is of the mean, or of each
-collection where there is no mean. It is held to what was stated before encoding, not to the
+collection if there is no mean. It is held to what was stated before encoding, not to the
 candidate's own spread: one that changes more queries does not pass more easily.
 """
 
@@ -66,7 +66,7 @@ class Evidence:
         cautious: the same with the larger p of two, see the module.
         same_rankings: every ranking is the same.
         same_model: it is the same model on every collection.
-        losses: largest that is not ruled out, of each collection and `THE_MEAN`; None where nothing
+        losses: largest that is not ruled out, of each collection and `THE_MEAN`; None if nothing
             is.
         stated: effects that were stated as detectable, in the same way.
         missing: why a collection has nothing to compare, by name.
@@ -87,12 +87,12 @@ class Evidence:
 
     @property
     def subjects(self) -> list[str]:
-        """What a loss must be ruled out of: the mean, or each collection where there is none."""
+        """What a loss must be ruled out of: the mean, or each collection if there is none."""
         return [THE_MEAN] if THE_MEAN in self.cautious else list(self.cautious)
 
     @property
     def largest_loss(self) -> float | None:
-        """Of the mean, or of the only collection, that is not ruled out; None where nothing is."""
+        """Of the mean, or of the only collection, that is not ruled out; None if nothing is."""
         subjects = self.subjects
         return self.losses.get(subjects[0]) if len(subjects) == 1 else None
 
@@ -139,7 +139,7 @@ def decide(evidence: Evidence, settings: GateSettings) -> Decision:
 
 
 def _by_rule(evidence: Evidence, settings: GateSettings) -> Decision:
-    """Decide where no collection lost more than the floor for sure."""
+    """Decide by the rule, if no collection significantly lost more than the floor."""
     if settings.expect_same:
         return Decision("OK", ("every score is within the tolerance",))
     if evidence.same_model:
@@ -288,7 +288,7 @@ def _warnings(
     effects: Sequence[DetectableEffect],
     settings: GateSettings,
 ) -> list[str]:
-    """Warnings about the evidence; none where the same scores are expected."""
+    """Warnings about the evidence; none if the same scores are expected."""
     if settings.expect_same:
         return []
     warnings = [warning for verdict in against[:1] for warning in _trained_on(candidate, verdict)]

@@ -63,7 +63,7 @@ class Aim:
 def curve_of(
     aim: Aim, evaluations: Mapping[str, Mapping[str, Evaluation]], broken: Mapping[str, str]
 ) -> Curve | None:
-    """Make the curve of checkpoints; None where there are none.
+    """Make the curve of checkpoints; None if there are none.
 
     Args:
         evaluations: on every collection, by name of checkpoint.

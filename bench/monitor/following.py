@@ -43,7 +43,7 @@ class SeenCheckpoint:
 
     Attributes:
         files: as they were; others under the same name are another checkpoint.
-        lacks: what it lacks to be complete; "" where it is complete.
+        lacks: what it lacks to be complete; "" if it is complete.
     """
 
     folder: Path
@@ -94,7 +94,7 @@ class CheckpointScanner:
 
 
 def _checkpoints(folder: Path) -> list[Path]:
-    """Folders whose name ends in a step; none where a training has removed them."""
+    """Folders whose name ends in a step; none if a training has removed them."""
     paths = [path for place in (folder, folder / INNER) for path in _inside(place)]
     return [path for path in paths if STEP.fullmatch(path.name) and path.is_dir()]
 

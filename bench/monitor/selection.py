@@ -48,7 +48,7 @@ class Selection(Record, kw_only=True):
 
     @property
     def on_test_data(self) -> bool:
-        """True where queries of a test split chose the checkpoint."""
+        """True if queries of a test split chose the checkpoint."""
         return "test" in self.splits
 
     @property

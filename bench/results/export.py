@@ -51,7 +51,7 @@ def their_measure(measure: str) -> str:
 
 
 def why_not(result: Result) -> str:
-    """Why a result cannot stand for mteb's task; "" where it can."""
+    """Why a result cannot stand for mteb's task; "" if it can."""
     protocol = result.protocol
     if protocol.collection not in TASKS:
         return "mteb has no such task"

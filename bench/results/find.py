@@ -347,7 +347,7 @@ def _meeting(
 def _meets(
     condition: str, result: Result, told: Mapping[str, str], fields: Collection[str]
 ) -> bool:
-    """True where a field has the value of ``field=value``, or where the key begins so.
+    """True if a field has the value of ``field=value``, or if the key begins so.
 
     A field that only other results have is empty here.
     """

@@ -71,8 +71,8 @@ class Protocol(Record, kw_only=True):
     Attributes:
         collection: name of the collection.
         version: release of the data, as declared.
-        corpus_sha256: content of the corpus; "" where a run file was scored without it.
-        official: False where it is not the published collection, by the user's leave.
+        corpus_sha256: content of the corpus; "" if a run file was scored without it.
+        official: False if it is not the published collection, by the user's leave.
         exclude_self: whether the document whose id is the query's is dropped.
         depth: documents retrieved per query.
     """
@@ -114,9 +114,9 @@ class Conditions(Record):
 
     Attributes:
         time: ISO 8601 to the second in UTC, so that texts sort as times do.
-        commit: of the code; "" where it was not run from a git checkout.
+        commit: of the code; "" if it was not run from a git checkout.
         dirty: whether tracked files differed from the commit.
-        device: where the encoder was asked to run; ``auto`` is a GPU where there is one.
+        device: where the encoder was asked to run; ``auto`` is a GPU if there is one.
         search_device: where exact search ran.
         threads: of the processor, as available to this process.
         program: digest of the source that encodes, ranks and scores; "" in records before schema 4.
@@ -143,20 +143,20 @@ class Result(Record, kw_only=True):
     """One model on one collection.
 
     Attributes:
-        recipe: None where somebody else's run file was scored.
+        recipe: None if somebody else's run file was scored.
         index: as `IndexSpec` writes it; ``flat`` is exact, ``bm25`` a product with BM25's scores.
         index_recall: share of the exact top k that the index found, by ``recall@k``; empty for
             exact search.
         recall_queries: how many queries that was measured on; None for all.
         measures: means over all queries of the qrels.
-        judged_at_10: share of the first ten documents that have a judgement; None where answer
+        judged_at_10: share of the first ten documents that have a judgement; None if answer
             strings decide, which judge everything.
         tie_low, tie_high: range of the main measure over all orders of tied documents; None
             where it is not known for this measure.
         unanswered: queries without any document; they score 0.
         ignored: queries of a run file without judgements; they count nowhere.
         preflight: what the checks before encoding found.
-        parameters: of the model; None where they are not known.
+        parameters: of the model; None if they are not known.
         per_query_sha256: of the file of the queries' values; "" in records before schema 3, and
             before it is saved.
         run_sha256: of the file of the ranking; "" in records before schema 4, and before it is
@@ -205,7 +205,7 @@ class Evaluation:
 
     Attributes:
         result: means, protocol, recipe, timings and conditions.
-        folder: where it is stored; None where it is in memory alone.
+        folder: where it is stored; None if it is in memory alone.
     """
 
     result: Result
@@ -285,7 +285,7 @@ class Evaluation:
 
     @property
     def has_ranking(self) -> bool:
-        """True where the file of the ranking is there, and the one written with the record."""
+        """True if the file of the ranking is there, and the one written with the record."""
         try:
             content = read_regular(self.run_file, most=None)
         except (OSError, BenchError):

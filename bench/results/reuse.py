@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 def find_stored(job: Job, out: Place) -> Evaluation | None:
-    """The newest whole result of an evaluation below ``out``; None where any doubt is left.
+    """The newest whole result of an evaluation below ``out``; None if any doubt is left.
 
     What is damaged is named in a warning.
     """
@@ -80,7 +80,7 @@ def check_values(stored: Evaluation, dataset: Dataset) -> None:
 
 
 def stored_or_new(job: Job, out: Place) -> Evaluation:
-    """The stored result of a job; made, and kept below ``out``, where there is none.
+    """The stored result of a job; made, and kept below ``out``, if there is none.
 
     Raises:
         BenchError: as `evaluate`.
@@ -92,7 +92,7 @@ def stored_or_new(job: Job, out: Place) -> Evaluation:
 
 
 def _defines(job: Job, measures: tuple[str, ...], result: Result) -> bool:
-    """True where the result has these measures of the same vectors, protocol and index."""
+    """True if the result has these measures of the same vectors, protocol and index."""
     return (
         not job.recipe.encoder  # a class of others may read files that nobody hashes
         and result.fingerprint == job.recipe.fingerprint
@@ -102,7 +102,7 @@ def _defines(job: Job, measures: tuple[str, ...], result: Result) -> bool:
 
 
 def _gave(job: Job, here: Conditions, result: Result) -> bool:
-    """True where the result is of this evaluation, by this program and these libraries."""
+    """True if the result is of this evaluation, by this program and these libraries."""
     asked = job.retriever.recall_queries(job.dataset)
     return (
         _defines(job, job.measures, result)

@@ -1,4 +1,4 @@
-"""Tools at the same work by turns: the same weights on the same texts or files, by one clock."""
+"""Tools timed in alternation: the same weights on the same texts or files, with one clock."""
 
 import importlib.util
 import json
@@ -71,7 +71,7 @@ class TimedTool:
 def contest(
     entrants: Sequence[TimedTool], repeats: int, tolerance: float, say: Say, *, warm_up: bool
 ) -> tuple[Contestant, ...]:
-    """Have every tool do the work ``repeats`` times, by turns; another one begins each turn.
+    """Run every tool ``repeats`` times in alternation, with another one first in each round.
 
     Args:
         entrants: the first is ours: results and times are compared with its.
@@ -143,7 +143,7 @@ def timed_pass(work: Callable[[], object]) -> Pass:
 
 
 def synchronise() -> None:
-    """Wait until every GPU has done what it was asked to do."""
+    """Wait until every GPU is idle."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return
@@ -166,7 +166,7 @@ def check_installed(tools: Sequence[str]) -> None:
 
 
 def check_raceable(model: Model) -> None:
-    """Refuse a model that does what sentence-transformers cannot be told.
+    """Raise if sentence-transformers cannot express how the model is used.
 
     Raises:
         BenchError: see above.

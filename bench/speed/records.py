@@ -44,7 +44,7 @@ class Contestant(Record, kw_only=True):
         difference: largest absolute difference of its vectors or scores from our first ones.
         agrees: whether that is within the tolerance.
         ratio: its median wall time by ours; None for ours, and where results differ.
-        score: None where vectors were made.
+        score: None if vectors were made.
     """
 
     tool: str
@@ -65,8 +65,8 @@ class Contest(Record, kw_only=True):
         name: ``32 tokens`` where all texts are of that length, else where they come from.
         tokens, p95: of the documents as they are encoded (cut, with special ones); in ``words``
             where the encoder has no tokenizer; 0 from process start to scores.
-        queries: 0 where only documents were encoded.
-        measure: "" where vectors are compared.
+        queries: 0 if only documents were encoded.
+        measure: "" if vectors are compared.
     """
 
     name: str

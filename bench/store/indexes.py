@@ -113,7 +113,7 @@ class IndexFolder:
         return FaissIndex.load(path, spec, manifest.dim, device)
 
     def loaded_if_whole(self, device: str) -> FaissIndex | None:
-        """Load the index of the store; None where it is not there, or with a warning if damaged."""
+        """Load the index of the store; None if it is not there, or with a warning if damaged."""
         if not self.folder.is_dir():
             return None
         try:

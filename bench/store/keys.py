@@ -87,7 +87,7 @@ def first_rows(keys: UInt64Array) -> Int64Array:
 
 
 def find(keys: UInt64Array, among: UInt64Array) -> Int64Array:
-    """For each key its first row ``among`` others, int64 ``(n,)``; -1 where it is not there.
+    """For each key its first row ``among`` others, int64 ``(n,)``; -1 if it is not there.
 
     Keys are looked up some at a time, sorted by their upper halves, because a search in rising
     order stays in the processor's cache. Two different keys may share an upper half: then the next

@@ -27,7 +27,7 @@ class ModelUsage(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         model: its name; ``unknown`` for a folder that does not say, as of an older version.
         fingerprint: the folder's name, the first half of the recipe's fingerprint.
-        texts: distinct texts with a vector; None where that is not known.
+        texts: distinct texts with a vector; None if that is not known.
         indexes: approximate ones of these vectors.
         dtype: of the vectors.
         bytes: on disk, all files.

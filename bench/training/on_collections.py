@@ -223,7 +223,7 @@ class Searcher:
         return hits, np.array(lowest, np.float32)
 
     def _is_temporary(self, model: Model) -> bool:
-        """True where its weights, or those of its adapter, change when training goes on."""
+        """True if its weights, or those of its adapter, change when training goes on."""
         places = [model.adapter, model.document.root if model.document else None]
         own = self.own.resolve()
         return any(place is not None and place.is_relative_to(own) for place in places)

@@ -71,8 +71,8 @@ class Judgements:
 
     Attributes:
         queries: the queries that have judgements, in file order.
-        qrels: relevance judgements; empty where answers decide.
-        answers: accepted answers of each query id; None where qrels decide.
+        qrels: relevance judgements; empty if answers decide.
+        answers: accepted answers of each query id; None if qrels decide.
     """
 
     queries: Queries

@@ -69,7 +69,7 @@ class BeirReader(Reader):
 
 
 def read_documents(path: Path) -> Iterator[Document]:
-    """Stream ``corpus.jsonl``: strings ``_id``, ``text`` and, where there is one, ``title``.
+    """Stream ``corpus.jsonl``: strings ``_id``, ``text`` and, if there is one, ``title``.
 
     Raises:
         BenchError: a line that is not such an object, named with its number.

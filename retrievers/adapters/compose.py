@@ -256,7 +256,7 @@ def route_adapters(
     domains: Sequence[Sequence[str]],
     router: Router,
 ) -> None:
-    """Write trained adapters as one model of which each query chooses.
+    """Write trained adapters as one model, which chooses an adapter for each query.
 
     Args:
         base: that all were trained on.

@@ -123,7 +123,7 @@ def save_setup(network: Any, folder: Path, setup: Any) -> None:
 
 
 def _in_many_places(network: Any, name: str) -> bool:
-    """True where all layers hold the same tensors, which safetensors cannot store once."""
+    """True if all layers hold the same tensors, which safetensors cannot store once."""
     pool = getattr(network, "prefix_tuning", None)
     return pool is not None and name in pool.prefix_tunings
 

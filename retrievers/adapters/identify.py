@@ -222,7 +222,7 @@ def read_setup(folder: Path) -> Setup:
 
 
 def read_routing(folder: Path) -> Routing | None:
-    """Routing of the adapters of a folder; None where they are not routed.
+    """Routing of the adapters of a folder; None if they are not routed.
 
     Raises:
         BenchError: the file is damaged, or names another rule.

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 def pick_device(name: str) -> torch.device:
-    """The device to run on; ``auto`` is CUDA where there is one.
+    """The device to run on; ``auto`` is CUDA if there is one.
 
     Raises:
         BenchError: the name is not a device, or the device is not there.

@@ -40,7 +40,7 @@ SHIFT = 128  # from a signed byte to an unsigned one, where its first bit is tur
 
 
 def has_operators(names: Sequence[str] = OPERATORS) -> bool:
-    """True where this processor and this build of PyTorch have these operators of oneDNN.
+    """True if this processor and this build of PyTorch have these operators of oneDNN.
 
     They are those of PyTorch's own compiler and not promised to stay: without them a network is
     used as it is.

@@ -162,7 +162,7 @@ def fused(layers: Sequence[nn.Linear], after: Any = None) -> nn.Module:
 
 
 def pack(tokens: Tokens, padding_idx: int | None, positions: int) -> PackedBatch:
-    """A batch of texts on the CPU; token types are 0 where there are none.
+    """A batch of texts on the CPU; token types are 0 if there are none.
 
     Args:
         padding_idx: as ``PackedNetwork`` has it.
@@ -272,7 +272,7 @@ class LoadedStage:
 
 
 def finish(vectors: Tensor, stages: Sequence[LoadedStage], normalize: bool) -> Tensor:
-    """Apply the stages in order, then scale to unit length where asked."""
+    """Apply the stages in order, then scale to unit length if asked."""
     for stage in stages:
         vectors = stage(vectors)
     return functional.normalize(vectors, dim=1) if normalize else vectors
@@ -288,12 +288,12 @@ NETWORKS = 1 << 12  # times a network may be compiled in one process
 
 
 def can_pack(network: nn.Module, dtype: torch.dtype, device: torch.device) -> bool:
-    """True where ``CompiledNetwork`` computes what this network does, here and in this dtype."""
+    """True if ``CompiledNetwork`` computes what this network does, here and in this dtype."""
     return dtype in (torch.float16, torch.bfloat16) and would_pack(network, device)
 
 
 def would_pack(network: nn.Module, device: torch.device) -> bool:
-    """True where ``can_pack`` would hold, were the network in half precision."""
+    """True if ``can_pack`` would hold, were the network in half precision."""
     if device.type != "cuda" or not known(network) or find_spec(KERNEL) is None:
         return False
     config: Any = network.config

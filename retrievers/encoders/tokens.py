@@ -67,7 +67,7 @@ def _joined(values: Sequence[Sequence[int]]) -> Int32Array:
 
 
 class TextTokenizer:
-    """Token ids of single texts and of pairs, cut where asked; safe to share between threads.
+    """Token ids of single texts and of pairs, cut if asked; safe to share between threads.
 
     Args:
         tokenizer: a ``tokenizers.Tokenizer``, which is not used elsewhere from here on.

@@ -103,12 +103,12 @@ class Tower:
 
     @property
     def launches(self) -> bool:
-        """True where a batch is computed while this process does something else."""
+        """True if a batch is computed while this process does something else."""
         return self._device.type == "cuda"
 
     @property
     def packs(self) -> bool:
-        """True where batches have no padding: a batch costs its tokens, not its longest text."""
+        """True if batches have no padding: a batch costs its tokens, not its longest text."""
         return self._encoder.packs
 
     @property
@@ -336,7 +336,7 @@ class PaddedEncoder:
 
 @dataclass(frozen=True)
 class PaddedBatch:
-    """The inputs of a network; where tokens lie in its flattened output, and where texts end."""
+    """Inputs of a network, positions of tokens in its flattened output, and ends of texts."""
 
     inputs: dict[str, torch.Tensor]
     places: torch.Tensor

@@ -97,7 +97,7 @@ class Hits:
 
     Attributes:
         scores: float32 ``(q, k)``, inner products, best first; ``-inf`` where unfilled.
-        rows: int64 ``(q, k)``, row numbers of the corpus; -1 where unfilled.
+        rows: int64 ``(q, k)``, row numbers of the corpus; -1 if unfilled.
     """
 
     scores: Float32Array
@@ -154,7 +154,7 @@ class IndexSpec:
 
     @property
     def is_bm25(self) -> bool:
-        """True where BM25 finds the documents, and its scores are multiplied with similarities."""
+        """True if BM25 finds the documents, and its scores are multiplied with similarities."""
         return self.factory == BM25
 
     def __str__(self) -> str:
@@ -194,7 +194,7 @@ class FaissIndex:
 
     @property
     def needs_training(self) -> bool:
-        """True where ``train`` must come before ``add``."""
+        """True if ``train`` must come before ``add``."""
         return not self._index.is_trained
 
     def training_rows(self, count: int) -> Int64Array:
@@ -365,7 +365,7 @@ def _check_usable(index: Any, factory: str) -> None:
 
 
 def _problem(part: Any) -> tuple[str, str]:
-    """The problem of one index, and what to use instead; empty where there is none."""
+    """The problem of one index, and what to use instead; empty if there is none."""
     faiss = import_faiss()
     if isinstance(part, (faiss.IndexIDMap, faiss.IndexIDMap2)):
         return (
@@ -434,7 +434,7 @@ def _codebook(part: Any) -> Any:
 
 
 def lookup_table_bytes(index: Any) -> int:
-    """Float32 lookup tables of the inverted lists of codes inside an index; 0 where none are."""
+    """Float32 lookup tables of the inverted lists of codes inside an index; 0 if none are."""
     faiss = import_faiss()
     parts = (part for part in _parts(index) if isinstance(part, faiss.IndexIVFPQ))
     return max((4 * part.pq.M * part.pq.ksub for part in parts), default=0)

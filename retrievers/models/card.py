@@ -99,8 +99,8 @@ class Card(Usage, kw_only=True):
     Attributes:
         name: what the user types; equals the file's name, or for ``card.toml`` its folder's.
         parameters: about how many, of both encoders of an untied model, for whoever chooses one;
-            0 where it is not stated. Results have the number that is counted in the checkpoint.
-        dim: length of its vectors, for the same use; 0 where it is not stated.
+            0 if it is not stated. Results have the number that is counted in the checkpoint.
+        dim: length of its vectors, for the same use; 0 if it is not stated.
         checkpoint: a Hub id, or a folder (relative to the card's file).
         query_checkpoint: the second encoder of an untied model (DPR); empty when tied.
         package: ``package/folder`` of an installed package that carries the same weights.
@@ -157,7 +157,7 @@ class Card(Usage, kw_only=True):
 
     @property
     def pretrained_only(self) -> bool:
-        """True where the checkpoint was not trained to retrieve, as its warning begins."""
+        """True if the checkpoint was not trained to retrieve, as its warning begins."""
         return self.warning.startswith("pre-trained only")
 
     def _fill_in_sources(self) -> None:

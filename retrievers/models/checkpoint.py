@@ -118,7 +118,7 @@ class Checkpoint:
 
     @property
     def position_limit(self) -> int | None:
-        """Longest input in tokens; None where the architecture has no limit."""
+        """Longest input in tokens; None if the architecture has no limit."""
         return position_limit(self.config)
 
 
@@ -170,7 +170,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def position_limit(config: Mapping[str, Any]) -> int | None:
-    """Longest input in tokens of a model with this configuration; None where it has no limit."""
+    """Longest input in tokens of a model with this configuration; None if it has no limit."""
     kind, limit = config.get("model_type"), config.get("max_position_embeddings")
     if kind in UNBOUNDED or not isinstance(limit, int):
         return None
@@ -264,7 +264,7 @@ def _refuse_own_code(folder: Path, config: Mapping[str, Any]) -> None:
 
 
 def first_stated(config: Mapping[str, Any], names: Iterable[str]) -> object:
-    """The value of the first of these names that a configuration has; None where it has none."""
+    """The value of the first of these names that a configuration has; None if it has none."""
     return next((config[name] for name in names if name in config), None)
 
 
@@ -273,7 +273,7 @@ class Parameters(Record):
 
     Attributes:
         total: of both encoders of an untied model, of stages, and of the adapter.
-        adapter: of the adapter, which is all that was trained where there is one; else 0.
+        adapter: of the adapter, which is all that was trained if there is one; else 0.
     """
 
     total: int

@@ -76,7 +76,7 @@ class Model:
 
     @property
     def routing(self) -> Routing | None:
-        """Routing of its adapters; None where they are not routed."""
+        """Routing of its adapters; None if they are not routed."""
         return read_routing(self.adapter) if self.adapter is not None else None
 
     def check_unchanged(self) -> None:
@@ -434,9 +434,9 @@ def choose_backend(name: str | None, recipe: Recipe) -> Backend:
 
 
 def has_vnni() -> bool:
-    """True where 8-bit products are known to be summed without saturation.
+    """True if 8-bit products are known to be summed without saturation.
 
-    False where the processor does not say, and where oneDNN was told to use fewer instructions
+    False if the processor does not say, and where oneDNN was told to use fewer instructions
     than there are.
     """
     return bool(VNNI & instructions()) and "ONEDNN_MAX_CPU_ISA" not in os.environ

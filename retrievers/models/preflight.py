@@ -1,7 +1,7 @@
 """Is this model sound? Checks on a sample, before hours are spent on a collection.
 
 Vectors that are not finite, or zero, stop. Warnings, with figures, are of what makes scores wrong
-or low: vectors that hardly differ, or that are not of length 1 where similarity is cosine; texts
+or low: vectors that hardly differ, or that are not of length 1 if similarity is cosine; texts
 that are cut; a vector that depends on the texts beside it.
 """
 
@@ -32,7 +32,7 @@ class VectorFacts(Record, kw_only=True):
         zero: vectors of length 0.
         spread: root mean square distance from the mean vector, over that of the norms; 0 to 1.
         norm_min, norm_max: Euclidean lengths.
-        truncated: share of texts that are cut; None where the encoder does not say.
+        truncated: share of texts that are cut; None if the encoder does not say.
     """
 
     count: int
@@ -162,7 +162,7 @@ def _batch_difference(
 
 
 def _share_cut(encoder: Encoder, name: str, limit: int, *texts: Sequence[str]) -> float | None:
-    """Share of texts with more tokens than the limit; None where the encoder counts none."""
+    """Share of texts with more tokens than the limit; None if the encoder counts none."""
     count: Callable[..., Sequence[int]] | None = getattr(encoder, name, None)
     if count is None:
         return None

@@ -110,7 +110,7 @@ class Recipe(Usage, kw_only=True):
     Attributes:
         model: short name for people; not part of the fingerprint.
         kind: ``transformer``, ``hashing``, ``bm25``, or ``python`` for an object of the user's own.
-        dim: length of a vector; 0 where there are no vectors (BM25).
+        dim: length of a vector; 0 if there are no vectors (BM25).
         checkpoint: Hub id or folder name, with its revision.
         files: sha256 by file name: weights, configuration, tokenizer, stages.
         query_files: the same for the query encoder of an untied model; else empty.

@@ -162,7 +162,7 @@ class TokenizerFacts:
     """Settings of use that a tokenizer was saved with.
 
     Attributes:
-        max_tokens: its length limit, None where it has none.
+        max_tokens: its length limit, None if it has none.
         truncation_side: where a text that is too long loses its tokens.
         lower_cases: whether it lower-cases texts because its files say so.
     """
@@ -189,7 +189,7 @@ class StFolder:
 
 
 def is_st_folder(folder: Path) -> bool:
-    """True where the folder was saved by sentence-transformers."""
+    """True if the folder was saved by sentence-transformers."""
     return lexists(folder / "modules.json")
 
 

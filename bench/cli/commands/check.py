@@ -80,10 +80,13 @@ def _decide(options: CheckOptions, recorded: RecordedWarnings) -> Check:
         msgspec.structs.replace(
             check_published(candidate, expected, scope.weights)
             if other.name == PUBLISHED
-            else check_against(candidate, other, scope, options.terms, choices, stated),
+            else check_against(
+                *(candidate, other, scope, options.terms, choices),
+                effects=effects if other.role == BASELINE else (),
+            ),
             elsewhere=lost_elsewhere(own, other, scope.left_out, options.terms, choices),
         )
-        for other, stated in zip(others, (effects, ()), strict=False)
+        for other in others
     ]
     for other in others:
         checked = other.results.keys() & scope.weights.keys()

@@ -56,7 +56,7 @@ def check_once(names: Iterable[str], hint: str = "name it once") -> None:
 
 
 def print_remark(collection: str, finding: Finding) -> None:
-    """Print a finding about a collection on stderr; a warning is logged."""
+    """Print a finding about a collection on stderr, and log it if it is a warning."""
     lines = finding_lines(finding, collection)
     if finding.severity == "warning":
         logger.warning("%s", lines.removeprefix("warning: "))
@@ -92,7 +92,7 @@ def load_model(
 
 
 def load_models(space: Workspace, names: Sequence[str], use: ModelUse) -> list[LoadedModel]:
-    """Several models, which share bases; ``--like`` is for those without a card, if there are any.
+    """Load several models that share bases. ``--like`` applies to those without a card.
 
     Raises:
         BenchError: one cannot be used, or ``--like`` was given and all are cards.

@@ -21,7 +21,7 @@ FORMATS = {
 
 
 def leaderboard(options: LeaderboardOptions) -> int:
-    """``leaderboard``: stored results side by side, in the format that is asked for, on stdout."""
+    """Print stored results side by side in the chosen format."""
     board = _board(options)
     if options.output.json or options.format == "json":
         print_json(board)

@@ -38,8 +38,8 @@ class NameLine(msgspec.Struct, omit_defaults=True):
         name: to type.
         about: its title, with what whoever chooses it must know.
         group: what it takes to use a model, one of `GROUPS`.
-        parameters: about how many; 0 where the card does not state it.
-        dim: length of vectors; 0 where the card does not state it, or there are none.
+        parameters: about how many; 0 if the card does not state it.
+        dim: length of vectors; 0 if the card does not state it, or there are none.
         licence: followed by ``?`` where it was not read in a first-party source.
     """
 
@@ -203,7 +203,7 @@ def describe(name: str) -> tuple[msgspec.Struct, str]:
 
 
 def _result_at(name: str) -> msgspec.Struct | None:
-    """The result in a folder or in its ``result.json``; None where there is none."""
+    """The result in a folder or in its ``result.json``; None if there is none."""
     from bench.results.result import RESULT_FILE, load
 
     where = place_of(name)

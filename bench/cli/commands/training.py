@@ -180,7 +180,7 @@ def _evaluated(
 
 @contextmanager
 def training_context(out: Path, settings: TrainingSettings) -> Iterator[TrainingContext]:
-    """Where a training runs, with a bar for the stage at work.
+    """Return the context of a training, with a progress bar for its current stage.
 
     Raises:
         BenchError: another GPU than the first, or no number of steps between checkpoints.
@@ -263,7 +263,7 @@ def _print_after_pretraining(options: PretrainOptions, space: Workspace) -> None
 
 
 def _training_name(name: str, space: Workspace) -> str:
-    """Return the name to fine-tune on after a collection's corpus; "" without enough queries."""
+    """Return the dataset to fine-tune on after pre-training; "" if it has too few queries."""
     own = f"{name}/{TRAINING}"
     name = own if own in dataset_names() else name
     try:
@@ -284,7 +284,7 @@ def _run_command(
 
 
 def _typed(places: Places) -> list[str]:
-    """Return the options that name these folders; a next command needs them, too."""
+    """Return the options for these folders, which the next command needs too."""
     typed = {"--data-dir": places.data_dir, "--cache-dir": places.cache_dir}
     return [word for option, path in typed.items() if path for word in (option, str(path))]
 

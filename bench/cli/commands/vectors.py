@@ -1,4 +1,4 @@
-"""``work`` encodes together with others; ``index`` writes a FAISS index of a collection.
+"""``work`` encodes as one of several workers. ``index`` writes a FAISS index of a collection.
 
 The index lies in a folder that needs nothing of this program.
 """
@@ -85,7 +85,7 @@ def export_index(kept: IndexFolder, out: Path, dataset: Dataset, recipe: Recipe)
 
 
 class EncodedHere(msgspec.Struct, frozen=True):
-    """Number of texts of a collection that this worker encoded; all have vectors now."""
+    """Number of texts of a collection that this worker encoded."""
 
     collection: str
     model: str

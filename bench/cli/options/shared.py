@@ -1,4 +1,4 @@
-"""What options are made of: kinds of values, groups of several commands, and checks before work.
+"""Types of option values, option groups shared by commands, and checks before any work.
 
 A record of options is flat to whoever types: `slots` goes through the groups inside it.
 """
@@ -138,7 +138,7 @@ def marks(kind: Any) -> Iterator[Written]:
 
 
 def _check_written(place: Place, mark: Written) -> None:
-    """Refuse a place that cannot be written; nothing stays there of the trial.
+    """Raise if a location cannot be written, and leave nothing there.
 
     A file without a name is written: permissions alone do not tell of a read-only or full disk.
     """

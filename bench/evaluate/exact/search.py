@@ -133,7 +133,7 @@ def thread_count() -> int:
 
 
 def sees_gpu() -> bool:
-    """True where PyTorch has a GPU; it is imported only where a driver has left its file."""
+    """True if PyTorch has a GPU; it is imported only where a driver has left its file."""
     if "torch" not in sys.modules and not any(Path(file).exists() for file in GPU_FILES):
         return False
     import torch
@@ -178,7 +178,7 @@ def block_bytes(queries: int, k: int) -> int:
 
 
 class _Search:
-    """The best documents of each query so far, as unsorted keys, of which 0 is unfilled."""
+    """The top k of each query so far, as unsorted keys. An unfilled place has key 0."""
 
     def __init__(
         self,
@@ -282,7 +282,7 @@ class _BlockSearch:
         return lowest_score(reached, self._error[some])
 
     def _reaching(self, piece: slice) -> Pairs | None:
-        """The rows of a piece that may be above the bar; None where they are too many."""
+        """Return the rows of a piece that may exceed the threshold; None if they are too many."""
         with self._search.clock.phase("search"):
             parts = self._search.engine.reaching(
                 self._queries, self._tile, piece, self._lowest(), self._most
@@ -298,7 +298,7 @@ class _BlockSearch:
             )
 
     def _hold(self, pairs: Pairs) -> None:
-        """Keep candidates for later; score them where too many are above the bar."""
+        """Hold candidates, and score them once too many exceed the threshold."""
         self._held.append(pairs)
         if sum(len(part.rows) for part in self._held) > 2 * self._most:
             self._held = [self._above_bar()]

@@ -9,7 +9,7 @@ model that learns, and V the vocabulary:
     L_old = − Σ_{i ∈ V} softmax(z' / T)_i log softmax(z / T)_i, mean over the masked tokens
 
 Here the entropy of softmax(z' / T), the least value of L_old, is subtracted. What is left is
-KL( softmax(z' / T) || softmax(z / T) ), of the same gradient, and 0 where nothing was forgotten.
+KL( softmax(z' / T) || softmax(z / T) ), of the same gradient, and 0 if nothing was forgotten.
 
 Distilled are the predictions of masked tokens. The paper keeps what the output layers of earlier
 tasks say, and here there is one such layer, the head of masked language modelling, which was

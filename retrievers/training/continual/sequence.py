@@ -326,7 +326,7 @@ def read_state(path: Path | str, like: Mapping[str, Tensor]) -> dict[str, Tensor
 
 
 def _made_from_of(path: Path) -> str | None:
-    """Training that a state file says it was made from; None where it is missing or damaged."""
+    """Training that a state file says it was made from; None if it is missing or damaged."""
     if not path.exists():
         return None
     try:

@@ -189,7 +189,7 @@ class FitSettings:
         less_memory: what to do where a batch does not fit into memory.
         precision: of the forward pass; weights and optimizer are float32.
         save_model: writes the model of a step to a folder, as it can be evaluated, for those who
-            watch the training; None where nobody does.
+            watch the training; None if nobody does.
     """
 
     context: TrainingContext

@@ -58,7 +58,7 @@ class LossMeter:
 
     @property
     def finite(self) -> bool:
-        """False where a loss since the last point is not a number."""
+        """False if a loss since the last point is not a number."""
         return all(bool(total.isfinite().all()) for total in self.sums.values())
 
     def take_point(self, step: int, lr: float) -> LossPoint:

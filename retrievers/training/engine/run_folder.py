@@ -84,13 +84,13 @@ class RunFolder:
 
     @property
     def has_model(self) -> bool:
-        """True where the model is written: its card is the last of its files."""
+        """True if the model is written: its card is the last of its files."""
         return (self.path / CARD_FILE).exists()
 
     def result(self, kind: type[T]) -> T | None:
         """The record that this training wrote when it was finished.
 
-        None where it is not finished, or where the file is damaged.
+        None if it is not finished, or if the file is damaged.
 
         Raises:
             BenchError: the folder holds another training, or something else, or its weights are
@@ -237,7 +237,7 @@ def seal(folder: Path) -> None:
 
 
 def damage(folder: Path) -> str:
-    """Damage to a folder that was sealed, in words; "" where it is whole."""
+    """Damage to a folder that was sealed, in words; "" if it is whole."""
     try:
         manifest = read_json(folder / COMPLETE, CheckpointManifest)
     except BenchError:
@@ -320,7 +320,7 @@ def write_size(network: Any, folder: Path, files: Iterable[Path]) -> None:
 
 
 def read_size(folder: Path) -> Size | None:
-    """The size that `write_size` wrote; None where it wrote none.
+    """The size that `write_size` wrote; None if it wrote none.
 
     Raises:
         BenchError: the file is damaged.
@@ -330,7 +330,7 @@ def read_size(folder: Path) -> Size | None:
 
 
 def kept_array(path: Path, compute: Callable[[], Array]) -> Array:
-    """The array in a file; the first process computes it where there is none, or a damaged one."""
+    """The array in a file; the first process computes it if there is none, or a damaged one."""
     if is_first():
         try:
             kept: Array = np.load(path, allow_pickle=False)

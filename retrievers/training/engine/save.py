@@ -70,7 +70,7 @@ def load_heads(module: nn.Module, encoder: nn.Module, folder: Path, objective: A
     from Condenser; otherwise only the head for masked language modelling, which all have.
 
     Returns:
-        True where any were taken.
+        True if any were taken.
 
     Raises:
         BenchError: the heads are damaged, or of the same objective and do not fit.

@@ -59,7 +59,7 @@ class Fitted:
 
     Attributes:
         seconds: of this call.
-        resumed_at: step that it went on from; 0 where it began.
+        resumed_at: step that it went on from; 0 if it began.
     """
 
     seconds: float
@@ -81,7 +81,7 @@ class FiniteLossMixin:
     meter: LossMeter
 
     def fit(self, settings: FitSettings, until: int | None = None) -> Fitted:
-        """Train from the last whole checkpoint, where there is one.
+        """Train from the last whole checkpoint, if there is one.
 
         Args:
             until: step after which it stops, with a checkpoint; None for the last one.
@@ -109,7 +109,7 @@ class FiniteLossMixin:
         return Fitted(time.perf_counter() - began, step_of(start))
 
     def check_finite(self, step: int) -> None:
-        """Stop where the loss or a weight is not a number; the last checkpoint is good.
+        """Stop if the loss or a weight is not a number. The last checkpoint is good.
 
         Raises:
             BenchError: one is not.

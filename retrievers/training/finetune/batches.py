@@ -45,10 +45,10 @@ class Order:
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """Hard negatives of each query, with the scores of a teacher where there is one.
+    """Hard negatives of each query, with the scores of a teacher if there is one.
 
     Attributes:
-        rows: int64 ``(q, keep)``, -1 where unfilled.
+        rows: int64 ``(q, keep)``, -1 if unfilled.
         scores: of the negatives, float32 ``(q, keep)``; empty without a teacher.
         positive_scores: of each relevant document; of no query without a teacher.
     """
@@ -192,11 +192,11 @@ def draw_negatives(
     """``count`` of a query's negatives at random, without repetition where there are enough.
 
     Args:
-        pool: rows, -1 where unfilled.
+        pool: rows, -1 if unfilled.
         banned: keys of texts that are relevant to a query of the batch.
 
     Returns:
-        Rows int64 ``(count,)``, all -1 where none is left.
+        Rows int64 ``(count,)``, all -1 if none is left.
     """
     rows = pool[pool >= 0]
     rows = rows[~np.isin(keys.of(rows), np.array(banned, np.uint64))]

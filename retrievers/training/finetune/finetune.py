@@ -108,7 +108,7 @@ class Finetuned(msgspec.Struct, frozen=True):
         rounds: how many.
         queries: that were trained on.
         seconds: of the optimizer's steps in the last call.
-        resumed_at: step that the last call went on from, over all rounds; 0 where it began.
+        resumed_at: step that the last call went on from, over all rounds; 0 if it began.
         size: parameters and bytes of what was trained; None in records from before they were
             counted.
     """
@@ -378,7 +378,7 @@ class Round:
 
 
 def less_memory(preset: Finetuning) -> str:
-    """Return what to do where a batch does not fit into memory."""
+    """Return what to do if a batch does not fit into memory."""
     chunks = isinstance(preset.loss, Contrastive)
     keeps = "set loss.chunk, which keeps the batch (GradCache); or " if chunks else ""
     return f"{keeps}lower batch_size or max_document_tokens, or use gradient_checkpointing"

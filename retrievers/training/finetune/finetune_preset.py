@@ -266,7 +266,7 @@ class Finetuning(Record, kw_only=True):
             raise ValueError("refreshed negatives have no scores of the teacher: drop one of them")
 
     def trained_by(self) -> Optimizer:
-        """The optimizer, as the adapter or the part needs it where there is one."""
+        """The optimizer, as the adapter or the part needs it if there is one."""
         own = self.adapter or self.part
         if own is None:
             return self.optimizer

@@ -61,7 +61,7 @@ class CrossEncoderTeacher:
         """Return the queries that have negatives, and these negatives with their scores.
 
         Args:
-            rows: negatives of each query, int64 ``(q, keep)``, -1 where unfilled.
+            rows: negatives of each query, int64 ``(q, keep)``, -1 if unfilled.
             scores_folder: where the scores are kept.
 
         Raises:
@@ -237,7 +237,7 @@ def score_pool(
     """The negatives with the teacher's scores, which are kept in a folder as they are computed.
 
     Args:
-        rows: negatives of each query, int64 ``(q, keep)``, -1 where unfilled.
+        rows: negatives of each query, int64 ``(q, keep)``, -1 if unfilled.
         context: whose folder gets the scores.
     """
     scores = np.full(rows.shape, -np.inf, np.float32)

@@ -117,9 +117,9 @@ class Mined:
     """Hits of a search for each query of a training set.
 
     Attributes:
-        hits: best first, q x depth; rows of the training set's documents, -1 where unfilled.
+        hits: best first, q x depth; rows of the training set's documents, -1 if unfilled.
         lowest: float32 ``(q,)``, the lowest score of a query's relevant documents on the same
-            scale; infinite where there is no such scale (BM25).
+            scale; infinite if there is no such scale (BM25).
     """
 
     hits: Hits
@@ -135,7 +135,7 @@ class Mine(Protocol):
 
 
 def hard_negatives(mined: Mined, examples: TrainingSet, settings: Mining) -> Int64Array:
-    """Negatives of each query, best first, int64 ``(q, keep)``, -1 where there are fewer.
+    """Negatives of each query, best first, int64 ``(q, keep)``, -1 if there are fewer.
 
     Raises:
         BenchError: not one query has a negative.

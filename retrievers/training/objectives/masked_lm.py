@@ -107,7 +107,7 @@ class MaskedLM(nn.Module):
 
         Args:
             states: ``(texts, length, width)``.
-            labels: int64 ``(texts, length)``, -100 where there is nothing to say.
+            labels: int64 ``(texts, length)``, -100 if there is nothing to say.
         """
         logits: Tensor = self.head(states[labels != IGNORED])
         return logits
@@ -118,7 +118,7 @@ class MaskedLM(nn.Module):
 
 
 def masked_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Mean cross-entropy of what `MaskedLM.predict` gives for labels; 0 where there are none."""
+    """Mean cross-entropy of what `MaskedLM.predict` gives for labels; 0 if there are none."""
     chosen = labels != IGNORED
     total = functional.cross_entropy(logits, labels[chosen], reduction="sum")
     return total / chosen.sum().clamp(min=1)
@@ -168,7 +168,7 @@ class TransformerLayer(nn.Module):
             stream: queries, ``(texts, rows, width)``.
             context: keys and values, ``(texts, length, width)``.
             allowed: bool, ``(texts, rows, length)`` or, for all rows alike, ``(texts, length)``:
-                True where a row may attend.
+                True if a row may attend.
         """
         attended = self.output(self._attend(stream, context, allowed))
         stream = self.attention_norm(stream + self.dropout(attended))

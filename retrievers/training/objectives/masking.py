@@ -171,7 +171,7 @@ def whole_word_mask(words: Int64Array, rate: float, rng: np.random.Generator) ->
         rate: between 0 and 1.
 
     Returns:
-        bool ``(texts, length)``, True where masked; a text without words has none.
+        bool ``(texts, length)``, True if masked; a text without words has none.
     """
     sizes = _word_sizes(words)
     masked = _masked_words(sizes, rate, rng)
@@ -200,7 +200,7 @@ def _masked_words(sizes: Int64Array, rate: float, rng: np.random.Generator) -> B
 
 
 def _word_sizes(words: Int64Array) -> Int64Array:
-    """Tokens of each word, int64 ``(texts, words)``; one column where there are none."""
+    """Tokens of each word, int64 ``(texts, words)``; one column if there are none."""
     count = max(int(words.max(initial=NOT_A_WORD)), 0) + 1
     rows = np.arange(len(words))[:, None] * count
     real = words != NOT_A_WORD
@@ -253,7 +253,7 @@ def context_mask(tokens: TokenBatch, rate: float, rng: np.random.Generator) -> B
     other rows, and position 0 is shown to itself too.
 
     Returns:
-        bool ``(texts, length, length)``: True where the row may attend to the column.
+        bool ``(texts, length, length)``: True if the row may attend to the column.
     """
     texts, length = tokens.words.shape
     sizes = _word_sizes(tokens.words)

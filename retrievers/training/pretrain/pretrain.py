@@ -73,7 +73,7 @@ class Trained(msgspec.Struct, frozen=True):
         steps: of the optimizer.
         texts_read: with repetitions.
         seconds: of the last call, resumed steps not counted.
-        resumed_at: step that the last call went on from; 0 where it began.
+        resumed_at: step that the last call went on from; 0 if it began.
     """
 
     folder: str
@@ -206,7 +206,7 @@ class _Run:
         return module
 
     def fit(self, module: nn.Module, texts: Sequence[str]) -> Fitted:
-        """Train to the end, from a checkpoint where there is one, and write the model."""
+        """Train to the end, from a checkpoint if there is one, and write the model."""
         preset, steps = self.preset, self.training.steps
         settings = FitSettings(
             context=self.context,
