@@ -233,13 +233,13 @@ def _tests(rows: Sequence[CheckRow]) -> str:
 def _rule(check: Check) -> str:
     """The rule as a rule, in words that are no finding."""
     if check.tolerance is not None:
-        return f"Asked was for the scores of a known checkpoint. Exit code {check.exit_code}."
+        return f"The check expects the scores of a known checkpoint. Exit code {check.exit_code}."
     rule = {
-        "loss": "fails a candidate that lost significantly on a collection (p of Holm) or in the "
-        "mean; the larger of two p counts, of which one allows for rare gains that these queries "
-        "may miss. It passes none of which a loss of the floor, or of what was stated as "
-        "detectable, is possible",
-        "margin": "passes a candidate only where a loss of the mean of more than "
+        "loss": "fails a candidate that lost significantly on a collection (Holm-adjusted p) or in "
+        "the mean. The larger of two p-values counts: one allows for rare gains that these queries "
+        "may miss. The rule passes a candidate only if a loss as large as the floor, or as the "
+        "effect stated as detectable, is ruled out",
+        "margin": "passes a candidate only if a loss of the mean of more than "
         f"{fmt.score(check.margin)} is ruled out (one-sided, 95 %, bootstrap-t), and fails one "
         "whose mean lost significantly",
     }[check.rule]
