@@ -99,18 +99,18 @@ def evaluate(
     Raises:
         BenchError: bad input: what was asked, what was found, and in ``hint`` what to change.
     """
-    space = _space(cache_dir, data_dir, offline, allow_mismatch, device)
-    loaded = _loaded(space, model, name, fingerprint, similarity, settings)
-    opened = space.open(dataset, split)
+    workspace = _workspace(cache_dir, data_dir, offline, allow_mismatch, device)
+    loaded = _loaded(workspace, model, name, fingerprint, similarity, settings)
+    opened = workspace.open(dataset, split)
     options = Options(
         index=IndexSpec.parse(index),
         depth=depth,
         measures=None if measures is None else tuple(measures),
     )
     if isinstance(model, str | Path) or fingerprint:
-        return _kept(evaluate_job(space.prepare(opened, loaded, options)), out)
+        return _kept(evaluate_job(workspace.prepare(opened, loaded, options)), out)
     with tempfile.TemporaryDirectory() as vectors:  # of an object that nothing names
-        apart = replace(space, vectors=vectors)
+        apart = replace(workspace, vectors=vectors)
         return _kept(evaluate_job(apart.prepare(opened, loaded, options)), out)
 
 
@@ -140,11 +140,11 @@ def score(
     Raises:
         BenchError: bad input.
     """
-    space = _space(cache_dir, data_dir, offline, allow_mismatch)
+    workspace = _workspace(cache_dir, data_dir, offline, allow_mismatch)
     if isinstance(dataset, Dataset):
-        opened = space.open(dataset)
+        opened = workspace.open(dataset)
     else:
-        opened = space.open_judgements(str(dataset), split)
+        opened = workspace.open_judgements(str(dataset), split)
     ranking, sha256 = _run(run)
     done = evaluate_run(
         ranking, name, sha256, opened.dataset, measures, depth, official=opened.official
@@ -152,7 +152,7 @@ def score(
     return _kept(done, out)
 
 
-def _space(
+def _workspace(
     cache_dir: str | Path | None,
     data_dir: str | Path | None,
     offline: bool,
@@ -169,7 +169,7 @@ def _space(
 
 
 def _loaded(
-    space: Workspace,
+    workspace: Workspace,
     model: Any,
     name: str,
     fingerprint: str | None,
@@ -183,7 +183,7 @@ def _loaded(
             did_you_mean(wrong, known, f"settings of a model: {', '.join(known)}"),
         )
     if isinstance(model, str | Path):
-        loaded = space.load(str(model), **settings)
+        loaded = workspace.load(str(model), **settings)
         return loaded.renamed(name) if name else loaded
     if not name:
         raise BenchError(

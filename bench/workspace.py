@@ -269,5 +269,5 @@ class Workspace:
 
 
 @cache
-def _opened_once(space: Workspace, name: str, split: str | None) -> Dataset:
-    return space.dataset(name, split)
+def _opened_once(workspace: Workspace, name: str, split: str | None) -> Dataset:
+    return workspace.dataset(name, split)

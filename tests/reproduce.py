@@ -136,13 +136,13 @@ def model_lines(name: str, model: LoadedModel, options: argparse.Namespace) -> I
 
 
 def _evaluate(name: str, model: LoadedModel, options: argparse.Namespace) -> dict[str, float]:
-    space = Workspace(options.cache_dir, options.data_dir, offline=True)
+    workspace = Workspace(options.cache_dir, options.data_dir, offline=True)
     try:
-        opened = space.open(name)
+        opened = workspace.open(name)
     except BenchError as error:
         print(f"{name}: {error}", file=sys.stderr)
         return {}
-    return evaluate(space.prepare(opened, model, Options(measures=MEASURES))).result.measures
+    return evaluate(workspace.prepare(opened, model, Options(measures=MEASURES))).result.measures
 
 
 def run_lines(name: str, options: argparse.Namespace) -> Iterator[Line]:

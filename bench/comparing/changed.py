@@ -183,7 +183,7 @@ def _texts(doc_ids: Sequence[str], dataset: Dataset | None) -> dict[str, str]:
     }
 
 
-def check_at_hand(results: Iterable[Evaluation], space: Workspace) -> None:
+def check_at_hand(results: Iterable[Evaluation], workspace: Workspace) -> None:
     """Refuse a result whose values are not those of its ranking, by judgements on this machine.
 
     Rankings in an object store are not fetched for it. Files that agreed once are not scored again.
@@ -191,12 +191,12 @@ def check_at_hand(results: Iterable[Evaluation], space: Workspace) -> None:
     Raises:
         BenchError: there is one, or its ranking is not the one that was written with it.
     """
-    opened = cache(lambda protocol: at_hand(protocol, space))
+    opened = cache(lambda protocol: at_hand(protocol, workspace))
 
     for stored in results:
         result = stored.result
         hashes = result.per_query_sha256, result.run_sha256, result.protocol.qrels_sha256
-        agreed = space.cache_dir / "agreed" / sha256_of([hashes])  # of the very same files
+        agreed = workspace.cache_dir / "agreed" / sha256_of([hashes])  # of the very same files
         if not isinstance(stored.folder, Path) or (agreed.exists() and stored.has_ranking):
             continue
         dataset = opened(result.protocol)
@@ -208,13 +208,15 @@ def check_at_hand(results: Iterable[Evaluation], space: Workspace) -> None:
                     agreed.touch()
 
 
-def at_hand(protocol: Protocol, space: Workspace) -> Dataset | str:
+def at_hand(protocol: Protocol, workspace: Workspace) -> Dataset | str:
     """The collection that was evaluated, with the same queries and judgements; else why not.
 
     Looked for by its name, then where a collection of this content was. Nothing is downloaded.
     """
     try:
-        named = replace(space, offline=True).dataset(protocol.collection, protocol.split or None)
+        named = replace(workspace, offline=True).dataset(
+            protocol.collection, protocol.split or None
+        )
     except BenchError:
         of_name: Dataset | str = (
             f"{protocol.collection} is not on this machine (--data-dir says where to look)"
@@ -224,7 +226,7 @@ def at_hand(protocol: Protocol, space: Workspace) -> Dataset | str:
     if isinstance(of_name, Dataset):
         return of_name
     hashes = (protocol.queries_sha256, protocol.qrels_sha256)
-    return open_remembered(*hashes, protocol.split, space.cache_dir) or of_name
+    return open_remembered(*hashes, protocol.split, workspace.cache_dir) or of_name
 
 
 def if_evaluated(dataset: Dataset, protocol: Protocol) -> Dataset | str:

@@ -87,14 +87,14 @@ class Children:
         ]
 
     @contextmanager
-    def encoding(self, space: Workspace, work: Sequence[Work]) -> Iterator[Spread]:
+    def encoding(self, workspace: Workspace, work: Sequence[Work]) -> Iterator[Spread]:
         """Start the children, share the threads with them, and end them afterwards."""
         if self.workers == 1:
             yield lambda model: model
             return
         import torch  # a process alone may find all vectors stored, and never need it
 
-        children = [_start(space, work, environment) for environment in self.environments]
+        children = [_start(workspace, work, environment) for environment in self.environments]
         threads, over = torch.get_num_threads(), threading.Event()
         watching = threading.Thread(target=_end_stopped, args=(children, over), daemon=True)
         watching.start()
@@ -122,10 +122,12 @@ def _gpus(device: str) -> list[str]:
     return [str(number) for number in range(torch.cuda.device_count())]
 
 
-def _start(space: Workspace, work: Sequence[Work], environment: Mapping[str, str]) -> BaseProcess:
-    seen = "cpu" if space.device == "cpu" else "auto"  # a child sees the GPU that it may use
+def _start(
+    workspace: Workspace, work: Sequence[Work], environment: Mapping[str, str]
+) -> BaseProcess:
+    seen = "cpu" if workspace.device == "cpu" else "auto"  # a child sees the GPU that it may use
     child = get_context("spawn").Process(
-        target=_encode_all, args=(replace(space, device=seen), work), daemon=True
+        target=_encode_all, args=(replace(workspace, device=seen), work), daemon=True
     )
     before = dict(os.environ)
     os.environ.update(environment)  # a child reads it before any library is loaded
@@ -152,7 +154,7 @@ def _end_stopped(children: Sequence[BaseProcess], over: threading.Event) -> None
                 child.kill()
 
 
-def _encode_all(space: Workspace, work: Sequence[Work]) -> None:
+def _encode_all(workspace: Workspace, work: Sequence[Work]) -> None:
     """Encode the corpora in order, as the main function of a child process."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     logging.basicConfig(level=logging.ERROR)  # the parent has the same warnings
@@ -161,9 +163,9 @@ def _encode_all(space: Workspace, work: Sequence[Work]) -> None:
         for each in work:
             name = each.model.recipe.fingerprint
             if name not in loaded:
-                loaded[name] = open_encoder(each.model, space.device, bases=bases)
+                loaded[name] = open_encoder(each.model, workspace.device, bases=bases)
             encoder, corpus = loaded[name].for_dataset(each.collection), Corpus.open(each.corpus)
-            space.store.encode_documents(encoder, corpus, space.store.plan(encoder, corpus))
+            workspace.store.encode_documents(encoder, corpus, workspace.store.plan(encoder, corpus))
     except KeyboardInterrupt:
         return
     except Exception as error:

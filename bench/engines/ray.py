@@ -65,7 +65,7 @@ class RayCluster:
         self._pending: set[Any] = set()
 
     @contextmanager
-    def encoding(self, space: Workspace, work: Sequence[Work]) -> Iterator[Spread]:
+    def encoding(self, workspace: Workspace, work: Sequence[Work]) -> Iterator[Spread]:
         """Encode documents by tasks while the block lasts, then leave the cluster."""
         try:
             yield self._spread

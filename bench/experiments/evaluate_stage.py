@@ -78,7 +78,7 @@ class Scored:
 class Evaluate(ExperimentStage):
     """Encoding, searching and scoring."""
 
-    space: Workspace
+    workspace: Workspace
 
     def resolve_settings(self, table: Mapping[str, Any]) -> Table:
         """All fields of `EvaluateSettings`."""
@@ -92,9 +92,9 @@ class Evaluate(ExperimentStage):
             )
         if not settings.on:
             raise BenchError("[evaluate] needs on, a list of collections")
-        for dataset in self.space.datasets(settings.on):
+        for dataset in self.workspace.datasets(settings.on):
             measure_names(dataset, settings.measures, settings.depth)
-            self.space.open(dataset)
+            self.workspace.open(dataset)
         resolved: Table = msgspec.to_builtins(settings)
         return resolved
 
@@ -110,8 +110,8 @@ class Evaluate(ExperimentStage):
         """The protocol of each collection, with its hashes, and the measures."""
         chosen = convert_table(settings, EvaluateSettings, "[evaluate]")
         rules = {}
-        for dataset in self.space.datasets(chosen.on):
-            protocol = self.space.open(dataset).protocol(chosen.depth)
+        for dataset in self.workspace.datasets(chosen.on):
+            protocol = self.workspace.open(dataset).protocol(chosen.depth)
             measures = measure_names(dataset, chosen.measures, chosen.depth)
             rules[dataset.name] = msgspec.json.encode([protocol, measures]).decode()
         return rules
@@ -122,11 +122,11 @@ class Evaluate(ExperimentStage):
         tokens, parameters = 0, 0
         for name, like in _models(model, out):
             own = MODEL in (Path(name).name, Path(name).parent.name)
-            kept = str((out / VECTORS).resolve()) if own else self.space.vectors
-            space = replace_field(self.space, vectors=kept)
+            kept = str((out / VECTORS).resolve()) if own else self.workspace.vectors
+            workspace = replace_field(self.workspace, vectors=kept)
             loaded = self._loaded(_resolved(name, chosen, like), chosen.view)
-            for dataset in self.space.datasets(chosen.on):
-                spent, parameters = self._score(space, dataset, loaded, chosen, out)
+            for dataset in self.workspace.datasets(chosen.on):
+                spent, parameters = self._score(workspace, dataset, loaded, chosen, out)
                 tokens += spent
         shutil.rmtree(out / VECTORS, ignore_errors=True)
         return Cost(tokens=tokens, parameters=parameters)
@@ -134,14 +134,14 @@ class Evaluate(ExperimentStage):
     def _loaded(self, model: Model, view: View | None) -> LoadedModel:
         if model.recipe.kind == "bm25":
             return LoadedModel(model, None)
-        encoder = open_encoder(model, self.space.device)
+        encoder = open_encoder(model, self.workspace.device)
         if view:
             model = replace_field(model, recipe=view.recipe(model.recipe))
         return LoadedModel(model, encoder)
 
     def _score(
         self,
-        space: Workspace,
+        workspace: Workspace,
         dataset: Dataset,
         model: LoadedModel,
         chosen: EvaluateSettings,
@@ -154,7 +154,7 @@ class Evaluate(ExperimentStage):
             measures=chosen.measures,
             view=chosen.view,
         )
-        done = evaluate(space.prepare(space.open(dataset), model, options))
+        done = evaluate(workspace.prepare(workspace.open(dataset), model, options))
         save(done, out / RESULTS)
         counted = done.result.parameters
         return done.result.timings.encoded_tokens, counted.total if counted else 0

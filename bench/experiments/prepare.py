@@ -27,36 +27,36 @@ DECISIVE = (
 EQUAL = 1e-9  # weights
 
 
-def prepare(ablation: Ablation, space: Workspace, conditions: Conditions) -> Plan:
+def prepare(ablation: Ablation, workspace: Workspace, conditions: Conditions) -> Plan:
     """Read and check everything.
 
     Raises:
         BenchError: see `plan_of`, `check_device` and `check_leaks`.
     """
-    plan = plan_of(ablation, stages_of(ablation, space), _here(ablation, conditions))
+    plan = plan_of(ablation, stages_of(ablation, workspace), _here(ablation, conditions))
     if set(plan.rows[0].settings) != {"evaluate"}:
-        check_device(space.device)
+        check_device(workspace.device)
     on = plan.rows[0].settings["evaluate"]["on"]
-    evaluated, weights = space.datasets(on), space.weights(on)
+    evaluated, weights = workspace.datasets(on), workspace.weights(on)
     alike = max(weights.values()) - min(weights.values()) < EQUAL
     return replace(
         plan,
-        leaks=check_leaks(plan, space, evaluated),
+        leaks=check_leaks(plan, workspace, evaluated),
         differing=tuple(_differing(evaluated)),
         weights={} if alike else weights,
     )
 
 
-def stages_of(ablation: Ablation, space: Workspace) -> dict[str, ExperimentStage]:
+def stages_of(ablation: Ablation, workspace: Workspace) -> dict[str, ExperimentStage]:
     """Return the stages of an ablation by name."""
     on = (ablation.evaluate or {}).get("on")
     held_out = tuple(on) if isinstance(on, list) else ()  # anything else is refused when resolved
     return {
-        "base": Pretrain(space, shared=True),
-        "pretrain": Pretrain(space, after_base=ablation.base is not None),
-        "adapt": Adapt(space, held_out, ablation.model),
-        "finetune": Finetune(space, held_out),
-        "evaluate": Evaluate(space),
+        "base": Pretrain(workspace, shared=True),
+        "pretrain": Pretrain(workspace, after_base=ablation.base is not None),
+        "adapt": Adapt(workspace, held_out, ablation.model),
+        "finetune": Finetune(workspace, held_out),
+        "evaluate": Evaluate(workspace),
     }
 
 
@@ -78,7 +78,7 @@ def _differing(evaluated: Sequence[Dataset]) -> Iterator[str]:
             yield f"This is not the published {dataset.name}: {'; '.join(different)}."
 
 
-def check_leaks(plan: Plan, space: Workspace, evaluated: Sequence[Dataset]) -> tuple[str, ...]:
+def check_leaks(plan: Plan, workspace: Workspace, evaluated: Sequence[Dataset]) -> tuple[str, ...]:
     """Overlaps of training queries and scored ones, each in a sentence.
 
     Raises:
@@ -89,7 +89,7 @@ def check_leaks(plan: Plan, space: Workspace, evaluated: Sequence[Dataset]) -> t
     told = (
         _leaked(training, other)
         for on, split in sorted(tuned)
-        for training in space.datasets(on, split)
+        for training in workspace.datasets(on, split)
         for other in evaluated
     )
     return tuple(dict.fromkeys(told))

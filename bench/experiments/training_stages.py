@@ -86,7 +86,7 @@ class Pretrain(ExperimentStage):
         after_base: it goes on from what ``base`` trained, and has no start of its own.
     """
 
-    space: Workspace
+    workspace: Workspace
     shared: bool = False
     after_base: bool = False
 
@@ -94,7 +94,7 @@ class Pretrain(ExperimentStage):
         """All of the preset, and ``on``; after ``base`` there is no start."""
         stage = "base" if self.shared else "pretrain"
         source, changes = split_off(table, stage, Source)
-        expand(source.on, self.space.data_dir)
+        expand(source.on, self.workspace.data_dir)
         before = "[base]" if self.after_base else ""
         return pretraining_table(source, changes, stage, "pre-trained in an ablation", before)
 
@@ -110,15 +110,15 @@ class Pretrain(ExperimentStage):
         """The corpora, and the files that training starts from."""
         start = settings.get("start", {"model": ""})  # without one, the key of [base] says it all
         named = start["model"] or (start.get("scratch") or {}).get("tokenizer")
-        return corpora_of(self.space, settings) | (hashes_of(named) if named else {})
+        return corpora_of(self.workspace, settings) | (hashes_of(named) if named else {})
 
     def work(self, settings: Table, model: str, out: Path) -> Cost:
         """Train; a training that was killed goes on."""
         folder = out / MODEL
         pretrain_on(
             read_pretraining(settings, model),
-            self.space.datasets(settings["on"]),
-            TrainingContext(folder, device=self.space.device),
+            self.workspace.datasets(settings["on"]),
+            TrainingContext(folder, device=self.workspace.device),
         )
         return Cost(tokens=tokens_read(folder), parameters=trained_parameters(folder))
 
@@ -198,7 +198,7 @@ class Adapt(ExperimentStage):
         start: model that the sequence starts from; "" if an earlier stage trains it.
     """
 
-    space: Workspace
+    workspace: Workspace
     evaluated: tuple[str, ...]
     start: str
 
@@ -218,13 +218,13 @@ class Adapt(ExperimentStage):
 
     def reads(self, settings: Table) -> dict[str, str]:
         """The corpora; their order is in the settings."""
-        return corpora_of(self.space, settings)
+        return corpora_of(self.workspace, settings)
 
     def work(self, settings: Table, model: str, out: Path) -> Cost:
         """Train on each domain in turn; a sequence that was killed goes on."""
-        datasets = self.space.datasets(settings["on"])
+        datasets = self.workspace.datasets(settings["on"])
         folder, method = out / MODEL, read_method(settings["method"], "[adapt] method")
-        context = TrainingContext(folder, device=self.space.device)
+        context = TrainingContext(folder, device=self.workspace.device)
         trained = adapt_on(read_pretraining(settings, model), datasets, method, context)
         checkpoints = [Path(training.folder) for training in trained]
         sequence = LearntSequence(
@@ -239,8 +239,8 @@ class Adapt(ExperimentStage):
 
     def _check(self, source: Source, method: Method, preset: Pretraining) -> None:
         """Refuse what cannot be trained or compared before any work."""
-        datasets = self.space.datasets(source.on)
-        scored = self.space.datasets(self.evaluated)
+        datasets = self.workspace.datasets(source.on)
+        scored = self.workspace.datasets(self.evaluated)
         if len(datasets) < 2:
             raise BenchError("[adapt] learns one collection", "a sequence has two or more")
         for dataset in datasets:
@@ -289,7 +289,7 @@ class Finetune(ExperimentStage):
         held_out: collections that the cells are scored on: their queries are not trained on.
     """
 
-    space: Workspace
+    workspace: Workspace
     held_out: tuple[str, ...]
 
     def resolve_settings(self, table: Mapping[str, Any]) -> Table:
@@ -299,7 +299,7 @@ class Finetune(ExperimentStage):
         base = msgspec.to_builtins(load(source.preset)) if source.preset else {}
         words = {"title": "fine-tuned in an ablation", "source": "", "unverified": ()}
         preset = finetune_preset.from_table({**merged(base, changes), **words}, "[finetune]")
-        expand(source.on, self.space.data_dir)
+        expand(source.on, self.workspace.data_dir)
         if preset.adapter is not None:
             check_method(preset.adapter)
         queries = {"queries": source.queries} if source.queries else {}
@@ -315,11 +315,11 @@ class Finetune(ExperimentStage):
     def reads(self, settings: Table) -> dict[str, str]:
         """Corpora, queries, judgements, rules of mining, what is left out, and the teacher."""
         read = {}
-        for dataset in self.space.datasets(settings["on"], settings["split"]):
+        for dataset in self.workspace.datasets(settings["on"], settings["split"]):
             read[dataset.name] = f"{dataset.corpus.sha256} {dataset.qrels_sha256}"
             read[f"{dataset.name} queries"] = dataset.queries_sha256
             read[f"{dataset.name} excludes self"] = str(bool(dataset.facts.exclude_self))
-        for dataset in self.space.datasets(self.held_out):
+        for dataset in self.workspace.datasets(self.held_out):
             read[f"{dataset.name} held out"] = dataset.queries_sha256
         preset = _finetuning(settings)
         if preset.adapter:
@@ -333,12 +333,12 @@ class Finetune(ExperimentStage):
         trained = finetune_on(
             _finetuning(settings),
             resolve_model(last_checkpoint(model)),
-            self.space.datasets(settings["on"], settings["split"]),
-            self.space.store,
-            TrainingContext(out / MODEL, device=self.space.device),
-            evaluated=self.space.datasets(self.held_out),
+            self.workspace.datasets(settings["on"], settings["split"]),
+            self.workspace.store,
+            TrainingContext(out / MODEL, device=self.workspace.device),
+            evaluated=self.workspace.datasets(self.held_out),
             queries=settings.get("queries"),
-            max_memory=self.space.max_memory,
+            max_memory=self.workspace.max_memory,
         )
         size = trained.size or Size(parameters=0, trained=0, saved_bytes=0)
         return Cost(
@@ -354,9 +354,9 @@ def _finetuning(settings: Table) -> Finetuning:
     return finetune_preset.from_table(own, "[finetune]")
 
 
-def corpora_of(space: Workspace, settings: Table) -> dict[str, str]:
+def corpora_of(workspace: Workspace, settings: Table) -> dict[str, str]:
     """sha256 of the corpora that a pre-training reads."""
-    return {dataset.name: dataset.corpus.sha256 for dataset in space.datasets(settings["on"])}
+    return {dataset.name: dataset.corpus.sha256 for dataset in workspace.datasets(settings["on"])}
 
 
 def hashes_of(model: str, role: str = "") -> dict[str, str]:

@@ -91,7 +91,7 @@ def own_results(model: LoadedModel, known: Sequence[Evaluation]) -> list[Evaluat
 
 
 def evaluate_candidate(
-    space: Workspace,
+    workspace: Workspace,
     model: LoadedModel,
     name: str,
     collections: Mapping[str, tuple[str, Protocol | None]],
@@ -117,13 +117,13 @@ def evaluate_candidate(
     own = [one for one in known if one.result.model in (name, model.name)]
     for collection, (opens, protocol) in collections.items():
         with gaps.kept(collection):
-            opened = space.open(opens, (protocol.split or None) if protocol else None)
+            opened = workspace.open(opens, (protocol.split or None) if protocol else None)
             options = Options(depth=protocol.depth if protocol else None, measures=measures)
             queries[collection] = opened.dataset.queries
             for other in others:
                 if collection in other.results:
                     check_values(other.results[collection], opened.dataset)
-            job = space.prepare(opened, model.renamed(name), options, known=own)
+            job = workspace.prepare(opened, model.renamed(name), options, known=own)
             stored[collection] = stored_or_new(job, out)
     return Candidate(
         name,

@@ -138,7 +138,7 @@ class Watcher:
         training: goes before the name of a checkpoint in results: ``retromae/checkpoint-500``.
         opened: collections.
         results: where results go, and are looked for.
-        space: where collections, models and vectors are.
+        workspace: where collections, models and vectors are.
         place: folder of its own for vectors of one checkpoint at a time: those of a long training
             would fill the disk.
         open_model: from the folder of a checkpoint.
@@ -151,7 +151,7 @@ class Watcher:
     opened: Sequence[OpenDataset]
     options: Options
     results: Place
-    space: Workspace
+    workspace: Workspace
     place: Path
     open_model: Callable[[Path], LoadedModel]
     evaluations: dict[str, dict[str, Evaluation]] = field(default_factory=dict)
@@ -187,10 +187,10 @@ class Watcher:
     def _evaluate(self, name: str, folder: Path) -> None:
         loaded = self.open_model(folder).renamed(f"{self.training}/{name}")
         found = {}
-        space = replace(self.space, vectors=str(self.place.resolve() / "vectors"))
+        workspace = replace(self.workspace, vectors=str(self.place.resolve() / "vectors"))
         known = find_results(self.results, loaded.name)
         for dataset in self.opened:
-            job = space.prepare(dataset, loaded, self.options, known=known)
+            job = workspace.prepare(dataset, loaded, self.options, known=known)
             if not job.stored:
                 print(f"{name} on {dataset.name}: evaluating", file=sys.stderr)
             stored = stored_or_new(job, self.results)
@@ -199,7 +199,7 @@ class Watcher:
             scores = ", ".join(f"{key} {value:.4f}" for key, value in shown.items())
             print(f"{name} on {dataset.name}: {scores}", file=sys.stderr)
         self.evaluations[name] = found
-        shutil.rmtree(space.vectors_dir, ignore_errors=True)
+        shutil.rmtree(workspace.vectors_dir, ignore_errors=True)
 
 
 @dataclass(frozen=True)

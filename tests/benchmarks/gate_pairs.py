@@ -106,9 +106,11 @@ def _bm25(folder: Path) -> Run:
         dataset = open_dataset(
             "beir/scifact", cache_dir=Path(cache), data_dir=folder, download=False
         )
-        space = Workspace(Path(cache))
+        workspace = Workspace(Path(cache))
         options = Options(depth=100, measures=(MEASURE,))
-        return evaluate(space.prepare(space.open(dataset), space.load("bm25"), options)).run
+        return evaluate(
+            workspace.prepare(workspace.open(dataset), workspace.load("bm25"), options)
+        ).run
 
 
 def _noised(run: Run) -> Run:

@@ -67,10 +67,10 @@ def populations(names: Iterable[str] = (OWN, *INDEPENDENT)) -> list[Population]:
     return found
 
 
-def _of(dataset: Dataset, space: Workspace) -> list[Population]:
+def _of(dataset: Dataset, workspace: Workspace) -> list[Population]:
     measures = MEASURES.get(dataset.name, MEASURES[""])
     options = Options(depth=100, measures=measures)
-    run = evaluate(space.prepare(space.open(dataset), space.load("bm25"), options)).run
+    run = evaluate(workspace.prepare(workspace.open(dataset), workspace.load("bm25"), options)).run
     first = _first_relevant(dataset, run)
     tables = [
         score(_pushed(run, first, n), dataset.qrels, measures) for n in range(MOST_PUSHED + 1)

@@ -239,9 +239,9 @@ class Work:
 
     def vectors(self, dim: int) -> tuple[StoredVectors, Int64Array]:
         """The stored vectors, and the ranks of the ids."""
-        space = Workspace(cache_dir=self.cache, offline=True)
-        corpus = space.dataset(str(self.collection)).corpus
-        vectors = space.store.plan(self.encoder(dim), corpus).vectors
+        workspace = Workspace(cache_dir=self.cache, offline=True)
+        corpus = workspace.dataset(str(self.collection)).corpus
+        vectors = workspace.store.plan(self.encoder(dim), corpus).vectors
         assert vectors is not None
         return vectors, corpus.tie_rank
 

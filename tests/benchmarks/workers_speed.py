@@ -51,8 +51,8 @@ def encoded(bed: Bed) -> tuple[float, float]:
 
 def encoded_by_workers(bed: Bed, first: Bed) -> tuple[float, float]:
     """The same with a child, which has loaded its model once it has encoded some of ``first``."""
-    space, missing = bed.space, len(first.missing())
-    with Children(WORKERS, "cpu").encoding(space, first.work + bed.work):
+    workspace, missing = bed.workspace, len(first.missing())
+    with Children(WORKERS, "cpu").encoding(workspace, first.work + bed.work):
         while len(first.missing()) == missing:
             time.sleep(0.05)
         first.encode()

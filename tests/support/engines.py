@@ -46,16 +46,16 @@ class Bed:
     """A collection and a model, opened, with a cache of its own below ``folder``."""
 
     def __init__(self, folder: Path, collection: Path, model: str) -> None:
-        self.space = Workspace(cache_dir=folder / "cache", device="cpu")
-        self.opened: OpenDataset = self.space.open(str(collection))
-        self.model: LoadedModel = self.space.load(model)
+        self.workspace = Workspace(cache_dir=folder / "cache", device="cpu")
+        self.opened: OpenDataset = self.workspace.open(str(collection))
+        self.model: LoadedModel = self.workspace.load(model)
         self.encoder = self.model.on(self.opened.name).encoder
         assert self.encoder is not None
         self.corpus = self.opened.dataset.corpus
 
     @property
     def store(self):
-        return self.space.store
+        return self.workspace.store
 
     def missing(self) -> list[str]:
         return [batch.name for batch in self.plan().missing]

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from bench.cli.commands.common import workspace
+from bench.cli.commands.common import make_workspace
 from bench.cli.options.train import AblateOptions
 from bench.cli.terminal import print_json
 from bench.evaluate.pipeline import conditions_here
@@ -32,9 +32,9 @@ def ablate(options: AblateOptions) -> int:
     ablation = load_ablation(options.file, options.variant)
     if options.seeds:
         ablation = replaced(ablation, "--seeds", seeds=tuple(options.seeds))
-    space = workspace(options.places, options.hardware, options.allow_mismatch)
+    workspace = make_workspace(options.folders, options.hardware, options.allow_mismatch)
     conditions = conditions_here(options.hardware.device)
-    parts = [prepare(part, space, conditions) for part in ablation.parts()]
+    parts = [prepare(part, workspace, conditions) for part in ablation.parts()]
     if options.dry_run:
         return _show(parts, options)
     for part in parts:

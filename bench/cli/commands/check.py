@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from bench.cli.commands.common import load_model, resampling_of, workspace
+from bench.cli.commands.common import load_model, make_workspace, resampling_of
 from bench.cli.options.decide import CheckOptions
 from bench.cli.terminal import RecordedWarnings, print_json
 from bench.comparing.changed import at_hand
@@ -56,9 +56,9 @@ def _decide(options: CheckOptions, recorded: RecordedWarnings) -> Check:
     _check_published(options)
     measure = None if options.measure is None else parse_measure(options.measure).name
     choices = Choices(measure, resampling=resampling_of(options.resampling))
-    space = workspace(options.places, options.hardware, options.allow_mismatch)
-    model = load_model(space, options.checkpoint, options.use)
-    folders = _folders(options.on, space)
+    workspace = make_workspace(options.folders, options.hardware, options.allow_mismatch)
+    model = load_model(workspace, options.checkpoint, options.use)
+    folders = _folders(options.on, workspace)
     by_folder = {folder: name for name, folder in folders.items()}
     typed = [by_folder.get(word, word) for word in options.on]
     others = _others(options, typed)
@@ -70,7 +70,14 @@ def _decide(options: CheckOptions, recorded: RecordedWarnings) -> Check:
     _announce(name, others, scope)
     effects = _state_effects(model, others[0], known, scope, choices, options)
     candidate = evaluate_candidate(
-        *(space, model, name, _compared(others, scope, folders, space), known, options.results),
+        *(
+            workspace,
+            model,
+            name,
+            _compared(others, scope, folders, workspace),
+            known,
+            options.results,
+        ),
         None if measure is None else (measure,),
         others,
     )
@@ -121,12 +128,12 @@ def _check_published(options: CheckOptions) -> None:
         )
 
 
-def _folders(typed: Sequence[str], space: Workspace) -> dict[str, str]:
+def _folders(typed: Sequence[str], workspace: Workspace) -> dict[str, str]:
     """Folders of a user's own collections as typed, by the name in their results."""
-    named = space.expand(typed)
+    named = workspace.expand(typed)
     folders: dict[str, str] = {}
     for word in named:
-        if folder := own_folder(word, space.data_dir):
+        if folder := own_folder(word, workspace.data_dir):
             name = name_in_results(folder)
             other = folders.get(name, name if name in named else word)
             if other != word:
@@ -202,7 +209,7 @@ def _state_effects(
 
 
 def _compared(
-    others: Sequence[StoredModel], scope: Scope, folders: Mapping[str, str], space: Workspace
+    others: Sequence[StoredModel], scope: Scope, folders: Mapping[str, str], workspace: Workspace
 ) -> dict[str, tuple[str, Protocol | None]]:
     """What opens each collection, and the protocol of what there is to compare with.
 
@@ -216,7 +223,7 @@ def _compared(
         if stored or any(other.name == PUBLISHED for other in others):
             found[name] = folders.get(name, name), protocols[0] if protocols else None
         for protocol in protocols if name not in {*folders, *dataset_names()} else ():
-            dataset = at_hand(protocol, space)
+            dataset = at_hand(protocol, workspace)
             if not isinstance(dataset, str) and dataset.name == name:  # else another of its content
                 found[name] = str(dataset.reader.folder), protocols[0]
     return found

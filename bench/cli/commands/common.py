@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from bench.cli.options.shared import Hardware, ModelUse, Places, Resamples
+from bench.cli.options.shared import FolderOptions, Hardware, ModelUse, Resamples
 from bench.comparing.statistics import Resampling
 from bench.evaluate.index_search import parse_size
 from bench.evaluate.retrieval import LoadedModel
@@ -28,14 +28,14 @@ logger = logging.getLogger(__name__)
 DEFAULT_HARDWARE = Hardware()
 
 
-def workspace(
-    places: Places, hardware: Hardware = DEFAULT_HARDWARE, allow_mismatch: bool = False
+def make_workspace(
+    folders: FolderOptions, hardware: Hardware = DEFAULT_HARDWARE, allow_mismatch: bool = False
 ) -> Workspace:
     """The workspace that the options describe."""
     memory = hardware.max_memory
     return Workspace(
-        cache_dir=cache_folder(places.cache_dir),
-        data_dir=places.data_dir,
+        cache_dir=cache_folder(folders.cache_dir),
+        data_dir=folders.data_dir,
         offline=os.environ.get("HF_HUB_OFFLINE", "") not in ("", "0"),
         device=hardware.device,
         max_memory=None if memory is None else parse_size(memory),
@@ -74,12 +74,12 @@ class CardSettings(Record):
 
 
 def load_model(
-    space: Workspace, name: str, use: ModelUse, bases: Bases | None = None
+    workspace: Workspace, name: str, use: ModelUse, bases: Bases | None = None
 ) -> LoadedModel:
     """The model of this name with its encoder, as the options say."""
     own = convert_table(assignments(use.set), CardSettings, "--set")
     dtype, backend = (None, use.dtype) if use.dtype == "int8" else (use.dtype, None)
-    return space.load(
+    return workspace.load(
         name,
         bases,
         like=use.like,
@@ -91,7 +91,7 @@ def load_model(
     )
 
 
-def load_models(space: Workspace, names: Sequence[str], use: ModelUse) -> list[LoadedModel]:
+def load_models(workspace: Workspace, names: Sequence[str], use: ModelUse) -> list[LoadedModel]:
     """Load several models that share bases. ``--like`` applies to those without a card.
 
     Raises:
@@ -99,7 +99,9 @@ def load_models(space: Workspace, names: Sequence[str], use: ModelUse) -> list[L
     """
     bases, cards = Bases(), [name for name in names if is_card(name)]
     of_cards = replace(use, like=None) if len(cards) < len(names) else use
-    return [load_model(space, name, of_cards if name in cards else use, bases) for name in names]
+    return [
+        load_model(workspace, name, of_cards if name in cards else use, bases) for name in names
+    ]
 
 
 def assignments(typed: Sequence[str]) -> dict[str, Any]:

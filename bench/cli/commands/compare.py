@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bench.cli.commands.common import check_once, resampling_of, workspace
+from bench.cli.commands.common import check_once, make_workspace, resampling_of
 from bench.cli.options.decide import CompareOptions
 from bench.cli.terminal import print_json
 from bench.comparing.changed import Changes, at_hand, check_at_hand, if_evaluated, most_changed
@@ -34,16 +34,16 @@ def compare(options: CompareOptions) -> int:
     if len(options.names) < 2:
         raise BenchError("one model cannot be compared", "python -m bench compare minilm bm25")
     check_once(options.names)
-    space = workspace(options.places)
-    opened = _opened(options, space)
+    workspace = make_workspace(options.folders)
+    opened = _opened(options, workspace)
     named = {
         name: () if opened and _is_run_file(name) else find_named(name, *options.results)
         for name in options.names
     }
-    on = [opened.name] if opened else _collections(options.on, named, space)
+    on = [opened.name] if opened else _collections(options.on, named, workspace)
     if options.sequence:
-        return _print_transfer(options, named, on, space)
-    entrants = _entrants(options, opened, named, on, space)
+        return _print_transfer(options, named, on, workspace)
+    entrants = _entrants(options, opened, named, on, workspace)
     choices = Choices(
         measure=options.measure,
         force=options.force,
@@ -52,7 +52,7 @@ def compare(options: CompareOptions) -> int:
         resampling=resampling_of(options.resampling),
     )
     comparisons = compare_entrants(entrants, choices)
-    changes = _changes(comparisons, entrants, opened, options.changed, space)
+    changes = _changes(comparisons, entrants, opened, options.changed, workspace)
     if options.output.json:
         summary = {"resampling": choices.resampling, "comparisons": comparisons}
         print_json({**summary, "changed": list(changes)})
@@ -65,13 +65,13 @@ def compare(options: CompareOptions) -> int:
     return ExitCode.OK
 
 
-def _opened(options: CompareOptions, space: Workspace) -> OpenDataset | None:
+def _opened(options: CompareOptions, workspace: Workspace) -> OpenDataset | None:
     """The collection that scores run files; its documents are needed only to show texts."""
     if not options.dataset:
         return None
-    opened = space.open_judgements(options.dataset, options.split)
+    opened = workspace.open_judgements(options.dataset, options.split)
     if options.changed:
-        return replace(opened, dataset=space.dataset(options.dataset, options.split))
+        return replace(opened, dataset=workspace.dataset(options.dataset, options.split))
     return opened
 
 
@@ -81,12 +81,12 @@ def _is_run_file(name: str) -> bool:
     return path.exists() and not path.is_dir() and path.name != RESULT_FILE
 
 
-def _collections(typed: Sequence[str], named: Named, space: Workspace) -> list[str]:
+def _collections(typed: Sequence[str], named: Named, workspace: Workspace) -> list[str]:
     """Collections that were named; a user's own by the name in its results, or by its folder."""
     known = {stored.collection for results in named.values() for stored in results}
     chosen: list[str] = []
     for name in typed:
-        folder = None if name in known or is_suite(name) else own_folder(name, space.data_dir)
+        folder = None if name in known or is_suite(name) else own_folder(name, workspace.data_dir)
         own = name_in_results(folder) if folder else name
         if folder and own not in known:
             raise BenchError(
@@ -102,7 +102,7 @@ def _entrants(
     opened: OpenDataset | None,
     named: Named,
     on: Sequence[str],
-    space: Workspace,
+    workspace: Workspace,
 ) -> list[Entrant]:
     """The models in the order typed, under the shortest names that tell them apart."""
     entries: dict[str, Mapping[str, Evaluation]] = {}
@@ -113,7 +113,7 @@ def _entrants(
             short[name] = "_".join(Path(name).name.split(".trec")[0].split())
         else:
             chosen = choose_results(name, results, on or None)
-            check_at_hand(chosen.values(), space)
+            check_at_hand(chosen.values(), workspace)
             entries[name] = chosen
             models = {stored.result.model for stored in chosen.values()}
             short[name] = models.pop() if len(models) == 1 and place_of(name).exists() else name
@@ -143,7 +143,7 @@ def _changes(
     entrants: Sequence[Entrant],
     given: OpenDataset | None,
     changed: int,
-    space: Workspace,
+    workspace: Workspace,
 ) -> Iterator[Changes]:
     by_name = {entrant.name: entrant.entries for entrant in entrants}
     for comparison in comparisons if changed else ():
@@ -152,17 +152,19 @@ def _changes(
             if row.paired is not None:
                 a, b = (by_name[name][row.on] for name in names)
                 protocol = a.result.protocol
-                shown = if_evaluated(given.dataset, protocol) if given else at_hand(protocol, space)
+                shown = (
+                    if_evaluated(given.dataset, protocol) if given else at_hand(protocol, workspace)
+                )
                 yield most_changed(names, (a, b), row.measure, changed, shown)
 
 
 def _print_transfer(
-    options: CompareOptions, named: Named, also: Sequence[str], space: Workspace
+    options: CompareOptions, named: Named, also: Sequence[str], workspace: Workspace
 ) -> int:
     """Backward and forward transfer between the collections of successive trainings."""
-    trained = _collections(options.sequence, named, space)
+    trained = _collections(options.sequence, named, workspace)
     check_once([*trained, *also])
-    entrants = _entrants(options, None, named, [*trained, *also], space)
+    entrants = _entrants(options, None, named, [*trained, *also], workspace)
     extra = len(entrants) - len(trained)
     if extra not in (0, 1):
         raise BenchError(

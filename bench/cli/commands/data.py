@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.cli.commands.common import load_models, workspace
+from bench.cli.commands.common import load_models, make_workspace
 from bench.cli.options.data import CacheOptions, FetchOptions, VerifyOptions
 from bench.cli.terminal import columns, print_json
 from bench.outcomes import ExitCode
@@ -26,13 +26,13 @@ def fetch(options: FetchOptions) -> int:
         raise BenchError(
             "nothing to fetch was named", "python -m bench fetch beir --model retromae"
         )
-    space = workspace(options.places)
+    workspace = make_workspace(options.folders)
     rows = []
-    for name in space.expand(options.names):
-        dataset = space.dataset(name)
+    for name in workspace.expand(options.names):
+        dataset = workspace.dataset(name)
         about = f"{len(dataset.corpus):,} documents, {len(dataset.queries):,} queries"
         rows.append({"name": name, "about": about})
-    for model in (loaded.model for loaded in load_models(space, options.model, options.use)):
+    for model in (loaded.model for loaded in load_models(workspace, options.model, options.use)):
         folders = [str(each.root) for each in (model.document, model.query) if each]
         about = "; queries: ".join(folders) or "needs no files"
         rows.append({"name": model.card.name, "about": about})
@@ -46,9 +46,9 @@ def fetch(options: FetchOptions) -> int:
 def verify(options: VerifyOptions) -> int:
     """``verify``: what is peculiar in the data. Errors give the exit code of bad input."""
     by_collection: dict[str, list[Finding]] = {}
-    space = workspace(options.places)
-    for name in space.expand(options.names):
-        by_collection[name] = verify_dataset(space.dataset(name, options.split))
+    workspace = make_workspace(options.folders)
+    for name in workspace.expand(options.names):
+        by_collection[name] = verify_dataset(workspace.dataset(name, options.split))
         if not options.output.json:
             print(findings(name, by_collection[name]), end="\n\n", flush=True)
     if options.output.json:

@@ -5,7 +5,7 @@ from tqdm import tqdm
 from bench.boards.assembly import Choice, assemble, chosen
 from bench.boards.records import Board
 from bench.boards.rows import columns, results_in
-from bench.cli.commands.common import resampling_of, workspace
+from bench.cli.commands.common import make_workspace, resampling_of
 from bench.cli.options.decide import LeaderboardOptions
 from bench.cli.terminal import print_json
 from bench.comparing.changed import check_at_hand
@@ -38,7 +38,7 @@ def _board(options: LeaderboardOptions) -> Board:
         published=options.published,
     )
     shown = chosen(results_in(*options.results), choice)
-    check_at_hand(shown, workspace(options.places))
+    check_at_hand(shown, make_workspace(options.folders))
     with tqdm(desc="resampling", total=len(columns(shown)), unit=" collections") as bar:
         resampling = resampling_of(options.resampling)
         return assemble(shown, all_cards(), choice, resampling, bar.update)

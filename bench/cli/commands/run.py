@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from bench.cli.commands.common import check_once, load_models, workspace
+from bench.cli.commands.common import check_once, load_models, make_workspace
 from bench.cli.options.evaluate import RunOptions, ScoreOptions
 from bench.cli.options.shared import WorkerOptions
 from bench.cli.terminal import print_json
@@ -45,28 +45,28 @@ def run(options: RunOptions) -> int:
     Of several evaluations, one that cannot be had is a gap, and the others are made.
     """
     choices = _choices(options)
-    space = workspace(options.places, options.hardware, options.protocol.allow_mismatch)
-    models, published = _models(options, space)
-    count = len(space.expand(options.names)) * len(models)
+    workspace = make_workspace(options.folders, options.hardware, options.protocol.allow_mismatch)
+    models, published = _models(options, workspace)
+    count = len(workspace.expand(options.names)) * len(models)
     gaps = Gaps(stop=count == 1)
-    jobs = _jobs(space, models, choices, gaps, options)
+    jobs = _jobs(workspace, models, choices, gaps, options)
     if options.dry_run:
         _print_costs(jobs, gaps, options)
         return ExitCode.MISSING if gaps.missing else ExitCode.OK
-    engine = _engine(options.workers, space)
+    engine = _engine(options.workers, workspace)
     announce_encoding(chain(*jobs), engine.machines)
-    with engine.encoding(space, _to_share(jobs)) as spread:
+    with engine.encoding(workspace, _to_share(jobs)) as spread:
         results = _results(jobs, spread, published, gaps, options)
     _print_summary(results, published, gaps, options)
     return ExitCode.MISSING if gaps.missing else ExitCode.OK
 
 
-def _engine(options: WorkerOptions, space: Workspace) -> "Children | RayCluster":
+def _engine(options: WorkerOptions, workspace: Workspace) -> "Children | RayCluster":
     if options.engine == "ray":
         from bench.engines.ray import RayCluster
 
-        return RayCluster(options.address, options.workers or 0, space.device)
-    return Children(1 if options.workers is None else options.workers, space.device)
+        return RayCluster(options.address, options.workers or 0, workspace.device)
+    return Children(1 if options.workers is None else options.workers, workspace.device)
 
 
 def _to_share(jobs: Iterable[Sequence[Job]]) -> list[Work]:
@@ -79,7 +79,7 @@ def _to_share(jobs: Iterable[Sequence[Job]]) -> list[Work]:
 
 
 def _jobs(
-    space: Workspace,
+    workspace: Workspace,
     models: Sequence[LoadedModel],
     choices: Options,
     gaps: Gaps,
@@ -88,16 +88,18 @@ def _jobs(
     """What can be evaluated, by collection. What would fail late fails now."""
     jobs: list[list[Job]] = []
     known = not (options.recompute or choices.from_index)
-    for name in space.expand(options.names):
+    for name in workspace.expand(options.names):
         of_collection: list[Job] = []
         with gaps.kept(name):
             split, limit = options.protocol.split, options.limit
-            opened = space.open_first(name, limit, split) if limit else space.open(name, split)
+            opened = (
+                workspace.open_first(name, limit, split) if limit else workspace.open(name, split)
+            )
             for model in models:
                 with gaps.kept(opened.name, model.name):
                     place(options.out, opened.name, model.name)  # names may lead out of it
                     out = options.out if known else None
-                    of_collection.append(space.prepare(opened, model, choices, out))
+                    of_collection.append(workspace.prepare(opened, model, choices, out))
         if of_collection:
             jobs.append(of_collection)
     gaps.check_any_left(bool(jobs))
@@ -159,7 +161,7 @@ def _print_summary(
         print(("\n" if means else "") + gaps_table(gaps.missing))
 
 
-def _models(options: RunOptions, space: Workspace) -> tuple[list[LoadedModel], Published]:
+def _models(options: RunOptions, workspace: Workspace) -> tuple[list[LoadedModel], Published]:
     """The models, under the names that their results will have, and their published scores."""
     if options.name and len(options.model) > 1:
         raise BenchError(
@@ -171,7 +173,7 @@ def _models(options: RunOptions, space: Workspace) -> tuple[list[LoadedModel], P
             f"--name {options.name}: what follows a {CHOICE} chooses among results of one name",
             f"--name {options.name.replace(CHOICE, '-')}",
         )
-    models = load_models(space, options.model, options.use)
+    models = load_models(workspace, options.model, options.use)
     if options.name:
         models = [model.renamed(options.name) for model in models]
     check_once((model.name for model in models), "run one of them with --name")
@@ -250,8 +252,8 @@ def _say_done(stored: Evaluation) -> None:
 
 def score(options: ScoreOptions) -> int:
     """``score``: a TREC run file, by the collection's own protocol."""
-    space = workspace(options.places, allow_mismatch=options.protocol.allow_mismatch)
-    opened = space.open_judgements(options.dataset, options.protocol.split)
+    workspace = make_workspace(options.folders, allow_mismatch=options.protocol.allow_mismatch)
+    opened = workspace.open_judgements(options.dataset, options.protocol.split)
     file = read_run_file(options.run_file)
     name = options.name or "_".join(options.run_file.name.split(".trec")[0].split())
     done = evaluate_run(

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import msgspec
 
-from bench.cli.commands.common import load_model, workspace
+from bench.cli.commands.common import load_model, make_workspace
 from bench.cli.options.evaluate import SpeedOptions
 from bench.cli.options.shared import Hardware
 from bench.outcomes import ExitCode
@@ -29,9 +29,9 @@ def speed(options: SpeedOptions) -> int:
     """
     parts = options.parts or (() if options.names else PARTS)
     _check_against(options, parts)
-    space = workspace(options.places, Hardware(device=options.device))
-    raced = [space.dataset(name) for name in space.expand(options.names)]
-    report = measure(_subject(options, space), parts, raced, options.rounds, _say)
+    workspace = make_workspace(options.folders, Hardware(device=options.device))
+    raced = [workspace.dataset(name) for name in workspace.expand(options.names)]
+    report = measure(_subject(options, workspace), parts, raced, options.rounds, _say)
     if not options.output.json:
         print(speed_tables(report), end="\n\n")
     print(msgspec.json.encode(report).decode())
@@ -51,12 +51,12 @@ def _check_against(options: SpeedOptions, parts: tuple[str, ...]) -> None:
     check_installed(options.against)
 
 
-def _subject(options: SpeedOptions, space: Workspace) -> Subject:
-    loaded = load_model(space, options.model, options.use)
+def _subject(options: SpeedOptions, workspace: Workspace) -> Subject:
+    loaded = load_model(workspace, options.model, options.use)
     if loaded.encoder is None:
         raise BenchError(f"{loaded.name} makes no vectors: there is nothing to time")
     device, threads = _device_and_threads(loaded.model, options.device)
-    place = space.cache_dir / "speed"
+    place = workspace.cache_dir / "speed"
     place.mkdir(parents=True, exist_ok=True)
     if options.against:
         check_raceable(loaded.model)
@@ -65,7 +65,7 @@ def _subject(options: SpeedOptions, space: Workspace) -> Subject:
         encoder=loaded.encoder.for_dataset(SOURCE),
         device=device,
         threads=threads,
-        source=space.dataset(SOURCE),
+        source=workspace.dataset(SOURCE),
         place=place,
         arguments=_arguments(options),
         against=tuple(dict.fromkeys(options.against)),

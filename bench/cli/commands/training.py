@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 from tqdm import tqdm
 
-from bench.cli.commands.common import assignments, workspace
-from bench.cli.options.shared import Places
+from bench.cli.commands.common import assignments, make_workspace
+from bench.cli.options.shared import FolderOptions
 from bench.cli.options.train import (
     AdaptOptions,
     ComposeOptions,
@@ -52,8 +52,8 @@ LENGTHS = ("epochs", "tokens")
 def pretrain(options: PretrainOptions) -> int:
     """``pretrain``: train, draw the losses, print what to type next."""
     preset = _pretraining(options)
-    space = workspace(options.places)
-    datasets = [space.dataset(name) for name in space.expand(options.on)]
+    workspace = make_workspace(options.folders)
+    datasets = [workspace.dataset(name) for name in workspace.expand(options.on)]
     with training_context(options.out, options.training) as context:
         trained = pretrain_on(preset, datasets, context)
     if is_first():
@@ -64,7 +64,7 @@ def pretrain(options: PretrainOptions) -> int:
                 f"it encodes queries and documents of up to {preset.max_tokens:,} tokens, the "
                 f"preset's max_tokens; {CARD_FILE} in the folder states this"
             )
-            _print_after_pretraining(options, space)
+            _print_after_pretraining(options, workspace)
     return ExitCode.OK
 
 
@@ -73,35 +73,35 @@ def finetune(options: FinetuneOptions) -> int:
     preset = finetune_preset.load_preset(options.preset)
     preset = finetune_preset.changed(preset, _changes(options.training), "command line")
     model = resolve_model(options.model, like=options.like)
-    space = workspace(options.places)
-    names = space.expand(options.on)
-    training = [space.dataset(name, options.split) for name in names]
-    evaluated = _evaluated(names, space.expand(options.held_out), space)
+    workspace = make_workspace(options.folders)
+    names = workspace.expand(options.on)
+    training = [workspace.dataset(name, options.split) for name in names]
+    evaluated = _evaluated(names, workspace.expand(options.held_out), workspace)
     with training_context(options.out, options.training) as context:
         left_out = list(evaluated.values())
-        trained = finetune_on(preset, model, training, space.store, context, evaluated=left_out)
+        trained = finetune_on(preset, model, training, workspace.store, context, evaluated=left_out)
     if is_first():
         rounds = f"{trained.rounds} rounds of " if trained.rounds > 1 else ""
         _print_trained(trained, rounds, f"{trained.queries:,} queries", options)
         if not options.output.json:
-            scored = [name for name in options.on if {*space.expand([name])} & {*evaluated}]
-            print_next("evaluate it", _run_command(scored, [trained.folder], options.places))
+            scored = [name for name in options.on if {*workspace.expand([name])} & {*evaluated}]
+            print_next("evaluate it", _run_command(scored, [trained.folder], options.folders))
     return ExitCode.OK
 
 
 def adapt(options: AdaptOptions) -> int:
     """``adapt``: train on each collection in turn, and print the command that scores them all."""
     preset, method = _pretraining(options), _method(options)
-    space = workspace(options.places)
-    names = space.expand(options.on)
-    datasets = [space.dataset(name) for name in names]
+    workspace = make_workspace(options.folders)
+    names = workspace.expand(options.on)
+    datasets = [workspace.dataset(name) for name in names]
     with training_context(options.out, options.training) as context:
         trained = adapt_on(preset, datasets, method, context)
     start, folders = preset.start.model, [_near(Path(each.folder)) for each in trained]
     # A checkpoint is used as the start's card says; an adapter has the start's recipe already.
     like = ["--like", start] if start in card_names() and not method.kept_apart else []
-    scored = _evaluated(names, (), space)
-    line = _run_command(list(scored), folders, options.places, like)
+    scored = _evaluated(names, (), workspace)
+    line = _run_command(list(scored), folders, options.folders, like)
     curves = [read_curve(Path(folder) / CURVE_FILE) for folder in folders]
     rows = [
         {
@@ -162,13 +162,13 @@ def _method(options: AdaptOptions) -> Method:
 
 
 def _evaluated(
-    names: Sequence[str], held_out: Sequence[str], space: Workspace
+    names: Sequence[str], held_out: Sequence[str], workspace: Workspace
 ) -> dict[str, Dataset]:
     """Return the splits that are held out: what was named, and what else the collections have."""
     datasets = {}
     for name in dict.fromkeys((*held_out, *names)):
         try:
-            dataset = space.dataset(name)
+            dataset = workspace.dataset(name)
         except MissingFileError:
             if name in held_out:
                 raise
@@ -249,25 +249,25 @@ def _print_trained(
         )
 
 
-def _print_after_pretraining(options: PretrainOptions, space: Workspace) -> None:
+def _print_after_pretraining(options: PretrainOptions, workspace: Workspace) -> None:
     """Print the commands that fine-tune and evaluate the checkpoint, if its collections have
     queries for them."""
-    out, names = str(options.out), space.expand(options.on)
-    trainable = [found for name in names if (found := _training_name(name, space))]
+    out, names = str(options.out), workspace.expand(options.on)
+    trainable = [found for name in names if (found := _training_name(name, workspace))]
     if trainable:
         words = ["python", "-m", "bench", "finetune", FINETUNING, "--model", out, "--on"]
-        words += [*trainable, "--out", f"{out}-finetuned", *_typed(options.places)]
+        words += [*trainable, "--out", f"{out}-finetuned", *_typed(options.folders)]
         print_next("fine-tune it", shlex.join(words))
-    scored = list(_evaluated(names, (), space))
-    print_next("evaluate it", _run_command(scored, [out], options.places))
+    scored = list(_evaluated(names, (), workspace))
+    print_next("evaluate it", _run_command(scored, [out], options.folders))
 
 
-def _training_name(name: str, space: Workspace) -> str:
+def _training_name(name: str, workspace: Workspace) -> str:
     """Return the dataset to fine-tune on after pre-training; "" if it has too few queries."""
     own = f"{name}/{TRAINING}"
     name = own if own in dataset_names() else name
     try:
-        judged = replace(space, offline=True).dataset(name, TRAINING).qrels
+        judged = replace(workspace, offline=True).dataset(name, TRAINING).qrels
     except BenchError:
         return ""
     queries = {query for query, *_ in judged}
@@ -275,17 +275,20 @@ def _training_name(name: str, space: Workspace) -> str:
 
 
 def _run_command(
-    collections: Sequence[str], models: Sequence[str], places: Places, more: Sequence[str] = ()
+    collections: Sequence[str],
+    models: Sequence[str],
+    folders: FolderOptions,
+    more: Sequence[str] = (),
 ) -> str:
     """Return the command that evaluates models, as it can be typed; ``COLLECTION`` if none is
     known to fit."""
     words = ["python", "-m", "bench", "run", *(collections or ["COLLECTION"])]
-    return shlex.join([*words, "--model", *models, *more, *_typed(places)])
+    return shlex.join([*words, "--model", *models, *more, *_typed(folders)])
 
 
-def _typed(places: Places) -> list[str]:
+def _typed(folders: FolderOptions) -> list[str]:
     """Return the options for these folders, which the next command needs too."""
-    typed = {"--data-dir": places.data_dir, "--cache-dir": places.cache_dir}
+    typed = {"--data-dir": folders.data_dir, "--cache-dir": folders.cache_dir}
     return [word for option, path in typed.items() if path for word in (option, str(path))]
 
 
@@ -330,8 +333,8 @@ def compose(options: ComposeOptions) -> int:
     if options.how == "stack":
         stack_adapters(base, folders, out)
     elif options.how == "route":
-        space = workspace(options.places)
-        training = [space.dataset(name, TRAINING) for name in space.expand(options.on)]
+        workspace = make_workspace(options.folders)
+        training = [workspace.dataset(name, TRAINING) for name in workspace.expand(options.on)]
         route_on(base, folders, out, training)
     else:
         average_adapters(base, folders, out, options.weights)
@@ -348,15 +351,17 @@ def compose(options: ComposeOptions) -> int:
     else:
         said = f"{done.parameters:,} parameters on {done.base}"
         print(f"{out}: {done.how} of {', '.join(done.adapters)}; {said}")
-        print_next("evaluate it", _run_command(_domains(options, base), [str(out)], options.places))
+        print_next(
+            "evaluate it", _run_command(_domains(options, base), [str(out)], options.folders)
+        )
     return ExitCode.OK
 
 
 def _domains(options: ComposeOptions, base: Model) -> list[str]:
     """Return the collections that combined adapters are for."""
     if options.on:
-        space = workspace(options.places)
-        return list(_evaluated(space.expand(options.on), (), space))
+        workspace = make_workspace(options.folders)
+        return list(_evaluated(workspace.expand(options.on), (), workspace))
     card = load_card(options.out / CARD_FILE)
     learnt = [name for name in card.trained_on if name not in base.card.trained_on]
     return [name for name in learnt if name in dataset_names()]

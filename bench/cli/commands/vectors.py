@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench.cli.commands.common import load_model, load_models, workspace
+from bench.cli.commands.common import load_model, load_models, make_workspace
 from bench.cli.options.evaluate import IndexOptions, WorkOptions
 from bench.cli.terminal import print_json
 from bench.evaluate.cost import announce_encoding
@@ -50,9 +50,9 @@ def index(options: IndexOptions) -> int:
         )
     if options.out.exists():
         raise BenchError(f"{options.out} is there already", "name another --out, or remove it")
-    space = workspace(options.places, options.hardware, options.allow_mismatch)
-    model = load_model(space, options.model, options.use)
-    job = space.prepare(space.open(options.dataset), model, Options(index=spec))
+    workspace = make_workspace(options.folders, options.hardware, options.allow_mismatch)
+    model = load_model(workspace, options.model, options.use)
+    job = workspace.prepare(workspace.open(options.dataset), model, Options(index=spec))
     announce_encoding([job])
     kept = job.retriever.build_index(job.dataset)
     job.dataset.corpus.check()
@@ -94,20 +94,20 @@ class EncodedHere(msgspec.Struct, frozen=True):
 
 def work(options: WorkOptions) -> int:
     """``work``: returns when the vectors of all collections are there."""
-    space = workspace(options.places, options.hardware)
-    models = load_models(space, options.model, options.use)
+    workspace = make_workspace(options.folders, options.hardware)
+    models = load_models(workspace, options.model, options.use)
     done = []
-    for name in space.expand(options.names):
-        dataset = space.dataset(name)
+    for name in workspace.expand(options.names):
+        dataset = workspace.dataset(name)
         for model in models:
             encoder = model.on(dataset.name).require_encoder()
-            check_encoder(dataset, encoder, space.store)
-            stored = encode_documents(dataset, encoder, space.store)
+            check_encoder(dataset, encoder, workspace.store)
+            stored = encode_documents(dataset, encoder, workspace.store)
             dataset.corpus.check()
             done.append(EncodedHere(dataset.name, model.name, stored.encoded))
             print(
                 f"{dataset.name}, {model.name}: {stored.encoded:,} texts encoded here; the vectors "
-                f"of all {len(dataset.corpus):,} documents are in {space.vectors_dir}",
+                f"of all {len(dataset.corpus):,} documents are in {workspace.vectors_dir}",
                 file=sys.stderr,
             )
     if options.output.json:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench.cli.commands.common import workspace
+from bench.cli.commands.common import make_workspace
 from bench.cli.options.train import WatchOptions
 from bench.cli.terminal import print_json
 from bench.evaluate.judging import common_measure
@@ -27,17 +27,17 @@ def watch(options: WatchOptions) -> int:
     """``watch``: evaluates until it is told to end; then the table, or one JSON document."""
     out = options.out or training_of(options.folder) / "watch"
     _check(options)
-    space = workspace(options.places, options.hardware, options.allow_mismatch)
-    opened = [space.open(name, options.split) for name in space.expand(options.on)]
-    aim = _aim(options, space, opened)
+    workspace = make_workspace(options.folders, options.hardware, options.allow_mismatch)
+    opened = [workspace.open(name, options.split) for name in workspace.expand(options.on)]
+    aim = _aim(options, workspace, opened)
     watcher = Watcher(
         training=aim.training,
         opened=opened,
         options=Options(measures=(aim.measure,)),
         results=options.results,
-        space=space,
+        workspace=workspace,
         place=out / ".work",
-        open_model=lambda folder: space.load(str(folder), like=options.like),
+        open_model=lambda folder: workspace.load(str(folder), like=options.like),
     )
     load_library()
     with _alone(out):
@@ -72,8 +72,8 @@ def _check(options: WatchOptions) -> None:
         load_card(options.like)
 
 
-def _aim(options: WatchOptions, space: Workspace, opened: Sequence[OpenDataset]) -> Aim:
-    weights = space.weights(options.on)
+def _aim(options: WatchOptions, workspace: Workspace, opened: Sequence[OpenDataset]) -> Aim:
+    weights = workspace.weights(options.on)
     datasets = [each.dataset for each in opened]
     return Aim(
         training="_".join(training_of(options.folder).name.split()) or "training",

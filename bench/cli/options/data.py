@@ -5,12 +5,12 @@ from typing import Annotated, ClassVar, Literal
 
 from bench.cli.options.shared import (
     Count,
+    FolderOptions,
     LocalPath,
     ModelUse,
     Names,
     Only,
     Output,
-    Places,
     Several,
 )
 
@@ -80,7 +80,7 @@ class FetchOptions:
     _: KW_ONLY
     model: Names = ()
     use: ModelUse = ModelUse()
-    places: Places = Places()
+    folders: FolderOptions = FolderOptions()
     output: Output = Output()
 
 
@@ -99,7 +99,7 @@ class VerifyOptions:
     names: tuple[str, ...]
     _: KW_ONLY
     split: str | None = None
-    places: Places = Places()
+    folders: FolderOptions = FolderOptions()
     output: Output = Output()
 
 

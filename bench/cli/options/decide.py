@@ -8,6 +8,7 @@ from cyclopts import Parameter
 
 from bench.cli.options.shared import (
     Count,
+    FolderOptions,
     Hardware,
     ModelUse,
     Names,
@@ -15,7 +16,6 @@ from bench.cli.options.shared import (
     OutFile,
     OutPlace,
     Output,
-    Places,
     Positive,
     Resamples,
     ResultPlaces,
@@ -68,7 +68,7 @@ class CompareOptions:
     sequence: Names = ()
     results: Annotated[ResultPlaces, Several] = (Path("results"),)
     resampling: Resamples = Resamples()
-    places: Places = Places()
+    folders: FolderOptions = FolderOptions()
     output: Output = Output()
 
 
@@ -117,7 +117,7 @@ class CheckOptions:
     resampling: Resamples = Resamples()
     use: ModelUse = ModelUse()
     hardware: Hardware = Hardware()
-    places: Places = Places()
+    folders: FolderOptions = FolderOptions()
     output: Output = Output()
 
 
@@ -146,7 +146,7 @@ class LeaderboardOptions:
     measure: str = ""
     published: Annotated[tuple[str, ...] | None, Several] = None
     results: Annotated[ResultPlaces, Several] = (Path("results"),)
-    places: Places = Places()
+    folders: FolderOptions = FolderOptions()
     resampling: Resamples = Resamples()
     output: Output = Output()
 

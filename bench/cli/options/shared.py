@@ -272,7 +272,7 @@ class Output:
 
 @group("Folders", 90)
 @dataclass(frozen=True, kw_only=True)
-class Places:
+class FolderOptions:
     """Where collections lie, and where downloads, corpora and vectors are kept.
 
     Attributes:

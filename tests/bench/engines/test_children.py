@@ -28,7 +28,7 @@ def two_threads(monkeypatch):
 @contextmanager
 def encoding_child(bed):
     """A child that has written a shard and has others in hand; this process has done nothing."""
-    with Children(2, "cpu").encoding(bed.space, bed.work):
+    with Children(2, "cpu").encoding(bed.workspace, bed.work):
         (child,) = active_children()
         wait_until(lambda: len(bed.missing()) < 5, child.is_alive)
         yield child
@@ -55,14 +55,14 @@ def test_a_lost_child_costs_what_it_had_in_hand_and_changes_no_byte(
         assert 0 < left < len(bed.corpus)
         assert bed.encode().encoded == left
         assert not child.is_alive()
-    same_as(undisturbed, bed.space.vectors_dir)
+    same_as(undisturbed, bed.workspace.vectors_dir)
 
 
 def test_a_child_that_cannot_work_is_reported_and_the_others_go_on(
     two_threads, collection, card, tmp_path, capfd
 ):
     bed = Bed(tmp_path, collection, card)
-    with Children(2, "cpu").encoding(bed.space, bed.work):
+    with Children(2, "cpu").encoding(bed.workspace, bed.work):
         (child,) = active_children()
         bed.corpus.folder.rename(tmp_path / "moved")
         child.join()
@@ -114,7 +114,7 @@ def is_encoding(process):
 
 
 def same_as(undisturbed, vectors):
-    theirs = undisturbed.space.vectors_dir
+    theirs = undisturbed.workspace.vectors_dir
     names = [path.stem for path in theirs.glob("*/*.f32")]
     assert files_of(names, vectors) == files_of(names, theirs)
 

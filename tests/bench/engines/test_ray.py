@@ -31,7 +31,7 @@ def cluster():
 
 
 def encoded_by(ray_cluster, bed, advance=None):
-    with ray_cluster.encoding(bed.space, bed.work) as spread:
+    with ray_cluster.encoding(bed.workspace, bed.work) as spread:
         bed.encoder = spread(bed.model).on(bed.opened.name).encoder
         return bed.encode(advance)
 
@@ -44,9 +44,9 @@ def test_tasks_return_the_vectors_of_one_process_byte_by_byte(
     ray_cluster = RayCluster(None, 2, "cpu", **{**SMALL, "num_cpus": 2})
     assert encoded_by(ray_cluster, bed, advanced.append).encoded == len(bed.corpus)
     assert sum(advanced) == len(bed.corpus) < bed.encoder.clock.counts["tokens"]
-    files = files_of(shards, bed.space.vectors_dir)
+    files = files_of(shards, bed.workspace.vectors_dir)
     assert len(files) == 15
-    assert files == files_of(shards, undisturbed.space.vectors_dir)
+    assert files == files_of(shards, undisturbed.workspace.vectors_dir)
 
 
 def test_a_node_that_is_removed_costs_what_it_had_in_hand(undisturbed, collection, card, tmp_path):
@@ -65,8 +65,8 @@ def test_a_node_that_is_removed_costs_what_it_had_in_hand(undisturbed, collectio
 
         encoded_by(ray_cluster, bed, advance)
     assert removed
-    assert files_of(shards, bed.space.vectors_dir) == files_of(
-        shards, undisturbed.space.vectors_dir
+    assert files_of(shards, bed.workspace.vectors_dir) == files_of(
+        shards, undisturbed.workspace.vectors_dir
     )
 
 

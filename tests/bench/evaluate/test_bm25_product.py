@@ -19,9 +19,9 @@ def evaluated(tmp_path, name, options, facts=FACTS):
     folder = tmp_path / "collection"
     if not folder.exists():
         write_collection(folder, facts=facts)
-    space = Workspace(tmp_path / "cache")
-    loaded = space.load(name)
-    return evaluate(space.prepare(space.open(str(folder)), loaded, options)), loaded.encoder
+    workspace = Workspace(tmp_path / "cache")
+    loaded = workspace.load(name)
+    return evaluate(workspace.prepare(workspace.open(str(folder)), loaded, options)), loaded.encoder
 
 
 def rankings(evaluation):

@@ -92,7 +92,7 @@ def test_no_two_rows_are_the_same_recipe(tmp_path):
 
 
 def test_two_cores_goes_on_from_what_pretraining_matters_trained(tmp_path):
-    space = write_samples(tmp_path)
+    workspace = write_samples(tmp_path)
     parts = load_ablation("pretraining-matters", "two-cores").parts()
     theirs = next(part for part in parts if part.name.endswith("-queries-all"))
     chains = []
@@ -100,7 +100,7 @@ def test_two_cores_goes_on_from_what_pretraining_matters_trained(tmp_path):
         (load_ablation("adapters", "two-cores"), "reference"),
         (theirs, "objective=RetroMAE"),
     ):
-        plan = prepare(ablation, space, conditions_here("cpu"))
+        plan = prepare(ablation, workspace, conditions_here("cpu"))
         cells = [cell for cell in plan.cells if cell.row == row]
         chains.append([[(task.stage, task.key) for task in cell.task.chain()] for cell in cells])
     assert chains[0] == chains[1]

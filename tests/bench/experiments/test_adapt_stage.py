@@ -114,8 +114,8 @@ def after(row):
 def stored(here, report):
     """Mean score of each model on each collection, from the stored results of each cell."""
     ablation = load_ablation("tiny.toml")
-    space = Workspace(here.cache, device="cpu", offline=True)
-    plan = prepare(ablation, space, conditions_here("cpu"))
+    workspace = Workspace(here.cache, device="cpu", offline=True)
+    plan = prepare(ablation, workspace, conditions_here("cpu"))
     return {
         (cell.row, cell.seed): {
             (result.result.model, result.collection): result.scores.values["nDCG@10"].mean()

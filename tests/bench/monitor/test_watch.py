@@ -279,8 +279,8 @@ def test_a_training_in_another_process_is_followed_through_a_kill_to_ctrl_c(tmp_
 def test_a_checkpoint_that_is_not_complete_yet_waits(tmp_path, capsys):
     train(tmp_path / "run", steps=2, save_every=2)
     (tmp_path / "run" / "checkpoint-2" / "trainer_state.json").unlink()
-    space = Workspace(tmp_path / "cache")
-    watcher = Watcher("run", (), Options(), tmp_path / "out", space, tmp_path / "work", list)
+    workspace = Workspace(tmp_path / "cache")
+    watcher = Watcher("run", (), Options(), tmp_path / "out", workspace, tmp_path / "work", list)
     for once, told in ((False, "checkpoint-2 waits: "), (True, "checkpoint-2 is left out: ")):
         watcher.left_out.clear()
         follow(tmp_path / "run", watcher, Ending(0.01, once, stop_after_s=0.0), list)
@@ -295,8 +295,8 @@ def test_ctrl_c_in_an_evaluation_leaves_it_for_the_next_time(tmp_path):
         assert (folder / "model.safetensors").is_file()
         raise KeyboardInterrupt
 
-    work, space = tmp_path / "work", Workspace(tmp_path / "cache")
-    watcher = Watcher("run", (), Options(), tmp_path / "out", space, work, interrupted)
+    work, workspace = tmp_path / "work", Workspace(tmp_path / "cache")
+    watcher = Watcher("run", (), Options(), tmp_path / "out", workspace, work, interrupted)
     follow(tmp_path / "run", watcher, Ending(0.01), list)
     assert watcher.interrupted == "checkpoint-2"
     assert not work.exists()

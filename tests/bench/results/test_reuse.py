@@ -181,9 +181,9 @@ def test_a_result_of_anything_else_is_not_shown(bench, run, change):
 def test_what_a_class_of_others_computed_is_never_shown(bench, folder, run, tmp_path):
     """It may read files that no hash of the recipe is of."""
     assert run()
-    space = Workspace(tmp_path / "cache")
-    loaded = space.load("hashing")
-    job = space.prepare(space.open(str(folder)), loaded)
+    workspace = Workspace(tmp_path / "cache")
+    loaded = workspace.load("hashing")
+    job = workspace.prepare(workspace.open(str(folder)), loaded)
     result = load(bench.results("tiny", "hashing")).result
     own = msgspec.structs.replace(result.recipe, encoder="theirs:Encoder")
     for recipe, shown in ((result.recipe, True), (own, False)):
@@ -246,10 +246,10 @@ def for_a_decision(bench, folder, tmp_path):
     """Opens the collection, calls a function, then asks as `check` and `watch` do."""
 
     def ask(before=lambda: None) -> Evaluation:
-        space = Workspace(tmp_path / "cache")
-        opened, model = space.open(str(folder)), space.load("hashing")
+        workspace = Workspace(tmp_path / "cache")
+        opened, model = workspace.open(str(folder)), workspace.load("hashing")
         before()
-        job = space.prepare(opened, model, known=find_results(bench.out))
+        job = workspace.prepare(opened, model, known=find_results(bench.out))
         return reuse.stored_or_new(job, bench.out)
 
     return ask
