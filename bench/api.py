@@ -12,7 +12,7 @@ import pandas as pd
 
 from bench.boards.assembly import Choice, assemble
 from bench.boards.rows import results_in
-from bench.comparing.compare import Choices, Comparison, Entrant
+from bench.comparing.compare import ComparedModel, Comparison, ComparisonSettings
 from bench.comparing.compare import compare as compare_entrants
 from bench.comparing.statistics import Resampling
 from bench.evaluate.judging import mean_weights, with_inner
@@ -339,21 +339,21 @@ def compare(
     Raises:
         BenchError: different protocols, no collection that both have, or too few resamples.
     """
-    entrants = [_entrant(results) for results in (a, b)]
-    if entrants[0].name == entrants[1].name:
-        first, second = entrants
-        entrants = [Entrant(f"{first.name} (a)", first.entries)]
-        entrants.append(Entrant(f"{second.name} (b)", second.entries))
-    collections = {name for entrant in entrants for name in entrant.entries}
-    choices = Choices(
+    models = [_compared_model(results) for results in (a, b)]
+    if models[0].name == models[1].name:
+        first, second = models
+        models = [ComparedModel(f"{first.name} (a)", first.results)]
+        models.append(ComparedModel(f"{second.name} (b)", second.results))
+    collections = {name for model in models for name in model.results}
+    comparison_settings = ComparisonSettings(
         measure=measure,
         force=force,
         collections=expand_collections(on, collections) if on else None,
         suites=with_inner(on) if on else None,
         resampling=Resampling(resamples, seed),
     )
-    (record,) = compare_entrants(entrants, choices)
-    return ComparisonResult(record, choices.resampling)
+    (record,) = compare_entrants(models, comparison_settings)
+    return ComparisonResult(record, comparison_settings.resampling)
 
 
 def check(
@@ -386,22 +386,22 @@ def check(
     Raises:
         BenchError: different protocols, or too few resamples.
     """
-    new, old = _entrant(candidate), _entrant(baseline)
-    collections = dict.fromkeys([*old.entries, *new.entries])
+    new, old = _compared_model(candidate), _compared_model(baseline)
+    collections = dict.fromkeys([*old.results, *new.results])
     weights = mean_weights(on or collections)
     settings = GateSettings(
         rule=rule, margin=margin, floor=floor, expect_same=expect_same, tolerance=tolerance
     )
-    choices = Choices(measure, resampling=Resampling(resamples, seed))
+    comparison_settings = ComparisonSettings(measure, resampling=Resampling(resamples, seed))
     if not expect_same:
-        choices.resampling.check_enough(len(weights), sides=2)
-    stored = StoredModel(BASELINE, old.name, old.entries)
-    model = Candidate(new.name, new.entries)
-    verdict = check_against(model, stored, Scope(weights=weights), settings, choices)
+        comparison_settings.resampling.check_enough(len(weights), sides=2)
+    stored = StoredModel(BASELINE, old.name, old.results)
+    model = Candidate(new.name, new.results)
+    verdict = check_against(model, stored, Scope(weights=weights), settings, comparison_settings)
     return conclude(new.name, [verdict], (), settings)
 
 
-def _entrant(results: Results) -> Entrant:
+def _compared_model(results: Results) -> ComparedModel:
     """The one model of some results, by collection."""
     several = [results] if isinstance(results, Evaluation) else list(results)
     names = sorted({result.model for result in several})
@@ -411,10 +411,10 @@ def _entrant(results: Results) -> Entrant:
             f"results of one model are needed, and these are of {listed}",
             "pass a result, or a list of results of one model",
         )
-    entries = {result.collection: result for result in several}
-    if len(entries) < len(several):
+    by_collection = {result.collection: result for result in several}
+    if len(by_collection) < len(several):
         raise BenchError(f"two of the results of {names[0]} are on one collection", "pass one")
-    return Entrant(names[0], entries)
+    return ComparedModel(names[0], by_collection)
 
 
 def leaderboard(

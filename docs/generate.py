@@ -20,7 +20,7 @@ from bench.cli.commands.names import NameLine
 from bench.cli.commands.training import Composed
 from bench.cli.commands.vectors import EncodedHere
 from bench.cli.main import COMMANDS
-from bench.comparing.changed import Changes
+from bench.comparing.changed_queries import ChangedQueries
 from bench.comparing.compare import Comparison
 from bench.comparing.statistics import Resampling
 from bench.evaluate.judging import SuiteMean
@@ -65,7 +65,7 @@ DOCUMENTS: dict[str, Any] = {
     "compare": {
         "resampling": Resampling,
         "comparisons": list[Comparison],
-        "changed": list[Changes],
+        "changed": list[ChangedQueries],
     },
     "check": Check,
     "leaderboard": Board,

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from bench.comparing.changed import ChangedQuery, Changes, ShownDocument
-from bench.comparing.compare import ComparedOn, Comparison, FieldDifference
+from bench.comparing.changed_queries import ChangedQueries, ChangedQuery, ShownDocument
+from bench.comparing.compare import Comparison, ComparisonRow, FieldDifference
 from bench.comparing.statistics import Resampling
 from foundation.printable import first_names, one_line
 from reports import format as fmt
@@ -15,7 +15,7 @@ TEXT_WIDTH = 80
 def comparison_table(comparison: Comparison) -> str:
     """Two models: a row for each collection and suite, then what qualifies the figures."""
     a, b = comparison.a, comparison.b
-    rows: list[ComparedOn] = [*comparison.collections, *comparison.suites]
+    rows: list[ComparisonRow] = [*comparison.collections, *comparison.suites]
     parts = [plain(f"difference = {a} − {b}. {_finding(comparison)}")]
     parts.append(Table(rows, _columns(a, b)).markdown())
     if notes := list(_notes(comparison)):
@@ -47,10 +47,10 @@ def _finding(comparison: Comparison) -> str:
     return " ".join(said) or "They have no result on one collection."
 
 
-def figures(comparison: Comparison) -> Table[ComparedOn]:
+def figures(comparison: Comparison) -> Table[ComparisonRow]:
     """A row for each collection; the better model by name, "" if neither is better."""
     better = {"a": comparison.a, "b": comparison.b, "neither": ""}
-    columns: list[Column[ComparedOn]] = [
+    columns: list[Column[ComparisonRow]] = [
         Column("collection", lambda row: row.on),
         Column("measure", lambda row: row.measure),
         Column("queries", lambda row: row.queries),
@@ -66,7 +66,7 @@ def figures(comparison: Comparison) -> Table[ComparedOn]:
     return Table(comparison.collections, columns)
 
 
-def _columns(a: str, b: str) -> list[Column[ComparedOn]]:
+def _columns(a: str, b: str) -> list[Column[ComparisonRow]]:
     better = {"a": a, "b": b, "neither": "cannot tell"}
     return [
         Column("collection", _place),
@@ -85,7 +85,7 @@ def _columns(a: str, b: str) -> list[Column[ComparedOn]]:
     ]
 
 
-def _place(row: ComparedOn) -> str:
+def _place(row: ComparisonRow) -> str:
     weighted, suite = "weighted " * row.weighted, fmt.place(row.on)
     name = f"{weighted}mean of {suite}, {row.members} sets" if row.members else row.on
     return name + " (forced)" * bool(row.protocol)
@@ -124,7 +124,7 @@ def legend(resampling: Resampling) -> str:
     )
 
 
-def changes_table(changes: Changes) -> str:
+def changes_table(changes: ChangedQueries) -> str:
     """The queries that changed most: what is relevant, and where both rankings have it."""
     heading = f"{changes.collection}, {changes.a} and {changes.b}: "
     if not changes.queries:
@@ -136,7 +136,7 @@ def changes_table(changes: Changes) -> str:
     return "\n\n".join([*map(plain, [heading, *without]), *queries])
 
 
-def _query(query: ChangedQuery, changes: Changes) -> str:
+def _query(query: ChangedQuery, changes: ChangedQueries) -> str:
     text = f": {_cut(query.text)}" if query.text else ""
     scores = (
         f"{changes.a} {fmt.score(query.score_a)}, {changes.b} {fmt.score(query.score_b)} "

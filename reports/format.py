@@ -9,7 +9,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:  # `list` needs no NumPy
-    from bench.comparing.statistics import Difference, Level
+    from bench.comparing.statistics import Difference, MeanScore
 
 SMALLEST_P = 0.00005  # four digits would show 0 below it
 
@@ -74,7 +74,7 @@ def paired_interval(pair: "Difference | None") -> str:
     return f"{limits} (few)" if limits and pair and pair.few else limits
 
 
-def level(of: "Level | None") -> str:
+def level(of: "MeanScore | None") -> str:
     """A score with its interval: ``0.4000 (0.3500 to 0.4500)``."""
     if of is None:
         return ""

@@ -11,16 +11,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bench.comparing.compare import Choices, Entrant, panel_of
+from bench.comparing.compare import ComparedModel, ComparisonSettings, read_score_matrix
 from bench.comparing.statistics import (
     ALPHA,
     SAME_MEAN,
-    Resampled,
+    ResampledMeans,
     Resampling,
     ScoreMatrix,
     holm,
+    random_stream,
     resample,
-    stream_of,
 )
 from bench.evaluate.judging import suite_weights
 from bench.results.result import Evaluation
@@ -84,13 +84,13 @@ class _Sum:
     def __init__(self, rows: Sequence[str]) -> None:
         self.rows = rows
         self.means: Float64Array = np.zeros(len(rows))
-        self.drawn = Resampled(np.zeros((1, len(rows))), np.zeros((1, len(rows))))
+        self.drawn = ResampledMeans(np.zeros((1, len(rows))), np.zeros((1, len(rows))))
 
     def add(self, weight: float, matrix: ScoreMatrix, means: Float64Array) -> None:
         """One more collection."""
         own = [matrix.columns[row] for row in self.rows]
         self.means = self.means + weight * means[own]
-        self.drawn = Resampled(
+        self.drawn = ResampledMeans(
             self.drawn.bootstrap + weight * matrix.resampled.bootstrap[:, own],
             self.drawn.flipped + weight * matrix.resampled.flipped[:, own],
         )
@@ -121,24 +121,24 @@ def _matrices(
 
     All measures are resampled at once: drawing the queries takes longer than the products.
     """
-    known = [Entrant(row, {column: done}) for row, done in results.items() if done.has_scores]
-    asked = [Choices(measure, resampling=resampling) for measure in measures]
-    matrices = [panel_of(column, known, choices) for choices in asked if known]
+    known = [ComparedModel(row, {column: done}) for row, done in results.items() if done.has_scores]
+    asked = [ComparisonSettings(measure, resampling=resampling) for measure in measures]
+    matrices = [read_score_matrix(column, known, choices) for choices in asked if known]
     matrices = [matrix for matrix in matrices if matrix.columns]
     if not matrices:
         return
     every = np.concatenate([matrix.scores for matrix in matrices], axis=1)
-    drawn = resample(every, resampling, stream_of(column))
+    drawn = resample(every, resampling, random_stream(column))
     start = 0
     for matrix in matrices:
         own = slice(start, start + len(matrix.columns))
         start = own.stop
-        columns = Resampled(drawn.bootstrap[:, own], drawn.flipped[:, own])
+        columns = ResampledMeans(drawn.bootstrap[:, own], drawn.flipped[:, own])
         yield replace(matrix, drawn=columns)
 
 
 def _stand(
-    place: str, measure: str, rows: Sequence[str], means: Float64Array, drawn: Resampled
+    place: str, measure: str, rows: Sequence[str], means: Float64Array, drawn: ResampledMeans
 ) -> Standings:
     low, high = np.quantile(drawn.bootstrap, [ALPHA / 2, 1 - ALPHA / 2], axis=0)
     group = groups(means, drawn.flipped)

@@ -9,9 +9,10 @@ Types, in the order in which they are made:
   interval, p, p adjusted for its family of tests, wins and losses, effect size, minimum detectable
   effect. The only record of a paired difference; `bench.gate`, `bench.boards`, `bench.monitor` and
   `bench.experiments` use it, too.
-* `compare.Entrant`: a model with its evaluations by collection; `compare.Comparison`: two of them.
+* `compare.ComparedModel`: a model with its evaluations by collection. `compare.Comparison`: two of
+  them, with a `compare.ComparisonRow` for each collection and suite.
 * `transfer.Forgetting`: checkpoints by collections, with backward and forward transfer.
-* `changed.Changes`: the queries on which two models differ most.
+* `changed_queries.ChangedQueries`: the queries on which two models differ most.
 
 Read `statistics.py` (how), `compare.py` (which results are put side by side), then the others.
 """

@@ -15,8 +15,8 @@ from bench.comparing.statistics import (
     PairedScores,
     Resampling,
     ScoreMatrix,
-    adjusted,
-    paired,
+    adjust_p_values,
+    paired_difference,
 )
 from bench.evaluate.judging import suite_weights
 from bench.evaluate.scoring import parse_measure
@@ -28,15 +28,15 @@ from foundation.records import Record
 
 
 @dataclass(frozen=True)
-class Entrant:
+class ComparedModel:
     """One of the models that are compared: its name in tables, its evaluations by collection."""
 
     name: str
-    entries: Mapping[str, Evaluation]
+    results: Mapping[str, Evaluation]
 
 
 @dataclass(frozen=True)
-class Choices:
+class ComparisonSettings:
     """Terms of a comparison.
 
     Attributes:
@@ -52,7 +52,7 @@ class Choices:
     suites: Sequence[str] | None = None
     resampling: Resampling = field(default_factory=Resampling)
 
-    def wanted(self, collection: str) -> bool:
+    def includes(self, collection: str) -> bool:
         """True if the collection is compared."""
         return self.collections is None or collection in self.collections
 
@@ -77,15 +77,15 @@ def protocol_differences(a: Protocol, b: Protocol) -> tuple[FieldDifference, ...
     return tuple(FieldDifference(name, told[0][name], told[1][name]) for name in names)
 
 
-def check_protocols(collection: str, entrants: Sequence[Entrant]) -> None:
+def check_protocols(collection: str, models: Sequence[ComparedModel]) -> None:
     """Refuse to compare models that were evaluated under different protocols.
 
     Raises:
         BenchError: what differs.
     """
-    found = [one for one in entrants if collection in one.entries]
+    found = [one for one in models if collection in one.results]
     for first, other in combinations(found, 2):
-        protocols = [one.entries[collection].result.protocol for one in (first, other)]
+        protocols = [one.results[collection].result.protocol for one in (first, other)]
         if differences := protocol_differences(*protocols):
             raise BenchError(
                 f"{first.name} and {other.name} were evaluated under different protocols on "
@@ -95,18 +95,20 @@ def check_protocols(collection: str, entrants: Sequence[Entrant]) -> None:
             )
 
 
-def panel_of(collection: str, entrants: Sequence[Entrant], choices: Choices) -> ScoreMatrix:
+def read_score_matrix(
+    collection: str, models: Sequence[ComparedModel], settings: ComparisonSettings
+) -> ScoreMatrix:
     """Read the values of all models on one collection.
 
     Raises:
         BenchError: different protocols without ``force``, the models' main measures differ and none
             is chosen, a value is not a number, or the models have different queries.
     """
-    if not choices.force:
-        check_protocols(collection, entrants)
-    measure = _measure(collection, entrants, choices)
-    values, gaps = _values(collection, measure, entrants)
-    queries = _common_queries(collection, values, choices.force)
+    if not settings.force:
+        check_protocols(collection, models)
+    measure = _shared_measure(collection, models, settings)
+    values, gaps = _scores_by_model(collection, measure, models)
+    queries = _common_queries(collection, values, settings.force)
     scores = np.array([[value[query] for value in values.values()] for query in queries])
     if not np.isfinite(scores).all():
         raise BenchError(f"a value of {measure} on {collection} is not a number")
@@ -115,53 +117,57 @@ def panel_of(collection: str, entrants: Sequence[Entrant], choices: Choices) -> 
         measure=measure,
         columns={name: column for column, name in enumerate(values)},
         scores=scores,
-        resampling=choices.resampling,
+        resampling=settings.resampling,
         gaps=gaps,
         left_out=len(set().union(*values.values())) - len(queries),
         queries=tuple(queries),
     )
 
 
-def whole_panel(collection: str, entrants: Sequence[Entrant], choices: Choices) -> ScoreMatrix:
-    """`panel_of` without gaps.
+def read_complete_matrix(
+    collection: str, models: Sequence[ComparedModel], settings: ComparisonSettings
+) -> ScoreMatrix:
+    """`read_score_matrix` without gaps.
 
     Raises:
-        BenchError: as `panel_of`, or a model is a gap.
+        BenchError: as `read_score_matrix`, or a model is a gap.
     """
-    for entrant in entrants:
-        if collection not in entrant.entries:
+    for model in models:
+        if collection not in model.results:
             raise BenchError(
-                f"{entrant.name} has no result on {collection}",
-                f"python -m bench run {collection} --model {entrant.name}",
+                f"{model.name} has no result on {collection}",
+                f"python -m bench run {collection} --model {model.name}",
             )
-    panel = panel_of(collection, entrants, choices)
-    for name, why in panel.gaps.items():
+    matrix = read_score_matrix(collection, models, settings)
+    for name, why in matrix.gaps.items():
         raise BenchError(f"{name} on {collection} has {why}", "evaluate it again")
-    return panel
+    return matrix
 
 
-def _values(
-    collection: str, measure: str, entrants: Sequence[Entrant]
+def _scores_by_model(
+    collection: str, measure: str, models: Sequence[ComparedModel]
 ) -> tuple[dict[str, dict[str, float]], dict[str, str]]:
     """Values of the queries by model; and why a model has none."""
     values, gaps = {}, {}
-    for entrant in entrants:
-        if collection not in entrant.entries:
-            gaps[entrant.name] = "no result"
+    for model in models:
+        if collection not in model.results:
+            gaps[model.name] = "no result"
             continue
-        scores = entrant.entries[collection].scores
+        scores = model.results[collection].scores
         if measure in scores.values:
-            values[entrant.name] = scores.by_query(measure)
+            values[model.name] = scores.by_query(measure)
         else:
-            gaps[entrant.name] = f"no {measure}, but {', '.join(scores.values)}"
+            gaps[model.name] = f"no {measure}, but {', '.join(scores.values)}"
     return values, gaps
 
 
-def _measure(collection: str, entrants: Sequence[Entrant], choices: Choices) -> str:
-    if choices.measure is not None:
-        return parse_measure(choices.measure).name
-    entries = [entrant.entries[collection] for entrant in entrants if collection in entrant.entries]
-    names = sorted({entry.result.main_measure for entry in entries})
+def _shared_measure(
+    collection: str, models: Sequence[ComparedModel], settings: ComparisonSettings
+) -> str:
+    if settings.measure is not None:
+        return parse_measure(settings.measure).name
+    results = [model.results[collection] for model in models if collection in model.results]
+    names = sorted({evaluation.result.main_measure for evaluation in results})
     if len(names) > 1:
         raise BenchError(
             f"the main measures of the results on {collection} differ: {', '.join(names)}",
@@ -187,10 +193,10 @@ def _common_queries(
 
 
 Verdict = Literal["a", "b", "neither"]
-Pair = tuple[Entrant, Entrant]
+ModelPair = tuple[ComparedModel, ComparedModel]
 
 
-class ComparedOn(Record, kw_only=True):
+class ComparisonRow(Record, kw_only=True):
     """Two models on one collection, or in the mean of a suite.
 
     Attributes:
@@ -234,87 +240,93 @@ class Comparison(Record):
 
     a: str
     b: str
-    collections: tuple[ComparedOn, ...]
-    suites: tuple[ComparedOn, ...]
+    collections: tuple[ComparisonRow, ...]
+    suites: tuple[ComparisonRow, ...]
     recipes: tuple[FieldDifference, ...]
 
 
-def compare(entrants: Sequence[Entrant], choices: Choices) -> list[Comparison]:
+def compare(models: Sequence[ComparedModel], settings: ComparisonSettings) -> list[Comparison]:
     """Every model with every later one.
 
     Raises:
         BenchError: different protocols without ``force``, no collection that two models share, a
             measure that nobody has, too few resamples, or damaged results.
     """
-    names = {name for entrant in entrants for name in entrant.entries if choices.wanted(name)}
-    panels = [panel_of(name, entrants, choices) for name in sorted(names)]
-    if not any(len(panel.columns) > 1 for panel in panels):
-        raise _nothing_shared(entrants, panels, choices)
-    choices.resampling.check_enough(sum(len(panel.columns) > 1 for panel in panels))
-    return [_compare_two(pair, panels, choices) for pair in combinations(entrants, 2)]
+    names = {name for model in models for name in model.results if settings.includes(name)}
+    matrices = [read_score_matrix(name, models, settings) for name in sorted(names)]
+    if not any(len(matrix.columns) > 1 for matrix in matrices):
+        raise _no_shared_collection(models, matrices, settings)
+    settings.resampling.check_enough(sum(len(matrix.columns) > 1 for matrix in matrices))
+    return [_compare_pair(pair, matrices, settings) for pair in combinations(models, 2)]
 
 
-def _nothing_shared(
-    entrants: Sequence[Entrant], panels: Sequence[ScoreMatrix], choices: Choices
+def _no_shared_collection(
+    models: Sequence[ComparedModel], matrices: Sequence[ScoreMatrix], settings: ComparisonSettings
 ) -> BenchError:
     lacking = [
-        f"{name} on {panel.collection} has {panel.gaps[name]}"
-        for panel in panels
-        for name in panel.gaps
-        if any(name == entrant.name and panel.collection in entrant.entries for entrant in entrants)
+        f"{name} on {matrix.collection} has {matrix.gaps[name]}"
+        for matrix in matrices
+        for name in matrix.gaps
+        if any(name == model.name and matrix.collection in model.results for model in models)
     ]
     if lacking:
         return BenchError(
-            f"no two models have {choices.measure} on one collection: {'; '.join(lacking)}",
+            f"no two models have {settings.measure} on one collection: {'; '.join(lacking)}",
             "choose another --measure, or run or score them again with this one",
         )
     has = [
-        f"{entrant.name}: {', '.join(filter(choices.wanted, entrant.entries)) or 'none'}"
-        for entrant in entrants
+        f"{model.name}: {', '.join(filter(settings.includes, model.results)) or 'none'}"
+        for model in models
     ]
     return BenchError(f"no two of the models have results on one collection: {'; '.join(has)}")
 
 
-def _compare_two(pair: Pair, panels: Sequence[ScoreMatrix], choices: Choices) -> Comparison:
+def _compare_pair(
+    pair: ModelPair, matrices: Sequence[ScoreMatrix], settings: ComparisonSettings
+) -> Comparison:
     a, b = pair
-    relevant = [panel for panel in panels if panel.collection in {*a.entries, *b.entries}]
+    relevant = [matrix for matrix in matrices if matrix.collection in {*a.results, *b.results}]
     parts = {
-        panel.collection: panel.minus(a.name, b.name)
-        for panel in relevant
-        if not panel.gaps.keys() & {a.name, b.name}
+        matrix.collection: matrix.minus(a.name, b.name)
+        for matrix in relevant
+        if not matrix.gaps.keys() & {a.name, b.name}
     }
-    tests = adjusted({name: paired([part]) for name, part in parts.items()})
-    rows = [_on_collection(pair, panel, tests.get(panel.collection)) for panel in relevant]
+    tests = adjust_p_values({name: paired_difference([part]) for name, part in parts.items()})
+    rows = [
+        _compare_on_collection(pair, matrix, tests.get(matrix.collection)) for matrix in relevant
+    ]
     suites = [
         row
-        for suite in _suites(pair, choices)
-        if (row := _on_suite(suite, {row.on: row for row in rows}, parts))
+        for suite in _suites_to_show(pair, settings)
+        if (row := _compare_on_suite(suite, {row.on: row for row in rows}, parts))
     ]
-    return Comparison(a.name, b.name, tuple(rows), tuple(suites), _recipes(pair, parts))
+    return Comparison(a.name, b.name, tuple(rows), tuple(suites), _recipe_differences(pair, parts))
 
 
-def _on_collection(pair: Pair, panel: ScoreMatrix, test: Difference | None) -> ComparedOn:
+def _compare_on_collection(
+    pair: ModelPair, matrix: ScoreMatrix, test: Difference | None
+) -> ComparisonRow:
     a, b = pair
-    entries = [entrant.entries.get(panel.collection) for entrant in pair]
-    protocols = [entry.result.protocol for entry in entries if entry]
-    return ComparedOn(
-        on=panel.collection,
-        measure=panel.measure,
-        queries=len(panel.scores),
-        mean_a=panel.mean(a.name),
-        mean_b=panel.mean(b.name),
-        in_domain_a=bool(entries[0] and entries[0].result.in_domain),
-        in_domain_b=bool(entries[1] and entries[1].result.in_domain),
+    results = [model.results.get(matrix.collection) for model in pair]
+    protocols = [evaluation.result.protocol for evaluation in results if evaluation]
+    return ComparisonRow(
+        on=matrix.collection,
+        measure=matrix.measure,
+        queries=len(matrix.scores),
+        mean_a=matrix.mean(a.name),
+        mean_b=matrix.mean(b.name),
+        in_domain_a=bool(results[0] and results[0].result.in_domain),
+        in_domain_b=bool(results[1] and results[1].result.in_domain),
         official=all(protocol.official for protocol in protocols),
         paired=test,
         verdict=_verdict(test),
         missing=tuple(
-            f"{entrant.name}: {panel.gaps[entrant.name]}"
-            for entrant in pair
-            if entrant.name in panel.gaps
+            f"{model.name}: {matrix.gaps[model.name]}"
+            for model in pair
+            if model.name in matrix.gaps
         ),
         protocol=protocol_differences(*protocols) if len(protocols) == len(pair) else (),
-        left_out=panel.left_out,
+        left_out=matrix.left_out,
     )
 
 
@@ -324,20 +336,20 @@ def _verdict(test: Difference | None) -> Verdict:
     return "a" if test.difference > 0 else "b"
 
 
-def _suites(pair: Pair, choices: Choices) -> Iterator[str]:
+def _suites_to_show(pair: ModelPair, settings: ComparisonSettings) -> Iterator[str]:
     """Suites to show: as chosen, or those that one of the two has a result on each member of."""
-    if choices.suites is not None:
-        yield from (name for name in choices.suites if suite_for(name).mean)
+    if settings.suites is not None:
+        yield from (name for name in settings.suites if suite_for(name).mean)
         return
     for name in (name for name in suite_names() if suite_for(name).mean):
         leaves = set(suite_weights(name))
-        if any(leaves <= {n for n in entrant.entries if choices.wanted(n)} for entrant in pair):
+        if any(leaves <= {n for n in model.results if settings.includes(n)} for model in pair):
             yield name
 
 
-def _on_suite(
-    suite: str, rows: Mapping[str, ComparedOn], parts: Mapping[str, PairedScores]
-) -> ComparedOn | None:
+def _compare_on_suite(
+    suite: str, rows: Mapping[str, ComparisonRow], parts: Mapping[str, PairedScores]
+) -> ComparisonRow | None:
     """None if the members' measures differ, which have no mean."""
     weights = suite_weights(suite)
     members = [rows[name] for name in weights if name in parts and rows[name].official]
@@ -345,18 +357,18 @@ def _on_suite(
     measures = {row.measure for row in members}
     if len(measures) > 1:
         return None
-    missing = tuple(m for m in suite_for(suite).members if not _leaves(m) <= names)
+    missing = tuple(m for m in suite_for(suite).members if not _collections_in(m) <= names)
     chosen = [weights[row.on] for row in members]
     test = None
     if not missing:
-        test = paired([parts[row.on] for row in members], chosen, suite)
-    return ComparedOn(
+        test = paired_difference([parts[row.on] for row in members], chosen, suite)
+    return ComparisonRow(
         on=suite,
         measure=measures.pop() if measures else "",
         queries=sum(row.queries for row in members),
         members=len(suite_for(suite).members),
-        mean_a=_mean(chosen, [row.mean_a for row in members]) if test else None,
-        mean_b=_mean(chosen, [row.mean_b for row in members]) if test else None,
+        mean_a=_weighted_mean(chosen, [row.mean_a for row in members]) if test else None,
+        mean_b=_weighted_mean(chosen, [row.mean_b for row in members]) if test else None,
         paired=test,
         verdict=_verdict(test),
         missing=missing,
@@ -365,22 +377,22 @@ def _on_suite(
     )
 
 
-def _mean(weights: Sequence[float], means: Sequence[float | None]) -> float:
+def _weighted_mean(weights: Sequence[float], means: Sequence[float | None]) -> float:
     return float(np.dot(weights, [mean for mean in means if mean is not None]))
 
 
-def _leaves(member: str) -> set[str]:
+def _collections_in(member: str) -> set[str]:
     return set(suite_weights(member)) if is_suite(member) else {member}
 
 
-def _recipes(pair: Pair, collections: Collection[str]) -> tuple[FieldDifference, ...]:
+def _recipe_differences(
+    pair: ModelPair, collections: Collection[str]
+) -> tuple[FieldDifference, ...]:
     """Fields that differ on any of the collections; prompts may have several values each.
 
     The recipe behind a run file is not known, so nothing can be said to differ from it.
     """
-    told = [
-        [recipe_facts(entrant.entries[name].result) for name in collections] for entrant in pair
-    ]
+    told = [[recipe_facts(model.results[name].result) for name in collections] for model in pair]
     fields = dict.fromkeys(
         field for recipes in zip(*told, strict=True) for field in differing(recipes)
     )

@@ -115,7 +115,7 @@ class Difference(Record, kw_only=True):
         return self.changed < FEW
 
 
-class Level(Record):
+class MeanScore(Record):
     """A mean over queries and its 95 % interval; None if nothing varies."""
 
     value: float
@@ -124,7 +124,7 @@ class Level(Record):
 
 
 @dataclass(frozen=True)
-class Resampled:
+class ResampledMeans:
     """Means of m models over resamples of one collection's queries, the same ones for each model.
 
     Attributes:
@@ -155,10 +155,10 @@ class PairedScores:
     b: str = ""
 
     @classmethod
-    def of(
+    def from_columns(
         cls,
         scores: Float64Array,
-        drawn: Resampled,
+        drawn: ResampledMeans,
         first: int,
         second: int | None = None,
         **labels: str,
@@ -189,12 +189,12 @@ class ScoreMatrix:
     gaps: Mapping[str, str] = field(default_factory=dict)
     left_out: int = 0
     queries: tuple[str, ...] = ()
-    drawn: Resampled | None = None
+    drawn: ResampledMeans | None = None
 
     @cached_property
-    def resampled(self) -> Resampled:
+    def resampled(self) -> ResampledMeans:
         """The means over resampled queries; ``drawn``, or drawn when first needed."""
-        return self.drawn or resample(self.scores, self.resampling, stream_of(self.collection))
+        return self.drawn or resample(self.scores, self.resampling, random_stream(self.collection))
 
     def mean(self, name: str) -> float | None:
         """Mean of a model over the queries; None for a gap."""
@@ -204,15 +204,15 @@ class ScoreMatrix:
         """First model minus second, neither of them a gap; the first alone without a second."""
         labels = {"on": self.collection, "measure": self.measure, "a": a, "b": b}
         first, second = self.columns[a], self.columns[b] if b else None
-        return PairedScores.of(self.scores, self.resampled, first, second, **labels)
+        return PairedScores.from_columns(self.scores, self.resampled, first, second, **labels)
 
 
-def stream_of(collection: str) -> int:
+def random_stream(collection: str) -> int:
     """Each collection draws by itself: what else is compared does not change its figures."""
     return int.from_bytes(hashlib.sha256(collection.encode()).digest()[:8], "big")
 
 
-def resample(scores: Float64Array, resampling: Resampling, stream: int = 0) -> Resampled:
+def resample(scores: Float64Array, resampling: Resampling, stream: int = 0) -> ResampledMeans:
     """Resample the queries of one collection for all models at once.
 
     Args:
@@ -221,36 +221,36 @@ def resample(scores: Float64Array, resampling: Resampling, stream: int = 0) -> R
     """
     queries, count = len(scores), resampling.resamples
     for_signs, for_draws = np.random.default_rng([resampling.seed, stream]).spawn(2)
-    drawn = [weights @ scores for weights in _weights(for_draws, queries, count)]
-    positive = [kept @ scores for kept in _positive(for_signs, queries, count)]
+    drawn = [weights @ scores for weights in _draw_weights(for_draws, queries, count)]
+    positive = [kept @ scores for kept in _draw_signs(for_signs, queries, count)]
     flipped = 2 * np.concatenate(positive) - scores.sum(axis=0)
-    return Resampled(np.concatenate(drawn) / queries, flipped / queries)
+    return ResampledMeans(np.concatenate(drawn) / queries, flipped / queries)
 
 
-def _blocks(queries: int, count: int) -> Iterator[int]:
+def _block_sizes(queries: int, count: int) -> Iterator[int]:
     """Numbers of rows that add up to ``count``."""
     rows = max(1, BLOCK_CELLS // queries)
     for start in range(0, count, rows):
         yield min(rows, count - start)
 
 
-def _weights(rng: np.random.Generator, queries: int, count: int) -> Iterator[Float64Array]:
+def _draw_weights(rng: np.random.Generator, queries: int, count: int) -> Iterator[Float64Array]:
     """Times that each query is drawn: blocks of rows that sum to the number of queries."""
-    for rows in _blocks(queries, count):
+    for rows in _block_sizes(queries, count):
         drawn = rng.integers(queries, size=(rows, queries))
         drawn += np.arange(rows)[:, None] * queries
         times = np.bincount(drawn.ravel(), minlength=rows * queries)
         yield times.reshape(rows, queries).astype(np.float64)
 
 
-def _positive(rng: np.random.Generator, queries: int, count: int) -> Iterator[Float64Array]:
+def _draw_signs(rng: np.random.Generator, queries: int, count: int) -> Iterator[Float64Array]:
     """1 if the sign is plus, 0 if it is minus: blocks of fair coins."""
-    for rows in _blocks(queries, count):
+    for rows in _block_sizes(queries, count):
         coins = rng.integers(256, size=(rows, -(-queries // 8)), dtype=np.uint8)
         yield np.unpackbits(coins, axis=1, count=queries).astype(np.float64)
 
 
-def paired(
+def paired_difference(
     parts: Sequence[PairedScores], weights: Sequence[float] = (1.0,), on: str | None = None
 ) -> Difference:
     """Compare two models on one collection, or in the weighted mean of several.
@@ -264,8 +264,8 @@ def paired(
         on: name of the mean; None for one collection.
     """
     first, scores = parts[0], [part.scores for part in parts]
-    bootstrap = _weighted(weights, [part.bootstrap for part in parts])
-    flipped = _weighted(weights, [part.flipped for part in parts])
+    bootstrap = _weighted_sum(weights, [part.bootstrap for part in parts])
+    flipped = _weighted_sum(weights, [part.flipped for part in parts])
     shares = np.concatenate([w / len(own) * own for w, own in zip(weights, scores, strict=True)])
     every = np.concatenate(scores)
     difference = float(shares.sum())
@@ -292,13 +292,15 @@ def paired(
     )
 
 
-def level_of(parts: Sequence[PairedScores], weights: Sequence[float] | None = None) -> Level:
+def mean_with_interval(
+    parts: Sequence[PairedScores], weights: Sequence[float] | None = None
+) -> MeanScore:
     """Mean of a model over collections; ``weights`` sum to 1, and without any all are equal."""
-    test = paired(parts, weights or [1 / len(parts)] * len(parts))
-    return Level(test.difference, test.low, test.high)
+    test = paired_difference(parts, weights or [1 / len(parts)] * len(parts))
+    return MeanScore(test.difference, test.low, test.high)
 
 
-def _weighted(weights: Sequence[float], values: Sequence[Float64Array]) -> Float64Array:
+def _weighted_sum(weights: Sequence[float], values: Sequence[Float64Array]) -> Float64Array:
     total = np.zeros_like(values[0])
     for weight, value in zip(weights, values, strict=True):
         total += weight * value
@@ -429,7 +431,7 @@ def t_quantile(level: float, degrees: float) -> float:
     return float(stdtrit(degrees, level))
 
 
-def adjusted(family: Mapping[Name, Difference]) -> dict[Name, Difference]:
+def adjust_p_values(family: Mapping[Name, Difference]) -> dict[Name, Difference]:
     """The differences of a family of tests with their p of Holm."""
     p_values = holm([test.p for test in family.values()])
     return {

@@ -17,15 +17,15 @@ from dataclasses import dataclass
 
 import msgspec
 
-from bench.comparing.compare import Choices, Entrant, whole_panel
+from bench.comparing.compare import ComparedModel, ComparisonSettings, read_complete_matrix
 from bench.comparing.statistics import (
     Difference,
-    Level,
+    MeanScore,
     Resampling,
     ScoreMatrix,
-    adjusted,
-    level_of,
-    paired,
+    adjust_p_values,
+    mean_with_interval,
+    paired_difference,
 )
 from foundation.errors import BenchError
 from foundation.records import Record
@@ -52,7 +52,7 @@ class TransferRow(Record):
     """A checkpoint: its level on each collection."""
 
     checkpoint: str
-    levels: dict[str, Level]
+    levels: dict[str, MeanScore]
 
 
 class Forgetting(Record, kw_only=True):
@@ -75,7 +75,7 @@ class Forgetting(Record, kw_only=True):
     trained: tuple[str, ...]
     also: tuple[str, ...]
     queries: dict[str, int]
-    average: Level
+    average: MeanScore
     backward: Transfers | None
     forward: Transfers | None
     kept: Transfers | None
@@ -83,7 +83,7 @@ class Forgetting(Record, kw_only=True):
 
 
 @dataclass(frozen=True)
-class Sequenced:
+class TrainingSequence:
     """Checkpoints in the order trained, and their collections.
 
     Attributes:
@@ -91,18 +91,20 @@ class Sequenced:
         base: what the first training started from.
     """
 
-    checkpoints: Sequence[Entrant]
+    checkpoints: Sequence[ComparedModel]
     trained: Sequence[str]
     also: Sequence[str] = ()
-    base: Entrant | None = None
+    base: ComparedModel | None = None
 
     @property
-    def entrants(self) -> list[Entrant]:
+    def models(self) -> list[ComparedModel]:
         """All models, the base first."""
         return [*([self.base] if self.base else []), *self.checkpoints]
 
 
-def forgetting_of(sequence: Sequenced, measure: str | None, resampling: Resampling) -> Forgetting:
+def measure_forgetting(
+    sequence: TrainingSequence, measure: str | None, resampling: Resampling
+) -> Forgetting:
     """The matrix of checkpoints by collections, with transfer and its intervals.
 
     Args:
@@ -113,10 +115,10 @@ def forgetting_of(sequence: Sequenced, measure: str | None, resampling: Resampli
             or too few resamples.
     """
     resampling.check_enough(max(len(sequence.trained) - 1, len(sequence.also)))
-    entrants, names = sequence.entrants, [*sequence.trained, *sequence.also]
-    choices = Choices(measure, resampling=resampling)
-    panels = {name: whole_panel(name, entrants, choices) for name in names}
-    measures = sorted({panel.measure for panel in panels.values()})
+    models, names = sequence.models, [*sequence.trained, *sequence.also]
+    settings = ComparisonSettings(measure, resampling=resampling)
+    matrices = {name: read_complete_matrix(name, models, settings) for name in names}
+    measures = sorted({matrix.measure for matrix in matrices.values()})
     if len(measures) > 1:
         raise BenchError(
             f"the main measures of the collections differ: {', '.join(measures)}",
@@ -131,26 +133,26 @@ def forgetting_of(sequence: Sequenced, measure: str | None, resampling: Resampli
     forward = [(name, earlier, base) for name, earlier in zip(trained[1:], order, strict=False)]
     return Forgetting(
         measure=measures[0],
-        rows=tuple(_row(entrant.name, panels) for entrant in entrants),
+        rows=tuple(_row(model.name, matrices) for model in models),
         base=base,
         trained=tuple(trained),
         also=tuple(sequence.also),
-        queries={name: len(panel.scores) for name, panel in panels.items()},
-        average=level_of([panels[name].minus(last) for name in trained]),
-        backward=_transfers(backward, panels),
-        forward=_transfers(forward, panels) if base else None,
-        kept=_transfers([(name, last, base) for name in sequence.also], panels) if base else None,
+        queries={name: len(matrix.scores) for name, matrix in matrices.items()},
+        average=mean_with_interval([matrices[name].minus(last) for name in trained]),
+        backward=_transfers(backward, matrices),
+        forward=_transfers(forward, matrices) if base else None,
+        kept=_transfers([(name, last, base) for name in sequence.also], matrices) if base else None,
         resampling=resampling,
     )
 
 
-def _row(name: str, panels: Mapping[str, ScoreMatrix]) -> TransferRow:
-    levels = {key: level_of([panel.minus(name)]) for key, panel in panels.items()}
+def _row(name: str, matrices: Mapping[str, ScoreMatrix]) -> TransferRow:
+    levels = {key: mean_with_interval([matrix.minus(name)]) for key, matrix in matrices.items()}
     return TransferRow(name, levels)
 
 
 def _transfers(
-    asked: Sequence[tuple[str, str, str]], panels: Mapping[str, ScoreMatrix]
+    asked: Sequence[tuple[str, str, str]], matrices: Mapping[str, ScoreMatrix]
 ) -> Transfers | None:
     """Differences on collections, and their mean; None if there are none.
 
@@ -159,7 +161,7 @@ def _transfers(
     """
     if not asked:
         return None
-    parts = {name: panels[name].minus(after, before) for name, after, before in asked}
-    rows = adjusted({name: paired([part]) for name, part in parts.items()})
-    mean = paired(list(parts.values()), [1 / len(parts)] * len(parts), "mean")
+    parts = {name: matrices[name].minus(after, before) for name, after, before in asked}
+    rows = adjust_p_values({name: paired_difference([part]) for name, part in parts.items()})
+    mean = paired_difference(list(parts.values()), [1 / len(parts)] * len(parts), "mean")
     return Transfers(msgspec.structs.replace(mean, a="", b=""), tuple(rows.values()))

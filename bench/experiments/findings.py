@@ -32,7 +32,7 @@ from bench.comparing.statistics import (
     ScoreMatrix,
     detectable_effect,
     holm,
-    paired,
+    paired_difference,
     t_quantile,
 )
 from bench.experiments.evaluate_stage import Scored, ScoredSequence, read_scored_sequence
@@ -197,7 +197,7 @@ def _difference(
         ScoreMatrix(name, "", columns, np.stack([a[0], b[0]], axis=1), RESAMPLING).minus(*columns)
         for name, (a, b) in both.items()
     ]
-    test = paired(parts, weights)
+    test = paired_difference(parts, weights)
     return Interval(
         mean=test.difference, low=test.low, high=test.high, p=test.p, detectable=test.detectable
     )

@@ -8,15 +8,20 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from bench.comparing.compare import Choices, Entrant, panel_of, protocol_differences
+from bench.comparing.compare import (
+    ComparedModel,
+    ComparisonSettings,
+    protocol_differences,
+    read_score_matrix,
+)
 from bench.comparing.statistics import (
     SAME_SCORE,
     Difference,
     PairedScores,
     Resampling,
     ScoreMatrix,
-    adjusted,
-    paired,
+    adjust_p_values,
+    paired_difference,
 )
 from bench.evaluate.runs import Run
 from bench.gate.power import MEAN, DetectableEffect
@@ -48,7 +53,7 @@ def check_against(
     other: StoredModel,
     scope: Scope,
     settings: GateSettings,
-    choices: Choices,
+    comparison_settings: ComparisonSettings,
     effects: Sequence[DetectableEffect] = (),
 ) -> PairVerdict:
     """Compare with stored results and decide.
@@ -59,10 +64,10 @@ def check_against(
     Raises:
         BenchError: results of different protocols.
     """
-    weights, ours, baseline = scope.weights, candidate.entries, other.results
-    matrices, gaps = _matrices(candidate, other, scope, choices)
+    weights, ours, baseline = scope.weights, candidate.results, other.results
+    matrices, gaps = _matrices(candidate, other, scope, comparison_settings)
     parts = {key: matrix.minus(CANDIDATE, BASELINE) for key, matrix in matrices.items()}
-    tests = loss_tests(parts, {} if gaps else weights, choices.resampling)
+    tests = loss_tests(parts, {} if gaps else weights, comparison_settings.resampling)
     evidence = Evidence(
         plain=tests.plain,
         cautious=tests.cautious,
@@ -103,22 +108,22 @@ def check_against(
 
 
 def _matrices(
-    candidate: Candidate, other: StoredModel, scope: Scope, choices: Choices
+    candidate: Candidate, other: StoredModel, scope: Scope, comparison_settings: ComparisonSettings
 ) -> tuple[dict[str, ScoreMatrix], dict[str, str]]:
     """Return the scores of both models by collection, and why a collection has none.
 
     Raises:
         BenchError: results of different protocols.
     """
-    weights, ours, baseline = scope.weights, candidate.entries, other.results
+    weights, ours, baseline = scope.weights, candidate.results, other.results
     gaps = {name: "no result" for name in weights if name not in ours}
     gaps |= {name: f"{other.name} has no result" for name in weights if name not in baseline}
     known = {**candidate.failed, **scope.gaps(other)}
     gaps |= {name: known[name] for name in weights if name in known}
-    entrants = [Entrant(CANDIDATE, ours), Entrant(BASELINE, baseline)]
+    models = [ComparedModel(CANDIDATE, ours), ComparedModel(BASELINE, baseline)]
     matrices: dict[str, ScoreMatrix] = {}
     for name in (name for name in weights if name not in gaps):
-        matrix = panel_of(name, entrants, choices)
+        matrix = read_score_matrix(name, models, comparison_settings)
         if matrix.gaps:
             gaps[name] = ", ".join(f"{who}: {why}" for who, why in matrix.gaps.items())
         else:
@@ -144,13 +149,13 @@ def loss_tests(
         weights: of the collections in the mean; empty for no mean.
     """
     skew = {name: studentise(part.scores, resampling) for name, part in parts.items()}
-    tests = {name: paired([part]) for name, part in parts.items()}
-    plain = adjusted(tests)
-    cautious = adjusted({name: _cautious(test, skew[name]) for name, test in tests.items()})
+    tests = {name: paired_difference([part]) for name, part in parts.items()}
+    plain = adjust_p_values(tests)
+    cautious = adjust_p_values({name: _cautious(test, skew[name]) for name, test in tests.items()})
     if len(weights) > 1 and len({part.measure for part in parts.values()}) == 1:
         shares = list(weights.values())
         of_mean = mean_of([skew[name] for name in weights], shares)
-        mean = paired([parts[name] for name in weights], shares, THE_MEAN)
+        mean = paired_difference([parts[name] for name in weights], shares, THE_MEAN)
         plain[THE_MEAN], cautious[THE_MEAN] = mean, _cautious(mean, of_mean)
         skew[THE_MEAN] = of_mean
     return LossTests(plain, cautious, skew)
@@ -236,7 +241,7 @@ def lost_elsewhere(
     other: StoredModel,
     names: Iterable[str],
     settings: GateSettings,
-    choices: Choices,
+    comparison_settings: ComparisonSettings,
 ) -> tuple[CheckRow, ...]:
     """Rows that would fail on stored results of both which a check leaves out, each by itself.
 
@@ -255,7 +260,7 @@ def lost_elsewhere(
         alone = StoredModel(other.role, other.name, {name: pair[1]})
         candidate, scope = Candidate("", {name: pair[0]}), Scope(weights={name: 1.0})
         try:
-            verdict = check_against(candidate, alone, scope, settings, choices)
+            verdict = check_against(candidate, alone, scope, settings, comparison_settings)
         except BenchError as error:
             logger.warning("%s, which --on leaves out, cannot be compared: %s", name, error)
         else:
@@ -296,7 +301,7 @@ def check_published(
 
 
 def _claim_row(claim: Expected, candidate: Candidate) -> CheckRow:
-    value = candidate.entries[claim.dataset].result.measures.get(claim.measure)
+    value = candidate.results[claim.dataset].result.measures.get(claim.measure)
     in_domain = candidate.is_in_domain(claim.dataset)
     problem = _problem(claim, value)
     return CheckRow(

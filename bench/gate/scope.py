@@ -40,13 +40,13 @@ class Candidate:
     """
 
     name: str
-    entries: Mapping[str, Evaluation]
+    results: Mapping[str, Evaluation]
     failed: Mapping[str, str] = field(default_factory=dict)
     queries: Mapping[str, Queries] = field(default_factory=dict)
 
     def is_in_domain(self, collection: str) -> bool:
         """True if it was trained on the collection."""
-        return collection in self.entries and self.entries[collection].result.in_domain
+        return collection in self.results and self.results[collection].result.in_domain
 
     def text(self, collection: str, query_id: str) -> str:
         """Text of a query; "" if the collection is not at hand."""
@@ -127,7 +127,7 @@ def evaluate_candidate(
             stored[collection] = stored_or_new(job, out)
     return Candidate(
         name,
-        entries=stored,
+        results=stored,
         failed={key: f"not evaluated: {reason}" for key, reason in gaps.reasons.items()},
         queries=queries,
     )

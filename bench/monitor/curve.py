@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bench.comparing.compare import Choices, Entrant, whole_panel
-from bench.comparing.statistics import Level, Resampling, ScoreMatrix, level_of
+from bench.comparing.compare import ComparedModel, ComparisonSettings, read_complete_matrix
+from bench.comparing.statistics import MeanScore, Resampling, ScoreMatrix, mean_with_interval
 from bench.monitor.following import step_of
 from bench.monitor.selection import Selection, select
 from bench.results.result import Evaluation
@@ -18,7 +18,7 @@ class CurvePoint(Record):
 
     checkpoint: str
     step: int
-    levels: dict[str, Level]
+    levels: dict[str, MeanScore]
 
 
 class Curve(Record, kw_only=True):
@@ -71,11 +71,11 @@ def curve_of(
     """
     if not evaluations:
         return None
-    entrants = [Entrant(name, evaluations[name]) for name in sorted(evaluations, key=step_of)]
-    choices = Choices(aim.measure, resampling=aim.resampling)
-    panels = [whole_panel(name, entrants, choices) for name in aim.weights]
+    models = [ComparedModel(name, evaluations[name]) for name in sorted(evaluations, key=step_of)]
+    choices = ComparisonSettings(aim.measure, resampling=aim.resampling)
+    panels = [read_complete_matrix(name, models, choices) for name in aim.weights]
     weights = list(aim.weights.values())
-    points = [_point(entrant.name, panels, weights) for entrant in entrants]
+    points = [_point(model.name, panels, weights) for model in models]
     return Curve(
         training=aim.training,
         measure=aim.measure,
@@ -90,7 +90,7 @@ def curve_of(
 
 def _point(name: str, panels: Sequence[ScoreMatrix], weights: Sequence[float]) -> CurvePoint:
     parts = [panel.minus(name) for panel in panels]
-    levels = {part.on: level_of([part]) for part in parts}
+    levels = {part.on: mean_with_interval([part]) for part in parts}
     if len(panels) > 1:
-        levels[MEAN] = level_of(parts, weights)
+        levels[MEAN] = mean_with_interval(parts, weights)
     return CurvePoint(name, step_of(name), levels)

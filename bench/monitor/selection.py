@@ -17,7 +17,7 @@ from bench.comparing.statistics import (
     SAME_SCORE,
     Difference,
     ScoreMatrix,
-    paired,
+    paired_difference,
 )
 from foundation.arrays import Float64Array, Int64Array
 from foundation.records import Record
@@ -93,7 +93,7 @@ def _rivals(
     names = list(panels[0].columns)
     rivals = [
         msgspec.structs.replace(
-            paired([panel.minus(names[best], name) for panel in panels], weights),
+            paired_difference([panel.minus(names[best], name) for panel in panels], weights),
             p_adjusted=p_of[min(best, place), max(best, place)],
         )
         for place, name in enumerate(names)

@@ -42,7 +42,7 @@ import numpy as np
 from scipy import stats
 from tabulate import tabulate
 
-from bench.comparing.compare import Choices
+from bench.comparing.compare import ComparisonSettings
 from bench.comparing.statistics import (
     PairedScores,
     Resampling,
@@ -315,9 +315,9 @@ def _share_of(
     for columns in zip(*(part.T for part in parts), strict=True):
         candidate = {name: _entry(name, c) for name, c in zip(weights, columns, strict=True)}
         zero = {name: _entry(name, 0 * c) for name, c in zip(weights, columns, strict=True)}
-        choices = Choices(resampling=resampling)
+        comparison_settings = ComparisonSettings(resampling=resampling)
         compared = (Candidate("ckpt", candidate), StoredModel("baseline", "base", zero))
-        done = check_against(*compared, Scope(weights=weights), settings, choices)
+        done = check_against(*compared, Scope(weights=weights), settings, comparison_settings)
         found += done.outcome == outcome
     return found / parts[0].shape[1]
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.comparing.changed import ChangedQuery, Changes, ShownDocument
-from bench.comparing.compare import ComparedOn, Comparison, FieldDifference
+from bench.comparing.changed_queries import ChangedQueries, ChangedQuery, ShownDocument
+from bench.comparing.compare import Comparison, ComparisonRow, FieldDifference
 from bench.comparing.statistics import Difference
 from foundation.printable import printable
 from reports.comparison import changes_table, comparison_table
@@ -26,7 +26,7 @@ PAIRED = Difference(
     detectable=0.0212,
 )
 DEPTH = FieldDifference("depth", "10", "100")
-ROW = ComparedOn(
+ROW = ComparisonRow(
     on="beir/tiny",
     measure="nDCG@10",
     queries=4100,
@@ -35,7 +35,7 @@ ROW = ComparedOn(
     paired=PAIRED,
     verdict="neither",
 )
-SUITE = ComparedOn(
+SUITE = ComparisonRow(
     on="beir",
     measure="nDCG@10",
     queries=47000,
@@ -57,7 +57,7 @@ QUERY = ChangedQuery(
     ),
     more_judged=0,
 )
-CHANGES = Changes(
+CHANGES = ChangedQueries(
     a="old",
     b="new",
     collection="beir/tiny",

@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
-from bench.comparing.statistics import Level, Resampling, ScoreMatrix
+from bench.comparing.statistics import MeanScore, Resampling, ScoreMatrix
 from bench.monitor.curve import Curve, CurvePoint
 from bench.monitor.selection import select
 from reports.plots import draw_quality, quality
@@ -36,7 +36,9 @@ def curve(
     for place, name in enumerate(names):
         values = {one.collection: float(one.scores[:, place].mean()) for one in panels}
         values["mean"] = float(np.mean(list(values.values())))
-        levels = {key: Level(value, value - 0.03, value + 0.04) for key, value in values.items()}
+        levels = {
+            key: MeanScore(value, value - 0.03, value + 0.04) for key, value in values.items()
+        }
         points.append(CurvePoint(name, steps.get(name, 0), levels))
     return Curve(
         training="my $run$",

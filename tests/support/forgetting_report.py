@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from bench.comparing.statistics import Difference, Level, Resampling
+from bench.comparing.statistics import Difference, MeanScore, Resampling
 from bench.comparing.transfer import Forgetting, TransferRow, Transfers
 
 VALUES = {
@@ -36,7 +36,7 @@ def transfers(difference: float, collection: str, after: str, before: str) -> Tr
 def forgetting(base: bool = True) -> Forgetting:
     rows = [
         TransferRow(
-            name, {key: Level(value, value - 0.1, value + 0.1) for key, value in levels.items()}
+            name, {key: MeanScore(value, value - 0.1, value + 0.1) for key, value in levels.items()}
         )
         for name, levels in VALUES.items()
     ]
@@ -48,7 +48,7 @@ def forgetting(base: bool = True) -> Forgetting:
         trained=("bio", "law"),
         also=("wiki",),
         queries={"bio": 100, "law": 100, "wiki": 100},
-        average=Level(0.475, 0.4, 0.55),
+        average=MeanScore(0.475, 0.4, 0.55),
         backward=transfers(-0.2, "bio", last, first),
         forward=transfers(0.05, "law", first, "base") if base else None,
         kept=transfers(-0.1, "wiki", last, "base") if base else None,

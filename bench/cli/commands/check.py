@@ -8,8 +8,8 @@ import msgspec
 from bench.cli.commands.common import load_model, make_workspace, resampling_of
 from bench.cli.options.decide import CheckOptions
 from bench.cli.terminal import RecordedWarnings, print_json
-from bench.comparing.changed import at_hand
-from bench.comparing.compare import Choices
+from bench.comparing.changed_queries import open_evaluated_dataset
+from bench.comparing.compare import ComparisonSettings
 from bench.evaluate.judging import mean_weights
 from bench.evaluate.retrieval import LoadedModel
 from bench.evaluate.scoring import parse_measure
@@ -55,7 +55,7 @@ def _decide(options: CheckOptions, recorded: RecordedWarnings) -> Check:
     """The decision, with every warning that was logged on the way."""
     _check_published(options)
     measure = None if options.measure is None else parse_measure(options.measure).name
-    choices = Choices(measure, resampling=resampling_of(options.resampling))
+    comparison_settings = ComparisonSettings(measure, resampling=resampling_of(options.resampling))
     workspace = make_workspace(options.folders, options.hardware, options.allow_mismatch)
     model = load_model(workspace, options.checkpoint, options.use)
     folders = _folders(options.on, workspace)
@@ -65,10 +65,10 @@ def _decide(options: CheckOptions, recorded: RecordedWarnings) -> Check:
     known = find_results(options.results)
     scope = _scope(model, others, known, typed, options.results)
     if not options.terms.expect_same:
-        choices.resampling.check_enough(len(scope.weights), sides=2)
+        comparison_settings.resampling.check_enough(len(scope.weights), sides=2)
     name = own_name(model, known)
     _announce(name, others, scope)
-    effects = _state_effects(model, others[0], known, scope, choices, options)
+    effects = _state_effects(model, others[0], known, scope, comparison_settings, options)
     candidate = evaluate_candidate(
         *(
             workspace,
@@ -88,10 +88,12 @@ def _decide(options: CheckOptions, recorded: RecordedWarnings) -> Check:
             check_published(candidate, expected, scope.weights)
             if other.name == PUBLISHED
             else check_against(
-                *(candidate, other, scope, options.terms, choices),
+                *(candidate, other, scope, options.terms, comparison_settings),
                 effects=effects if other.role == BASELINE else (),
             ),
-            elsewhere=lost_elsewhere(own, other, scope.left_out, options.terms, choices),
+            elsewhere=lost_elsewhere(
+                own, other, scope.left_out, options.terms, comparison_settings
+            ),
         )
         for other in others
     ]
@@ -107,7 +109,7 @@ def _decide(options: CheckOptions, recorded: RecordedWarnings) -> Check:
     )
     of_vectors = [
         f"{name}: {warning}"
-        for name, entry in candidate.entries.items()
+        for name, entry in candidate.results.items()
         for warning in entry.result.preflight.get("warnings", ())
     ]
     warnings = dict.fromkeys((*done.warnings, *recorded.texts, *of_vectors))
@@ -194,7 +196,7 @@ def _state_effects(
     baseline: StoredModel,
     known: Sequence[Evaluation],
     scope: Scope,
-    choices: Choices,
+    comparison_settings: ComparisonSettings,
     options: CheckOptions,
 ) -> tuple[DetectableEffect, ...]:
     """Said before hours of encoding: what these collections can show."""
@@ -202,7 +204,7 @@ def _state_effects(
         return ()
     first = next(iter(baseline.results.values())).result
     kind = kind_of(msgspec.structs.replace(first, recipe=model.model.recipe), first)
-    stated = (scope.weights, choices.measure, options.terms.floor)
+    stated = (scope.weights, comparison_settings.measure, options.terms.floor)
     effects = detectable_effects(kind, baseline.results, known, *stated)
     print(effects_table(effects), file=sys.stderr)
     return effects
@@ -223,7 +225,7 @@ def _compared(
         if stored or any(other.name == PUBLISHED for other in others):
             found[name] = folders.get(name, name), protocols[0] if protocols else None
         for protocol in protocols if name not in {*folders, *dataset_names()} else ():
-            dataset = at_hand(protocol, workspace)
+            dataset = open_evaluated_dataset(protocol, workspace)
             if not isinstance(dataset, str) and dataset.name == name:  # else another of its content
                 found[name] = str(dataset.reader.folder), protocols[0]
     return found

@@ -8,10 +8,16 @@ from pathlib import Path
 from bench.cli.commands.common import check_once, make_workspace, resampling_of
 from bench.cli.options.decide import CompareOptions
 from bench.cli.terminal import print_json
-from bench.comparing.changed import Changes, at_hand, check_at_hand, if_evaluated, most_changed
-from bench.comparing.compare import Choices, Comparison, Entrant
+from bench.comparing.changed_queries import (
+    ChangedQueries,
+    check_scores_against_rankings,
+    confirm_evaluated,
+    find_changed_queries,
+    open_evaluated_dataset,
+)
+from bench.comparing.compare import ComparedModel, Comparison, ComparisonSettings
 from bench.comparing.compare import compare as compare_entrants
-from bench.comparing.transfer import Sequenced, forgetting_of
+from bench.comparing.transfer import TrainingSequence, measure_forgetting
 from bench.evaluate.judging import with_inner
 from bench.evaluate.pipeline import OpenDataset, evaluate_run
 from bench.evaluate.runs import read_run_file
@@ -43,23 +49,23 @@ def compare(options: CompareOptions) -> int:
     on = [opened.name] if opened else _collections(options.on, named, workspace)
     if options.sequence:
         return _print_transfer(options, named, on, workspace)
-    entrants = _entrants(options, opened, named, on, workspace)
-    choices = Choices(
+    models = _compared_models(options, opened, named, on, workspace)
+    comparison_settings = ComparisonSettings(
         measure=options.measure,
         force=options.force,
         collections=on or None,
         suites=with_inner(options.on) if options.on else None,
         resampling=resampling_of(options.resampling),
     )
-    comparisons = compare_entrants(entrants, choices)
-    changes = _changes(comparisons, entrants, opened, options.changed, workspace)
+    comparisons = compare_entrants(models, comparison_settings)
+    changes = _changes(comparisons, models, opened, options.changed, workspace)
     if options.output.json:
-        summary = {"resampling": choices.resampling, "comparisons": comparisons}
+        summary = {"resampling": comparison_settings.resampling, "comparisons": comparisons}
         print_json({**summary, "changed": list(changes)})
         return ExitCode.OK
     for comparison in comparisons:
         print(comparison_table(comparison), end="\n\n")
-    print(legend(choices.resampling), flush=True)
+    print(legend(comparison_settings.resampling), flush=True)
     for change in changes:
         print(f"\n{changes_table(change)}", flush=True)
     return ExitCode.OK
@@ -97,28 +103,31 @@ def _collections(typed: Sequence[str], named: Named, workspace: Workspace) -> li
     return list(dict.fromkeys(chosen))
 
 
-def _entrants(
+def _compared_models(
     options: CompareOptions,
     opened: OpenDataset | None,
     named: Named,
     on: Sequence[str],
     workspace: Workspace,
-) -> list[Entrant]:
+) -> list[ComparedModel]:
     """The models in the order typed, under the shortest names that tell them apart."""
-    entries: dict[str, Mapping[str, Evaluation]] = {}
+    results_of: dict[str, Mapping[str, Evaluation]] = {}
     short: dict[str, str] = {}
     for name, results in named.items():
         if opened and not results:
-            entries[name] = {opened.name: _scored(Path(name), opened, options)}
+            results_of[name] = {opened.name: _scored(Path(name), opened, options)}
             short[name] = "_".join(Path(name).name.split(".trec")[0].split())
         else:
             chosen = choose_results(name, results, on or None)
-            check_at_hand(chosen.values(), workspace)
-            entries[name] = chosen
+            check_scores_against_rankings(chosen.values(), workspace)
+            results_of[name] = chosen
             models = {stored.result.model for stored in chosen.values()}
             short[name] = models.pop() if len(models) == 1 and place_of(name).exists() else name
     once = [own for own in short.values() if list(short.values()).count(own) == 1]
-    return [Entrant(short[name] if short[name] in once else name, entries[name]) for name in named]
+    return [
+        ComparedModel(short[name] if short[name] in once else name, results_of[name])
+        for name in named
+    ]
 
 
 def _scored(path: Path, opened: OpenDataset, options: CompareOptions) -> Evaluation:
@@ -140,12 +149,12 @@ def _scored(path: Path, opened: OpenDataset, options: CompareOptions) -> Evaluat
 
 def _changes(
     comparisons: Sequence[Comparison],
-    entrants: Sequence[Entrant],
+    models: Sequence[ComparedModel],
     given: OpenDataset | None,
     changed: int,
     workspace: Workspace,
-) -> Iterator[Changes]:
-    by_name = {entrant.name: entrant.entries for entrant in entrants}
+) -> Iterator[ChangedQueries]:
+    by_name = {model.name: model.results for model in models}
     for comparison in comparisons if changed else ():
         names = (comparison.a, comparison.b)
         for row in comparison.collections:
@@ -153,9 +162,11 @@ def _changes(
                 a, b = (by_name[name][row.on] for name in names)
                 protocol = a.result.protocol
                 shown = (
-                    if_evaluated(given.dataset, protocol) if given else at_hand(protocol, workspace)
+                    confirm_evaluated(given.dataset, protocol)
+                    if given
+                    else open_evaluated_dataset(protocol, workspace)
                 )
-                yield most_changed(names, (a, b), row.measure, changed, shown)
+                yield find_changed_queries(names, (a, b), row.measure, changed, shown)
 
 
 def _print_transfer(
@@ -164,16 +175,16 @@ def _print_transfer(
     """Backward and forward transfer between the collections of successive trainings."""
     trained = _collections(options.sequence, named, workspace)
     check_once([*trained, *also])
-    entrants = _entrants(options, None, named, [*trained, *also], workspace)
-    extra = len(entrants) - len(trained)
+    models = _compared_models(options, None, named, [*trained, *also], workspace)
+    extra = len(models) - len(trained)
     if extra not in (0, 1):
         raise BenchError(
-            f"{len(entrants)} models and {len(trained)} collections: each model was trained on one "
+            f"{len(models)} models and {len(trained)} collections: each model was trained on one "
             "collection, and the first may be what the training started from",
             "name both in the same order; collections that none was trained on go after --on",
         )
-    sequence = Sequenced(entrants[extra:], trained, also, entrants[0] if extra else None)
-    matrix = forgetting_of(sequence, options.measure, resampling_of(options.resampling))
+    sequence = TrainingSequence(models[extra:], trained, also, models[0] if extra else None)
+    matrix = measure_forgetting(sequence, options.measure, resampling_of(options.resampling))
     if options.output.json:
         print_json(matrix)
     else:

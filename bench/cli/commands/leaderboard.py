@@ -8,7 +8,7 @@ from bench.boards.rows import columns, results_in
 from bench.cli.commands.common import make_workspace, resampling_of
 from bench.cli.options.decide import LeaderboardOptions
 from bench.cli.terminal import print_json
-from bench.comparing.changed import check_at_hand
+from bench.comparing.changed_queries import check_scores_against_rankings
 from bench.outcomes import ExitCode
 from reports.leaderboard import markdown, page, scores
 from retrievers.models.card import all_cards
@@ -38,7 +38,7 @@ def _board(options: LeaderboardOptions) -> Board:
         published=options.published,
     )
     shown = chosen(results_in(*options.results), choice)
-    check_at_hand(shown, make_workspace(options.folders))
+    check_scores_against_rankings(shown, make_workspace(options.folders))
     with tqdm(desc="resampling", total=len(columns(shown)), unit=" collections") as bar:
         resampling = resampling_of(options.resampling)
         return assemble(shown, all_cards(), choice, resampling, bar.update)

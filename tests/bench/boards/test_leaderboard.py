@@ -9,7 +9,14 @@ from bench.boards.assembly import Choice, assemble
 from bench.boards.records import Board
 from bench.boards.rows import results_in
 from bench.boards.standings import groups
-from bench.comparing.statistics import PairedScores, Resampled, Resampling, holm, paired, resample
+from bench.comparing.statistics import (
+    PairedScores,
+    ResampledMeans,
+    Resampling,
+    holm,
+    paired_difference,
+    resample,
+)
 from bench.results.result import SCORES_FILE, Timings
 from datasets_cfg.catalogue import expand, suite_for
 from foundation.errors import BenchError
@@ -265,14 +272,17 @@ def test_too_few_resamples_to_tell_so_many_models_apart_are_refused(tmp_path):
     assert sorted(row.score("set", MEASURE).group for row in board.rows) == [1, 2, 3, 4, 5, 6]
 
 
-def by_pairs(scores: np.ndarray, drawn: Resampled) -> list[int]:
+def by_pairs(scores: np.ndarray, drawn: ResampledMeans) -> list[int]:
     """The definition, one pair at a time."""
     rest = sorted(range(scores.shape[1]), key=lambda model: -scores[:, model].mean())
     found, group = {}, 0
     while rest:
         leader, rest, group = rest[0], rest[1:], group + 1
         found[leader] = group
-        p_values = [paired([PairedScores.of(scores, drawn, leader, model)]).p for model in rest]
+        p_values = [
+            paired_difference([PairedScores.from_columns(scores, drawn, leader, model)]).p
+            for model in rest
+        ]
         worse = [p <= 0.05 for p in holm(p_values)]
         cut = worse.index(True) if True in worse else len(rest)
         found |= dict.fromkeys(rest[:cut], group)

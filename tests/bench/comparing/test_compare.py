@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from statsmodels.stats.multitest import multipletests
 
 from bench.comparing.compare import (
-    Choices,
-    ComparedOn,
+    ComparedModel,
     Comparison,
-    Entrant,
+    ComparisonRow,
+    ComparisonSettings,
     compare,
     protocol_differences,
 )
@@ -33,7 +33,7 @@ from tests.support import results as records
 
 PROTOCOL = msgspec.structs.replace(records.PROTOCOL, collection="beir/scifact")
 RECIPE = Recipe(model="words", kind="hashing", dim=8)
-FAST = Choices(resampling=Resampling(resamples=999))
+FAST = ComparisonSettings(resampling=Resampling(resamples=999))
 
 
 def results_of(name, root, on=None):
@@ -77,16 +77,16 @@ def entry(
     )
 
 
-def entrant(name, seed=0, collections=("beir/scifact",), queries=30, shift=0.0, **fields):
+def model(name, seed=0, collections=("beir/scifact",), queries=30, shift=0.0, **fields):
     rng = np.random.default_rng(seed)
     made = {
         collection: entry(rng.random(queries).round(1) + shift, collection=collection, **fields)
         for collection in collections
     }
-    return Entrant(name, made)
+    return ComparedModel(name, made)
 
 
-def only(comparisons: list[Comparison]) -> ComparedOn:
+def only(comparisons: list[Comparison]) -> ComparisonRow:
     ((row,),) = [comparison.collections for comparison in comparisons]
     return row
 
@@ -252,7 +252,7 @@ def test_an_empty_folder_of_results_is_refused(tmp_path):
 
 
 def test_exchanging_the_models_exchanges_everything():
-    models = [entrant("a", 1), entrant("b", 2)]
+    models = [model("a", 1), model("b", 2)]
     there, back = (only(compare(order, FAST)) for order in (models, models[::-1]))
     assert (there.mean_a, there.mean_b) == (back.mean_b, back.mean_a)
     assert (
@@ -265,15 +265,15 @@ def test_exchanging_the_models_exchanges_everything():
 
 
 def test_every_pair_is_compared_in_the_order_given():
-    models = [entrant(name, seed) for seed, name in enumerate("cab")]
+    models = [model(name, seed) for seed, name in enumerate("cab")]
     found = [(one.a, one.b) for one in compare(models, FAST)]
     assert found == [("c", "a"), ("c", "b"), ("a", "b")]
 
 
 def test_figures_of_two_models_do_not_depend_on_what_else_is_compared():
-    alone = compare([entrant("a", 1), entrant("b", 2)], FAST)
+    alone = compare([model("a", 1), model("b", 2)], FAST)
     more = ("beir/nfcorpus", "beir/scifact")
-    together = compare([entrant("c", 3, more), entrant("a", 1), entrant("b", 2)], FAST)
+    together = compare([model("c", 3, more), model("a", 1), model("b", 2)], FAST)
     assert only(alone[:1]).paired == together[2].collections[0].paired
 
 
@@ -281,9 +281,9 @@ def test_values_are_matched_by_query_and_not_by_place():
     names = [f"q{number}" for number in range(30)]
     values = np.random.default_rng(3).random(30)
     order = np.random.default_rng(4).permutation(30)
-    first = Entrant("a", {"beir/scifact": entry(values, names)})
+    first = ComparedModel("a", {"beir/scifact": entry(values, names)})
     shuffled = entry(values[order], [names[place] for place in order])
-    row = only(compare([first, Entrant("b", {"beir/scifact": shuffled})], FAST))
+    row = only(compare([first, ComparedModel("b", {"beir/scifact": shuffled})], FAST))
     assert (row.paired.changed, row.paired.p, row.verdict) == (0, 1.0, "neither")
 
 
@@ -291,7 +291,7 @@ def test_collections_are_resampled_independently():
     names = ("beir/nfcorpus", "beir/scifact")
     values = [np.random.default_rng(seed).random(40) for seed in (1, 2)]
     models = [
-        Entrant(name, {key: entry(value, collection=key) for key in names})
+        ComparedModel(name, {key: entry(value, collection=key) for key in names})
         for name, value in zip("ab", values, strict=True)
     ]
     (found,) = compare(models, FAST)
@@ -301,15 +301,15 @@ def test_collections_are_resampled_independently():
 
 
 def test_the_verdict_names_the_better_model_only_where_p_allows_it():
-    worse, better = entrant("a", 1), entrant("b", 1, shift=0.1)
+    worse, better = model("a", 1), model("b", 1, shift=0.1)
     assert only(compare([worse, better], FAST)).verdict == "b"
     assert only(compare([better, worse], FAST)).verdict == "a"
-    assert only(compare([entrant("a", 1), entrant("b", 2)], FAST)).verdict == "neither"
+    assert only(compare([model("a", 1), model("b", 2)], FAST)).verdict == "neither"
 
 
 def test_p_is_corrected_over_the_collections_of_a_pair():
     names = expand(["beir/cqadupstack"])[:5]
-    models = [entrant("a", 1, names), entrant("b", 2, names, shift=0.12)]
+    models = [model("a", 1, names), model("b", 2, names, shift=0.12)]
     (found,) = compare(models, FAST)
     plain = [row.paired.p for row in found.collections]
     corrected = [row.paired.p_adjusted for row in found.collections]
@@ -318,19 +318,19 @@ def test_p_is_corrected_over_the_collections_of_a_pair():
 
 
 def test_a_collection_that_one_model_lacks_is_a_gap_and_counts_in_no_correction():
-    models = [entrant("a", 1, ("beir/nfcorpus", "beir/scifact")), entrant("b", 2)]
+    models = [model("a", 1, ("beir/nfcorpus", "beir/scifact")), model("b", 2)]
     (found,) = compare(models, FAST)
     gap, row = found.collections
     assert (gap.on, gap.missing) == ("beir/nfcorpus", ("b: no result",))
     assert (gap.mean_b, gap.paired, gap.verdict) == (None, None, "neither")
     assert gap.mean_a == pytest.approx(
-        models[0].entries["beir/nfcorpus"].scores.values["nDCG@10"].mean()
+        models[0].results["beir/nfcorpus"].scores.values["nDCG@10"].mean()
     )
     assert row.paired.p_adjusted == row.paired.p
 
 
 def test_models_without_a_common_collection_are_refused():
-    models = [entrant("a", collections=["beir/nfcorpus"]), entrant("b")]
+    models = [model("a", collections=["beir/nfcorpus"]), model("b")]
     with pytest.raises(BenchError, match="a: beir/nfcorpus; b: beir/scifact"):
         compare(models, FAST)
 
@@ -347,39 +347,39 @@ FIELDS = [name for name in PROTOCOL.__struct_fields__ if name != "collection"]
 @pytest.mark.parametrize("field", FIELDS)
 def test_each_part_of_the_protocol_forbids_to_compare_and_force_marks_it(field):
     changed = {field: other(getattr(PROTOCOL, field))}
-    models = [entrant("a", 1), entrant("b", 2, **changed)]
+    models = [model("a", 1), model("b", 2, **changed)]
     with pytest.raises(BenchError, match=f"a and b .* on beir/scifact: {field} ") as error:
         compare(models, FAST)
     assert "--force" in error.value.hint
-    row = only(compare(models, Choices(force=True, resampling=FAST.resampling)))
+    row = only(compare(models, ComparisonSettings(force=True, resampling=FAST.resampling)))
     assert [one.field for one in row.protocol] == [field]
     assert row.paired is not None
-    assert only(compare([models[0], entrant("b", 2)], FAST)).protocol == ()
+    assert only(compare([models[0], model("b", 2)], FAST)).protocol == ()
 
 
 def test_a_run_file_whose_corpus_is_not_known_may_be_compared():
     unknown = msgspec.structs.replace(PROTOCOL, corpus_sha256="")
     assert protocol_differences(PROTOCOL, unknown) == ()
-    assert only(compare([entrant("a", 1), entrant("b", 2, corpus_sha256="")], FAST)).protocol == ()
+    assert only(compare([model("a", 1), model("b", 2, corpus_sha256="")], FAST)).protocol == ()
 
 
 def test_different_queries_are_damage_under_one_protocol_and_left_out_by_force():
-    first = Entrant("a", {"beir/scifact": entry([0.0, 0.5, 1.0], ["q1", "q2", "q3"])})
-    second = Entrant("b", {"beir/scifact": entry([0.5, 1.0, 0.0], ["q2", "q3", "q4"])})
+    first = ComparedModel("a", {"beir/scifact": entry([0.0, 0.5, 1.0], ["q1", "q2", "q3"])})
+    second = ComparedModel("b", {"beir/scifact": entry([0.5, 1.0, 0.0], ["q2", "q3", "q4"])})
     with pytest.raises(BenchError, match="different queries"):
         compare([first, second], FAST)
-    row = only(compare([first, second], Choices(force=True, resampling=FAST.resampling)))
+    row = only(compare([first, second], ComparisonSettings(force=True, resampling=FAST.resampling)))
     assert (row.queries, row.left_out, row.paired.changed) == (2, 2, 0)
-    apart = Entrant("b", {"beir/scifact": entry([1.0], ["q9"])})
+    apart = ComparedModel("b", {"beir/scifact": entry([1.0], ["q9"])})
     with pytest.raises(BenchError, match="no query in common"):
-        compare([first, apart], Choices(force=True, resampling=FAST.resampling))
+        compare([first, apart], ComparisonSettings(force=True, resampling=FAST.resampling))
 
 
 def test_a_measure_is_taken_from_the_stored_values_or_missing_by_name():
-    full = entrant("a", 1, measures=("nDCG@10", "RR@10"))
-    other_ = entrant("b", 2, measures=("nDCG@10", "RR@10"))
-    lacking = entrant("c", 3)
-    choices = Choices(measure="MRR@10", resampling=FAST.resampling)
+    full = model("a", 1, measures=("nDCG@10", "RR@10"))
+    other_ = model("b", 2, measures=("nDCG@10", "RR@10"))
+    lacking = model("c", 3)
+    choices = ComparisonSettings(measure="MRR@10", resampling=FAST.resampling)
     found = compare([full, other_, lacking], choices)
     assert found[0].collections[0].measure == "RR@10"
     assert found[0].collections[0].paired is not None
@@ -387,26 +387,26 @@ def test_a_measure_is_taken_from_the_stored_values_or_missing_by_name():
     with pytest.raises(BenchError, match="c on beir/scifact has no RR@10, but nDCG@10"):
         compare([full, lacking], choices)
     with pytest.raises(BenchError, match="no measure 'nonsense'"):
-        compare([full, lacking], Choices(measure="nonsense"))
+        compare([full, lacking], ComparisonSettings(measure="nonsense"))
 
 
 def test_main_measures_that_differ_need_a_choice():
-    models = [entrant("a"), entrant("b", main="RR@10")]
+    models = [model("a"), model("b", main="RR@10")]
     with pytest.raises(BenchError, match="RR@10, nDCG@10") as error:
         compare(models, FAST)
     assert "--measure" in error.value.hint
 
 
 def test_a_value_that_is_not_a_number_is_refused():
-    broken = Entrant("b", {"beir/scifact": entry([0.1, float("nan")])})
+    broken = ComparedModel("b", {"beir/scifact": entry([0.1, float("nan")])})
     with pytest.raises(BenchError, match="not a number"):
-        compare([Entrant("a", {"beir/scifact": entry([0.1, 0.2])}), broken], FAST)
+        compare([ComparedModel("a", {"beir/scifact": entry([0.1, 0.2])}), broken], FAST)
 
 
 def test_recipes_compare_freely_and_what_differs_is_listed():
     models = [
-        entrant("a", 1, recipe=RECIPE, index="flat"),
-        entrant("b", 2, recipe=HALF, index="HNSW32"),
+        model("a", 1, recipe=RECIPE, index="flat"),
+        model("b", 2, recipe=HALF, index="HNSW32"),
     ]
     (found,) = compare(models, FAST)
     assert [(one.field, one.a, one.b) for one in found.recipes] == [
@@ -417,8 +417,8 @@ def test_recipes_compare_freely_and_what_differs_is_listed():
 
 def test_from_a_run_file_whose_recipe_is_not_known_nothing_differs():
     models = [
-        entrant("a", 1, recipe=RECIPE),
-        entrant("b", 2),
+        model("a", 1, recipe=RECIPE),
+        model("b", 2),
     ]
     (found,) = compare(models, FAST)
     assert [(one.field, one.a, one.b) for one in found.recipes] == [("run file", "", "f" * 12)]
@@ -445,13 +445,13 @@ def test_weights_give_the_mean_in_which_the_forums_count_once(values):
 
 
 def test_the_mean_of_a_complete_suite_is_compared_with_its_nesting():
-    models = [entrant("a", 1, BEIR), entrant("b", 2, BEIR, shift=0.1)]
+    models = [model("a", 1, BEIR), model("b", 2, BEIR, shift=0.1)]
     (found,) = compare(models, FAST)
     by_suite = {row.on: row for row in found.suites}
     assert {"beir", "beir-13", "beir/cqadupstack"} == set(by_suite)
     beir = by_suite["beir"]
     for name, side in (("mean_a", models[0]), ("mean_b", models[1])):
-        means = {key: one.scores.values["nDCG@10"].mean() for key, one in side.entries.items()}
+        means = {key: one.scores.values["nDCG@10"].mean() for key, one in side.results.items()}
         expected = suite_mean("beir", "nDCG@10", means).value
         assert getattr(beir, name) == pytest.approx(expected)
     assert beir.paired.difference == pytest.approx(beir.mean_a - beir.mean_b)
@@ -465,7 +465,7 @@ def test_the_mean_of_a_complete_suite_is_compared_with_its_nesting():
 def test_a_suite_that_one_model_is_complete_on_is_a_gap_that_names_what_is_missing():
     missing = "beir/cqadupstack/tex"
     rest = [name for name in BEIR if name != missing]
-    (found,) = compare([entrant("a", 1, BEIR), entrant("b", 2, rest)], FAST)
+    (found,) = compare([model("a", 1, BEIR), model("b", 2, rest)], FAST)
     rows = {row.on: row for row in found.suites}
     assert rows["beir"].missing == ("beir/cqadupstack",)
     assert rows["beir/cqadupstack"].missing == (missing,)
@@ -474,19 +474,19 @@ def test_a_suite_that_one_model_is_complete_on_is_a_gap_that_names_what_is_missi
 
 
 def test_a_suite_that_was_asked_for_is_shown_even_where_nobody_is_complete():
-    choices = Choices(suites=["beir"], resampling=FAST.resampling)
-    (found,) = compare([entrant("a", 1), entrant("b", 2)], choices)
+    choices = ComparisonSettings(suites=["beir"], resampling=FAST.resampling)
+    (found,) = compare([model("a", 1), model("b", 2)], choices)
     (row,) = found.suites
     assert (row.on, row.members, len(row.missing)) == ("beir", 14, 13)
-    (found,) = compare([entrant("a", 1), entrant("b", 2)], FAST)
+    (found,) = compare([model("a", 1), model("b", 2)], FAST)
     assert found.suites == ()
 
 
 def test_collections_other_than_the_published_ones_are_in_no_mean():
     names = expand(["beir/cqadupstack"])
-    models = [entrant("a", 1, names), entrant("b", 2, names)]
+    models = [model("a", 1, names), model("b", 2, names)]
     for one in models:
-        one.entries[names[0]] = entry(np.ones(3), collection=names[0], official=False)
+        one.results[names[0]] = entry(np.ones(3), collection=names[0], official=False)
     (found,) = compare(models, FAST)
     assert not found.collections[0].official
     assert [row.missing for row in found.suites] == [(names[0],)]
@@ -494,6 +494,6 @@ def test_collections_other_than_the_published_ones_are_in_no_mean():
 
 def test_suites_of_different_measures_have_no_mean():
     names = expand(["msmarco"])
-    models = [entrant(name, seed, names) for seed, name in enumerate("ab")]
-    (found,) = compare(models, Choices(suites=["msmarco"], resampling=FAST.resampling))
+    models = [model(name, seed, names) for seed, name in enumerate("ab")]
+    (found,) = compare(models, ComparisonSettings(suites=["msmarco"], resampling=FAST.resampling))
     assert found.suites == ()

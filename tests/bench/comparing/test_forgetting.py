@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bench.comparing.compare import Entrant
+from bench.comparing.compare import ComparedModel
 from bench.comparing.statistics import Resampling
-from bench.comparing.transfer import Forgetting, Sequenced, forgetting_of
+from bench.comparing.transfer import Forgetting, TrainingSequence, measure_forgetting
 from bench.results.find import find_results
 from foundation.errors import BenchError
 from tests.support.leaderboards import protocol_of, store
@@ -31,16 +31,16 @@ def scores(tmp_path) -> dict[tuple[str, str], np.ndarray]:
     return found
 
 
-def entrant(root: Path, name: str) -> Entrant:
+def model(root: Path, name: str) -> ComparedModel:
     stored = find_results(root)
-    entries = {one.collection: one for one in stored if one.result.model == name}
-    return Entrant(name, entries)
+    results = {one.collection: one for one in stored if one.result.model == name}
+    return ComparedModel(name, results)
 
 
 def computed(root: Path, base: bool = True) -> Forgetting:
-    first, *others = (entrant(root, name) for name in NAMES)
-    sequence = Sequenced(others, COLLECTIONS[:3], COLLECTIONS[3:], first if base else None)
-    return forgetting_of(sequence, "nDCG@10", FAST)
+    first, *others = (model(root, name) for name in NAMES)
+    sequence = TrainingSequence(others, COLLECTIONS[:3], COLLECTIONS[3:], first if base else None)
+    return measure_forgetting(sequence, "nDCG@10", FAST)
 
 
 def mean(scores: dict[tuple[str, str], np.ndarray], name: str, collection: str) -> float:
@@ -131,18 +131,18 @@ def test_what_needs_a_base_or_a_second_training_is_a_gap(scores, tmp_path):
     found = computed(tmp_path, base=False)
     assert (found.forward, found.kept, found.base) == (None, None, "")
     assert found.backward is not None
-    alone = Sequenced([entrant(tmp_path, "first")], ["bio"], base=entrant(tmp_path, "base"))
-    one = forgetting_of(alone, "nDCG@10", FAST)
+    alone = TrainingSequence([model(tmp_path, "first")], ["bio"], base=model(tmp_path, "base"))
+    one = measure_forgetting(alone, "nDCG@10", FAST)
     assert (one.backward, one.forward, one.kept) == (None, None, None)
 
 
 def test_a_missing_result_or_another_protocol_is_refused(scores, tmp_path):
-    partial = Entrant("partial", {"bio": entrant(tmp_path, "first").entries["bio"]})
-    sequence = Sequenced([partial, entrant(tmp_path, "second")], ["bio", "law"])
+    partial = ComparedModel("partial", {"bio": model(tmp_path, "first").results["bio"]})
+    sequence = TrainingSequence([partial, model(tmp_path, "second")], ["bio", "law"])
     with pytest.raises(BenchError, match="partial has no result on law"):
-        forgetting_of(sequence, "nDCG@10", FAST)
+        measure_forgetting(sequence, "nDCG@10", FAST)
     other = tmp_path / "other"
     store(other, "deep", "bio", [0.5] * 40, protocol=protocol_of("bio", depth=5))
-    sequence = Sequenced([entrant(other, "deep"), entrant(tmp_path, "second")], ["bio", "law"])
+    sequence = TrainingSequence([model(other, "deep"), model(tmp_path, "second")], ["bio", "law"])
     with pytest.raises(BenchError, match="different protocols on bio: depth"):
-        forgetting_of(Sequenced(sequence.checkpoints, ["bio", "bio"]), "nDCG@10", FAST)
+        measure_forgetting(TrainingSequence(sequence.checkpoints, ["bio", "bio"]), "nDCG@10", FAST)

@@ -17,7 +17,7 @@ from bench.comparing.statistics import (
     PairedScores,
     Resampling,
     holm,
-    paired,
+    paired_difference,
     resample,
     t_quantile,
 )
@@ -36,7 +36,7 @@ def differences(a: np.ndarray, b: np.ndarray, resampling=FAST, stream=0) -> Pair
 
 
 def compared(a: np.ndarray, b: np.ndarray, resampling=FAST) -> Difference:
-    return paired([differences(a, b, resampling)])
+    return paired_difference([differences(a, b, resampling)])
 
 
 def sparse(rng: np.random.Generator, queries: int, zeros: float, skewed: bool = False):
@@ -182,7 +182,7 @@ def scipy_limits(values: np.ndarray, drawn: np.ndarray, method: str) -> np.ndarr
 def test_the_interval_is_the_outer_one_of_percentile_and_bca_of_scipy(queries, zeros):
     values = sparse(RNG, queries, zeros, skewed=True) * RNG.uniform(0.9, 1, queries)  # no ties
     part = differences(values, np.zeros(queries), Resampling(9_999))
-    found = paired([part])
+    found = paired_difference([part])
     limits = np.array([scipy_limits(values, part.bootstrap, m) for m in ("percentile", "BCa")])
     assert found.low == pytest.approx(limits[:, 0].min(), abs=1e-6)
     assert found.high == pytest.approx(limits[:, 1].max(), abs=1e-6)
@@ -258,7 +258,7 @@ def test_the_effect_is_the_mean_over_the_standard_deviation():
 
 def test_collections_count_equally_whatever_their_size():
     small, large = (differences(RNG.random(n), RNG.random(n), stream=n) for n in (50, 2000))
-    found = paired([small, large], [0.5, 0.5])
+    found = paired_difference([small, large], [0.5, 0.5])
     assert found.difference == pytest.approx((small.scores.mean() + large.scores.mean()) / 2)
     assert found.wins + found.ties + found.losses == 2050
     half = np.array([small.scores.var(ddof=1) / 50, large.scores.var(ddof=1) / 2000]) / 4
@@ -275,7 +275,7 @@ def test_few_changes_in_a_suite_are_enumerated_across_its_collections():
         differences(np.array([1.0, 0, 0, 0]), np.zeros(4), stream=1),
         differences(np.array([0.5, 0.5, 0, 0, 0, 0, 0, 0]), np.zeros(8), stream=2),
     ]
-    found = paired(parts, [0.5, 0.5])
+    found = paired_difference(parts, [0.5, 0.5])
     assert (found.exact, found.p) == (True, 2 / 8)
     assert found.difference == pytest.approx(0.5 * 0.25 + 0.5 * 0.125)
 
@@ -307,7 +307,7 @@ def test_the_interval_holds_the_true_difference_as_often_as_it_says(queries, zer
     held = []
     for _ in range(1500):
         values = rng.choice(population, queries)
-        found = paired([PairedScores(values, weights @ values, np.zeros(999))])
+        found = paired_difference([PairedScores(values, weights @ values, np.zeros(999))])
         held.append(found.low <= population.mean() <= found.high)
     assert 0.92 <= np.mean(held) <= 0.97
 
@@ -322,7 +322,9 @@ def test_rare_large_losses_that_balance_many_small_gains_are_a_stated_limit_of_p
         found = []
         for _ in range(400):
             values = rng.choice(population, queries)
-            found.append(paired([PairedScores(values, np.zeros(499), signs @ values)]).p <= ALPHA)
+            found.append(
+                paired_difference([PairedScores(values, np.zeros(499), signs @ values)]).p <= ALPHA
+            )
         shares.append(np.mean(found))
     assert 0.1 < shares[0] < 0.3
     assert 0.03 < shares[1] < 0.1
@@ -345,7 +347,7 @@ def drawn(three, rng, exchangeable=False) -> Difference:
         if exchangeable:
             values *= rng.choice([-1, 1], queries)
         parts.append(PairedScores(values, matrices.bootstrap @ values, matrices.flipped @ values))
-    return paired(parts, [1 / 3] * 3)
+    return paired_difference(parts, [1 / 3] * 3)
 
 
 def test_the_interval_of_a_suite_holds_the_mean_of_its_true_differences(three_collections):
@@ -377,7 +379,9 @@ def test_the_detectable_effect_is_found_about_80_times_in_100(queries, zeros):
     found = []
     for _ in range(1000):
         values = rng.choice(population, queries)
-        found.append(paired([PairedScores(values, np.zeros(999), signs @ values)]).p <= ALPHA)
+        found.append(
+            paired_difference([PairedScores(values, np.zeros(999), signs @ values)]).p <= ALPHA
+        )
     assert 0.75 <= np.mean(found) <= 0.86
 
 

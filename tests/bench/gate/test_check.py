@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from bench.comparing.compare import Choices
+from bench.comparing.compare import ComparisonSettings
 from bench.comparing.statistics import Resampling
 from bench.evaluate.judging import mean_weights, suite_weights
 from bench.evaluate.runs import Run
@@ -22,7 +22,7 @@ from retrievers.models.card import Expected
 from tests.support.results import PROTOCOL, evaluation
 
 SETTINGS = GateSettings()
-CHOICES = Choices(resampling=Resampling(499, 0))
+COMPARISON_SETTINGS = ComparisonSettings(resampling=Resampling(499, 0))
 BASE = np.random.default_rng(0).choice([0.0, 0.5, 1.0], 200)
 
 
@@ -47,7 +47,7 @@ def check(candidate, baseline=None, weights=None, failed=None, settings=SETTINGS
     model = Candidate("ckpt", candidate, failed or {})
     scope = Scope(weights=weights or {"one": 1.0})
     other = StoredModel("baseline", "base", base)
-    return check_against(model, other, scope, settings, CHOICES)
+    return check_against(model, other, scope, settings, COMPARISON_SETTINGS)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,10 @@ def test_a_loss_that_was_stated_as_detectable_must_be_ruled_out():
     compared = (StoredModel("baseline", "base", {"one": entry(BASE)}), Scope(weights={"one": 1.0}))
     for stated, outcome in ((0.03, "OK"), (0.01, "INCONCLUSIVE")):
         effect = DetectableEffect("one", 200, 0.1, "a guess", stated)
-        assert check_against(candidate, *compared, SETTINGS, CHOICES, [effect]).outcome == outcome
+        assert (
+            check_against(candidate, *compared, SETTINGS, COMPARISON_SETTINGS, [effect]).outcome
+            == outcome
+        )
 
 
 def test_only_a_regression_counts_on_collections_that_are_left_out(caplog):
@@ -111,7 +114,7 @@ def test_only_a_regression_counts_on_collections_that_are_left_out(caplog):
     ours = [on(name, entry(values, depth=depth)) for name, (values, depth) in known.items()]
     theirs = [on(name, entry(BASE)) for name in known if name != "absent"]
     other = StoredModel("baseline", "base", {"one": entry(BASE)}, theirs)
-    rows = lost_elsewhere(ours, other, known, SETTINGS, CHOICES)
+    rows = lost_elsewhere(ours, other, known, SETTINGS, COMPARISON_SETTINGS)
     assert [row.name for row in rows] == ["lost"]
     assert "damaged, which --on leaves out, cannot be compared" in caplog.text
 

@@ -61,7 +61,7 @@ class ChangedQuery(Record, kw_only=True):
     more_judged: int
 
 
-class Changes(Record, kw_only=True):
+class ChangedQueries(Record, kw_only=True):
     """The queries of one collection that changed most between two models.
 
     Attributes:
@@ -80,40 +80,43 @@ class Changes(Record, kw_only=True):
     queries: tuple[ChangedQuery, ...]
 
 
-def most_different(gains: Float64Array, count: int) -> list[int]:
+def most_changed_rows(gains: Float64Array, count: int) -> list[int]:
     """Places of the ``count`` largest gains and of the ``count`` largest losses; first of ties."""
     order = np.argsort(-np.abs(gains), kind="stable")
     wins, losses = order[gains[order] > SAME_SCORE], order[gains[order] < -SAME_SCORE]
     return [*wins[:count].tolist(), *losses[:count].tolist()]
 
 
-def most_changed(
+def find_changed_queries(
     names: tuple[str, str],
-    entries: tuple[Evaluation, Evaluation],
+    evaluations: tuple[Evaluation, Evaluation],
     measure: str,
     count: int,
     opened: Dataset | str,
-) -> Changes:
+) -> ChangedQueries:
     """The ``count`` queries on which each of the two models is better by most.
 
     Args:
         opened: the collection; or why it is not at hand, so that only ids are known.
     """
-    a, b = (entry.scores.by_query(measure) for entry in entries)
+    a, b = (evaluation.scores.by_query(measure) for evaluation in evaluations)
     queries = sorted(a.keys() & b.keys())
     gains = np.array([a[query] - b[query] for query in queries])
-    chosen = [queries[place] for place in most_different(gains, count)]
+    chosen = [queries[place] for place in most_changed_rows(gains, count)]
     dataset = None if isinstance(opened, str) else opened
-    grades = _grades(chosen, dataset)
-    ranks = {query: [_ranks(entry.run, query) for entry in entries] for query in chosen}
-    shown = {query: _shown(grades[query], *ranks[query]) for query in chosen}
-    documents = _texts([doc_id for some in shown.values() for doc_id in some], dataset)
+    grades = _judged_grades(chosen, dataset)
+    ranks = {
+        query: [_document_ranks(evaluation.run, query) for evaluation in evaluations]
+        for query in chosen
+    }
+    shown = {query: _documents_to_show(grades[query], *ranks[query]) for query in chosen}
+    documents = _document_texts([doc_id for some in shown.values() for doc_id in some], dataset)
     texts = dict(zip(dataset.queries.ids, dataset.queries.texts, strict=True)) if dataset else {}
     answers = (dataset.answers if dataset else None) or {}
-    return Changes(
+    return ChangedQueries(
         a=names[0],
         b=names[1],
-        collection=entries[0].collection,
+        collection=evaluations[0].collection,
         measure=measure,
         changed=int((np.abs(gains) > SAME_SCORE).sum()),
         without=opened if isinstance(opened, str) else "",
@@ -141,7 +144,7 @@ def most_changed(
     )
 
 
-def _ranks(run: Run, query: str) -> dict[str, int]:
+def _document_ranks(run: Run, query: str) -> dict[str, int]:
     """Return the rank of each document, from 1; empty if the run lacks the query."""
     if query not in run.query_ids:
         return {}
@@ -150,7 +153,7 @@ def _ranks(run: Run, query: str) -> dict[str, int]:
     return {doc_id: rank for rank, doc_id in enumerate(ids, start=1)}
 
 
-def _grades(chosen: Sequence[str], dataset: Dataset | None) -> dict[str, dict[str, int]]:
+def _judged_grades(chosen: Sequence[str], dataset: Dataset | None) -> dict[str, dict[str, int]]:
     grades: dict[str, dict[str, int]] = {query: {} for query in chosen}
     for query, doc_id, grade in dataset.qrels if dataset else ():
         if query in grades:
@@ -158,19 +161,21 @@ def _grades(chosen: Sequence[str], dataset: Dataset | None) -> dict[str, dict[st
     return grades
 
 
-def _shown(grades: Mapping[str, int], a: Mapping[str, int], b: Mapping[str, int]) -> list[str]:
+def _documents_to_show(
+    grades: Mapping[str, int], a: Mapping[str, int], b: Mapping[str, int]
+) -> list[str]:
     """Documents to show of a query, from their grades and their ranks in both rankings."""
 
-    def place(doc_id: str) -> tuple[float, ...]:
+    def sort_key(doc_id: str) -> tuple[float, ...]:
         best = min(a.get(doc_id, math.inf), b.get(doc_id, math.inf))
         return (-grades.get(doc_id, 0), best)
 
-    relevant = sorted(sorted(doc_id for doc_id in grades if grades[doc_id] > 0), key=place)
+    relevant = sorted(sorted(doc_id for doc_id in grades if grades[doc_id] > 0), key=sort_key)
     first = [doc_id for ranks in (a, b) for doc_id in ranks if ranks[doc_id] <= TOP]
-    return list(dict.fromkeys([*relevant[:JUDGED], *sorted(first, key=place)]))
+    return list(dict.fromkeys([*relevant[:JUDGED], *sorted(first, key=sort_key)]))
 
 
-def _texts(doc_ids: Sequence[str], dataset: Dataset | None) -> dict[str, str]:
+def _document_texts(doc_ids: Sequence[str], dataset: Dataset | None) -> dict[str, str]:
     """Title and text of the documents that the corpus has."""
     if dataset is None or not doc_ids:
         return {}
@@ -183,7 +188,7 @@ def _texts(doc_ids: Sequence[str], dataset: Dataset | None) -> dict[str, str]:
     }
 
 
-def check_at_hand(results: Iterable[Evaluation], workspace: Workspace) -> None:
+def check_scores_against_rankings(results: Iterable[Evaluation], workspace: Workspace) -> None:
     """Refuse a result whose values are not those of its ranking, by judgements on this machine.
 
     Rankings in an object store are not fetched for it. Files that agreed once are not scored again.
@@ -191,7 +196,7 @@ def check_at_hand(results: Iterable[Evaluation], workspace: Workspace) -> None:
     Raises:
         BenchError: there is one, or its ranking is not the one that was written with it.
     """
-    opened = cache(lambda protocol: at_hand(protocol, workspace))
+    opened = cache(lambda protocol: open_evaluated_dataset(protocol, workspace))
 
     for stored in results:
         result = stored.result
@@ -208,7 +213,7 @@ def check_at_hand(results: Iterable[Evaluation], workspace: Workspace) -> None:
                     agreed.touch()
 
 
-def at_hand(protocol: Protocol, workspace: Workspace) -> Dataset | str:
+def open_evaluated_dataset(protocol: Protocol, workspace: Workspace) -> Dataset | str:
     """The collection that was evaluated, with the same queries and judgements; else why not.
 
     Looked for by its name, then where a collection of this content was. Nothing is downloaded.
@@ -222,14 +227,14 @@ def at_hand(protocol: Protocol, workspace: Workspace) -> Dataset | str:
             f"{protocol.collection} is not on this machine (--data-dir says where to look)"
         )
     else:
-        of_name = if_evaluated(named, protocol)
+        of_name = confirm_evaluated(named, protocol)
     if isinstance(of_name, Dataset):
         return of_name
     hashes = (protocol.queries_sha256, protocol.qrels_sha256)
     return open_remembered(*hashes, protocol.split, workspace.cache_dir) or of_name
 
 
-def if_evaluated(dataset: Dataset, protocol: Protocol) -> Dataset | str:
+def confirm_evaluated(dataset: Dataset, protocol: Protocol) -> Dataset | str:
     """A collection if it is the one that was evaluated; else that it is not."""
     here = (dataset.queries_sha256, dataset.qrels_sha256)
     if here != (protocol.queries_sha256, protocol.qrels_sha256):
