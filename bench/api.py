@@ -24,7 +24,7 @@ from bench.gate.evidence import check_against
 from bench.gate.records import BASELINE, Check, StoredModel
 from bench.gate.scope import Candidate, Scope
 from bench.gate.settings import GateSettings, Rule
-from bench.gate.verdicts import conclude
+from bench.gate.verdicts import conclude_check
 from bench.results.find import expand_collections, find_results
 from bench.results.result import Evaluation, load, save
 from bench.workspace import Workspace, cache_folder
@@ -398,7 +398,7 @@ def check(
     stored = StoredModel(BASELINE, old.name, old.results)
     model = Candidate(new.name, new.results)
     verdict = check_against(model, stored, Scope(weights=weights), settings, comparison_settings)
-    return conclude(new.name, [verdict], (), settings)
+    return conclude_check(new.name, [verdict], (), settings)
 
 
 def _compared_model(results: Results) -> ComparedModel:

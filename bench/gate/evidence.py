@@ -30,13 +30,13 @@ from bench.gate.records import (
     CANDIDATE,
     CheckRow,
     LostQuery,
+    Outcome,
     PairVerdict,
     StoredModel,
-    Word,
 )
 from bench.gate.scope import Candidate, Scope
 from bench.gate.settings import GateSettings
-from bench.gate.skew import Studentised, largest_loss, mean_of, p_of_loss, studentise
+from bench.gate.skew import StudentisedMean, combine_means, largest_loss, loss_p_value, studentise
 from bench.gate.verdicts import THE_MEAN, Decision, Evidence, decide
 from bench.results.find import recipe_key
 from bench.results.result import Evaluation
@@ -65,7 +65,7 @@ def check_against(
         BenchError: results of different protocols.
     """
     weights, ours, baseline = scope.weights, candidate.results, other.results
-    matrices, gaps = _matrices(candidate, other, scope, comparison_settings)
+    matrices, gaps = _score_matrices(candidate, other, scope, comparison_settings)
     parts = {key: matrix.minus(CANDIDATE, BASELINE) for key, matrix in matrices.items()}
     tests = loss_tests(parts, {} if gaps else weights, comparison_settings.resampling)
     evidence = Evidence(
@@ -81,7 +81,7 @@ def check_against(
     )
     decision = decide(evidence, settings)
     rows = [
-        _row(
+        _tested_row(
             collection,
             tests,
             decision,
@@ -102,12 +102,12 @@ def check_against(
         rows=tuple(rows),
         mean=_mean_row(rows, weights, tests, decision),
         largest_loss=None if gaps else evidence.largest_loss,
-        worst=_worst(matrices.values(), candidate),
+        worst=_worst_queries(matrices.values(), candidate),
         same_model=evidence.same_model,
     )
 
 
-def _matrices(
+def _score_matrices(
     candidate: Candidate, other: StoredModel, scope: Scope, comparison_settings: ComparisonSettings
 ) -> tuple[dict[str, ScoreMatrix], dict[str, str]]:
     """Return the scores of both models by collection, and why a collection has none.
@@ -118,7 +118,7 @@ def _matrices(
     weights, ours, baseline = scope.weights, candidate.results, other.results
     gaps = {name: "no result" for name in weights if name not in ours}
     gaps |= {name: f"{other.name} has no result" for name in weights if name not in baseline}
-    known = {**candidate.failed, **scope.gaps(other)}
+    known = {**candidate.failures, **scope.gaps(other)}
     gaps |= {name: known[name] for name in weights if name in known}
     models = [ComparedModel(CANDIDATE, ours), ComparedModel(BASELINE, baseline)]
     matrices: dict[str, ScoreMatrix] = {}
@@ -137,7 +137,7 @@ class LossTests:
 
     plain: Mapping[str, Difference]
     cautious: Mapping[str, Difference]
-    skew: Mapping[str, Studentised]
+    skew: Mapping[str, StudentisedMean]
 
 
 def loss_tests(
@@ -151,31 +151,33 @@ def loss_tests(
     skew = {name: studentise(part.scores, resampling) for name, part in parts.items()}
     tests = {name: paired_difference([part]) for name, part in parts.items()}
     plain = adjust_p_values(tests)
-    cautious = adjust_p_values({name: _cautious(test, skew[name]) for name, test in tests.items()})
+    cautious = adjust_p_values(
+        {name: _allow_for_unseen(test, skew[name]) for name, test in tests.items()}
+    )
     if len(weights) > 1 and len({part.measure for part in parts.values()}) == 1:
         shares = list(weights.values())
-        of_mean = mean_of([skew[name] for name in weights], shares)
+        of_mean = combine_means([skew[name] for name in weights], shares)
         mean = paired_difference([parts[name] for name in weights], shares, THE_MEAN)
-        plain[THE_MEAN], cautious[THE_MEAN] = mean, _cautious(mean, of_mean)
+        plain[THE_MEAN], cautious[THE_MEAN] = mean, _allow_for_unseen(mean, of_mean)
         skew[THE_MEAN] = of_mean
     return LossTests(plain, cautious, skew)
 
 
-def _cautious(test: Difference, skew: Studentised) -> Difference:
+def _allow_for_unseen(test: Difference, skew: StudentisedMean) -> Difference:
     """The test, allowing for gains that the sample missed."""
-    return msgspec.structs.replace(test, p=max(test.p, p_of_loss(skew)))
+    return msgspec.structs.replace(test, p=max(test.p, loss_p_value(skew)))
 
 
-def _row(name: str, tests: LossTests, decision: Decision, **scores: Any) -> CheckRow:
+def _tested_row(name: str, tests: LossTests, decision: Decision, **scores: Any) -> CheckRow:
     """The row of a collection, or of `THE_MEAN`, with its scores."""
     cautious = tests.cautious[name]
     return CheckRow(
         name=MEAN if name == THE_MEAN else name,
         measure=cautious.measure,
         paired=tests.plain[name],
-        p_skew=p_of_loss(tests.skew[name]),
+        p_skew=loss_p_value(tests.skew[name]),
         p_holm=cautious.p_adjusted,
-        failure=decision.failed.get(name, ""),
+        failure=decision.failures.get(name, ""),
         **scores,
     )
 
@@ -189,10 +191,10 @@ def _mean_row(
     shares = list(weights.values())
     candidate = float(np.dot(shares, [row.candidate or 0.0 for row in rows]))
     baseline = float(np.dot(shares, [row.baseline or 0.0 for row in rows]))
-    return _row(THE_MEAN, tests, decision, candidate=candidate, baseline=baseline)
+    return _tested_row(THE_MEAN, tests, decision, candidate=candidate, baseline=baseline)
 
 
-def _worst(matrices: Iterable[ScoreMatrix], model: Candidate) -> tuple[LostQuery, ...]:
+def _worst_queries(matrices: Iterable[ScoreMatrix], model: Candidate) -> tuple[LostQuery, ...]:
     """The queries that lost most on all collections; of equals, the first by name."""
     lost = [
         LostQuery(
@@ -236,7 +238,7 @@ def _same_run(a: Run, b: Run) -> bool:
     )
 
 
-def lost_elsewhere(
+def find_losses_elsewhere(
     own: Iterable[Evaluation],
     other: StoredModel,
     names: Iterable[str],
@@ -280,7 +282,9 @@ def check_published(
     rows: list[CheckRow] = []
     for name in names:
         claims = [claim for claim in expected if claim.dataset == name]
-        why = candidate.failed.get(name, "") or ("" if claims else "no published score on the card")
+        why = candidate.failures.get(name, "") or (
+            "" if claims else "no published score on the card"
+        )
         if why:
             rows.append(CheckRow(name=name, missing=why))
         else:
@@ -289,7 +293,7 @@ def check_published(
         row.missing if row.measure else f"{row.name}: {row.missing}" for row in rows if row.missing
     ]
     drifted = [row.failure for row in rows if row.failure]
-    outcome: Word = "MISSING" if missing else "DRIFT" if drifted else "OK"
+    outcome: Outcome = "MISSING" if missing else "DRIFT" if drifted else "OK"
     same = "every score is within the tolerance"
     return PairVerdict(
         role=BASELINE,
@@ -303,7 +307,7 @@ def check_published(
 def _claim_row(claim: Expected, candidate: Candidate) -> CheckRow:
     value = candidate.results[claim.dataset].result.measures.get(claim.measure)
     in_domain = candidate.is_in_domain(claim.dataset)
-    problem = _problem(claim, value)
+    problem = _describe_mismatch(claim, value)
     return CheckRow(
         name=claim.dataset,
         measure=claim.measure,
@@ -316,7 +320,7 @@ def _claim_row(claim: Expected, candidate: Candidate) -> CheckRow:
     )
 
 
-def _problem(claim: Expected, value: float | None) -> str:
+def _describe_mismatch(claim: Expected, value: float | None) -> str:
     """The difference of a measured value from the published one; "" within the tolerance."""
     if value is not None and abs(value - claim.value) <= claim.tolerance:  # false for nan, too
         return ""

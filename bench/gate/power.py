@@ -14,7 +14,7 @@ import numpy as np
 
 from bench.comparing.compare import protocol_differences
 from bench.comparing.statistics import FEW, SAME_SCORE, detectable_effect
-from bench.gate.skew import allowance
+from bench.gate.skew import unseen_allowance
 from bench.results.result import Evaluation, Result
 from foundation.arrays import Float64Array
 from foundation.printable import first_names
@@ -45,7 +45,7 @@ class DetectableEffect(Record):
     detectable: float
 
 
-def kind_of(a: Result, b: Result) -> str:
+def relation_between(a: Result, b: Result) -> str:
     """Siblings make vectors of one form with one architecture; others are different models."""
     recipes = (a.recipe, b.recipe)
     forms = [(r.kind, r.dim, r.pooling, r.similarity) if r else None for r in recipes]
@@ -63,7 +63,7 @@ def detectable_effects(
     """Effects on each collection, and then on the mean where there will be one.
 
     Args:
-        kind: of candidate and baseline, see `kind_of`.
+        kind: of candidate and baseline, see `relation_between`.
         baselines: the baseline's stored results by collection.
         known: stored results of any model, which are paired with the baseline's.
         weights: of the collections in the mean.
@@ -80,8 +80,8 @@ def detectable_effects(
     if len(effects) < max(2, len(weights)) or len(measures) > 1:
         return tuple(effects)
     queries = [effect.queries for effect in effects]
-    unseen = allowance(queries, [weights[effect.name] for effect in effects])
-    alone = [weights[e.name] * (e.detectable - allowance([e.queries])) for e in effects]
+    unseen = unseen_allowance(queries, [weights[effect.name] for effect in effects])
+    alone = [weights[e.name] * (e.detectable - unseen_allowance([e.queries])) for e in effects]
     mean = math.hypot(*alone) + unseen
     return (*effects, DetectableEffect(MEAN, sum(queries), None, "its collections", mean))
 
@@ -90,21 +90,23 @@ def _effect_on(
     kind: str, baseline: Evaluation, known: Sequence[Evaluation], measure: str, floor: float
 ) -> DetectableEffect:
     queries = baseline.result.queries
-    deviation, source = _deviation(kind, baseline, known, measure, floor)
+    deviation, source = _expected_deviation(kind, baseline, known, measure, floor)
     error = deviation / math.sqrt(queries)
-    effect = detectable_effect(error, max(1, queries - 1)) + allowance([queries])
+    effect = detectable_effect(error, max(1, queries - 1)) + unseen_allowance([queries])
     return DetectableEffect(baseline.collection, queries, deviation, source, effect)
 
 
-Paired = tuple[str, Float64Array]  # another model beside the baseline: its name, differences
+NamedDifferences = tuple[
+    str, Float64Array
+]  # another model beside the baseline: its name, differences
 
 
-def _deviation(
+def _expected_deviation(
     kind: str, baseline: Evaluation, known: Sequence[Evaluation], measure: str, floor: float
 ) -> tuple[float, str]:
     """Standard deviation of the differences to expect, and where it comes from."""
-    pairs = _pairs(kind, baseline, known, measure)
-    reasons = [_unusable(differences, floor) for _, differences in pairs]
+    pairs = _paired_with_baseline(kind, baseline, known, measure)
+    reasons = [_reason_unusable(differences, floor) for _, differences in pairs]
     usable = [pair for pair, reason in zip(pairs, reasons, strict=True) if not reason]
     left_out = [f"{pair[0]} ({why})" for pair, why in zip(pairs, reasons, strict=True) if why]
     note = f"; left out: {first_names(left_out)}" if left_out else ""
@@ -116,7 +118,7 @@ def _deviation(
     return deviation, f"{number} ({kind}): {baseline.result.model} with {names}{note}"
 
 
-def _unusable(differences: Float64Array, floor: float) -> str:
+def _reason_unusable(differences: Float64Array, floor: float) -> str:
     """Why a pair says nothing of a candidate worth checking; "" if it does."""
     if np.count_nonzero(np.abs(differences) > SAME_SCORE) < FEW:
         return f"fewer than {FEW} queries differ"
@@ -124,9 +126,9 @@ def _unusable(differences: Float64Array, floor: float) -> str:
     return f"{apart:.4f} apart, more than the floor" if apart > floor else ""
 
 
-def _pairs(
+def _paired_with_baseline(
     kind: str, baseline: Evaluation, known: Sequence[Evaluation], measure: str
-) -> list[Paired]:
+) -> list[NamedDifferences]:
     """The newest results of a kind under the baseline's protocol, each evaluation once."""
     if measure not in baseline.result.measures:
         return []
@@ -136,7 +138,7 @@ def _pairs(
         if other.collection == baseline.collection
         and other.result.key != baseline.result.key
         and measure in other.result.measures
-        and kind_of(other.result, baseline.result) == kind
+        and relation_between(other.result, baseline.result) == kind
         and not protocol_differences(other.result.protocol, baseline.result.protocol)
     }
     values = baseline.scores.by_query(measure)

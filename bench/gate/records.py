@@ -10,7 +10,7 @@ from bench.gate.settings import Rule
 from bench.results.result import Evaluation
 from foundation.records import Record
 
-Word = Literal["OK", "INCONCLUSIVE", "MISSING", "DRIFT", "REGRESSION"]
+Outcome = Literal["OK", "INCONCLUSIVE", "MISSING", "DRIFT", "REGRESSION"]
 
 CANDIDATE, BASELINE, ANCHOR = "candidate", "baseline", "anchor"
 
@@ -96,7 +96,7 @@ class PairVerdict(Record, kw_only=True):
 
     role: str
     name: str
-    outcome: Word
+    outcome: Outcome
     reasons: tuple[str, ...]
     rows: tuple[CheckRow, ...]
     mean: CheckRow | None = None
@@ -122,7 +122,7 @@ class Check(Record, kw_only=True, rename={"effects": "foreseen"}):
     """
 
     candidate: str
-    outcome: Word
+    outcome: Outcome
     exit_code: int
     reasons: tuple[str, ...]
     rule: Rule

@@ -35,13 +35,13 @@ class Candidate:
     """A checkpoint with its results, by collection.
 
     Attributes:
-        failed: why there is no result.
+        failures: why there is no result.
         queries: of the collections that were opened.
     """
 
     name: str
     results: Mapping[str, Evaluation]
-    failed: Mapping[str, str] = field(default_factory=dict)
+    failures: Mapping[str, str] = field(default_factory=dict)
     queries: Mapping[str, Queries] = field(default_factory=dict)
 
     def is_in_domain(self, collection: str) -> bool:
@@ -56,19 +56,19 @@ class Candidate:
         return dict(zip(queries.ids, queries.texts, strict=True)).get(query_id, "")
 
 
-def own_name(model: LoadedModel, known: Sequence[Evaluation]) -> str:
+def candidate_name(model: LoadedModel, known: Sequence[Evaluation]) -> str:
     """The name that the candidate's results have.
 
     Its own, unless another recipe or other weights have results of that name: then the fingerprint
     is part of it, so that the name of a baseline never stands for two models.
     """
     named = [stored for stored in known if stored.result.model == model.name]
-    if len(own_results(model, named)) == len(named):
+    if len(candidate_results(model, named)) == len(named):
         return model.name
     return f"{model.name}-{model.model.recipe.fingerprint[:DIGITS]}"
 
 
-def why_renamed(model: LoadedModel, name: str) -> str:
+def explain_renaming(model: LoadedModel, name: str) -> str:
     """Say why the results have another name than the candidate; "" if they have its own."""
     if name == model.name:
         return ""
@@ -78,7 +78,7 @@ def why_renamed(model: LoadedModel, name: str) -> str:
     )
 
 
-def own_results(model: LoadedModel, known: Sequence[Evaluation]) -> list[Evaluation]:
+def candidate_results(model: LoadedModel, known: Sequence[Evaluation]) -> list[Evaluation]:
     """Stored results of the candidate, under whatever name."""
     recipe = model.model.recipe
     fingerprints = {
@@ -103,7 +103,7 @@ def evaluate_candidate(
     """Evaluate what is missing; a collection that fails is a gap, the others are still evaluated.
 
     Args:
-        name: of the results, see `own_name`.
+        name: of the results, see `candidate_name`.
         collections: what opens each of them, and the protocol of what it is compared with, whose
             split and depth are used.
         known: stored results, among which the candidate's are looked for.
@@ -128,7 +128,7 @@ def evaluate_candidate(
     return Candidate(
         name,
         results=stored,
-        failed={key: f"not evaluated: {reason}" for key, reason in gaps.reasons.items()},
+        failures={key: f"not evaluated: {reason}" for key, reason in gaps.reasons.items()},
         queries=queries,
     )
 
@@ -183,7 +183,7 @@ class Scope(Record, kw_only=True):
         return [f"evaluate the {other.role} ({command}), or name with --on what to check on"]
 
 
-def scope_of(
+def determine_scope(
     typed: Sequence[str], baseline: Collection[str], further: Mapping[str, Iterable[str]]
 ) -> Scope:
     """The scope of a check.
@@ -211,9 +211,9 @@ def scope_of(
     return Scope(weights=weights, left_out=left_out)
 
 
-def checked_before(results: Place, baseline: str) -> list[str]:
+def previously_checked(results: Place, baseline: str) -> list[str]:
     """Collections that a baseline was checked on before; a damaged file is reported and skipped."""
-    folder = results / LEDGER / _key(baseline)
+    folder = results / LEDGER / _folder_name(baseline)
     names = set()
     for path in files_below(folder, CHECKED_FILE) if folder.is_dir() else ():
         try:
@@ -229,7 +229,9 @@ def remember_checked(results: Place, baseline: str, collections: Iterable[str]) 
     """Write down that a baseline has results on these collections and was checked there."""
     try:
         for collection in collections:
-            path = results / LEDGER / _key(baseline) / _key(collection) / CHECKED_FILE
+            path = (
+                results / LEDGER / _folder_name(baseline) / _folder_name(collection) / CHECKED_FILE
+            )
             if not path.exists():
                 record = CheckedBaseline(baseline=baseline, collection=collection)
                 with replacing(path) as file:
@@ -238,6 +240,6 @@ def remember_checked(results: Place, baseline: str, collections: Iterable[str]) 
         logger.warning("what the baseline was checked on cannot be remembered: %s", error)
 
 
-def _key(name: str) -> str:
+def _folder_name(name: str) -> str:
     """A name of a folder for any name: 16 hexadecimal digits."""
     return hashlib.sha256(msgspec.json.encode((name,))).hexdigest()[:16]

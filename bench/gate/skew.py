@@ -27,7 +27,7 @@ BLOCK_DRAWS = 1 << 19  # held at once: 4 MB
 
 
 @dataclass(frozen=True)
-class Studentised:
+class StudentisedMean:
     """A mean of differences with its standard error, and both in every resample.
 
     Attributes:
@@ -46,33 +46,33 @@ class Studentised:
     errors: Float64Array
 
     @property
-    def says_little(self) -> bool:
+    def is_inconclusive(self) -> bool:
         """True if nothing can be concluded: too few queries changed."""
         return self.changed < FEW or not self.known
 
 
-def studentise(part: Float64Array, resampling: Resampling) -> Studentised:
+def studentise(differences: Float64Array, resampling: Resampling) -> StudentisedMean:
     """Resample the queries of one collection.
 
     Args:
-        part: float64 ``(n,)``: candidate minus baseline, by query; a measure from 0 to 1.
+        differences: float64 ``(n,)``: candidate minus baseline, by query; a measure from 0 to 1.
     """
-    means, errors = _drawn(part, resampling)
-    return Studentised(
-        mean=float(part.mean()),
-        error=float(part.std()) / math.sqrt(len(part)),
-        changed=int(np.count_nonzero(np.abs(part) > SAME_SCORE)),
-        known=len(part) > 1,
-        unseen=allowance([len(part)]),
+    means, errors = _resample_means(differences, resampling)
+    return StudentisedMean(
+        mean=float(differences.mean()),
+        error=float(differences.std()) / math.sqrt(len(differences)),
+        changed=int(np.count_nonzero(np.abs(differences) > SAME_SCORE)),
+        known=len(differences) > 1,
+        unseen=unseen_allowance([len(differences)]),
         means=means,
         errors=errors,
     )
 
 
-def mean_of(parts: Sequence[Studentised], weights: Sequence[float]) -> Studentised:
+def combine_means(parts: Sequence[StudentisedMean], weights: Sequence[float]) -> StudentisedMean:
     """The weighted mean of several collections, each resampled by itself; weights sum to 1."""
     pairs = list(zip(weights, parts, strict=True))
-    return Studentised(
+    return StudentisedMean(
         mean=sum(weight * part.mean for weight, part in pairs),
         error=math.sqrt(sum((weight * part.error) ** 2 for weight, part in pairs)),
         changed=sum(part.changed for part in parts),
@@ -83,18 +83,18 @@ def mean_of(parts: Sequence[Studentised], weights: Sequence[float]) -> Studentis
     )
 
 
-def allowance(queries: Sequence[int], weights: Sequence[float] = (1.0,)) -> float:
+def unseen_allowance(queries: Sequence[int], weights: Sequence[float] = (1.0,)) -> float:
     """Gain or loss that a mean over collections of so many queries may have missed."""
     return sum(weight * UNSEEN / count for weight, count in zip(weights, queries, strict=True))
 
 
-def p_of_loss(difference: Studentised) -> float:
+def loss_p_value(difference: StudentisedMean) -> float:
     """p that a loss is one though rare gains may be missing: bootstrap-t, doubled as two-sided.
 
     1 if the mean did not lose more than it may have missed, or says little.
     """
     loss = -difference.mean - difference.unseen
-    if loss <= 0 or difference.says_little:
+    if loss <= 0 or difference.is_inconclusive:
         return 1.0
     if difference.error <= SAME_MEAN:
         return 2 / (1 + len(difference.means))
@@ -103,7 +103,7 @@ def p_of_loss(difference: Studentised) -> float:
     return min(1.0, 2 * (1 + int(np.count_nonzero(further))) / (1 + len(difference.means)))
 
 
-def largest_loss(difference: Studentised) -> float | None:
+def largest_loss(difference: StudentisedMean) -> float | None:
     """The loss of a mean beyond which losses are ruled out at 95 %, one-sided.
 
     Below 0, a gain is certain.
@@ -112,17 +112,17 @@ def largest_loss(difference: Studentised) -> float | None:
         None if nothing is ruled out: too few queries changed, a collection has one query, or
         too many resamples have no spread.
     """
-    if difference.says_little:
+    if difference.is_inconclusive:
         return None
     if difference.error <= SAME_MEAN:
         return difference.unseen - difference.mean
-    quantile = _quantile(difference)
+    quantile = _upper_quantile(difference)
     if not math.isfinite(quantile):
         return None
     return quantile * difference.error - difference.mean + difference.unseen
 
 
-def _quantile(difference: Studentised) -> float:
+def _upper_quantile(difference: StudentisedMean) -> float:
     """Upper quantile of the studentised distances; a resample without spread may be anything."""
     flat = difference.errors <= SAME_MEAN
     distances = (difference.means - difference.mean) / np.where(flat, 1.0, difference.errors)
@@ -131,14 +131,16 @@ def _quantile(difference: Studentised) -> float:
     return float(np.partition(studentised, place)[place])
 
 
-def _drawn(part: Float64Array, resampling: Resampling) -> tuple[Float64Array, Float64Array]:
+def _resample_means(
+    differences: Float64Array, resampling: Resampling
+) -> tuple[Float64Array, Float64Array]:
     """Mean and standard error in each resample: float64 ``(resamples,)`` each.
 
     Queries that did not change add nothing to a sum, and are drawn as a number only.
     """
-    content = hashlib.sha256(np.ascontiguousarray(part).tobytes()).digest()
+    content = hashlib.sha256(np.ascontiguousarray(differences).tobytes()).digest()
     rng = np.random.default_rng([resampling.seed, int.from_bytes(content[:8], "big")])
-    changed, count = part[part != 0], len(part)
+    changed, count = differences[differences != 0], len(differences)
     times = rng.binomial(count, len(changed) / count, size=resampling.resamples)
     rows = max(1, BLOCK_DRAWS // max(1, len(changed)))
     sums, squares = np.zeros(len(times)), np.zeros(len(times))

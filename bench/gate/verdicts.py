@@ -48,11 +48,11 @@ from dataclasses import dataclass, field
 
 from bench.comparing.statistics import FEW, Difference
 from bench.gate.power import DetectableEffect
-from bench.gate.records import Check, PairVerdict, Word
+from bench.gate.records import Check, Outcome, PairVerdict
 from bench.gate.settings import GateSettings
 from bench.outcomes import ExitCode
 
-WORST: tuple[Word, ...] = ("OK", "INCONCLUSIVE", "MISSING", "DRIFT", "REGRESSION")
+BY_SEVERITY: tuple[Outcome, ...] = ("OK", "INCONCLUSIVE", "MISSING", "DRIFT", "REGRESSION")
 THE_MEAN = "the mean"  # instead of a collection
 SAME_MODEL = "the candidate is the model that it is compared with, so that nothing was checked"
 
@@ -86,15 +86,15 @@ class Evidence:
         return {name: test for name, test in self.cautious.items() if name != THE_MEAN}
 
     @property
-    def subjects(self) -> list[str]:
+    def mean_or_collections(self) -> list[str]:
         """What a loss must be ruled out of: the mean, or each collection if there is none."""
         return [THE_MEAN] if THE_MEAN in self.cautious else list(self.cautious)
 
     @property
     def largest_loss(self) -> float | None:
         """Of the mean, or of the only collection, that is not ruled out; None if nothing is."""
-        subjects = self.subjects
-        return self.losses.get(subjects[0]) if len(subjects) == 1 else None
+        mean_or_collections = self.mean_or_collections
+        return self.losses.get(mean_or_collections[0]) if len(mean_or_collections) == 1 else None
 
     @property
     def changed(self) -> int:
@@ -107,12 +107,12 @@ class Decision:
     """An outcome, and the reasons for people.
 
     Attributes:
-        failed: why a collection or `THE_MEAN` decided against the candidate, by its name.
+        failures: why a collection or `THE_MEAN` decided against the candidate, by its name.
     """
 
-    outcome: Word
+    outcome: Outcome
     reasons: tuple[str, ...]
-    failed: Mapping[str, str] = field(default_factory=dict)
+    failures: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def exit_code(self) -> int:
@@ -125,20 +125,22 @@ def decide(evidence: Evidence, settings: GateSettings) -> Decision:
     if evidence.missing:
         reasons = (f"{name}: {why}" for name, why in evidence.missing.items())
         return Decision("MISSING", tuple(reasons))
-    if settings.expect_same and (drifted := _drifted(evidence, settings.tolerance)):
-        return _because("DRIFT", drifted)
-    beyond = _beyond_the_floor(evidence, settings.floor)
+    if settings.expect_same and (drifted := _find_drift(evidence, settings.tolerance)):
+        return _decide_because("DRIFT", drifted)
+    beyond = _losses_beyond_floor(evidence, settings.floor)
     sure = {name: said for name, said in beyond.items() if evidence.cautious[name].significant}
     if sure:
-        return _because("REGRESSION", sure)
-    decided = _by_rule(evidence, settings)
+        return _decide_because("REGRESSION", sure)
+    decided = _decide_by_rule(evidence, settings)
     if beyond and decided.outcome != "REGRESSION":
         words = ", which is not significant"
-        return _because("INCONCLUSIVE", {name: said + words for name, said in beyond.items()})
+        return _decide_because(
+            "INCONCLUSIVE", {name: said + words for name, said in beyond.items()}
+        )
     return decided
 
 
-def _by_rule(evidence: Evidence, settings: GateSettings) -> Decision:
+def _decide_by_rule(evidence: Evidence, settings: GateSettings) -> Decision:
     """Decide by the rule, if no collection significantly lost more than the floor."""
     if settings.expect_same:
         return Decision("OK", ("every score is within the tolerance",))
@@ -147,22 +149,22 @@ def _by_rule(evidence: Evidence, settings: GateSettings) -> Decision:
     if evidence.same_rankings:
         return Decision("OK", ("every ranking is the same",))
     if evidence.changed < FEW:
-        return Decision("INCONCLUSIVE", (_few(evidence.changed),))
+        return Decision("INCONCLUSIVE", (_describe_few_changes(evidence.changed),))
     if settings.rule == "margin":
-        return _by_margin(evidence, settings.margin)
-    return _by_loss(evidence, settings.floor)
+        return _decide_by_margin(evidence, settings.margin)
+    return _decide_by_loss(evidence, settings.floor)
 
 
-def worse(decisions: Iterable[Decision]) -> Decision:
+def worst_decision(decisions: Iterable[Decision]) -> Decision:
     """The worst of several decisions; the first of equals."""
-    return max(decisions, key=lambda decision: WORST.index(decision.outcome))
+    return max(decisions, key=lambda decision: BY_SEVERITY.index(decision.outcome))
 
 
-def _because(outcome: Word, failed: Mapping[str, str]) -> Decision:
-    return Decision(outcome, tuple(failed.values()), failed)
+def _decide_because(outcome: Outcome, failures: Mapping[str, str]) -> Decision:
+    return Decision(outcome, tuple(failures.values()), failures)
 
 
-def _drifted(evidence: Evidence, tolerance: float) -> dict[str, str]:
+def _find_drift(evidence: Evidence, tolerance: float) -> dict[str, str]:
     return {
         name: f"{name}: {test.measure} {test.difference:+.4f}, tolerance {tolerance:.4f}"
         for name, test in evidence.collections.items()
@@ -170,34 +172,39 @@ def _drifted(evidence: Evidence, tolerance: float) -> dict[str, str]:
     }
 
 
-def _beyond_the_floor(evidence: Evidence, floor: float) -> dict[str, str]:
+def _losses_beyond_floor(evidence: Evidence, floor: float) -> dict[str, str]:
     return {
-        name: f"{_lost(name, test)}, more than the floor of {floor:.4f}"
+        name: f"{_describe_loss(name, test)}, more than the floor of {floor:.4f}"
         for name, test in evidence.collections.items()
         if -test.difference > floor
     }
 
 
-def _by_loss(evidence: Evidence, floor: float) -> Decision:
+def _decide_by_loss(evidence: Evidence, floor: float) -> Decision:
     cautious = {name: test for name, test in evidence.cautious.items() if _is_loss(test)}
     plain = {name: test for name, test in evidence.plain.items() if _is_loss(test)}
     if cautious:
-        return _because("REGRESSION", {key: _with_p(key, test) for key, test in cautious.items()})
+        return _decide_because(
+            "REGRESSION",
+            {key: _describe_significant_loss(key, test) for key, test in cautious.items()},
+        )
     if plain:
         words = (
             "chance does not explain it, but rare gains that these queries miss could balance it"
         )
-        unclear = {name: f"{_lost(name, test)}: {words}" for name, test in plain.items()}
-        return _because("INCONCLUSIVE", unclear)
+        unclear = {name: f"{_describe_loss(name, test)}: {words}" for name, test in plain.items()}
+        return _decide_because("INCONCLUSIVE", unclear)
     possible = [
-        reason for name in evidence.subjects if (reason := _possible(name, evidence, floor))
+        reason
+        for name in evidence.mean_or_collections
+        if (reason := _loss_not_ruled_out(name, evidence, floor))
     ]
     if possible:
         return Decision("INCONCLUSIVE", tuple(possible))
     return Decision("OK", ("no significant loss",))
 
 
-def _possible(name: str, evidence: Evidence, floor: float) -> str:
+def _loss_not_ruled_out(name: str, evidence: Evidence, floor: float) -> str:
     """Say which loss must be ruled out and is not; "" for none."""
     left, stated = evidence.losses.get(name), evidence.stated.get(name, floor)
     limit = min(floor, stated)
@@ -213,21 +220,21 @@ def _is_loss(test: Difference) -> bool:
     return test.difference < 0 and test.significant
 
 
-def _lost(name: str, test: Difference) -> str:
+def _describe_loss(name: str, test: Difference) -> str:
     return f"{name} lost {-test.difference:.4f}"
 
 
-def _with_p(name: str, test: Difference) -> str:
+def _describe_significant_loss(name: str, test: Difference) -> str:
     p = test.p if test.p_adjusted is None else test.p_adjusted
-    return f"{_lost(name, test)} (p {p:.4f})"
+    return f"{_describe_loss(name, test)} (p {p:.4f})"
 
 
-def _few(changed: int) -> str:
+def _describe_few_changes(changed: int) -> str:
     queries = "query" if changed == 1 else "queries"
     return f"{changed} {queries} changed: too few to say anything (from {FEW} on)"
 
 
-def _by_margin(evidence: Evidence, margin: float) -> Decision:
+def _decide_by_margin(evidence: Evidence, margin: float) -> Decision:
     limit = evidence.largest_loss
     if limit is not None and limit <= margin:
         return Decision("OK", (f"a loss of the mean beyond {margin:.4f} is ruled out",))
@@ -237,11 +244,11 @@ def _by_margin(evidence: Evidence, margin: float) -> Decision:
     name = next(iter(evidence.cautious)) if len(evidence.cautious) == 1 else THE_MEAN
     mean = evidence.cautious.get(name)
     if mean and _is_loss(mean):
-        return _because("REGRESSION", {name: _with_p(name, mean)})
-    return Decision("INCONCLUSIVE", (reason + (_observed(mean, margin) if mean else ""),))
+        return _decide_because("REGRESSION", {name: _describe_significant_loss(name, mean)})
+    return Decision("INCONCLUSIVE", (reason + (_describe_observed(mean, margin) if mean else ""),))
 
 
-def _observed(mean: Difference, margin: float) -> str:
+def _describe_observed(mean: Difference, margin: float) -> str:
     explained = ", which chance can explain" if -mean.difference > margin else ""
     return f"; observed {mean.difference:+.4f}{explained}"
 
@@ -249,7 +256,7 @@ def _observed(mean: Difference, margin: float) -> str:
 SUSPICIOUS_GAIN = 0.1  # of a mean over a collection: more than most new models bring
 
 
-def conclude(
+def conclude_check(
     candidate: str,
     against: Sequence[PairVerdict],
     effects: Sequence[DetectableEffect],
@@ -264,7 +271,9 @@ def conclude(
     Args:
         hints: what to type where something is missing; the first warnings.
     """
-    decision = worse(Decision(verdict.outcome, _named(verdict)) for verdict in against)
+    decision = worst_decision(
+        Decision(verdict.outcome, _reasons_with_role(verdict)) for verdict in against
+    )
     return Check(
         candidate=candidate,
         outcome=decision.outcome,
@@ -291,7 +300,9 @@ def _warnings(
     """Warnings about the evidence; none if the same scores are expected."""
     if settings.expect_same:
         return []
-    warnings = [warning for verdict in against[:1] for warning in _trained_on(candidate, verdict)]
+    warnings = [
+        warning for verdict in against[:1] for warning in _in_domain_warnings(candidate, verdict)
+    ]
     if settings.rule == "margin" and effects and effects[-1].detectable > settings.margin:
         warnings.append(
             f"these collections find a loss of {effects[-1].detectable:.4f} with a power of 80 %, "
@@ -307,7 +318,7 @@ def _warnings(
     return warnings
 
 
-def _trained_on(candidate: str, verdict: PairVerdict) -> list[str]:
+def _in_domain_warnings(candidate: str, verdict: PairVerdict) -> list[str]:
     """Warnings about models that were trained on collections of the check."""
     both = [r.name for r in verdict.rows if r.candidate_in_domain and r.baseline_in_domain]
     ours = [r.name for r in verdict.rows if r.candidate_in_domain and r.name not in both]
@@ -325,6 +336,6 @@ def _trained_on(candidate: str, verdict: PairVerdict) -> list[str]:
     ]
 
 
-def _named(verdict: PairVerdict) -> tuple[str, ...]:
+def _reasons_with_role(verdict: PairVerdict) -> tuple[str, ...]:
     role = f"(against the {verdict.role}, {verdict.name})"
     return tuple(f"{reason} {role}" for reason in verdict.reasons)

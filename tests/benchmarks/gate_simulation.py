@@ -53,7 +53,7 @@ from bench.gate.evidence import check_against, loss_tests
 from bench.gate.records import StoredModel
 from bench.gate.scope import Candidate, Scope
 from bench.gate.settings import GateSettings
-from bench.gate.skew import UNSEEN, allowance, largest_loss, studentise
+from bench.gate.skew import UNSEEN, largest_loss, studentise, unseen_allowance
 from bench.gate.verdicts import Evidence, decide
 from bench.results.result import Evaluation
 from tests.benchmarks.gate_pairs import FAMILY as REAL_FAMILY
@@ -238,7 +238,9 @@ def turned(
 
 def stated_effect(deviation: np.ndarray, queries: int) -> np.ndarray:
     """What the gate states beforehand of differences with this deviation."""
-    return detectable_effect(deviation / math.sqrt(queries), queries - 1) + allowance([queries])
+    return detectable_effect(deviation / math.sqrt(queries), queries - 1) + unseen_allowance(
+        [queries]
+    )
 
 
 def both_rules(pair: Pair, draws: int, resampling: Resampling) -> list[dict[str, object]]:

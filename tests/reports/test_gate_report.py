@@ -13,7 +13,7 @@ from bench.gate.power import DetectableEffect
 from bench.gate.records import Check, CheckRow, LostQuery, PairVerdict
 from bench.gate.scope import Candidate
 from bench.gate.settings import GateSettings
-from bench.gate.verdicts import conclude
+from bench.gate.verdicts import conclude_check
 from reports.check import junit, markdown, verdict_paragraph, verdict_paragraphs
 from reports.format import interval
 from retrievers.models.card import Expected
@@ -95,7 +95,7 @@ def test_junit_names_measures_apart_where_a_collection_has_several():
         for name, own in measured.items()
     }
     against = check_published(Candidate("mine", stored), expected, ["one", "two"])
-    done = conclude("mine", [against], (), GateSettings(expect_same=True))
+    done = conclude_check("mine", [against], (), GateSettings(expect_same=True))
 
     (suite,) = ElementTree.fromstring(junit(done).encode())
 

@@ -13,20 +13,20 @@ from bench.comparing.compare import ComparisonSettings
 from bench.evaluate.judging import mean_weights
 from bench.evaluate.retrieval import LoadedModel
 from bench.evaluate.scoring import parse_measure
-from bench.gate.evidence import check_against, check_published, lost_elsewhere
-from bench.gate.power import DetectableEffect, detectable_effects, kind_of
+from bench.gate.evidence import check_against, check_published, find_losses_elsewhere
+from bench.gate.power import DetectableEffect, detectable_effects, relation_between
 from bench.gate.records import ANCHOR, BASELINE, Check, StoredModel
 from bench.gate.scope import (
     Scope,
-    checked_before,
+    candidate_name,
+    candidate_results,
+    determine_scope,
     evaluate_candidate,
-    own_name,
-    own_results,
+    explain_renaming,
+    previously_checked,
     remember_checked,
-    scope_of,
-    why_renamed,
 )
-from bench.gate.verdicts import conclude
+from bench.gate.verdicts import conclude_check
 from bench.results.find import choose_results, find_named, find_results
 from bench.results.result import Evaluation, Protocol
 from bench.workspace import Workspace
@@ -66,7 +66,7 @@ def _decide(options: CheckOptions, recorded: RecordedWarnings) -> Check:
     scope = _scope(model, others, known, typed, options.results)
     if not options.terms.expect_same:
         comparison_settings.resampling.check_enough(len(scope.weights), sides=2)
-    name = own_name(model, known)
+    name = candidate_name(model, known)
     _announce(name, others, scope)
     effects = _state_effects(model, others[0], known, scope, comparison_settings, options)
     candidate = evaluate_candidate(
@@ -82,7 +82,7 @@ def _decide(options: CheckOptions, recorded: RecordedWarnings) -> Check:
         others,
     )
     expected = model.model.card.expected
-    own = own_results(model, known)
+    own = candidate_results(model, known)
     against = [
         msgspec.structs.replace(
             check_published(candidate, expected, scope.weights)
@@ -91,7 +91,7 @@ def _decide(options: CheckOptions, recorded: RecordedWarnings) -> Check:
                 *(candidate, other, scope, options.terms, comparison_settings),
                 effects=effects if other.role == BASELINE else (),
             ),
-            elsewhere=lost_elsewhere(
+            elsewhere=find_losses_elsewhere(
                 own, other, scope.left_out, options.terms, comparison_settings
             ),
         )
@@ -101,10 +101,10 @@ def _decide(options: CheckOptions, recorded: RecordedWarnings) -> Check:
         checked = other.results.keys() & scope.weights.keys()
         remember_checked(options.results, other.name, checked)
     hints = [hint for other in others for hint in scope.hints(other)]
-    done = conclude(
+    done = conclude_check(
         *(name, against, effects, options.terms),
         left_out=scope.left_out,
-        renamed=why_renamed(model, name),
+        renamed=explain_renaming(model, name),
         hints=hints,
     )
     of_vectors = [
@@ -169,18 +169,18 @@ def _scope(
     typed: Sequence[str],
     results: Place,
 ) -> Scope:
-    """The collections of the check; see `scope_of`."""
+    """The collections of the check; see `determine_scope`."""
     baseline, *anchors = others
     if baseline.name == PUBLISHED:
         claimed = dict.fromkeys(claim.dataset for claim in model.model.card.expected)
-        return scope_of(typed, claimed, {})
+        return determine_scope(typed, claimed, {})
     further: dict[str, Iterable[str]] = {
-        f"the {other.role} was checked there before": checked_before(results, other.name)
+        f"the {other.role} was checked there before": previously_checked(results, other.name)
         for other in others
     }
-    further["the candidate has one"] = [one.collection for one in own_results(model, known)]
+    further["the candidate has one"] = [one.collection for one in candidate_results(model, known)]
     further |= {f"the {other.role} has one": other.collections for other in anchors}
-    return scope_of(typed, baseline.collections, further)
+    return determine_scope(typed, baseline.collections, further)
 
 
 def _announce(name: str, others: Sequence[StoredModel], scope: Scope) -> None:
@@ -203,7 +203,7 @@ def _state_effects(
     if not baseline.results or options.terms.expect_same:
         return ()
     first = next(iter(baseline.results.values())).result
-    kind = kind_of(msgspec.structs.replace(first, recipe=model.model.recipe), first)
+    kind = relation_between(msgspec.structs.replace(first, recipe=model.model.recipe), first)
     stated = (scope.weights, comparison_settings.measure, options.terms.floor)
     effects = detectable_effects(kind, baseline.results, known, *stated)
     print(effects_table(effects), file=sys.stderr)

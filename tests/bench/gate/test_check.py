@@ -10,12 +10,12 @@ from bench.comparing.compare import ComparisonSettings
 from bench.comparing.statistics import Resampling
 from bench.evaluate.judging import mean_weights, suite_weights
 from bench.evaluate.runs import Run
-from bench.gate.evidence import check_against, check_published, lost_elsewhere
+from bench.gate.evidence import check_against, check_published, find_losses_elsewhere
 from bench.gate.power import DetectableEffect
 from bench.gate.records import StoredModel
 from bench.gate.scope import Candidate, Scope
 from bench.gate.settings import GateSettings
-from bench.gate.verdicts import conclude
+from bench.gate.verdicts import conclude_check
 from bench.results.result import Evaluation
 from foundation.errors import BenchError
 from retrievers.models.card import Expected
@@ -114,7 +114,7 @@ def test_only_a_regression_counts_on_collections_that_are_left_out(caplog):
     ours = [on(name, entry(values, depth=depth)) for name, (values, depth) in known.items()]
     theirs = [on(name, entry(BASE)) for name in known if name != "absent"]
     other = StoredModel("baseline", "base", {"one": entry(BASE)}, theirs)
-    rows = lost_elsewhere(ours, other, known, SETTINGS, COMPARISON_SETTINGS)
+    rows = find_losses_elsewhere(ours, other, known, SETTINGS, COMPARISON_SETTINGS)
     assert [row.name for row in rows] == ["lost"]
     assert "damaged, which --on leaves out, cannot be compared" in caplog.text
 
@@ -156,13 +156,13 @@ def test_a_claim_to_be_the_same_fails_in_both_directions(by, outcome):
 def test_the_worse_of_baseline_and_anchor_decides_and_is_named():
     fine = check({"one": entry(BASE)})
     lost = msgspec.structs.replace(check({"one": entry(shifted(40, -0.1))}), role="anchor")
-    found = conclude("ckpt", [fine, lost], [], SETTINGS)
+    found = conclude_check("ckpt", [fine, lost], [], SETTINGS)
     assert (found.outcome, found.exit_code) == ("REGRESSION", 1)
     assert "anchor" in found.reasons[0]
 
 
 def test_a_suspiciously_large_gain_is_ok_and_points_to_verify():
-    found = conclude("ckpt", [check({"one": entry(shifted(200, 0.2))})], [], SETTINGS)
+    found = conclude_check("ckpt", [check({"one": entry(shifted(200, 0.2))})], [], SETTINGS)
     assert found.outcome == "OK"
     assert any("verify" in text for text in found.warnings)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bench.gate.power import PESSIMISTIC, detectable_effects, kind_of
+from bench.gate.power import PESSIMISTIC, detectable_effects, relation_between
 from bench.results.find import find_results
 from tests.support.collections import Bench, write_collection, write_hashing_card
 
@@ -60,8 +60,8 @@ def deviation(stored, name: str, measure: str = "nDCG@10") -> float:
 
 def test_models_of_one_form_are_siblings_and_others_are_not(stored):
     base = stored["base"].result
-    assert kind_of(base, stored["third"].result) == "siblings"
-    assert kind_of(base, stored["bm25"].result) == "different models"
+    assert relation_between(base, stored["third"].result) == "siblings"
+    assert relation_between(base, stored["bm25"].result) == "different models"
 
 
 def test_a_stored_pair_with_the_baseline_gives_the_deviation(stored):

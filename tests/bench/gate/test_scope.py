@@ -3,7 +3,7 @@
 import pytest
 
 from bench.gate.records import StoredModel
-from bench.gate.scope import checked_before, remember_checked, scope_of
+from bench.gate.scope import determine_scope, previously_checked, remember_checked
 from bench.results.find import find_results
 from foundation.errors import BenchError
 from foundation.places import RemotePath
@@ -19,7 +19,7 @@ def results(request, tmp_path):
 
 
 def test_without_on_a_check_is_on_all_that_either_side_or_an_earlier_check_knows():
-    scope = scope_of([], ["b", "a"], {BEFORE: ["a", "c"], OWN: ["c", "d"]})
+    scope = determine_scope([], ["b", "a"], {BEFORE: ["a", "c"], OWN: ["c", "d"]})
     assert list(scope.weights) == ["a", "b", "c", "d"]
     assert sum(scope.weights.values()) == pytest.approx(1)
     assert scope.reasons == {"c": BEFORE, "d": OWN}
@@ -27,25 +27,25 @@ def test_without_on_a_check_is_on_all_that_either_side_or_an_earlier_check_knows
 
 
 def test_on_says_what_a_check_is_on_and_what_it_leaves_out_is_known():
-    scope = scope_of(["b", "z"], ["b", "a"], {BEFORE: ["c"]})
+    scope = determine_scope(["b", "z"], ["b", "a"], {BEFORE: ["c"]})
     assert list(scope.weights) == ["b", "z"]
     assert scope.reasons == {}
     assert scope.left_out == ("a", "c")
 
 
 def test_a_suite_is_its_members_and_leaves_none_of_them_out():
-    scope = scope_of(["beir"], ["beir/scifact", "stdlib-code"], {})
+    scope = determine_scope(["beir"], ["beir/scifact", "stdlib-code"], {})
     assert "beir/scifact" in scope.weights
     assert scope.left_out == ("stdlib-code",)
 
 
 def test_a_check_on_nothing_is_an_error():
     with pytest.raises(BenchError, match="nothing to check on"):
-        scope_of([], [], {})
+        determine_scope([], [], {})
 
 
 def test_a_gap_says_what_asks_for_the_collection_and_a_hint_what_to_type(tmp_path):
-    scope = scope_of([], ["a"], {OWN: ["c"]})
+    scope = determine_scope([], ["a"], {OWN: ["c"]})
     (stored,) = results_of(tmp_path)
     known = StoredModel("baseline", "old", {"a": stored})
     assert scope.gaps(known) == {"c": "old has no result, but the candidate has one"}
@@ -63,9 +63,9 @@ def results_of(folder):
 
 
 def test_what_a_baseline_was_checked_on_is_remembered_for_that_baseline_alone(results):
-    assert checked_before(results, "old") == []
+    assert previously_checked(results, "old") == []
     remember_checked(results, "old", ["beir/scifact", "a"])
     remember_checked(results, "old", ["a"])
     remember_checked(results, "other", ["b"])
-    assert checked_before(results, "old") == ["a", "beir/scifact"]
-    assert checked_before(results, "other") == ["b"]
+    assert previously_checked(results, "old") == ["a", "beir/scifact"]
+    assert previously_checked(results, "other") == ["b"]

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from bench.comparing.statistics import Resampling
-from bench.gate.skew import allowance, largest_loss, mean_of, p_of_loss, studentise
+from bench.gate.skew import combine_means, largest_loss, loss_p_value, studentise, unseen_allowance
 
 MANY, BOUND = Resampling(9_999, 0), Resampling(4_999, 0)
 
 
 def p(scores: np.ndarray, resampling: Resampling = MANY) -> float:
-    return p_of_loss(studentise(scores, resampling))
+    return loss_p_value(studentise(scores, resampling))
 
 
 def test_of_many_normal_differences_it_is_the_t_test_of_the_loss_without_the_allowance():
@@ -57,13 +57,15 @@ def test_resampled_means_and_errors_are_those_of_drawing_queries_with_replacemen
 
 def test_a_collection_split_in_two_halves_keeps_its_p():
     scores = np.random.default_rng(7).normal(-0.03, 0.2, 1_000)
-    halves = mean_of([studentise(half, MANY) for half in (scores[:500], scores[500:])], [0.5, 0.5])
-    assert p_of_loss(halves) == pytest.approx(p(scores), abs=0.01)
+    halves = combine_means(
+        [studentise(half, MANY) for half in (scores[:500], scores[500:])], [0.5, 0.5]
+    )
+    assert loss_p_value(halves) == pytest.approx(p(scores), abs=0.01)
 
 
 def test_what_may_be_missing_is_one_query_of_each_collection_in_the_mean():
-    assert allowance([50]) == pytest.approx(0.02)
-    assert allowance([50, 200], [0.5, 0.5]) == pytest.approx(0.0125)
+    assert unseen_allowance([50]) == pytest.approx(0.02)
+    assert unseen_allowance([50, 200], [0.5, 0.5]) == pytest.approx(0.0125)
 
 
 # The bound on a loss
@@ -71,7 +73,7 @@ def test_what_may_be_missing_is_one_query_of_each_collection_in_the_mean():
 
 def bound(parts, weights=(1.0,), resampling=BOUND):
     """The bound on the weighted mean of some collections' differences."""
-    return largest_loss(mean_of([studentise(part, resampling) for part in parts], weights))
+    return largest_loss(combine_means([studentise(part, resampling) for part in parts], weights))
 
 
 def test_of_normal_differences_it_is_the_t_bound_and_one_loss_more():

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from bench.comparing.statistics import Difference
 from bench.gate.settings import GateSettings
-from bench.gate.verdicts import THE_MEAN, WORST, Decision, Evidence, decide, worse
+from bench.gate.verdicts import BY_SEVERITY, THE_MEAN, Decision, Evidence, decide, worst_decision
 from foundation.errors import BenchError
 
 
@@ -127,14 +127,14 @@ def test_each_row_of_the_truth_table(settings, known, expected):
 )
 def test_the_rows_that_decided_are_named(settings, known, failed):
     found = decide(evidence(**known), GateSettings(**settings))
-    assert set(found.failed) == failed
-    assert not failed or tuple(found.failed.values()) == found.reasons
+    assert set(found.failures) == failed
+    assert not failed or tuple(found.failures.values()) == found.reasons
 
 
-@given(st.lists(st.sampled_from(WORST), min_size=1, max_size=4))
+@given(st.lists(st.sampled_from(BY_SEVERITY), min_size=1, max_size=4))
 def test_the_worst_of_several_outcomes_decides(outcomes):
-    found = worse([Decision(one, ("why",)) for one in outcomes])
-    assert WORST.index(found.outcome) == max(WORST.index(one) for one in outcomes)
+    found = worst_decision([Decision(one, ("why",)) for one in outcomes])
+    assert BY_SEVERITY.index(found.outcome) == max(BY_SEVERITY.index(one) for one in outcomes)
 
 
 @given(st.floats(-0.5, 0.5), st.floats(0.0501, 1), st.sampled_from(["loss", "margin"]))
@@ -159,7 +159,7 @@ def test_on_one_collection_it_stands_for_the_mean():
     alone = replace(
         known, plain={"one": known.plain["one"]}, cautious={"one": known.cautious["one"]}
     )
-    assert set(decide(alone, GateSettings(rule="margin")).failed) == {"one"}
+    assert set(decide(alone, GateSettings(rule="margin")).failures) == {"one"}
 
 
 @pytest.mark.parametrize("value", [-0.01, 1.0, 0.201, float("nan"), float("inf")])
