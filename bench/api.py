@@ -31,7 +31,7 @@ from bench.workspace import Workspace, cache_folder
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError, did_you_mean
 from foundation.places import place_of
-from retrievers.encoders.python_object import wrap
+from retrievers.encoders.python_object import wrap_encoder
 from retrievers.index.faiss_index import IndexSpec
 from retrievers.models.card import all_cards
 from retrievers.models.recipe import Dtype, Similarity, StoreDtype
@@ -195,7 +195,7 @@ def _loaded(
             f"{', '.join(settings)}: settings of a card, and {name} is a Python object",
             "change the object itself",
         )
-    wrapped, encoder = wrap(model, name, fingerprint, similarity)
+    wrapped, encoder = wrap_encoder(model, name, fingerprint, similarity)
     return LoadedModel(wrapped, encoder)
 
 

@@ -38,7 +38,7 @@ from foundation.errors import BenchError
 from foundation.places import Place
 from retrievers.encoders.routed import open_encoder
 from retrievers.models.card import card_names
-from retrievers.models.model import Bases, resolve_model
+from retrievers.models.model import SharedNetworks, resolve_model
 
 DEFAULTS = Options()
 
@@ -204,7 +204,9 @@ class Workspace:
             for name, dataset in zip(self.expand(typed), self.datasets(typed), strict=True)
         }
 
-    def load(self, name: str, bases: Bases | None = None, **settings: Any) -> LoadedModel:
+    def load(
+        self, name: str, networks: SharedNetworks | None = None, **settings: Any
+    ) -> LoadedModel:
         """A model with its encoder; weights are read at the first text.
 
         Args:
@@ -220,7 +222,7 @@ class Workspace:
         model = resolve_model(name, **settings)
         if model.recipe.kind == "bm25":
             return LoadedModel(model, None)
-        return LoadedModel(model, open_encoder(model, self.device, bases=bases))
+        return LoadedModel(model, open_encoder(model, self.device, networks=networks))
 
     def prepare(
         self,

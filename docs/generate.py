@@ -43,7 +43,7 @@ from retrievers.models.card import (
     CardAdapter,
     CardPrompts,
     CardStage,
-    Expected,
+    ExpectedScore,
     all_cards,
 )
 from retrievers.models.recipe import Recipe
@@ -294,7 +294,7 @@ def _default(value: Any) -> str:
 def cards() -> str:
     """Fields of model cards, and the shipped ones."""
     text = ["# Model cards\n\nA model is one TOML file.\n"]
-    for record in (Card, CardStage, CardPrompts, CardAdapter, Expected):
+    for record in (Card, CardStage, CardPrompts, CardAdapter, ExpectedScore):
         text.append(f"\n## {record.__name__}\n\n{summary(record)}\n\n{record_table(record)}")
     rows = [
         (code(card.name), cell(card.title), code(card.checkpoint), cell(card.licence))

@@ -28,7 +28,7 @@ from datasets_cfg.corpus import Corpus
 from foundation.errors import BenchError, sendable
 from retrievers.encoders.protocol import Encoder
 from retrievers.encoders.routed import open_encoder
-from retrievers.models.model import Bases, Model
+from retrievers.models.model import Model, SharedNetworks
 
 POLL_S = 1.0
 POLLS_STOPPED = 5  # in a row, until a child that was stopped is ended
@@ -158,12 +158,12 @@ def _encode_all(workspace: Workspace, work: Sequence[Work]) -> None:
     """Encode the corpora in order, as the main function of a child process."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     logging.basicConfig(level=logging.ERROR)  # the parent has the same warnings
-    bases, loaded = Bases(), dict[str, Encoder]()
+    networks, loaded = SharedNetworks(), dict[str, Encoder]()
     try:
         for each in work:
             name = each.model.recipe.fingerprint
             if name not in loaded:
-                loaded[name] = open_encoder(each.model, workspace.device, bases=bases)
+                loaded[name] = open_encoder(each.model, workspace.device, networks=networks)
             encoder, corpus = loaded[name].for_dataset(each.collection), Corpus.open(each.corpus)
             workspace.store.encode_documents(encoder, corpus, workspace.store.plan(encoder, corpus))
     except KeyboardInterrupt:

@@ -19,7 +19,7 @@ from bench.evaluate.retrieval import LoadedModel
 from bench.workspace import Workspace
 from foundation.arrays import Float32Array
 from foundation.errors import BenchError, sendable
-from retrievers.encoders.protocol import Advance, Clock, Encoder
+from retrievers.encoders.protocol import Encoder, PhaseTimer, ProgressCallback
 from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import Model
 
@@ -129,7 +129,7 @@ class RayEncoder:
     ) -> None:
         self._cluster, self._encoder = cluster, encoder
         self._model, self._collection = model, collection
-        self.clock: Clock = getattr(encoder, "clock", None) or Clock()
+        self.timer: PhaseTimer = getattr(encoder, "timer", None) or PhaseTimer()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._encoder, name)
@@ -142,14 +142,14 @@ class RayEncoder:
     def prepare_documents(self, titles: Sequence[str], texts: Sequence[str]) -> "RayShard":
         """A task for the documents of a shard, which is not submitted yet."""
         arguments = (self._model, self._collection, list(titles), list(texts))
-        return RayShard(self._cluster, self.clock, arguments)
+        return RayShard(self._cluster, self.timer, arguments)
 
 
 class RayShard:
     """The texts of a shard: `launch` submits them, and a call waits for their vectors."""
 
-    def __init__(self, cluster: RayCluster, clock: Clock, arguments: Sequence[Any]) -> None:
-        self._cluster, self._clock, self._arguments = cluster, clock, arguments
+    def __init__(self, cluster: RayCluster, timer: PhaseTimer, arguments: Sequence[Any]) -> None:
+        self._cluster, self._clock, self._arguments = cluster, timer, arguments
         self._reference: Any = None
         self.in_flight = AHEAD * cluster.machines
 
@@ -157,7 +157,7 @@ class RayShard:
         """Submit the task."""
         self._reference = self._cluster.submit(self._arguments)
 
-    def __call__(self, advance: Advance | None = None) -> Float32Array:
+    def __call__(self, advance: ProgressCallback | None = None) -> Float32Array:
         """Vectors of the documents.
 
         Raises:
@@ -236,10 +236,10 @@ def _encode(
             _opened.append((model, open_encoder(model, device)))
         encoder = next(encoder for known, encoder in _opened if known == model)
         encoder = encoder.for_dataset(collection) if collection else encoder
-        clock: Clock = getattr(encoder, "clock", None) or Clock()
-        before = clock.copy()
+        timer: PhaseTimer = getattr(encoder, "timer", None) or PhaseTimer()
+        before = timer.copy()
         vectors = encoder.encode_documents(titles, texts)
-        spent = clock.since(before)
+        spent = timer.since(before)
         return vectors, spent.seconds, spent.counts
     except Exception as error:
         return sendable(error)

@@ -32,12 +32,12 @@ from foundation.errors import BenchError
 from foundation.files import FileLock
 from foundation.machine import library_version
 from foundation.printable import counted
-from retrievers.encoders.protocol import Clock
-from retrievers.encoders.views import View, Viewed
+from retrievers.encoders.protocol import PhaseTimer
+from retrievers.encoders.views import View, ViewedVectors
 from retrievers.index.faiss_index import FaissIndex, Hits, IndexSpec, import_faiss
 from retrievers.models.recipe import Recipe
 
-Vectors: TypeAlias = StoredVectors | Viewed
+Vectors: TypeAlias = StoredVectors | ViewedVectors
 
 RECALL_DEPTHS = (10, 100, 1000)
 
@@ -213,7 +213,7 @@ class ExactSearch:
     dataset: Dataset
     device: str
     budget: int
-    clock: Clock
+    timer: PhaseTimer
 
     def plan(self, vectors: Vectors, queries: int, depth: int) -> SearchPlan:
         """The plan of a search within the budget.
@@ -221,7 +221,7 @@ class ExactSearch:
         Raises:
             BenchError: too little memory; the message has the estimate.
         """
-        held = vectors.dim + (vectors.stored.shape[1] if isinstance(vectors, Viewed) else 0)
+        held = vectors.dim + (vectors.stored.shape[1] if isinstance(vectors, ViewedVectors) else 0)
         documents = len(self.dataset.corpus)
         return plan_search(self.budget, documents, held, queries, depth)
 
@@ -238,7 +238,7 @@ class ExactSearch:
                 tile_rows=tile_rows,
                 device=self.device,
                 advance=bar.update,
-                clock=self.clock,
+                timer=self.timer,
             )
 
 

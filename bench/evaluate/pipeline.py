@@ -25,7 +25,7 @@ from bench.results.result import Conditions, Evaluation, Protocol, Result, Timin
 from bench.store import VectorStore
 from datasets_cfg.dataset import Dataset
 from foundation.machine import library_version, now
-from retrievers.encoders.protocol import Clock
+from retrievers.encoders.protocol import PhaseTimer
 from retrievers.models.card import Card
 from retrievers.models.recipe import Recipe
 
@@ -211,8 +211,8 @@ def _scored(
     **about: Any,
 ) -> Evaluation:
     """The result of a ranking; ``about`` are the fields that say where it comes from."""
-    clock = Clock()
-    with clock.phase("score_s"):
+    timer = PhaseTimer()
+    with timer.phase("score_s"):
         scores, quality = score_run(dataset, run, names, protocol.depth)
     result = Result(
         main_measure=names[0],
@@ -221,7 +221,7 @@ def _scored(
         unanswered=scores.unanswered,
         ignored=scores.ignored,
         protocol=protocol,
-        timings=msgspec.structs.replace(spent, **clock.seconds),
+        timings=msgspec.structs.replace(spent, **timer.seconds),
         **quality,
         **about,
     )

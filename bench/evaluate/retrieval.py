@@ -34,11 +34,11 @@ from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float32Array
 from foundation.errors import BenchError
 from retrievers.encoders.bm25 import BM25, index_bytes
-from retrievers.encoders.protocol import Clock, Encoder
-from retrievers.encoders.views import View, Viewed
+from retrievers.encoders.protocol import Encoder, PhaseTimer
+from retrievers.encoders.views import View, ViewedVectors
 from retrievers.index.faiss_index import Hits, IndexSpec, import_faiss
 from retrievers.models.card import replace_fields
-from retrievers.models.checkpoint import COUNTING, Parameters
+from retrievers.models.checkpoint import COUNTING_VERSION, Parameters
 from retrievers.models.model import Model, count_parameters, resolve_model
 
 FLAT = IndexSpec.parse("flat")
@@ -161,7 +161,7 @@ class ByWords:
 
     def search(self, dataset: Dataset, depth: int) -> Found:
         """The best documents of each query."""
-        stages, k = Clock(), min(depth, len(dataset.corpus))
+        stages, k = PhaseTimer(), min(depth, len(dataset.corpus))
         with stages.phase("search_s"):
             hits = search_words(dataset, BM25(self.model.recipe), with_self(dataset, k))
         return Found(without_self(dataset, hits, k), Timings(search_s=stages.seconds["search_s"]))
@@ -213,7 +213,7 @@ class ByVectors:
             counted: dict[str, Any] = msgspec.to_builtins(count_parameters(self.model))
             return counted
 
-        known = self.store.remember(self.encoder, f"parameters {COUNTING}", count)
+        known = self.store.remember(self.encoder, f"parameters {COUNTING_VERSION}", count)
         return msgspec.convert(known, Parameters)
 
     def check(self, dataset: Dataset, depth: int) -> int:
@@ -246,7 +246,7 @@ class ByVectors:
 
     def search(self, dataset: Dataset, depth: int) -> Found:
         """The best documents of each query."""
-        begun, stages = self._clock.copy(), Clock()
+        begun, stages = self._clock.copy(), PhaseTimer()
         k = min(depth, len(dataset.corpus))  # no memory for places that cannot be filled
         preflight = check_encoder(dataset, self.encoder, self.store)
         checked = self._clock.copy()  # its tokens are no work of the two stages that follow
@@ -300,8 +300,8 @@ class ByVectors:
         return index.kept
 
     @cached_property
-    def _clock(self) -> Clock:
-        return getattr(self.encoder, "clock", None) or Clock()
+    def _clock(self) -> PhaseTimer:
+        return getattr(self.encoder, "timer", None) or PhaseTimer()
 
     @property
     def _budget(self) -> int:
@@ -319,7 +319,7 @@ class ByVectors:
         return self.options.view.queries(queries) if self.options.view else queries
 
     def _viewed(self, stored: Vectors) -> Vectors:
-        return Viewed(stored, self.options.view) if self.options.view else stored
+        return ViewedVectors(stored, self.options.view) if self.options.view else stored
 
     def _exact(self, dataset: Dataset) -> ExactSearch:
         return ExactSearch(dataset, search_device(self.device), self._budget, self._clock)
@@ -445,7 +445,7 @@ def encode_documents(dataset: Dataset, encoder: Encoder, store: VectorStore) -> 
         BenchError: as `VectorStore.documents`.
     """
     plan = store.plan(encoder, dataset.corpus)
-    clock: Clock = getattr(encoder, "clock", None) or Clock()
+    timer: PhaseTimer = getattr(encoder, "timer", None) or PhaseTimer()
     if not plan.missing_rows:
         return store.documents(encoder, dataset.corpus, plan)
     with tqdm(
@@ -453,10 +453,10 @@ def encode_documents(dataset: Dataset, encoder: Encoder, store: VectorStore) -> 
         total=plan.missing_rows,
         unit=" texts",
     ) as bar:
-        start, before = time.perf_counter(), clock.counts.get("tokens", 0)
+        start, before = time.perf_counter(), timer.counts.get("tokens", 0)
 
         def advance(documents: int) -> None:
-            done = clock.counts.get("tokens", 0) - before
+            done = timer.counts.get("tokens", 0) - before
             if done:
                 speed = done / (time.perf_counter() - start)
                 bar.set_postfix_str(f"{speed:,.0f} tokens/s", refresh=False)

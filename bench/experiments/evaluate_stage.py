@@ -23,7 +23,7 @@ from foundation.arrays import Float64Array
 from foundation.errors import BenchError
 from foundation.records import Record, convert_table
 from retrievers.encoders.routed import open_encoder
-from retrievers.encoders.views import View, every_pooling
+from retrievers.encoders.views import View, recipe_with_every_pooling
 from retrievers.index.faiss_index import IndexSpec
 from retrievers.models.card import write_card
 from retrievers.models.model import Model, resolve_model
@@ -199,7 +199,7 @@ def _resolved(model: str, chosen: EvaluateSettings, like: str | None) -> Model:
         )
         recipe = msgspec.structs.replace(recipe, prompts=prompts, dataset_prompts={})
     if chosen.view:
-        recipe = every_pooling(recipe)
+        recipe = recipe_with_every_pooling(recipe)
         chosen.view.width(recipe.dim)
     return replace_field(resolved, recipe=recipe)
 

@@ -41,7 +41,7 @@ from bench.gate.verdicts import THE_MEAN, Decision, Evidence, decide
 from bench.results.find import recipe_key
 from bench.results.result import Evaluation
 from foundation.errors import BenchError
-from retrievers.models.card import Expected
+from retrievers.models.card import ExpectedScore
 
 logger = logging.getLogger(__name__)
 
@@ -271,7 +271,7 @@ def find_losses_elsewhere(
 
 
 def check_published(
-    candidate: Candidate, expected: Sequence[Expected], names: Iterable[str]
+    candidate: Candidate, expected: Sequence[ExpectedScore], names: Iterable[str]
 ) -> PairVerdict:
     """Hold measured scores to published ones, by tolerance: these have no values of queries.
 
@@ -304,7 +304,7 @@ def check_published(
     )
 
 
-def _claim_row(claim: Expected, candidate: Candidate) -> CheckRow:
+def _claim_row(claim: ExpectedScore, candidate: Candidate) -> CheckRow:
     value = candidate.results[claim.dataset].result.measures.get(claim.measure)
     in_domain = candidate.is_in_domain(claim.dataset)
     problem = _describe_mismatch(claim, value)
@@ -320,7 +320,7 @@ def _claim_row(claim: Expected, candidate: Candidate) -> CheckRow:
     )
 
 
-def _describe_mismatch(claim: Expected, value: float | None) -> str:
+def _describe_mismatch(claim: ExpectedScore, value: float | None) -> str:
     """The difference of a measured value from the published one; "" within the tolerance."""
     if value is not None and abs(value - claim.value) <= claim.tolerance:  # false for nan, too
         return ""

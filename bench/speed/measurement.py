@@ -38,7 +38,7 @@ from bench.speed.records import Contest, IndexCurve, IndexPoint, Latency, SpeedR
 from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float32Array, Float64Array, Int64Array
 from foundation.machine import processor_name
-from retrievers.encoders.protocol import Clock, Encoder
+from retrievers.encoders.protocol import Encoder, PhaseTimer
 from retrievers.index.faiss_index import FaissIndex, Hits, IndexSpec
 from retrievers.models.model import Model
 
@@ -182,10 +182,10 @@ def _encoding(subject: Subject, say: Say) -> Iterator[Contest]:
 
 def encode_once(encoder: Encoder, texts: Sequence[str]) -> Pass:
     """Texts to vectors in memory by our encoder, with its phases."""
-    clock: Clock = getattr(encoder, "clock", None) or Clock()
-    earlier, titles = clock.copy(), [""] * len(texts)
+    timer: PhaseTimer = getattr(encoder, "timer", None) or PhaseTimer()
+    earlier, titles = timer.copy(), [""] * len(texts)
     done = timed_pass(lambda: encoder.encode_documents(titles, texts))
-    spent = clock.since(earlier).seconds
+    spent = timer.since(earlier).seconds
     return replace(done, phases_s={name: took for name, took in spent.items() if took})
 
 

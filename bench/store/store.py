@@ -30,7 +30,7 @@ from foundation.arrays import Float32Array, UInt64Array
 from foundation.errors import BenchError
 from foundation.files import FolderInUse, read_regular, replacing
 from foundation.records import Record, decode_json, write_json
-from retrievers.encoders.protocol import Advance, Clock, Encoder
+from retrievers.encoders.protocol import Encoder, PhaseTimer, ProgressCallback
 from retrievers.models.recipe import Recipe, Role
 
 KEYS_FOLDER = "keys"
@@ -58,7 +58,11 @@ class VectorStore:
         return self._plan(encoder.recipe.side("document"), keys)
 
     def documents(
-        self, encoder: Encoder, corpus: Corpus, plan: EncodingPlan, advance: Advance | None = None
+        self,
+        encoder: Encoder,
+        corpus: Corpus,
+        plan: EncodingPlan,
+        advance: ProgressCallback | None = None,
     ) -> StoredVectors:
         """Vectors of a corpus; what is missing is encoded, shard by shard.
 
@@ -73,7 +77,11 @@ class VectorStore:
         return self._encoded(encoder.recipe.side("document"), plan, encoded)
 
     def encode_documents(
-        self, encoder: Encoder, corpus: Corpus, plan: EncodingPlan, advance: Advance | None = None
+        self,
+        encoder: Encoder,
+        corpus: Corpus,
+        plan: EncodingPlan,
+        advance: ProgressCallback | None = None,
     ) -> int:
         """Encode the missing shards of a corpus, or wait for others who do.
 
@@ -156,15 +164,15 @@ class VectorStore:
         encoder: Encoder,
         role: Role,
         prepare: Callable[[Batch], Encode],
-        advance: Advance | None,
+        advance: ProgressCallback | None,
     ) -> ShardWork:
         """The work that makes shards of one side."""
         side = encoder.recipe.side(role)
         folder = self._described(side)
-        clock: Clock = getattr(encoder, "clock", None) or Clock()
+        timer: PhaseTimer = getattr(encoder, "timer", None) or PhaseTimer()
 
         def keep(batch: Batch, vectors: Float32Array) -> None:
-            with clock.phase("write"):
+            with timer.phase("write"):
                 write_shard(folder, role, side, batch.keys, vectors)
 
         return ShardWork(folder, prepare, keep, advance)

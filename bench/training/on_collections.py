@@ -30,8 +30,8 @@ from foundation.arrays import Float32Array
 from foundation.errors import BenchError
 from retrievers.adapters.compose import route_adapters
 from retrievers.encoders.bm25 import BM25
-from retrievers.encoders.protocol import Clock
-from retrievers.encoders.routed import learn_router, open_encoder
+from retrievers.encoders.protocol import PhaseTimer
+from retrievers.encoders.routed import fit_router_on_queries, open_encoder
 from retrievers.index.faiss_index import Hits
 from retrievers.models.model import Model, resolve_model
 from retrievers.training.continual.sequence import Domain, Method, adapt
@@ -160,7 +160,7 @@ def route_on(base: Model, folders: Sequence[Path], out: Path, training: Sequence
         )
     domains = [seen([dataset.name]) for dataset in training]
     texts = [Split.of(dataset).dataset.queries.texts for dataset in training]
-    route_adapters(base, folders, out, domains, learn_router(base, texts))
+    route_adapters(base, folders, out, domains, fit_router_on_queries(base, texts))
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ class Searcher:
         return Mined(without_self(dataset, hits, depth), lowest)
 
     def _with_vectors(self, split: Split, model: Model, depth: int) -> tuple[Hits, Float32Array]:
-        dataset, clock = split.dataset, Clock()
+        dataset, timer = split.dataset, PhaseTimer()
         encoder = open_encoder(model.for_dataset(dataset.name), self.device)
         folder = self.own / "vectors"
         temporary = self._is_temporary(model)
@@ -212,7 +212,7 @@ class Searcher:
         vectors = encode_documents(dataset, encoder, store)
         queries = store.queries(encoder, dataset.queries.texts)
         budget = self.max_memory or default_budget()
-        exact = ExactSearch(dataset, search_device(self.device), budget, clock)
+        exact = ExactSearch(dataset, search_device(self.device), budget, timer)
         hits = exact(vectors, queries, depth)
         lowest = [
             _scores(vectors.rows(rows), query).min()

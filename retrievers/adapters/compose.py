@@ -26,7 +26,13 @@ from safetensors.numpy import load_file, save_file
 from foundation.arrays import Float32Array, Float64Array, Int64Array
 from foundation.errors import BenchError
 from foundation.records import read_object, write_json
-from retrievers.adapters.folder import AdaptedNetwork, Parts, attach, checkpoint_of, parts_of
+from retrievers.adapters.folder import (
+    AdaptedNetwork,
+    AdapterSet,
+    attach,
+    base_checkpoint,
+    find_adapters,
+)
 from retrievers.adapters.hub import NAME
 from retrievers.adapters.identify import (
     CONFIG,
@@ -63,7 +69,7 @@ def average_adapters(
             that are not one for each.
     """
     shares = shares_of(weights, len(folders))
-    parts = parts_of(base, folders)
+    parts = find_adapters(base, folders)
     if len(parts.kinds) > 1:
         raise _cannot("some are of AdapterHub and some of PEFT")
     _check_configurations([read_object(folder / CONFIG) for folder in parts.folders])
@@ -98,7 +104,7 @@ def shares_of(weights: Sequence[float] | None, count: int) -> tuple[float, ...]:
     return tuple(weight / total for weight in given)
 
 
-def _means(parts: Parts, shares: Sequence[float]) -> dict[str, dict[str, Any]]:
+def _means(parts: AdapterSet, shares: Sequence[float]) -> dict[str, dict[str, Any]]:
     """The mean of each file of weights, by its name."""
     from retrievers.models.loading import load_tensors
 
@@ -175,7 +181,7 @@ def stack_adapters(base: Model, folders: Sequence[Path], out: Path) -> None:
     Raises:
         BenchError: an adapter of another base, or methods that cannot be stacked.
     """
-    parts = parts_of(base, folders)
+    parts = find_adapters(base, folders)
     if "peft" in parts.kinds:
         raise BenchError(
             "adapters of PEFT are not stacked but averaged", "python -m bench compose average"
@@ -189,7 +195,7 @@ def stack_adapters(base: Model, folders: Sequence[Path], out: Path) -> None:
 
         parts.copy(folder, names)
         write_json(folder / SETUP, {"adapter_setup": {"type": "Stack", "children": children}})
-        attach(load_network(checkpoint_of(base), base.recipe), folder, "adapterhub")
+        attach(load_network(base_checkpoint(base), base.recipe), folder, "adapterhub")
 
     AdaptedNetwork(base, "adapterhub", write).save(out, card)
 
@@ -268,7 +274,7 @@ def route_adapters(
     Raises:
         BenchError: fewer than two adapters, or one of another base.
     """
-    parts = parts_of(base, folders, composed=True)
+    parts = find_adapters(base, folders, composed=True)
     names = tuple(f"part_{place}" for place in range(1, len(parts.folders) + 1))
     routing = Routing(adapters=names, domains=tuple(map(tuple, domains)))
     card = parts.card(0, f"{len(names)} adapters, routed by {routing.by}")

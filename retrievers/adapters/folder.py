@@ -28,7 +28,7 @@ from retrievers.adapters.identify import (
     identify_adapter,
     read_setup,
 )
-from retrievers.adapters.settings import Adapter, import_library
+from retrievers.adapters.settings import AdapterSettings, import_library
 from retrievers.models.card import (
     CARD_FILE,
     Card,
@@ -89,7 +89,7 @@ class AdaptedNetwork:
 
     def save_files(self, out: Path) -> None:
         """Write the adapter, and of which weights it is the adapter."""
-        checkpoint = checkpoint_of(self.base)
+        checkpoint = base_checkpoint(self.base)
         with replacing_in(out) as unfinished:
             folder = unfinished / FOLDER
             folder.mkdir()
@@ -99,12 +99,12 @@ class AdaptedNetwork:
 
     def save_card(self, out: Path, card: Card) -> None:
         """Write the card, which names the base and the adapter."""
-        adapter, checkpoint = CardAdapter(path=FOLDER, kind=self.kind), checkpoint_of(self.base)
+        adapter, checkpoint = CardAdapter(path=FOLDER, kind=self.kind), base_checkpoint(self.base)
         where = _where(self.base, checkpoint, out)
         write_card(replace_fields(card, {"adapter": adapter, **where}), out, where["checkpoint"])
 
 
-def add_adapter(network: Any, settings: Adapter, base: Model, seed: int) -> AdaptedNetwork:
+def add_adapter(network: Any, settings: AdapterSettings, base: Model, seed: int) -> AdaptedNetwork:
     """Freeze a network and put a new adapter into it, which alone is trained.
 
     Args:
@@ -180,10 +180,10 @@ def find_adapter(
     if not any((inner / name).is_file() for name in (CONFIG, SETUP, ROUTING)):
         raise BenchError(f"{folder} holds no adapter", "name the folder of a trained adapter")
     wanted = CardAdapter(path=str(inner), kind=kind)
-    return inner, identify_adapter(inner, wanted, checkpoint_of(base))
+    return inner, identify_adapter(inner, wanted, base_checkpoint(base))
 
 
-def checkpoint_of(base: Model) -> Checkpoint:
+def base_checkpoint(base: Model) -> Checkpoint:
     """The files of a base.
 
     Raises:
@@ -204,7 +204,7 @@ def _where(base: Model, checkpoint: Checkpoint, out: Path) -> dict[str, str]:
     return {"checkpoint": os.path.relpath(checkpoint.root, out.resolve())}
 
 
-def check_method(adapter: Adapter) -> None:
+def check_method(adapter: AdapterSettings) -> None:
     """Refuse unknown methods and options.
 
     Raises:
@@ -221,7 +221,7 @@ def check_method(adapter: Adapter) -> None:
 
 
 @dataclass(frozen=True)
-class Parts:
+class AdapterSet:
     """Adapters of one base.
 
     Attributes:
@@ -256,7 +256,7 @@ class Parts:
         return replace_fields(self.cards[place], {"title": title, "trained_on": trained_on})
 
 
-def parts_of(base: Model, folders: Sequence[Path], *, composed: bool = False) -> Parts:
+def find_adapters(base: Model, folders: Sequence[Path], *, composed: bool = False) -> AdapterSet:
     """Adapters by what was named: the folder of a training, or of an adapter.
 
     Args:
@@ -271,10 +271,10 @@ def parts_of(base: Model, folders: Sequence[Path], *, composed: bool = False) ->
     inside, identities = zip(*found, strict=True)
     homes = [_home(folder) for folder in folders]
     cards = tuple(load_card(home / CARD_FILE) for home in homes if home)
-    return Parts(inside, identities, cards)
+    return AdapterSet(inside, identities, cards)
 
 
-def base_of(folders: Sequence[Path]) -> Model:
+def find_base(folders: Sequence[Path]) -> Model:
     """The model that adapters were trained on, as the first card among them says.
 
     Raises:

@@ -20,8 +20,8 @@ from retrievers.adapters.identify import (
     Setup,
     read_setup,
 )
-from retrievers.adapters.settings import FUSION, Adapter, check_options, import_library
-from retrievers.models.checkpoint import inside
+from retrievers.adapters.settings import FUSION, AdapterSettings, check_options, import_library
+from retrievers.models.checkpoint import resolve_inside
 
 NAME = "bench"
 # Methods that AdapterHub 1.3 does not save or load whole, or computes in float32 alone. UniPELT has
@@ -55,7 +55,9 @@ def configuration(method: str, options: Mapping[str, Any]) -> Any:
     return defaults.replace(**options)
 
 
-def put_into(network: Any, adapter: Adapter, below: Sequence[Path]) -> Callable[[Path], None]:
+def put_into(
+    network: Any, adapter: AdapterSettings, below: Sequence[Path]
+) -> Callable[[Path], None]:
     """Freeze a network and put what is trained into it.
 
     Args:
@@ -150,10 +152,10 @@ def attach(network: Any, folder: Path) -> Any:
     if (folder / SETUP).is_file():
         setup = read_setup(folder)
         for name in setup.names:
-            load_adapterhub(network, inside(folder, name), name)
+            load_adapterhub(network, resolve_inside(folder, name), name)
         if setup.kind == "Fuse":
             network.load_adapter_fusion(
-                str(inside(folder, ",".join(setup.names))), use_safetensors=True
+                str(resolve_inside(folder, ",".join(setup.names))), use_safetensors=True
             )
     else:
         load_adapterhub(network, folder, NAME)

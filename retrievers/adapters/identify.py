@@ -15,7 +15,7 @@ from foundation.errors import BenchError
 from foundation.files import sha256_of_file
 from foundation.records import Record, read_json, read_object
 from retrievers.models.card import CardAdapter
-from retrievers.models.checkpoint import Checkpoint, inside, read_safetensors_header
+from retrievers.models.checkpoint import Checkpoint, read_safetensors_header, resolve_inside
 from retrievers.models.recipe import AdapterIdentity, AdapterKind
 
 FOLDER = "adapter"  # inside the folder of a training
@@ -126,15 +126,15 @@ def _files(folder: Path, base: Checkpoint) -> tuple[AdapterKind, list[Path]]:
     """The library of an adapter, and every file that decides what it does."""
     _check_trained_on(folder, base)
     if (routing := read_routing(folder)) is not None:
-        inner = [inside(folder, name) for name in routing.adapters]
+        inner = [resolve_inside(folder, name) for name in routing.adapters]
         if any(read_routing(part) for part in inner):
             raise BenchError(f"an adapter in {folder} is routed itself", "route its adapters")
         parts = [_files(part, base) for part in inner]
         return "routed", [folder / ROUTING, folder / ROUTER, *_together(parts)]
     if (folder / SETUP).is_file():
         setup = read_setup(folder)
-        parts = [_files_of_one(inside(folder, name), base) for name in setup.names]
-        fused = inside(folder, ",".join(setup.names))
+        parts = [_files_of_one(resolve_inside(folder, name), base) for name in setup.names]
+        fused = resolve_inside(folder, ",".join(setup.names))
         learnt = [fused / name for name in FUSION] if setup.kind == "Fuse" else []
         return "adapterhub", [folder / SETUP, *_together(parts), *learnt]
     return _files_of_one(folder, base)

@@ -8,7 +8,7 @@ from typing import Any
 from foundation.errors import BenchError
 from retrievers.adapters.hub import NAME, refuse_misfit
 from retrievers.adapters.identify import CONFIG
-from retrievers.adapters.settings import Adapter, check_options, import_library
+from retrievers.adapters.settings import AdapterSettings, check_options, import_library
 
 # Fields of PEFT's records that are not settings of a method.
 NOT_OPTIONS = {
@@ -58,7 +58,7 @@ def configuration(method: str, options: Mapping[str, Any]) -> Any:
         raise BenchError(f"the adapter method {method}: {error}") from error
 
 
-def put_into(network: Any, adapter: Adapter) -> Callable[[Path], None]:
+def put_into(network: Any, adapter: AdapterSettings) -> Callable[[Path], None]:
     """Freeze a network and put what is trained into it.
 
     Returns:

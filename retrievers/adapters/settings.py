@@ -20,7 +20,7 @@ FUSION = "fusion"
 BOTTLENECKS = ("seq_bn", "double_seq_bn", "par_bn", "seq_bn_inv", "double_seq_bn_inv")
 
 
-class Adapter(Record, kw_only=True):
+class AdapterSettings(Record, kw_only=True):
     """Settings of the adapter that is trained.
 
     Attributes:

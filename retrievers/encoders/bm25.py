@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from foundation.arrays import Float32Array, Int32Array, Int64Array
 from foundation.errors import BenchError, did_you_mean, naming
-from retrievers.encoders.protocol import Advance, joined
+from retrievers.encoders.protocol import ProgressCallback, joined
 from retrievers.index.faiss_index import Hits
 from retrievers.models.recipe import Option, Recipe
 
@@ -78,7 +78,7 @@ class BM25:
     def index(
         self,
         batches: Iterable[tuple[Sequence[str], Sequence[str]]],
-        advance: Advance | None = None,
+        advance: ProgressCallback | None = None,
         folder: Path | None = None,
     ) -> None:
         """Index a corpus, given as batches of titles and texts in row order.

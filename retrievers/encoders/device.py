@@ -42,7 +42,7 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
-def warn_of_emulation(dtype: str, device: torch.device) -> None:
+def warn_if_bfloat16_is_emulated(dtype: str, device: torch.device) -> None:
     """Say it where bfloat16 is computed without instructions for it."""
     if dtype == "bfloat16" and device.type == "cpu" and emulates_bfloat16():
         logger.warning(
@@ -52,7 +52,7 @@ def warn_of_emulation(dtype: str, device: torch.device) -> None:
 
 
 @contextmanager
-def full_precision() -> Iterator[None]:
+def use_full_precision() -> Iterator[None]:
     """Multiply float32 numbers as they are and keep all sums in float32, whatever is switched on.
 
     What was set before is restored.
@@ -81,7 +81,7 @@ Result = TypeVar("Result")
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
+def use_one_thread() -> Iterator[None]:
     """PyTorch's operators compute on the thread that calls them, while this lasts."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -91,7 +91,7 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def side_by_side(work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
+def map_in_threads(work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
     """``map(work, items)``, as many at a time as PyTorch uses threads, results in order.
 
     Each call computes with one thread. Splitting every layer over the threads instead makes them

@@ -30,7 +30,7 @@ from torch.nn import functional
 from transformers.activations import GELUActivation
 
 from foundation.errors import BenchError
-from retrievers.encoders.device import one_thread
+from retrievers.encoders.device import use_one_thread
 from retrievers.encoders.packed import PackedBatch, PackedEncoder, known
 
 OPERATORS = ("mkldnn._linear_pointwise", "mkldnn._reorder_linear_weight")
@@ -155,5 +155,5 @@ class Int8Encoder(PackedEncoder):
 
     def __call__(self, batch: PackedBatch) -> Tensor:
         """Last hidden states ``(T, width)``."""
-        with one_thread():  # where the work is cut would decide the last bit of GELU
+        with use_one_thread():  # where the work is cut would decide the last bit of GELU
             return super().__call__(batch)

@@ -28,9 +28,9 @@ from torch.nn import functional
 
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError, first_line
-from retrievers.encoders.device import full_precision
+from retrievers.encoders.device import use_full_precision
 from retrievers.encoders.tokens import Tokens
-from retrievers.models.recipe import EVERY, StoredPooling
+from retrievers.models.recipe import EVERY_POOLING, StoredPooling
 
 # (query, key, value, cu_seqlens, max_length) to (T, heads, head width), as each of the three.
 Attention = Callable[[Tensor, Tensor, Tensor, Tensor, int], Tensor]
@@ -232,7 +232,7 @@ def pool(mode: StoredPooling, hidden: Tensor | None, ends: Tensor, pooled: Tenso
         raise BenchError(f"this model's output cannot be pooled by {mode!r}")
     ends = ends.long()
     if mode == "every":
-        return torch.cat([pool(kind, hidden, ends, None) for kind in EVERY], dim=1)
+        return torch.cat([pool(kind, hidden, ends, None) for kind in EVERY_POOLING], dim=1)
     if mode == "cls":
         return hidden[ends[:-1]].float()
     if mode == "last":
@@ -331,7 +331,7 @@ def _reproducible() -> Iterator[None]:
     with ExitStack() as settings:
         settings.enter_context(inductor_config.patch({"deterministic": True}))
         settings.enter_context(dynamo_config.patch(dict.fromkeys(LIMITS, NETWORKS)))
-        settings.enter_context(full_precision())
+        settings.enter_context(use_full_precision())
         yield
 
 
@@ -344,7 +344,7 @@ class PackedEncoder:
         product: see ``PackedNetwork``.
     """
 
-    packs = True
+    is_packed = True
 
     def __init__(
         self, network: nn.Module, attention: Attention = by_length, product: Product = fused

@@ -10,7 +10,7 @@ from foundation.arrays import Float32Array
 from foundation.errors import BenchError
 from retrievers.models.recipe import Recipe, TitleJoin
 
-Advance = Callable[[int], None]
+ProgressCallback = Callable[[int], None]
 
 
 class Encoder(Protocol):
@@ -35,18 +35,20 @@ class Encoder(Protocol):
         """This encoder with the prompts of one dataset, sharing what it has loaded."""
         ...
 
-    def encode_queries(self, texts: Sequence[str], advance: Advance | None = None) -> Float32Array:
+    def encode_queries(
+        self, texts: Sequence[str], advance: ProgressCallback | None = None
+    ) -> Float32Array:
         """Vectors of queries."""
         ...
 
     def encode_documents(
-        self, titles: Sequence[str], texts: Sequence[str], advance: Advance | None = None
+        self, titles: Sequence[str], texts: Sequence[str], advance: ProgressCallback | None = None
     ) -> Float32Array:
         """Vectors of documents, each with its title; an absent title is ``""``."""
         ...
 
 
-class Clock:
+class PhaseTimer:
     """Busy seconds by phase and counts by name; safe to share between threads.
 
     Attributes:
@@ -83,15 +85,15 @@ class Clock:
         for name, number in counts.items():
             self.count(name, number)
 
-    def copy(self) -> "Clock":
+    def copy(self) -> "PhaseTimer":
         """Copy with the sums so far, which goes on by itself."""
-        other = Clock()
+        other = PhaseTimer()
         with self._lock:
             other.seconds, other.counts = dict(self.seconds), dict(self.counts)
         return other
 
-    def since(self, earlier: "Clock") -> "Clock":
-        """Clock with what was added after ``earlier``, a copy of this clock, was made."""
+    def since(self, earlier: "PhaseTimer") -> "PhaseTimer":
+        """Timer with what was added after ``earlier``, a copy of this clock, was made."""
         now = self.copy()
         for name, seconds in earlier.seconds.items():
             now.seconds[name] -= seconds

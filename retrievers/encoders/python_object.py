@@ -19,7 +19,7 @@ import numpy as np
 
 from foundation.arrays import Float32Array
 from foundation.errors import BenchError
-from retrievers.encoders.protocol import Advance, Encoder, join, joined
+from retrievers.encoders.protocol import Encoder, ProgressCallback, join, joined
 from retrievers.models.card import Card
 from retrievers.models.model import Model
 from retrievers.models.recipe import Dtype, Prompts, Recipe, Similarity
@@ -50,7 +50,9 @@ class PythonEncoder(Encoder):
         """The same: an object has no prompts by dataset."""
         return replace(self, recipe=self.recipe.for_dataset(name))
 
-    def encode_queries(self, texts: Sequence[str], advance: Advance | None = None) -> Float32Array:
+    def encode_queries(
+        self, texts: Sequence[str], advance: ProgressCallback | None = None
+    ) -> Float32Array:
         """Vectors of queries, float32 ``(n, dim)``; unit vectors where similarity is cosine.
 
         Raises:
@@ -62,7 +64,7 @@ class PythonEncoder(Encoder):
         )
 
     def encode_documents(
-        self, titles: Sequence[str], texts: Sequence[str], advance: Advance | None = None
+        self, titles: Sequence[str], texts: Sequence[str], advance: ProgressCallback | None = None
     ) -> Float32Array:
         """Vectors of documents, float32 ``(n, dim)``; unit vectors where similarity is cosine.
 
@@ -76,7 +78,9 @@ class PythonEncoder(Encoder):
                 advance(part.stop - part.start)
         return self._joined(arrays, len(texts), None)
 
-    def _joined(self, arrays: Sequence[Any], rows: int, advance: Advance | None) -> Float32Array:
+    def _joined(
+        self, arrays: Sequence[Any], rows: int, advance: ProgressCallback | None
+    ) -> Float32Array:
         parts = [as_float32(array) for array in arrays]
         vectors = np.concatenate(parts) if parts else np.zeros((0, self.dim), np.float32)
         if vectors.shape != (rows, self.dim):
@@ -107,14 +111,14 @@ class CountingEncoder(PythonEncoder):
     def count_document_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> list[int]:
         """Tokens of each document with its prompt, before it is cut."""
         prompt = self.recipe.prompts.document
-        return self._count([prompt + text for text in with_titles(titles, texts)])
+        return self._count([prompt + text for text in join_titles(titles, texts)])
 
     def _count(self, texts: list[str]) -> list[int]:
         ids = self.tokenizer(texts, truncation=False, verbose=False)["input_ids"] if texts else []
         return [len(text) for text in ids]
 
 
-def wrap(
+def wrap_encoder(
     encoder: Any, name: str, fingerprint: str | None = None, similarity: Similarity | None = None
 ) -> tuple[Model, PythonEncoder]:
     """A Python object as a model with its encoder.
@@ -214,7 +218,7 @@ def _functions(encoder: Any) -> tuple[EncodeQueries, EncodeDocuments]:
         return (
             lambda texts: encoder.encode_query(texts, show_progress_bar=False),
             lambda titles, texts: encoder.encode_document(
-                with_titles(titles, texts), show_progress_bar=False
+                join_titles(titles, texts), show_progress_bar=False
             ),
         )
     if hasattr(encoder, "encode_queries") and hasattr(encoder, "encode_corpus"):
@@ -228,7 +232,7 @@ def _functions(encoder: Any) -> tuple[EncodeQueries, EncodeDocuments]:
     if hasattr(encoder, "mteb_model_meta") and hasattr(encoder, "encode"):
         return _functions_of_mteb(encoder)
     if callable(encoder):
-        return encoder, lambda titles, texts: encoder(with_titles(titles, texts))
+        return encoder, lambda titles, texts: encoder(join_titles(titles, texts))
     raise BenchError(
         f"{type(encoder).__name__} does not encode",
         "pass a SentenceTransformer, an object with encode_queries and encode_corpus, an encoder "
@@ -260,13 +264,13 @@ def _functions_of_mteb(encoder: Any) -> tuple[EncodeQueries, EncodeDocuments]:
     return (
         lambda texts: encode({"text": texts, "query": texts}, PromptType.query),
         lambda titles, texts: encode(
-            {"text": with_titles(titles, texts), "title": titles, "body": texts},
+            {"text": join_titles(titles, texts), "title": titles, "body": texts},
             PromptType.document,
         ),
     )
 
 
-def with_titles(titles: Sequence[str], texts: Sequence[str]) -> list[str]:
+def join_titles(titles: Sequence[str], texts: Sequence[str]) -> list[str]:
     """``(title + " " + text).strip()``, as beir and sentence-transformers join them."""
     return [join("space", "", title, text)[0] for title, text in zip(titles, texts, strict=True)]
 
@@ -306,7 +310,9 @@ class HashingEncoder(Encoder):
         """This encoder with the prompts of one dataset."""
         return HashingEncoder(self.recipe.for_dataset(name))
 
-    def encode_queries(self, texts: Sequence[str], advance: Advance | None = None) -> Float32Array:
+    def encode_queries(
+        self, texts: Sequence[str], advance: ProgressCallback | None = None
+    ) -> Float32Array:
         """Unit vectors of queries, float32 ``(n, dim)``."""
         prompt = self.recipe.prompts.query
         return self._encode(
@@ -314,7 +320,7 @@ class HashingEncoder(Encoder):
         )
 
     def encode_documents(
-        self, titles: Sequence[str], texts: Sequence[str], advance: Advance | None = None
+        self, titles: Sequence[str], texts: Sequence[str], advance: ProgressCallback | None = None
     ) -> Float32Array:
         """Unit vectors of documents, float32 ``(n, dim)``."""
         return self._encode(
@@ -331,7 +337,7 @@ class HashingEncoder(Encoder):
         return [len(_WORD.findall(text)) for text in joined(self.recipe, titles, texts)]
 
     def _encode(
-        self, texts: Sequence[str], max_words: int, advance: Advance | None
+        self, texts: Sequence[str], max_words: int, advance: ProgressCallback | None
     ) -> Float32Array:
         vectors = np.zeros((len(texts), self.dim), np.float32)
         for row, text in enumerate(texts):

@@ -16,36 +16,38 @@ from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError, first_line
 from retrievers.adapters.compose import Router, fit_router
 from retrievers.adapters.identify import ROUTER
-from retrievers.encoders.protocol import Advance, Clock, Encoder
+from retrievers.encoders.protocol import Encoder, PhaseTimer, ProgressCallback
 from retrievers.encoders.python_object import HashingEncoder
 from retrievers.encoders.transformer import TransformerEncoder
-from retrievers.models.checkpoint import inside
-from retrievers.models.model import Bases, Model
+from retrievers.models.checkpoint import resolve_inside
+from retrievers.models.model import Model, SharedNetworks
 from retrievers.models.recipe import Recipe
 
 QUERIES = 1_000  # of a domain: a mean, or a linear rule, needs no more
 
 
-def open_routed(
+def open_routed_encoder(
     model: Model,
     device: str,
     tokens_per_batch: int | None = None,
-    bases: Bases | None = None,
+    networks: SharedNetworks | None = None,
 ) -> Encoder:
     """The encoder of a model with routed adapters; arguments as of `open_encoder`."""
     routing, folder = model.routing, model.adapter
     assert routing is not None
     assert folder is not None
-    shared, clock = bases or Bases(), Clock()
+    shared, timer = networks or SharedNetworks(), PhaseTimer()
 
     def opened(own: Model) -> TransformerEncoder:
-        return TransformerEncoder(own, device, tokens_per_batch, shared, clock)
+        return TransformerEncoder(own, device, tokens_per_batch, shared, timer)
 
-    parts = [opened(model.with_adapter(inside(folder, name))) for name in routing.adapters]
-    return ByQuery(model.recipe, opened(model.with_adapter(None)), parts, folder / ROUTER)
+    parts = [opened(model.with_adapter(resolve_inside(folder, name))) for name in routing.adapters]
+    return RoutedEncoder(model.recipe, opened(model.with_adapter(None)), parts, folder / ROUTER)
 
 
-def learn_router(base: Model, domains: Sequence[Sequence[str]], device: str = "auto") -> Router:
+def fit_router_on_queries(
+    base: Model, domains: Sequence[Sequence[str]], device: str = "auto"
+) -> Router:
     """The rule that finds the domain of a query, from queries of each.
 
     Args:
@@ -61,7 +63,7 @@ def learn_router(base: Model, domains: Sequence[Sequence[str]], device: str = "a
 
 
 @dataclass
-class ByQuery(Encoder):
+class RoutedEncoder(Encoder):
     """Queries by the adapter of their domain, documents by all, see the head of this module.
 
     Attributes:
@@ -76,11 +78,11 @@ class ByQuery(Encoder):
     rule: Path
 
     @property
-    def clock(self) -> Clock:
+    def timer(self) -> PhaseTimer:
         """Of all adapters and the base."""
-        return self.base.clock
+        return self.base.timer
 
-    def for_dataset(self, name: str) -> "ByQuery":
+    def for_dataset(self, name: str) -> "RoutedEncoder":
         """This encoder with the prompts of one dataset; queries are routed without those."""
         parts = [part.for_dataset(name) for part in self.parts]
         return replace(self, recipe=self.recipe.for_dataset(name), parts=parts)
@@ -90,7 +92,9 @@ class ByQuery(Encoder):
         router = Router.read(self.rule, len(self.parts), self.base.dim)
         return router.choose(self.base.encode_queries(texts))
 
-    def encode_queries(self, texts: Sequence[str], advance: Advance | None = None) -> Float32Array:
+    def encode_queries(
+        self, texts: Sequence[str], advance: ProgressCallback | None = None
+    ) -> Float32Array:
         """Vectors of queries, float32 ``(n, dim)``."""
         chosen, width = self.route(texts), self.base.dim
         vectors = np.zeros((len(texts), self.dim), np.float32)
@@ -102,7 +106,7 @@ class ByQuery(Encoder):
         return vectors
 
     def encode_documents(
-        self, titles: Sequence[str], texts: Sequence[str], advance: Advance | None = None
+        self, titles: Sequence[str], texts: Sequence[str], advance: ProgressCallback | None = None
     ) -> Float32Array:
         """Vectors of documents, float32 ``(n, dim)``."""
         *others, last = self.parts
@@ -122,7 +126,7 @@ def open_encoder(
     model: Model,
     device: str = "auto",
     tokens_per_batch: int | None = None,
-    bases: Bases | None = None,
+    networks: SharedNetworks | None = None,
 ) -> Encoder:
     """The encoder of a resolved model. Weights load at its first call.
 
@@ -143,8 +147,8 @@ def open_encoder(
     if model.recipe.kind == "hashing":
         return HashingEncoder(model.recipe)
     if model.routing is not None:
-        return open_routed(model, device, tokens_per_batch, bases)
-    return TransformerEncoder(model, device, tokens_per_batch, bases)
+        return open_routed_encoder(model, device, tokens_per_batch, networks)
+    return TransformerEncoder(model, device, tokens_per_batch, networks)
 
 
 def _open_third_party(recipe: Recipe, device: str) -> Encoder:

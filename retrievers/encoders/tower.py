@@ -18,7 +18,12 @@ from foundation.arrays import BoolArray, Float32Array, Int32Array, Int64Array
 from foundation.errors import BenchError, first_line, lacks_memory
 from retrievers.adapters.folder import attach
 from retrievers.adapters.identify import check_unchanged
-from retrievers.encoders.device import full_precision, one_thread, side_by_side, warn_of_emulation
+from retrievers.encoders.device import (
+    map_in_threads,
+    use_full_precision,
+    use_one_thread,
+    warn_if_bfloat16_is_emulated,
+)
 from retrievers.encoders.int8 import Int8Encoder, OneDNNLinear, has_operators
 from retrievers.encoders.packed import (
     CompiledNetwork,
@@ -29,11 +34,11 @@ from retrievers.encoders.packed import (
     pool,
     would_pack,
 )
-from retrievers.encoders.protocol import Clock, Segments
+from retrievers.encoders.protocol import PhaseTimer, Segments
 from retrievers.encoders.tokens import TextTokenizer, Tokens
 from retrievers.models.checkpoint import Checkpoint
 from retrievers.models.loading import load_network, load_stage, load_tokenizer
-from retrievers.models.model import Bases
+from retrievers.models.model import SharedNetworks
 from retrievers.models.recipe import Dtype, Recipe, StoredPooling
 
 FEW_TOKENS = 128  # of a call: one thread computes them in some tens of milliseconds
@@ -61,11 +66,11 @@ class Tower:
         recipe: Recipe,
         adapter: Path | None,
         device: torch.device,
-        clock: Clock,
-        bases: Bases | None = None,
+        timer: PhaseTimer,
+        networks: SharedNetworks | None = None,
     ) -> None:
         self.tokenizer = load_tokenizer(checkpoint, recipe.truncation_side, recipe.lower_case)
-        load = bases.network if bases and adapter is not None else load_network
+        load = networks.network if networks and adapter is not None else load_network
         network = load(checkpoint, recipe)
         # Read before an adapter wraps the network and hides its signature.
         reads = inspect.signature(network.forward).parameters
@@ -93,7 +98,7 @@ class Tower:
         checkpoint.check_unchanged()  # what was read is what the fingerprint has
         self._recipe = recipe
         self._device = device
-        self._clock = clock
+        self._clock = timer
         self._room: float = np.inf  # tokens of a batch that the device's memory may hold
 
     @property
@@ -107,9 +112,9 @@ class Tower:
         return self._device.type == "cuda"
 
     @property
-    def packs(self) -> bool:
+    def is_packed(self) -> bool:
         """True if batches have no padding: a batch costs its tokens, not its longest text."""
-        return self._encoder.packs
+        return self._encoder.is_packed
 
     @property
     def separator(self) -> str:
@@ -152,14 +157,14 @@ class Tower:
             BenchError: a vector is not finite, or not as long as the recipe says, or the device's
                 memory does not hold one text.
         """
-        with full_precision():
+        with use_full_precision():
             yield from self._vectors(tokens, batches)
 
     def _vectors(self, tokens: Tokens, batches: Sequence[Int64Array]) -> Vectors:
         if not self.launches:
-            done = side_by_side(lambda rows: list(self._flights(tokens, rows)), batches)
+            done = map_in_threads(lambda rows: list(self._flights(tokens, rows)), batches)
             if len(tokens.ids) <= FEW_TOKENS:
-                with one_thread():
+                with use_one_thread():
                     done = iter(list(done))
             yield from (self._land(flight) for flights in done for flight in flights)
             return
@@ -174,7 +179,7 @@ class Tower:
 
     def launch(self, tokens: Tokens, batches: Sequence[Int64Array]) -> Vectors:
         """Vectors as of ``vectors``, with all batches under way before the first is asked for."""
-        with full_precision():
+        with use_full_precision():
             flights = [flight for rows in batches for flight in self._flights(tokens, rows)]
         return map(self._land, flights)
 
@@ -185,7 +190,7 @@ class Tower:
         """
         # Tokenizers without special tokens leave an empty text no token to attend to or pool.
         batch = tokens.take(rows).filled(self._padding)
-        cost = int(batch.lengths.sum()) if self.packs else len(rows) * int(batch.lengths.max())
+        cost = int(batch.lengths.sum()) if self.is_packed else len(rows) * int(batch.lengths.max())
         if cost <= self._room or len(rows) == 1:
             try:
                 flight = self._launch(batch, rows)
@@ -293,7 +298,7 @@ class PaddedEncoder:
         padding: token id of what is filled up; a text without tokens is one of these.
     """
 
-    packs = False
+    is_packed = False
 
     def __init__(self, network: Any, device: torch.device, padding: int) -> None:
         self._network, self._device, self._padding = network, device, padding
@@ -347,4 +352,4 @@ def check_dtype(dtype: Dtype, device: torch.device) -> None:
     """Refuse float16 on the CPU, where it is slow and overflows; say where bfloat16 is slow."""
     if dtype == "float16" and device.type == "cpu":
         raise BenchError("float16 needs a GPU", "use --dtype bfloat16 or --dtype float32")
-    warn_of_emulation(dtype, device)
+    warn_if_bfloat16_is_emulated(dtype, device)

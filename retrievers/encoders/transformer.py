@@ -14,10 +14,10 @@ import numpy as np
 
 from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError
-from retrievers.encoders.protocol import Advance, Clock, Encoder, Segments, join
+from retrievers.encoders.protocol import Encoder, PhaseTimer, ProgressCallback, Segments, join
 from retrievers.encoders.tokens import Tokens
 from retrievers.models.checkpoint import Checkpoint
-from retrievers.models.model import Bases, Model
+from retrievers.models.model import Model, SharedNetworks
 from retrievers.models.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -51,12 +51,12 @@ class TransformerEncoder(Encoder):
         model: Model,
         device: str = "auto",
         tokens_per_batch: int | None = None,
-        bases: Bases | None = None,
-        clock: Clock | None = None,
+        networks: SharedNetworks | None = None,
+        timer: PhaseTimer | None = None,
     ) -> None:
         self.recipe: Recipe = model.recipe
-        self.clock = clock or Clock()
-        self._towers = _Towers(model, device, self.clock, bases)
+        self.timer = timer or PhaseTimer()
+        self._towers = _Towers(model, device, self.timer, networks)
         self._budget = tokens_per_batch
 
     def for_dataset(self, name: str) -> "TransformerEncoder":
@@ -65,13 +65,15 @@ class TransformerEncoder(Encoder):
         other.recipe = self.recipe.for_dataset(name)
         return other
 
-    def encode_queries(self, texts: Sequence[str], advance: Advance | None = None) -> Float32Array:
+    def encode_queries(
+        self, texts: Sequence[str], advance: ProgressCallback | None = None
+    ) -> Float32Array:
         """Vectors of queries, float32 ``(n, dim)``."""
         segments = self._query_segments(texts)
         return self._prepare(self._towers.query, segments, self.recipe.max_query_tokens)(advance)
 
     def encode_documents(
-        self, titles: Sequence[str], texts: Sequence[str], advance: Advance | None = None
+        self, titles: Sequence[str], texts: Sequence[str], advance: ProgressCallback | None = None
     ) -> Float32Array:
         """Vectors of documents, float32 ``(n, dim)``."""
         return self.prepare_documents(titles, texts)(advance)
@@ -115,7 +117,7 @@ class TransformerEncoder(Encoder):
         distinct = np.flatnonzero(first == np.arange(len(segments)))
         tokens = tower.tokenize([segments[row] for row in distinct.tolist()], max_tokens)
         budget = self._budget or self._towers.default_budget
-        batches = list(plan_batches(tokens.lengths, budget, tower.packs))
+        batches = list(plan_batches(tokens.lengths, budget, tower.is_packed))
         return PreparedTexts(tower, tokens, batches, distinct, first)
 
 
@@ -150,7 +152,7 @@ class PreparedTexts:
         if self._tower.launches:
             self._launched = self._tower.launch(self._tokens, self._batches)
 
-    def __call__(self, advance: Advance | None = None) -> Float32Array:
+    def __call__(self, advance: ProgressCallback | None = None) -> Float32Array:
         """Vectors of all texts, float32 ``(n, dim)``."""
         first, distinct = self._first, self._distinct
         vectors = np.empty((len(first), self._tower.dim), dtype=np.float32)
@@ -172,8 +174,8 @@ class _Towers:
 
     model: Model
     device_name: str
-    clock: Clock
-    bases: Bases | None
+    timer: PhaseTimer
+    networks: SharedNetworks | None
 
     @cached_property
     def device(self) -> "torch.device":
@@ -201,7 +203,7 @@ class _Towers:
     def _load(self, checkpoint: Checkpoint | None) -> "Tower":
         if checkpoint is None:
             raise BenchError(f"{self.model.card.name} has no checkpoint")
-        with self.clock.phase("load"):
+        with self.timer.phase("load"):
             from retrievers.encoders.tower import Tower  # importing torch is most of loading
 
             model = self.model
@@ -210,8 +212,8 @@ class _Towers:
                 model.recipe,
                 model.adapter,
                 self.device,
-                self.clock,
-                self.bases,
+                self.timer,
+                self.networks,
             )
 
 

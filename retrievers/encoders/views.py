@@ -16,7 +16,7 @@ from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError
 from foundation.records import Record
 from retrievers.index.faiss_index import import_faiss
-from retrievers.models.recipe import EVERY, Recipe
+from retrievers.models.recipe import EVERY_POOLING, Recipe
 
 CALIBRATION_ROWS = 1 << 16  # documents that int8 takes the range of each dimension from
 
@@ -48,7 +48,7 @@ class View(Record, kw_only=True):
         Raises:
             BenchError: fewer are stored than ``dimensions``.
         """
-        whole = stored // len(EVERY)
+        whole = stored // len(EVERY_POOLING)
         if self.dimensions is not None and self.dimensions > whole:
             raise BenchError(
                 f"{self.dimensions} dimensions of vectors that have {whole}",
@@ -72,8 +72,8 @@ class View(Record, kw_only=True):
 
     def floats(self, stored: Float32Array) -> Float32Array:
         """The pooling of stored vectors ``(n, stored)``, cut and scaled; float32 ``(n, dim)``."""
-        width, whole = self.width(stored.shape[1]), stored.shape[1] // len(EVERY)
-        first = EVERY.index(self.pooling) * whole
+        width, whole = self.width(stored.shape[1]), stored.shape[1] // len(EVERY_POOLING)
+        first = EVERY_POOLING.index(self.pooling) * whole
         chosen = np.ascontiguousarray(stored[:, first : first + width])
         if self.normalize:
             lengths = np.linalg.norm(chosen, axis=1, keepdims=True)
@@ -90,7 +90,7 @@ class View(Record, kw_only=True):
         return vectors
 
 
-def every_pooling(recipe: Recipe) -> Recipe:
+def recipe_with_every_pooling(recipe: Recipe) -> Recipe:
     """The recipe of one forward pass for all views of a model.
 
     Raises:
@@ -103,7 +103,11 @@ def every_pooling(recipe: Recipe) -> Recipe:
     if recipe.stages:
         raise BenchError(f"{recipe.model} has layers after its pooling, which fit no other pooling")
     return msgspec.structs.replace(
-        recipe, pooling="every", normalize=False, similarity="dot", dim=len(EVERY) * recipe.dim
+        recipe,
+        pooling="every",
+        normalize=False,
+        similarity="dot",
+        dim=len(EVERY_POOLING) * recipe.dim,
     )
 
 
@@ -125,7 +129,7 @@ class StoredViews(Protocol):
 
 
 @dataclass(frozen=True)
-class Viewed:
+class ViewedVectors:
     """Documents as a view has them; they are made tile by tile."""
 
     stored: StoredViews

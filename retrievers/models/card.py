@@ -66,7 +66,7 @@ class CardAdapter(Record, kw_only=True):
     kind: AdapterKind | Literal["auto"] = "auto"
 
 
-class Expected(Record, kw_only=True):
+class ExpectedScore(Record, kw_only=True):
     """A published score of exactly this checkpoint.
 
     Attributes:
@@ -138,7 +138,7 @@ class Card(Usage, kw_only=True):
     source: str = ""
     unverified: tuple[str, ...] = ()
     expected_source: str = ""
-    expected: tuple[Expected, ...] = ()
+    expected: tuple[ExpectedScore, ...] = ()
     warning: str = ""
     missing: str = ""
 
@@ -225,7 +225,7 @@ def replace_fields(card: Card, changes: Mapping[str, Any]) -> Card:
         raise BenchError(f"{card.name}: {error}") from error
 
 
-def used_like(card: Card, **fields: Any) -> Card:
+def make_card_like(card: Card, **fields: Any) -> Card:
     """The card of another checkpoint that is used as this one is.
 
     Args:

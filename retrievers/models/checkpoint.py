@@ -41,7 +41,7 @@ MAX_LAYERS = 1_000  # transformers makes as many as a configuration says before 
 HEADS, HEADS_FILE = "heads", "model.safetensors"  # what pre-training goes on with, kept apart
 COPY_AGAIN = "copy or download the checkpoint again"
 LONGEST_NAME = 255  # bytes, of a file
-COUNTING = 1  # raised when the rule changes: counts that are kept are then made again
+COUNTING_VERSION = 1  # raised when the rule changes: counts that are kept are then made again
 # What lies in a checkpoint beside the encoder: heads of pre-training and decoders.
 HEAD_WEIGHTS = re.compile(
     r"(^|\.)(cls|lm_head|classifier|c_head|decoder|mlm|predictions|vocab_\w+|generator_\w+"
@@ -143,7 +143,7 @@ def open_checkpoint(root: Path, inner: str = "", stage_folders: Iterable[str] = 
     weights = find_weights(folder)
     files = [folder / "config.json", *weight_files(folder, weights), *_tokenizer_files(folder)]
     for name in stage_folders:
-        stage = inside(root, name)
+        stage = resolve_inside(root, name)
         files += [stage / "config.json", *weight_files(stage, find_weights(stage))]
     paths = sorted(set(files))
     names = {path.relative_to(root).as_posix(): path for path in paths}
@@ -194,7 +194,7 @@ def weight_files(folder: Path, weights: str) -> list[Path]:
     files = [folder / weights]
     if weights.endswith(".index.json"):
         shards = read_json(folder / weights, _Shards, COPY_AGAIN).weight_map
-        files += [inside(folder, name) for name in sorted(set(shards.values()))]
+        files += [resolve_inside(folder, name) for name in sorted(set(shards.values()))]
     for path in files:
         if not path.is_file():
             raise BenchError(f"{path} is missing", COPY_AGAIN)
@@ -224,7 +224,7 @@ def read_safetensors_header(path: Path) -> dict[str, Tensor]:
         raise BenchError(f"{path} is not a complete safetensors file", COPY_AGAIN) from error
 
 
-def inside(root: Path, name: str) -> Path:
+def resolve_inside(root: Path, name: str) -> Path:
     """``root / name``, refusing names that lead out of ``root`` or that no file can have."""
     path = Path(name)
     if path.is_absolute() or ".." in path.parts:

@@ -20,7 +20,7 @@ from retrievers.models.checkpoint import (
     HEAD_WEIGHTS,
     Checkpoint,
     find_weights,
-    inside,
+    resolve_inside,
     weight_files,
 )
 from retrievers.models.recipe import Recipe, Stage, TruncationSide
@@ -31,7 +31,12 @@ logger = logging.getLogger(__name__)
 # transformers, tokenizers, torch and safetensors raise nearly anything for a damaged file.
 LOAD_ERRORS = (Exception,)
 # Attribute of the Hugging Face model that holds the head; what has no entry is not supported.
-HEAD_OF = {"bert": "cls", "roberta": "lm_head", "xlm-roberta": "lm_head", "camembert": "lm_head"}
+HEAD_ATTRIBUTES = {
+    "bert": "cls",
+    "roberta": "lm_head",
+    "xlm-roberta": "lm_head",
+    "camembert": "lm_head",
+}
 # What a vector does not depend on unless it is pooled by the pooler.
 POOLER = re.compile(r"(^|\.)pooler\.|position_ids")
 
@@ -79,7 +84,7 @@ def _lower_case(tokenizer: Any) -> None:
 
 
 @contextmanager
-def quiet_transformers() -> Iterator[None]:
+def silence_transformers() -> Iterator[None]:
     """Keep its notices and bars away from stderr: what matters of them is checked by us."""
     from transformers.utils import logging as notices
 
@@ -119,7 +124,7 @@ def read_weights(kind: Any, checkpoint: Checkpoint, dtype: torch.dtype) -> tuple
     Raises:
         One of `LOAD_ERRORS`: the weights cannot be read.
     """
-    with quiet_transformers():
+    with silence_transformers():
         network, report = kind.from_pretrained(
             str(checkpoint.folder),
             dtype=dtype,
@@ -150,7 +155,7 @@ def load_stage(stage: Stage, checkpoint: Checkpoint, device: torch.device) -> Lo
     if where == "key":
         folder, weights, prefix = checkpoint.folder, checkpoint.weights, name
     else:
-        folder = inside(checkpoint.root, name)
+        folder = resolve_inside(checkpoint.root, name)
         weights = find_weights(folder)
         prefix = "linear" if stage.kind == "dense" else "norm"
     names = (f"{prefix}.weight", f"{prefix}.bias")
@@ -232,11 +237,11 @@ def _check_report(folder: Path, report: Any, recipe: Recipe) -> None:
         logger.warning("%s: %d weights are not used: %s", folder, len(extra), ", ".join(extra[:5]))
 
 
-def head_of(model: Any) -> torch.nn.Module:
+def find_head(model: Any) -> torch.nn.Module:
     """Hidden states ``(..., width)`` to logits ``(..., vocabulary)``.
 
     Args:
-        model: with a head, of a type in `HEAD_OF`.
+        model: with a head, of a type in `HEAD_ATTRIBUTES`.
     """
-    head: torch.nn.Module = getattr(model, HEAD_OF[model.config.model_type])
+    head: torch.nn.Module = getattr(model, HEAD_ATTRIBUTES[model.config.model_type])
     return head

@@ -23,10 +23,10 @@ from retrievers.models.card import (
     all_cards,
     card_names,
     load_card,
+    make_card_like,
     replace_fields,
-    used_like,
 )
-from retrievers.models.checkpoint import Checkpoint, find_weights, inside, weight_files
+from retrievers.models.checkpoint import Checkpoint, find_weights, resolve_inside, weight_files
 from retrievers.models.st_folder import ends_in_normalize, is_st_folder, read_st_folder
 
 TRAINING_FILE = "training.json"  # in the folder of a training, whose card comes last
@@ -88,7 +88,7 @@ def _card_like(card: Card, checkpoint: str) -> Card:
             "write a card with checkpoint and query_checkpoint, and name that: path/to/card.toml",
         )
     path = Path(checkpoint).expanduser()
-    root = locate(checkpoint, BRANCH, base=Path.cwd())
+    root = locate_checkpoint(checkpoint, BRANCH, base=Path.cwd())
     where = str(root) if path.is_dir() else checkpoint
     own = load_card(root / CARD_FILE) if (root / CARD_FILE).is_file() else None
     if own is None and is_st_folder(root):
@@ -96,7 +96,7 @@ def _card_like(card: Card, checkpoint: str) -> Card:
     if own is not None and not own.pretrained_only:
         _check_like(card, own, root)
     title = f"{path.name}, like {card.title}"
-    return used_like(
+    return make_card_like(
         card,
         name=path.name,
         title=title,
@@ -161,7 +161,7 @@ def _card_of_repository(repository: str) -> Card:
             raise BenchError(f"{repository} has a card", f"name its card: {name}")
     if not (_snapshot(repository, BRANCH, ["modules.json"]) / "modules.json").is_file():
         raise _plain_checkpoint(repository)
-    card = _card_of_folder(locate(repository, BRANCH, base=Path.cwd()), repository)
+    card = _card_of_folder(locate_checkpoint(repository, BRANCH, base=Path.cwd()), repository)
     return replace_fields(card, {"checkpoint": repository})
 
 
@@ -204,7 +204,9 @@ def _plain_checkpoint(typed: str) -> BenchError:
     )
 
 
-def provenance(checkpoint: str, revision: str, base: Path, resolved: Checkpoint) -> tuple[str, str]:
+def describe_checkpoint_source(
+    checkpoint: str, revision: str, base: Path, resolved: Checkpoint
+) -> tuple[str, str]:
     """Name and revision to show: a Hub id and its commit, or a folder's name and no revision.
 
     A branch, whose content changes, is no revision: where the commit is not known, none is shown.
@@ -215,7 +217,9 @@ def provenance(checkpoint: str, revision: str, base: Path, resolved: Checkpoint)
     return checkpoint, resolved.revision or ("" if revision == BRANCH else revision)
 
 
-def locate(checkpoint: str, revision: str, *, base: Path, package: str = "", sha: str = "") -> Path:
+def locate_checkpoint(
+    checkpoint: str, revision: str, *, base: Path, package: str = "", sha: str = ""
+) -> Path:
     """The folder of a checkpoint: a local folder, an installed package, the Hub's cache, the Hub.
 
     An installed package is used only when its weights have the stated sha256.
@@ -231,7 +235,7 @@ def locate(checkpoint: str, revision: str, *, base: Path, package: str = "", sha
         return packaged
     if not HUB_ID.fullmatch(checkpoint):
         raise BenchError(f"there is no folder {local}")
-    return fetch(checkpoint, revision)
+    return fetch_checkpoint(checkpoint, revision)
 
 
 def find_local(checkpoint: str, revision: str, package: str = "") -> Path | None:
@@ -258,7 +262,7 @@ def _cached_snapshot(repository: str, revision: str) -> Path | None:
     return folder if folder.is_dir() else None
 
 
-def fetch(repository: str, revision: str) -> Path:
+def fetch_checkpoint(repository: str, revision: str) -> Path:
     """Folder of a Hub repository's snapshot, downloaded where it is not in the cache.
 
     Only configuration, tokenizer and one format of weights are downloaded. HF_HUB_OFFLINE and
@@ -301,7 +305,7 @@ def _package_folder(package: str, sha: str) -> Path | None:
     command was typed.
     """
     for place in (*site.getsitepackages(), site.getusersitepackages()) if package else ():
-        folder = inside(Path(place), package)
+        folder = resolve_inside(Path(place), package)
         if folder.is_dir() and sha in ("", sha256_of_file(folder / find_weights(folder))):
             return folder
     return None

@@ -32,11 +32,15 @@ from retrievers.models.checkpoint import (
     HEAD_WEIGHTS,
     Checkpoint,
     Parameters,
-    inside,
     open_checkpoint,
     read_safetensors_header,
+    resolve_inside,
 )
-from retrievers.models.locate import find_card, locate, provenance
+from retrievers.models.locate import (
+    describe_checkpoint_source,
+    find_card,
+    locate_checkpoint,
+)
 from retrievers.models.recipe import Backend, Dtype, Prompts, Recipe, Stage, StoreDtype
 from retrievers.models.st_folder import (
     find_transformer,
@@ -204,13 +208,13 @@ def _resolve(card: Card, base: Path, trust_code: bool) -> Model:
 
 def _resolve_transformer(card: Card, base: Path) -> Model:
     folders = [stage.folder for stage in card.stages if stage.folder]
-    root = locate(
+    root = locate_checkpoint(
         card.checkpoint, card.revision, base=base, package=card.package, sha=card.weights_sha256
     )
     document = open_checkpoint(root, _inner_folder(root), folders)
     query = None
     if card.query_checkpoint:
-        query_root = locate(card.query_checkpoint, card.query_revision, base=base)
+        query_root = locate_checkpoint(card.query_checkpoint, card.query_revision, base=base)
         query = open_checkpoint(query_root, _inner_folder(query_root), folders)
     if card.weights_sha256 not in ("", document.weights_sha256):
         raise BenchError(
@@ -269,9 +273,11 @@ def _stated_otherwise(card: Card, checkpoint: Checkpoint) -> dict[str, Any]:
 def _transformer_recipe(
     card: Card, base: Path, document: Checkpoint, query: Checkpoint | None, adapter: Path | None
 ) -> Recipe:
-    name, revision = provenance(card.checkpoint, card.revision, base, document)
+    name, revision = describe_checkpoint_source(card.checkpoint, card.revision, base, document)
     query_name, query_revision = (
-        provenance(card.query_checkpoint, card.query_revision, base, query) if query else ("", "")
+        describe_checkpoint_source(card.query_checkpoint, card.query_revision, base, query)
+        if query
+        else ("", "")
     )
     stages = _resolve_stages(card.stages, document)
     return Recipe(
@@ -309,7 +315,7 @@ def _resolve_stages(stages: tuple[CardStage, ...], checkpoint: Checkpoint) -> tu
 def _resolve_stage(stage: CardStage, checkpoint: Checkpoint, width: int) -> Stage:
     if stage.key:
         return Stage(stage.kind, f"key:{stage.key}", stage.width or width, eps=stage.eps)
-    folder = inside(checkpoint.root, stage.folder)
+    folder = resolve_inside(checkpoint.root, stage.folder)
     config = read_stage_file(folder)
     dense = stage.kind == "dense"
     stated = config.out_features if dense else config.dimension
@@ -442,7 +448,7 @@ def has_vnni() -> bool:
     return bool(VNNI & instructions()) and "ONEDNN_MAX_CPU_ISA" not in os.environ
 
 
-class Bases:
+class SharedNetworks:
     """One base, many adapters: networks that were loaded, for encoders that are opened with them.
 
     Each encoder gets modules of its own, whose parameters are the very tensors of the base: an

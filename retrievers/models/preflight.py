@@ -23,7 +23,7 @@ TRUNCATED = 0.1
 ALONE = 8
 
 
-class VectorFacts(Record, kw_only=True):
+class VectorStatistics(Record, kw_only=True):
     """Figures of one sample of vectors; those after ``zero`` are over the usable vectors.
 
     Attributes:
@@ -56,8 +56,8 @@ class Preflight(Record, kw_only=True):
         warnings: what a person should know, with figures.
     """
 
-    documents: VectorFacts
-    queries: VectorFacts
+    documents: VectorStatistics
+    queries: VectorStatistics
     batch_difference: float
     stop: tuple[str, ...]
     warnings: tuple[str, ...]
@@ -74,9 +74,9 @@ def preflight(
     recipe = encoder.recipe
     vectors = encoder.encode_documents(titles, texts)
     cut = _share_cut(encoder, "count_document_tokens", recipe.max_document_tokens, titles, texts)
-    documents = vector_facts(vectors, cut)
+    documents = measure_vectors(vectors, cut)
     cut = _share_cut(encoder, "count_query_tokens", recipe.max_query_tokens, queries)
-    questions = vector_facts(encoder.encode_queries(queries), cut)
+    questions = measure_vectors(encoder.encode_queries(queries), cut)
     difference = _batch_difference(encoder, titles, texts, vectors)
     facts = {"documents": documents, "queries": questions}
     warnings = [
@@ -96,7 +96,7 @@ def preflight(
     )
 
 
-def vector_facts(vectors: Float32Array, truncated: float | None = None) -> VectorFacts:
+def measure_vectors(vectors: Float32Array, truncated: float | None = None) -> VectorStatistics:
     """Figures of vectors ``(n, dim)``."""
     finite = np.isfinite(vectors).all(axis=1)
     usable = vectors[finite].astype(np.float64)
@@ -104,7 +104,7 @@ def vector_facts(vectors: Float32Array, truncated: float | None = None) -> Vecto
     zero = int((norms == 0).sum())
     usable, norms = usable[norms > 0], norms[norms > 0]
     centred = usable - usable.mean(axis=0) if len(usable) else usable
-    return VectorFacts(
+    return VectorStatistics(
         count=len(vectors),
         not_finite=int((~finite).sum()),
         zero=zero,
@@ -119,7 +119,7 @@ def _mean(values: Float64Array) -> float:
     return float(values.mean()) if len(values) else 0.0
 
 
-def _stops(role: str, facts: VectorFacts) -> list[str]:
+def _stops(role: str, facts: VectorStatistics) -> list[str]:
     found = {"have NaN or infinite values": facts.not_finite, "are zero": facts.zero}
     return [
         f"{role}: {number} of {facts.count} vectors {what}"
@@ -128,7 +128,7 @@ def _stops(role: str, facts: VectorFacts) -> list[str]:
     ]
 
 
-def _warnings(role: str, facts: VectorFacts, encoder: Encoder) -> list[str]:
+def _warnings(role: str, facts: VectorStatistics, encoder: Encoder) -> list[str]:
     lines = []
     if facts.count > 1 and facts.spread < MIN_SPREAD:
         lines.append(

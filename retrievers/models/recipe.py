@@ -13,7 +13,7 @@ from foundation.records import Record
 
 Pooling = Literal["none", "cls", "mean", "last", "pooler"]
 # Poolings that one forward pass serves, in the order in which they are stored.
-EVERY: tuple[Pooling, ...] = ("cls", "mean", "last")
+EVERY_POOLING: tuple[Pooling, ...] = ("cls", "mean", "last")
 # The last one stands in results of earlier versions.
 StoredPooling = Pooling | Literal["every", "cls+bow"]
 Similarity = Literal["dot", "cos"]
@@ -75,7 +75,7 @@ class Usage(Record, kw_only=True):
     """How a model is used, as cards, recipes and folders state it.
 
     Attributes:
-        pooling: ``every`` stands for those of `EVERY` beside each other, see
+        pooling: ``every`` stands for those of `EVERY_POOLING` beside each other, see
             `retrievers.encoders.views`; no card has it.
         normalize: vectors are brought to length 1.
         title_join: how a title and its text become one input.

@@ -18,7 +18,7 @@ import msgspec
 from foundation.errors import BenchError
 from foundation.records import read_json
 from retrievers.models.card import Card, CardPrompts, CardStage
-from retrievers.models.checkpoint import inside, position_limit, read_config
+from retrievers.models.checkpoint import position_limit, read_config, resolve_inside
 from retrievers.models.recipe import Pooling, Recipe, TruncationSide, Usage
 
 POOLING: dict[str, Pooling] = {"cls": "cls", "mean": "mean", "lasttoken": "last"}
@@ -207,7 +207,7 @@ def find_transformer(folder: Path) -> str:
     first = next(iter(_read_modules(folder / "modules.json")), None)
     if first is None or first.name != "Transformer":
         raise BenchError(f"{folder / 'modules.json'} does not begin with a Transformer")
-    inside(folder, first.path)
+    resolve_inside(folder, first.path)
     return first.path
 
 
@@ -236,12 +236,12 @@ def read_st_folder(folder: Path) -> StFolder:
             f"{folder}: truncate_dim = {settings.truncate_dim} is not supported",
             "take it out of config_sentence_transformers.json to use whole vectors",
         )
-    inner = inside(folder, modules[0].path)
+    inner = resolve_inside(folder, modules[0].path)
     transformer, tokenizer = _read_transformer(inner), read_tokenizer_facts(inner)
     length = _length(inner, transformer.max_seq_length or tokenizer.max_tokens)
     dot, normalize = settings.similarity_fn_name == "dot", names[-1] == "Normalize"
     usage = Usage(
-        pooling=_read_pooling(inside(folder, modules[1].path) / "config.json"),
+        pooling=_read_pooling(resolve_inside(folder, modules[1].path) / "config.json"),
         normalize=normalize or not dot,
         similarity="dot" if dot else "cos",
         max_query_tokens=length,
@@ -333,7 +333,7 @@ def _read_transformer(folder: Path) -> _Transformer:
 def _read_stage(folder: Path, module: _Module) -> CardStage:
     if not module.path:
         raise BenchError(f"{folder / 'modules.json'}: the module {module.name} has no folder")
-    read_stage_file(inside(folder, module.path))
+    read_stage_file(resolve_inside(folder, module.path))
     return CardStage(kind="dense" if module.name == "Dense" else "layer-norm", folder=module.path)
 
 

@@ -53,7 +53,7 @@ from bench.results.result import Result
 from bench.store import StoredVectors
 from bench.workspace import Workspace
 from foundation.arrays import Float32Array, Int64Array
-from retrievers.encoders.protocol import Clock
+from retrievers.encoders.protocol import PhaseTimer
 from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import resolve_model
 from retrievers.models.recipe import Recipe
@@ -86,7 +86,7 @@ class TableEncoder:
 
     def __init__(self, recipe: Recipe, device: str) -> None:
         self.recipe = recipe
-        self.clock = Clock()
+        self.timer = PhaseTimer()
         rng = np.random.default_rng(0)
         sizes = (CENTRES, *TABLES)
         self._tables = [rng.standard_normal((size, self.dim), np.float32) for size in sizes]
@@ -112,7 +112,7 @@ class TableEncoder:
         return summed
 
     def _encode(self, texts: Sequence[str], advance: Any) -> Float32Array:
-        with self.clock.phase("forward"):
+        with self.timer.phase("forward"):
             vectors = self.vectors(np.array([int(text.rpartition(" ")[2]) for text in texts]))
         if advance:
             advance(len(texts))

@@ -16,7 +16,7 @@ from bench.gate.settings import GateSettings
 from bench.gate.verdicts import conclude_check
 from reports.check import junit, markdown, verdict_paragraph, verdict_paragraphs
 from reports.format import interval
-from retrievers.models.card import Expected
+from retrievers.models.card import ExpectedScore
 from tests.support.markdown import numbers
 from tests.support.results import evaluation
 
@@ -88,7 +88,7 @@ def test_junit_has_a_test_case_for_each_collection_the_mean_and_the_outcome(chec
 
 def test_junit_names_measures_apart_where_a_collection_has_several():
     claims = [("one", "RR@10", 0.5), ("one", "R@100", 0.75), ("two", "RR@10", 0.5)]
-    expected = [Expected(dataset=a, measure=b, value=c, source="paper") for a, b, c in claims]
+    expected = [ExpectedScore(dataset=a, measure=b, value=c, source="paper") for a, b, c in claims]
     measured = {"one": {"RR@10": 0.5, "R@100": 0.7}, "two": {"RR@10": 0.5}}
     stored = {
         name: evaluation({key: np.array([value]) for key, value in own.items()}, ["q"])

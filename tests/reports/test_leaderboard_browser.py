@@ -13,7 +13,7 @@ from bench.comparing.statistics import Resampling
 from bench.results.result import Timings
 from datasets_cfg.catalogue import expand
 from reports.leaderboard import page
-from retrievers.models.card import Card, Expected
+from retrievers.models.card import Card, ExpectedScore
 from tests.support.browser import (
     NAMES,
     PHONE,
@@ -49,9 +49,9 @@ def index(tmp_path_factory) -> Path:
     store(results, "alpha", "beir/scifact", values, protocol=shallow)
     for number, name in enumerate(NAMES):
         store(results, name, f"{name}-set", [0.1 * number], recipe=None, index="")
-    claim = Expected(dataset=FORUMS[1], measure=MEASURE, value=0.4321, source=NAMES[0])
+    claim = ExpectedScore(dataset=FORUMS[1], measure=MEASURE, value=0.4321, source=NAMES[0])
     long = f"https://{'results' * 12}.example"
-    other = Expected(dataset=FORUMS[2], measure=MEASURE, value=0.4321, source=long)
+    other = ExpectedScore(dataset=FORUMS[2], measure=MEASURE, value=0.4321, source=long)
     cards = {"alpha": Card(name="alpha", title="Alpha", missing="x", expected=(claim, other))}
     choice = Choice(every_measure=True)
     board = assemble(results_in(results), cards, choice, Resampling(resamples=99))

@@ -16,13 +16,13 @@ from bench.comparing.statistics import Resampling
 from bench.results.result import Timings
 from datasets_cfg.catalogue import expand
 from reports.leaderboard import SITE, markdown, page, scores, script_json
-from retrievers.models.card import Card, Expected
+from retrievers.models.card import Card, ExpectedScore
 from retrievers.models.checkpoint import Parameters
 from tests.support.leaderboards import MEASURE, protocol_of, recipe_of, store
 from tests.support.markdown import tables_of
 
 FORUMS = expand(["beir/cqadupstack"])
-CLAIM = Expected(dataset="beir/scifact", measure=MEASURE, value=0.625, source="a paper")
+CLAIM = ExpectedScore(dataset="beir/scifact", measure=MEASURE, value=0.625, source="a paper")
 
 
 def board_of(place, measure="", cards=None, published=None):

@@ -20,7 +20,7 @@ from foundation.errors import BenchError
 from foundation.records import Record, convert_table
 from reports.evaluation import finding_lines
 from retrievers.models.locate import is_card
-from retrievers.models.model import Bases
+from retrievers.models.model import SharedNetworks
 from retrievers.models.recipe import StoreDtype
 
 logger = logging.getLogger(__name__)
@@ -74,14 +74,14 @@ class CardSettings(Record):
 
 
 def load_model(
-    workspace: Workspace, name: str, use: ModelUse, bases: Bases | None = None
+    workspace: Workspace, name: str, use: ModelUse, networks: SharedNetworks | None = None
 ) -> LoadedModel:
     """The model of this name with its encoder, as the options say."""
     own = convert_table(assignments(use.set), CardSettings, "--set")
     dtype, backend = (None, use.dtype) if use.dtype == "int8" else (use.dtype, None)
     return workspace.load(
         name,
-        bases,
+        networks,
         like=use.like,
         adapter=use.adapter,
         dtype=dtype,
@@ -97,10 +97,10 @@ def load_models(workspace: Workspace, names: Sequence[str], use: ModelUse) -> li
     Raises:
         BenchError: one cannot be used, or ``--like`` was given and all are cards.
     """
-    bases, cards = Bases(), [name for name in names if is_card(name)]
+    networks, cards = SharedNetworks(), [name for name in names if is_card(name)]
     of_cards = replace(use, like=None) if len(cards) < len(names) else use
     return [
-        load_model(workspace, name, of_cards if name in cards else use, bases) for name in names
+        load_model(workspace, name, of_cards if name in cards else use, networks) for name in names
     ]
 
 

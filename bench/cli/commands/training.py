@@ -30,7 +30,7 @@ from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError, MissingFileError
 from reports.plots import can_plot, draw_losses
 from retrievers.adapters.compose import average_adapters, stack_adapters
-from retrievers.adapters.folder import base_of
+from retrievers.adapters.folder import find_base
 from retrievers.models.card import CARD_FILE, card_names, load_card
 from retrievers.models.model import Model, count_parameters, resolve_model
 from retrievers.training.continual.sequence import Method, read_method
@@ -329,7 +329,7 @@ def compose(options: ComposeOptions) -> int:
             "route needs the collection of each adapter",
             "compose route FOLDERS --on COLLECTIONS",
         )
-    base = base_of(folders)
+    base = find_base(folders)
     if options.how == "stack":
         stack_adapters(base, folders, out)
     elif options.how == "route":

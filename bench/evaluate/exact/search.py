@@ -42,7 +42,7 @@ from foundation.arrays import (
     UInt64Array,
 )
 from foundation.errors import BenchError
-from retrievers.encoders.protocol import Clock
+from retrievers.encoders.protocol import PhaseTimer
 from retrievers.index.faiss_index import Hits
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def exact_search(
     device: str = "cpu",
     engine: "NumpyEngine | TorchEngine | None" = None,
     advance: Callable[[int], None] | None = None,
-    clock: Clock | None = None,
+    timer: PhaseTimer | None = None,
 ) -> Hits:
     """The k documents of largest inner product, in canonical order.
 
@@ -100,7 +100,9 @@ def exact_search(
     _check_shapes(vectors, queries, k, tie_rank)
     with ThreadPoolExecutor(thread_count()) as pool, ThreadPoolExecutor(1) as reader:
         chosen = engine or engine_for(device, pool)
-        search = _Search(np.ascontiguousarray(queries), k, tie_rank, chosen, pool, clock or Clock())
+        search = _Search(
+            np.ascontiguousarray(queries), k, tie_rank, chosen, pool, timer or PhaseTimer()
+        )
         try:
             tiles = starmap(chosen.stage, chosen.tiles(vectors, tile_rows))
             for tile in _read_ahead(tiles, reader):
@@ -187,10 +189,10 @@ class _Search:
         tie_rank: Int64Array,
         engine: "NumpyEngine | TorchEngine",
         pool: ThreadPoolExecutor,
-        clock: Clock,
+        timer: PhaseTimer,
     ) -> None:
         self.queries, self.norms, self.k = queries, norm_bounds(queries, "query"), k
-        self.tie_rank, self.engine, self.pool, self.clock = tie_rank, engine, pool, clock
+        self.tie_rank, self.engine, self.pool, self.timer = tie_rank, engine, pool, timer
         self.keys: UInt64Array = np.zeros((len(queries), k), np.uint64)
         self._blas = ThreadpoolController()
 
@@ -268,7 +270,7 @@ class _BlockSearch:
             found.append(len(pairs.rows))
             return pairs if sum(found) <= self._most else NO_PAIRS
 
-        with self._search.clock.phase("search"):
+        with self._search.timer.phase("search"):
             parts = list(self._search.pool.map(picked, range(0, len(self._queries), step)))
         if sum(found) > self._most:  # of one score
             self._bar[:] = -np.inf
@@ -283,7 +285,7 @@ class _BlockSearch:
 
     def _reaching(self, piece: slice) -> Pairs | None:
         """Return the rows of a piece that may exceed the threshold; None if they are too many."""
-        with self._search.clock.phase("search"):
+        with self._search.timer.phase("search"):
             parts = self._search.engine.reaching(
                 self._queries, self._tile, piece, self._lowest(), self._most
             )
@@ -291,7 +293,7 @@ class _BlockSearch:
 
     def _raise_bar(self, pairs: Pairs) -> None:
         """Raise the bar by candidates that it does not have."""
-        with self._search.clock.phase("search"):
+        with self._search.timer.phase("search"):
             self._by_query(
                 pairs,
                 lambda some, asked, own: keep_best(self._bar[some], asked, own.scores, -np.inf),
@@ -330,7 +332,7 @@ class _BlockSearch:
             keys = order_keys(scores, np.asarray(search.tie_rank[tile.start + rows]))
             keep_best(self._keys[some], asked, keys, 0)
 
-        with search.clock.phase("rescore"):
+        with search.timer.phase("rescore"):
             self._by_query(self._above_bar(), score)
             self._held, self._bar = [], scores_of_keys(self._keys)
 

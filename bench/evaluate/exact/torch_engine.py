@@ -17,7 +17,7 @@ from bench.evaluate.exact.task import (
     rounded_scores,
 )
 from foundation.arrays import Float32Array, Float64Array, IntArray
-from retrievers.encoders.device import full_precision, pick_device
+from retrievers.encoders.device import pick_device, use_full_precision
 
 MOST_SCORES = 1 << 27  # of one product: 0.5 GB
 GATHERED_BYTES = 1 << 28  # vectors that are scored in float64 at a time
@@ -114,5 +114,5 @@ class TorchEngine:
 
 def products(queries: torch.Tensor, documents: torch.Tensor) -> torch.Tensor:
     """Inner products, float32 ``(q, m)``, in float32 whatever else is switched on."""
-    with full_precision():
+    with use_full_precision():
         return torch.matmul(queries, documents.T)

@@ -2,7 +2,7 @@
 
 Houlsby et al., "Parameter-Efficient Transfer Learning for NLP", ICML 2019,
 https://arxiv.org/abs/1902.00751; one adapter per domain is what Ke et al. (ICLR 2023) compare with
-as ``Adapter``: what is kept apart forgets nothing, and hands nothing on. The loss is that of `mlm`;
+as "Adapter": what is kept apart forgets nothing, and hands nothing on. The loss is that of `mlm`;
 the head is trained too, beside the adapter, and dropped.
 """
 
@@ -13,7 +13,7 @@ from torch import nn
 
 from foundation.errors import BenchError
 from retrievers.adapters.folder import add_adapter, check_method
-from retrievers.adapters.settings import Adapter
+from retrievers.adapters.settings import AdapterSettings
 from retrievers.models.card import Card, replace_fields
 from retrievers.models.model import resolve_model
 from retrievers.training.continual.sequence import Method, Step
@@ -49,9 +49,9 @@ class AdapterPerDomain(Method, kw_only=True):
             base=preset.start.model, adapter=self._settings(), seed=preset.seed, mask=step.mlm.mask
         )
 
-    def _settings(self) -> Adapter:
+    def _settings(self) -> AdapterSettings:
         try:
-            return Adapter(method=self.adapter)
+            return AdapterSettings(method=self.adapter)
         except ValueError as error:
             raise BenchError(
                 f"{self.adapter} is no adapter for a domain: {error}", "name another method"
@@ -69,7 +69,7 @@ class DomainAdapter(MLM, kw_only=True, tag_field="name", tag="domain-adapter"):
 
     name: ClassVar[str] = "domain-adapter"
     base: str
-    adapter: Adapter
+    adapter: AdapterSettings
     seed: int = 0
 
     def build_module(self, encoder: MaskedLM) -> nn.Module:

@@ -215,11 +215,11 @@ class FitSettings:
 
     def arguments(self, kind: Callable[..., Any], **own: Any) -> Any:
         """The settings in the words of a trainer: ``kind`` makes them."""
-        from retrievers.encoders.device import pick_device, warn_of_emulation
+        from retrievers.encoders.device import pick_device, warn_if_bfloat16_is_emulated
 
         device = pick_device(self.context.device)
         on_cpu = device.type == "cpu"
-        warn_of_emulation(self.precision, device)
+        warn_if_bfloat16_is_emulated(self.precision, device)
         arguments = kind(
             output_dir=str(self.checkpoints),
             per_device_train_batch_size=self.batch_size,

@@ -18,8 +18,8 @@ from foundation.files import replacing_in
 from foundation.records import decode_json, write_json
 from retrievers.models.card import CARD_FILE, Card, card_names, load_card, write_card
 from retrievers.models.checkpoint import HEADS, HEADS_FILE, Checkpoint, open_checkpoint
-from retrievers.models.loading import quiet_transformers
-from retrievers.models.locate import locate
+from retrievers.models.loading import silence_transformers
+from retrievers.models.locate import locate_checkpoint
 from retrievers.models.st_folder import ST_POOLING, find_transformer, is_st_folder, write_st_files
 
 OBJECTIVE_FILE = "objective.json"
@@ -42,7 +42,7 @@ def save_checkpoint(model: Any, tokenizer: Any, out: Path, card: Card) -> None:
 def save_files(model: Any, tokenizer: Any, out: Path, card: Card) -> None:
     """Write all files of a checkpoint but its card."""
     with replacing_in(out) as folder:
-        with quiet_transformers():  # version 5 draws a bar for each file
+        with silence_transformers():  # version 5 draws a bar for each file
             model.save_pretrained(str(folder), safe_serialization=True)
         tokenizer.save_pretrained(str(folder))
         if not card.stages and card.pooling in ST_POOLING:
@@ -123,7 +123,7 @@ def find_checkpoint(model: str) -> tuple[Checkpoint, tuple[str, ...]]:
             f"there is no card and no folder {model!r} to start from",
             f"{did_you_mean(model, card_names())} see `python -m bench list models`".strip(),
         )
-    return _open(locate(model, "main", base=Path.cwd())), ()
+    return _open(locate_checkpoint(model, "main", base=Path.cwd())), ()
 
 
 def _check_whole(card: Card) -> None:
@@ -141,7 +141,7 @@ def _folder_of(card: Card, base: Path) -> Path:
         raise BenchError(
             f"{card.name} has no checkpoint to start from", card.missing or "name another model"
         )
-    return locate(
+    return locate_checkpoint(
         card.checkpoint, card.revision, base=base, package=card.package, sha=card.weights_sha256
     )
 

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from foundation.records import Record, TomlFiles
-from retrievers.adapters.settings import Adapter
+from retrievers.adapters.settings import AdapterSettings
 from retrievers.models.card import Card, replace_fields
 from retrievers.models.recipe import Pooling, Similarity, TitleJoin
 from retrievers.training.engine.arguments import Above0, Count, Optimizer, Precision
@@ -224,7 +224,7 @@ class Finetuning(Record, kw_only=True):
     rounds: tuple[Mining, ...] = (Mining(),)
     loss: Loss = Contrastive()
     teacher: Teacher | None = None
-    adapter: Adapter | None = None
+    adapter: AdapterSettings | None = None
     part: Part | None = None
     use: Use = Use()
     optimizer: Optimizer = Optimizer(lr=2e-5)

@@ -23,8 +23,8 @@ from retrievers.adapters.folder import AdaptedNetwork, add_adapter
 from retrievers.adapters.identify import FOLDER
 from retrievers.encoders.protocol import Segments, join
 from retrievers.encoders.tokens import TextTokenizer
-from retrievers.models.card import Card, used_like, write_card
-from retrievers.models.loading import load_network, load_tokenizer, quiet_transformers
+from retrievers.models.card import Card, make_card_like, write_card
+from retrievers.models.loading import load_network, load_tokenizer, silence_transformers
 from retrievers.models.model import Model
 from retrievers.models.recipe import Recipe
 from retrievers.models.st_folder import ST_POOLING
@@ -94,7 +94,7 @@ def finished_card(model: Model, preset: Finetuning, trained_on: tuple[str, ...])
     """
     card = model.card
     _check_trainable(model)
-    trained = used_like(
+    trained = make_card_like(
         card,
         title=f"{card.name}, fine-tuned: {preset.title}",
         checkpoint=".",
@@ -143,7 +143,7 @@ def build_student(model: Model, recipe: Recipe) -> Any:
     network = load_network(checkpoint, recipe)
     tokenizer = load_tokenizer(checkpoint, recipe.truncation_side, recipe.lower_case)
     local = {"local_files_only": True, "trust_remote_code": False}
-    with quiet_transformers():  # of weights that are replaced in the next line
+    with silence_transformers():  # of weights that are replaced in the next line
         transformer = Transformer(
             str(checkpoint.folder),
             model_kwargs={**local, "weights_only": True},

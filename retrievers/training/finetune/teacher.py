@@ -21,7 +21,7 @@ from foundation.files import replacing_in
 from retrievers.encoders.device import pick_device
 from retrievers.encoders.protocol import join
 from retrievers.models.checkpoint import Checkpoint, open_checkpoint
-from retrievers.models.loading import LOAD_ERRORS, load_tokenizer, quiet_transformers
+from retrievers.models.loading import LOAD_ERRORS, load_tokenizer, silence_transformers
 from retrievers.models.model import Model
 from retrievers.training.engine.arguments import (
     CHECKPOINTS,
@@ -210,7 +210,7 @@ def cross_encoder(checkpoint: Checkpoint, max_tokens: int, *, trained: bool, see
     local = {"local_files_only": True, "trust_remote_code": False}
     torch.manual_seed(seed)
     try:
-        with quiet_transformers():
+        with silence_transformers():
             transformer = Transformer(
                 str(checkpoint.folder),
                 transformer_task="sequence-classification",

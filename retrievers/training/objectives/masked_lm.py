@@ -22,7 +22,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from foundation.errors import BenchError
-from retrievers.models.loading import HEAD_OF, head_of
+from retrievers.models.loading import HEAD_ATTRIBUTES, find_head
 from retrievers.training.objectives.masking import IGNORED
 
 
@@ -38,10 +38,10 @@ class MaskedLM(nn.Module):
 
     def __init__(self, model: Any) -> None:
         super().__init__()
-        if model.config.model_type not in HEAD_OF:
+        if model.config.model_type not in HEAD_ATTRIBUTES:
             raise BenchError(
                 f"a model of type {model.config.model_type} cannot be pre-trained here",
-                f"start from one of these types: {', '.join(HEAD_OF)}",
+                f"start from one of these types: {', '.join(HEAD_ATTRIBUTES)}",
             )
         self.model = model
 
@@ -58,7 +58,7 @@ class MaskedLM(nn.Module):
     @property
     def head(self) -> nn.Module:
         """Hidden states ``(..., width)`` to logits ``(..., vocabulary)``."""
-        return head_of(self.model)
+        return find_head(self.model)
 
     @property
     def layers(self) -> nn.ModuleList:

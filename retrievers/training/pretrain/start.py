@@ -23,14 +23,14 @@ from torch import nn
 
 from foundation.errors import BenchError, first_line
 from retrievers.models.checkpoint import Checkpoint, position_limit
-from retrievers.models.loading import HEAD_OF, LOAD_ERRORS, load_tokenizer, read_weights
+from retrievers.models.loading import HEAD_ATTRIBUTES, LOAD_ERRORS, load_tokenizer, read_weights
 from retrievers.training.engine.save import find_checkpoint, load_heads
 from retrievers.training.objectives.masked_lm import MaskedLM
 from retrievers.training.objectives.objective import Objective
 from retrievers.training.pretrain.preset import Scratch, Start
 
 # What a checkpoint of an encoder need not hold, in files of Hugging Face models.
-OF_THE_HEAD = re.compile(rf"^({'|'.join(sorted(set(HEAD_OF.values())))})\.|position_ids")
+OF_THE_HEAD = re.compile(rf"^({'|'.join(sorted(set(HEAD_ATTRIBUTES.values())))})\.|position_ids")
 PADDING, UNKNOWN, CLS, SEP, MASK = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 INSIDE = "##"  # before a piece that begins inside a word
 CHARACTERS = 1_000  # the most frequent ones; words with others are unknown
@@ -121,7 +121,7 @@ def _load(checkpoint: Checkpoint) -> Any:
     except LOAD_ERRORS as error:
         raise BenchError(
             f"the weights in {checkpoint.folder} cannot be trained: {first_line(error)}",
-            f"start from a checkpoint of one of these types: {', '.join(HEAD_OF)}",
+            f"start from a checkpoint of one of these types: {', '.join(HEAD_ATTRIBUTES)}",
         ) from error
     _check_missing(checkpoint.folder, report["missing_keys"])
     return model

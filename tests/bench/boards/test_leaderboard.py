@@ -20,7 +20,7 @@ from bench.comparing.statistics import (
 from bench.results.result import SCORES_FILE, Timings
 from datasets_cfg.catalogue import expand, suite_for
 from foundation.errors import BenchError
-from retrievers.models.card import Card, Expected
+from retrievers.models.card import Card, ExpectedScore
 from retrievers.models.recipe import Prompts
 from tests.support.leaderboards import MEASURE, make_older, protocol_of, recipe_of, store
 
@@ -176,7 +176,9 @@ def test_a_repeat_with_other_scores_is_a_row_of_its_own(tmp_path):
 
 def test_published_scores_stand_beside_measured_ones_with_their_source(tmp_path):
     store(tmp_path, "a", "beir/scifact", {MEASURE: [0.5], "R@100": [0.75]})
-    expected = (Expected(dataset="beir/scifact", measure=MEASURE, value=0.625, source="a paper"),)
+    expected = (
+        ExpectedScore(dataset="beir/scifact", measure=MEASURE, value=0.625, source="a paper"),
+    )
     card = Card(name="a", title="A", missing="x", expected=expected)
     board = board_of(tmp_path, cards={"a": card})
     row = row_of(board, "a")

@@ -9,7 +9,7 @@ from bench.comparing.statistics import Resampling
 from bench.evaluate.scoring import parse_measure
 from datasets_cfg.catalogue import dataset_names, expand, suite_for, suite_names
 from foundation.errors import BenchError
-from retrievers.models.card import Card, Expected
+from retrievers.models.card import Card, ExpectedScore
 from tests.support.leaderboards import MEASURE, store
 
 QUICK = Resampling(resamples=199)
@@ -125,7 +125,9 @@ def test_a_system_of_a_publication_never_claims_for_a_row_of_its_name(tmp_path):
 
 def systems(place, published) -> list[tuple[str, str]]:
     """Names and sources, where a card of a model with a row and another card claim something."""
-    expected = (Expected(dataset="beir/scifact", measure=MEASURE, value=0.6, source="a paper"),)
+    expected = (
+        ExpectedScore(dataset="beir/scifact", measure=MEASURE, value=0.6, source="a paper"),
+    )
     cards = {
         name: Card(name=name, title="t", missing="x", expected=expected) for name in ("a", "other")
     }

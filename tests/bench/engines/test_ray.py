@@ -43,7 +43,7 @@ def test_tasks_return_the_vectors_of_one_process_byte_by_byte(
     shards = bed.missing()
     ray_cluster = RayCluster(None, 2, "cpu", **{**SMALL, "num_cpus": 2})
     assert encoded_by(ray_cluster, bed, advanced.append).encoded == len(bed.corpus)
-    assert sum(advanced) == len(bed.corpus) < bed.encoder.clock.counts["tokens"]
+    assert sum(advanced) == len(bed.corpus) < bed.encoder.timer.counts["tokens"]
     files = files_of(shards, bed.workspace.vectors_dir)
     assert len(files) == 15
     assert files == files_of(shards, undisturbed.workspace.vectors_dir)

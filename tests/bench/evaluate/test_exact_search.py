@@ -23,7 +23,7 @@ from bench.store import StoredVectors
 from bench.store.keys import document_keys
 from bench.store.shards import read_shard, write_shard
 from foundation.errors import BenchError
-from retrievers.encoders.protocol import Clock
+from retrievers.encoders.protocol import PhaseTimer
 from retrievers.index.faiss_index import Hits
 from retrievers.models.recipe import Recipe
 from tests.support.exact_oracle import (
@@ -257,12 +257,12 @@ def test_a_memory_mapped_corpus_gives_the_same_hits_and_is_counted_and_timed(tmp
     vectors, tie_rank = ties(100)
     np.save(tmp_path / "v.npy", vectors)
     mapped = ArrayVectors(np.load(tmp_path / "v.npy", mmap_mode="r"))
-    rows, clock = list[int](), Clock()
+    rows, timer = list[int](), PhaseTimer()
     hits = exact_search(
-        mapped, vectors[:3], 5, tie_rank, tile_rows=30, advance=rows.append, clock=clock
+        mapped, vectors[:3], 5, tie_rank, tile_rows=30, advance=rows.append, timer=timer
     )
     assert rows == [30, 30, 30, 10]
-    assert set(clock.seconds) == {"search", "rescore"}
+    assert set(timer.seconds) == {"search", "rescore"}
     assert_same(hits, brute_force(vectors, vectors[:3], 5, tie_rank))
 
 

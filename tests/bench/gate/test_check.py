@@ -18,7 +18,7 @@ from bench.gate.settings import GateSettings
 from bench.gate.verdicts import conclude_check
 from bench.results.result import Evaluation
 from foundation.errors import BenchError
-from retrievers.models.card import Expected
+from retrievers.models.card import ExpectedScore
 from tests.support.results import PROTOCOL, evaluation
 
 SETTINGS = GateSettings()
@@ -197,8 +197,10 @@ def against_published(measures):
     return check_published(Candidate("ckpt", stored), published(0.5), measures)
 
 
-def published(value: float) -> list[Expected]:
-    return [Expected(dataset="one", measure="RR@10", value=value, source="paper", tolerance=0.01)]
+def published(value: float) -> list[ExpectedScore]:
+    return [
+        ExpectedScore(dataset="one", measure="RR@10", value=value, source="paper", tolerance=0.01)
+    ]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from bench.store.keys import name_of
 from bench.store.shards import Shard
 from datasets_cfg.corpus import Corpus
 from foundation.errors import BenchError
-from retrievers.encoders.protocol import Clock
+from retrievers.encoders.protocol import PhaseTimer
 from retrievers.encoders.python_object import HashingEncoder
 from retrievers.models.recipe import Prompts
 from tests.support.stores import (
@@ -437,7 +437,7 @@ class Ahead(CountingEncoder):
 
     def __init__(self) -> None:
         super().__init__()
-        self.clock = Clock()
+        self.timer = PhaseTimer()
         self.events: list[tuple[str, int, bool]] = []
         self.prepared_next = threading.Event()
 
@@ -472,7 +472,7 @@ def test_the_next_shard_is_prepared_in_a_thread_while_one_is_encoded(corpus, sto
         ("prepare", 4, False),
         ("prepare", 8, False),
     ]
-    assert encoder.clock.seconds["write"] > 0
+    assert encoder.timer.seconds["write"] > 0
 
 
 class Launching(CountingEncoder):

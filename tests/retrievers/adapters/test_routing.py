@@ -8,7 +8,7 @@ from hypothesis.extra.numpy import arrays
 
 from foundation.errors import BenchError
 from retrievers.adapters.compose import Router, fit_router, route_adapters, unit
-from retrievers.adapters.folder import base_of
+from retrievers.adapters.folder import find_base
 from retrievers.adapters.identify import ROUTER, ROUTING
 from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import resolve_model
@@ -86,7 +86,7 @@ def trained(tmp_path_factory):
 
 def routed(trained, out):
     folders = [trained / "one", trained / "two"]
-    base = base_of(folders)
+    base = find_base(folders)
     encoder = open_encoder(base, "cpu")
     router = fit_router([encoder.encode_queries(texts[1:]) for texts in DOMAINS])
     route_adapters(base, folders, out, [["a"], ["b/c"]], router)

@@ -6,49 +6,49 @@ import time
 import pytest
 import torch
 
-from retrievers.encoders.device import one_thread, side_by_side
-from retrievers.encoders.protocol import Clock
+from retrievers.encoders.device import map_in_threads, use_one_thread
+from retrievers.encoders.protocol import PhaseTimer
 
 
 def test_the_times_of_a_phase_are_added(monkeypatch):
     now = iter([0.0, 1.0, 10.0, 12.5])
     monkeypatch.setattr(time, "perf_counter", lambda: next(now))
-    clock = Clock()
+    timer = PhaseTimer()
     for _ in range(2):
-        with clock.phase("forward"):
+        with timer.phase("forward"):
             pass
-    assert clock.seconds == {"forward": 3.5}
+    assert timer.seconds == {"forward": 3.5}
 
 
 def test_a_phase_that_fails_is_counted_too():
-    clock = Clock()
-    with pytest.raises(KeyError), clock.phase("write"):
+    timer = PhaseTimer()
+    with pytest.raises(KeyError), timer.phase("write"):
         raise KeyError
-    assert clock.seconds["write"] >= 0
+    assert timer.seconds["write"] >= 0
 
 
 def test_no_count_of_a_thread_is_lost():
-    clock = Clock()
+    timer = PhaseTimer()
 
     def count():
         for _ in range(1000):
-            clock.count("tokens", 1)
+            timer.count("tokens", 1)
 
     threads = [threading.Thread(target=count) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert clock.counts == {"tokens": 8000}
+    assert timer.counts == {"tokens": 8000}
 
 
 def test_since_gives_what_was_added_after_the_copy():
-    clock = Clock()
-    clock.count("tokens", 5)
-    earlier = clock.copy()
-    clock.count("tokens", 2)
-    clock.count("texts", 1)
-    assert clock.since(earlier).counts == {"tokens": 2, "texts": 1}
+    timer = PhaseTimer()
+    timer.count("tokens", 5)
+    earlier = timer.copy()
+    timer.count("tokens", 2)
+    timer.count("texts", 1)
+    assert timer.since(earlier).counts == {"tokens": 2, "texts": 1}
     assert earlier.counts == {"tokens": 5}
 
 
@@ -66,7 +66,7 @@ def test_results_come_in_the_order_of_the_items(threads, count):
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        assert list(side_by_side(lambda n: n * n, range(count))) == [n * n for n in range(count)]
+        assert list(map_in_threads(lambda n: n * n, range(count))) == [n * n for n in range(count)]
     finally:
         torch.set_num_threads(before)
 
@@ -79,13 +79,13 @@ def test_two_at_a_time_and_each_computes_with_one_thread():
         meeting.wait(timeout=60)  # passes only if two are under way
         return torch.get_num_threads()
 
-    assert list(side_by_side(work, range(6))) == [1] * 6
+    assert list(map_in_threads(work, range(6))) == [1] * 6
     assert torch.get_num_threads() == 2
 
 
 @pytest.mark.usefixtures("two_threads")
 def test_fewer_items_than_threads_get_all_of_them():
-    assert list(side_by_side(lambda _: torch.get_num_threads(), [0])) == [2]
+    assert list(map_in_threads(lambda _: torch.get_num_threads(), [0])) == [2]
 
 
 @pytest.mark.usefixtures("two_threads")
@@ -98,7 +98,7 @@ def test_a_failure_is_raised_in_its_place_and_stops_the_rest():
             raise ValueError("the fourth")
         return item
 
-    results = side_by_side(work, range(100))
+    results = map_in_threads(work, range(100))
     assert [next(results) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(ValueError, match="the fourth"):
         next(results)
@@ -109,7 +109,7 @@ def test_a_failure_is_raised_in_its_place_and_stops_the_rest():
 @pytest.mark.usefixtures("two_threads")
 def test_a_reader_that_stops_leaves_no_thread_behind():
     before = threading.active_count()
-    results = side_by_side(lambda n: n, range(100))
+    results = map_in_threads(lambda n: n, range(100))
     assert next(results) == 0
     results.close()
     assert threading.active_count() == before
@@ -121,7 +121,7 @@ def test_one_thread_lasts_until_the_work_ends_or_fails():
     seen = []
 
     def fail() -> None:
-        with one_thread():
+        with use_one_thread():
             seen.append(torch.get_num_threads())
             raise ValueError("work")
 

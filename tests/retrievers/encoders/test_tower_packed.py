@@ -100,7 +100,7 @@ def test_vectors_without_padding_are_those_with_padding(
     encoder: Any = open_encoder(model, "cpu", budget)
     for found, padded in zip(encoded(encoder), expected, strict=True):
         np.testing.assert_allclose(found, padded, atol=1e-5)
-    assert encoder._towers.document.packs == (way == "as on CUDA" or has_operators())
+    assert encoder._towers.document.is_packed == (way == "as on CUDA" or has_operators())
 
 
 def test_a_text_without_tokens_is_one_of_padding_and_changes_no_other() -> None:
@@ -119,13 +119,13 @@ def test_a_text_without_tokens_is_one_of_padding_and_changes_no_other() -> None:
 
 @pytest.mark.parametrize("packs", [True, False])
 def test_an_empty_text_of_a_tokenizer_without_special_tokens_is_one_of_padding(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packs: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_packed: bool
 ) -> None:
     tiny.write_bert(tmp_path / "bert")
     path = tmp_path / "bert" / "tokenizer.json"
     tiny.write_json(path, json.loads(path.read_text()) | {"post_processor": None})
     card = tiny.write_card(tmp_path / "tiny.toml", checkpoint="bert", pooling="mean")
-    if not packs:
+    if not is_packed:
         monkeypatch.setattr(tower, "_packed", lambda *_: None)
     encoder: Any = open_encoder(resolve_model(str(card)), "cpu")
     assert encoder.count_query_tokens(["", "alpha"]) == [0, 1]
@@ -141,7 +141,7 @@ def test_networks_of_other_families_keep_their_padding(tmp_path: Path) -> None:
     card = tiny.write_card(tmp_path / "tiny.toml", checkpoint="other", pooling="cls")
     encoder: Any = open_encoder(resolve_model(str(card)), "cpu")
     assert encoder.encode_queries(["alpha"]).shape == (1, 32)
-    assert not encoder._towers.query.packs
+    assert not encoder._towers.query.is_packed
 
 
 @pytest.mark.usefixtures("without_cuda")
@@ -154,10 +154,10 @@ def test_lists_of_texts_that_are_launched_one_after_the_other_give_their_vectors
     lists = [(TITLES, TEXTS), (TITLES[:half], TEXTS[:half]), ([""], ["alpha"]), ([], [])]
     prepared = [encoder.prepare_documents(*some) for some in lists]
     assert {one.in_flight for one in prepared} == {3}
-    before = encoder.clock.counts["tokens"]
+    before = encoder.timer.counts["tokens"]
     for one in prepared:
         one.launch()
-    assert encoder.clock.counts["tokens"] > before, "launched without being called"
+    assert encoder.timer.counts["tokens"] > before, "launched without being called"
     done: list[int] = []
     found = [one(done.append) for one in prepared]
     assert sum(done) == sum(len(texts) for _, texts in lists)
@@ -186,7 +186,7 @@ class SmallMemory:
 
 def with_small_memory(tower: Any, tokens: int) -> SmallMemory:
     def count(mode: str, batch: Any) -> int:
-        return int((batch.input_ids if tower.packs else batch.inputs["input_ids"]).numel())
+        return int((batch.input_ids if tower.is_packed else batch.inputs["input_ids"]).numel())
 
     tower._encoder.pooled = small = SmallMemory(tower._encoder.pooled, tokens, count)
     return small
@@ -212,7 +212,7 @@ def test_batches_that_do_not_fit_the_memory_are_halved_until_they_do(
     assert len(notes) == 1, "said once"
     assert "in halves" in notes[0]
     assert "last bits" in notes[0]
-    assert encoder.clock.counts["tokens"] == sum(
+    assert encoder.timer.counts["tokens"] == sum(
         int(encoder._towers.document.tokenize(some, 32).lengths.sum())
         for some in (
             [(text, None) for text in dict.fromkeys(TEXTS)],
@@ -278,7 +278,7 @@ def test_cuda_vectors_without_padding_are_those_of_hugging_face_with_padding(
     model = resolve_model(card_of(tmp_path, family, "mean"), dtype=dtype)
     compiled: Any = open_encoder(model, "cuda")
     found = encoded(compiled)
-    assert compiled._towers.document.packs
+    assert compiled._towers.document.is_packed
     monkeypatch.setattr(tower, "can_pack", lambda *asked: False)
     for one, padded in zip(found, encoded(open_encoder(model, "cuda")), strict=True):
         np.testing.assert_allclose(one, padded, atol=HALF[dtype])

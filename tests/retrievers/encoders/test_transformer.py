@@ -131,9 +131,9 @@ def test_the_clock_says_where_the_time_went_and_counts_tokens_without_padding(ca
     other = encoder.for_dataset("beir/scifact")
     encoder.encode_documents(["", ""], ["alpha beta", "cloud"])
     other.encode_queries(["stone"])
-    assert encoder.clock.counts == {"tokens": 4 + 3 + 3}
-    assert set(encoder.clock.seconds) == {"load", "tokenise", "copy", "forward"}
-    assert all(spent > 0 for spent in encoder.clock.seconds.values())
+    assert encoder.timer.counts == {"tokens": 4 + 3 + 3}
+    assert set(encoder.timer.seconds) == {"load", "tokenise", "copy", "forward"}
+    assert all(spent > 0 for spent in encoder.timer.seconds.values())
 
 
 def test_equal_inputs_are_encoded_once_and_counted_each_time(

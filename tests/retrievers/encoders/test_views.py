@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from foundation.errors import BenchError
 from retrievers.encoders.routed import open_encoder
-from retrievers.encoders.views import View, Viewed, every_pooling
+from retrievers.encoders.views import View, ViewedVectors, recipe_with_every_pooling
 from retrievers.models.model import resolve_model
 
 TEXTS = ["a short one", "the second text is rather longer than the first", "x"]
@@ -36,7 +36,7 @@ def stored(rows=40, width=16, seed=0):
 
 def searched(view, documents, queries):
     """Inner products of queries and documents as a view has them, read in tiles of 7."""
-    tiles = [tile for _, tile in Viewed(InMemory(documents), view).tiles(7)]
+    tiles = [tile for _, tile in ViewedVectors(InMemory(documents), view).tiles(7)]
     return view.queries(queries) @ np.concatenate(tiles).T
 
 
@@ -44,7 +44,7 @@ def searched(view, documents, queries):
 @pytest.mark.parametrize("normalize", [True, False])
 def test_a_view_of_every_pooling_is_what_an_encoder_with_that_pooling_gives(pooling, normalize):
     model = resolve_model("minilm")
-    shared = open_encoder(replace(model, recipe=every_pooling(model.recipe)), "cpu")
+    shared = open_encoder(replace(model, recipe=recipe_with_every_pooling(model.recipe)), "cpu")
     view = View(pooling=pooling, normalize=normalize)
     recipe = view.recipe(shared.recipe)
     own = open_encoder(replace(model, recipe=msgspec.structs.replace(recipe, options={})), "cpu")
@@ -85,7 +85,7 @@ def test_binary_vectors_are_ranked_by_the_hamming_distance_that_faiss_finds():
 def test_int8_vectors_have_256_steps_between_the_ends_of_each_dimension():
     documents = stored(500)
     view = View(pooling="cls", normalize=False, precision="int8")
-    found = Viewed(InMemory(documents), view).rows(np.arange(500))
+    found = ViewedVectors(InMemory(documents), view).rows(np.arange(500))
     true = documents[:, :16]
     step = (true.max(axis=0) - true.min(axis=0)) / 255
     assert (np.abs(found - true) <= step * 0.51).all()
@@ -100,4 +100,4 @@ def test_more_dimensions_than_there_are_is_an_error_that_says_how_many():
 
 def test_models_whose_pooling_cannot_be_chosen_are_refused():
     with pytest.raises(BenchError, match="no transformer"):
-        every_pooling(resolve_model("hashing").recipe)
+        recipe_with_every_pooling(resolve_model("hashing").recipe)

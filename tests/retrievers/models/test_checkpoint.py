@@ -13,8 +13,8 @@ import pytest
 
 from foundation.errors import BenchError
 from retrievers.encoders.routed import open_encoder
-from retrievers.models.checkpoint import inside, open_checkpoint, read_safetensors_header
-from retrievers.models.locate import fetch, locate
+from retrievers.models.checkpoint import open_checkpoint, read_safetensors_header, resolve_inside
+from retrievers.models.locate import fetch_checkpoint, locate_checkpoint
 from retrievers.models.model import resolve_model
 from tests.support import tiny_checkpoints as tiny
 from tests.support.hub import write_hub
@@ -148,7 +148,7 @@ def test_a_damaged_index_of_shards_is_refused(folder: Path, content: str) -> Non
 @pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "a/../../b"])
 def test_a_name_inside_a_checkpoint_cannot_lead_out_of_it(folder: Path, name: str) -> None:
     with pytest.raises(BenchError, match="leads out"):
-        inside(folder, name)
+        resolve_inside(folder, name)
     tiny.write_json(folder / "model.safetensors.index.json", {"weight_map": {"a": name}})
     (folder / "model.safetensors").unlink()
     with pytest.raises(BenchError, match="leads out"):
@@ -206,7 +206,7 @@ def test_a_package_carries_weights_without_being_imported(
 ) -> None:
     sha = open_checkpoint(folder).weights_sha256
     model = install(tmp_path, monkeypatch, folder)
-    found = locate("org/name", "main", base=tmp_path, package="carrier/model", sha=sha)
+    found = locate_checkpoint("org/name", "main", base=tmp_path, package="carrier/model", sha=sha)
     assert found == model
     assert "carrier" not in sys.modules
 
@@ -220,22 +220,22 @@ def test_a_folder_that_is_not_installed_or_has_other_weights_is_not_used(
     install(tmp_path, monkeypatch, folder)
     if not installed:  # but on sys.path
         monkeypatch.setattr(site, "getsitepackages", list)
-    found = locate("org/name", "main", base=tmp_path, package="carrier/model", sha=sha)
+    found = locate_checkpoint("org/name", "main", base=tmp_path, package="carrier/model", sha=sha)
     assert found == snapshot
     with pytest.raises(BenchError, match="leads out of"):
-        locate("org/name", "main", base=tmp_path, package="carrier/../../model")
+        locate_checkpoint("org/name", "main", base=tmp_path, package="carrier/../../model")
 
 
 def test_the_hubs_cache_is_used_offline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
     snapshot = write_hub(tmp_path, folder, monkeypatch)
-    assert fetch("org/name", "main") == snapshot
+    assert fetch_checkpoint("org/name", "main") == snapshot
     assert open_checkpoint(snapshot).revision == "c0ffee"
     with pytest.raises(BenchError, match="no folder"):
-        locate("./missing/model", "main", base=tmp_path)
+        locate_checkpoint("./missing/model", "main", base=tmp_path)
     with pytest.raises(BenchError, match="org/other@main") as caught:
-        fetch("org/other", "main")
+        fetch_checkpoint("org/other", "main")
     assert "--like" in caught.value.hint
 
 
@@ -307,6 +307,6 @@ def test_only_one_format_of_weights_is_downloaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights: list[str], fetched: set[str]
 ) -> None:
     folder = fake_hub(tmp_path, monkeypatch, TEXT_FILES + weights)
-    fetch("org/name", "main")
+    fetch_checkpoint("org/name", "main")
     found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     assert found == fetched | set(TEXT_FILES)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from retrievers.encoders.python_object import HashingEncoder
-from retrievers.models.preflight import Preflight, preflight, vector_facts
+from retrievers.models.preflight import Preflight, measure_vectors, preflight
 from retrievers.models.recipe import Recipe
 
 TEXTS = [f"text about {subject}" for subject in ("wings", "heat", "slabs", "flow", "noise", "drag")]
@@ -34,7 +34,7 @@ def check(encoder) -> Preflight:
 
 def test_figures_equal_those_of_plain_loops():
     vectors = np.random.default_rng(0).standard_normal((30, 8)) + 0.7
-    facts = vector_facts(vectors.astype(np.float32))
+    facts = measure_vectors(vectors.astype(np.float32))
     norms = [float(np.sqrt(vector @ vector)) for vector in vectors]
     assert (facts.norm_min, facts.norm_max) == pytest.approx((min(norms), max(norms)))
     distances = [((vector - vectors.mean(axis=0)) ** 2).sum() for vector in vectors]

