@@ -117,7 +117,7 @@ def test_a_text_without_tokens_is_one_of_padding_and_changes_no_other() -> None:
         torch.testing.assert_close(found[:1], alone)
 
 
-@pytest.mark.parametrize("packs", [True, False])
+@pytest.mark.parametrize("is_packed", [True, False])
 def test_an_empty_text_of_a_tokenizer_without_special_tokens_is_one_of_padding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_packed: bool
 ) -> None:
