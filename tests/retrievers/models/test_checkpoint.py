@@ -242,10 +242,10 @@ def test_the_hubs_cache_is_used_offline(
 def test_an_unreachable_hub_says_how_to_go_on(tmp_path: Path) -> None:
     code = (
         "from pathlib import Path\n"
-        "from retrievers.models.locate import locate\n"
+        "from retrievers.models.locate import locate_checkpoint\n"
         "from foundation.errors import BenchError\n"
         "try:\n"
-        "    locate('org/name', 'main', base=Path('.'))\n"
+        "    locate_checkpoint('org/name', 'main', base=Path('.'))\n"
         "except BenchError as error:\n"
         "    print(error, '|', error.hint)\n"
     )
