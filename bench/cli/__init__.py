@@ -2,8 +2,8 @@
 
 1. A frozen dataclass in `bench.cli.options`, one module for each group of commands, is what can be
    typed: positionals, then ``_: KW_ONLY``, then options, then groups of options. Nothing inherits:
-   a group is a field (``folders: FolderOptions = FolderOptions()``) whose fields are options of
-   the command.
+   a group is a field (``folder_options: FolderOptions = FolderOptions()``) whose fields are
+   options of the command.
 2. Groups that several commands have are in `bench.cli.options.shared`. Each is decorated with
    ``@group(title, place)``. A settings record of the domain, a frozen dataclass, is a group as it
    is: ``terms: Annotated[GateSettings, group("Decision rule", 10)] = GateSettings()``. It checks

@@ -32,7 +32,7 @@ def ablate(options: AblateOptions) -> int:
     ablation = load_ablation(options.file, options.variant)
     if options.seeds:
         ablation = replaced(ablation, "--seeds", seeds=tuple(options.seeds))
-    workspace = make_workspace(options.folders, options.hardware, options.allow_mismatch)
+    workspace = make_workspace(options.folder_options, options.hardware, options.allow_mismatch)
     conditions = conditions_here(options.hardware.device)
     parts = [prepare(part, workspace, conditions) for part in ablation.parts()]
     if options.dry_run:

@@ -56,7 +56,7 @@ def _decide(options: CheckOptions, recorded: RecordedWarnings) -> Check:
     _check_published(options)
     measure = None if options.measure is None else parse_measure(options.measure).name
     comparison_settings = ComparisonSettings(measure, resampling=resampling_of(options.resampling))
-    workspace = make_workspace(options.folders, options.hardware, options.allow_mismatch)
+    workspace = make_workspace(options.folder_options, options.hardware, options.allow_mismatch)
     model = load_model(workspace, options.checkpoint, options.use)
     folders = _folders(options.on, workspace)
     by_folder = {folder: name for name, folder in folders.items()}

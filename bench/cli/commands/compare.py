@@ -40,7 +40,7 @@ def compare(options: CompareOptions) -> int:
     if len(options.names) < 2:
         raise BenchError("one model cannot be compared", "python -m bench compare minilm bm25")
     check_once(options.names)
-    workspace = make_workspace(options.folders)
+    workspace = make_workspace(options.folder_options)
     opened = _opened(options, workspace)
     named = {
         name: () if opened and _is_run_file(name) else find_named(name, *options.results)

@@ -26,7 +26,7 @@ def fetch(options: FetchOptions) -> int:
         raise BenchError(
             "nothing to fetch was named", "python -m bench fetch beir --model retromae"
         )
-    workspace = make_workspace(options.folders)
+    workspace = make_workspace(options.folder_options)
     rows = []
     for name in workspace.expand(options.names):
         dataset = workspace.dataset(name)
@@ -46,7 +46,7 @@ def fetch(options: FetchOptions) -> int:
 def verify(options: VerifyOptions) -> int:
     """``verify``: what is peculiar in the data. Errors give the exit code of bad input."""
     by_collection: dict[str, list[Finding]] = {}
-    workspace = make_workspace(options.folders)
+    workspace = make_workspace(options.folder_options)
     for name in workspace.expand(options.names):
         by_collection[name] = verify_dataset(workspace.dataset(name, options.split))
         if not options.output.json:

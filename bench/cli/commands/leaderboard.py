@@ -38,7 +38,7 @@ def _board(options: LeaderboardOptions) -> Board:
         published=options.published,
     )
     shown = chosen(results_in(*options.results), choice)
-    check_scores_against_rankings(shown, make_workspace(options.folders))
+    check_scores_against_rankings(shown, make_workspace(options.folder_options))
     with tqdm(desc="resampling", total=len(columns(shown)), unit=" collections") as bar:
         resampling = resampling_of(options.resampling)
         return assemble(shown, all_cards(), choice, resampling, bar.update)

@@ -45,7 +45,9 @@ def run(options: RunOptions) -> int:
     Of several evaluations, one that cannot be had is a gap, and the others are made.
     """
     choices = _choices(options)
-    workspace = make_workspace(options.folders, options.hardware, options.protocol.allow_mismatch)
+    workspace = make_workspace(
+        options.folder_options, options.hardware, options.protocol.allow_mismatch
+    )
     models, published = _models(options, workspace)
     count = len(workspace.expand(options.names)) * len(models)
     gaps = Gaps(stop=count == 1)
@@ -252,7 +254,9 @@ def _say_done(stored: Evaluation) -> None:
 
 def score(options: ScoreOptions) -> int:
     """``score``: a TREC run file, by the collection's own protocol."""
-    workspace = make_workspace(options.folders, allow_mismatch=options.protocol.allow_mismatch)
+    workspace = make_workspace(
+        options.folder_options, allow_mismatch=options.protocol.allow_mismatch
+    )
     opened = workspace.open_judgements(options.dataset, options.protocol.split)
     file = read_run_file(options.run_file)
     name = options.name or "_".join(options.run_file.name.split(".trec")[0].split())

@@ -29,7 +29,7 @@ def speed(options: SpeedOptions) -> int:
     """
     parts = options.parts or (() if options.names else PARTS)
     _check_against(options, parts)
-    workspace = make_workspace(options.folders, Hardware(device=options.device))
+    workspace = make_workspace(options.folder_options, Hardware(device=options.device))
     raced = [workspace.dataset(name) for name in workspace.expand(options.names)]
     report = measure(_subject(options, workspace), parts, raced, options.rounds, _say)
     if not options.output.json:

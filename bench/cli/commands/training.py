@@ -52,7 +52,7 @@ LENGTHS = ("epochs", "tokens")
 def pretrain(options: PretrainOptions) -> int:
     """``pretrain``: train, draw the losses, print what to type next."""
     preset = _pretraining(options)
-    workspace = make_workspace(options.folders)
+    workspace = make_workspace(options.folder_options)
     datasets = [workspace.dataset(name) for name in workspace.expand(options.on)]
     with training_context(options.out, options.training) as context:
         trained = pretrain_on(preset, datasets, context)
@@ -73,7 +73,7 @@ def finetune(options: FinetuneOptions) -> int:
     preset = finetune_preset.load_preset(options.preset)
     preset = finetune_preset.changed(preset, _changes(options.training), "command line")
     model = resolve_model(options.model, like=options.like)
-    workspace = make_workspace(options.folders)
+    workspace = make_workspace(options.folder_options)
     names = workspace.expand(options.on)
     training = [workspace.dataset(name, options.split) for name in names]
     evaluated = _evaluated(names, workspace.expand(options.held_out), workspace)
@@ -85,14 +85,16 @@ def finetune(options: FinetuneOptions) -> int:
         _print_trained(trained, rounds, f"{trained.queries:,} queries", options)
         if not options.output.json:
             scored = [name for name in options.on if {*workspace.expand([name])} & {*evaluated}]
-            print_next("evaluate it", _run_command(scored, [trained.folder], options.folders))
+            print_next(
+                "evaluate it", _run_command(scored, [trained.folder], options.folder_options)
+            )
     return ExitCode.OK
 
 
 def adapt(options: AdaptOptions) -> int:
     """``adapt``: train on each collection in turn, and print the command that scores them all."""
     preset, method = _pretraining(options), _method(options)
-    workspace = make_workspace(options.folders)
+    workspace = make_workspace(options.folder_options)
     names = workspace.expand(options.on)
     datasets = [workspace.dataset(name) for name in names]
     with training_context(options.out, options.training) as context:
@@ -101,7 +103,7 @@ def adapt(options: AdaptOptions) -> int:
     # A checkpoint is used as the start's card says; an adapter has the start's recipe already.
     like = ["--like", start] if start in card_names() and not method.kept_apart else []
     scored = _evaluated(names, (), workspace)
-    line = _run_command(list(scored), folders, options.folders, like)
+    line = _run_command(list(scored), folders, options.folder_options, like)
     curves = [read_curve(Path(folder) / CURVE_FILE) for folder in folders]
     rows = [
         {
@@ -256,10 +258,10 @@ def _print_after_pretraining(options: PretrainOptions, workspace: Workspace) -> 
     trainable = [found for name in names if (found := _training_name(name, workspace))]
     if trainable:
         words = ["python", "-m", "bench", "finetune", FINETUNING, "--model", out, "--on"]
-        words += [*trainable, "--out", f"{out}-finetuned", *_typed(options.folders)]
+        words += [*trainable, "--out", f"{out}-finetuned", *_typed(options.folder_options)]
         print_next("fine-tune it", shlex.join(words))
     scored = list(_evaluated(names, (), workspace))
-    print_next("evaluate it", _run_command(scored, [out], options.folders))
+    print_next("evaluate it", _run_command(scored, [out], options.folder_options))
 
 
 def _training_name(name: str, workspace: Workspace) -> str:
@@ -333,7 +335,7 @@ def compose(options: ComposeOptions) -> int:
     if options.how == "stack":
         stack_adapters(base, folders, out)
     elif options.how == "route":
-        workspace = make_workspace(options.folders)
+        workspace = make_workspace(options.folder_options)
         training = [workspace.dataset(name, TRAINING) for name in workspace.expand(options.on)]
         route_on(base, folders, out, training)
     else:
@@ -352,7 +354,7 @@ def compose(options: ComposeOptions) -> int:
         said = f"{done.parameters:,} parameters on {done.base}"
         print(f"{out}: {done.how} of {', '.join(done.adapters)}; {said}")
         print_next(
-            "evaluate it", _run_command(_domains(options, base), [str(out)], options.folders)
+            "evaluate it", _run_command(_domains(options, base), [str(out)], options.folder_options)
         )
     return ExitCode.OK
 
@@ -360,7 +362,7 @@ def compose(options: ComposeOptions) -> int:
 def _domains(options: ComposeOptions, base: Model) -> list[str]:
     """Return the collections that combined adapters are for."""
     if options.on:
-        workspace = make_workspace(options.folders)
+        workspace = make_workspace(options.folder_options)
         return list(_evaluated(workspace.expand(options.on), (), workspace))
     card = load_card(options.out / CARD_FILE)
     learnt = [name for name in card.trained_on if name not in base.card.trained_on]

@@ -50,7 +50,7 @@ def index(options: IndexOptions) -> int:
         )
     if options.out.exists():
         raise BenchError(f"{options.out} is there already", "name another --out, or remove it")
-    workspace = make_workspace(options.folders, options.hardware, options.allow_mismatch)
+    workspace = make_workspace(options.folder_options, options.hardware, options.allow_mismatch)
     model = load_model(workspace, options.model, options.use)
     job = workspace.prepare(workspace.open(options.dataset), model, Options(index=spec))
     announce_encoding([job])
@@ -94,7 +94,7 @@ class EncodedHere(msgspec.Struct, frozen=True):
 
 def work(options: WorkOptions) -> int:
     """``work``: returns when the vectors of all collections are there."""
-    workspace = make_workspace(options.folders, options.hardware)
+    workspace = make_workspace(options.folder_options, options.hardware)
     models = load_models(workspace, options.model, options.use)
     done = []
     for name in workspace.expand(options.names):

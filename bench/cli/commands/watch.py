@@ -27,7 +27,7 @@ def watch(options: WatchOptions) -> int:
     """``watch``: evaluates until it is told to end; then the table, or one JSON document."""
     out = options.out or training_of(options.folder) / "watch"
     _check(options)
-    workspace = make_workspace(options.folders, options.hardware, options.allow_mismatch)
+    workspace = make_workspace(options.folder_options, options.hardware, options.allow_mismatch)
     opened = [workspace.open(name, options.split) for name in workspace.expand(options.on)]
     aim = _aim(options, workspace, opened)
     watcher = Watcher(

@@ -80,7 +80,7 @@ class FetchOptions:
     _: KW_ONLY
     model: Names = ()
     use: ModelUse = ModelUse()
-    folders: FolderOptions = FolderOptions()
+    folder_options: FolderOptions = FolderOptions()
     output: Output = Output()
 
 
@@ -99,7 +99,7 @@ class VerifyOptions:
     names: tuple[str, ...]
     _: KW_ONLY
     split: str | None = None
-    folders: FolderOptions = FolderOptions()
+    folder_options: FolderOptions = FolderOptions()
     output: Output = Output()
 
 

@@ -68,7 +68,7 @@ class CompareOptions:
     sequence: Names = ()
     results: Annotated[ResultPlaces, Several] = (Path("results"),)
     resampling: Resamples = Resamples()
-    folders: FolderOptions = FolderOptions()
+    folder_options: FolderOptions = FolderOptions()
     output: Output = Output()
 
 
@@ -117,7 +117,7 @@ class CheckOptions:
     resampling: Resamples = Resamples()
     use: ModelUse = ModelUse()
     hardware: Hardware = Hardware()
-    folders: FolderOptions = FolderOptions()
+    folder_options: FolderOptions = FolderOptions()
     output: Output = Output()
 
 
@@ -146,7 +146,7 @@ class LeaderboardOptions:
     measure: str = ""
     published: Annotated[tuple[str, ...] | None, Several] = None
     results: Annotated[ResultPlaces, Several] = (Path("results"),)
-    folders: FolderOptions = FolderOptions()
+    folder_options: FolderOptions = FolderOptions()
     resampling: Resamples = Resamples()
     output: Output = Output()
 

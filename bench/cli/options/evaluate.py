@@ -84,7 +84,7 @@ class RunOptions:
     protocol: ProtocolOptions = ProtocolOptions()
     use: ModelUse = ModelUse()
     hardware: Hardware = Hardware()
-    folders: FolderOptions = FolderOptions()
+    folder_options: FolderOptions = FolderOptions()
     output: Output = Output()
 
 
@@ -110,7 +110,7 @@ class WorkOptions:
     model: Names
     use: ModelUse = ModelUse()
     hardware: Hardware = Hardware()
-    folders: FolderOptions = FolderOptions()
+    folder_options: FolderOptions = FolderOptions()
     output: Output = Output()
 
 
@@ -142,7 +142,7 @@ class IndexOptions:
     allow_mismatch: bool = False
     use: ModelUse = ModelUse()
     hardware: Hardware = Hardware()
-    folders: FolderOptions = FolderOptions()
+    folder_options: FolderOptions = FolderOptions()
     output: Output = Output()
 
 
@@ -169,7 +169,7 @@ class ScoreOptions:
     measure: tuple[str, ...] | None = None
     out: OutPlace = Path("results")
     protocol: ProtocolOptions = ProtocolOptions()
-    folders: FolderOptions = FolderOptions()
+    folder_options: FolderOptions = FolderOptions()
     output: Output = Output()
 
 
@@ -205,5 +205,5 @@ class SpeedOptions:
     rounds: Positive = 1
     use: ModelUse = ModelUse()
     device: Device = "auto"
-    folders: FolderOptions = FolderOptions()
+    folder_options: FolderOptions = FolderOptions()
     output: Output = Output()

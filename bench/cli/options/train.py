@@ -71,7 +71,7 @@ class PretrainOptions:
     out: OutFolder
     start: str | None = None
     training: TrainingSettings = TrainingSettings()
-    folders: FolderOptions = FolderOptions()
+    folder_options: FolderOptions = FolderOptions()
     output: Output = Output()
 
 
@@ -108,7 +108,7 @@ class FinetuneOptions:
     split: str = "train"
     held_out: Names = ()
     training: TrainingSettings = TrainingSettings()
-    folders: FolderOptions = FolderOptions()
+    folder_options: FolderOptions = FolderOptions()
     output: Output = Output()
 
 
@@ -147,7 +147,7 @@ class AdaptOptions:
     method: str = "plain"
     start: str | None = None
     training: TrainingSettings = TrainingSettings()
-    folders: FolderOptions = FolderOptions()
+    folder_options: FolderOptions = FolderOptions()
     output: Output = Output()
 
 
@@ -187,7 +187,7 @@ class ComposeOptions:
     out: OutFolder
     weights: Annotated[Weights | None, Several] = None
     on: Names = ()
-    folders: FolderOptions = FolderOptions()
+    folder_options: FolderOptions = FolderOptions()
     output: Output = Output()
 
 
@@ -228,7 +228,7 @@ class AblateOptions:
     dry_run: bool = False
     allow_mismatch: bool = False
     hardware: Hardware = Hardware()
-    folders: FolderOptions = FolderOptions()
+    folder_options: FolderOptions = FolderOptions()
     output: Output = Output()
 
 
@@ -277,5 +277,5 @@ class WatchOptions:
     results: OutPlace = Path("results")
     out: OutFolder | None = None
     hardware: Hardware = Hardware()
-    folders: FolderOptions = FolderOptions()
+    folder_options: FolderOptions = FolderOptions()
     output: Output = Output()
