@@ -48,8 +48,8 @@ from retrievers.models.card import (
 )
 from retrievers.models.recipe import Recipe
 from retrievers.training.engine.curve import LossPoint
-from retrievers.training.finetune.finetune import Finetuned
-from retrievers.training.pretrain.pretrain import Trained
+from retrievers.training.finetune.finetune import FinetuneResult
+from retrievers.training.pretrain.pretrain import PretrainResult
 
 NAMED = list[dict[str, str]]
 LOSSES = {"losses": dict[str, LossPoint], "pictures": list[str]}
@@ -69,9 +69,9 @@ DOCUMENTS: dict[str, Any] = {
     },
     "check": Check,
     "leaderboard": Board,
-    "pretrain": {"": Trained, **LOSSES},
-    "finetune": {"": Finetuned, **LOSSES},
-    "adapt": {"checkpoints": list[Trained], "scores": str},
+    "pretrain": {"": PretrainResult, **LOSSES},
+    "finetune": {"": FinetuneResult, **LOSSES},
+    "adapt": {"checkpoints": list[PretrainResult], "scores": str},
     "compose": Composed,
     "ablate": Report,
     "watch": {"out": str, "curve": Curve | None},

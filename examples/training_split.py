@@ -14,7 +14,7 @@ import json
 import sys
 from pathlib import Path
 
-from bench.training.training_sets import normalised
+from bench.training.training_sets import normalise_query
 from datasets_cfg.readers import dpr, msmarco
 from datasets_cfg.readers.lines import (
     judged,
@@ -28,7 +28,7 @@ DPR_PASSAGES, DPR_QUERIES, BEIR_QRELS = "psgs_w100.tsv", ".qa.csv", b"query-id"
 
 def half(text: str) -> str:
     """The split that a query is in."""
-    return ("train", "test")[hashlib.sha256(normalised(text).encode()).digest()[0] % 2]
+    return ("train", "test")[hashlib.sha256(normalise_query(text).encode()).digest()[0] % 2]
 
 
 passages, queries, qrels, folder = map(Path, sys.argv[1:])

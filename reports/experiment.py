@@ -174,9 +174,9 @@ def parameters_of(row: RowFound) -> int | None:
     return None
 
 
-def of_parameters_of(row: RowFound) -> int | None:
+def total_parameters_of(row: RowFound) -> int | None:
     """All parameters of the network that its last training trained, where they were counted."""
-    return _most(row, "finetune", "of_parameters")
+    return _most(row, "finetune", "total_parameters")
 
 
 def saved_bytes_of(row: RowFound) -> int | None:
@@ -190,7 +190,7 @@ def _most(row: RowFound, stage: str, field: str) -> int | None:
 
 
 def _share(row: RowFound) -> str:
-    trained, total = parameters_of(row), of_parameters_of(row)
+    trained, total = parameters_of(row), total_parameters_of(row)
     return f"{100 * trained / total:.3g}" if trained and total else ""
 
 

@@ -338,7 +338,7 @@ class ByVectors:
         # Retrieval", Findings of ACL 2022, https://arxiv.org/abs/2203.06169, section 3.3: its
         # "lexicon-enhanced" retrieval. A document without a word of the query is not found.
         words = search_words(dataset, BM25(resolve_model("bm25").recipe), depth)
-        products = search.times_similarity(words, queries, vectors.rows)
+        products = search.multiply_by_similarity(words, queries, vectors.rows)
         return search.canonical(products, dataset.corpus.tie_rank, depth)
 
 

@@ -53,7 +53,7 @@ def canonical(hits: Hits, tie_rank: Int64Array, k: int) -> Hits:
     return Hits(np.where(rows >= 0, scores, np.float32(-np.inf)), rows)
 
 
-def times_similarity(
+def multiply_by_similarity(
     hits: Hits, queries: Float32Array, vectors_of: Callable[[Int64Array], Float32Array]
 ) -> Hits:
     """The same documents, each score multiplied by the inner product with the query.

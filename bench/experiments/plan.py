@@ -21,14 +21,14 @@ class Cost(Record):
         seconds: wall clock.
         tokens: that were read in training, or encoded; 0 if they were not counted.
         parameters: that were trained; for an evaluation, those of the encoder.
-        of_parameters: that the trained network has in all; 0 if they were not counted.
+        total_parameters: of the trained network; 0 if they were not counted.
         saved_bytes: of the weights that the training wrote; the same.
     """
 
     seconds: float = 0.0
     tokens: int = 0
     parameters: int = 0
-    of_parameters: int = 0
+    total_parameters: int = msgspec.field(default=0, name="of_parameters")  # as stored
     saved_bytes: int = 0
 
 

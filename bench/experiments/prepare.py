@@ -12,7 +12,7 @@ from bench.experiments.grid import Ablation
 from bench.experiments.plan import ExperimentStage, Plan, plan_of
 from bench.experiments.training_stages import Adapt, Finetune, Pretrain
 from bench.results.result import Conditions
-from bench.training.training_sets import leaks
+from bench.training.training_sets import find_leaks
 from bench.workspace import Workspace
 from datasets_cfg.dataset import Dataset
 from datasets_cfg.verify import differences
@@ -96,7 +96,7 @@ def check_leaks(plan: Plan, workspace: Workspace, evaluated: Sequence[Dataset]) 
 
 
 def _leaked(training: Dataset, other: Dataset) -> str:
-    leaked = leaks(training, other)
+    leaked = find_leaks(training, other)
     return (
         f"{len(leaked)} queries of the split {training.facts.split} of {training.name} read like "
         f"one of the {len(other.queries):,} scored queries of {other.name}"

@@ -31,10 +31,10 @@ from retrievers.training.continual.sequence import (
 )
 from retrievers.training.engine.arguments import Count, TrainingContext
 from retrievers.training.engine.curve import CURVE_FILE, LossPoint, read_curve
-from retrievers.training.engine.run_folder import Size
+from retrievers.training.engine.run_folder import ModelSize
 from retrievers.training.engine.save import find_checkpoint
 from retrievers.training.finetune import finetune_preset
-from retrievers.training.finetune.finetune import FORMER as OF_COLLECTIONS
+from retrievers.training.finetune.finetune import FORMER_SETTINGS as OF_COLLECTIONS
 from retrievers.training.finetune.finetune_preset import Finetuning
 from retrievers.training.pretrain import preset as pretrain_preset
 from retrievers.training.pretrain.preset import Pretraining, to_table
@@ -232,7 +232,7 @@ class Adapt(ExperimentStage):
             domains=tuple(dataset.name for dataset in datasets),
             checkpoints=tuple(checkpoint.name for checkpoint in checkpoints),
             losses=tuple(last_loss(read_curve(each / CURVE_FILE)) for each in checkpoints),
-            separate=method.kept_apart,
+            separate=method.separate_models,
         )
         write_sequence(sequence, folder)
         return Cost(tokens=tokens_read(folder), parameters=trained_parameters(checkpoints[-1]))
@@ -340,11 +340,11 @@ class Finetune(ExperimentStage):
             queries=settings.get("queries"),
             max_memory=self.workspace.max_memory,
         )
-        size = trained.size or Size(parameters=0, trained=0, saved_bytes=0)
+        size = trained.size or ModelSize(parameters=0, trained=0, saved_bytes=0)
         return Cost(
             tokens=tokens_read(out / MODEL),
             parameters=size.trained,
-            of_parameters=size.parameters,
+            total_parameters=size.parameters,
             saved_bytes=size.saved_bytes,
         )
 

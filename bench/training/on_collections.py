@@ -19,10 +19,10 @@ from bench.store import VectorStore
 from bench.training.training_sets import (
     CorpusDocuments,
     CorpusTexts,
-    Split,
+    TrainingSplit,
     draw_queries,
-    leaked,
-    seen,
+    leaked_queries,
+    trained_collections,
     training_set,
 )
 from datasets_cfg.dataset import Dataset
@@ -36,16 +36,16 @@ from retrievers.index.faiss_index import Hits
 from retrievers.models.model import Model, resolve_model
 from retrievers.training.continual.sequence import Domain, Method, adapt
 from retrievers.training.engine.arguments import TrainingContext
-from retrievers.training.finetune.finetune import Finetuned, finetune
+from retrievers.training.finetune.finetune import FinetuneResult, finetune
 from retrievers.training.finetune.finetune_preset import Finetuning
-from retrievers.training.finetune.training_data import Mined
+from retrievers.training.finetune.training_data import MinedHits
 from retrievers.training.pretrain.preset import Pretraining
-from retrievers.training.pretrain.pretrain import Trained, pretrain
+from retrievers.training.pretrain.pretrain import PretrainResult, pretrain
 
 
 def pretrain_on(
     preset: Pretraining, datasets: Sequence[Dataset], context: TrainingContext
-) -> Trained:
+) -> PretrainResult:
     """Pre-train on the corpora of collections; queries and judgements are not read.
 
     Args:
@@ -60,7 +60,7 @@ def pretrain_on(
     if not len(texts):
         raise BenchError("there is nothing to train on", "name collections with --on")
     names = [dataset.name for dataset in datasets]
-    return pretrain(preset, texts, context, trained_on=seen(names))
+    return pretrain(preset, texts, context, trained_on=trained_collections(names))
 
 
 def adapt_on(
@@ -68,7 +68,7 @@ def adapt_on(
     datasets: Sequence[Dataset],
     method: Method,
     context: TrainingContext,
-) -> tuple[Trained, ...]:
+) -> tuple[PretrainResult, ...]:
     """Pre-train on the corpus of each collection in turn; queries and judgements are not read.
 
     Args:
@@ -79,7 +79,7 @@ def adapt_on(
         BenchError: see `Dataset.corpus` and `retrievers.training.continual.sequence`.
     """
     domains = [
-        Domain(dataset.name, CorpusTexts([dataset.corpus]), seen([dataset.name]))
+        Domain(dataset.name, CorpusTexts([dataset.corpus]), trained_collections([dataset.name]))
         for dataset in datasets
     ]
     return adapt(preset, domains, method, context)
@@ -95,7 +95,7 @@ def finetune_on(
     evaluated: Sequence[Dataset] = (),
     queries: int | None = None,
     max_memory: int | None = None,
-) -> Finetuned:
+) -> FinetuneResult:
     """Fine-tune a model on splits of collections, with negatives that the suite's search mines.
 
     Training queries that read like an evaluated one are left out, with a warning.
@@ -109,25 +109,27 @@ def finetune_on(
         evaluated: what the result will be scored on.
         queries: how many to train on, drawn at random with the preset's seed from those of all
             collections; None for all.
-        max_memory: see `Searcher`.
+        max_memory: see `CollectionSearch`.
 
     Raises:
         BenchError: a split is itself evaluated, or there is nothing or too little to train on.
         BenchError: see `retrievers.training.finetune.finetune.finetune`.
     """
-    splits = tuple(Split.of(dataset, leaked(dataset, evaluated)) for dataset in training)
+    splits = tuple(
+        TrainingSplit.of(dataset, leaked_queries(dataset, evaluated)) for dataset in training
+    )
     if queries is not None:
         splits = draw_queries(splits, queries, preset.seed)
     return finetune(
         preset,
-        with_prompts(model, [dataset.name for dataset in training]),
+        apply_prompts(model, [dataset.name for dataset in training]),
         training_set(splits),
         context,
-        mine=Searcher(splits, store, context.out, context.device, max_memory),
+        search=CollectionSearch(splits, store, context.out, context.device, max_memory),
     )
 
 
-def with_prompts(model: Model, names: Sequence[str]) -> Model:
+def apply_prompts(model: Model, names: Sequence[str]) -> Model:
     """The model with the prompts of the collections.
 
     Raises:
@@ -158,13 +160,13 @@ def route_on(base: Model, folders: Sequence[Path], out: Path, training: Sequence
             f"{len(training)} collections for {len(folders)} adapters",
             "name one for each, in their order: --on A B",
         )
-    domains = [seen([dataset.name]) for dataset in training]
-    texts = [Split.of(dataset).dataset.queries.texts for dataset in training]
+    domains = [trained_collections([dataset.name]) for dataset in training]
+    texts = [TrainingSplit.of(dataset).dataset.queries.texts for dataset in training]
     route_adapters(base, folders, out, domains, fit_router_on_queries(base, texts))
 
 
 @dataclass(frozen=True)
-class Searcher:
+class CollectionSearch:
     """The suite's search for negatives: each collection of a training set, by its own queries.
 
     Attributes:
@@ -175,13 +177,13 @@ class Searcher:
             free.
     """
 
-    splits: tuple[Split, ...]
+    splits: tuple[TrainingSplit, ...]
     store: VectorStore
     own: Path
     device: str = "auto"
     max_memory: int | None = None
 
-    def __call__(self, model: Model | None, depth: int) -> Mined:
+    def __call__(self, model: Model | None, depth: int) -> MinedHits:
         """Search with an encoder, exactly; with BM25 where ``model`` is None."""
         found = [self._search(split, model, depth) for split in self.splits]
         starts = CorpusDocuments(tuple(split.dataset.corpus for split in self.splits)).starts
@@ -191,9 +193,9 @@ class Searcher:
         ]
         scores = np.concatenate([mined.hits.scores for mined in found])
         lowest = np.concatenate([mined.lowest for mined in found])
-        return Mined(Hits(scores, np.concatenate(rows)), lowest)
+        return MinedHits(Hits(scores, np.concatenate(rows)), lowest)
 
-    def _search(self, split: Split, model: Model | None, depth: int) -> Mined:
+    def _search(self, split: TrainingSplit, model: Model | None, depth: int) -> MinedHits:
         dataset = split.dataset
         if model is None:
             bm25 = BM25(resolve_model("bm25").recipe)
@@ -201,9 +203,11 @@ class Searcher:
             lowest = np.full(len(split.positives), np.inf, np.float32)
         else:
             hits, lowest = self._with_vectors(split, model, with_self(dataset, depth))
-        return Mined(without_self(dataset, hits, depth), lowest)
+        return MinedHits(without_self(dataset, hits, depth), lowest)
 
-    def _with_vectors(self, split: Split, model: Model, depth: int) -> tuple[Hits, Float32Array]:
+    def _with_vectors(
+        self, split: TrainingSplit, model: Model, depth: int
+    ) -> tuple[Hits, Float32Array]:
         dataset, timer = split.dataset, PhaseTimer()
         encoder = open_encoder(model.for_dataset(dataset.name), self.device)
         folder = self.own / "vectors"

@@ -90,7 +90,7 @@ def _blank(texts: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 @dataclass(frozen=True, eq=False)
-class Split:
+class TrainingSplit:
     """The training split of one collection, as far as it can be trained on.
 
     Attributes:
@@ -102,7 +102,7 @@ class Split:
     positives: tuple[Int64Array, ...]
 
     @classmethod
-    def of(cls, dataset: Dataset, without: frozenset[str] = frozenset()) -> "Split":
+    def of(cls, dataset: Dataset, without: frozenset[str] = frozenset()) -> "TrainingSplit":
         """Judged relevant is what has a grade of 1 or more; ``without`` are ids of queries.
 
         Raises:
@@ -125,9 +125,11 @@ class Split:
             tuple(np.unique(np.array(relevant[ids[place]], np.int64)) for place in kept),
         )
 
-    def only(self, rows: Sequence[int]) -> "Split":
+    def only(self, rows: Sequence[int]) -> "TrainingSplit":
         """Some of its queries, at least one."""
-        return Split(_with_queries(self.dataset, rows), tuple(self.positives[row] for row in rows))
+        return TrainingSplit(
+            _with_queries(self.dataset, rows), tuple(self.positives[row] for row in rows)
+        )
 
 
 def _with_queries(dataset: Dataset, rows: Sequence[int]) -> Dataset:
@@ -136,7 +138,9 @@ def _with_queries(dataset: Dataset, rows: Sequence[int]) -> Dataset:
     return replace(dataset, queries=queries)
 
 
-def draw_queries(splits: Sequence[Split], count: int, seed: int) -> tuple[Split, ...]:
+def draw_queries(
+    splits: Sequence[TrainingSplit], count: int, seed: int
+) -> tuple[TrainingSplit, ...]:
     """Splits with so many queries in all, drawn at random; those of fewer are among those of more.
 
     Raises:
@@ -155,7 +159,7 @@ def draw_queries(splits: Sequence[Split], count: int, seed: int) -> tuple[Split,
     )
 
 
-def training_set(splits: Sequence[Split]) -> TrainingSet:
+def training_set(splits: Sequence[TrainingSplit]) -> TrainingSet:
     """Queries and relevant documents of several collections."""
     documents = CorpusDocuments(tuple(split.dataset.corpus for split in splits))
     starts = documents.starts
@@ -167,19 +171,19 @@ def training_set(splits: Sequence[Split]) -> TrainingSet:
             for rows in split.positives
         ),
         documents=documents,
-        trained_on=seen([split.dataset.name for split in splits]),
+        trained_on=trained_collections([split.dataset.name for split in splits]),
     )
 
 
-def leaked(training: Dataset, evaluated: Sequence[Dataset]) -> frozenset[str]:
+def leaked_queries(training: Dataset, evaluated: Sequence[Dataset]) -> frozenset[str]:
     """Ids of the training queries that must be left out.
 
     Raises:
-        BenchError: see `leaks`.
+        BenchError: see `find_leaks`.
     """
     left_out: set[str] = set()
     for other in evaluated:
-        if shared := leaks(training, other):
+        if shared := find_leaks(training, other):
             named = ", ".join(shared[:NAMED_QUERIES])
             more = ", …" if len(shared) > NAMED_QUERIES else ""
             print(
@@ -191,7 +195,7 @@ def leaked(training: Dataset, evaluated: Sequence[Dataset]) -> frozenset[str]:
     return frozenset(left_out)
 
 
-def leaks(training: Dataset, evaluated: Dataset) -> tuple[str, ...]:
+def find_leaks(training: Dataset, evaluated: Dataset) -> tuple[str, ...]:
     """Ids of the training queries that read like an evaluated one.
 
     A judged pair leaks with its query: documents alone are shared by any two splits.
@@ -199,7 +203,8 @@ def leaks(training: Dataset, evaluated: Dataset) -> tuple[str, ...]:
     Raises:
         BenchError: a training query is itself evaluated.
     """
-    same = family(training.name) == family(evaluated.name) or _same_files(training, evaluated)
+    related = related_collections(training.name) == related_collections(evaluated.name)
+    same = related or _same_files(training, evaluated)
     ids, texts = shared_queries(training.queries, evaluated.queries, same)
     if ids:
         raise BenchError(
@@ -219,15 +224,15 @@ def shared_queries(
         ids_count: whether both are of one collection; ids of two collide by accident.
     """
     known = set(evaluated.ids) if ids_count else set()
-    texts = {normalised(text) for text in evaluated.texts}
+    texts = {normalise_query(text) for text in evaluated.texts}
     pairs = list(zip(training.ids, training.texts, strict=True))
     return (
         tuple(id_ for id_, _ in pairs if id_ in known),
-        tuple(id_ for id_, text in pairs if normalised(text) in texts),
+        tuple(id_ for id_, text in pairs if normalise_query(text) in texts),
     )
 
 
-def normalised(text: str) -> str:
+def normalise_query(text: str) -> str:
     """Words of a text without case, punctuation or Unicode's compatibility variants."""
     return " ".join(_WORD.findall(unicodedata.normalize("NFKC", text).casefold()))
 
@@ -241,7 +246,7 @@ FAMILIES = (
 )
 
 
-def family(name: str) -> tuple[str, ...]:
+def related_collections(name: str) -> tuple[str, ...]:
     """Names that count as seen by a model that was trained on the collection."""
     for members in FAMILIES:
         if any(f"{name}/".startswith(f"{member}/") for member in members):
@@ -249,9 +254,9 @@ def family(name: str) -> tuple[str, ...]:
     return (name,)
 
 
-def seen(names: Sequence[str]) -> tuple[str, ...]:
+def trained_collections(names: Sequence[str]) -> tuple[str, ...]:
     """Collections that the card of a model states as trained on, each once."""
-    return tuple(dict.fromkeys(member for name in names for member in family(name)))
+    return tuple(dict.fromkeys(member for name in names for member in related_collections(name)))
 
 
 def _same_files(dataset: Dataset, other: Dataset) -> bool:

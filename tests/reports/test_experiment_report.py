@@ -77,7 +77,7 @@ def test_cost_is_a_mean_over_the_finished_seeds():
 def test_cost_says_what_share_was_trained_and_what_was_written():
     sized = {
         **{stage: Cost(1.0, 700) for stage in ("base", "pretrain")},
-        "finetune": Cost(1.0, 80, parameters=25, of_parameters=2_000, saved_bytes=4_096),
+        "finetune": Cost(1.0, 80, parameters=25, total_parameters=2_000, saved_bytes=4_096),
     }
     tuned = row("mask=0.9", 0.3, "cannot tell")
     adapted = [msgspec.structs.replace(cell, costs=sized) for cell in tuned.cells]

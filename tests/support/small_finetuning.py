@@ -13,7 +13,7 @@ from retrievers.index.faiss_index import Hits
 from retrievers.models.model import Model, resolve_model
 from retrievers.training.engine.arguments import TrainingContext
 from retrievers.training.finetune.finetune_preset import Finetuning, parse
-from retrievers.training.finetune.training_data import Mined, TrainingSet
+from retrievers.training.finetune.training_data import MinedHits, TrainingSet
 from tests.support import tiny_checkpoints as tiny
 
 
@@ -83,26 +83,26 @@ class Search:
     training: TrainingSet = field(default_factory=examples)
     asked: list[str] = field(default_factory=list)
 
-    def __call__(self, model: Model | None, depth: int) -> Mined:
+    def __call__(self, model: Model | None, depth: int) -> MinedHits:
         """The best by inner product; for BM25 the documents as they lie."""
         self.asked.append(model.card.name if model else "bm25")
         count = len(self.training)
         if model is None:
             scores = -np.arange(len(TEXTS), dtype=np.float32)[None].repeat(count, 0)
             hits = ranked(scores, self.training, depth).hits
-            return Mined(hits, np.full(count, np.inf, np.float32))
+            return MinedHits(hits, np.full(count, np.inf, np.float32))
         encoder = open_encoder(model, "cpu")
         documents = encoder.encode_documents(TITLES, TEXTS)
         scores = encoder.encode_queries(list(self.training.queries)) @ documents.T
         return ranked(scores, self.training, depth)
 
 
-def ranked(scores: Any, training: TrainingSet, depth: int) -> Mined:
+def ranked(scores: Any, training: TrainingSet, depth: int) -> MinedHits:
     """What a search with these scores ``(q, documents)`` finds."""
     rows = np.argsort(-scores, axis=1, kind="stable")[:, :depth]
     lowest = [row[own].min() for row, own in zip(scores, training.positives, strict=True)]
     hits = Hits(np.take_along_axis(scores, rows, axis=1), rows.astype(np.int64))
-    return Mined(hits, np.array(lowest, np.float32))
+    return MinedHits(hits, np.array(lowest, np.float32))
 
 
 def first_words_found(folder: Path) -> float:

@@ -34,13 +34,18 @@ from retrievers.adapters.folder import find_base
 from retrievers.models.card import CARD_FILE, card_names, load_card
 from retrievers.models.model import Model, count_parameters, resolve_model
 from retrievers.training.continual.sequence import Method, read_method
-from retrievers.training.engine.arguments import Progress, TrainingContext, check_device, is_first
+from retrievers.training.engine.arguments import (
+    Progress,
+    TrainingContext,
+    check_device,
+    is_first_process,
+)
 from retrievers.training.engine.curve import CURVE_FILE, read_curve
 from retrievers.training.finetune import finetune_preset
-from retrievers.training.finetune.finetune import Finetuned
+from retrievers.training.finetune.finetune import FinetuneResult
 from retrievers.training.pretrain import preset as pretrain_preset
 from retrievers.training.pretrain.preset import Pretraining
-from retrievers.training.pretrain.pretrain import Trained
+from retrievers.training.pretrain.pretrain import PretrainResult
 
 TRAINING = "train"  # a collection whose own split this is, is there to train on
 FINETUNING = "dpr-small"  # preset for a checkpoint that was pre-trained
@@ -56,7 +61,7 @@ def pretrain(options: PretrainOptions) -> int:
     datasets = [workspace.dataset(name) for name in workspace.expand(options.on)]
     with training_context(options.out, options.training) as context:
         trained = pretrain_on(preset, datasets, context)
-    if is_first():
+    if is_first_process():
         read = f"{trained.texts_read:,} texts read"
         _print_trained(trained, f"{trained.objective}, ", read, options)
         if not options.output.json:
@@ -80,7 +85,7 @@ def finetune(options: FinetuneOptions) -> int:
     with training_context(options.out, options.training) as context:
         left_out = list(evaluated.values())
         trained = finetune_on(preset, model, training, workspace.store, context, evaluated=left_out)
-    if is_first():
+    if is_first_process():
         rounds = f"{trained.rounds} rounds of " if trained.rounds > 1 else ""
         _print_trained(trained, rounds, f"{trained.queries:,} queries", options)
         if not options.output.json:
@@ -101,7 +106,7 @@ def adapt(options: AdaptOptions) -> int:
         trained = adapt_on(preset, datasets, method, context)
     start, folders = preset.start.model, [_near(Path(each.folder)) for each in trained]
     # A checkpoint is used as the start's card says; an adapter has the start's recipe already.
-    like = ["--like", start] if start in card_names() and not method.kept_apart else []
+    like = ["--like", start] if start in card_names() and not method.separate_models else []
     scored = _evaluated(names, (), workspace)
     line = _run_command(list(scored), folders, options.folder_options, like)
     curves = [read_curve(Path(folder) / CURVE_FILE) for folder in folders]
@@ -220,7 +225,7 @@ def _close(bars: dict[str, Any]) -> None:
 
 
 def _print_trained(
-    trained: Trained | Finetuned,
+    trained: PretrainResult | FinetuneResult,
     how: str,
     read: str,
     options: PretrainOptions | FinetuneOptions,
@@ -243,7 +248,7 @@ def _print_trained(
     resumed = f", resumed at {trained.resumed_at:,}" if trained.resumed_at else ""
     change = _losses(first.losses["loss"], last.losses["loss"])
     print(f"{trained.folder}: {how}{trained.steps:,} steps{resumed}, {read}; {change}")
-    if isinstance(trained, Finetuned) and (size := trained.size):
+    if isinstance(trained, FinetuneResult) and (size := trained.size):
         share = f"{100 * size.share:.3g} %"
         print(
             f"trained {size.trained:,} of {size.parameters:,} parameters ({share}); "

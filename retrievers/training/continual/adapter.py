@@ -16,7 +16,7 @@ from retrievers.adapters.folder import add_adapter, check_method
 from retrievers.adapters.settings import AdapterSettings
 from retrievers.models.card import Card, replace_fields
 from retrievers.models.model import resolve_model
-from retrievers.training.continual.sequence import Method, Step
+from retrievers.training.continual.sequence import DomainStep, Method
 from retrievers.training.objectives.masked_lm import MaskedLM
 from retrievers.training.objectives.mlm import MLM, MLMTraining
 from retrievers.training.pretrain.preset import Pretraining
@@ -29,8 +29,8 @@ class AdapterPerDomain(Method, kw_only=True):
         adapter: AdapterHub's method, with its own defaults.
     """
 
-    from_start: ClassVar[bool] = True
-    kept_apart: ClassVar[bool] = True
+    restarts: ClassVar[bool] = True
+    separate_models: ClassVar[bool] = True
     adds_to_mlm: ClassVar[bool] = True
 
     adapter: str = "double_seq_bn"
@@ -42,7 +42,7 @@ class AdapterPerDomain(Method, kw_only=True):
             raise BenchError("an adapter needs a model that it is for", "name one with --start")
         check_method(self._settings())
 
-    def objective(self, step: Step) -> "DomainAdapter":
+    def objective(self, step: DomainStep) -> "DomainAdapter":
         """See `Method`."""
         preset = step.preset
         return DomainAdapter(

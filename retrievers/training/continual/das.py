@@ -67,8 +67,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from foundation.errors import BenchError
-from retrievers.training.continual.sequence import Batch, Method, Step, read_state
-from retrievers.training.objectives.masked_lm import MaskedLM, cosine_contrast
+from retrievers.training.continual.sequence import Batch, DomainStep, Method, read_state
+from retrievers.training.objectives.masked_lm import MaskedLM, cosine_contrastive_loss
 from retrievers.training.objectives.masking import IGNORED
 from retrievers.training.objectives.mlm import MLM, MLMTraining
 from retrievers.training.objectives.objective import Objective
@@ -83,7 +83,7 @@ Loss = Callable[[MaskedLM, Batch], Tensor]
 Soften = Literal["gradient", "update"]
 
 
-class SpareUnits(Method, kw_only=True):
+class SoftMasking(Method, kw_only=True):
     """Continual DAP-training with soft masks.
 
     Attributes:
@@ -105,23 +105,23 @@ class SpareUnits(Method, kw_only=True):
                 "leave gradient_checkpointing out, and use a smaller batch and accumulate",
             )
 
-    def objective(self, step: Step) -> Objective:
+    def objective(self, step: DomainStep) -> Objective:
         """See `Method`."""
         state = step.state(self, self.measured, lambda: self._measure(step))
         return DAS(state=state, mask=step.mlm.mask, soften=self.soften)
 
-    def _measure(self, step: Step) -> Units:
+    def _measure(self, step: DomainStep) -> Units:
         """Return the importance to what is known in general, or to the domains so far, too."""
         encoder, tokenizer = step.open()
         batches = step.batches(tokenizer, self.measured, step.preset.batch_size)
         if not step.place:
             return general_importance(encoder.train(), batches)
-        known = read_state(step.state_file(step.place - 1), full(encoder, 0))
+        known = read_state(step.state_file(step.place - 1), fill_units(encoder, 0))
         new = domain_importance(encoder.eval(), batches)
         return {kind: torch.maximum(known[kind], new[kind]) for kind in KINDS}
 
 
-def full(encoder: MaskedLM, value: float) -> Units:
+def fill_units(encoder: MaskedLM, value: float) -> Units:
     """Return the same number for all units of an encoder, on its device and in its dtype."""
     config, like = encoder.config, next(encoder.parameters())
     sizes = (config.num_attention_heads, config.intermediate_size, config.hidden_size)
@@ -133,7 +133,7 @@ def full(encoder: MaskedLM, value: float) -> Units:
 
 
 @contextmanager
-def gated(encoder: MaskedLM, gates: Units) -> Iterator[None]:
+def gate_units(encoder: MaskedLM, gates: Units) -> Iterator[None]:
     """Within it, the encoder's units are multiplied by gates, which get gradients."""
     handles = []
     for number, layer in enumerate(_layers(encoder)):
@@ -199,7 +199,7 @@ def general_importance(encoder: MaskedLM, batches: Iterable[Batch]) -> Units:
         BenchError: the encoder has no dropout.
     """
     check_dropout(encoder, "the importance of units to general knowledge")
-    return normalised(gate_gradients(encoder, batches, divergence))
+    return normalise(gate_gradients(encoder, batches, kl_divergence))
 
 
 def domain_importance(encoder: MaskedLM, batches: Iterable[Batch]) -> Units:
@@ -208,7 +208,7 @@ def domain_importance(encoder: MaskedLM, batches: Iterable[Batch]) -> Units:
     Args:
         batches: as masked language modelling reads them, of the domain's texts.
     """
-    return normalised(gate_gradients(encoder, batches, masked_loss))
+    return normalise(gate_gradients(encoder, batches, masked_loss))
 
 
 def gate_gradients(encoder: MaskedLM, batches: Iterable[Batch], loss: Loss) -> Units:
@@ -216,10 +216,10 @@ def gate_gradients(encoder: MaskedLM, batches: Iterable[Batch], loss: Loss) -> U
 
     The encoder is in the mode that it was given in, and keeps its weights and gradients.
     """
-    total, count = full(encoder, 0), 0
+    total, count = fill_units(encoder, 0), 0
     for batch in batches:
-        gates = {kind: gate.requires_grad_() for kind, gate in full(encoder, 1).items()}
-        with gated(encoder, gates):
+        gates = {kind: gate.requires_grad_() for kind, gate in fill_units(encoder, 1).items()}
+        with gate_units(encoder, gates):
             value = loss(encoder, batch)
         for kind, gradient in zip(
             KINDS, torch.autograd.grad(value, [*gates.values()]), strict=True
@@ -229,12 +229,12 @@ def gate_gradients(encoder: MaskedLM, batches: Iterable[Batch], loss: Loss) -> U
     return {kind: gradients / max(count, 1) for kind, gradients in total.items()}
 
 
-def normalised(gradients: Units) -> Units:
+def normalise(gradients: Units) -> Units:
     """Standardised within each layer and kind, then tanh, then the absolute value.
 
     A layer whose units do not differ has importance 0 everywhere.
     """
-    return {kind: _normalised(gradients[kind]) for kind in KINDS}
+    return {kind: _normalise(gradients[kind]) for kind in KINDS}
 
 
 def masked_loss(encoder: MaskedLM, batch: Batch) -> Tensor:
@@ -243,7 +243,7 @@ def masked_loss(encoder: MaskedLM, batch: Batch) -> Tensor:
     return loss
 
 
-def divergence(encoder: MaskedLM, batch: Batch) -> Tensor:
+def kl_divergence(encoder: MaskedLM, batch: Batch) -> Tensor:
     """KL divergence between two readings, averaged over the tokens that are no padding."""
     mask = batch["attention_mask"]
     p, q = (
@@ -253,7 +253,7 @@ def divergence(encoder: MaskedLM, batch: Batch) -> Tensor:
     return functional.kl_div(q, p, reduction="batchmean", log_target=True)
 
 
-def _normalised(kind: Tensor) -> Tensor:
+def _normalise(kind: Tensor) -> Tensor:
     """Importance of units, ``(layers, units)``."""
     centred = kind - kind.mean(dim=1, keepdim=True)
     deviation = centred.square().sum(dim=1, keepdim=True) / max(kind.shape[1] - 1, 1)
@@ -295,7 +295,7 @@ class DASTraining(nn.Module):
         check_dropout(encoder, "DAS")
         self.encoder = encoder
         self.temperature = settings.temperature
-        for kind, importance in read_state(settings.state, full(encoder, 0)).items():
+        for kind, importance in read_state(settings.state, fill_units(encoder, 0)).items():
             self.register_buffer(kind, importance, persistent=False)
         self.free: list[tuple[nn.Parameter, Callable[[], Tensor]]] = []
         for parameter, kind, layer, side in unit_weights(encoder):
@@ -317,9 +317,9 @@ class DASTraining(nn.Module):
         mlm = self.encoder.loss(self.encoder(input_ids, attention_mask)[-1], labels)
         whole = torch.where(labels == IGNORED, input_ids, labels)
         first, second = self._means(whole.repeat(2, 1), attention_mask.repeat(2, 1)).chunk(2)
-        with gated(self.encoder, self.importance):
+        with gate_units(self.encoder, self.importance):
             known = self._means(whole, attention_mask)
-        contrast = cosine_contrast(first, torch.cat([second, known]), self.temperature)
+        contrast = cosine_contrastive_loss(first, torch.cat([second, known]), self.temperature)
         return {"loss": mlm + contrast, "mlm": mlm, "contrast": contrast}
 
     def before_step(self) -> None:

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from retrievers.training.continual.sequence import Method, Step
+from retrievers.training.continual.sequence import DomainStep, Method
 from retrievers.training.objectives.masked_lm import MaskedLM, masked_cross_entropy
 from retrievers.training.objectives.mlm import MLM
 from retrievers.training.objectives.objective import Objective
@@ -53,7 +53,7 @@ class LearningWithoutForgetting(Method, kw_only=True):
     weight: Annotated[float, msgspec.Meta(ge=0)] = 1.0
     temperature: Annotated[float, msgspec.Meta(gt=0)] = 2.0
 
-    def objective(self, step: Step) -> Objective:
+    def objective(self, step: DomainStep) -> Objective:
         """See `Method`."""
         if not step.place:  # before the first domain there is nothing to hold
             return step.preset.objective
@@ -114,11 +114,11 @@ class DistillTraining(nn.Module):
             teacher.to(input_ids.device)
             answers = teacher.predict(teacher(input_ids, attention_mask)[-1], labels)
         mlm = masked_cross_entropy(logits, labels)
-        distillation = self.weight * divergence(logits, answers, self.temperature)
+        distillation = self.weight * kl_divergence(logits, answers, self.temperature)
         return {"loss": mlm + distillation, "mlm": mlm, "distillation": distillation}
 
 
-def divergence(logits: Tensor, answers: Tensor, temperature: float) -> Tensor:
+def kl_divergence(logits: Tensor, answers: Tensor, temperature: float) -> Tensor:
     """KL divergence of softened predictions from a teacher's, mean over tokens; 0 for none.
 
     Args:

@@ -21,7 +21,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from retrievers.training.continual.sequence import Batch, Method, Step, read_state
+from retrievers.training.continual.sequence import Batch, DomainStep, Method, read_state
 from retrievers.training.objectives.masked_lm import MaskedLM
 from retrievers.training.objectives.mlm import MLM, MLMTraining
 from retrievers.training.objectives.objective import Objective
@@ -29,7 +29,7 @@ from retrievers.training.objectives.objective import Objective
 FISHER, CENTRE = "fisher:", "centre:"  # before the name of a parameter
 
 
-class HoldWeights(Method, kw_only=True):
+class ElasticWeightConsolidation(Method, kw_only=True):
     """Elastic weight consolidation.
 
     Attributes:
@@ -42,27 +42,28 @@ class HoldWeights(Method, kw_only=True):
     measured: Annotated[int, msgspec.Meta(ge=1)] = 256
     strength: Annotated[float, msgspec.Meta(gt=0)] = 5_000.0
 
-    def objective(self, step: Step) -> Objective:
+    def objective(self, step: DomainStep) -> Objective:
         """See `Method`."""
         if not step.place:  # before the first domain there is nothing to hold
             return step.preset.objective
         state = step.state(self, self.measured, lambda: self._measure(step))
         return EWC(state=state, mask=step.mlm.mask, strength=self.strength)
 
-    def _measure(self, step: Step) -> dict[str, Tensor]:
+    def _measure(self, step: DomainStep) -> dict[str, Tensor]:
         """Return the Fisher information of the domain before, added to that of earlier ones."""
         encoder, tokenizer = step.open()
         # Without dropout, so that the gradients of a text are its own.
         information = fisher(encoder.eval(), step.batches(tokenizer, self.measured, 1))
         earlier = step.state_file(step.place - 1)
-        return hold(encoder, information, read_held(encoder, earlier) if step.place > 1 else None)
+        before = read_fisher(encoder, earlier) if step.place > 1 else None
+        return accumulate_fisher(encoder, information, before)
 
 
 class EWC(MLM, kw_only=True):
     """Settings of EWC, beside those of `MLM`.
 
     Attributes:
-        state: file with what is held, see `hold`.
+        state: file with what is held, see `accumulate_fisher`.
         strength: λ.
     """
 
@@ -75,7 +76,7 @@ class EWC(MLM, kw_only=True):
         Raises:
             BenchError: the state is of another model.
         """
-        return EWCTraining(encoder, read_held(encoder, self.state), self.strength)
+        return EWCTraining(encoder, read_fisher(encoder, self.state), self.strength)
 
 
 class EWCTraining(nn.Module):
@@ -125,7 +126,7 @@ def fisher(encoder: MaskedLM, texts: Iterable[Batch]) -> dict[str, Tensor]:
     return {name: value / max(count, 1) for name, value in total.items()}
 
 
-def hold(
+def accumulate_fisher(
     encoder: MaskedLM, information: Mapping[str, Tensor], before: Mapping[str, Tensor] | None
 ) -> dict[str, Tensor]:
     """F and θ̄ after a domain, by `FISHER` and `CENTRE` and the name of a parameter.
@@ -148,7 +149,7 @@ def hold(
     return held
 
 
-def read_held(encoder: MaskedLM, path: Path | str) -> dict[str, Tensor]:
+def read_fisher(encoder: MaskedLM, path: Path | str) -> dict[str, Tensor]:
     """Return what a state file of this encoder holds."""
     named = dict(encoder.named_parameters())
     like = {part + name: weight for name, weight in named.items() for part in (FISHER, CENTRE)}

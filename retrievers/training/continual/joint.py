@@ -9,18 +9,20 @@ from typing import ClassVar
 
 import numpy as np
 
-from retrievers.training.continual.replay import MixedTexts, places_of
-from retrievers.training.continual.sequence import Method, Step
+from retrievers.training.continual.replay import MixedTexts, corpus_indices
+from retrievers.training.continual.sequence import DomainStep, Method
 
 
 class Joint(Method, kw_only=True):
     """All domains so far at once."""
 
-    from_start: ClassVar[bool] = True
-    reads_all: ClassVar[bool] = True
+    restarts: ClassVar[bool] = True
+    reads_all_domains: ClassVar[bool] = True
 
-    def texts(self, step: Step) -> Sequence[str]:
+    def texts(self, step: DomainStep) -> Sequence[str]:
         """See `Method`: all texts, one corpus after the other."""
         corpora = [domain.texts for domain in step.domains]
-        rows = [places_of(number, np.arange(len(texts))) for number, texts in enumerate(corpora)]
+        rows = [
+            corpus_indices(number, np.arange(len(texts))) for number, texts in enumerate(corpora)
+        ]
         return MixedTexts(corpora, np.concatenate(rows))

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from foundation.arrays import Int64Array
-from retrievers.training.continual.sequence import Method, Step
+from retrievers.training.continual.sequence import DomainStep, Method
 from retrievers.training.objectives.objective import Rate
 from retrievers.training.pretrain.texts import LazyTexts
 
@@ -31,12 +31,12 @@ class Replay(Method, kw_only=True):
     buffer: Annotated[int, msgspec.Meta(ge=1)] = 1_000
     replayed: Rate = 0.5
 
-    def texts(self, step: Step) -> Sequence[str]:
+    def texts(self, step: DomainStep) -> Sequence[str]:
         """See `Method`."""
         *earlier, own = [domain.texts for domain in step.domains]
         if not earlier:
             return own
-        return replayed(earlier, own, self.buffer, self.replayed, step.preset.seed)
+        return mix_replay(earlier, own, self.buffer, self.replayed, step.preset.seed)
 
 
 class MixedTexts(LazyTexts):
@@ -58,7 +58,7 @@ class MixedTexts(LazyTexts):
         return self.corpora[corpus][row]
 
 
-def replayed(
+def mix_replay(
     earlier: Sequence[Sequence[str]], texts: Sequence[str], buffer: int, share: float, seed: int
 ) -> MixedTexts:
     """The texts of a domain, and those of the buffer as often as makes up their share.
@@ -73,17 +73,19 @@ def replayed(
     room = max(1, buffer // len(earlier))
     kept = np.concatenate(
         [
-            places_of(number, np.random.default_rng([seed, number]).permutation(len(corpus))[:room])
+            corpus_indices(
+                number, np.random.default_rng([seed, number]).permutation(len(corpus))[:room]
+            )
             for number, corpus in enumerate(earlier)
         ]
     )
     repeats = round(len(texts) * share / (1 - share))
-    own = places_of(len(earlier), np.arange(len(texts)))
+    own = corpus_indices(len(earlier), np.arange(len(texts)))
     # Evenly over the buffer: each as often as the others, but for one, and of every domain.
     again = kept[np.arange(repeats) * len(kept) // max(repeats, 1)]
     return MixedTexts([*earlier, texts], np.concatenate([own, again]))
 
 
-def places_of(number: int, rows: Int64Array) -> Int64Array:
+def corpus_indices(number: int, rows: Int64Array) -> Int64Array:
     """Places of rows of a corpus."""
     return np.stack([np.full_like(rows, number), rows], axis=1)

@@ -31,9 +31,9 @@ from retrievers.training.objectives.masked_lm import MaskedLM
 from retrievers.training.objectives.mlm import MLM
 from retrievers.training.objectives.objective import Objective
 from retrievers.training.pretrain.preset import Pretraining, Start, to_table
-from retrievers.training.pretrain.pretrain import Trained, check_length, pretrain
+from retrievers.training.pretrain.pretrain import PretrainResult, check_length, pretrain
 from retrievers.training.pretrain.start import open_start
-from retrievers.training.pretrain.texts import Stream, sample_of, texts_of
+from retrievers.training.pretrain.texts import Stream, hash_sample, training_texts
 
 logger = logging.getLogger(__name__)
 
@@ -69,9 +69,9 @@ class Method(Record, kw_only=True):
         adds_to_mlm: it adds to masked language modelling, and is for no other objective.
     """
 
-    from_start: ClassVar[bool] = False
-    kept_apart: ClassVar[bool] = False
-    reads_all: ClassVar[bool] = False
+    restarts: ClassVar[bool] = False
+    separate_models: ClassVar[bool] = False
+    reads_all_domains: ClassVar[bool] = False
     adds_to_mlm: ClassVar[bool] = False
 
     @property
@@ -79,11 +79,11 @@ class Method(Record, kw_only=True):
         """Name of its file."""
         return type(self).__module__.rpartition(".")[2]
 
-    def texts(self, step: "Step") -> Sequence[str]:
+    def texts(self, step: "DomainStep") -> Sequence[str]:
         """Return the texts that the training on a domain reads."""
         return step.domains[-1].texts
 
-    def objective(self, step: "Step") -> Objective:
+    def objective(self, step: "DomainStep") -> Objective:
         """Return the objective on a domain, with what the method must know before it."""
         return step.preset.objective
 
@@ -143,13 +143,13 @@ def method_table(method: Method) -> dict[str, Any]:
 
 def adapt(
     preset: Pretraining, domains: Sequence[Domain], method: Method, context: TrainingContext
-) -> tuple[Trained, ...]:
+) -> tuple[PretrainResult, ...]:
     """Pre-train on one domain after the other.
 
     Args:
         preset: of each training.
         domains: in the order that they are learnt, each once.
-        context: whose folder gets the checkpoints, see `folder_of`, with ``states`` where the
+        context: whose folder gets the checkpoints, see `domain_folder`, with ``states`` where the
             method keeps any.
 
     Returns:
@@ -160,14 +160,14 @@ def adapt(
             sequence or another process, or what `pretrain` raises.
     """
     check(preset, domains, method)
-    context = context.inside(context.out.resolve())
+    context = context.with_folder(context.out.resolve())
     with lock_folder(context.out):
         return tuple(
             _train(preset, domains[:count], method, context) for count in range(1, len(domains) + 1)
         )
 
 
-def folder_of(out: Path, place: int, name: str) -> Path:
+def domain_folder(out: Path, place: int, name: str) -> Path:
     """Of the checkpoint after a domain: a name of its own wherever results are collected."""
     return out / f"{out.resolve().name}-{place + 1}-{name.strip('/').replace('/', '-')}"
 
@@ -195,30 +195,30 @@ def check(preset: Pretraining, domains: Sequence[Domain], method: Method) -> Non
 
 def _train(
     preset: Pretraining, domains: Sequence[Domain], method: Method, context: TrainingContext
-) -> Trained:
+) -> PretrainResult:
     """Train on the last of some domains, after the others."""
     replace = msgspec.structs.replace
     last = len(domains) - 1
-    if last and not method.from_start:
-        before = folder_of(context.out, last - 1, domains[-2].name)
+    if last and not method.restarts:
+        before = domain_folder(context.out, last - 1, domains[-2].name)
         preset = replace(preset, start=Start(model=str(before)))
-    if method.reads_all:  # epochs read it all anyway
+    if method.reads_all_domains:  # epochs read it all anyway
         steps, tokens = (
             length and length * len(domains) for length in (preset.steps, preset.tokens)
         )
         preset = replace(preset, steps=steps, tokens=tokens)
-    step = Step(preset, domains, context)
-    read = domains if method.reads_all else domains[-1:]
+    step = DomainStep(preset, domains, context)
+    read = domains if method.reads_all_domains else domains[-1:]
     return pretrain(
         replace(preset, objective=method.objective(step)),
         method.texts(step),
-        context.inside(folder_of(context.out, last, domains[-1].name)),
+        context.with_folder(domain_folder(context.out, last, domains[-1].name)),
         trained_on=tuple(name for each in read for name in each.seen or (each.name,)),
     )
 
 
 @dataclass(frozen=True)
-class Step:
+class DomainStep:
     """The training on one domain of a sequence, as a method sees it.
 
     Attributes:
@@ -259,18 +259,18 @@ class Step:
             BenchError: the file was measured for another sequence.
         """
         path = self.state_file(self.place)
-        texts = self._known.texts
+        texts = self._learnt_domain.texts
         # All that decides a state, but for earlier states and checkpoints, which have records.
         made_from = json.dumps(
             {
                 "method": method.name,
                 "measured": measured,
                 "texts": len(texts),
-                "sample": sample_of(texts),
+                "sample": hash_sample(texts),
                 "preset": to_table(self.preset),
             }
         )
-        if (held := _made_from_of(path)) is not None:
+        if (held := _read_made_from(path)) is not None:
             if held != made_from:
                 raise BenchError(f"{path} was measured for another sequence", "name another folder")
             return str(path)
@@ -281,7 +281,7 @@ class Step:
 
     def open(self) -> tuple[MaskedLM, Any]:
         """Return the encoder that this training starts from, with its head, and the tokenizer."""
-        started = open_start(self.preset.start, self.preset.seed, self._known.texts)
+        started = open_start(self.preset.start, self.preset.seed, self._learnt_domain.texts)
         started.build_module(self.mlm, self.preset.seed)
         return started.encoder.to(pick_device(self.context.device)), started.tokenizer
 
@@ -293,10 +293,10 @@ class Step:
         """
         preset, device = self.preset, pick_device(self.context.device)
         collate = self.mlm.collator(tokenizer, preset.max_tokens)
-        texts = texts_of(preset, self._known.texts, tokenizer)
+        texts = training_texts(preset, self._learnt_domain.texts, tokenizer)
         count = min(measured, len(texts))
         stream = Stream(texts, count, preset.seed)
-        learnt = folder_of(self.context.out, self.place - 1, self._known.name).name
+        learnt = domain_folder(self.context.out, self.place - 1, self._learnt_domain.name).name
         stage = f"{learnt if self.place else 'start'}: what it depends on"
         for first in range(0, count, size):
             examples = [stream[place] for place in range(first, min(first + size, count))]
@@ -304,7 +304,7 @@ class Step:
             self.context.report(Progress(stage, first + len(examples), count, "texts"))
 
     @property
-    def _known(self) -> Domain:
+    def _learnt_domain(self) -> Domain:
         """The domain just learnt; before all, the first stands for what the model knows."""
         return self.domains[max(self.place - 1, 0)]
 
@@ -325,7 +325,7 @@ def read_state(path: Path | str, like: Mapping[str, Tensor]) -> dict[str, Tensor
     return {name: held[name].to(expected) for name, expected in like.items()}
 
 
-def _made_from_of(path: Path) -> str | None:
+def _read_made_from(path: Path) -> str | None:
     """Training that a state file says it was made from; None if it is missing or damaged."""
     if not path.exists():
         return None

@@ -73,14 +73,14 @@ def world_size() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def is_first() -> bool:
+def is_first_process() -> bool:
     """True in the process that searches, writes and prints."""
     return os.environ.get("RANK", "0") == "0"
 
 
-def wait_for(path: Path) -> None:
+def wait_for_file(path: Path) -> None:
     """Wait until the first process has written a file; it appears whole."""
-    while not is_first() and not path.exists():
+    while not is_first_process() and not path.exists():
         time.sleep(POLL_S)
 
 
@@ -152,13 +152,13 @@ class TrainingContext:
     save_every: int = 500
     progress: Callable[[Progress], None] | None = None
 
-    def inside(self, folder: Path) -> "TrainingContext":
+    def with_folder(self, folder: Path) -> "TrainingContext":
         """The context of a part of the training, in a folder of its own."""
         return replace(self, out=folder)
 
     def report(self, progress: Progress) -> None:
         """Tell how far a stage is."""
-        if self.progress is not None and is_first():
+        if self.progress is not None and is_first_process():
             self.progress(progress)
 
 
@@ -186,7 +186,7 @@ class FitSettings:
         steps: of the optimizer.
         batch_size: examples of one forward pass on one device.
         accumulate: forward passes of a step.
-        less_memory: what to do where a batch does not fit into memory.
+        memory_hint: what to do where a batch does not fit into memory.
         precision: of the forward pass; weights and optimizer are float32.
         save_model: writes the model of a step to a folder, as it can be evaluated, for those who
             watch the training; None if nobody does.
@@ -198,7 +198,7 @@ class FitSettings:
     steps: int
     batch_size: int
     seed: int
-    less_memory: str
+    memory_hint: str
     accumulate: int = 1
     precision: Precision = "float32"
     save_model: Callable[[Path, int], None] | None = None

@@ -88,7 +88,7 @@ def read_curve(path: Path) -> list[LossPoint]:
         BenchError: there is no such file, or it holds something else, or nothing.
     """
     try:
-        lines = _whole_lines(path)
+        lines = _complete_lines(path)
     except OSError as error:
         raise BenchError(f"cannot read the loss curve {path}: {error.strerror}") from error
     points = [decode_json(line, LossPoint, f"the loss curve {path}") for line in lines]
@@ -105,7 +105,7 @@ def cut_curve(path: Path, step: int) -> None:
     if not path.exists():
         return
     decoder, kept = msgspec.json.Decoder(LossPoint), []
-    for line in _whole_lines(path):
+    for line in _complete_lines(path):
         try:
             if decoder.decode(line).step <= step:
                 kept.append(line)
@@ -115,6 +115,6 @@ def cut_curve(path: Path, step: int) -> None:
         file.writelines(kept)
 
 
-def _whole_lines(path: Path) -> list[bytes]:
+def _complete_lines(path: Path) -> list[bytes]:
     lines = path.read_bytes().splitlines(keepends=True)
     return [line for line in lines if line.endswith(b"\n")]

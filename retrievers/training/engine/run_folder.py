@@ -31,15 +31,15 @@ from retrievers.models.locate import TRAINING_FILE
 from retrievers.training.engine.arguments import (
     CHECKPOINTS,
     first_process_first,
-    is_first,
-    wait_for,
+    is_first_process,
+    wait_for_file,
 )
 from retrievers.training.engine.curve import CURVE_FILE
 
 TRAINED_FILE = "trained.json"
 SIZE_FILE = "size.json"
 LOCK = ".training.lock"
-OWN = ".training."  # how files begin that are there before ``training.json`` is
+OWN_PREFIX = ".training."  # how files begin that are there before ``training.json`` is
 COMPLETE = "complete"
 WEIGHTS = "model.safetensors"
 WEIGHT_SUFFIXES = (".safetensors", ".bin")
@@ -110,7 +110,7 @@ class RunFolder:
         return finished
 
     @contextmanager
-    def claimed(self, device: str) -> Iterator[None]:
+    def claim(self, device: str) -> Iterator[None]:
         """Have the folder for this training alone; all of its processes share it.
 
         Raises:
@@ -119,7 +119,7 @@ class RunFolder:
         """
         with ExitStack() as held:
             with first_process_first(device):
-                if is_first():
+                if is_first_process():
                     self._refuse_others()
                     held.enter_context(lock_folder(self.path))
                     self._refuse_others()  # another training may have begun and ended since
@@ -130,7 +130,7 @@ class RunFolder:
 
     def finish(self, result: msgspec.Struct) -> None:
         """Say that the training is finished, once its model is written."""
-        if is_first():
+        if is_first_process():
             shutil.rmtree(self.path / CHECKPOINTS, ignore_errors=True)
             files = {
                 path.relative_to(self.path).as_posix(): FileHash.of(path)
@@ -155,7 +155,7 @@ class RunFolder:
         Args:
             files: that were written; none in records of earlier versions.
         """
-        problem = first_change(self.path, files)
+        problem = find_changed_file(self.path, files)
         for path in self._weights():
             if not problem and path.suffix == ".safetensors":
                 try:
@@ -172,7 +172,9 @@ class RunFolder:
         """Refuse a folder of something else, or of another training that came to anything."""
         if not self.path.exists():
             return
-        entries = {path.name for path in self.path.iterdir() if not path.name.startswith(OWN)}
+        entries = {
+            path.name for path in self.path.iterdir() if not path.name.startswith(OWN_PREFIX)
+        }
         if not (self.path / TRAINING_FILE).exists() and entries:
             raise BenchError(f"{self.path} holds something else", "name another folder")
         # A curve alone is nobody's loss, nor is a checkpoint that is not whole.
@@ -221,7 +223,7 @@ class CheckpointManifest(Record, kw_only=True):
     files: dict[str, FileHash]
 
 
-def seal(folder: Path) -> None:
+def write_manifest(folder: Path) -> None:
     """Write the manifest that says that a folder is whole; checkpoints inside it are left out.
 
     A file that has not reached the disk when the power fails does not fit the manifest either.
@@ -236,16 +238,16 @@ def seal(folder: Path) -> None:
     write_json(folder / COMPLETE, CheckpointManifest(files=files))
 
 
-def damage(folder: Path) -> str:
+def find_damage(folder: Path) -> str:
     """Damage to a folder that was sealed, in words; "" if it is whole."""
     try:
         manifest = read_json(folder / COMPLETE, CheckpointManifest)
     except BenchError:
         return f"{COMPLETE} cannot be read"
-    return first_change(folder, manifest.files)
+    return find_changed_file(folder, manifest.files)
 
 
-def first_change(folder: Path, files: Mapping[str, FileHash]) -> str:
+def find_changed_file(folder: Path, files: Mapping[str, FileHash]) -> str:
     """Return what happened to the first file that is not as it was written; "" if all are."""
     for name, expected in files.items():
         path = folder / name
@@ -256,7 +258,7 @@ def first_change(folder: Path, files: Mapping[str, FileHash]) -> str:
     return ""
 
 
-def last_whole(folder: Path) -> Path | None:
+def last_complete_checkpoint(folder: Path) -> Path | None:
     """The last whole checkpoint of a training; what came after it is removed.
 
     Damaged checkpoints are named; those that a kill left unfinished are not.
@@ -264,25 +266,25 @@ def last_whole(folder: Path) -> Path | None:
     Args:
         folder: of the checkpoints.
     """
-    for checkpoint in sorted(folder.glob("checkpoint-*"), key=step_of, reverse=True):
+    for checkpoint in sorted(folder.glob("checkpoint-*"), key=checkpoint_step, reverse=True):
         sealed = (checkpoint / COMPLETE).exists()
-        problem = damage(checkpoint) if sealed else "it is unfinished"
+        problem = find_damage(checkpoint) if sealed else "it is unfinished"
         if not problem:
             return checkpoint
-        if is_first():
+        if is_first_process():
             if sealed:
                 logger.warning("%s is damaged and is not used: %s", checkpoint, problem)
             shutil.rmtree(checkpoint)
     return None
 
 
-def step_of(checkpoint: Path | None) -> int:
+def checkpoint_step(checkpoint: Path | None) -> int:
     """The step after which a checkpoint was written; 0 for none."""
     number = checkpoint.name.rpartition("-")[2] if checkpoint else ""
     return int(number) if number.isdecimal() else 0
 
 
-class Size(Record, kw_only=True):
+class ModelSize(Record, kw_only=True):
     """Costs of a finished checkpoint or adapter.
 
     Attributes:
@@ -311,7 +313,7 @@ def write_size(network: Any, folder: Path, files: Iterable[Path]) -> None:
     """
     counts = [(weight.numel(), weight.requires_grad) for weight in network.parameters()]
     weights = [path for path in files if path.suffix in WEIGHT_SUFFIXES]
-    size = Size(
+    size = ModelSize(
         parameters=sum(count for count, _ in counts),
         trained=sum(count for count, requires_grad in counts if requires_grad),
         saved_bytes=sum(path.stat().st_size for path in weights),
@@ -319,19 +321,19 @@ def write_size(network: Any, folder: Path, files: Iterable[Path]) -> None:
     write_json(folder / SIZE_FILE, size)
 
 
-def read_size(folder: Path) -> Size | None:
+def read_size(folder: Path) -> ModelSize | None:
     """The size that `write_size` wrote; None if it wrote none.
 
     Raises:
         BenchError: the file is damaged.
     """
     path = folder / SIZE_FILE
-    return read_json(path, Size, "remove it") if path.is_file() else None
+    return read_json(path, ModelSize, "remove it") if path.is_file() else None
 
 
-def kept_array(path: Path, compute: Callable[[], Array]) -> Array:
+def load_or_compute(path: Path, compute: Callable[[], Array]) -> Array:
     """The array in a file; the first process computes it if there is none, or a damaged one."""
-    if is_first():
+    if is_first_process():
         try:
             kept: Array = np.load(path, allow_pickle=False)
             return kept
@@ -343,6 +345,6 @@ def kept_array(path: Path, compute: Callable[[], Array]) -> Array:
         with replacing(path) as file:
             np.save(file, array, allow_pickle=False)
         return array
-    wait_for(path)
+    wait_for_file(path)
     computed: Array = np.load(path, allow_pickle=False)
     return computed

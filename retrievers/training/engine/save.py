@@ -57,7 +57,7 @@ def save_heads(module: nn.Module, encoder: nn.Module, out: Path, objective: Any)
         encoder: the part of it that `save_checkpoint` saves.
         objective: whose settings are saved beside the weights.
     """
-    tensors = {name: value.detach().cpu() for name, value in own_parameters(module, encoder)}
+    tensors = {name: value.detach().cpu() for name, value in head_parameters(module, encoder)}
     with replacing_in(out / HEADS) as folder:
         save_file(tensors, str(folder / HEADS_FILE))
         write_json(folder / OBJECTIVE_FILE, objective)
@@ -84,7 +84,7 @@ def load_heads(module: nn.Module, encoder: nn.Module, folder: Path, objective: A
         raise BenchError(f"{path} is damaged: {error}", NEW_HEADS) from error
     settings = folder / HEADS / OBJECTIVE_FILE
     saved = decode_json(settings.read_bytes(), dict[str, Any], settings, NEW_HEADS)
-    parameters = own_parameters(module, encoder)
+    parameters = head_parameters(module, encoder)
     all_fit = all(name in held and held[name].shape == own.shape for name, own in parameters)
     if saved != msgspec.to_builtins(objective) and not all_fit:
         parameters = [(name, own) for name, own in parameters if name.startswith("encoder.")]
@@ -95,7 +95,7 @@ def load_heads(module: nn.Module, encoder: nn.Module, folder: Path, objective: A
     return True
 
 
-def own_parameters(module: nn.Module, encoder: nn.Module) -> list[tuple[str, nn.Parameter]]:
+def head_parameters(module: nn.Module, encoder: nn.Module) -> list[tuple[str, nn.Parameter]]:
     """Parameters of a module that are not the encoder's, by name; tied ones count as its own."""
     inside = {id(parameter) for parameter in encoder.parameters()}
     return [(name, own) for name, own in module.named_parameters() if id(own) not in inside]
@@ -110,13 +110,13 @@ def find_checkpoint(model: str) -> tuple[Checkpoint, tuple[str, ...]]:
     folder = Path(model).expanduser()
     if model in card_names() or model.endswith(".toml"):
         card = load_card(model)
-        _check_whole(card)
+        _check_plain(card)
         base = Path(model).resolve().parent if model.endswith(".toml") else Path.cwd()
-        return _open(_folder_of(card, base)), card.trained_on
+        return _open(_locate_checkpoint(card, base)), card.trained_on
     if folder.is_dir():
         own = load_card(folder / CARD_FILE) if (folder / CARD_FILE).is_file() else None
         if own is not None:
-            _check_whole(own)
+            _check_plain(own)
         return _open(folder.resolve()), own.trained_on if own else ()
     if model.count("/") != 1 or model.startswith((".", "~", "/")):
         raise BenchError(
@@ -126,7 +126,7 @@ def find_checkpoint(model: str) -> tuple[Checkpoint, tuple[str, ...]]:
     return _open(locate_checkpoint(model, "main", base=Path.cwd())), ()
 
 
-def _check_whole(card: Card) -> None:
+def _check_plain(card: Card) -> None:
     """Refuse to start from a part of a model as if it were all."""
     parts = {"an adapter": card.adapter, "a second encoder": card.query_checkpoint}
     for part, there in parts.items():
@@ -136,7 +136,7 @@ def _check_whole(card: Card) -> None:
             )
 
 
-def _folder_of(card: Card, base: Path) -> Path:
+def _locate_checkpoint(card: Card, base: Path) -> Path:
     if not card.checkpoint or card.missing:
         raise BenchError(
             f"{card.name} has no checkpoint to start from", card.missing or "name another model"

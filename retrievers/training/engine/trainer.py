@@ -24,16 +24,22 @@ from retrievers.training.engine.arguments import (
     FitSettings,
     Progress,
     disconnect_at_exit,
-    is_first,
+    is_first_process,
 )
 from retrievers.training.engine.curve import LossMeter, append_point, cut_curve
-from retrievers.training.engine.run_folder import MODEL, WEIGHTS, last_whole, seal, step_of
+from retrievers.training.engine.run_folder import (
+    MODEL,
+    WEIGHTS,
+    checkpoint_step,
+    last_complete_checkpoint,
+    write_manifest,
+)
 
 POINTS = 200  # of a loss curve, about
-LONGEST_BLIND = 50  # steps between two looks at the loss
+MAX_STEPS_UNCHECKED = 50  # steps between two looks at the loss
 
 
-class PlacedArguments(TrainingArguments):  # type: ignore[misc]
+class SharedMachineArguments(TrainingArguments):  # type: ignore[misc]
     """Arguments of a trainer that is not the first of its process, nor alone on its machine."""
 
     def __post_init__(self) -> None:
@@ -54,7 +60,7 @@ class PlacedArguments(TrainingArguments):  # type: ignore[misc]
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FitResult:
     """Times of a training.
 
     Attributes:
@@ -80,7 +86,7 @@ class FiniteLossMixin:
     settings: FitSettings
     meter: LossMeter
 
-    def fit(self, settings: FitSettings, until: int | None = None) -> Fitted:
+    def fit(self, settings: FitSettings, until: int | None = None) -> FitResult:
         """Train from the last whole checkpoint, if there is one.
 
         Args:
@@ -89,12 +95,12 @@ class FiniteLossMixin:
         Raises:
             BenchError: not enough memory, no room for a checkpoint, or a loss that is not a number.
         """
-        start, until = last_whole(settings.checkpoints), until or settings.steps
-        if start is not None and step_of(start) >= until:
+        start, until = last_complete_checkpoint(settings.checkpoints), until or settings.steps
+        if start is not None and checkpoint_step(start) >= until:
             load_weights(self.model, start)
-            return Fitted(0.0, step_of(start))
-        if is_first():
-            cut_curve(settings.curve, step_of(start))
+            return FitResult(0.0, checkpoint_step(start))
+        if is_first_process():
+            cut_curve(settings.curve, checkpoint_step(start))
         self.settings, self.meter = settings, LossMeter()
         self.remove_callback(PrinterCallback)  # type: ignore[attr-defined]  # prints to stdout
         self.add_callback(CurveCallback(self))  # type: ignore[attr-defined]
@@ -106,7 +112,7 @@ class FiniteLossMixin:
             self.train(  # type: ignore[attr-defined]
                 resume_from_checkpoint=str(start) if start else None
             )
-        return Fitted(time.perf_counter() - began, step_of(start))
+        return FitResult(time.perf_counter() - began, checkpoint_step(start))
 
     def check_finite(self, step: int) -> None:
         """Stop if the loss or a weight is not a number. The last checkpoint is good.
@@ -118,8 +124,8 @@ class FiniteLossMixin:
         if self.meter.finite and all(map(bool, weights)):
             return
         settings, message = self.settings, f"the loss is no longer a number at step {step}"
-        if settings.save_model and (good := last_whole(settings.checkpoints)):
-            message += f"; the model of step {step_of(good)} is in {good / MODEL}"
+        if settings.save_model and (good := last_complete_checkpoint(settings.checkpoints)):
+            message += f"; the model of step {checkpoint_step(good)} is in {good / MODEL}"
         slower = f"--set optimizer.lr={settings.optimizer.lr / 10:g}"
         raise BenchError(message, f"train with {slower}, from a good model, into another folder")
 
@@ -127,11 +133,11 @@ class FiniteLossMixin:
         step = self.state.global_step
         self.check_finite(step)
         checkpoint = self.settings.checkpoints / f"checkpoint-{step}"
-        with writing(checkpoint):
+        with explain_write_errors(checkpoint):
             super()._save_checkpoint(model, trial)  # type: ignore[misc]
             self.accelerator.wait_for_everyone()  # each process writes a file of its own
-            if is_first():
-                seal(checkpoint)
+            if is_first_process():
+                write_manifest(checkpoint)
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         """Weights of the module, tied ones once; the Trainer's own refuses tied ones."""
@@ -153,7 +159,7 @@ class FiniteLossMixin:
             if not lacks_memory(error):
                 raise
             batch = f"batches of {self.settings.batch_size}"
-            raise BenchError(f"not enough memory for {batch}", self.settings.less_memory) from error
+            raise BenchError(f"not enough memory for {batch}", self.settings.memory_hint) from error
 
 
 class CurveCallback(TrainerCallback):  # type: ignore[misc]
@@ -161,7 +167,7 @@ class CurveCallback(TrainerCallback):  # type: ignore[misc]
 
     def __init__(self, trainer: FiniteLossMixin) -> None:
         self.trainer = trainer
-        self.every = min(LONGEST_BLIND, max(1, trainer.args.max_steps // POINTS))
+        self.every = min(MAX_STEPS_UNCHECKED, max(1, trainer.args.max_steps // POINTS))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """After each step."""
@@ -170,10 +176,10 @@ class CurveCallback(TrainerCallback):  # type: ignore[misc]
             if not self.trainer.meter.finite:
                 self.trainer.check_finite(step)
             point = self.trainer.meter.take_point(step, others["lr_scheduler"].get_last_lr()[0])
-        if not is_first():
+        if not is_first_process():
             return
         if point is not None:
-            with writing(settings.curve):
+            with explain_write_errors(settings.curve):
                 append_point(settings.curve, point)
         settings.context.report(Progress(settings.stage, step, args.max_steps, point=point))
 
@@ -191,7 +197,7 @@ class StopCallback(TrainerCallback):  # type: ignore[misc]
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
+def explain_write_errors(path: Path) -> Iterator[None]:
     """Say what could not be written; torch and safetensors have errors of their own for that.
 
     Raises:

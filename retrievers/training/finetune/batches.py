@@ -21,11 +21,11 @@ from retrievers.training.engine.arguments import world_size
 from retrievers.training.finetune.student import Inputs
 from retrievers.training.finetune.training_data import TextKeys, TrainingSet
 
-PUT_OFF = 4  # batches' worth of queries that may be put off for one batch
+MAX_DEFERRED = 4  # batches' worth of queries that may be put off for one batch
 
 
 @dataclass(frozen=True, eq=False)
-class Order:
+class BatchOrder:
     """Queries of each step and the relevant document shown with each, int64 ``(steps, batch)``.
 
     Attributes:
@@ -35,7 +35,7 @@ class Order:
 
     queries: Int64Array
     positives: Int64Array
-    crowded: int = 0
+    conflicting_batches: int = 0
 
     @property
     def batch_size(self) -> int:
@@ -44,7 +44,7 @@ class Order:
 
 
 @dataclass(frozen=True, eq=False)
-class Pool:
+class NegativePool:
     """Hard negatives of each query, with the scores of a teacher if there is one.
 
     Attributes:
@@ -57,10 +57,10 @@ class Pool:
     scores: Float32Array = field(default_factory=lambda: np.empty((0, 0), np.float32))
     positive_scores: Sequence[Float32Array] = ()
 
-    def take(self, queries: Int64Array) -> "Pool":
+    def take(self, queries: Int64Array) -> "NegativePool":
         """The scored pool of some of the queries."""
         own = [self.positive_scores[query] for query in queries]
-        return Pool(self.rows[queries], self.scores[queries], own)
+        return NegativePool(self.rows[queries], self.scores[queries], own)
 
     def labels(self, query: int, positives: Int64Array, rows: Int64Array) -> Float32Array:
         """Return the scores of drawn documents, float32 ``(1 + negatives,)``.
@@ -87,8 +87,8 @@ class Batches:
     """
 
     examples: TrainingSet
-    order: Order
-    pool: Pool
+    order: BatchOrder
+    pool: NegativePool
     keys: TextKeys
     inputs: Inputs
     count: int
@@ -140,9 +140,9 @@ class Batches:
         return self.keys.of(np.concatenate(own)).tolist() if self.count else []
 
 
-def order_of(
+def plan_order(
     examples: TrainingSet, keys: TextKeys, batch_size: int, steps: int, seed: int
-) -> Order:
+) -> BatchOrder:
     """The batches of a training.
 
     Args:
@@ -153,12 +153,12 @@ def order_of(
     """
     check_batch(len(examples), batch_size)
     own = [frozenset(keys.of(rows).tolist()) for rows in examples.positives]
-    stream, waiting = _epochs(examples, keys, seed), deque[_Shown]()
+    stream, waiting = _shuffled_epochs(examples, keys, seed), deque[_Example]()
     batches = [_next_batch(stream, waiting, own, batch_size) for _ in range(steps)]
-    return Order(
+    return BatchOrder(
         np.array([[shown.query for shown in batch] for batch, _ in batches], np.int64),
         np.array([[shown.positive for shown in batch] for batch, _ in batches], np.int64),
-        crowded=sum(crowded for _, crowded in batches),
+        conflicting_batches=sum(conflict for _, conflict in batches),
     )
 
 
@@ -226,7 +226,7 @@ def random_negatives(
     return np.asarray(ranks + before, np.int64)
 
 
-class _Shown(NamedTuple):
+class _Example(NamedTuple):
     """A query, one of its relevant documents, and the key of that document's text."""
 
     query: int
@@ -234,7 +234,7 @@ class _Shown(NamedTuple):
     key: int
 
 
-def _epochs(examples: TrainingSet, keys: TextKeys, seed: int) -> Iterator[_Shown]:
+def _shuffled_epochs(examples: TrainingSet, keys: TextKeys, seed: int) -> Iterator[_Example]:
     """Queries, epoch after epoch, without end."""
     for epoch in count():
         rng = np.random.default_rng((seed, epoch))
@@ -242,38 +242,38 @@ def _epochs(examples: TrainingSet, keys: TextKeys, seed: int) -> Iterator[_Shown
         for query in order.tolist():
             rows = examples.positives[query]
             row = rows[int(draws[query] * len(rows))]
-            yield _Shown(query, int(row), int(keys.of(row)))
+            yield _Example(query, int(row), int(keys.of(row)))
 
 
 def _next_batch(
-    stream: Iterator[_Shown], waiting: deque[_Shown], own: Sequence[frozenset[int]], size: int
-) -> tuple[list[_Shown], bool]:
+    stream: Iterator[_Example], waiting: deque[_Example], own: Sequence[frozenset[int]], size: int
+) -> tuple[list[_Example], bool]:
     """The next batch, and whether a document is relevant to two of its queries.
 
     Args:
         waiting: put off by earlier batches; those that this one puts off come first then.
         own: keys of the relevant documents of each query.
     """
-    chosen, put_off, crowded = list[_Shown](), list[_Shown](), False
+    chosen, deferred, conflict = list[_Example](), list[_Example](), False
     shown, relevant = set[int](), set[int]()  # keys
     while len(chosen) < size:
-        new = _not_there(put_off, chosen) if len(put_off) >= PUT_OFF * size else None
+        new = _first_absent(deferred, chosen) if len(deferred) >= MAX_DEFERRED * size else None
         if new is not None:
-            put_off.remove(new)
-            crowded = True
+            deferred.remove(new)
+            conflict = True
         else:
             new = waiting.popleft() if waiting else next(stream)
             if new.key in relevant or not shown.isdisjoint(own[new.query]):
-                put_off.append(new)
+                deferred.append(new)
                 continue
         chosen.append(new)
         shown.add(new.key)
         relevant |= own[new.query]
-    waiting.extendleft(reversed(put_off))
-    return chosen, crowded
+    waiting.extendleft(reversed(deferred))
+    return chosen, conflict
 
 
-def _not_there(put_off: Sequence[_Shown], chosen: Sequence[_Shown]) -> _Shown | None:
+def _first_absent(deferred: Sequence[_Example], chosen: Sequence[_Example]) -> _Example | None:
     """The first that was put off and whose query is not in the batch."""
     there = {one.query for one in chosen}
-    return next((one for one in put_off if one.query not in there), None)
+    return next((one for one in deferred if one.query not in there), None)

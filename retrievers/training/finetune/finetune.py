@@ -31,51 +31,51 @@ from retrievers.training.engine.arguments import (
     FitSettings,
     TrainingContext,
     check_packages,
-    is_first,
-    wait_for,
+    is_first_process,
+    wait_for_file,
     world_size,
 )
 from retrievers.training.engine.run_folder import (
+    ModelSize,
     RunFolder,
-    Size,
-    kept_array,
-    last_whole,
+    checkpoint_step,
+    last_complete_checkpoint,
+    load_or_compute,
     read_size,
-    step_of,
 )
-from retrievers.training.engine.trainer import Fitted, load_weights, writing
+from retrievers.training.engine.trainer import FitResult, explain_write_errors, load_weights
 from retrievers.training.finetune.batches import (
     Batches,
-    Order,
-    Pool,
+    BatchOrder,
+    NegativePool,
     check_batch,
-    order_of,
     per_device,
+    plan_order,
 )
 from retrievers.training.finetune.finetune_preset import (
     Contrastive,
     Finetuning,
     Mining,
     Source,
-    temperature_of,
+    loss_temperature,
 )
 from retrievers.training.finetune.student import (
     Student,
-    finished_card,
+    trained_card,
 )
 from retrievers.training.finetune.training_data import (
-    Mine,
-    Mined,
+    MinedHits,
+    NegativeSearch,
     TextKeys,
     TrainingSet,
-    hard_negatives,
-    merged,
+    merge_negatives,
+    select_negatives,
 )
 
 logger = logging.getLogger(__name__)
 
 NEGATIVES = "negatives"
-FORMER = {"private": False, "chosen_by": "collection"}  # settings of adapters that were
+FORMER_SETTINGS = {"private": False, "chosen_by": "collection"}  # settings of adapters that were
 REFRESHED = "refreshed"  # the model as trained so far, removed when it has mined
 
 
@@ -99,7 +99,7 @@ class FinetuneTraining(msgspec.Struct, frozen=True, omit_defaults=True):
     below: dict[str, str] = {}
 
 
-class Finetuned(msgspec.Struct, frozen=True):
+class FinetuneResult(msgspec.Struct, frozen=True):
     """A finished fine-tuning.
 
     Attributes:
@@ -119,18 +119,18 @@ class Finetuned(msgspec.Struct, frozen=True):
     queries: int
     seconds: float
     resumed_at: int
-    size: Size | None = None
+    size: ModelSize | None = None
 
 
 def _table(preset: Finetuning) -> dict[str, Any]:
     """Return all of a preset, with the settings of adapters that trainings before had, too."""
     table: dict[str, Any] = msgspec.to_builtins(preset)
     if preset.adapter:
-        table["adapter"] |= FORMER
+        table["adapter"] |= FORMER_SETTINGS
     return table
 
 
-def no_search(model: Model | None, depth: int) -> Mined:
+def refuse_search(model: Model | None, depth: int) -> MinedHits:
     """Refuse to search: a fine-tuning with in-batch negatives alone needs no search.
 
     Raises:
@@ -145,8 +145,8 @@ def finetune(
     examples: TrainingSet,
     context: TrainingContext,
     *,
-    mine: Mine = no_search,
-) -> Finetuned:
+    search: NegativeSearch = refuse_search,
+) -> FinetuneResult:
     """Fine-tune an encoder on judged queries.
 
     Args:
@@ -158,7 +158,7 @@ def finetune(
             process, not enough memory, or a loss that is not a number.
     """
     check_packages("accelerate", "datasets", "sentence_transformers.sentence_transformer")
-    card = finished_card(model, preset, examples.trained_on)
+    card = trained_card(model, preset, examples.trained_on)
     check_batch(len(examples), preset.batch_size)
     training = FinetuneTraining(
         preset=_table(preset),
@@ -171,11 +171,11 @@ def finetune(
     if preset.adapter or preset.part:  # so that what does not fit is known before all
         Student(preset, model, card)
     folder = RunFolder(context.out, training)
-    if finished := folder.result(Finetuned):
+    if finished := folder.result(FinetuneResult):
         return finished
-    with folder.claimed(context.device):
+    with folder.claim(context.device):
         rounds = [
-            Round(preset, model, card, examples, mine, context, number).train()
+            Round(preset, model, card, examples, search, context, number).train()
             for number in range(1, len(preset.rounds) + 1)
         ]
         trained = msgspec.structs.replace(
@@ -205,7 +205,7 @@ class Round:
     start: Model
     card: Card
     examples: TrainingSet
-    mine: Mine
+    search: NegativeSearch
     whole: TrainingContext
     number: int
 
@@ -218,34 +218,36 @@ class Round:
     def context(self) -> TrainingContext:
         """The context of the round, whose folder gets its checkpoint."""
         last = self.number == len(self.preset.rounds)
-        return self.whole if last else self.whole.inside(self._folder(self.number))
+        return self.whole if last else self.whole.with_folder(self._folder(self.number))
 
     def _folder(self, number: int) -> Path:
         """Folder of a round that is not the last."""
         return self.whole.out / "rounds" / str(number)
 
-    def _miner(self) -> Model:
+    def _mining_model(self) -> Model:
         """Return the model that finds the negatives before the first step."""
         before = self.number - 1
         return resolve_model(str(self._folder(before))) if before else self.start
 
-    def train(self) -> Finetuned:
+    def train(self) -> FinetuneResult:
         """Train, and write the checkpoint; a finished round is not repeated."""
         examples, pool = self._first_pool()
         return replace(self, examples=examples)._train(pool)
 
-    def _train(self, pool: Pool) -> Finetuned:
-        folder, fitted = self.context.out, Fitted(0.0, self.steps)
+    def _train(self, pool: NegativePool) -> FinetuneResult:
+        folder, fitted = self.context.out, FitResult(0.0, self.steps)
         if not (folder / CARD_FILE).exists():
             fitted = self._fit(pool)
-            if is_first():
-                with writing(folder):
+            if is_first_process():
+                with explain_write_errors(folder):
                     self.student.save(folder, self.card)
-        if is_first():
+        if is_first_process():
             shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
-        wait_for(folder / CARD_FILE)
+        wait_for_file(folder / CARD_FILE)
         queries = len(self.examples)
-        return Finetuned(str(folder), self.steps, 1, queries, fitted.seconds, fitted.resumed_at)
+        return FinetuneResult(
+            str(folder), self.steps, 1, queries, fitted.seconds, fitted.resumed_at
+        )
 
     @property
     def steps(self) -> int:
@@ -258,16 +260,16 @@ class Round:
         return Student(self.preset, self.start, self.card)
 
     @cached_property
-    def order(self) -> Order:
+    def order(self) -> BatchOrder:
         """The queries of each batch."""
         keys = TextKeys.read(self.examples.documents, self.examples.positives)
         preset, steps = self.preset, self.steps
-        order = order_of(self.examples, keys, preset.batch_size, steps, preset.seed)
-        if order.crowded and is_first():
+        order = plan_order(self.examples, keys, preset.batch_size, steps, preset.seed)
+        if order.conflicting_batches and is_first_process():
             logger.warning(
                 "in %d of %d batches a document is relevant to two queries, and counts as a "
                 "negative of one: lower batch_size",
-                order.crowded,
+                order.conflicting_batches,
                 steps,
             )
         return order
@@ -279,18 +281,18 @@ class Round:
         return FitSettings(
             context=self.context,
             stage=f"round {self.number}",
-            optimizer=preset.trained_by(),
+            optimizer=preset.effective_optimizer(),
             steps=self.steps,
             batch_size=per_device(preset.batch_size),
             seed=preset.seed,
             precision=preset.precision,
             save_model=lambda folder, step: self.student.save(folder, self.card),
-            less_memory=less_memory(preset),
+            memory_hint=memory_hint(preset),
         )
 
-    def _first_pool(self) -> tuple[TrainingSet, Pool]:
+    def _first_pool(self) -> tuple[TrainingSet, NegativePool]:
         """Negatives before the first step; with a teacher, and without queries it has none for."""
-        pool = self._mined(0, self._miner)
+        pool = self._find_negatives(0, self._mining_model)
         if self.preset.teacher is None:
             return self.examples, pool
         from retrievers.training.finetune.teacher import CrossEncoderTeacher
@@ -299,49 +301,49 @@ class Round:
             settings=self.preset.teacher,
             student=self.start,
             examples=self.examples,
-            context=self.whole.inside(self.whole.out / "teacher"),
+            context=self.whole.with_folder(self.whole.out / "teacher"),
             seed=self.preset.seed,
         )
         return teacher.score(pool.rows, self.context.out / "teacher-scores")
 
-    def _mined(self, step: int, miner: Callable[[], Model]) -> Pool:
+    def _find_negatives(self, step: int, miner: Callable[[], Model]) -> NegativePool:
         """Negatives as they are found at a step, which are kept.
 
         Args:
             miner: gives the model of that step; called where its negatives are not there yet.
         """
-        parts = [self._from_source(source, step, miner) for source in self.mining.sources]
-        return Pool(merged(parts, len(self.examples)))
+        parts = [self._search_source(source, step, miner) for source in self.mining.sources]
+        return NegativePool(merge_negatives(parts, len(self.examples)))
 
-    def _from_source(self, source: Source, step: int, miner: Callable[[], Model]) -> Int64Array:
+    def _search_source(self, source: Source, step: int, miner: Callable[[], Model]) -> Int64Array:
         name = "bm25" if source == "bm25" else f"{source}-{step:08}"
 
-        def search() -> Int64Array:
-            found = self.mine(None if source == "bm25" else miner(), self.mining.depth)
-            return hard_negatives(found, self.examples, self.mining)
+        def find() -> Int64Array:
+            found = self.search(None if source == "bm25" else miner(), self.mining.depth)
+            return select_negatives(found, self.examples, self.mining)
 
-        return kept_array(self.context.out / NEGATIVES / f"{name}.npy", search)
+        return load_or_compute(self.context.out / NEGATIVES / f"{name}.npy", find)
 
-    def _fit(self, pool: Pool) -> Fitted:
+    def _fit(self, pool: NegativePool) -> FitResult:
         """Train all phases that are not done."""
         checkpoints, every = self.settings.checkpoints, self.mining.refresh_steps
-        seconds, resumed_at = 0.0, step_of(last_whole(checkpoints))
+        seconds, resumed_at = 0.0, checkpoint_step(last_complete_checkpoint(checkpoints))
         searches = range(0, self.steps, every or self.steps)
         for begin, until in pairwise([*searches, self.steps]):
-            if step_of(last_whole(checkpoints)) < until:
-                pool = self._refreshed(begin) if begin else pool
+            if checkpoint_step(last_complete_checkpoint(checkpoints)) < until:
+                pool = self._refresh_pool(begin) if begin else pool
                 seconds += self._fit_phase(pool, until)
-        if seconds == 0.0 and (last := last_whole(checkpoints)):
+        if seconds == 0.0 and (last := last_complete_checkpoint(checkpoints)):
             load_weights(self.student.model, last)
-        return Fitted(seconds, resumed_at)
+        return FitResult(seconds, resumed_at)
 
-    def _refreshed(self, step: int) -> Pool:
+    def _refresh_pool(self, step: int) -> NegativePool:
         """Negatives as the model of a step finds them; the phase begins there or goes on."""
         folder = self.context.out / REFRESHED
 
-        def model_of_step() -> Model:
-            checkpoint = last_whole(self.settings.checkpoints)
-            if checkpoint is None or step_of(checkpoint) != step:
+        def load_model_of_step() -> Model:
+            checkpoint = last_complete_checkpoint(self.settings.checkpoints)
+            if checkpoint is None or checkpoint_step(checkpoint) != step:
                 raise BenchError(
                     f"the negatives of step {step} are missing or damaged, and the checkpoint to "
                     "find them again is gone",
@@ -351,15 +353,15 @@ class Round:
             self.student.save(folder, self.card)
             return resolve_model(str(folder))
 
-        pool = self._mined(step, model_of_step)
-        if is_first():
+        pool = self._find_negatives(step, load_model_of_step)
+        if is_first_process():
             shutil.rmtree(folder, ignore_errors=True)
         return pool
 
-    def _fit_phase(self, pool: Pool, until: int) -> float:
+    def _fit_phase(self, pool: NegativePool, until: int) -> float:
         """Train up to a step; return the seconds that it took."""
         # Imports sentence-transformers' trainers, which `check_packages` has found.
-        from retrievers.training.finetune.losses import RetrieverTrainer, loss_of
+        from retrievers.training.finetune.losses import RetrieverTrainer, build_loss
 
         preset, model = self.preset, self.student.model
         batches = Batches(
@@ -371,13 +373,13 @@ class Round:
             count=preset.hard_negatives,
             seed=preset.seed,
         )
-        temperature = temperature_of(preset.loss, self.card.similarity)
-        loss = loss_of(preset.loss, model, temperature=temperature, devices=world_size())
+        temperature = loss_temperature(preset.loss, self.card.similarity)
+        loss = build_loss(preset.loss, model, temperature=temperature, devices=world_size())
         trainer = RetrieverTrainer.build(model, loss, batches, self.settings)
         return trainer.fit(self.settings, until).seconds
 
 
-def less_memory(preset: Finetuning) -> str:
+def memory_hint(preset: Finetuning) -> str:
     """Return what to do if a batch does not fit into memory."""
     chunks = isinstance(preset.loss, Contrastive)
     keeps = "set loss.chunk, which keeps the batch (GradCache); or " if chunks else ""

@@ -95,7 +95,7 @@ Loss = Contrastive | KL
 COSINE_TEMPERATURE = 0.05  # or its range of -1 to 1 could not rule out a single document
 
 
-def temperature_of(loss: Loss, similarity: Similarity) -> float:
+def loss_temperature(loss: Loss, similarity: Similarity) -> float:
     """Temperature: similarities are divided by it."""
     if loss.temperature is not None:
         return loss.temperature
@@ -169,7 +169,7 @@ class LastLayers(Record, kw_only=True, tag_field="name", tag="last-layers"):
 Part = Biases | LastLayers
 
 
-class Use(Record, kw_only=True):
+class UsageSettings(Record, kw_only=True):
     """Use of the model, in training and ever after; None is as the start model is used.
 
     Attributes:
@@ -226,7 +226,7 @@ class Finetuning(Record, kw_only=True):
     teacher: Teacher | None = None
     adapter: AdapterSettings | None = None
     part: Part | None = None
-    use: Use = Use()
+    use: UsageSettings = UsageSettings()
     optimizer: Optimizer = Optimizer(lr=2e-5)
     batch_size: Annotated[int, msgspec.Meta(ge=2)] = 32
     hard_negatives: Annotated[int, msgspec.Meta(ge=0)] = 0
@@ -265,7 +265,7 @@ class Finetuning(Record, kw_only=True):
         if self.teacher is not None and any(mining.refresh_steps for mining in self.rounds):
             raise ValueError("refreshed negatives have no scores of the teacher: drop one of them")
 
-    def trained_by(self) -> Optimizer:
+    def effective_optimizer(self) -> Optimizer:
         """The optimizer, as the adapter or the part needs it if there is one."""
         own = self.adapter or self.part
         if own is None:

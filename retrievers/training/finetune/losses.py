@@ -35,13 +35,15 @@ from torch.nn import functional
 from torch.utils.data import BatchSampler, SequentialSampler
 
 from retrievers.training.engine.arguments import FitSettings, world_size
-from retrievers.training.engine.trainer import FiniteLossMixin, PlacedArguments
+from retrievers.training.engine.trainer import FiniteLossMixin, SharedMachineArguments
 from retrievers.training.finetune.finetune_preset import KL, Contrastive, Loss, Teacher
 
 Similarity = Callable[[Tensor, Tensor], Tensor]
 
 
-def loss_of(settings: Loss, model: Any, *, temperature: float = 1.0, devices: int = 1) -> nn.Module:
+def build_loss(
+    settings: Loss, model: Any, *, temperature: float = 1.0, devices: int = 1
+) -> nn.Module:
     """A loss of sentence-transformers' trainer.
 
     ``forward(features, labels)`` takes the tokenised queries, relevant documents and each further
@@ -50,23 +52,23 @@ def loss_of(settings: Loss, model: Any, *, temperature: float = 1.0, devices: in
     Args:
         settings: which, and its numbers.
         model: a SentenceTransformer.
-        temperature: from `temperature_of`.
+        temperature: from `loss_temperature`.
         devices: over more than one, documents of all are negatives.
     """
     if isinstance(settings, Contrastive) and not settings.in_batch:
-        return OwnNegatives(model, temperature)
+        return HardNegativesLoss(model, temperature)
     if isinstance(settings, Contrastive):
         return _contrastive(model, temperature, settings.chunk, devices > 1)
-    return Distilled(model, settings, temperature, devices > 1)
+    return DistillationLoss(model, settings, temperature, devices > 1)
 
 
-class OwnNegatives(nn.Module):
+class HardNegativesLoss(nn.Module):
     """Cross-entropy of finding the relevant document among a query's own (ANCE's NLL)."""
 
     def __init__(self, model: Any, temperature: float) -> None:
         super().__init__()
         self.model = model
-        self._similarity = _each_with_its_own(temperature)
+        self._similarity = _rowwise_similarity(temperature)
 
     def forward(self, features: Iterable[dict[str, Tensor]], labels: Tensor | None) -> Tensor:
         """The loss of one batch."""
@@ -75,13 +77,13 @@ class OwnNegatives(nn.Module):
         return functional.cross_entropy(scores, scores.new_zeros(len(scores)).long())
 
 
-class Distilled(nn.Module):
+class DistillationLoss(nn.Module):
     """KL with a share of the contrastive loss; vectors are computed once."""
 
     def __init__(self, model: Any, settings: KL, temperature: float, gather: bool) -> None:
         super().__init__()
         self.model = model
-        similarity = _each_with_its_own(temperature)
+        similarity = _rowwise_similarity(temperature)
         self._distil: Any = DistillKLDivLoss(model, similarity_fct=similarity)
         self._teacher_temperature = settings.teacher_temperature
         self._weight = settings.contrastive_weight
@@ -109,12 +111,12 @@ def reranker_loss(model: Any, settings: Teacher) -> nn.Module:
         model: a CrossEncoder with one score.
     """
     if settings.loss == "listwise":
-        return Listwise(model, 1 + settings.negatives)
+        return ListwiseLoss(model, 1 + settings.negatives)
     binary: nn.Module = BinaryCrossEntropyLoss(model)
     return binary
 
 
-class Listwise(nn.Module):
+class ListwiseLoss(nn.Module):
     """Cross-entropy of finding the relevant document of a list by its score, mean over lists."""
 
     def __init__(self, model: Any, documents: int) -> None:
@@ -134,13 +136,14 @@ class Listwise(nn.Module):
             for name, value in features.items()
         }
         scores = self.model(features)["scores"].view(-1, self.documents)
-        return functional.cross_entropy(_wide(scores), labels.to(scores).view_as(scores))
+        targets = labels.to(scores).view_as(scores)
+        return functional.cross_entropy(_at_least_float32(scores), targets)
 
 
 def _contrastive(model: Any, temperature: float, chunk: int, gather: bool) -> nn.Module:
     shared = {
         "scale": 1 / temperature,
-        "similarity_fct": all_pairs,
+        "similarity_fct": pairwise_dot_products,
         "gather_across_devices": gather,
     }
     loss: Any = MultipleNegativesRankingLoss
@@ -150,37 +153,38 @@ def _contrastive(model: Any, temperature: float, chunk: int, gather: bool) -> nn
     return built
 
 
-def all_pairs(queries: Tensor, documents: Tensor) -> Tensor:
+def pairwise_dot_products(queries: Tensor, documents: Tensor) -> Tensor:
     """Dot products ``(queries, documents)``, in float32 at least.
 
     Vectors may come from a forward pass in bfloat16. Its 8 bits are enough for them, but not for
     what is divided by a temperature: at 0.02 a cosine's last bit is 0.2 of a logit.
     """
     with torch.autocast(queries.device.type, enabled=False):
-        return _wide(queries) @ _wide(documents).T
+        return _at_least_float32(queries) @ _at_least_float32(documents).T
 
 
-def _each_with_its_own(temperature: float) -> Similarity:
+def _rowwise_similarity(temperature: float) -> Similarity:
     def similarity(queries: Tensor, documents: Tensor) -> Tensor:
         with torch.autocast(queries.device.type, enabled=False):
-            return torch.einsum("nd,nd->n", _wide(queries), _wide(documents)) / temperature
+            queries, documents = _at_least_float32(queries), _at_least_float32(documents)
+            return torch.einsum("nd,nd->n", queries, documents) / temperature
 
     return similarity
 
 
-def _wide(vectors: Tensor) -> Tensor:
+def _at_least_float32(vectors: Tensor) -> Tensor:
     return vectors.to(torch.promote_types(vectors.dtype, torch.float32))
 
 
-class RetrieverArguments(PlacedArguments, SentenceTransformerTrainingArguments):  # type: ignore[misc]
+class RetrieverArguments(SharedMachineArguments, SentenceTransformerTrainingArguments):  # type: ignore[misc]
     """Arguments of the trainer of a SentenceTransformer."""
 
 
-class RerankerArguments(PlacedArguments, CrossEncoderTrainingArguments):  # type: ignore[misc]
+class RerankerArguments(SharedMachineArguments, CrossEncoderTrainingArguments):  # type: ignore[misc]
     """Arguments of the trainer of a CrossEncoder."""
 
 
-class PlacesTrainer(FiniteLossMixin):
+class IndexedTrainer(FiniteLossMixin):
     """A trainer of sentence-transformers that reads place after place.
 
     Attributes:
@@ -188,7 +192,7 @@ class PlacesTrainer(FiniteLossMixin):
         may_have_unused: whether the model may have parameters that no loss depends on.
     """
 
-    kind: ClassVar[type[PlacedArguments]]
+    kind: ClassVar[type[SharedMachineArguments]]
     may_have_unused: ClassVar[bool]
 
     @classmethod
@@ -226,14 +230,14 @@ class PlacesTrainer(FiniteLossMixin):
         return loss
 
 
-class RetrieverTrainer(PlacesTrainer, SentenceTransformerTrainer):  # type: ignore[misc]
+class RetrieverTrainer(IndexedTrainer, SentenceTransformerTrainer):  # type: ignore[misc]
     """Trains a SentenceTransformer, whose pooler may be unused."""
 
     kind = RetrieverArguments
     may_have_unused = True
 
 
-class RerankerTrainer(PlacesTrainer, CrossEncoderTrainer):  # type: ignore[misc]
+class RerankerTrainer(IndexedTrainer, CrossEncoderTrainer):  # type: ignore[misc]
     """Trains a CrossEncoder."""
 
     kind = RerankerArguments

@@ -86,7 +86,7 @@ class Student:
             self.adapted.save_card(folder, card)
 
 
-def finished_card(model: Model, preset: Finetuning, trained_on: tuple[str, ...]) -> Card:
+def trained_card(model: Model, preset: Finetuning, trained_on: tuple[str, ...]) -> Card:
     """The card of the checkpoint that comes out.
 
     Raises:

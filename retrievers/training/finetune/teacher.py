@@ -28,13 +28,18 @@ from retrievers.training.engine.arguments import (
     FitSettings,
     Progress,
     TrainingContext,
-    is_first,
-    wait_for,
+    is_first_process,
+    wait_for_file,
 )
-from retrievers.training.engine.run_folder import COMPLETE, damage, kept_array, seal
+from retrievers.training.engine.run_folder import (
+    COMPLETE,
+    find_damage,
+    load_or_compute,
+    write_manifest,
+)
 from retrievers.training.engine.save import find_checkpoint
-from retrievers.training.engine.trainer import writing
-from retrievers.training.finetune.batches import Pool, per_device, random_negatives
+from retrievers.training.engine.trainer import explain_write_errors
+from retrievers.training.finetune.batches import NegativePool, per_device, random_negatives
 from retrievers.training.finetune.finetune_preset import Teacher
 from retrievers.training.finetune.losses import RerankerTrainer, reranker_loss
 from retrievers.training.finetune.training_data import Documents, TrainingSet
@@ -57,7 +62,7 @@ class CrossEncoderTeacher:
     context: TrainingContext
     seed: int
 
-    def score(self, rows: Int64Array, scores_folder: Path) -> tuple[TrainingSet, Pool]:
+    def score(self, rows: Int64Array, scores_folder: Path) -> tuple[TrainingSet, NegativePool]:
         """Return the queries that have negatives, and these negatives with their scores.
 
         Args:
@@ -70,10 +75,10 @@ class CrossEncoderTeacher:
         examples, settings = self.examples, self.settings
         on_gpu = pick_device(self.context.device).type == "cuda"
         teacher = self.open(rows).to("cuda" if on_gpu else "cpu")
-        context = self.context.inside(scores_folder)
+        context = self.context.with_folder(scores_folder)
         pool = score_pool(teacher, examples, rows, context, settings.pairs_at_once)
         if settings.margin is not None:
-            pool = without_close(pool, settings.margin)
+            pool = drop_close_negatives(pool, settings.margin)
         left = np.flatnonzero((pool.rows >= 0).any(axis=1))
         if not len(left):
             raise BenchError("no negative is left", "lower teacher.margin, or raise rounds.depth")
@@ -85,24 +90,24 @@ class CrossEncoderTeacher:
         if settings.model:
             named, _ = find_checkpoint(settings.model)
             return cross_encoder(named, settings.max_tokens, trained=True)
-        if damage(folder):  # it is not there, or not as it was written
+        if find_damage(folder):  # it is not there, or not as it was written
             self._train(rows)
-            wait_for(folder / COMPLETE)
+            wait_for_file(folder / COMPLETE)
         return cross_encoder(open_checkpoint(folder), settings.max_tokens, trained=True)
 
     def _train(self, rows: Int64Array) -> None:
         settings, folder = self.settings, self.context.out
-        if is_first():  # the others wait for a new one
+        if is_first_process():  # the others wait for a new one
             (folder / COMPLETE).unlink(missing_ok=True)
         teacher = cross_encoder(self._start(), settings.max_tokens, trained=False, seed=self.seed)
         self._fit(teacher, rows)
-        if not is_first():
+        if not is_first_process():
             return
-        with writing(folder):
+        with explain_write_errors(folder):
             with replacing_in(folder) as unfinished:
                 teacher.model.save_pretrained(str(unfinished), safe_serialization=True)
                 teacher.tokenizer.save_pretrained(str(unfinished))
-            seal(folder)
+            write_manifest(folder)
         shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
 
     def _start(self) -> Checkpoint:
@@ -115,7 +120,7 @@ class CrossEncoderTeacher:
 
     def _fit(self, teacher: Any, rows: Int64Array) -> None:
         settings = self.settings
-        pairs = pairs_of(self.examples, rows, settings, self.seed)
+        pairs = plan_pairs(self.examples, rows, settings, self.seed)
         fit_settings = FitSettings(
             context=self.context,
             stage="teacher",
@@ -124,7 +129,7 @@ class CrossEncoderTeacher:
             batch_size=per_device(settings.batch_size),
             accumulate=settings.accumulate,
             seed=self.seed,
-            less_memory="lower teacher.batch_size and raise teacher.accumulate as much",
+            memory_hint="lower teacher.batch_size and raise teacher.accumulate as much",
         )
         loss, collate = reranker_loss(teacher, settings), TextPairs(self.examples, pairs)
         RerankerTrainer.build(teacher, loss, collate, fit_settings).fit(fit_settings)
@@ -149,12 +154,12 @@ class TextPairs:
         queries, rows, labels = places.reshape(-1, 3).T
         return {
             "query": [self.examples.queries[query] for query in queries.tolist()],
-            "document": read_joined(self.examples.documents, rows),
+            "document": read_documents(self.examples.documents, rows),
             "label": torch.from_numpy(labels.astype(np.float32)),
         }
 
 
-def pairs_of(examples: TrainingSet, pool: Int64Array, settings: Teacher, seed: int) -> Int64Array:
+def plan_pairs(examples: TrainingSet, pool: Int64Array, settings: Teacher, seed: int) -> Int64Array:
     """Pairs that the teacher is trained on, in order: places as in `TextPairs`, whole batches.
 
     Each epoch shows each query once, with one relevant document and its negatives.
@@ -233,7 +238,7 @@ def score_pool(
     rows: Int64Array,
     context: TrainingContext,
     batch_size: int,
-) -> Pool:
+) -> NegativePool:
     """The negatives with the teacher's scores, which are kept in a folder as they are computed.
 
     Args:
@@ -247,23 +252,23 @@ def score_pool(
         filled = [rows[query][rows[query] >= 0] for query in queries]
         asked = [*examples.positives[start : queries.stop], *filled]
         predict = partial(_predict, teacher, examples, queries, asked, batch_size)
-        block = kept_array(context.out / f"{start:09}.npy", predict)
+        block = load_or_compute(context.out / f"{start:09}.npy", predict)
         parts = np.split(block, np.cumsum([len(own) for own in asked])[:-1])
         positive_scores += parts[: len(queries)]
         for query, own in zip(queries, parts[len(queries) :], strict=True):
             scores[query, : len(own)] = own
         context.report(Progress("teacher scores", queries.stop, len(examples), "queries"))
-    return Pool(rows, scores, positive_scores)
+    return NegativePool(rows, scores, positive_scores)
 
 
-def without_close(pool: Pool, margin: float) -> Pool:
+def drop_close_negatives(pool: NegativePool, margin: float) -> NegativePool:
     """The pool without negatives that score less than ``margin`` below the lowest relevant one."""
     lowest = np.array([own.min() for own in pool.positive_scores], np.float32)
     close = pool.scores > lowest[:, None] - np.float32(margin)
-    return Pool(np.where(close, -1, pool.rows), pool.scores, pool.positive_scores)
+    return NegativePool(np.where(close, -1, pool.rows), pool.scores, pool.positive_scores)
 
 
-def read_joined(documents: Documents, rows: Int64Array) -> list[str]:
+def read_documents(documents: Documents, rows: Int64Array) -> list[str]:
     """Title and text of each row as one string."""
     pairs = zip(*documents.read(rows), strict=True)
     return [join("space", "", title, text)[0] for title, text in pairs]
@@ -282,7 +287,7 @@ def _predict(
         asked: rows of the relevant documents of each query, then rows of its negatives.
     """
     of = np.repeat([*queries, *queries], [len(own) for own in asked]).tolist()
-    texts = read_joined(examples.documents, np.concatenate(asked))
+    texts = read_documents(examples.documents, np.concatenate(asked))
     pairs = [(examples.queries[query], text) for query, text in zip(of, texts, strict=True)]
     scores: Float32Array = teacher.predict(
         pairs, batch_size=batch_size, activation_fn=torch.nn.Identity(), show_progress_bar=False

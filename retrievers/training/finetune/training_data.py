@@ -113,7 +113,7 @@ class TextKeys:
 
 
 @dataclass(frozen=True, eq=False)
-class Mined:
+class MinedHits:
     """Hits of a search for each query of a training set.
 
     Attributes:
@@ -126,15 +126,15 @@ class Mined:
     lowest: Float32Array
 
 
-class Mine(Protocol):
+class NegativeSearch(Protocol):
     """Searches the documents of a training set for all of its queries."""
 
-    def __call__(self, model: Model | None, depth: int) -> Mined:
+    def __call__(self, model: Model | None, depth: int) -> MinedHits:
         """With an encoder, exactly; with BM25 where ``model`` is None."""
         ...
 
 
-def hard_negatives(mined: Mined, examples: TrainingSet, settings: Mining) -> Int64Array:
+def select_negatives(mined: MinedHits, examples: TrainingSet, settings: Mining) -> Int64Array:
     """Negatives of each query, best first, int64 ``(q, keep)``, -1 if there are fewer.
 
     Raises:
@@ -157,7 +157,7 @@ def hard_negatives(mined: Mined, examples: TrainingSet, settings: Mining) -> Int
     return found
 
 
-def merged(pools: Sequence[Int64Array], queries: int) -> Int64Array:
+def merge_negatives(pools: Sequence[Int64Array], queries: int) -> Int64Array:
     """Return the negatives of any number of sources together, each once; int64 ``(q, most)``."""
     both = np.concatenate([np.empty((queries, 0), np.int64), *pools], axis=1)
     kept = [np.array(list(dict.fromkeys(row[row >= 0].tolist())), np.int64) for row in both]

@@ -28,7 +28,11 @@ import numpy as np
 from torch import Tensor, nn
 
 from retrievers.training.objectives.condenser import Condenser, CondenserTraining
-from retrievers.training.objectives.masked_lm import MaskedLM, in_sub_batches, span_contrast
+from retrievers.training.objectives.masked_lm import (
+    MaskedLM,
+    encode_in_sub_batches,
+    span_contrastive_loss,
+)
 from retrievers.training.objectives.masking import TokenBatch, draw_spans
 
 
@@ -76,7 +80,7 @@ class CoCondenserTraining(CondenserTraining):
             labels: int64 ``(2n, length)``, -100 where nothing is masked.
         """
         batch = (input_ids, attention_mask, labels)
-        vectors, head, late = in_sub_batches(self.outputs, batch, self.sub_batch)
+        vectors, head, late = encode_in_sub_batches(self.outputs, batch, self.sub_batch)
         losses = self.total(head, late, labels)
-        contrast = span_contrast(vectors)
+        contrast = span_contrastive_loss(vectors)
         return {**losses, "loss": losses["loss"] + contrast, "contrast": contrast}

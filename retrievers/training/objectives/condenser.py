@@ -28,7 +28,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from foundation.errors import BenchError
-from retrievers.training.objectives.masked_lm import MaskedLM, TransformerLayer, after_cls, summed
+from retrievers.training.objectives.masked_lm import (
+    MaskedLM,
+    TransformerLayer,
+    replace_after_cls,
+    sum_losses,
+)
 from retrievers.training.objectives.masking import IGNORED
 from retrievers.training.objectives.mlm import MLM
 
@@ -105,7 +110,7 @@ class CondenserTraining(nn.Module):
         """
         states = self.encoder(input_ids, attention_mask)
         late, early = states[-1], states[self.skip_from]
-        hidden = after_cls(late, early)
+        hidden = replace_after_cls(late, early)
         for layer in self.layers:
             hidden = layer(hidden, hidden, attention_mask)
         at_head = self._cross_entropies(hidden, labels)
@@ -118,7 +123,7 @@ class CondenserTraining(nn.Module):
         losses = {"head_mlm": head.sum() / masked}
         if self.late_mlm:
             losses["late_mlm"] = late.sum() / masked
-        return summed(**losses)
+        return sum_losses(**losses)
 
     def _cross_entropies(self, states: Tensor, labels: Tensor) -> Tensor:
         texts, _ = places = (labels != IGNORED).nonzero(as_tuple=True)

@@ -58,6 +58,6 @@ class CoTMAE(RetroMAE, kw_only=True):
         """See `Objective`; the spans of a document are neighbours in a batch."""
         return draw_spans(tokenizer, texts, max_tokens, self.contexts, rng)
 
-    def told(self, tokens: TokenBatch) -> TokenBatch:
+    def decoder_tokens(self, tokens: TokenBatch) -> TokenBatch:
         """See `RetroMAE`; each span from the embedding of the other."""
         return tokens.take(np.arange(len(tokens.ids)) ^ 1)  # rows 1, 0, 3, 2, …

@@ -192,17 +192,17 @@ class TransformerLayer(nn.Module):
         return torch.unflatten(states, -1, (self.heads, -1)).transpose(1, 2)
 
 
-def after_cls(states: Tensor, embedded: Tensor) -> Tensor:
+def replace_after_cls(states: Tensor, embedded: Tensor) -> Tensor:
     """The state at position 0, then the embeddings of the other positions."""
     return torch.cat([states[:, :1], embedded[:, 1:].to(states.dtype)], dim=1)
 
 
-def summed(**losses: Tensor) -> dict[str, Tensor]:
+def sum_losses(**losses: Tensor) -> dict[str, Tensor]:
     """The losses by name, and their sum as ``loss``."""
     return {"loss": torch.stack(list(losses.values())).sum(), **losses}
 
 
-def contrast(anchors: Tensor, candidates: Tensor, temperature: float = 1.0) -> Tensor:
+def contrastive_loss(anchors: Tensor, candidates: Tensor, temperature: float = 1.0) -> Tensor:
     """Cross-entropy of finding, for anchor i, candidate i among those of all processes.
 
         L = -1/n sum_i log( exp(<a_i, c_i> / t) / sum_j exp(<a_i, c_j> / t) )
@@ -212,20 +212,20 @@ def contrast(anchors: Tensor, candidates: Tensor, temperature: float = 1.0) -> T
         candidates: ``(n, width)``.
         temperature: t.
     """
-    everyone, first = gathered(candidates)
+    everyone, first = gather_vectors(candidates)
     targets = first + torch.arange(len(anchors), device=anchors.device)
     return functional.cross_entropy(_scores(anchors, everyone) / temperature, targets)
 
 
-def cosine_contrast(anchors: Tensor, candidates: Tensor, temperature: float) -> Tensor:
-    """`contrast` of the cosines: the vectors are scaled to unit length first."""
+def cosine_contrastive_loss(anchors: Tensor, candidates: Tensor, temperature: float) -> Tensor:
+    """`contrastive_loss` of the cosines: the vectors are scaled to unit length first."""
     anchors, candidates = (
-        functional.normalize(side.to(_exact(side)), dim=1) for side in (anchors, candidates)
+        functional.normalize(_at_least_float32(side), dim=1) for side in (anchors, candidates)
     )
-    return contrast(anchors, candidates, temperature)
+    return contrastive_loss(anchors, candidates, temperature)
 
 
-def span_contrast(vectors: Tensor) -> Tensor:
+def span_contrastive_loss(vectors: Tensor) -> Tensor:
     """Cross-entropy of finding, for each span, the other span of its document among all others.
 
         L = -1/2n sum_ij log( exp(<h_i1, h_i2>) / sum_{kl != ij} exp(<h_ij, h_kl>) )
@@ -233,13 +233,13 @@ def span_contrast(vectors: Tensor) -> Tensor:
     Args:
         vectors: ``(2n, width)``; rows 2i and 2i + 1 are the two spans of document i.
     """
-    everyone, first = gathered(vectors)
+    everyone, first = gather_vectors(vectors)
     own = first + torch.arange(len(vectors), device=vectors.device)
     others = _scores(vectors, everyone).scatter(1, own[:, None], float("-inf"))
     return functional.cross_entropy(others, own ^ 1)
 
 
-def gathered(vectors: Tensor) -> tuple[Tensor, int]:
+def gather_vectors(vectors: Tensor) -> tuple[Tensor, int]:
     """Vectors of all processes ``(processes * n, width)``, and the row where one's own begin.
 
     Every process must have equally many. Gradients flow back to where a vector came from.
@@ -268,14 +268,14 @@ class _Gather(torch.autograd.Function):
 
 def _scores(anchors: Tensor, candidates: Tensor) -> Tensor:
     with torch.autocast(anchors.device.type, enabled=False):
-        return anchors.to(_exact(anchors)) @ candidates.to(_exact(candidates)).T
+        return _at_least_float32(anchors) @ _at_least_float32(candidates).T
 
 
-def _exact(vectors: Tensor) -> torch.dtype:
-    return torch.promote_types(vectors.dtype, torch.float32)
+def _at_least_float32(vectors: Tensor) -> Tensor:
+    return vectors.to(torch.promote_types(vectors.dtype, torch.float32))
 
 
-def in_sub_batches(
+def encode_in_sub_batches(
     encode: Callable[..., tuple[Tensor, ...]], batch: tuple[Tensor, ...], size: int | None
 ) -> tuple[Tensor, ...]:
     """Outputs of ``encode(*batch)``, computed ``size`` rows at a time.

@@ -114,7 +114,7 @@ def draw_spans(
     Args:
         tokenizer: fast tokenizer of Hugging Face.
         max_tokens: of a span, special tokens included.
-        contexts: kinds of pairs, see `two_starts`; each text gets one of them at random.
+        contexts: kinds of pairs, see `draw_starts`; each text gets one of them at random.
 
     Returns:
         Rows 2i and 2i + 1 are the spans of text i, in the order of the text.
@@ -129,7 +129,7 @@ def draw_spans(
         (own,) = np.nonzero(~special)
         size = min(room, len(own) // 2)
         context = contexts[int(rng.integers(len(contexts)))]
-        starts = two_starts(len(own), size, context, rng) if size else (0, 0)
+        starts = draw_starts(len(own), size, context, rng) if size else (0, 0)
         for start in starts:
             kept = special.copy()  # a span is between the special tokens of its text
             kept[own[start : start + max(size, 1)]] = True
@@ -138,7 +138,7 @@ def draw_spans(
     return pad(ids, words, tokenizer.pad_token_id)
 
 
-def two_starts(
+def draw_starts(
     tokens: int, size: int, context: Context, rng: np.random.Generator
 ) -> tuple[int, int]:
     """First token of either span of a text; every place that a kind allows is equally likely.
@@ -222,7 +222,7 @@ def replace_masked(
     return shown
 
 
-def masked_copy(
+def mask_tokens(
     tokens: TokenBatch, rate: float, vocabulary: Vocabulary, rng: np.random.Generator
 ) -> tuple[Int64Array, Int64Array]:
     """Inputs of a masked language model, and the tokens it must predict.
@@ -235,11 +235,11 @@ def masked_copy(
     return inputs, np.where(masked, tokens.ids, IGNORED)
 
 
-def masked_batch(
+def masked_lm_batch(
     tokens: TokenBatch, rate: float, vocabulary: Vocabulary, rng: np.random.Generator
 ) -> dict[str, Int64Array | BoolArray]:
-    """The batch of a masked language model; see `masked_copy`."""
-    inputs, labels = masked_copy(tokens, rate, vocabulary, rng)
+    """The batch of a masked language model; see `mask_tokens`."""
+    inputs, labels = mask_tokens(tokens, rate, vocabulary, rng)
     return {"input_ids": inputs, "attention_mask": tokens.real, "labels": labels}
 
 

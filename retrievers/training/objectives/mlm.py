@@ -15,7 +15,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from retrievers.training.objectives.masked_lm import MaskedLM
-from retrievers.training.objectives.masking import TokenBatch, Vocabulary, masked_batch
+from retrievers.training.objectives.masking import TokenBatch, Vocabulary, masked_lm_batch
 from retrievers.training.objectives.objective import Batch, Rate, Settings
 
 
@@ -34,7 +34,7 @@ class MLM(Settings, kw_only=True):
 
     def batch(self, tokens: TokenBatch, vocabulary: Vocabulary, rng: np.random.Generator) -> Batch:
         """See `Objective`."""
-        return masked_batch(tokens, self.mask, vocabulary, rng)
+        return masked_lm_batch(tokens, self.mask, vocabulary, rng)
 
 
 class MLMTraining(nn.Module):

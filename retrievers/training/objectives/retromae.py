@@ -32,15 +32,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from retrievers.training.objectives.masked_lm import MaskedLM, TransformerLayer, after_cls, summed
+from retrievers.training.objectives.masked_lm import (
+    MaskedLM,
+    TransformerLayer,
+    replace_after_cls,
+    sum_losses,
+)
 from retrievers.training.objectives.masking import (
     IGNORED,
     NOT_A_WORD,
     TokenBatch,
     Vocabulary,
     context_mask,
-    masked_batch,
-    masked_copy,
+    mask_tokens,
+    masked_lm_batch,
 )
 from retrievers.training.objectives.objective import Batch, Rate, Settings
 
@@ -69,17 +74,17 @@ class RetroMAE(Settings, kw_only=True):
 
     def build_module(self, encoder: MaskedLM) -> nn.Module:
         """See `Objective`."""
-        blind = self.decoder_reads == "zero"
+        zero_cls = self.decoder_reads == "zero"
         if self.decoding == "enhanced":
-            return EnhancedDecoding(encoder, blind)
-        return BasicDecoding(encoder, self.decoder_layers, blind)
+            return EnhancedDecoding(encoder, zero_cls)
+        return BasicDecoding(encoder, self.decoder_layers, zero_cls)
 
     def batch(self, tokens: TokenBatch, vocabulary: Vocabulary, rng: np.random.Generator) -> Batch:
         """See `Objective`."""
-        batch = masked_batch(tokens, self.encoder_mask, vocabulary, rng)
-        return batch | self._decoder_batch(self.told(tokens), vocabulary, rng)
+        batch = masked_lm_batch(tokens, self.encoder_mask, vocabulary, rng)
+        return batch | self._decoder_batch(self.decoder_tokens(tokens), vocabulary, rng)
 
-    def told(self, tokens: TokenBatch) -> TokenBatch:
+    def decoder_tokens(self, tokens: TokenBatch) -> TokenBatch:
         """Texts that the decoder tells from the embeddings of those that the encoder reads."""
         return tokens
 
@@ -87,7 +92,7 @@ class RetroMAE(Settings, kw_only=True):
         self, tokens: TokenBatch, vocabulary: Vocabulary, rng: np.random.Generator
     ) -> Batch:
         if self.decoding == "basic":
-            inputs, labels = masked_copy(tokens, self.decoder_mask, vocabulary, rng)
+            inputs, labels = mask_tokens(tokens, self.decoder_mask, vocabulary, rng)
             seen = tokens.real
         else:
             inputs, labels = tokens.ids, np.where(tokens.words == NOT_A_WORD, IGNORED, tokens.ids)
@@ -96,11 +101,11 @@ class RetroMAE(Settings, kw_only=True):
 
 
 class RetroMAETraining(nn.Module, ABC):
-    """The encoder with a decoder, which kinds of decoding add; ``blind``: zeros for h_0."""
+    """The encoder with a decoder, which kinds of decoding add; ``zero_cls``: zeros for h_0."""
 
-    def __init__(self, encoder: MaskedLM, blind: bool = False) -> None:
+    def __init__(self, encoder: MaskedLM, zero_cls: bool = False) -> None:
         super().__init__()
-        self.encoder, self.blind = encoder, blind
+        self.encoder, self.zero_cls = encoder, zero_cls
 
     def forward(
         self,
@@ -124,9 +129,9 @@ class RetroMAETraining(nn.Module, ABC):
                 `context_mask`, or, in basic decoding, ``(texts, length)``, all but padding.
         """
         states = self.encoder(input_ids, attention_mask)[-1]
-        read = torch.zeros_like(states) if self.blind else states
+        read = torch.zeros_like(states) if self.zero_cls else states
         stream = self.decode(read, decoder_input_ids, decoder_context)
-        return summed(
+        return sum_losses(
             encoder_mlm=self.encoder.loss(states, labels),
             decoder_mlm=self.encoder.loss(stream, decoder_labels),
             **self.further_losses(states, attention_mask, decoder_labels),
@@ -144,13 +149,13 @@ class RetroMAETraining(nn.Module, ABC):
 class BasicDecoding(RetroMAETraining):
     """The encoder with a decoder that reads its own masked copy."""
 
-    def __init__(self, encoder: MaskedLM, layers: int, blind: bool = False) -> None:
-        super().__init__(encoder, blind)
+    def __init__(self, encoder: MaskedLM, layers: int, zero_cls: bool = False) -> None:
+        super().__init__(encoder, zero_cls)
         self.decoder = nn.ModuleList(TransformerLayer(encoder.config) for _ in range(layers))
 
     def decode(self, states: Tensor, input_ids: Tensor, seen: Tensor) -> Tensor:
         """See `RetroMAETraining`."""
-        stream = after_cls(states, self.encoder.embed(input_ids))
+        stream = replace_after_cls(states, self.encoder.embed(input_ids))
         for layer in self.decoder:
             stream = layer(stream, stream, seen)
         return stream
@@ -159,13 +164,13 @@ class BasicDecoding(RetroMAETraining):
 class EnhancedDecoding(RetroMAETraining):
     """The encoder with a decoder of two streams."""
 
-    def __init__(self, encoder: MaskedLM, blind: bool = False) -> None:
-        super().__init__(encoder, blind)
+    def __init__(self, encoder: MaskedLM, zero_cls: bool = False) -> None:
+        super().__init__(encoder, zero_cls)
         self.decoder = TransformerLayer(encoder.config)
 
     def decode(self, states: Tensor, input_ids: Tensor, seen: Tensor) -> Tensor:
         """See `RetroMAETraining`."""
-        context = after_cls(states, self.encoder.embed(input_ids))
+        context = replace_after_cls(states, self.encoder.embed(input_ids))
         queries = self.queries(states[:, :1], states.shape[1])
         stream: Tensor = self.decoder(queries, context, seen)
         return stream

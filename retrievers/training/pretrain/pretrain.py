@@ -21,22 +21,27 @@ from retrievers.training.engine.arguments import (
     FitSettings,
     TrainingContext,
     check_packages,
-    is_first,
+    is_first_process,
     world_size,
 )
 from retrievers.training.engine.run_folder import RunFolder
 from retrievers.training.engine.save import save_checkpoint, save_heads
-from retrievers.training.engine.trainer import FiniteLossMixin, Fitted, PlacedArguments, writing
+from retrievers.training.engine.trainer import (
+    FiniteLossMixin,
+    FitResult,
+    SharedMachineArguments,
+    explain_write_errors,
+)
 from retrievers.training.objectives.objective import Collator
 from retrievers.training.pretrain.preset import Pretraining, Start, to_table
-from retrievers.training.pretrain.start import Started, open_start
+from retrievers.training.pretrain.start import StartModel, open_start
 from retrievers.training.pretrain.texts import (
     Stream,
-    real_tokens,
-    sample_of,
-    steps_of,
-    texts_of,
+    count_steps,
+    count_tokens,
+    hash_sample,
     texts_per_step,
+    training_texts,
 )
 
 LESS_MEMORY = (
@@ -45,7 +50,7 @@ LESS_MEMORY = (
 )
 
 
-class Training(msgspec.Struct, frozen=True):
+class PretrainTraining(msgspec.Struct, frozen=True):
     """Identity of a pre-training: all that decides the result.
 
     Attributes:
@@ -65,7 +70,7 @@ class Training(msgspec.Struct, frozen=True):
     processes: int
 
 
-class Trained(msgspec.Struct, frozen=True):
+class PretrainResult(msgspec.Struct, frozen=True):
     """A finished pre-training.
 
     Attributes:
@@ -90,7 +95,7 @@ def pretrain(
     context: TrainingContext,
     *,
     trained_on: tuple[str, ...] = (),
-) -> Trained:
+) -> PretrainResult:
     """Pre-train an encoder on documents.
 
     The folder of the context then holds a checkpoint (see `engine.save`), the loss curve and what
@@ -110,25 +115,25 @@ def pretrain(
     check_packages("accelerate")
     started = open_start(preset.start, preset.seed, documents)
     check_length(preset, started)
-    texts = texts_of(preset, documents, started.tokenizer, context.report)
+    texts = training_texts(preset, documents, started.tokenizer, context.report)
     collate = preset.objective.collator(started.tokenizer, preset.max_tokens)
-    training = Training(
+    training = PretrainTraining(
         preset=to_table(preset),
-        steps=steps_of(preset, texts, collate),
+        steps=count_steps(preset, texts, collate),
         texts=len(texts),
-        sample=sample_of(documents),
+        sample=hash_sample(documents),
         trained_on=tuple(dict.fromkeys([*started.trained_on, *trained_on])),
         processes=world_size(),
     )
     folder = RunFolder(context.out, training)
-    run = _Run(preset, started, collate, training, context)
+    run = _TrainingRun(preset, started, collate, training, context)
     module = run.module()  # before the folder is claimed: its settings may not fit the encoder
-    if finished := folder.result(Trained):
+    if finished := folder.result(PretrainResult):
         return finished
-    with folder.claimed(context.device):
+    with folder.claim(context.device):
         # A model whose record is missing or damaged is not trained again.
-        fitted = Fitted(0.0, training.steps) if folder.has_model else run.fit(module, texts)
-        trained = Trained(
+        fitted = FitResult(0.0, training.steps) if folder.has_model else run.fit(module, texts)
+        trained = PretrainResult(
             folder=str(context.out),
             objective=preset.objective.name,
             steps=training.steps,
@@ -162,7 +167,7 @@ class StreamTrainer(FiniteLossMixin, Trainer):  # type: ignore[misc]
         self, module: nn.Module, settings: FitSettings, stream: Stream, collate: Collator
     ) -> None:
         arguments = settings.arguments(
-            PlacedArguments, remove_unused_columns=False, ddp_find_unused_parameters=False
+            SharedMachineArguments, remove_unused_columns=False, ddp_find_unused_parameters=False
         )
         super().__init__(model=module, args=arguments, data_collator=collate, train_dataset=stream)
         self.model_accepts_loss_kwargs = False  # else losses are not divided by `accumulate`
@@ -182,18 +187,18 @@ class StreamTrainer(FiniteLossMixin, Trainer):  # type: ignore[misc]
     ) -> Any:
         """The objective's loss; its parts go to the loss curve."""
         losses = model(**inputs)
-        self.meter.add(losses, real_tokens(inputs))
+        self.meter.add(losses, count_tokens(inputs))
         return (losses["loss"], losses) if return_outputs else losses["loss"]
 
 
 @dataclass(frozen=True)
-class _Run:
+class _TrainingRun:
     """One training, and where it goes."""
 
     preset: Pretraining
-    started: Started
+    started: StartModel
     collate: Collator
-    training: Training
+    training: PretrainTraining
     context: TrainingContext
 
     def module(self) -> nn.Module:
@@ -205,7 +210,7 @@ class _Run:
                     part.gradient_checkpointing_enable({"use_reentrant": False})
         return module
 
-    def fit(self, module: nn.Module, texts: Sequence[str]) -> Fitted:
+    def fit(self, module: nn.Module, texts: Sequence[str]) -> FitResult:
         """Train to the end, from a checkpoint if there is one, and write the model."""
         preset, steps = self.preset, self.training.steps
         settings = FitSettings(
@@ -218,13 +223,13 @@ class _Run:
             seed=preset.seed,
             precision=preset.precision,
             save_model=lambda folder, step: self.save(module, folder, step),
-            less_memory=LESS_MEMORY,
+            memory_hint=LESS_MEMORY,
         )
         stream = Stream(texts, steps * texts_per_step(preset), preset.seed)
         trainer = StreamTrainer(module, settings, stream, self.collate)
         fitted = trainer.fit(settings)
-        if is_first():
-            with writing(self.context.out):
+        if is_first_process():
+            with explain_write_errors(self.context.out):
                 self.save(trainer.model, self.context.out, steps)
         return fitted
 
@@ -232,7 +237,7 @@ class _Run:
         """Write the encoder as a model, its heads apart."""
         encoder = self.started.encoder.encoder
         save_heads(module, encoder, folder, self.preset.objective)
-        card = card_of(self.preset, steps, self.training.trained_on)
+        card = pretrained_card(self.preset, steps, self.training.trained_on)
         if save := getattr(module, "save_encoder", None):
             save(folder, card)
         else:
@@ -243,7 +248,7 @@ def _is_trained(part: nn.Module) -> bool:
     return any(weight.requires_grad for weight in part.parameters())
 
 
-def check_length(preset: Pretraining, started: Started) -> None:
+def check_length(preset: Pretraining, started: StartModel) -> None:
     """Refuse texts that are longer than the model's positions.
 
     Raises:
@@ -262,7 +267,7 @@ def start_name(start: Start) -> str:
     return Path(start.model).name.removesuffix(SUFFIX) if start.model else "scratch"
 
 
-def card_of(preset: Pretraining, steps: int, trained_on: tuple[str, ...]) -> Card:
+def pretrained_card(preset: Pretraining, steps: int, trained_on: tuple[str, ...]) -> Card:
     """The card of the finished checkpoint: ``[CLS]`` vectors, compared as they were trained."""
     cosine = preset.objective.similarity == "cos"
     return Card(

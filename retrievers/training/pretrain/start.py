@@ -37,7 +37,7 @@ CHARACTERS = 1_000  # the most frequent ones; words with others are unknown
 
 
 @dataclass(frozen=True)
-class Started:
+class StartModel:
     """Encoder that training begins with.
 
     Attributes:
@@ -74,7 +74,7 @@ class Started:
         return module
 
 
-def open_start(start: Start, seed: int, documents: Sequence[str] = ()) -> Started:
+def open_start(start: Start, seed: int, documents: Sequence[str] = ()) -> StartModel:
     """Load the checkpoint, or make a new model; ``seed`` decides what is random.
 
     Args:
@@ -87,13 +87,13 @@ def open_start(start: Start, seed: int, documents: Sequence[str] = ()) -> Starte
     """
     torch.manual_seed(seed)
     if start.scratch is not None:
-        return _new(start.scratch, documents)
+        return _new_model(start.scratch, documents)
     checkpoint, trained_on = find_checkpoint(start.model)
-    model = _load(checkpoint)
-    return Started(MaskedLM(model), load_tokenizer(checkpoint), checkpoint.root, trained_on)
+    model = _load_checkpoint(checkpoint)
+    return StartModel(MaskedLM(model), load_tokenizer(checkpoint), checkpoint.root, trained_on)
 
 
-def _new(scratch: Scratch, documents: Sequence[str]) -> Started:
+def _new_model(scratch: Scratch, documents: Sequence[str]) -> StartModel:
     from transformers import BertConfig, BertForMaskedLM
 
     if scratch.vocabulary is None:
@@ -110,10 +110,10 @@ def _new(scratch: Scratch, documents: Sequence[str]) -> Started:
         pad_token_id=tokenizer.pad_token_id,
     )
     tokenizer.model_max_length = scratch.positions
-    return Started(MaskedLM(BertForMaskedLM(config)), tokenizer, None, ())
+    return StartModel(MaskedLM(BertForMaskedLM(config)), tokenizer, None, ())
 
 
-def _load(checkpoint: Checkpoint) -> Any:
+def _load_checkpoint(checkpoint: Checkpoint) -> Any:
     from transformers import AutoModelForMaskedLM
 
     try:
@@ -178,7 +178,7 @@ def train_tokenizer(texts: Sequence[str], size: int) -> Any:
     tokenizer.normalizer = normalizer
     tokenizer.pre_tokenizer = trained.pre_tokenizer
     tokenizer.decoder = decoders.WordPiece()
-    return _wrapped(tokenizer)
+    return _add_special_tokens(tokenizer)
 
 
 def _characters(texts: Sequence[str], normalizer: Any) -> list[str]:
@@ -190,7 +190,7 @@ def _characters(texts: Sequence[str], normalizer: Any) -> list[str]:
     return sorted([character for character in ranked if not character.isspace()][:CHARACTERS])
 
 
-def _wrapped(tokenizer: Any) -> Any:
+def _add_special_tokens(tokenizer: Any) -> Any:
     """With BERT's special tokens around each text."""
     from tokenizers import processors
     from transformers import PreTrainedTokenizerFast

@@ -82,7 +82,7 @@ class Blocks(LazyTexts):
         return text[self.start[place] : self.end[place]]
 
 
-def texts_of(
+def training_texts(
     preset: Pretraining,
     documents: Sequence[str],
     tokenizer: Any,
@@ -166,7 +166,7 @@ class Stream:
         return np.random.default_rng([self.seed, passed]).permutation(len(self.texts))
 
 
-def sample_of(texts: Sequence[str]) -> str:
+def hash_sample(texts: Sequence[str]) -> str:
     """sha256 (hex) of about 1,000 texts, evenly spaced."""
     digest = hashlib.sha256()
     for place in range(0, len(texts), max(1, len(texts) // SAMPLED_TEXTS)):
@@ -175,7 +175,7 @@ def sample_of(texts: Sequence[str]) -> str:
     return digest.hexdigest()
 
 
-def steps_of(preset: Pretraining, texts: Sequence[str], collate: Collator) -> int:
+def count_steps(preset: Pretraining, texts: Sequence[str], collate: Collator) -> int:
     """Steps of a training on these texts.
 
     Tokens are counted on the first texts that training would read, as it would read them, so that
@@ -190,7 +190,7 @@ def steps_of(preset: Pretraining, texts: Sequence[str], collate: Collator) -> in
     tokens = 0
     for first in range(0, counted, preset.batch_size):
         places = range(first, min(first + preset.batch_size, counted))
-        tokens += int(real_tokens(collate([stream[place] for place in places])))
+        tokens += int(count_tokens(collate([stream[place] for place in places])))
     return max(1, round((preset.tokens or 0) * counted / tokens / texts_per_step(preset)))
 
 
@@ -199,7 +199,7 @@ def texts_per_step(preset: Pretraining) -> int:
     return preset.batch_size * preset.accumulate * world_size()
 
 
-def real_tokens(batch: Mapping[str, "Tensor"]) -> "Tensor":
+def count_tokens(batch: Mapping[str, "Tensor"]) -> "Tensor":
     """Tokens of the texts in a batch that are no padding, by its masks; a scalar."""
     masks = [mask.sum() for name, mask in batch.items() if name.endswith("_mask")]
     return sum(masks[1:], start=masks[0])

@@ -74,7 +74,7 @@ def test_every_method_moves_its_own_weights_and_none_of_the_base(base, tmp_path,
         add_adapter(network, preset.adapter, base, 0)
         own = [one for one in network.parameters() if one.requires_grad]
         start = [one.detach().clone() for one in own]
-        optimizer = torch.optim.AdamW(own, lr=preset.trained_by().lr)
+        optimizer = torch.optim.AdamW(own, lr=preset.effective_optimizer().lr)
         for _ in range(2):
             states = network(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
             states[:, 0].square().sum().backward()

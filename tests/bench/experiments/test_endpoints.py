@@ -18,7 +18,7 @@ from bench.experiments.grid import FILES
 from bench.experiments.plan import plan_of
 from bench.experiments.report_record import HypothesisTested, RowOnCollection
 from bench.outcomes import ExitCode
-from bench.training.training_sets import Split, draw_queries
+from bench.training.training_sets import TrainingSplit, draw_queries
 from datasets_cfg.dataset import open_dataset
 from reports.experiment import markdown
 from tests.support.ablations import FAKES, GRID, in_this_process, read_scores
@@ -171,7 +171,7 @@ def test_bad_input_is_one_message_before_anything_starts(bench, tmp_path, old, n
 
 
 def test_drawn_queries_are_nested_by_seed_and_keep_their_documents(bench):
-    split = Split.of(open_dataset("./mine", cache_dir=bench.cache, split="train"))
+    split = TrainingSplit.of(open_dataset("./mine", cache_dir=bench.cache, split="train"))
     assert draw_queries([split, split], 16, 0)[1].dataset.queries == split.dataset.queries
     few, more = (draw_queries([split], count, 5)[0] for count in (3, 6))
     assert len(few.dataset.queries) == 3

@@ -4,7 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.training.training_sets import leaked, leaks, normalised, seen, shared_queries
+from bench.training.training_sets import (
+    find_leaks,
+    leaked_queries,
+    normalise_query,
+    shared_queries,
+    trained_collections,
+)
 from datasets_cfg.dataset import open_dataset
 from datasets_cfg.readers import Queries
 from foundation.errors import BenchError
@@ -25,7 +31,7 @@ def collection(tmp_path):
 
 
 def test_a_query_that_reads_like_a_test_query_leaks_under_another_id(collection, tmp_path):
-    found = leaks(opened(collection, tmp_path, "train"), opened(collection, tmp_path))
+    found = find_leaks(opened(collection, tmp_path, "train"), opened(collection, tmp_path))
     assert found == ("q3",)
 
 
@@ -33,7 +39,7 @@ def test_queries_that_read_like_held_out_ones_are_left_out_with_a_warning(
     collection, tmp_path, capsys
 ):
     training = opened(collection, tmp_path, "train")
-    assert leaked(training, [opened(collection, tmp_path)]) == {"q3"}
+    assert leaked_queries(training, [opened(collection, tmp_path)]) == {"q3"}
     assert "1 training queries of mine read like test queries of mine" in capsys.readouterr().err
 
 
@@ -41,20 +47,20 @@ def test_queries_that_read_like_held_out_ones_are_left_out_with_a_warning(
 def test_a_split_that_is_evaluated_is_not_trained_on(collection, tmp_path, split):
     training = opened(collection, tmp_path, split)
     with pytest.raises(BenchError, match=f"split {split} of mine has 1 queries of the split test"):
-        leaked(training, [opened(collection, tmp_path)])
+        leaked_queries(training, [opened(collection, tmp_path)])
 
 
 def test_a_copy_of_the_test_queries_under_other_ids_leaks_too(tmp_path):
     """Into another collection, where equal ids would mean nothing."""
     one = write_collection(tmp_path / "one", queries={"q1": "Heat."}, qrels={("q1", "d10"): 1})
     two = write_collection(tmp_path / "two", queries={"x": "heat"}, qrels={("x", "d10"): 1})
-    found = leaks(opened(two, tmp_path), opened(one, tmp_path))
+    found = find_leaks(opened(two, tmp_path), opened(one, tmp_path))
     assert found == ("x",)
 
 
 @given(text=st.text(max_size=20))
 def test_case_space_and_punctuation_make_no_other_text(text):
-    assert normalised(f"  {normalised(text)}!") == normalised(text)
+    assert normalise_query(f"  {normalise_query(text)}!") == normalise_query(text)
 
 
 @given(
@@ -72,8 +78,8 @@ def test_shared_texts_are_those_of_a_comparison_of_every_pair(training, test):
 
 
 def test_a_family_of_collections_counts_as_seen():
-    assert seen(["msmarco/dev"]) == ("beir/msmarco", "msmarco", "msmarco-title")
-    assert seen(["beir/nfcorpus", "dpr/nq", "beir/nfcorpus"]) == (
+    assert trained_collections(["msmarco/dev"]) == ("beir/msmarco", "msmarco", "msmarco-title")
+    assert trained_collections(["beir/nfcorpus", "dpr/nq", "beir/nfcorpus"]) == (
         "beir/nfcorpus",
         "beir/nq",
         "dpr/nq",
@@ -88,6 +94,6 @@ def test_published_train_splits_share_questions_with_their_test_splits(
         open_dataset(name, cache_dir=tmp_path, data_dir=bench_data, split=split)
         for split in ("train", "test")
     )
-    found = leaks(training, test)
+    found = find_leaks(training, test)
     assert len(found) == count
-    assert seen(["stdlib-code/train"]) == ("stdlib-code",)
+    assert trained_collections(["stdlib-code/train"]) == ("stdlib-code",)

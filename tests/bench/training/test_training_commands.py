@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bench.outcomes import ExitCode
-from bench.training.training_sets import family
+from bench.training.training_sets import related_collections
 from retrievers.models.card import load_card
 from tests.support import tiny_checkpoints as tiny
 from tests.support.collections import DOCUMENTS, Bench, heed_ctrl_c, write_collection, write_qrels
@@ -171,7 +171,7 @@ def test_an_interrupted_training_is_not_taken_for_a_plain_checkpoint(bench, tmp_
 @pytest.mark.parametrize("method", ["plain", "joint"])
 def test_a_training_set_counts_as_the_collection_that_it_belongs_to(bench, tmp_path, method):
     write_collection(tmp_path / "part", facts='name = "beir/msmarco"\nsplit = "test"\n')
-    msmarco = family("msmarco/dev")
+    msmarco = related_collections("msmarco/dev")
     if method == "plain":
         assert bench(*pretrain("--on", "./part", "--out", "out/one")).code == ExitCode.OK
         assert load_card(tmp_path / "out" / "one" / "card.toml").trained_on == msmarco

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.training.training_sets import leaks
+from bench.training.training_sets import find_leaks
 from datasets_cfg.dataset import open_dataset
 
 ROOT = Path(__file__).parents[3]
@@ -52,7 +52,7 @@ def test_halves_are_all_queries_and_share_none(tmp_path, layout):
         for split in ("train", "test")
     ]
     train, test = halves
-    assert not leaks(train, test)
+    assert not find_leaks(train, test)
     assert {*train.queries.ids, *test.queries.ids} == set(map(str, range(COUNT)))
     assert min(len(train.queries), len(test.queries)) > 4
     assert all(row[1] == f"p{row[0]}" for half in halves for row in half.qrels)

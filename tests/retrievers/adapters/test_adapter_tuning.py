@@ -19,7 +19,7 @@ from retrievers.training.finetune.finetune_preset import load_preset
 from retrievers.training.finetune.student import (
     Inputs,
     build_student,
-    finished_card,
+    trained_card,
     training_recipe,
 )
 from tests.support.kills import KilledError, killed_at
@@ -73,8 +73,8 @@ def table(method, library="adapterhub", more=""):
 def run(folder, text, name="out", steps=2, start=None, **others):
     settings = preset(text, steps=steps)
     start = start or model(folder)
-    mine = others.pop("mine", None)
-    return finetune(settings, start, examples(), on_cpu(folder / name, **others), mine=mine)
+    search = others.pop("search", None)
+    return finetune(settings, start, examples(), on_cpu(folder / name, **others), search=search)
 
 
 def vectors(folder):
@@ -93,7 +93,7 @@ class Tuned:
 
     def __init__(self, tmp_path, text, start=None):
         settings, start = preset(text), start or model(tmp_path)
-        card = finished_card(start, settings, ())
+        card = trained_card(start, settings, ())
         recipe = training_recipe(start, card, settings)
         self.model = build_student(start, recipe)
         network = self.model[0].model
@@ -101,7 +101,7 @@ class Tuned:
         before = sha256(base)
         adapted = add_adapter(network, settings.adapter, start, 0)
         inputs = Inputs(self.model[0].processor, network, recipe)
-        used = settings.trained_by()
+        used = settings.effective_optimizer()
         trained = [one for one in network.parameters() if one.requires_grad]
         optimizer = torch.optim.AdamW(trained, lr=used.lr, weight_decay=used.weight_decay)
         self.model.train()
@@ -251,12 +251,12 @@ WRONG = [
 def test_a_wrong_adapter_is_refused_before_anything_is_mined(
     tmp_path, library, adapter, message, hint
 ):
-    def mine(*_):
+    def search(*_):
         raise AssertionError("mined")
 
     mined = 'hard_negatives = 1\n[[rounds]]\nsources = ["bm25"]\n'
     with pytest.raises(BenchError, match=message) as caught:
-        run(tmp_path, f'{mined}[adapter]\nlibrary = "{library}"\n{adapter}\n', mine=mine)
+        run(tmp_path, f'{mined}[adapter]\nlibrary = "{library}"\n{adapter}\n', search=search)
     assert hint in caught.value.hint
     assert not (tmp_path / "out").exists()
 
@@ -292,7 +292,7 @@ def test_an_adapter_trains_with_cached_gradients_and_with_little_memory(tmp_path
 def test_an_adapter_mines_its_own_negatives_while_it_is_trained(tmp_path):
     search = Search()
     mined = 'hard_negatives = 2\n[[rounds]]\nsources = ["model"]\ndepth = 12\nrefresh_steps = 2\n'
-    run(tmp_path, f"{mined}{table('seq_bn')}", steps=4, mine=search)
+    run(tmp_path, f"{mined}{table('seq_bn')}", steps=4, search=search)
     assert search.asked == ["start", "refreshed"]
     kept = sorted((tmp_path / "out" / "negatives").iterdir())
     assert (np.load(kept[0]) != np.load(kept[1])).any()
@@ -306,7 +306,7 @@ def test_houlsbys_adapter_begins_close_to_nothing_and_trains_the_norms(tmp_path)
     """modeling.py of adapter-bert: a normal distribution of 0.001, cut at two deviations."""
     start = model(tmp_path)
     settings = preset(table("double_seq_bn", more=HOULSBY)).adapter
-    card = finished_card(start, preset(table("double_seq_bn", more=HOULSBY)), ())
+    card = trained_card(start, preset(table("double_seq_bn", more=HOULSBY)), ())
     student = build_student(start, training_recipe(start, card, preset()))
     network = student[0].model
     add_adapter(network, settings, start, 0)
@@ -364,7 +364,7 @@ def test_presets_of_adapters_have_the_authors_figures():
     assert 768 / houlsby.adapter.options["reduction_factor"] == 64
     assert houlsby.adapter.options["non_linearity"] == "gelu"
     assert (houlsby.adapter.init_scale, houlsby.adapter.norms) == (1e-3, True)
-    assert (houlsby.batch_size, houlsby.trained_by().lr) == (32, 3e-4)
+    assert (houlsby.batch_size, houlsby.effective_optimizer().lr) == (32, 3e-4)
     assert lora.adapter.options == {"r": 8, "lora_alpha": 16}
-    used = lora.trained_by()
+    used = lora.effective_optimizer()
     assert (used.lr, used.warmup, used.weight_decay, lora.batch_size) == (5e-4, 0.06, 0.1, 128)

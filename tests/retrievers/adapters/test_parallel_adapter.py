@@ -91,6 +91,6 @@ def test_the_preset_has_the_authors_figures():
     assert (config.scaling, config.non_linearity) == (SCALE, "relu")
     assert (config.is_parallel, config.output_adapter, config.mh_adapter) == (True, True, False)
     assert config.init_weights == "mam_adapter"  # the script's lora: W_up is 0 at first
-    used = preset.trained_by()
+    used = preset.effective_optimizer()
     assert (used.lr, used.warmup, used.weight_decay, used.max_grad_norm) == (5e-5, 0, 0.01, 0.1)
     assert preset.batch_size == 64

@@ -15,14 +15,14 @@ from retrievers.training.continual.das import (
     KINDS,
     DASTraining,
     Units,
-    divergence,
     domain_importance,
-    full,
+    fill_units,
     gate_gradients,
-    gated,
+    gate_units,
     general_importance,
+    kl_divergence,
     masked_loss,
-    normalised,
+    normalise,
 )
 from retrievers.training.objectives.masked_lm import MaskedLM
 from retrievers.training.objectives.mlm import MLM
@@ -47,14 +47,14 @@ def random_units(encoder) -> Units:
     drawn = torch.Generator().manual_seed(1)
     return {
         kind: torch.rand(one.shape, generator=drawn, dtype=one.dtype)
-        for kind, one in full(encoder, 0).items()
+        for kind, one in fill_units(encoder, 0).items()
     }
 
 
 def heads_with(folder: Path, units: Units | float, architecture: str = "bert", **settings):
     encoder = tiny.encoder(architecture, dropout=0.1)
     if isinstance(units, float):
-        units = full(encoder, units)
+        units = fill_units(encoder, units)
     return DAS(state=written(folder, units), **settings).build_module(encoder)
 
 
@@ -144,7 +144,7 @@ def test_the_loss_is_mlm_and_the_contrast_written_out(architecture, batch, tmp_p
         torch.manual_seed(3)
         mlm = heads.encoder.loss(heads.encoder(ids, mask)[-1], labels)
         states = [heads.encoder(whole.repeat(2, 1), mask.repeat(2, 1))[-1]]
-        with gated(heads.encoder, units):
+        with gate_units(heads.encoder, units):
             states.append(heads.encoder(whole, mask)[-1])
     n = len(ids)
     vectors = []
@@ -169,7 +169,7 @@ def cosine(one: list[float], other: list[float]) -> float:
 
 
 def test_importance_of_another_model_is_refused(tmp_path):
-    path = written(tmp_path, full(tiny.encoder(num_hidden_layers=3), 0.5))
+    path = written(tmp_path, fill_units(tiny.encoder(num_hidden_layers=3), 0.5))
     with pytest.raises(BenchError, match="does not hold heads of this model"):
         DAS(state=path).build_module(tiny.encoder(dropout=0.1))
 
@@ -186,7 +186,7 @@ def reading(encoder: MaskedLM, batch: Batch) -> Tensor:
 
 def moved(encoder: MaskedLM, kind: str, place: tuple[int, int], step: float) -> Units:
     """Gates of 1, one of them moved."""
-    gates = full(encoder, 1)
+    gates = fill_units(encoder, 1)
     gates[kind][place] += step
     return gates
 
@@ -195,9 +195,9 @@ def moved(encoder: MaskedLM, kind: str, place: tuple[int, int], step: float) -> 
 def test_gates_of_one_change_nothing_and_are_gone_afterwards(architecture, batches):
     encoder = tiny.encoder(architecture)
     before = reading(encoder, batches[0])
-    with gated(encoder, full(encoder, 1)):
+    with gate_units(encoder, fill_units(encoder, 1)):
         assert torch.equal(reading(encoder, batches[0]), before)
-    with gated(encoder, full(encoder, 0.5)):
+    with gate_units(encoder, fill_units(encoder, 0.5)):
         assert not torch.allclose(reading(encoder, batches[0]), before)
     assert torch.equal(reading(encoder, batches[0]), before)
 
@@ -211,10 +211,10 @@ def test_a_gate_of_zero_is_a_head_or_neuron_without_weights(batches):
         layer.output.dense.weight[:, 5] = 0  # what reads the intermediate neuron
         layer.output.dense.weight[3] = 0
         layer.output.dense.bias[3] = 0
-    gates = full(encoder, 1)
+    gates = fill_units(encoder, 1)
     for kind, unit in (("heads", 1), ("intermediate", 5), ("output", 3)):
         gates[kind][2, unit] = 0
-    with gated(encoder, gates):
+    with gate_units(encoder, gates):
         found = reading(encoder, batches[0])
     torch.testing.assert_close(found, reading(pruned, batches[0]), rtol=1e-12, atol=1e-12)
 
@@ -233,7 +233,7 @@ def test_gate_gradients_are_finite_differences_averaged_over_batches(
     for batch in batches:
         values = []
         for step in (STEP, -STEP):
-            with gated(encoder, moved(encoder, kind, place, step)), torch.no_grad():
+            with gate_units(encoder, moved(encoder, kind, place, step)), torch.no_grad():
                 values.append(masked_loss(encoder, batch))
         slopes.append((values[0] - values[1]) / (2 * STEP))
     assert found.item() == pytest.approx(np.mean(slopes), rel=1e-5, abs=1e-9)
@@ -242,12 +242,12 @@ def test_gate_gradients_are_finite_differences_averaged_over_batches(
 def test_gradients_of_the_divergence_are_finite_differences_under_the_same_dropout(batches):
     encoder = tiny.encoder(dropout=0.2)
     torch.manual_seed(5)
-    found = gate_gradients(encoder, batches[:1], divergence)["intermediate"][1, 4]
+    found = gate_gradients(encoder, batches[:1], kl_divergence)["intermediate"][1, 4]
     values = []
     for step in (STEP, -STEP):
         torch.manual_seed(5)
-        with gated(encoder, moved(encoder, "intermediate", (1, 4), step)), torch.no_grad():
-            values.append(divergence(encoder, batches[0]))
+        with gate_units(encoder, moved(encoder, "intermediate", (1, 4), step)), torch.no_grad():
+            values.append(kl_divergence(encoder, batches[0]))
     slope = (values[0] - values[1]) / (2 * STEP)
     assert found.item() == pytest.approx(slope.item(), rel=1e-5)
 
@@ -255,7 +255,7 @@ def test_gradients_of_the_divergence_are_finite_differences_under_the_same_dropo
 def test_the_divergence_is_the_sum_over_states_written_out(batches):
     encoder, batch = tiny.encoder(dropout=0.2), batches[0]
     torch.manual_seed(7)
-    found = divergence(encoder, batch).item()
+    found = kl_divergence(encoder, batch).item()
     torch.manual_seed(7)
     with torch.no_grad():
         p, q = (torch.softmax(reading(encoder, batch), -1).numpy() for _ in range(2))
@@ -273,7 +273,7 @@ def test_measuring_leaves_weights_and_gradients_alone(batches):
     assert all(one.grad is None for one in encoder.parameters())
     for units in (general, domain):
         for kind, values in units.items():
-            assert values.shape == full(encoder, 0)[kind].shape
+            assert values.shape == fill_units(encoder, 0)[kind].shape
             assert ((values >= 0) & (values < 1)).all()
     assert not torch.allclose(general["output"], domain["output"])
 
@@ -282,7 +282,7 @@ def test_importance_is_standardised_in_each_layer():
     gradients = np.array([[1.0, 2.0, 6.0], [-4.0, 0.0, 1.0]])
     same = np.full((2, 3), 0.25)
     kinds = (gradients, same, gradients[:, :1])
-    found = normalised(dict(zip(KINDS, map(torch.tensor, kinds), strict=True)))
+    found = normalise(dict(zip(KINDS, map(torch.tensor, kinds), strict=True)))
     spread = gradients.std(axis=1, ddof=1, keepdims=True)
     expected = np.abs(np.tanh((gradients - gradients.mean(axis=1, keepdims=True)) / spread))
     np.testing.assert_allclose(found["heads"], expected)

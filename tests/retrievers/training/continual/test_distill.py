@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from retrievers.training.continual.distill import Distill, DistillTraining, divergence
+from retrievers.training.continual.distill import Distill, DistillTraining, kl_divergence
 from retrievers.training.continual.sequence import Domain, adapt, read_method
 from retrievers.training.objectives.masked_lm import MaskedLM
 from retrievers.training.objectives.masking import IGNORED
@@ -93,13 +93,13 @@ def test_where_the_model_is_its_teacher_nothing_pulls_at_it(batch):
 
 def test_without_masked_tokens_there_is_nothing_to_compare():
     nothing = torch.zeros(0, 7, requires_grad=True)
-    assert divergence(nothing, nothing, 2.0).item() == 0
+    assert kl_divergence(nothing, nothing, 2.0).item() == 0
 
 
 def test_half_precision_is_compared_in_float32():
     logits, answers = torch.randn(2, 5, 9).bfloat16()
-    exact = divergence(logits.float(), answers.float(), 2.0)
-    assert divergence(logits, answers, 2.0).equal(exact)
+    exact = kl_divergence(logits.float(), answers.float(), 2.0)
+    assert kl_divergence(logits, answers, 2.0).equal(exact)
 
 
 def test_the_teacher_is_neither_trained_nor_saved_and_has_no_dropout(batch):

@@ -10,7 +10,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from foundation.errors import BenchError
-from retrievers.training.continual.ewc import CENTRE, EWC, FISHER, EWCTraining, fisher, hold
+from retrievers.training.continual.ewc import (
+    CENTRE,
+    EWC,
+    FISHER,
+    EWCTraining,
+    accumulate_fisher,
+    fisher,
+)
 from retrievers.training.objectives.masked_lm import MaskedLM
 from retrievers.training.objectives.mlm import MLM
 from tests.support import tiny_encoders as tiny
@@ -63,7 +70,7 @@ def test_the_penalty_is_its_formula(texts):
     encoder = tiny.encoder()
     importance = fisher(encoder, texts)
     there = arrays(encoder)
-    heads = EWCTraining(moved(encoder, 1), hold(encoder, importance, None), STRENGTH)
+    heads = EWCTraining(moved(encoder, 1), accumulate_fisher(encoder, importance, None), STRENGTH)
     assert heads.penalty().item() == 0  # held where it is
     held = {FISHER + name: one for name, one in importance.items()}
     held |= {CENTRE + name: torch.tensor(one) for name, one in there.items()}
@@ -81,7 +88,7 @@ def test_one_penalty_has_the_gradient_of_one_for_each_domain(texts):
     for domain, part in enumerate((texts[:2], texts[2:4], texts[4:])):
         moved(encoder, domain)
         importance = fisher(encoder, part)
-        held = hold(encoder, importance, held)
+        held = accumulate_fisher(encoder, importance, held)
         apart.append((importance, arrays(encoder)))
     moved(encoder, 9)
     EWCTraining(encoder, held, STRENGTH).penalty().backward()
@@ -97,7 +104,7 @@ def test_one_penalty_has_the_gradient_of_one_for_each_domain(texts):
 def test_what_no_domain_depends_on_is_held_at_its_last_place(texts):
     encoder = tiny.encoder()
     nothing = {name: torch.zeros_like(one) for name, one in encoder.named_parameters()}
-    held = hold(encoder, nothing, hold(moved(encoder, 1), nothing, None))
+    held = accumulate_fisher(encoder, nothing, accumulate_fisher(moved(encoder, 1), nothing, None))
     here = arrays(encoder)
     assert all(np.array_equal(held[CENTRE + name], value) for name, value in here.items())
 
@@ -105,7 +112,7 @@ def test_what_no_domain_depends_on_is_held_at_its_last_place(texts):
 def test_the_loss_is_mlm_and_the_penalty(texts, tmp_path):
     encoder = tiny.encoder()
     state = tmp_path / "state.safetensors"
-    save_file(hold(encoder, fisher(encoder, texts), None), str(state))
+    save_file(accumulate_fisher(encoder, fisher(encoder, texts), None), str(state))
     heads = EWC(state=str(state), strength=STRENGTH).build_module(moved(encoder, 1))
     losses = heads(**texts[0])
     mlm = MLM().build_module(encoder)(**texts[0])["loss"].item()
@@ -119,6 +126,6 @@ def test_the_loss_is_mlm_and_the_penalty(texts, tmp_path):
 def test_the_state_of_another_model_is_refused(texts, tmp_path):
     other = tiny.encoder(num_hidden_layers=3)
     state = tmp_path / "state.safetensors"
-    save_file(hold(other, fisher(other, texts[:1]), None), str(state))
+    save_file(accumulate_fisher(other, fisher(other, texts[:1]), None), str(state))
     with pytest.raises(BenchError, match=r"does not hold \S+ of this model"):
         EWC(state=str(state)).build_module(tiny.encoder())

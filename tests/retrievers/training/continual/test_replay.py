@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 
 from retrievers.models.model import resolve_model
 from retrievers.training.continual.plain import Plain
-from retrievers.training.continual.replay import replayed
-from retrievers.training.continual.sequence import Domain, Step, adapt, read_method
+from retrievers.training.continual.replay import mix_replay
+from retrievers.training.continual.sequence import Domain, DomainStep, adapt, read_method
 from retrievers.training.pretrain.pretrain import pretrain
 from tests.support import small_starts as small
 from tests.support.small_starts import on_cpu
@@ -40,7 +40,7 @@ def equal(one, other):
 @given(st.integers(1, 99), st.floats(0.05, 0.95), st.integers(0, 5), st.integers(1, 2))
 def test_the_share_of_replayed_texts_is_what_was_asked_for(buffer, share, seed, count):
     *earlier, own = CORPORA[: count + 1]
-    mixed = list(replayed(earlier, own, buffer, share, seed))
+    mixed = list(mix_replay(earlier, own, buffer, share, seed))
     again = Counter(text for text in mixed if text not in own)
     assert Counter(mixed) - again == Counter(own)
     assert abs(again.total() - share / (1 - share) * len(own)) <= 0.5
@@ -50,17 +50,17 @@ def test_the_share_of_replayed_texts_is_what_was_asked_for(buffer, share, seed, 
 
 def test_the_buffer_holds_as_much_of_each_domain_and_only_shrinks():
     first, second, third = CORPORA
-    before = set(replayed([first], second, 8, 0.5, 3)) - set(second)
-    after = set(replayed([first, second], third, 8, 0.5, 3)) - set(third)
+    before = set(mix_replay([first], second, 8, 0.5, 3)) - set(second)
+    after = set(mix_replay([first, second], third, 8, 0.5, 3)) - set(third)
     assert len(before) == len(after) == 8
     assert len(after & set(first)) == len(after & set(second)) == 4
     assert after & set(first) <= before
-    assert set(replayed([first], second, 8, 0.5, 4)) - set(second) != before
+    assert set(mix_replay([first], second, 8, 0.5, 4)) - set(second) != before
 
 
 def test_joint_reads_all_texts_in_their_order():
     domains = [Domain(name, corpus) for name, corpus in zip("abc", CORPORA, strict=True)]
-    texts = JOINT.texts(Step(preset(Path("start")), domains, on_cpu(Path("out"))))
+    texts = JOINT.texts(DomainStep(preset(Path("start")), domains, on_cpu(Path("out"))))
     assert list(texts) == [text for corpus in CORPORA for text in corpus]
     assert texts[38:42] == ["b18", "b19", "c0", "c1"]
 
@@ -81,7 +81,7 @@ def test_replay_goes_on_from_the_domain_before_with_texts_of_it(start, tmp_path)
     plain = adapt(preset(start), DOMAINS[:2], Plain(), on_cpu(tmp_path / "plain"))
     assert equal(trained[0].folder, plain[0].folder)
     assert not equal(trained[1].folder, plain[1].folder)
-    mixed = replayed([DOMAINS[0].texts], DOMAINS[1].texts, 6, 0.25, 0)
+    mixed = mix_replay([DOMAINS[0].texts], DOMAINS[1].texts, 6, 0.25, 0)
     after_first = preset(Path(trained[0].folder))
     pretrain(after_first, mixed, on_cpu(tmp_path / "by hand"))
     assert equal(trained[1].folder, tmp_path / "by hand")

@@ -22,13 +22,13 @@ from retrievers.training.continual.sequence import (
     Domain,
     Method,
     adapt,
-    folder_of,
+    domain_folder,
     method_names,
     read_method,
 )
 from retrievers.training.engine.arguments import Progress
 from retrievers.training.pretrain.preset import Pretraining, Start
-from retrievers.training.pretrain.pretrain import Trained, pretrain
+from retrievers.training.pretrain.pretrain import PretrainResult, pretrain
 from retrievers.training.pretrain.start import open_start
 from tests.support import small_starts as small
 from tests.support.small_starts import on_cpu
@@ -51,7 +51,9 @@ def preset(start: Path, **changes: Any) -> Pretraining:
     return small.preset(start, **{"objective": {"name": "mlm"}, "steps": 3, **changes})
 
 
-def run(start: Path, out: Path, method: str, count: int = 3, **options: Any) -> tuple[Trained, ...]:
+def run(
+    start: Path, out: Path, method: str, count: int = 3, **options: Any
+) -> tuple[PretrainResult, ...]:
     return adapt(preset(start), DOMAINS[:count], learning(method, **options), on_cpu(out))
 
 
@@ -74,12 +76,12 @@ def equal(one: Path | str, other: Path | str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def plain(start, tmp_path_factory) -> tuple[Trained, ...]:
+def plain(start, tmp_path_factory) -> tuple[PretrainResult, ...]:
     return run(start, tmp_path_factory.mktemp("sequences") / "plain", "plain")
 
 
 @pytest.fixture(scope="module")
-def das(start, tmp_path_factory) -> tuple[Trained, ...]:
+def das(start, tmp_path_factory) -> tuple[PretrainResult, ...]:
     return run(start, tmp_path_factory.mktemp("sequences") / "das", "das")
 
 
@@ -180,7 +182,7 @@ def test_a_domain_can_be_added_at_the_end(start, plain):
     found = adapt(preset(start), longer, settings, on_cpu(out))
     assert [one.folder for one in found[:3]] == [one.folder for one in plain]
     assert Path(plain[2].folder, "model.safetensors").stat().st_mtime_ns == before
-    assert Path(found[3].folder) == folder_of(out, 3, "fourth")
+    assert Path(found[3].folder) == domain_folder(out, 3, "fourth")
 
 
 def test_a_state_of_another_sequence_is_refused(start, das):

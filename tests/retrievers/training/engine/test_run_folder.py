@@ -19,7 +19,7 @@ from retrievers.models.model import resolve_model
 from retrievers.training.continual.plain import Plain
 from retrievers.training.continual.sequence import Domain, adapt
 from retrievers.training.engine.curve import read_curve
-from retrievers.training.engine.run_folder import damage
+from retrievers.training.engine.run_folder import find_damage
 from retrievers.training.finetune.finetune import finetune
 from retrievers.training.pretrain.pretrain import pretrain
 from tests.support import small_finetuning as fine
@@ -40,7 +40,7 @@ def train(kind: str, starts: Path, out: Path, steps: int = STEPS, **options: Any
         return pretrain(small.preset(starts / "bert", steps=steps), TEXTS, context)
     start = resolve_model(str(starts / "start.toml"))
     settings = fine.preset(fine.MINED + "refresh_steps = 3\n", steps=steps)
-    return finetune(settings, start, fine.examples(), context, mine=fine.Search())
+    return finetune(settings, start, fine.examples(), context, search=fine.Search())
 
 
 def write_starts(folder: Path) -> Path:
@@ -358,4 +358,4 @@ def test_a_training_that_is_killed_at_any_moment_ends_as_if_it_had_not_been(
 
 def damage_of(out: Path) -> str:
     """Of the parts of a training that are sealed; "" where there is none."""
-    return "".join(damage(path.parent) for path in out.rglob("complete"))
+    return "".join(find_damage(path.parent) for path in out.rglob("complete"))

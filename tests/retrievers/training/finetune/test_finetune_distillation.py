@@ -11,17 +11,17 @@ from retrievers.models.checkpoint import open_checkpoint
 from retrievers.models.model import resolve_model
 from retrievers.training.engine.arguments import TrainingContext
 from retrievers.training.engine.curve import read_curve
-from retrievers.training.finetune.batches import Pool
+from retrievers.training.finetune.batches import NegativePool
 from retrievers.training.finetune.finetune import finetune
 from retrievers.training.finetune.finetune_preset import Teacher
 from retrievers.training.finetune.teacher import (
     CrossEncoderTeacher,
     TextPairs,
     cross_encoder,
-    pairs_of,
-    read_joined,
+    drop_close_negatives,
+    plan_pairs,
+    read_documents,
     score_pool,
-    without_close,
 )
 from tests.support.small_finetuning import (
     DOCUMENTS,
@@ -51,7 +51,7 @@ def trained_teacher(folder):
 
 def test_the_teacher_learns_from_each_query_once_an_epoch_with_its_negatives():
     settings = Teacher(negatives=2, batch_size=1, epochs=2.0)
-    places = pairs_of(examples(), POOL, settings, seed=0)
+    places = plan_pairs(examples(), POOL, settings, seed=0)
     assert len(places) == 2 * 7 * 3  # each has two negatives at least
     for epoch in np.split(places, 2):
         queries, rows, labels = epoch.T
@@ -60,13 +60,13 @@ def test_the_teacher_learns_from_each_query_once_an_epoch_with_its_negatives():
         assert all(row in POOL[query] for query, row, one in epoch if not one)
         pairs = list(zip(queries.tolist(), rows.tolist(), strict=True))
         assert len(set(pairs)) == len(pairs)
-    assert (places == pairs_of(examples(), POOL, settings, seed=0)).all()
-    assert (places != pairs_of(examples(), POOL, settings, seed=1)).any()
+    assert (places == plan_pairs(examples(), POOL, settings, seed=0)).all()
+    assert (places != plan_pairs(examples(), POOL, settings, seed=1)).any()
 
 
 def test_lists_have_all_their_negatives_the_missing_ones_at_random():
     settings = Teacher(loss="listwise", negatives=5, batch_size=2, accumulate=3, epochs=2.0)
-    places = pairs_of(examples(), POOL, settings, seed=0)
+    places = plan_pairs(examples(), POOL, settings, seed=0)
     assert places.shape == (12, 6, 3)  # of 14 lists; a step has 6
     for shown in places:
         (query,) = set(shown[:, 0])
@@ -97,7 +97,7 @@ def test_a_teacher_learns_from_lists(tmp_path):
         model(tmp_path),
         examples(),
         on_cpu(tmp_path / "out", progress=lambda done: steps.append((done.stage, done.total))),
-        mine=Search(),
+        search=Search(),
     )
     assert ("teacher", 7 * 60 // 8) in steps
     losses = [one.losses["loss"] for one in read_curve(tmp_path / "out/teacher/losses.jsonl")]
@@ -113,13 +113,13 @@ def test_a_teacher_scores_on_the_device_that_is_named(tmp_path):
         tmp_path / "out", device="cuda", progress=lambda done: stages.append(done.stage)
     )
     with pytest.raises(BenchError, match="cuda was asked for"):
-        finetune(preset(table, steps=1), model(tmp_path), examples(), context, mine=Search())
+        finetune(preset(table, steps=1), model(tmp_path), examples(), context, search=Search())
     assert "teacher scores" not in stages
 
 
 def test_too_few_pairs_for_a_batch_are_refused():
     with pytest.raises(BenchError, match="21 pairs to learn from, and steps of 99"):
-        pairs_of(examples(), POOL, Teacher(negatives=2, batch_size=99), seed=0)
+        plan_pairs(examples(), POOL, Teacher(negatives=2, batch_size=99), seed=0)
 
 
 def test_scores_are_the_logits_of_every_pair_one_by_one(tmp_path):
@@ -129,7 +129,7 @@ def test_scores_are_the_logits_of_every_pair_one_by_one(tmp_path):
 
     def by_hand(query, row):
         encoded = teacher.tokenizer(
-            QUERIES[query], read_joined(DOCUMENTS, np.array([row]))[0], return_tensors="pt"
+            QUERIES[query], read_documents(DOCUMENTS, np.array([row]))[0], return_tensors="pt"
         )
         with torch.no_grad():
             return float(teacher.model(**encoded).logits[0, 0])
@@ -151,12 +151,12 @@ def test_scores_that_are_kept_are_not_made_again(tmp_path):
 
 def test_a_margin_drops_what_scores_too_close_to_the_lowest_relevant_document():
     scores = np.array([[5.0, 2.0, 1.9], [3.1, -np.inf, -np.inf]], np.float32)
-    pool = Pool(
+    pool = NegativePool(
         np.array([[7, 8, 9], [7, -1, -1]]),
         scores,
         [np.array([9.0, 5.0], np.float32), np.array([6.0], np.float32)],
     )
-    assert without_close(pool, 3.0).rows.tolist() == [[-1, 8, 9], [-1, -1, -1]]
+    assert drop_close_negatives(pool, 3.0).rows.tolist() == [[-1, 8, 9], [-1, -1, -1]]
 
 
 @pytest.mark.parametrize("loss", ['name = "kl"\ncontrastive_weight = 0.2', 'name = "contrastive"'])
@@ -169,14 +169,14 @@ def test_a_retriever_is_trained_with_a_teacher_that_is_trained_first(tmp_path, l
         model(tmp_path),
         examples(),
         on_cpu(tmp_path / "out", progress=lambda progress: stages.append(progress.stage)),
-        mine=Search(),
+        search=Search(),
     )
     assert list(dict.fromkeys(stages)) == ["teacher", "teacher scores", "round 1"]
     assert trained.steps == 3
     assert resolve_model(str(tmp_path / "out")).recipe.pooling == "cls"
     again = cross_encoder(open_checkpoint(tmp_path / "out" / "teacher"), 24, trained=True)
     scores = again.predict(
-        [(QUERIES[0], read_joined(DOCUMENTS, examples().positives[0][:1])[0])],
+        [(QUERIES[0], read_documents(DOCUMENTS, examples().positives[0][:1])[0])],
         activation_fn=torch.nn.Identity(),
     )
     kept = np.load(next((tmp_path / "out" / "teacher-scores").glob("*.npy")))
@@ -187,12 +187,12 @@ def test_a_trained_teacher_is_used_as_it_is(tmp_path):
     folder = trained_teacher(tmp_path)
     table = f'{MINED}[loss]\nname = "kl"\n[teacher]\nmodel = "{folder}"\nmax_tokens = 24\n'
     start = model(tmp_path)
-    finetune(preset(table, steps=1), start, examples(), on_cpu(tmp_path / "out"), mine=Search())
+    finetune(preset(table, steps=1), start, examples(), on_cpu(tmp_path / "out"), search=Search())
     assert not (tmp_path / "out" / "teacher").exists()
     shutil.rmtree(folder)
     with pytest.raises(BenchError, match="no folder"):
         finetune(
-            preset(table, steps=1), start, examples(), on_cpu(tmp_path / "other"), mine=Search()
+            preset(table, steps=1), start, examples(), on_cpu(tmp_path / "other"), search=Search()
         )
 
 
@@ -226,5 +226,5 @@ def test_a_margin_of_the_teacher_that_leaves_nothing_is_an_error(tmp_path):
     )
     with pytest.raises(BenchError, match="no negative is left"):
         finetune(
-            preset(table), model(tmp_path), examples(), on_cpu(tmp_path / "out"), mine=Search()
+            preset(table), model(tmp_path), examples(), on_cpu(tmp_path / "out"), search=Search()
         )

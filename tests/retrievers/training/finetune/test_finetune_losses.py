@@ -9,9 +9,9 @@ from retrievers.training.finetune.finetune_preset import (
     KL,
     Contrastive,
     Teacher,
-    temperature_of,
+    loss_temperature,
 )
-from retrievers.training.finetune.losses import loss_of, reranker_loss
+from retrievers.training.finetune.losses import build_loss, reranker_loss
 from retrievers.training.finetune.student import Inputs, build_student
 from tests.support.small_finetuning import QUERIES, TEXTS, TITLES, model
 
@@ -39,7 +39,7 @@ def teacher():
 def found(settings, vectors, labels=None, **others):
     features = [{"vectors": torch.tensor(one)} for one in vectors]
     targets = None if labels is None else torch.tensor(labels)
-    return float(loss_of(settings, Given(), **others)(features, targets))
+    return float(build_loss(settings, Given(), **others)(features, targets))
 
 
 def contrastive_by_hand(vectors, temperature):
@@ -124,7 +124,7 @@ def test_in_bfloat16_vectors_are_rounded_and_scores_are_not(vectors, teacher, se
     rounded = [torch.tensor(one).bfloat16() for one in vectors]
     labels = None if isinstance(settings, Contrastive) else teacher
     exact = found(settings, [one.double().numpy() for one in rounded], labels, temperature=0.02)
-    loss = loss_of(settings, Given(), temperature=0.02)
+    loss = build_loss(settings, Given(), temperature=0.02)
     targets = None if labels is None else torch.tensor(labels)
     with torch.autocast("cpu", torch.bfloat16):
         half = loss([{"vectors": one} for one in rounded], targets)
@@ -132,9 +132,9 @@ def test_in_bfloat16_vectors_are_rounded_and_scores_are_not(vectors, teacher, se
 
 
 def test_cosine_has_a_lower_temperature_unless_one_is_set():
-    assert temperature_of(Contrastive(), "dot") == 1.0
-    assert temperature_of(KL(), "cos") == 0.05
-    assert temperature_of(KL(temperature=0.3), "cos") == 0.3
+    assert loss_temperature(Contrastive(), "dot") == 1.0
+    assert loss_temperature(KL(), "cos") == 0.05
+    assert loss_temperature(KL(temperature=0.3), "cos") == 0.3
 
 
 @pytest.mark.parametrize("dropout", [False, True])
@@ -154,7 +154,7 @@ def test_gradients_of_cached_batches_are_those_of_whole_ones(tmp_path, dropout):
             for n in range(2)
         ]
         settings = Contrastive(chunk=chunk)
-        loss = loss_of(settings, trained, temperature=0.05)(features, None)
+        loss = build_loss(settings, trained, temperature=0.05)(features, None)
         loss.backward()
         return float(loss.detach()), [
             one.grad.clone() for one in trained.parameters() if one.grad is not None

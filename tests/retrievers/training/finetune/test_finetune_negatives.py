@@ -9,11 +9,11 @@ from foundation.errors import BenchError
 from retrievers.index.faiss_index import Hits
 from retrievers.training.finetune.finetune_preset import Mining
 from retrievers.training.finetune.training_data import (
-    Mined,
+    MinedHits,
     TextKeys,
     TrainingSet,
-    hard_negatives,
-    merged,
+    merge_negatives,
+    select_negatives,
 )
 from tests.support.small_finetuning import ListedDocuments, Search, examples, ranked
 
@@ -61,9 +61,9 @@ def test_negatives_are_those_of_a_walk_down_the_ranking(seed, depth, skip, keep,
     expected = by_hand(scores, training, settings)
     if not any(expected):
         with pytest.raises(BenchError, match="no negative for any query"):
-            hard_negatives(ranked(scores, training, depth), training, settings)
+            select_negatives(ranked(scores, training, depth), training, settings)
         return
-    rows = hard_negatives(ranked(scores, training, depth), training, settings)
+    rows = select_negatives(ranked(scores, training, depth), training, settings)
     assert [row[row >= 0].tolist() for row in rows] == expected
 
 
@@ -71,25 +71,27 @@ def test_a_document_with_the_text_of_a_relevant_one_is_no_negative():
     documents = ListedDocuments(["", "", "t", ""], ["same", "same", "same", "other"])
     training = TrainingSet(("?",), (np.array([0]),), documents, ())
     found = ranked(np.array([[4, 3, 2, 1]], np.float32), training, 4)
-    rows = hard_negatives(found, training, Mining(sources=("model",), keep=3))
+    rows = select_negatives(found, training, Mining(sources=("model",), keep=3))
     assert rows.tolist() == [[2, 3, -1]]  # with another title it is another document
 
 
 def test_unfilled_places_of_a_search_are_no_negatives():
     training = examples(1)
     hits = Hits(np.array([[1, -np.inf]], np.float32), np.array([[20, -1]]))
-    rows = hard_negatives(Mined(hits, np.array([np.inf], np.float32)), training, Mining(keep=2))
+    rows = select_negatives(
+        MinedHits(hits, np.array([np.inf], np.float32)), training, Mining(keep=2)
+    )
     assert rows.tolist() == [[20, -1]]
 
 
 def test_sources_are_merged_without_repetition():
     pools = [np.array([[3, 1, -1], [2, -1, -1]]), np.array([[1, 5], [-1, -1]])]
-    assert merged(pools, 2).tolist() == [[3, 1, 5], [2, -1, -1]]
+    assert merge_negatives(pools, 2).tolist() == [[3, 1, 5], [2, -1, -1]]
 
 
 def test_negatives_of_bm25_have_no_margin():
     settings = Mining(sources=("bm25", "model"), depth=40, keep=3, margin=100.0)
-    assert (hard_negatives(Search()(None, 40), examples(), settings) >= 0).all()
+    assert (select_negatives(Search()(None, 40), examples(), settings) >= 0).all()
 
 
 def test_equal_keys_are_equal_texts():

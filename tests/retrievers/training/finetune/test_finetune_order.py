@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retrievers.training.finetune.batches import Batches, Pool, draw_negatives, order_of
+from retrievers.training.finetune.batches import Batches, NegativePool, draw_negatives, plan_order
 from retrievers.training.finetune.student import Inputs, build_student
 from retrievers.training.finetune.training_data import TextKeys, TrainingSet
 from tests.support.small_finetuning import DOCUMENTS, ListedDocuments, examples, model
@@ -13,7 +13,7 @@ from tests.support.small_finetuning import DOCUMENTS, ListedDocuments, examples,
 
 def order(training, batch_size, steps, seed=0):
     keys = TextKeys.read(training.documents, training.positives)
-    return order_of(training, keys, batch_size, steps, seed)
+    return plan_order(training, keys, batch_size, steps, seed)
 
 
 def test_every_epoch_shows_every_query_once_with_a_relevant_document():
@@ -57,8 +57,8 @@ def test_relevance_that_is_too_dense_still_gives_batches_and_says_so(seed, count
     found = order(training, 4, 6, seed)
     assert found.queries.shape == (6, 4)
     assert all(len(set(queries)) == 4 for queries in found.queries.tolist())
-    assert found.crowded == 6
-    assert order(examples(), 2, 3, seed).crowded == 0
+    assert found.conflicting_batches == 6
+    assert order(examples(), 2, 3, seed).conflicting_batches == 0
 
 
 def keys_of(*rows):
@@ -92,7 +92,7 @@ def batches(tmp_path):
         training = examples()
         keys = TextKeys.read(DOCUMENTS, [*training.positives, pool])
         own = order(training, 3, 4)
-        return Batches(training, own, Pool(pool, **fields), keys, inputs, count, seed)
+        return Batches(training, own, NegativePool(pool, **fields), keys, inputs, count, seed)
 
     return make
 

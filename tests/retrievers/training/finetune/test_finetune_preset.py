@@ -9,7 +9,7 @@ from retrievers.training.finetune.finetune_preset import (
     PRESETS,
     Contrastive,
     Mining,
-    Use,
+    UsageSettings,
     changed,
     load_preset,
     parse,
@@ -58,7 +58,7 @@ def test_a_preset_that_does_not_lower_case_is_the_training_that_it_was_before_it
         '{"pooling":null,"normalize":null,"similarity":null,"title_join":null,'
         '"segment_ids":null,"max_query_tokens":null,"max_document_tokens":null}'
     )
-    assert msgspec.json.encode(msgspec.to_builtins(Use())).decode() == before
+    assert msgspec.json.encode(msgspec.to_builtins(UsageSettings())).decode() == before
     found = changed(load_preset("dpr"), {"use.lower_case": True}, "typed")
     assert found.use.lower_case is True
     assert changed(found, {"use.lower_case": False}, "typed").use.lower_case is False

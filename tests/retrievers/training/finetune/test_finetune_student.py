@@ -14,7 +14,7 @@ from retrievers.training.finetune.finetune_preset import FILES, from_table, load
 from retrievers.training.finetune.student import (
     Inputs,
     build_student,
-    finished_card,
+    trained_card,
     training_recipe,
 )
 from tests.support.small_finetuning import (
@@ -49,7 +49,7 @@ CARDS = {
 @pytest.mark.parametrize("name", CARDS)
 def test_vectors_in_training_are_those_of_the_saved_folder(tmp_path, name):
     start, settings = model(tmp_path, **CARDS[name]), preset()
-    card = finished_card(start, settings, ("toy",))
+    card = trained_card(start, settings, ("toy",))
     recipe = training_recipe(start, card, settings)
     trained = build_student(start, recipe).eval()
     inputs = Inputs(trained[0].processor, trained[0].model, recipe)
@@ -89,7 +89,7 @@ def test_a_preset_lower_cases_for_a_tokenizer_that_does_not(tmp_path):
     assert (start.recipe.lower_case, found.recipe.lower_case) == (False, True)
     assert "lower_case = true" in (tmp_path / "out" / "card.toml").read_text()
 
-    recipe = training_recipe(start, finished_card(start, settings, ()), settings)
+    recipe = training_recipe(start, trained_card(start, settings, ()), settings)
     tokenizer = build_student(start, recipe)[0].processor
     assert tokenizer("ABC Ä").input_ids == tokenizer("abc ä").input_ids
     theirs = SentenceTransformer(str(tmp_path / "out"), device="cpu")
@@ -102,7 +102,7 @@ def test_a_preset_lower_cases_for_a_tokenizer_that_does_not(tmp_path):
 
 def test_texts_may_be_shorter_in_training_than_afterwards(tmp_path):
     start, settings = model(tmp_path), preset("max_query_tokens = 4\nmax_document_tokens = 6\n")
-    card = finished_card(start, settings, ())
+    card = trained_card(start, settings, ())
     recipe = training_recipe(start, card, settings)
     assert (recipe.max_query_tokens, recipe.max_document_tokens) == (4, 6)
     assert (card.max_query_tokens, card.max_document_tokens) == (32, 32)
@@ -110,7 +110,7 @@ def test_texts_may_be_shorter_in_training_than_afterwards(tmp_path):
 
 def test_what_the_start_was_trained_on_stays_on_the_card(tmp_path):
     start = model(tmp_path, trained_on=["first"], warning="pre-trained only", licence="MIT")
-    card = finished_card(start, preset(), ("second", "first"))
+    card = trained_card(start, preset(), ("second", "first"))
     assert card.trained_on == ("first", "second")
     assert (card.warning, card.licence, card.expected) == ("", "MIT", ())
 
@@ -177,8 +177,11 @@ def test_exactly_the_weights_of_the_part_change_and_are_counted(tmp_path, part, 
 def test_a_part_has_a_learning_rate_of_its_own(tmp_path):
     text = 'part = { name = "biases", lr = 0.5 }\n' + EVERY_WEIGHT
     settings = preset(text)
-    assert (settings.trained_by().lr, settings.trained_by().weight_decay) == (0.5, 0.1)
-    assert preset(text.replace(", lr = 0.5", "")).trained_by() == settings.optimizer
+    assert (settings.effective_optimizer().lr, settings.effective_optimizer().weight_decay) == (
+        0.5,
+        0.1,
+    )
+    assert preset(text.replace(", lr = 0.5", "")).effective_optimizer() == settings.optimizer
 
 
 def test_the_shipped_presets_of_parts_differ_from_dpr_small_in_the_part_alone():

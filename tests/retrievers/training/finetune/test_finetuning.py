@@ -13,7 +13,7 @@ from retrievers.training.engine.arguments import TrainingContext
 from retrievers.training.engine.curve import read_curve
 from retrievers.training.finetune.finetune import finetune
 from retrievers.training.finetune.finetune_preset import Mining, changed
-from retrievers.training.finetune.training_data import hard_negatives
+from retrievers.training.finetune.training_data import select_negatives
 from tests.support.kills import KilledError, killed_at
 from tests.support.small_finetuning import (
     DOCUMENTS,
@@ -36,9 +36,9 @@ QUICK = "[optimizer]\nlr = 3e-3\nwarmup = 0.0\n"
 
 def run(folder, table="", name="out", steps=6, **others):
     settings = preset(table + QUICK, steps=steps)
-    mine = others.pop("mine", None)
+    search = others.pop("search", None)
     context = on_cpu(folder / name, **others)
-    return finetune(settings, model(folder), examples(), context, mine=mine)
+    return finetune(settings, model(folder), examples(), context, search=search)
 
 
 SHARED = """
@@ -68,8 +68,8 @@ def test_processes_that_share_a_training_go_on_together(tmp_path):
 
 @pytest.mark.parametrize("table", ["", BM25 + "[loss]\nname = 'contrastive'\nchunk = 2\n"])
 def test_training_finds_the_relevant_documents(tmp_path, table):
-    run(tmp_path, table, "before", steps=1, mine=Search())
-    run(tmp_path, table, "after", steps=50, mine=Search())
+    run(tmp_path, table, "before", steps=1, search=Search())
+    run(tmp_path, table, "after", steps=50, search=Search())
     assert first_words_found(tmp_path / "after") > 0.8
     assert first_words_found(tmp_path / "before") < 0.7
     losses = [one.losses["loss"] for one in read_curve(tmp_path / "after" / "losses.jsonl")]
@@ -83,7 +83,7 @@ def test_a_round_has_epochs_of_its_own(tmp_path):
     table = f"hard_negatives = 1\n[[rounds]]\n{rounds}\n[[rounds]]\n{rounds}epochs = 2.0\n"
     settings = changed(preset(table + QUICK), {"epochs": 3.0}, "test")
     out = tmp_path / "out"
-    trained = finetune(settings, model(tmp_path), examples(), on_cpu(out), mine=Search())
+    trained = finetune(settings, model(tmp_path), examples(), on_cpu(out), search=Search())
     curves = [out / "rounds" / "1" / "losses.jsonl", out / "losses.jsonl"]
     assert [read_curve(curve)[-1].step for curve in curves] == [7, 4]
     assert trained.steps == 4
@@ -106,25 +106,25 @@ def test_a_training_without_the_batch_finds_the_relevant_documents(tmp_path):
     start = model(tmp_path)
     for name, steps in (("before", 1), ("after", 120)):
         settings = preset(REFRESHED.replace("= 2\n", "= 20\n") + ANCE, steps=steps)
-        finetune(settings, start, examples(), on_cpu(tmp_path / name), mine=Search())
+        finetune(settings, start, examples(), on_cpu(tmp_path / name), search=Search())
     assert first_words_found(tmp_path / "after") > first_words_found(tmp_path / "before") + 0.2
 
 
 def test_the_same_seed_gives_the_same_weights(tmp_path):
     for name in ("one", "two"):
-        run(tmp_path, BM25, name, mine=Search())
-    run(tmp_path, f"seed = 1\n{BM25}", "other", mine=Search())
+        run(tmp_path, BM25, name, search=Search())
+    run(tmp_path, f"seed = 1\n{BM25}", "other", search=Search())
     assert same_weights(tmp_path / "one", tmp_path / "two")
     assert not same_weights(tmp_path / "one", tmp_path / "other")
 
 
 @pytest.mark.parametrize(("table", "step"), [(BM25, 4), (REFRESHED, 1), (REFRESHED, 5)])
 def test_a_stopped_training_ends_as_if_it_had_not_been(tmp_path, table, step):
-    run(tmp_path, table, "whole", mine=Search(), save_every=3)
+    run(tmp_path, table, "whole", search=Search(), save_every=3)
     with pytest.raises(KilledError):
-        run(tmp_path, table, progress=killed_at(step, "round 1"), mine=Search(), save_every=3)
+        run(tmp_path, table, progress=killed_at(step, "round 1"), search=Search(), save_every=3)
     assert not (tmp_path / "out" / "card.toml").exists()
-    run(tmp_path, table, mine=Search(), save_every=3)
+    run(tmp_path, table, search=Search(), save_every=3)
     assert same_weights(tmp_path / "whole", tmp_path / "out")
     assert [one.step for one in read_curve(tmp_path / "out" / "losses.jsonl")] == [*range(1, 7)]
     assert not (tmp_path / "out" / "checkpoints").exists()
@@ -141,13 +141,13 @@ def test_checkpoints_of_a_running_training_are_models_that_a_watch_finds_complet
                 encoder = open_encoder(resolve_model(str(model_folder(one.folder))), "cpu")
                 seen[one.step] = encoder.encode_queries(TEXTS[:3])
 
-    run(tmp_path, BM25, progress=look, mine=Search(), save_every=2)
+    run(tmp_path, BM25, progress=look, search=Search(), save_every=2)
     assert {2, 4} <= set(seen)
     assert not np.array_equal(seen[2], seen[4])
 
 
 def test_a_training_that_was_stopped_between_mining_and_its_checkpoint_goes_on(tmp_path):
-    run(tmp_path, REFRESHED, "whole", mine=Search())
+    run(tmp_path, REFRESHED, "whole", search=Search())
 
     class Failing(Search):
         def __call__(self, model, depth):
@@ -156,14 +156,14 @@ def test_a_training_that_was_stopped_between_mining_and_its_checkpoint_goes_on(t
             return super().__call__(model, depth)
 
     with pytest.raises(KilledError):
-        run(tmp_path, REFRESHED, mine=Failing())
-    run(tmp_path, REFRESHED, mine=Search())
+        run(tmp_path, REFRESHED, search=Failing())
+    run(tmp_path, REFRESHED, search=Search())
     assert same_weights(tmp_path / "whole", tmp_path / "out")
 
 
 def test_refreshed_negatives_are_those_of_the_model_as_trained_so_far(tmp_path):
     search = Search()
-    run(tmp_path, REFRESHED, steps=6, mine=search)
+    run(tmp_path, REFRESHED, steps=6, search=search)
     assert search.asked == ["start", "refreshed", "refreshed"]
     kept = sorted((tmp_path / "out" / "negatives").iterdir())
     assert [path.name for path in kept] == [f"model-0000000{n}.npy" for n in (0, 2, 4)]
@@ -179,9 +179,9 @@ def test_refreshed_negatives_follow_from_the_weights_of_their_step(tmp_path):
     start = model(tmp_path)
     for name, steps in (("long", 3), ("short", 2)):
         settings = preset(REFRESHED + constant, steps=steps)
-        finetune(settings, start, examples(), on_cpu(tmp_path / name), mine=Search())
+        finetune(settings, start, examples(), on_cpu(tmp_path / name), search=Search())
     found = Search()(resolve_model(str(tmp_path / "short")), 12)
-    expected = hard_negatives(found, examples(), Mining(sources=("model",), depth=12, keep=10))
+    expected = select_negatives(found, examples(), Mining(sources=("model",), depth=12, keep=10))
     held = np.load(tmp_path / "long" / "negatives" / "model-00000002.npy")
     assert (held[:, :10] == expected).all()
 
@@ -189,26 +189,26 @@ def test_refreshed_negatives_follow_from_the_weights_of_their_step(tmp_path):
 def test_each_round_starts_anew_and_the_model_of_the_last_one_mines(tmp_path):
     search = Search()
     table = BM25 + '[[rounds]]\nsources = ["model"]\ndepth = 12\n'
-    trained = run(tmp_path, table, mine=search)
+    trained = run(tmp_path, table, search=search)
     assert search.asked == ["bm25", "1"]
     assert trained.rounds == 2
-    run(tmp_path, BM25, "first", mine=Search())
+    run(tmp_path, BM25, "first", search=Search())
     assert same_weights(tmp_path / "first", tmp_path / "out" / "rounds" / "1")
     assert resolve_model(str(tmp_path / "out" / "rounds" / "1")).card.trained_on == ("toy",)
 
 
 def test_a_training_stopped_in_its_second_round_keeps_the_first(tmp_path):
     table = BM25 + '[[rounds]]\nsources = ["model"]\ndepth = 12\n'
-    run(tmp_path, table, "whole", mine=Search())
+    run(tmp_path, table, "whole", search=Search())
     with pytest.raises(KilledError):
-        run(tmp_path, table, progress=killed_at(4, "round 2"), mine=Search(), save_every=2)
+        run(tmp_path, table, progress=killed_at(4, "round 2"), search=Search(), save_every=2)
     stages = []
     again = Search()
     run(
         tmp_path,
         table,
         progress=lambda one: stages.append((one.stage, one.done)),
-        mine=again,
+        search=again,
         save_every=2,
     )
     assert again.asked == []
@@ -217,9 +217,9 @@ def test_a_training_stopped_in_its_second_round_keeps_the_first(tmp_path):
 
 
 def test_what_is_finished_is_not_repeated(tmp_path):
-    first = run(tmp_path, BM25, mine=Search())
+    first = run(tmp_path, BM25, search=Search())
     search = Search()
-    assert run(tmp_path, BM25, mine=search) == first
+    assert run(tmp_path, BM25, search=search) == first
     assert search.asked == []
 
 
@@ -248,9 +248,9 @@ def test_bfloat16_is_of_one_training_and_gradient_checkpointing_trains_too(tmp_p
 
 
 def test_processes_that_make_the_batches_change_nothing(tmp_path, monkeypatch):
-    run(tmp_path, BM25, name="alone", mine=Search())
+    run(tmp_path, BM25, name="alone", search=Search())
     monkeypatch.setattr(arguments, "count_loaders", lambda on_cpu: 2)
-    run(tmp_path, BM25, mine=Search())
+    run(tmp_path, BM25, search=Search())
     assert same_weights(tmp_path / "alone", tmp_path / "out")
 
 
@@ -262,7 +262,7 @@ def test_bfloat16_trains_on_a_gpu_where_there_is_one(tmp_path):
 
 
 def test_what_was_trained_is_written_down_and_nothing_printed(tmp_path, capfd):
-    trained = run(tmp_path, BM25, mine=Search())
+    trained = run(tmp_path, BM25, search=Search())
     assert capfd.readouterr().out == ""
     assert (trained.steps, trained.rounds, trained.queries) == (6, 1, len(examples()))
     job = msgspec.json.decode((tmp_path / "out" / "training.json").read_bytes())

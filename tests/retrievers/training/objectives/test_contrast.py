@@ -9,10 +9,10 @@ from torch import Tensor, distributed
 from torch.multiprocessing.spawn import spawn
 
 from retrievers.training.objectives.masked_lm import (
-    contrast,
-    cosine_contrast,
-    gathered,
-    span_contrast,
+    contrastive_loss,
+    cosine_contrastive_loss,
+    gather_vectors,
+    span_contrastive_loss,
 )
 
 
@@ -48,26 +48,30 @@ def slow_span_contrast(spans: Tensor) -> float:
 def test_contrast_is_the_sum_over_pairs(temperature: float) -> None:
     anchors, candidates = vectors(6), vectors(6, seed=1)
     expected = slow_contrast(anchors, candidates, temperature)
-    assert float(contrast(anchors, candidates, temperature)) == pytest.approx(expected, abs=1e-10)
+    assert float(contrastive_loss(anchors, candidates, temperature)) == pytest.approx(
+        expected, abs=1e-10
+    )
 
 
 def test_cosine_contrast_ignores_lengths() -> None:
     anchors, candidates = vectors(6), vectors(6, seed=1)
     units = [side / side.norm(dim=1, keepdim=True) for side in (anchors, candidates)]
     expected = slow_contrast(units[0], units[1], 0.05)
-    found = cosine_contrast(3 * anchors, candidates / 7, 0.05)
+    found = cosine_contrastive_loss(3 * anchors, candidates / 7, 0.05)
     assert float(found) == pytest.approx(expected, abs=1e-10)
 
 
 def test_span_contrast_is_the_sum_over_spans() -> None:
     spans = vectors(8)
-    assert float(span_contrast(spans)) == pytest.approx(slow_span_contrast(spans), abs=1e-10)
+    assert float(span_contrastive_loss(spans)) == pytest.approx(
+        slow_span_contrast(spans), abs=1e-10
+    )
 
 
 def test_a_span_is_not_its_own_negative() -> None:
     """With one document the only candidate is the other span, so that nothing is left to learn."""
     spans = (100 * vectors(2)).requires_grad_()
-    loss = span_contrast(spans)
+    loss = span_contrastive_loss(spans)
     loss.backward()
     assert not loss.any()
     assert spans.grad is not None
@@ -76,14 +80,14 @@ def test_a_span_is_not_its_own_negative() -> None:
 
 def test_large_scores_keep_their_precision_under_autocast() -> None:
     spans = 10 * vectors(8).float()
-    expected = span_contrast(spans)
+    expected = span_contrastive_loss(spans)
     with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(span_contrast(spans), expected)
+        assert torch.equal(span_contrastive_loss(spans), expected)
 
 
 def test_without_other_processes_the_vectors_are_one_s_own() -> None:
     own = vectors(3)
-    everyone, first = gathered(own)
+    everyone, first = gather_vectors(own)
     assert everyone is own
     assert first == 0
 
@@ -93,7 +97,7 @@ def one_process(rank: int, folder: str) -> None:
     store = distributed.FileStore(f"{folder}/store", 2)
     distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
     own = vectors(8)[4 * rank : 4 * rank + 4].clone().requires_grad_()
-    loss = span_contrast(own)
+    loss = span_contrastive_loss(own)
     loss.backward()
     torch.save((loss.detach(), own.grad), f"{folder}/{rank}.pt")
     distributed.destroy_process_group()
@@ -103,7 +107,7 @@ def test_two_processes_contrast_with_each_other_s_spans(tmp_path: Path) -> None:
     spawn(one_process, (str(tmp_path),), nprocs=2)
     parts = [torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1)]
     whole = vectors(8).requires_grad_()
-    loss = span_contrast(whole)
+    loss = span_contrastive_loss(whole)
     loss.backward()
 
     torch.testing.assert_close((parts[0][0] + parts[1][0]) / 2, loss.detach())

@@ -56,9 +56,9 @@ def unmasked(inputs: Tensor, labels: Tensor) -> Tensor:
 
 def test_both_spans_of_a_pair_are_read_and_told(batch: Batch) -> None:
     read = unmasked(batch["input_ids"], batch["labels"])
-    told = unmasked(batch["decoder_input_ids"], batch["decoder_labels"])
+    decoder_tokens = unmasked(batch["decoder_input_ids"], batch["decoder_labels"])
     exchanged = [1, 0, 3, 2, 5, 4]
-    assert torch.equal(told, read[exchanged])
+    assert torch.equal(decoder_tokens, read[exchanged])
     assert torch.equal(batch["decoder_context"], batch["attention_mask"][exchanged])
     assert not torch.equal(batch["decoder_labels"], batch["labels"][exchanged])
 
@@ -145,13 +145,13 @@ def test_every_kind_of_context_is_as_frequent(tmp_path: Path, monkeypatch: Any) 
     from retrievers.training.objectives import masking
 
     drawn: Counter[str] = Counter()
-    two_starts = masking.two_starts
+    draw_starts = masking.draw_starts
 
     def counted(tokens: int, size: int, context: Context, rng: Any) -> tuple[int, int]:
         drawn[context] += 1
-        return two_starts(tokens, size, context, rng)
+        return draw_starts(tokens, size, context, rng)
 
-    monkeypatch.setattr(masking, "two_starts", counted)
+    monkeypatch.setattr(masking, "draw_starts", counted)
     CoTMAE().collator(tiny.tokenizer(tmp_path), 14)(tiny.examples(["alpha beta"] * 600))
     assert set(drawn) == {"nearby", "overlap", "random"}
     # 4 standard deviations of a count of 200

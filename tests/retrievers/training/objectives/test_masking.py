@@ -17,7 +17,7 @@ from retrievers.training.objectives.masking import (
     TokenBatch,
     Vocabulary,
     context_mask,
-    masked_copy,
+    mask_tokens,
     replace_masked,
     tokenize,
     whole_word_mask,
@@ -99,7 +99,7 @@ def test_replacements_have_the_distribution_of_a_loop_over_tokens() -> None:
 
 def test_labels_are_the_masked_tokens_and_nothing_else() -> None:
     tokens = tokens_of(TEXT, 50)
-    inputs, labels = masked_copy(tokens, 0.5, Vocabulary(0, 9), np.random.default_rng(0))
+    inputs, labels = mask_tokens(tokens, 0.5, Vocabulary(0, 9), np.random.default_rng(0))
     chosen = labels != IGNORED
     assert (labels[chosen] == tokens.ids[chosen]).all()
     assert (inputs[~chosen] == tokens.ids[~chosen]).all()

@@ -34,7 +34,7 @@ def slow_decoder_loss(heads: Any, batch: Batch) -> float:
     positions = heads.encoder.positions(len(embedded[0])).tolist()
     decoded = []
     for text, (states, words) in enumerate(zip(states_of(heads, batch), embedded, strict=True)):
-        cls = [0.0] * len(states[0]) if heads.blind else states[0]
+        cls = [0.0] * len(states[0]) if heads.zero_cls else states[0]
         context = [cls, *words[1:]]
         seen = batch["decoder_context"][text].tolist()
         if isinstance(seen[0], list):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from retrievers.training.objectives.cocondenser import CoCondenser
 from retrievers.training.objectives.cotmae import CoTMAE
-from retrievers.training.objectives.masking import draw_spans, two_starts
+from retrievers.training.objectives.masking import draw_spans, draw_starts
 from retrievers.training.pretrain.start import open_start
 from tests.support import small_starts as small
 from tests.support import tiny_encoders as tiny
@@ -86,7 +86,7 @@ def test_spans_are_tokens_of_the_text_between_special_tokens(kind: str, tmp_path
 
 def test_every_pair_of_spans_is_equally_likely() -> None:
     rng = np.random.default_rng(0)
-    drawn = Counter(two_starts(6, 2, "random", rng) for _ in range(6_000))
+    drawn = Counter(draw_starts(6, 2, "random", rng) for _ in range(6_000))
     assert set(drawn) == {(a, b) for a in range(5) for b in range(a + 2, 5)}
     # 4 standard deviations of a count of 1,000
     assert all(abs(count - 1_000) < 4 * (1_000 * 5 / 6) ** 0.5 for count in drawn.values())
@@ -94,14 +94,14 @@ def test_every_pair_of_spans_is_equally_likely() -> None:
 
 def test_every_place_of_neighbours_is_equally_likely() -> None:
     rng = np.random.default_rng(0)
-    drawn = Counter(two_starts(9, 4, "nearby", rng) for _ in range(2_000))
+    drawn = Counter(draw_starts(9, 4, "nearby", rng) for _ in range(2_000))
     assert set(drawn) == {(0, 4), (1, 5)}
     assert all(abs(count - 1_000) < 4 * 500**0.5 for count in drawn.values())
 
 
 def test_every_overlap_and_every_place_of_it_are_equally_likely() -> None:
     rng = np.random.default_rng(0)
-    drawn = Counter(two_starts(9, 4, "overlap", rng) for _ in range(6_000))
+    drawn = Counter(draw_starts(9, 4, "overlap", rng) for _ in range(6_000))
     share = {
         (a, a + 4 - shared): 1 / (2 * (2 + shared)) for shared in (1, 2) for a in range(2 + shared)
     }
