@@ -27,7 +27,7 @@ from bench.evaluate.judging import SuiteMean
 from bench.experiments import grid
 from bench.experiments.evaluate_stage import EvaluateSettings
 from bench.experiments.report_record import Report
-from bench.experiments.training_stages import JudgedSource
+from bench.experiments.training_stages import FinetuneSource
 from bench.gate.records import Check
 from bench.monitor.curve import Curve
 from bench.outcomes import Gap
@@ -101,9 +101,9 @@ BESIDE = {
 }
 
 GRID_RECORDS: dict[type[msgspec.Struct], str] = {
-    grid.Ablation: "Fields of the file",
+    grid.Grid: "Fields of the file",
     grid.Axis: "`[[axes]]`",
-    JudgedSource: "`[finetune]`",
+    FinetuneSource: "`[finetune]`",
     EvaluateSettings: "`[evaluate]`",
     grid.Endpoint: "`[endpoints.NAME]`",
     grid.Hypothesis: "`[[hypotheses]]`",
@@ -119,7 +119,7 @@ a later version; none is renamed or removed without a word in the changelog.
 
 ROOT = Path(__file__).resolve().parents[1]
 PRESETS = ROOT / "retrievers/training/presets"
-GRIDS = ROOT / "bench/experiments/plans"
+GRIDS = ROOT / "bench/experiments/grids"
 
 
 def write_reference(folder: Path) -> None:

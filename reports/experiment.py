@@ -4,15 +4,15 @@ from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean
 from urllib.parse import quote
 
-from bench.experiments.plan import Cost
+from bench.experiments.experiment import Cost
 from bench.experiments.report_record import (
-    CellFound,
-    HypothesisTested,
+    CellResult,
+    HypothesisResult,
     Interval,
     Report,
-    RowFound,
     RowOnCollection,
-    SequenceFound,
+    RowResult,
+    SequenceResult,
 )
 from reports import format as fmt
 from reports.table import Column, Row, Table, bullets, code, columns_of, plain, table_of
@@ -85,10 +85,10 @@ def _heading(report: Report, name: str) -> str:
 def score_table(report: Report, name: str) -> str:
     """All rows on one collection."""
 
-    def score_of(row: RowFound) -> Interval | None:
+    def score_of(row: RowResult) -> Interval | None:
         return on.score if (on := row.at(name)) else None
 
-    columns: list[Column[RowFound]] = [
+    columns: list[Column[RowResult]] = [
         Column("row", lambda row: row.name),
         Column("change", lambda row: row.change or _values(report, row.name)),
         Column("seeds", lambda row: _finished(row) if score_of(row) else "0", fmt.written),
@@ -102,7 +102,7 @@ def score_table(report: Report, name: str) -> str:
     return Table(report.rows, columns).markdown()
 
 
-def _finished(row: RowFound) -> str:
+def _finished(row: RowResult) -> str:
     finished = sum(bool(cell.scores) for cell in row.cells)
     return f"{finished} of {len(row.cells)}" if finished < len(row.cells) else str(finished)
 
@@ -137,7 +137,7 @@ def _detectable(on: RowOnCollection | None) -> float | None:
 
 def _gaps(report: Report) -> str:
     gaps = [(row, cell) for row in report.rows for cell in row.cells if not cell.scores]
-    columns: list[Column[tuple[RowFound, CellFound]]] = [
+    columns: list[Column[tuple[RowResult, CellResult]]] = [
         Column("row", lambda gap: gap[0].name),
         Column("seed", lambda gap: gap[1].seed, str),
         Column("stage", lambda gap: gap[1].failed_at),
@@ -149,7 +149,7 @@ def _gaps(report: Report) -> str:
 def cost_table(report: Report) -> str:
     """Cost of a cell of each row: means over its finished seeds, by stage."""
     trained = " trained" if report.trains else ""
-    columns: list[Column[RowFound]] = [
+    columns: list[Column[RowResult]] = [
         Column("row", lambda row: row.name),
         Column(f"parameters{trained}", parameters_of, fmt.count),
     ]
@@ -162,11 +162,11 @@ def cost_table(report: Report) -> str:
     return Table(report.rows, columns).markdown()
 
 
-def _seconds(row: RowFound, stage: str) -> float | None:
+def _seconds(row: RowResult, stage: str) -> float | None:
     return _mean([cell.costs[stage].seconds for cell in row.cells if stage in cell.costs])
 
 
-def parameters_of(row: RowFound) -> int | None:
+def parameters_of(row: RowResult) -> int | None:
     """Parameters that its last training trained; of the encoder, where nothing is trained."""
     for stage in ("finetune", "adapt", "pretrain", "base", "evaluate"):
         if counted := _most(row, stage, "parameters"):
@@ -174,27 +174,27 @@ def parameters_of(row: RowFound) -> int | None:
     return None
 
 
-def total_parameters_of(row: RowFound) -> int | None:
+def total_parameters_of(row: RowResult) -> int | None:
     """All parameters of the network that its last training trained, where they were counted."""
     return _most(row, "finetune", "total_parameters")
 
 
-def saved_bytes_of(row: RowFound) -> int | None:
+def saved_bytes_of(row: RowResult) -> int | None:
     """Bytes of the weights that its last training wrote, where they were counted."""
     return _most(row, "finetune", "saved_bytes")
 
 
-def _most(row: RowFound, stage: str, field: str) -> int | None:
+def _most(row: RowResult, stage: str, field: str) -> int | None:
     """The largest count of its cells; None if nothing was counted."""
     return max((getattr(c.costs.get(stage, NOTHING), field) for c in row.cells), default=0) or None
 
 
-def _share(row: RowFound) -> str:
+def _share(row: RowResult) -> str:
     trained, total = parameters_of(row), total_parameters_of(row)
     return f"{100 * trained / total:.3g}" if trained and total else ""
 
 
-def tokens_of(row: RowFound) -> float | None:
+def tokens_of(row: RowResult) -> float | None:
     """Tokens of its trainings, mean over seeds."""
     sums = [
         sum(cost.tokens for stage, cost in cell.costs.items() if stage != "evaluate")
@@ -249,7 +249,7 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-Learnt = tuple[RowFound, SequenceFound]
+Learnt = tuple[RowResult, SequenceResult]
 
 
 def difference_columns(
@@ -306,7 +306,7 @@ def _legend(start: str) -> Iterator[str]:
     yield "p (Holm): corrected for all rows, for gained and forgotten each."
 
 
-Tested = tuple[HypothesisTested, RowOnCollection]
+Tested = tuple[HypothesisResult, RowOnCollection]
 
 
 def hypotheses_section(report: Report) -> list[str]:
@@ -330,6 +330,6 @@ def hypotheses_section(report: Report) -> list[str]:
     ]
 
 
-def _sentence(hypothesis: HypothesisTested) -> str:
+def _sentence(hypothesis: HypothesisResult) -> str:
     relation = "is better than" if hypothesis.expected == "better" else "is equal to"
     return f"{hypothesis.row} {relation} {hypothesis.against}"

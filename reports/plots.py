@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.comparing.statistics import Difference
-from bench.experiments.plan import AxisFound
-from bench.experiments.report_record import Report, RowFound, RowOnCollection
+from bench.experiments.experiment import AxisResult
+from bench.experiments.report_record import Report, RowOnCollection, RowResult
 from bench.monitor.curve import Curve, CurvePoint
 from foundation import files as whole
 from foundation.printable import printable
@@ -181,12 +181,12 @@ def draw(report: Report, folder: Path) -> list[tuple[str, str]]:
     return drawn
 
 
-def _points(report: Report, axis: AxisFound) -> list[tuple[str, RowFound]]:
+def _points(report: Report, axis: AxisResult) -> list[tuple[str, RowResult]]:
     rows = {row.name: row for row in report.rows}
     return [(label, rows[name]) for label, name in axis.points.items()]
 
 
-def _panels(report: Report, points: Sequence[tuple[str, RowFound]]) -> list[str]:
+def _panels(report: Report, points: Sequence[tuple[str, RowResult]]) -> list[str]:
     """The mean if there is one, else each collection on which anything was scored."""
     means = [name for name in report.collections if report.is_mean(name)]
     return [name for name in means or report.collections if any(row.at(name) for _, row in points)]
@@ -195,8 +195,8 @@ def _panels(report: Report, points: Sequence[tuple[str, RowFound]]) -> list[str]
 def _fill(
     figure: "Figure",
     report: Report,
-    axis: AxisFound,
-    points: Sequence[tuple[str, RowFound]],
+    axis: AxisResult,
+    points: Sequence[tuple[str, RowResult]],
     panels: Sequence[str],
 ) -> None:
     panel_axes = figure.subplots(1, len(panels), squeeze=False)[0]
@@ -219,9 +219,9 @@ def _fill(
 def _explain(
     figure: "Figure",
     report: Report,
-    rows: Sequence[RowFound],
+    rows: Sequence[RowResult],
     panels: Sequence[str],
-    against: RowFound,
+    against: RowResult,
 ) -> None:
     """A legend of what is drawn, and of nothing else."""
     seeds = max(len(report.of_seeds(row, name)) for row in rows for name in panels)
@@ -240,9 +240,9 @@ def _explain(
 def _draw_rows(
     axes: "Axes",
     report: Report,
-    points: Sequence[tuple[str, RowFound]],
+    points: Sequence[tuple[str, RowResult]],
     name: str,
-    against: RowFound,
+    against: RowResult,
 ) -> None:
     """Means, each with the interval of its difference from the row that the axis is against."""
     for x, (_, row) in enumerate(points):
@@ -259,14 +259,16 @@ def _draw_rows(
     axes.set_ylabel(next(on.measure for _, row in points if (on := row.at(name))))
 
 
-def _draw_reference(axes: "Axes", against: RowFound, name: str) -> None:
+def _draw_reference(axes: "Axes", against: RowResult, name: str) -> None:
     """A line at the row that the others change one field of: a difference is from this line."""
     on = against.at(name)
     if on is not None and on.score is not None:
         axes.axhline(on.score.mean, color=GREY, lw=1, ls=":", zorder=0)
 
 
-def _interval(row: RowFound, on: RowOnCollection, against: RowFound) -> tuple[float, float] | None:
+def _interval(
+    row: RowResult, on: RowOnCollection, against: RowResult
+) -> tuple[float, float] | None:
     """The interval of the difference to ``against``, moved to where this row's mean is."""
     found = on.difference
     if on.score is None or found is None or row.against != against.name:

@@ -12,9 +12,9 @@ import msgspec
 from bench.evaluate.judging import measure_names
 from bench.evaluate.pipeline import evaluate
 from bench.evaluate.retrieval import LoadedModel, Options
+from bench.experiments.experiment import MODEL, CellTask, Cost, ExperimentStage
 from bench.experiments.grid import Table
-from bench.experiments.plan import MODEL, CellTask, Cost, ExperimentStage
-from bench.experiments.training_stages import LearntSequence, read_sequence, write_sequence
+from bench.experiments.training_stages import CheckpointSequence, read_sequence, write_sequence
 from bench.results.find import find_results
 from bench.results.result import save
 from bench.workspace import Workspace
@@ -62,7 +62,7 @@ class EvaluateSettings(Record, kw_only=True):
 
 
 @dataclass(frozen=True)
-class Scored:
+class CheckpointScores:
     """A checkpoint on one collection.
 
     Attributes:
@@ -75,7 +75,7 @@ class Scored:
 
 
 @dataclass(frozen=True)
-class Evaluate(ExperimentStage):
+class EvaluateStage(ExperimentStage):
     """Encoding, searching and scoring."""
 
     workspace: Workspace
@@ -98,15 +98,15 @@ class Evaluate(ExperimentStage):
         resolved: Table = msgspec.to_builtins(settings)
         return resolved
 
-    def seeded(self, settings: Table, seed: int) -> Table:
+    def with_seed(self, settings: Table, seed: int) -> Table:
         """An evaluation draws nothing."""
         return settings
 
-    def keyed(self, settings: Table) -> Table:
+    def key_settings(self, settings: Table) -> Table:
         """With the first layers that went without an adapter once."""
         return {"adapter_drop": 0, **settings}
 
-    def reads(self, settings: Table) -> dict[str, str]:
+    def hash_inputs(self, settings: Table) -> dict[str, str]:
         """The protocol of each collection, with its hashes, and the measures."""
         chosen = convert_table(settings, EvaluateSettings, "[evaluate]")
         rules = {}
@@ -120,18 +120,18 @@ class Evaluate(ExperimentStage):
         """Encode, search and score; vectors of checkpoints of the ablation are not kept."""
         chosen = convert_table(settings, EvaluateSettings, "[evaluate]")
         tokens, parameters = 0, 0
-        for name, like in _models(model, out):
-            own = MODEL in (Path(name).name, Path(name).parent.name)
-            kept = str((out / VECTORS).resolve()) if own else self.workspace.vectors
-            workspace = replace_field(self.workspace, vectors=kept)
-            loaded = self._loaded(_resolved(name, chosen, like), chosen.view)
+        for name, like in _models_to_evaluate(model, out):
+            is_trained_here = MODEL in (Path(name).name, Path(name).parent.name)
+            vectors = str((out / VECTORS).resolve()) if is_trained_here else self.workspace.vectors
+            workspace = replace_field(self.workspace, vectors=vectors)
+            loaded = self._load(_resolve_with_settings(name, chosen, like), chosen.view)
             for dataset in self.workspace.datasets(chosen.on):
                 spent, parameters = self._score(workspace, dataset, loaded, chosen, out)
                 tokens += spent
         shutil.rmtree(out / VECTORS, ignore_errors=True)
         return Cost(tokens=tokens, parameters=parameters)
 
-    def _loaded(self, model: Model, view: View | None) -> LoadedModel:
+    def _load(self, model: Model, view: View | None) -> LoadedModel:
         if model.recipe.kind == "bm25":
             return LoadedModel(model, None)
         encoder = open_encoder(model, self.workspace.device)
@@ -160,7 +160,7 @@ class Evaluate(ExperimentStage):
         return done.result.timings.encoded_tokens, counted.total if counted else 0
 
 
-def _models(model: str, out: Path) -> Iterator[tuple[str, str | None]]:
+def _models_to_evaluate(model: str, out: Path) -> Iterator[tuple[str, str | None]]:
     """Models to evaluate, each with the card that it is used like, where that is another.
 
     A sequence is evaluated whole: what it starts from, then each checkpoint, which is used as the
@@ -179,7 +179,7 @@ def _models(model: str, out: Path) -> Iterator[tuple[str, str | None]]:
         yield folder, None if resolve_model(folder).adapter else start
 
 
-def _resolved(model: str, chosen: EvaluateSettings, like: str | None) -> Model:
+def _resolve_with_settings(model: str, chosen: EvaluateSettings, like: str | None) -> Model:
     """The model as it is encoded with: with every pooling where there is a view."""
     resolved = resolve_model(
         model,
@@ -205,51 +205,52 @@ def _resolved(model: str, chosen: EvaluateSettings, like: str | None) -> Model:
 
 
 @dataclass(frozen=True)
-class ScoredSequence:
+class SequenceScores:
     """A sequence and its scores.
 
     Attributes:
         scores: by model and collection.
     """
 
-    learnt: LearntSequence
-    scores: Mapping[tuple[str, str], Scored]
+    sequence: CheckpointSequence
+    scores: Mapping[tuple[str, str], CheckpointScores]
 
     @property
     def start(self) -> str:
         """Name of what the sequence starts from, by which its results are known."""
-        return next(name for name, _ in self.scores if name not in self.learnt.checkpoints)
+        return next(name for name, _ in self.scores if name not in self.sequence.checkpoints)
 
-    def of(self, checkpoints: Mapping[str, str]) -> dict[str, Scored]:
+    def select(self, checkpoints: Mapping[str, str]) -> dict[str, CheckpointScores]:
         """Scores on collections, each of the checkpoint that is named for it."""
         return {name: self.scores[model, name] for name, model in checkpoints.items()}
 
 
-def read_scored_sequence(task: CellTask, out: Path) -> ScoredSequence | None:
+def read_sequence_scores(task: CellTask, out: Path) -> SequenceScores | None:
     """The sequence of a finished evaluation; None if none was evaluated."""
-    learnt = read_sequence(task.folder(out))
-    return ScoredSequence(learnt, _results(task.folder(out))) if learnt else None
+    folder = task.folder(out)
+    sequence = read_sequence(folder)
+    return SequenceScores(sequence, _read_results(folder)) if sequence else None
 
 
-def read_scores(task: CellTask, out: Path) -> dict[str, Scored]:
+def read_scores(task: CellTask, out: Path) -> dict[str, CheckpointScores]:
     """Main measure of each query of a finished evaluation, by collection.
 
-    After a sequence, a collection is searched as `LearntSequence.after` says.
+    After a sequence, a collection is searched as `CheckpointSequence.searched_with` says.
     """
     folder = task.folder(out)
-    learnt = read_sequence(folder)
+    sequence = read_sequence(folder)
     return {
         collection: scored
-        for (model, collection), scored in _results(folder).items()
-        if learnt is None or model == learnt.after(collection)
+        for (model, collection), scored in _read_results(folder).items()
+        if sequence is None or model == sequence.searched_with(collection)
     }
 
 
-def _results(folder: Path) -> dict[tuple[str, str], Scored]:
+def _read_results(folder: Path) -> dict[tuple[str, str], CheckpointScores]:
     """The main measure of each query of stored results, by model and collection."""
     found = {}
     for stored in find_results(folder / RESULTS):
         measure, scores = stored.result.main_measure, stored.scores
-        scored = Scored(measure, scores.query_ids, scores.values[measure])
+        scored = CheckpointScores(measure, scores.query_ids, scores.values[measure])
         found[stored.result.model, stored.collection] = scored
     return found

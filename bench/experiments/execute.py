@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
+from bench.experiments.experiment import CellTask, Cost, Experiment, ExperimentStage, GridCell
 from bench.experiments.grid import Table
-from bench.experiments.plan import CellTask, Cost, ExperimentStage, GridCell, Plan
 from foundation.errors import (
     BenchError,
     WorkerError,
@@ -32,7 +32,7 @@ from foundation.records import Record, read_json, write_json
 DONE_FILE, FAILED_FILE = "done.json", "failed.txt"
 
 
-class Done(Record, kw_only=True):
+class FinishedTask(Record, kw_only=True):
     """A task that is finished.
 
     Attributes:
@@ -47,7 +47,7 @@ class Done(Record, kw_only=True):
     commit: str
 
 
-def done(task: CellTask, out: Path) -> Done | None:
+def read_finished(task: CellTask, out: Path) -> FinishedTask | None:
     """The record of a finished task; None if it is not finished.
 
     Raises:
@@ -56,12 +56,12 @@ def done(task: CellTask, out: Path) -> Done | None:
     path = task.folder(out) / DONE_FILE
     if not path.is_file():
         return None
-    return read_json(path, Done, f"delete {path.parent} and type the same command")
+    return read_json(path, FinishedTask, f"delete {path.parent} and type the same command")
 
 
-def keep_done(task: CellTask, out: Path, cost: Cost, commit: str) -> Done:
+def write_finished(task: CellTask, out: Path, cost: Cost, commit: str) -> FinishedTask:
     """Write that a task is finished, after all that it wrote."""
-    record = Done(
+    record = FinishedTask(
         stage=task.stage,
         key=task.key,
         settings=task.settings,
@@ -74,7 +74,7 @@ def keep_done(task: CellTask, out: Path, cost: Cost, commit: str) -> Done:
     return record
 
 
-def keep_failed(task: CellTask, out: Path, error: Exception) -> str:
+def write_failure(task: CellTask, out: Path, error: Exception) -> str:
     """Write why a task failed, for whoever mends it; return that in a line.
 
     It is tried again when the command is typed again.
@@ -96,7 +96,7 @@ Say = Callable[[str], None]
 class Outcome:
     """Tasks by key: what each left, and why it failed."""
 
-    finished: dict[str, Done] = field(default_factory=dict)
+    finished: dict[str, FinishedTask] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
 
     def gap(self, cell: GridCell) -> tuple[str, str]:
@@ -106,20 +106,20 @@ class Outcome:
                 return task.stage, self.failed[task.key]
         return ("", "") if cell.task.key in self.finished else (cell.task.stage, "not done")
 
-    def left(self, plan: Plan) -> str:
+    def left(self, experiment: Experiment) -> str:
         """How many tasks are left."""
-        left = sum(task.key not in self.finished for task in plan.tasks())
+        left = sum(task.key not in self.finished for task in experiment.tasks())
         return f"{left} tasks left" if left else "all are finished"
 
 
-def finished(plan: Plan, out: Path) -> Outcome:
+def finished(experiment: Experiment, out: Path) -> Outcome:
     """Records of the tasks that are on disk already."""
-    kept = {task.key: done(task, out) for task in plan.tasks()}
+    kept = {task.key: read_finished(task, out) for task in experiment.tasks()}
     return Outcome({key: record for key, record in kept.items() if record})
 
 
 def execute(
-    plan: Plan,
+    experiment: Experiment,
     out: Path,
     run: Run,
     say: Say,
@@ -134,17 +134,19 @@ def execute(
     Raises:
         Exception: of `run`, where the disk is full, which no other cell would survive either.
     """
-    outcome = finished(plan, out)
-    cells = [pair for pair in enumerate(plan.cells, 1) if pair[1].task.key not in outcome.finished]
+    outcome = finished(experiment, out)
+    cells = [
+        pair for pair in enumerate(experiment.cells, 1) if pair[1].task.key not in outcome.finished
+    ]
     while cells:
         elsewhere, claims = [], []
         for number, cell in cells:
-            if claim := _work(cell, plan, out, run, commit, outcome):
+            if claim := _work(cell, experiment, out, run, commit, outcome):
                 elsewhere.append((number, cell))
                 claims.append(claim)
                 continue
-            name = f"cell {number} of {len(plan.cells)}: {cell.row}, seed {cell.seed}"
-            say(f"{name}: {_told(cell, outcome)}; {outcome.left(plan)}")
+            name = f"cell {number} of {len(experiment.cells)}: {cell.row}, seed {cell.seed}"
+            say(f"{name}: {_describe_cell(cell, outcome)}; {outcome.left(experiment)}")
         if len(elsewhere) == len(cells):
             FileLock.wait(claims[0]).release()
         cells = elsewhere
@@ -153,7 +155,7 @@ def execute(
 
 def _work(
     cell: GridCell,
-    plan: Plan,
+    experiment: Experiment,
     out: Path,
     run: Run,
     commit: str,
@@ -175,19 +177,19 @@ def _work(
             return path
         with claim:
             try:
-                record = done(task, out) or keep_done(
-                    task, out, run(plan.stages[task.stage], task, out), commit
+                record = read_finished(task, out) or write_finished(
+                    task, out, run(experiment.stages[task.stage], task, out), commit
                 )
             except Exception as error:
                 if lacks_room(error):
                     raise
-                outcome.failed[task.key] = keep_failed(task, out, error)
+                outcome.failed[task.key] = write_failure(task, out, error)
                 return None
             outcome.finished[task.key] = record
     return None
 
 
-def _told(cell: GridCell, outcome: Outcome) -> str:
+def _describe_cell(cell: GridCell, outcome: Outcome) -> str:
     stage, error = outcome.gap(cell)
     if stage:
         return f"FAILED at {stage}: {error}"
@@ -195,7 +197,7 @@ def _told(cell: GridCell, outcome: Outcome) -> str:
     return f"done, {sum(spent):,.0f} s"
 
 
-def timed(stage: ExperimentStage, settings: Table, model: str, out: Path) -> Cost:
+def run_timed(stage: ExperimentStage, settings: Table, model: str, out: Path) -> Cost:
     """Do the work of a stage, and say how long it took."""
     began = time.perf_counter()
     cost = stage.work(settings, model, out)
@@ -209,7 +211,7 @@ NO_MEMORY_HINT = (
 )
 
 
-def isolated(work: Callable[..., Any], *arguments: Any) -> Any:
+def run_in_subprocess(work: Callable[..., Any], *arguments: Any) -> Any:
     """Do a piece of work in a process apart and return what it returns.
 
     Args:
@@ -223,7 +225,7 @@ def isolated(work: Callable[..., Any], *arguments: Any) -> Any:
     context.set_forkserver_preload(list(PRELOADED))
     with ProcessPoolExecutor(1, context, initializer=_watch_parent) as pool:
         try:
-            return pool.submit(_sendable, work, arguments).result()
+            return pool.submit(_call_sendable, work, arguments).result()
         except BrokenProcessPool as error:
             killed = "its process was killed by the system: most likely out of memory"
             raise BenchError(killed, NO_MEMORY_HINT) from error
@@ -233,7 +235,7 @@ def isolated(work: Callable[..., Any], *arguments: Any) -> Any:
             raise
 
 
-def _sendable(work: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+def _call_sendable(work: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     """What the work returns; what it raises, so that it can be sent."""
     try:
         return work(*arguments)

@@ -35,19 +35,19 @@ from bench.comparing.statistics import (
     paired_difference,
     t_quantile,
 )
-from bench.experiments.evaluate_stage import Scored, ScoredSequence, read_scored_sequence
+from bench.experiments.evaluate_stage import CheckpointScores, SequenceScores, read_sequence_scores
 from bench.experiments.execute import Outcome
+from bench.experiments.experiment import CellTask, Experiment, GridCell
 from bench.experiments.grid import Hypothesis
-from bench.experiments.plan import CellTask, GridCell, Plan
 from bench.experiments.report_record import (
     MEAN,
-    CellFound,
-    HypothesisTested,
+    CellResult,
+    HypothesisResult,
     Interval,
     Report,
-    RowFound,
     RowOnCollection,
-    SequenceFound,
+    RowResult,
+    SequenceResult,
 )
 from bench.results.result import Conditions
 from foundation.arrays import Float64Array
@@ -56,12 +56,16 @@ from foundation.errors import BenchError
 RESAMPLING = Resampling()
 TINY = 1e-12
 
-ScoresOf = Callable[[CellTask], Mapping[str, Scored]]
-BySeed = dict[int, Mapping[str, Scored]]
+ReadScores = Callable[[CellTask], Mapping[str, CheckpointScores]]
+BySeed = dict[int, Mapping[str, CheckpointScores]]
 
 
-def report_of(
-    plan: Plan, outcome: Outcome, scores_of: ScoresOf, command: str, conditions: Conditions
+def make_report(
+    experiment: Experiment,
+    outcome: Outcome,
+    scores_of: ReadScores,
+    command: str,
+    conditions: Conditions,
 ) -> Report:
     """Everything that the finished cells say.
 
@@ -72,62 +76,67 @@ def report_of(
     Raises:
         BenchError: cells were scored on different queries.
     """
-    weights = plan.weights
-    scores: dict[str, BySeed] = {row.name: {} for row in plan.rows}
-    for cell in plan.cells:
+    weights = experiment.weights
+    scores: dict[str, BySeed] = {row.name: {} for row in experiment.rows}
+    for cell in experiment.cells:
         if cell.task.key in outcome.finished:
             scores[cell.row][cell.seed] = scores_of(cell.task)
-    on = {r.name: _on_all(scores[r.name], scores.get(r.against), weights) for r in plan.rows}
-    on_all = with_verdicts(on)
-    used = [outcome.finished[t.key] for t in plan.tasks() if t.key in outcome.finished]
+    on = {
+        r.name: _compare_on_collections(scores[r.name], scores.get(r.against), weights)
+        for r in experiment.rows
+    }
+    on_all = add_verdicts(on)
+    used = [outcome.finished[t.key] for t in experiment.tasks() if t.key in outcome.finished]
     return Report(
-        name=plan.ablation.name,
-        title=plan.ablation.title,
+        name=experiment.grid.name,
+        title=experiment.grid.title,
         command=command,
-        seeds=plan.ablation.seeds,
-        reference={name: dict(table) for name, table in plan.rows[0].settings.items()},
+        seeds=experiment.grid.seeds,
+        reference={name: dict(table) for name, table in experiment.rows[0].settings.items()},
         rows=tuple(
-            RowFound(
+            RowResult(
                 name=row.name,
                 against=row.against,
                 change=row.change,
                 cells=tuple(
-                    _cell(cell, outcome, scores[row.name].get(cell.seed, {}))
-                    for cell in plan.cells
+                    _cell_result(cell, outcome, scores[row.name].get(cell.seed, {}))
+                    for cell in experiment.cells
                     if cell.row == row.name
                 ),
                 on=on_all[row.name],
             )
-            for row in plan.rows
+            for row in experiment.rows
         ),
-        axes=plan.axes,
-        leaks=plan.leaks,
-        differing=plan.differing,
+        axes=experiment.axes,
+        leaks=experiment.leaks,
+        differing=experiment.differing,
         weights=dict(weights),
         commits=tuple(sorted({record.commit for record in used})),
         seconds=sum(record.cost.seconds for record in used),
         conditions=conditions,
-        hypotheses=_hypotheses(plan.ablation.hypotheses, scores, weights),
+        hypotheses=_hypotheses(experiment.grid.hypotheses, scores, weights),
     )
 
 
 def _hypotheses(
     hypotheses: Sequence[Hypothesis], scores: Mapping[str, BySeed], weights: Mapping[str, float]
-) -> tuple[HypothesisTested, ...]:
+) -> tuple[HypothesisResult, ...]:
     """Each hypothesis on each collection, with p corrected for all of them."""
     on = {
-        str(number): _on_all(scores[each.row], scores[each.against], weights)
+        str(number): _compare_on_collections(scores[each.row], scores[each.against], weights)
         for number, each in enumerate(hypotheses)
     }
     return tuple(
-        HypothesisTested(row=each.row, against=each.against, expected=each.expected, on=compared)
-        for each, compared in zip(hypotheses, with_verdicts(on).values(), strict=True)
+        HypothesisResult(row=each.row, against=each.against, expected=each.expected, on=compared)
+        for each, compared in zip(hypotheses, add_verdicts(on).values(), strict=True)
     )
 
 
-def _cell(cell: GridCell, outcome: Outcome, scores: Mapping[str, Scored]) -> CellFound:
+def _cell_result(
+    cell: GridCell, outcome: Outcome, scores: Mapping[str, CheckpointScores]
+) -> CellResult:
     stage, error = outcome.gap(cell)
-    return CellFound(
+    return CellResult(
         seed=cell.seed,
         scores={name: float(scored.values.mean()) for name, scored in scores.items()},
         failed_at=stage,
@@ -140,58 +149,63 @@ def _cell(cell: GridCell, outcome: Outcome, scores: Mapping[str, Scored]) -> Cel
     )
 
 
-def _on_all(
-    own: BySeed, other: BySeed | None, weights: Mapping[str, float]
+def _compare_on_collections(
+    row: BySeed, against: BySeed | None, weights: Mapping[str, float]
 ) -> tuple[RowOnCollection, ...]:
     """A row on each collection, then in their mean where they have one measure."""
-    if not own:
+    if not row:
         return ()
-    names = list(next(iter(own.values())))
-    compared = [compare_seeds(name, {name: 1.0}, own, other) for name in names]
+    names = list(next(iter(row.values())))
+    compared = [compare_seeds(name, {name: 1.0}, row, against) for name in names]
     if len(names) > 1 and len({on.measure for on in compared}) == 1:
         shares = weights or dict.fromkeys(names, 1 / len(names))
-        compared.append(compare_seeds(MEAN, {name: shares[name] for name in names}, own, other))
+        compared.append(compare_seeds(MEAN, {name: shares[name] for name in names}, row, against))
     return tuple(compared)
 
 
 def compare_seeds(
-    title: str, shares: Mapping[str, float], own: BySeed, other: BySeed | None
+    title: str, shares: Mapping[str, float], row: BySeed, against: BySeed | None
 ) -> RowOnCollection:
     """A row in the mean of collections, and its difference from another row.
 
     Args:
         shares: weight of each collection in the mean; they sum to 1.
-        own: scores by collection of each seed of the row.
-        other: of the row that it is compared with, on the seeds that both have; None for none.
+        row: scores by collection of each seed of the row.
+        against: of the row that it is compared with, on the seeds that both have; None for none.
 
     Raises:
         BenchError: cells were scored on different queries.
     """
-    first = next(iter(own.values()))
-    seeds = tuple(seed for seed in own if seed in (other or {}))
+    first = next(iter(row.values()))
+    seeds = tuple(seed for seed in row if seed in (against or {}))
     on = RowOnCollection(
         collection=title,
         measure=first[next(iter(shares))].measure,
         queries=sum(len(first[name].query_ids) for name in shares),
-        score=interval([_matrix(own, list(own), name) for name in shares], list(shares.values())),
+        score=estimate_interval(
+            [_score_matrix(row, list(row), name) for name in shares], list(shares.values())
+        ),
         seeds=seeds,
     )
-    if other is None or not seeds:
+    if against is None or not seeds:
         return on
-    return msgspec.structs.replace(on, difference=_difference(shares, own, other, seeds))
+    return msgspec.structs.replace(on, difference=_difference(shares, row, against, seeds))
 
 
 def _difference(
-    shares: Mapping[str, float], own: BySeed, other: BySeed, seeds: Sequence[int]
+    shares: Mapping[str, float], row: BySeed, against: BySeed, seeds: Sequence[int]
 ) -> Interval:
     """Of recipes over several seeds; of the two checkpoints of a single one."""
     both = {
-        name: (_matrix(own, seeds, name), _matrix(other, seeds, name, own[seeds[0]][name]))
+        name: (
+            _score_matrix(row, seeds, name),
+            _score_matrix(against, seeds, name, row[seeds[0]][name]),
+        )
         for name in shares
     }
     weights = list(shares.values())
     if len(seeds) > 1:
-        return interval([mine - theirs for mine, theirs in both.values()], weights)
+        return estimate_interval([mine - theirs for mine, theirs in both.values()], weights)
     columns = {"row": 0, "against": 1}
     parts = [
         ScoreMatrix(name, "", columns, np.stack([a[0], b[0]], axis=1), RESAMPLING).minus(*columns)
@@ -203,8 +217,8 @@ def _difference(
     )
 
 
-def _matrix(
-    scores: BySeed, seeds: Sequence[int], name: str, alike: Scored | None = None
+def _score_matrix(
+    scores: BySeed, seeds: Sequence[int], name: str, alike: CheckpointScores | None = None
 ) -> Float64Array:
     """Scores ``(seeds, queries)`` on a collection.
 
@@ -220,7 +234,7 @@ def _matrix(
     return np.array([each.values for each in found], dtype=np.float64)
 
 
-def with_verdicts(
+def add_verdicts(
     on: Mapping[str, tuple[RowOnCollection, ...]],
 ) -> dict[str, tuple[RowOnCollection, ...]]:
     """The rows with p of each collection corrected for all the rows that were compared on it."""
@@ -247,57 +261,61 @@ def _with_verdict(on: RowOnCollection, p: float | None) -> RowOnCollection:
     return msgspec.structs.replace(on, p_holm=p, verdict=verdict)
 
 
-def with_sequences(report: Report, plan: Plan, outcome: Outcome, out: Path) -> Report:
+def add_sequences(report: Report, experiment: Experiment, outcome: Outcome, out: Path) -> Report:
     """The report with what its rows gained and forgot, p corrected for all of them.
 
     Raises:
         BenchError: a result is missing or damaged.
     """
-    learnt: dict[str, dict[int, ScoredSequence]] = {}
-    for cell in plan.cells:
+    by_row: dict[str, dict[int, SequenceScores]] = {}
+    for cell in experiment.cells:
         if cell.task.key not in outcome.finished:
             continue
-        if sequence := read_scored_sequence(cell.task, out):
-            learnt.setdefault(cell.row, {})[cell.seed] = sequence
-    on = with_verdicts({row: _gained_and_forgotten(by_seed) for row, by_seed in learnt.items()})
+        if sequence := read_sequence_scores(cell.task, out):
+            by_row.setdefault(cell.row, {})[cell.seed] = sequence
+    on = add_verdicts({row: _gain_and_forgetting(by_seed) for row, by_seed in by_row.items()})
     rows = (
-        msgspec.structs.replace(row, sequence=_found(learnt[row.name].values(), on[row.name]))
-        if row.name in learnt
+        msgspec.structs.replace(
+            row, sequence=_sequence_result(by_row[row.name].values(), on[row.name])
+        )
+        if row.name in by_row
         else row
         for row in report.rows
     )
     return msgspec.structs.replace(report, rows=tuple(rows))
 
 
-def _gained_and_forgotten(by_seed: Mapping[int, ScoredSequence]) -> tuple[RowOnCollection, ...]:
+def _gain_and_forgetting(by_seed: Mapping[int, SequenceScores]) -> tuple[RowOnCollection, ...]:
     """After the sequence against the start, and against just after each domain's training."""
-    learnt = next(iter(by_seed.values())).learnt
-    names, after, start, own = learnt.domains, BySeed(), BySeed(), BySeed()
-    for seed, sequence in by_seed.items():
-        after[seed] = sequence.of({name: learnt.after(name) for name in names})
-        start[seed] = sequence.of(dict.fromkeys(names, sequence.start))
-        own[seed] = sequence.of({name: learnt.own(name) for name in names})
-    pairs = [("gained", names, start)]
-    if not learnt.separate:
-        pairs.append(("forgotten", names[:-1], own))
+    sequence = next(iter(by_seed.values())).sequence
+    names, at_end, at_start, after_training = sequence.domains, BySeed(), BySeed(), BySeed()
+    for seed, scores in by_seed.items():
+        at_end[seed] = scores.select({name: sequence.searched_with(name) for name in names})
+        at_start[seed] = scores.select(dict.fromkeys(names, scores.start))
+        after_training[seed] = scores.select({name: sequence.trained_on(name) for name in names})
+    pairs = [("gained", names, at_start)]
+    if not sequence.separate:
+        pairs.append(("forgotten", names[:-1], after_training))
     return tuple(
-        compare_seeds(title, dict.fromkeys(shared, 1 / len(shared)), after, earlier)
+        compare_seeds(title, dict.fromkeys(shared, 1 / len(shared)), at_end, earlier)
         for title, shared, earlier in pairs
     )
 
 
-def _found(sequences: Iterable[ScoredSequence], on: tuple[RowOnCollection, ...]) -> SequenceFound:
+def _sequence_result(
+    sequences: Iterable[SequenceScores], on: tuple[RowOnCollection, ...]
+) -> SequenceResult:
     first, *_ = sequences = list(sequences)
-    losses = zip(*(sequence.learnt.losses for sequence in sequences), strict=True)
-    return SequenceFound(
+    losses = zip(*(scores.sequence.losses for scores in sequences), strict=True)
+    return SequenceResult(
         start=first.start,
         gained=on[0],
         forgotten=on[1] if len(on) > 1 else None,
-        losses=dict(zip(first.learnt.domains, map(fmean, losses), strict=True)),
+        losses=dict(zip(first.sequence.domains, map(fmean, losses), strict=True)),
     )
 
 
-def interval(parts: Sequence[Float64Array], weights: Sequence[float] = (1.0,)) -> Interval:
+def estimate_interval(parts: Sequence[Float64Array], weights: Sequence[float] = (1.0,)) -> Interval:
     """The mean of several collections.
 
     Args:
@@ -305,7 +323,7 @@ def interval(parts: Sequence[Float64Array], weights: Sequence[float] = (1.0,)) -
             scores of a recipe, or differences of two.
         weights: of the collections in the mean; they sum to 1.
     """
-    of_seeds = _of_seeds(parts, weights)
+    of_seeds = _seed_means(parts, weights)
     mean = float(of_seeds.mean())
     if len(of_seeds) < 2 or min(part.shape[1] for part in parts) < 2:
         return Interval(mean=mean)
@@ -340,7 +358,7 @@ def standard_error(
     seed does to single queries. The queries' part is what the variance of the queries' means has
     beyond that.
     """
-    of_seeds = _of_seeds(parts, weights)
+    of_seeds = _seed_means(parts, weights)
     count = len(of_seeds)
     seeds = float(of_seeds.var(ddof=1)) / count
     queries, squares = 0.0, seeds**2 / (count - 1)
@@ -357,7 +375,7 @@ def standard_error(
     return math.sqrt(total), degrees
 
 
-def _of_seeds(parts: Sequence[Float64Array], weights: Sequence[float]) -> Float64Array:
+def _seed_means(parts: Sequence[Float64Array], weights: Sequence[float]) -> Float64Array:
     """Mean over the collections for each seed, float64 ``(seeds,)``."""
     means: Float64Array = np.average([part.mean(axis=1) for part in parts], axis=0, weights=weights)
     return means

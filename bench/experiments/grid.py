@@ -82,7 +82,7 @@ class Axis(Record, kw_only=True):
             raise ValueError(f"{len(self.labels)} labels for {len(self.values)} values")
         if not self.values:
             raise ValueError("an axis needs values")
-        known = [self.label(place) for place in range(len(self.values))]
+        known = [self.label(number) for number in range(len(self.values))]
         for label in known:
             if known.count(label) > 1:
                 raise ValueError(f"the axis {self.title} has the value {label} twice")
@@ -92,9 +92,9 @@ class Axis(Record, kw_only=True):
         """Its name in tables."""
         return self.name or self.field.rpartition(".")[2]
 
-    def label(self, place: int) -> str:
+    def label(self, number: int) -> str:
         """Label of a value."""
-        return self.labels[place] if self.labels else label_of(self.values[place])
+        return self.labels[number] if self.labels else format_label(self.values[number])
 
 
 class Hypothesis(Record, kw_only=True):
@@ -144,7 +144,7 @@ class Variant(Record, kw_only=True):
     axes: tuple[str | Axis, ...] = ()
 
 
-class Ablation(Record, kw_only=True):
+class Grid(Record, kw_only=True):
     """A whole ablation.
 
     Attributes:
@@ -198,7 +198,7 @@ class Ablation(Record, kw_only=True):
         tables = {stage: getattr(self, stage) for stage in STAGES}
         return {stage: table for stage, table in tables.items() if table is not None}
 
-    def parts(self) -> tuple["Ablation", ...]:
+    def parts(self) -> tuple["Grid", ...]:
         """An ablation for each endpoint, in their order; itself where it has none."""
         return tuple(
             msgspec.structs.replace(
@@ -214,10 +214,10 @@ class Ablation(Record, kw_only=True):
         ) or (self,)
 
 
-FILES = TomlFiles("ablation", Path(__file__).parent / "plans", Ablation)
+FILES = TomlFiles("ablation", Path(__file__).parent / "grids", Grid)
 
 
-def load_ablation(name_or_path: str, variant: str = "") -> Ablation:
+def load_grid(name_or_path: str, variant: str = "") -> Grid:
     """The ablation of a ``.toml`` file, or a shipped one by its name.
 
     Args:
@@ -227,52 +227,52 @@ def load_ablation(name_or_path: str, variant: str = "") -> Ablation:
         BenchError: see `TomlFiles.load`; no such variant, or it keeps an unknown axis or does not
             fit the file.
     """
-    ablation = FILES.load(name_or_path)
+    grid = FILES.load(name_or_path)
     if not variant:
-        return ablation
-    if variant not in ablation.variants:
-        known = ", ".join(ablation.variants) or "none"
-        raise BenchError(f"{ablation.name} has no variant {variant!r}", f"its variants: {known}")
-    fields = msgspec.structs.asdict(ablation.variants[variant])
+        return grid
+    if variant not in grid.variants:
+        known = ", ".join(grid.variants) or "none"
+        raise BenchError(f"{grid.name} has no variant {variant!r}", f"its variants: {known}")
+    fields = msgspec.structs.asdict(grid.variants[variant])
     changes = {name: value for name, value in fields.items() if value}
-    changes["name"] = f"{ablation.name}-{variant}"
-    changes["axes"] = _axes(ablation, ablation.variants[variant])
+    changes["name"] = f"{grid.name}-{variant}"
+    changes["axes"] = _variant_axes(grid, grid.variants[variant])
     if changes.keys() & {"base", "pretrain"}:
         changes.setdefault("model", "")
-    return replaced(ablation, f"{name_or_path}, variant {variant}", **changes)
+    return replace_settings(grid, f"{name_or_path}, variant {variant}", **changes)
 
 
-def replaced(ablation: Ablation, source: str, **changes: Any) -> Ablation:
+def replace_settings(grid: Grid, source: str, **changes: Any) -> Grid:
     """An ablation with other fields; ``source`` names where they come from in messages.
 
     Raises:
         BenchError: they contradict each other or the others.
     """
     try:
-        return msgspec.structs.replace(ablation, **changes)
+        return msgspec.structs.replace(grid, **changes)
     except ValueError as error:
         raise BenchError(f"{source}: {error}") from error
 
 
-def _axes(ablation: Ablation, variant: Variant) -> tuple[Axis, ...]:
-    titled = {axis.title: axis for axis in ablation.axes}
+def _variant_axes(grid: Grid, variant: Variant) -> tuple[Axis, ...]:
+    titled = {axis.title: axis for axis in grid.axes}
     for wanted in variant.axes:
         if isinstance(wanted, str) and wanted not in titled:
             raise BenchError(
-                f"{ablation.name} has no axis {wanted!r}",
+                f"{grid.name} has no axis {wanted!r}",
                 did_you_mean(wanted, titled, f"its axes: {', '.join(titled)}"),
             )
     chosen = (titled[each] if isinstance(each, str) else each for each in variant.axes)
-    return tuple(chosen) or ablation.axes
+    return tuple(chosen) or grid.axes
 
 
-def label_of(value: Any) -> str:
+def format_label(value: Any) -> str:
     """A value for people: a table by its name, numbers and words as they are written."""
     if isinstance(value, Mapping):
         named = value.get("name")
         return str(named) if named else msgspec.json.encode(value).decode()
     if isinstance(value, list):
-        return ", ".join(label_of(each) for each in value)
+        return ", ".join(format_label(each) for each in value)
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -281,7 +281,7 @@ ONE_OF = (("steps", "epochs", "tokens"), ("model", "scratch"), ("tokenizer", "vo
 UNSET = {"model": "", "tokenizer": ""}
 
 
-def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:
+def merge_tables(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:
     """A preset's table with changes; a table of another ``name`` takes the old one's place."""
     table = dict(base)
     for key, value in changes.items():
@@ -290,7 +290,7 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:
                 table[other] = UNSET.get(other)
         old = table.get(key)
         if isinstance(value, Mapping) and isinstance(old, Mapping) and _same_kind(old, value):
-            table[key] = merged(old, value)
+            table[key] = merge_tables(old, value)
         else:
             table[key] = value
     return table
@@ -300,25 +300,25 @@ def _same_kind(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
     return "name" not in new or old.get("name") == new["name"]
 
 
-class Source(Record):
+class TrainingSource(Record):
     """What a training reads: collections, and its preset, without which settings are complete."""
 
     on: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
     preset: str = ""
 
 
-S = TypeVar("S", bound=Source)
+S = TypeVar("S", bound=TrainingSource)
 
 
-def split_off(table: Mapping[str, Any], stage: str, kind: type[S]) -> tuple[S, Table]:
+def split_source(table: Mapping[str, Any], stage: str, kind: type[S]) -> tuple[S, Table]:
     """What a training reads, and the rest of its table.
 
     Raises:
         BenchError: there is no ``on``, neither a preset nor complete settings, or a wrong value.
     """
-    own = {key: table[key] for key in kind.__struct_fields__ if key in table}
-    source = convert_table(own, kind, f"[{stage}]")
-    rest = {key: value for key, value in table.items() if key not in own}
+    inputs = {key: table[key] for key in kind.__struct_fields__ if key in table}
+    source = convert_table(inputs, kind, f"[{stage}]")
+    rest = {key: value for key, value in table.items() if key not in inputs}
     if not source.preset and "title" not in rest:
         raise BenchError(f"[{stage}] needs a preset", 'preset = "NAME", or a .toml file')
     return source, rest

@@ -7,10 +7,10 @@ refused. Single training queries that read like a scored one are left out of the
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from bench.experiments.evaluate_stage import Evaluate
-from bench.experiments.grid import Ablation
-from bench.experiments.plan import ExperimentStage, Plan, plan_of
-from bench.experiments.training_stages import Adapt, Finetune, Pretrain
+from bench.experiments.evaluate_stage import EvaluateStage
+from bench.experiments.experiment import Experiment, ExperimentStage, plan_experiment
+from bench.experiments.grid import Grid
+from bench.experiments.training_stages import AdaptStage, FinetuneStage, PretrainStage
 from bench.results.result import Conditions
 from bench.training.training_sets import find_leaks
 from bench.workspace import Workspace
@@ -27,67 +27,69 @@ DECISIVE = (
 EQUAL = 1e-9  # weights
 
 
-def prepare(ablation: Ablation, workspace: Workspace, conditions: Conditions) -> Plan:
+def prepare(grid: Grid, workspace: Workspace, conditions: Conditions) -> Experiment:
     """Read and check everything.
 
     Raises:
-        BenchError: see `plan_of`, `check_device` and `check_leaks`.
+        BenchError: see `plan_experiment`, `check_device` and `check_leaks`.
     """
-    plan = plan_of(ablation, stages_of(ablation, workspace), _here(ablation, conditions))
-    if set(plan.rows[0].settings) != {"evaluate"}:
+    experiment = plan_experiment(grid, make_stages(grid, workspace), _environment(grid, conditions))
+    if set(experiment.rows[0].settings) != {"evaluate"}:
         check_device(workspace.device)
-    on = plan.rows[0].settings["evaluate"]["on"]
+    on = experiment.rows[0].settings["evaluate"]["on"]
     evaluated, weights = workspace.datasets(on), workspace.weights(on)
     alike = max(weights.values()) - min(weights.values()) < EQUAL
     return replace(
-        plan,
-        leaks=check_leaks(plan, workspace, evaluated),
-        differing=tuple(_differing(evaluated)),
+        experiment,
+        leaks=check_leaks(experiment, workspace, evaluated),
+        differing=tuple(_describe_differences(evaluated)),
         weights={} if alike else weights,
     )
 
 
-def stages_of(ablation: Ablation, workspace: Workspace) -> dict[str, ExperimentStage]:
+def make_stages(grid: Grid, workspace: Workspace) -> dict[str, ExperimentStage]:
     """Return the stages of an ablation by name."""
-    on = (ablation.evaluate or {}).get("on")
+    on = (grid.evaluate or {}).get("on")
     held_out = tuple(on) if isinstance(on, list) else ()  # anything else is refused when resolved
     return {
-        "base": Pretrain(workspace, shared=True),
-        "pretrain": Pretrain(workspace, after_base=ablation.base is not None),
-        "adapt": Adapt(workspace, held_out, ablation.model),
-        "finetune": Finetune(workspace, held_out),
-        "evaluate": Evaluate(workspace),
+        "base": PretrainStage(workspace, shared=True),
+        "pretrain": PretrainStage(workspace, after_base=grid.base is not None),
+        "adapt": AdaptStage(workspace, held_out, grid.model),
+        "finetune": FinetuneStage(workspace, held_out),
+        "evaluate": EvaluateStage(workspace),
     }
 
 
-def _here(ablation: Ablation, conditions: Conditions) -> Mapping[str, str]:
+def _environment(grid: Grid, conditions: Conditions) -> Mapping[str, str]:
     """Influences on figures besides the grid: libraries, the kind of device, the named model."""
     from retrievers.encoders.device import pick_device
 
     here = {name: version for name in DECISIVE if (version := library_version(name))}
     here["device"] = str(pick_device(conditions.device).type)
-    if ablation.model:
-        here["model"] = resolve_model(ablation.model).recipe.fingerprint
+    if grid.model:
+        here["model"] = resolve_model(grid.model).recipe.fingerprint
     return here
 
 
-def _differing(evaluated: Sequence[Dataset]) -> Iterator[str]:
+def _describe_differences(evaluated: Sequence[Dataset]) -> Iterator[str]:
     """A sentence for each collection of the evaluation that is not the published one."""
     for dataset in evaluated:
         if different := differences(dataset):
             yield f"This is not the published {dataset.name}: {'; '.join(different)}."
 
 
-def check_leaks(plan: Plan, workspace: Workspace, evaluated: Sequence[Dataset]) -> tuple[str, ...]:
+def check_leaks(
+    experiment: Experiment, workspace: Workspace, evaluated: Sequence[Dataset]
+) -> tuple[str, ...]:
     """Overlaps of training queries and scored ones, each in a sentence.
 
     Raises:
         BenchError: a row is trained on queries that it is scored on.
     """
-    tables = [row.settings["finetune"] for row in plan.rows if "finetune" in row.settings]
+    tables = [row.settings["finetune"] for row in experiment.rows if "finetune" in row.settings]
     tuned = {(tuple(table["on"]), table["split"]) for table in tables}
     told = (
-        _leaked(training, other)
+        _describe_leak(training, other)
         for on, split in sorted(tuned)
         for training in workspace.datasets(on, split)
         for other in evaluated
@@ -95,7 +97,7 @@ def check_leaks(plan: Plan, workspace: Workspace, evaluated: Sequence[Dataset]) 
     return tuple(dict.fromkeys(told))
 
 
-def _leaked(training: Dataset, other: Dataset) -> str:
+def _describe_leak(training: Dataset, other: Dataset) -> str:
     leaked = find_leaks(training, other)
     return (
         f"{len(leaked)} queries of the split {training.facts.split} of {training.name} read like "

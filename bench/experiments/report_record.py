@@ -8,8 +8,8 @@ sequences, points of an axis by their labels.
 
 from typing import Literal
 
+from bench.experiments.experiment import AxisResult, Cost
 from bench.experiments.grid import Table
-from bench.experiments.plan import AxisFound, Cost
 from bench.results.result import Conditions
 from foundation.records import Record
 
@@ -37,7 +37,7 @@ class Interval(Record, kw_only=True):
     detectable: float | None = None
 
 
-class CellFound(Record, kw_only=True):
+class CellResult(Record, kw_only=True):
     """One row with one seed.
 
     Attributes:
@@ -75,7 +75,7 @@ class RowOnCollection(Record, kw_only=True):
     verdict: str = ""
 
 
-class SequenceFound(Record, kw_only=True):
+class SequenceResult(Record, kw_only=True):
     """Gain and forgetting of a row that learnt one domain after the other.
 
     Attributes:
@@ -93,7 +93,7 @@ class SequenceFound(Record, kw_only=True):
     losses: dict[str, float]
 
 
-class RowFound(Record, kw_only=True):
+class RowResult(Record, kw_only=True):
     """One recipe.
 
     Attributes:
@@ -105,16 +105,16 @@ class RowFound(Record, kw_only=True):
     name: str
     against: str
     change: str
-    cells: tuple[CellFound, ...]
+    cells: tuple[CellResult, ...]
     on: tuple[RowOnCollection, ...]
-    sequence: SequenceFound | None = None
+    sequence: SequenceResult | None = None
 
     def at(self, collection: str) -> RowOnCollection | None:
         """Its figures on a collection, if there are any."""
         return next((on for on in self.on if on.collection == collection), None)
 
 
-class HypothesisTested(Record, kw_only=True):
+class HypothesisResult(Record, kw_only=True):
     """A comparison of two rows that was fixed before any result.
 
     Attributes:
@@ -159,15 +159,15 @@ class Report(Record, kw_only=True):
     command: str
     seeds: tuple[int, ...]
     reference: dict[str, Table]
-    rows: tuple[RowFound, ...]
-    axes: tuple[AxisFound, ...]
+    rows: tuple[RowResult, ...]
+    axes: tuple[AxisResult, ...]
     leaks: tuple[str, ...]
     commits: tuple[str, ...]
     seconds: float
     conditions: Conditions
     differing: tuple[str, ...] = ()
     weights: dict[str, float] = {}
-    hypotheses: tuple[HypothesisTested, ...] = ()
+    hypotheses: tuple[HypothesisResult, ...] = ()
 
     @property
     def collections(self) -> tuple[str, ...]:
@@ -179,7 +179,7 @@ class Report(Record, kw_only=True):
         """True for the one of ``collections`` that is their mean."""
         return name == MEAN
 
-    def of_seeds(self, row: RowFound, collection: str) -> list[float]:
+    def of_seeds(self, row: RowResult, collection: str) -> list[float]:
         """The score of each seed that is finished, on a collection or in the mean (`MEAN`)."""
         finished = [cell.scores for cell in row.cells if cell.scores]
         if collection != MEAN:

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from bench.experiments.grid import Source, Table, merged, split_off
-from bench.experiments.plan import MODEL, Cost, ExperimentStage
+from bench.experiments.experiment import MODEL, Cost, ExperimentStage
+from bench.experiments.grid import Table, TrainingSource, merge_tables, split_source
 from bench.training.on_collections import adapt_on, finetune_on, pretrain_on
 from bench.training.training_sets import CorpusTexts
 from bench.workspace import Workspace
@@ -34,7 +34,7 @@ from retrievers.training.engine.curve import CURVE_FILE, LossPoint, read_curve
 from retrievers.training.engine.run_folder import ModelSize
 from retrievers.training.engine.save import find_checkpoint
 from retrievers.training.finetune import finetune_preset
-from retrievers.training.finetune.finetune import FORMER_SETTINGS as OF_COLLECTIONS
+from retrievers.training.finetune.finetune import FORMER_SETTINGS as FORMER_ADAPTER_SETTINGS
 from retrievers.training.finetune.finetune_preset import Finetuning
 from retrievers.training.pretrain import preset as pretrain_preset
 from retrievers.training.pretrain.preset import Pretraining, to_table
@@ -43,7 +43,7 @@ SEQUENCE_FILE = "sequence.json"
 
 
 def pretraining_table(
-    source: Source, changes: Table, stage: str, title: str, before: str = ""
+    source: TrainingSource, changes: Table, stage: str, title: str, before: str = ""
 ) -> Table:
     """All settings of a pre-training, but for its start where that is the model before it.
 
@@ -55,7 +55,7 @@ def pretraining_table(
     """
     base = to_table(pretrain_preset.load_preset(source.preset)) if source.preset else {}
     # A title and a source say nothing about what is trained.
-    settings = {**merged(base, changes), "title": title, "source": ""}
+    settings = {**merge_tables(base, changes), "title": title, "source": ""}
     if before:
         if "start" in changes:
             raise BenchError(
@@ -71,14 +71,13 @@ def pretraining_table(
 
 def read_pretraining(settings: Table, model: str) -> Pretraining:
     """The preset of complete settings; it starts from a model where these have no start."""
-    own = {"start": {"model": model}, **settings}
-    return pretrain_preset.from_table(
-        {key: own[key] for key in own if key not in ("on", "method")}, "[pretrain]"
-    )
+    table = {"start": {"model": model}, **settings}
+    fields = {key: value for key, value in table.items() if key not in ("on", "method")}
+    return pretrain_preset.from_table(fields, "[pretrain]")
 
 
 @dataclass(frozen=True)
-class Pretrain(ExperimentStage):
+class PretrainStage(ExperimentStage):
     """Pre-training on corpora.
 
     Attributes:
@@ -93,24 +92,24 @@ class Pretrain(ExperimentStage):
     def resolve_settings(self, table: Mapping[str, Any]) -> Table:
         """All of the preset, and ``on``; after ``base`` there is no start."""
         stage = "base" if self.shared else "pretrain"
-        source, changes = split_off(table, stage, Source)
+        source, changes = split_source(table, stage, TrainingSource)
         expand(source.on, self.workspace.data_dir)
         before = "[base]" if self.after_base else ""
         return pretraining_table(source, changes, stage, "pre-trained in an ablation", before)
 
-    def seeded(self, settings: Table, seed: int) -> Table:
+    def with_seed(self, settings: Table, seed: int) -> Table:
         """The seed is of weights, masks and the order of the texts; ``base`` has its own."""
-        return settings if self.shared else super().seeded(settings, seed)
+        return settings if self.shared else super().with_seed(settings, seed)
 
-    def keyed(self, settings: Table) -> Table:
+    def key_settings(self, settings: Table) -> Table:
         """With the first layers of a start, which were kept once."""
         return {"first_layers": None, **settings} if "start" in settings else settings
 
-    def reads(self, settings: Table) -> dict[str, str]:
+    def hash_inputs(self, settings: Table) -> dict[str, str]:
         """The corpora, and the files that training starts from."""
         start = settings.get("start", {"model": ""})  # without one, the key of [base] says it all
         named = start["model"] or (start.get("scratch") or {}).get("tokenizer")
-        return corpora_of(self.workspace, settings) | (hashes_of(named) if named else {})
+        return hash_corpora(self.workspace, settings) | (hash_checkpoint(named) if named else {})
 
     def work(self, settings: Table, model: str, out: Path) -> Cost:
         """Train; a training that was killed goes on."""
@@ -120,10 +119,10 @@ class Pretrain(ExperimentStage):
             self.workspace.datasets(settings["on"]),
             TrainingContext(folder, device=self.workspace.device),
         )
-        return Cost(tokens=tokens_read(folder), parameters=trained_parameters(folder))
+        return Cost(tokens=count_tokens_read(folder), parameters=count_trained_parameters(folder))
 
 
-class LearntSequence(Record, kw_only=True):
+class CheckpointSequence(Record, kw_only=True):
     """The model that a sequence starts from, and a checkpoint after each domain.
 
     Attributes:
@@ -140,33 +139,33 @@ class LearntSequence(Record, kw_only=True):
     losses: tuple[float, ...]
     separate: bool
 
-    def own(self, domain: str) -> str:
+    def trained_on(self, domain: str) -> str:
         """The checkpoint that was just trained on a domain."""
         return self.checkpoints[self.domains.index(domain)]
 
-    def after(self, collection: str) -> str:
+    def searched_with(self, collection: str) -> str:
         """The checkpoint that a collection is searched with after the sequence.
 
         It is the last one, or the domain's own where each has one.
         """
         if self.separate and collection in self.domains:
-            return self.own(collection)
+            return self.trained_on(collection)
         return self.checkpoints[-1]
 
 
-def write_sequence(sequence: LearntSequence, folder: Path) -> None:
+def write_sequence(sequence: CheckpointSequence, folder: Path) -> None:
     """Keep the record in a folder, whole or not at all."""
     write_json(folder / SEQUENCE_FILE, sequence)
 
 
-def read_sequence(folder: Path) -> LearntSequence | None:
+def read_sequence(folder: Path) -> CheckpointSequence | None:
     """The record of a folder; None if it holds no sequence.
 
     Raises:
         BenchError: the record is damaged.
     """
     path = folder / SEQUENCE_FILE
-    return read_json(path, LearntSequence) if path.is_file() else None
+    return read_json(path, CheckpointSequence) if path.is_file() else None
 
 
 def last_checkpoint(model: str) -> str:
@@ -176,7 +175,7 @@ def last_checkpoint(model: str) -> str:
 
 
 # Settings of a method that other methods had, too.
-FORMER = {
+FORMER_METHOD_SETTINGS = {
     "measured": 256,
     "strength": 5_000.0,
     "soften": "gradient",
@@ -190,7 +189,7 @@ FORMER = {
 
 
 @dataclass(frozen=True)
-class Adapt(ExperimentStage):
+class AdaptStage(ExperimentStage):
     """Continual pre-training.
 
     Attributes:
@@ -204,21 +203,21 @@ class Adapt(ExperimentStage):
 
     def resolve_settings(self, table: Mapping[str, Any]) -> Table:
         """All of the preset but its start, all of the method, and ``on``: domains in order."""
-        source, changes = split_off(table, "adapt", Source)
+        source, changes = split_source(table, "adapt", TrainingSource)
         method = read_method(changes.pop("method", "plain"), "[adapt] method")
         title, start = "adapted in an ablation", self.start or "pretrained"
         settings = pretraining_table(source, changes, "adapt", title, start)
         self._check(source, method, read_pretraining(settings, start))
         return {**settings, "method": method_table(method)}
 
-    def keyed(self, settings: Table) -> Table:
+    def key_settings(self, settings: Table) -> Table:
         """With the settings of all methods, side by side."""
         method = dict(settings["method"])
-        return {**settings, **FORMER, "method": method.pop("name"), **method}
+        return {**settings, **FORMER_METHOD_SETTINGS, "method": method.pop("name"), **method}
 
-    def reads(self, settings: Table) -> dict[str, str]:
+    def hash_inputs(self, settings: Table) -> dict[str, str]:
         """The corpora; their order is in the settings."""
-        return corpora_of(self.workspace, settings)
+        return hash_corpora(self.workspace, settings)
 
     def work(self, settings: Table, model: str, out: Path) -> Cost:
         """Train on each domain in turn; a sequence that was killed goes on."""
@@ -227,17 +226,19 @@ class Adapt(ExperimentStage):
         context = TrainingContext(folder, device=self.workspace.device)
         trained = adapt_on(read_pretraining(settings, model), datasets, method, context)
         checkpoints = [Path(training.folder) for training in trained]
-        sequence = LearntSequence(
+        sequence = CheckpointSequence(
             start=model,
             domains=tuple(dataset.name for dataset in datasets),
             checkpoints=tuple(checkpoint.name for checkpoint in checkpoints),
-            losses=tuple(last_loss(read_curve(each / CURVE_FILE)) for each in checkpoints),
+            losses=tuple(mean_last_loss(read_curve(each / CURVE_FILE)) for each in checkpoints),
             separate=method.separate_models,
         )
         write_sequence(sequence, folder)
-        return Cost(tokens=tokens_read(folder), parameters=trained_parameters(checkpoints[-1]))
+        return Cost(
+            tokens=count_tokens_read(folder), parameters=count_trained_parameters(checkpoints[-1])
+        )
 
-    def _check(self, source: Source, method: Method, preset: Pretraining) -> None:
+    def _check(self, source: TrainingSource, method: Method, preset: Pretraining) -> None:
         """Refuse what cannot be trained or compared before any work."""
         datasets = self.workspace.datasets(source.on)
         scored = self.workspace.datasets(self.evaluated)
@@ -261,13 +262,13 @@ class Adapt(ExperimentStage):
             check(preset, domains, method)
 
 
-def last_loss(curve: Sequence[LossPoint]) -> float:
+def mean_last_loss(curve: Sequence[LossPoint]) -> float:
     """Loss of masked language modelling without what a method adds, over the last tenth."""
     last = curve[-max(1, len(curve) // 10) :]
     return fmean(point.losses.get("mlm", point.losses["loss"]) for point in last)
 
 
-class JudgedSource(Source):
+class FinetuneSource(TrainingSource):
     """What a fine-tuning reads: queries of a split, so many at random, or all.
 
     Attributes:
@@ -282,7 +283,7 @@ class JudgedSource(Source):
 
 
 @dataclass(frozen=True)
-class Finetune(ExperimentStage):
+class FinetuneStage(ExperimentStage):
     """Fine-tuning on judged queries.
 
     Attributes:
@@ -294,25 +295,25 @@ class Finetune(ExperimentStage):
 
     def resolve_settings(self, table: Mapping[str, Any]) -> Table:
         """All of the preset, ``on`` and ``split``, and ``queries`` where not all are trained on."""
-        source, changes = split_off(table, "finetune", JudgedSource)
+        source, changes = split_source(table, "finetune", FinetuneSource)
         load = finetune_preset.load_preset
         base = msgspec.to_builtins(load(source.preset)) if source.preset else {}
         words = {"title": "fine-tuned in an ablation", "source": "", "unverified": ()}
-        preset = finetune_preset.from_table({**merged(base, changes), **words}, "[finetune]")
+        preset = finetune_preset.from_table({**merge_tables(base, changes), **words}, "[finetune]")
         expand(source.on, self.workspace.data_dir)
         if preset.adapter is not None:
             check_method(preset.adapter)
         queries = {"queries": source.queries} if source.queries else {}
-        own = {"on": list(source.on), "split": source.split, **queries}
-        return {**own, **msgspec.to_builtins(preset)}
+        inputs = {"on": list(source.on), "split": source.split, **queries}
+        return {**inputs, **msgspec.to_builtins(preset)}
 
-    def keyed(self, settings: Table) -> Table:
+    def key_settings(self, settings: Table) -> Table:
         """With the adapters that collections had of their own, and no longer have."""
         if not settings["adapter"]:
             return settings
-        return {**settings, "adapter": OF_COLLECTIONS | settings["adapter"]}
+        return {**settings, "adapter": FORMER_ADAPTER_SETTINGS | settings["adapter"]}
 
-    def reads(self, settings: Table) -> dict[str, str]:
+    def hash_inputs(self, settings: Table) -> dict[str, str]:
         """Corpora, queries, judgements, rules of mining, what is left out, and the teacher."""
         read = {}
         for dataset in self.workspace.datasets(settings["on"], settings["split"]):
@@ -321,17 +322,17 @@ class Finetune(ExperimentStage):
             read[f"{dataset.name} excludes self"] = str(bool(dataset.facts.exclude_self))
         for dataset in self.workspace.datasets(self.held_out):
             read[f"{dataset.name} held out"] = dataset.queries_sha256
-        preset = _finetuning(settings)
+        preset = _read_finetuning(settings)
         if preset.adapter:
             read |= preset.adapter.hashes_below()
         if teacher := preset.teacher and (preset.teacher.model or preset.teacher.start):
-            read |= hashes_of(teacher, "teacher ")
+            read |= hash_checkpoint(teacher, "teacher ")
         return read
 
     def work(self, settings: Table, model: str, out: Path) -> Cost:
         """Train; a training that was killed goes on."""
         trained = finetune_on(
-            _finetuning(settings),
+            _read_finetuning(settings),
             resolve_model(last_checkpoint(model)),
             self.workspace.datasets(settings["on"], settings["split"]),
             self.workspace.store,
@@ -342,24 +343,26 @@ class Finetune(ExperimentStage):
         )
         size = trained.size or ModelSize(parameters=0, trained=0, saved_bytes=0)
         return Cost(
-            tokens=tokens_read(out / MODEL),
+            tokens=count_tokens_read(out / MODEL),
             parameters=size.trained,
             total_parameters=size.parameters,
             saved_bytes=size.saved_bytes,
         )
 
 
-def _finetuning(settings: Table) -> Finetuning:
-    own = {key: value for key, value in settings.items() if key not in ("on", "split", "queries")}
-    return finetune_preset.from_table(own, "[finetune]")
+def _read_finetuning(settings: Table) -> Finetuning:
+    fields = {
+        key: value for key, value in settings.items() if key not in ("on", "split", "queries")
+    }
+    return finetune_preset.from_table(fields, "[finetune]")
 
 
-def corpora_of(workspace: Workspace, settings: Table) -> dict[str, str]:
+def hash_corpora(workspace: Workspace, settings: Table) -> dict[str, str]:
     """sha256 of the corpora that a pre-training reads."""
     return {dataset.name: dataset.corpus.sha256 for dataset in workspace.datasets(settings["on"])}
 
 
-def hashes_of(model: str, role: str = "") -> dict[str, str]:
+def hash_checkpoint(model: str, role: str = "") -> dict[str, str]:
     """sha256 of the files of a checkpoint, by their names after ``role``.
 
     Raises:
@@ -369,12 +372,12 @@ def hashes_of(model: str, role: str = "") -> dict[str, str]:
     return {f"{role}{name}": digest for name, digest in checkpoint.hashes.items()}
 
 
-def tokens_read(folder: Path) -> int:
+def count_tokens_read(folder: Path) -> int:
     """Tokens that a finished training read, by its loss curves."""
     return sum(point.tokens for path in folder.rglob(CURVE_FILE) for point in read_curve(path))
 
 
-def trained_parameters(folder: Path) -> int:
+def count_trained_parameters(folder: Path) -> int:
     """Of the encoder of a finished checkpoint, or of its adapter alone."""
     counted = count_parameters(resolve_model(str(folder)))
     return (counted.adapter or counted.total) if counted else 0

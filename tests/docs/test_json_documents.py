@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from bench.cli.main import COMMANDS
-from bench.experiments.grid import load_ablation
+from bench.experiments.grid import load_grid
 from tests.docs.test_documentation import ROOT
 from tests.support.collections import write_collection
 
@@ -75,7 +75,7 @@ def test_the_reference_has_the_document_of_every_command():
 def test_the_page_of_grids_has_every_field_and_an_example_that_is_one(tmp_path):
     page = grids()
     (tmp_path / "example.toml").write_text(page.split("```toml\n")[1].split("```")[0])
-    assert load_ablation(str(tmp_path / "example.toml")).name == "masks"
+    assert load_grid(str(tmp_path / "example.toml")).name == "masks"
     for record in GRID_RECORDS:
         for field in msgspec.structs.fields(record):
             assert f"| `{field.name}` |" in page

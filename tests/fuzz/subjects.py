@@ -106,7 +106,7 @@ def _results(folder: Path) -> None:
 
 
 def _toml(folder: Path) -> None:
-    for source in ("retrievers/training/presets", "bench/experiments/plans"):
+    for source in ("retrievers/training/presets", "bench/experiments/grids"):
         for path in sorted((ROOT / source).rglob("*.toml"), key=lambda one: one.stat().st_size)[:6]:
             (folder / "input").mkdir(exist_ok=True)
             shutil.copy(path, folder / "input" / "own.toml")

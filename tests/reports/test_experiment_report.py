@@ -4,12 +4,12 @@ import re
 
 import msgspec
 
-from bench.experiments.plan import Cost
+from bench.experiments.experiment import Cost
 from bench.experiments.report_record import (
-    SequenceFound,
+    SequenceResult,
 )
 from reports.experiment import cost_table, markdown, score_table
-from tests.support.ablation_report import BETTER, FULL, REFERENCE, report, row
+from tests.support.experiment_reports import BETTER, FULL, REFERENCE, report, row
 from tests.support.markdown import numbers, row_named, rows_of, tables_of
 
 
@@ -120,7 +120,7 @@ def test_what_a_sequence_gained_and_forgot_stands_in_one_table():
     losses = {"bio": 2.5, "law": 3.25}
 
     def learnt(name, forgotten):
-        found = SequenceFound(
+        found = SequenceResult(
             start="bert|base",
             gained=gained,
             forgotten=forgotten,

@@ -6,7 +6,7 @@ import pytest
 
 from bench.comparing.statistics import Difference
 from retrievers.training.engine.curve import LossPoint
-from tests.support.ablation_report import BETTER, FULL, GAP, REFERENCE, report, row
+from tests.support.experiment_reports import BETTER, FULL, GAP, REFERENCE, report, row
 
 pytest.importorskip("matplotlib")
 

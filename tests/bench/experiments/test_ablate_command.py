@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.experiments.evaluate_stage import Evaluate
-from bench.experiments.grid import load_ablation
-from bench.experiments.training_stages import Finetune, Pretrain
+from bench.experiments.evaluate_stage import EvaluateStage
+from bench.experiments.grid import load_grid
+from bench.experiments.training_stages import FinetuneStage, PretrainStage
 from bench.outcomes import ExitCode
 from bench.workspace import Workspace, _opened_once
 from foundation.errors import BenchError
@@ -111,7 +111,7 @@ def test_cells_are_trained_scored_and_reported_and_kept_for_the_next_time(bench,
 
 
 def test_an_evaluation_keeps_to_the_memory_that_it_may_take(bench, tmp_path):
-    stage = Evaluate(Workspace(cache_dir=bench.cache, device="cpu", max_memory=1 << 20))
+    stage = EvaluateStage(Workspace(cache_dir=bench.cache, device="cpu", max_memory=1 << 20))
     settings = stage.resolve_settings({"on": ["./mine"]})
     with pytest.raises(BenchError, match="search needs at least"):
         stage.work(settings, "hashing", tmp_path / "out")
@@ -169,11 +169,12 @@ def keys():
     """Hashes of what the stages read, without the keys of the tasks before them."""
     places = Workspace(Path("cache"), device="cpu")
     _opened_once.cache_clear()
-    made = {"pretrain": Pretrain(places), "finetune": Finetune(places, ("./mine",))}
-    made |= {"evaluate": Evaluate(places)}
-    tables = load_ablation("grid.toml").stages()
+    made = {"pretrain": PretrainStage(places), "finetune": FinetuneStage(places, ("./mine",))}
+    made |= {"evaluate": EvaluateStage(places)}
+    tables = load_grid("grid.toml").stages()
     return {
-        name: made[name].reads(made[name].resolve_settings(table)) for name, table in tables.items()
+        name: made[name].hash_inputs(made[name].resolve_settings(table))
+        for name, table in tables.items()
     }
 
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from bench.evaluate.pipeline import conditions_here
-from bench.experiments.grid import load_ablation
+from bench.experiments.grid import load_grid
 from bench.experiments.prepare import prepare
 from bench.experiments.training_stages import (
-    LearntSequence,
+    CheckpointSequence,
     last_checkpoint,
-    last_loss,
+    mean_last_loss,
     write_sequence,
 )
 from bench.outcomes import ExitCode
@@ -113,7 +113,7 @@ def after(row):
 @pytest.fixture(scope="module")
 def stored(here, report):
     """Mean score of each model on each collection, from the stored results of each cell."""
-    ablation = load_ablation("tiny.toml")
+    ablation = load_grid("tiny.toml")
     workspace = Workspace(here.cache, device="cpu", offline=True)
     plan = prepare(ablation, workspace, conditions_here("cpu"))
     return {
@@ -221,7 +221,7 @@ def test_bad_input_is_one_message_before_any_work(here, place, tmp_path, old, ne
 
 
 def test_a_training_after_a_sequence_starts_from_its_last_checkpoint(tmp_path):
-    sequence = LearntSequence(
+    sequence = CheckpointSequence(
         start="minilm",
         domains=("a", "b"),
         checkpoints=("1-a", "2-b"),
@@ -236,13 +236,13 @@ def test_a_training_after_a_sequence_starts_from_its_last_checkpoint(tmp_path):
 def test_the_loss_is_of_words_alone_over_the_last_tenth_of_the_steps():
     losses = [{"loss": 9.0}] * 18 + [{"loss": 3.0, "mlm": 2.0, "penalty": 1.0}, {"loss": 1.0}]
     curve = [LossPoint(step, one, 0.1, 1.0, 8) for step, one in enumerate(losses, start=1)]
-    assert last_loss(curve) == 1.5
-    assert last_loss(curve[:3]) == 9.0
+    assert mean_last_loss(curve) == 1.5
+    assert mean_last_loss(curve[:3]) == 9.0
 
 
 @pytest.mark.parametrize("variant", ["", "two-cores"])
 def test_the_shipped_grid_learns_what_it_evaluates_by_every_method_in_a_latin_square(variant):
-    grid = load_ablation("three-domains", variant)
+    grid = load_grid("three-domains", variant)
     assert grid.adapt["on"] == grid.evaluate["on"]
     axes = {axis.title: axis for axis in grid.axes}
     methods = [read_method(value, "test").name for value in axes["method"].values]

@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 
 from bench.evaluate.pipeline import conditions_here
-from bench.experiments.evaluate_stage import Scored
+from bench.experiments.evaluate_stage import CheckpointScores
 from bench.experiments.execute import execute
-from bench.experiments.findings import report_of
+from bench.experiments.experiment import plan_experiment
+from bench.experiments.findings import make_report
 from bench.experiments.grid import FILES
-from bench.experiments.plan import plan_of
-from bench.experiments.report_record import HypothesisTested, RowOnCollection
+from bench.experiments.report_record import HypothesisResult, RowOnCollection
 from bench.outcomes import ExitCode
 from bench.training.training_sets import TrainingSplit, draw_queries
 from datasets_cfg.dataset import open_dataset
 from reports.experiment import markdown
-from tests.support.ablations import FAKES, GRID, in_this_process, read_scores
 from tests.support.collections import Bench, write_collection, write_qrels
+from tests.support.experiments import FAKES, GRID, in_this_process, read_scores
 
 ROOT = Path(__file__).parents[3]
 THINGS = ("river", "stone", "cloud", "tiger", "lemon", "train", "piano", "brick")
@@ -185,18 +185,18 @@ def test_drawn_queries_are_nested_by_seed_and_keep_their_documents(bench):
 
 def hypotheses_of(tmp_path, *lines):
     text = GRID + "".join(f"[[hypotheses]]\n{line}\n" for line in lines)
-    plan = plan_of(FILES.parse(text.encode(), "grid.toml"), FAKES)
+    plan = plan_experiment(FILES.parse(text.encode(), "grid.toml"), FAKES)
     outcome = execute(plan, tmp_path, in_this_process, lambda _: None)
     read = read_scores(tmp_path)
 
     def noisy(task):
         noise = np.random.default_rng(int(task.key, 16)).normal(0, 0.05, 40)
         return {
-            name: Scored(scored.measure, scored.query_ids, scored.values + noise)
+            name: CheckpointScores(scored.measure, scored.query_ids, scored.values + noise)
             for name, scored in read(task).items()
         }
 
-    return report_of(plan, outcome, noisy, "typed", conditions_here("cpu"))
+    return make_report(plan, outcome, noisy, "typed", conditions_here("cpu"))
 
 
 def test_a_hypothesis_is_the_difference_of_two_rows_whatever_they_are_against(tmp_path):
@@ -230,5 +230,5 @@ def test_a_hypothesis_is_the_difference_of_two_rows_whatever_they_are_against(tm
 )
 def test_no_difference_supports_nothing(expected, verdict, answer):
     on = RowOnCollection(collection="c", measure="RR@10", queries=1, score=None, verdict=verdict)
-    tested = HypothesisTested(row="a", against="b", expected=expected, on=(on,))
+    tested = HypothesisResult(row="a", against="b", expected=expected, on=(on,))
     assert tested.answer("c") == answer

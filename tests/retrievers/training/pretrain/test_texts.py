@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.experiments.grid import merged
+from bench.experiments.grid import merge_tables
 from foundation.errors import BenchError
 from retrievers.training.engine.curve import LossPoint, append_point, cut_curve, read_curve
 from retrievers.training.objectives.masking import tokenize
@@ -142,5 +142,5 @@ def test_one_length_takes_the_place_of_the_others(start):
     preset = changed(small.preset(start), {"tokens": 500}, "test")
     assert (preset.steps, preset.epochs, preset.tokens) == (None, None, 500)
     assert changed(preset, {"epochs": 2}, "test").tokens is None
-    table = merged({"steps": None, "epochs": 8.0, "tokens": None}, {"tokens": 500})
+    table = merge_tables({"steps": None, "epochs": 8.0, "tokens": None}, {"tokens": 500})
     assert table == {"steps": None, "epochs": None, "tokens": 500}

@@ -3,15 +3,15 @@
 import msgspec
 import numpy as np
 
-from bench.experiments.findings import interval
-from bench.experiments.plan import AxisFound, Cost
+from bench.experiments.experiment import AxisResult, Cost
+from bench.experiments.findings import estimate_interval
 from bench.experiments.report_record import (
     MEAN,
-    CellFound,
+    CellResult,
     Interval,
     Report,
-    RowFound,
     RowOnCollection,
+    RowResult,
 )
 from tests.support.results import CONDITIONS
 
@@ -23,12 +23,12 @@ def on(collection, mean, against=None, verdict="", seeds=3):
     """Figures of a row: ``mean``, and its difference to ``against``."""
     scores = mean + NOISE["a"][:seeds]
     found = RowOnCollection(
-        collection=collection, measure="nDCG@10", queries=60, score=interval([scores])
+        collection=collection, measure="nDCG@10", queries=60, score=estimate_interval([scores])
     )
     if against is None:
         return found
     differences = scores - against - NOISE["b"][:seeds]
-    found_difference = interval([differences])
+    found_difference = estimate_interval([differences])
     if seeds == 1:
         found_difference = Interval(
             mean=mean - against, low=mean - against - 0.008, high=1.0, p=0.5
@@ -47,9 +47,9 @@ def row(name, mean, verdict="", change="", failed=(), seeds=3):
     against = "" if name == "reference" else "reference"
     base = None if name == "reference" else 0.3
     cells = tuple(
-        CellFound(seed=seed, scores={}, failed_at="finetune", error="loss is | not a number")
+        CellResult(seed=seed, scores={}, failed_at="finetune", error="loss is | not a number")
         if seed in failed
-        else CellFound(
+        else CellResult(
             seed=seed,
             scores={"beir/nfcorpus": mean + seed / 100, "beir/scifact": mean + 0.1 + seed / 100},
             costs={
@@ -62,7 +62,7 @@ def row(name, mean, verdict="", change="", failed=(), seeds=3):
     shown = () if len(failed) == seeds else tuple(
         on(where, mean, base, verdict, seeds) for where in ("beir/nfcorpus", "beir/scifact", MEAN)
     )  # fmt: skip
-    return RowFound(name=name, against=against, change=change, cells=cells, on=shown)
+    return RowResult(name=name, against=against, change=change, cells=cells, on=shown)
 
 
 def report(*rows, seeds=3):
@@ -75,7 +75,7 @@ def report(*rows, seeds=3):
         seeds=tuple(range(seeds)),
         reference={"pretrain": {"steps": 1}, "evaluate": {"on": ["beir/nfcorpus"]}},
         rows=rows,
-        axes=(AxisFound(title="mask", field="pretrain.mask", against="reference", points=points),),
+        axes=(AxisResult(title="mask", field="pretrain.mask", against="reference", points=points),),
         leaks=("2 queries read like one that is scored: they are left out.",),
         commits=("0123456789abcdef",),
         seconds=3_700.0,

@@ -2,11 +2,11 @@
 
 import pytest
 
-from bench.experiments.grid import FILES, label_of, load_ablation
-from bench.experiments.plan import REFERENCE, plan_of, rows_of
+from bench.experiments.experiment import REFERENCE, plan_experiment, rows_of
+from bench.experiments.grid import FILES, format_label, load_grid
 from foundation.errors import BenchError
 from foundation.records import differing_fields
-from tests.support.ablations import FAKES, GRID
+from tests.support.experiments import FAKES, GRID
 
 
 def resolve_settings(name, table):
@@ -91,12 +91,12 @@ def test_an_axis_against_a_row_that_is_not_there_says_which_there_are():
 def test_a_variant_takes_the_place_of_seeds_settings_and_axes(tmp_path):
     path = tmp_path / "steps.toml"
     path.write_text(GRID)
-    small = load_ablation(str(path), "small")
+    small = load_grid(str(path), "small")
     assert (small.name, small.seeds, small.pretrain) == ("steps-small", (7,), {"steps": 3})
     assert [axis.title for axis in small.axes] == ["steps"]
-    assert small.finetune == load_ablation(str(path)).finetune
+    assert small.finetune == load_grid(str(path)).finetune
     with pytest.raises(BenchError, match="no variant 'tiny'"):
-        load_ablation(str(path), "tiny")
+        load_grid(str(path), "tiny")
 
 
 def test_a_variant_has_axes_of_its_own_and_trains_what_the_file_names_as_its_model(tmp_path):
@@ -108,8 +108,8 @@ base = { steps = 4 }
 axes = ["lr", { field = "finetune.warmup", values = [1, 2] }]
 """
     path.write_text(text.replace("name =", 'model = "minilm"\nname =', 1) + own)
-    assert load_ablation(str(path)).model == "minilm"
-    changed = load_ablation(str(path), "own")
+    assert load_grid(str(path)).model == "minilm"
+    changed = load_grid(str(path), "own")
     assert (changed.model, changed.base) == ("", {"steps": 4})
     assert [axis.title for axis in changed.axes] == ["lr", "warmup"]
 
@@ -126,18 +126,18 @@ def test_a_variant_that_does_not_fit_the_file_is_refused(tmp_path, own, words):
     path = tmp_path / "steps.toml"
     path.write_text(f"{GRID}\n[variants.odd]\n{own}\n")
     with pytest.raises(BenchError, match=f"variant odd: {words}"):
-        load_ablation(str(path), "odd")
+        load_grid(str(path), "odd")
 
 
 def test_a_name_that_is_no_file_is_answered_with_the_closest():
     assert "objectives" in FILES.names()
     with pytest.raises(BenchError) as caught:
-        load_ablation("objektives.toml")
+        load_grid("objektives.toml")
     assert caught.value.hint == "did you mean objectives?"
 
 
 def test_labels_read_like_toml():
-    assert [label_of(one) for one in (True, 0.5, "x", {"name": "mlm"}, [1, 2])] == [
+    assert [format_label(one) for one in (True, 0.5, "x", {"name": "mlm"}, [1, 2])] == [
         "true",
         "0.5",
         "x",
@@ -147,7 +147,7 @@ def test_labels_read_like_toml():
 
 
 def test_rows_that_share_their_beginning_share_its_work():
-    plan = plan_of(FILES.parse(GRID.encode(), ""), FAKES)
+    plan = plan_experiment(FILES.parse(GRID.encode(), ""), FAKES)
     stages = [task.stage for task in plan.tasks()]
     # steps 5, 10, 20 are pre-trained; the row with another lr goes on from the reference
     assert [stages.count(one) for one in ("pretrain", "finetune", "evaluate")] == [9, 12, 12]
@@ -160,14 +160,14 @@ def test_rows_that_share_their_beginning_share_its_work():
     [("steps = 10", "steps = 11"), ('on = ["c"]', 'on = ["d"]'), ("steps = 1\n", "steps = 2\n")],
 )
 def test_the_key_of_a_cell_changes_with_what_changes_its_scores(old, new):
-    before = plan_of(FILES.parse(GRID.encode(), ""), FAKES)
-    after = plan_of(FILES.parse(changed(old, new).encode(), ""), FAKES)
+    before = plan_experiment(FILES.parse(GRID.encode(), ""), FAKES)
+    after = plan_experiment(FILES.parse(changed(old, new).encode(), ""), FAKES)
     assert before.cells[0].task.key != after.cells[0].task.key
 
 
 def test_the_key_of_a_cell_changes_with_seed_and_libraries_and_not_with_titles():
     grid = FILES.parse(GRID.encode(), "")
-    keys = [plan_of(grid, FAKES, here).cells[0].task.key for here in ({}, {"torch": "3"})]
-    assert len({*keys, plan_of(grid, FAKES).cells[4].task.key}) == 3
+    keys = [plan_experiment(grid, FAKES, here).cells[0].task.key for here in ({}, {"torch": "3"})]
+    assert len({*keys, plan_experiment(grid, FAKES).cells[4].task.key}) == 3
     titled = FILES.parse(changed("How long", "Otherwise").encode(), "")
-    assert plan_of(titled, FAKES).cells[0].task.key == keys[0]
+    assert plan_experiment(titled, FAKES).cells[0].task.key == keys[0]

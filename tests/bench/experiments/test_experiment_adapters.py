@@ -7,10 +7,10 @@ from transformers import AutoModel
 
 from bench.evaluate.pipeline import conditions_here
 from bench.experiments.evaluate_stage import EvaluateSettings
-from bench.experiments.grid import load_ablation
-from bench.experiments.plan import rows_of
+from bench.experiments.experiment import rows_of
+from bench.experiments.grid import load_grid
 from bench.experiments.prepare import prepare
-from bench.experiments.training_stages import Finetune
+from bench.experiments.training_stages import FinetuneStage
 from bench.workspace import Workspace
 from retrievers.adapters.folder import add_adapter
 from retrievers.models.model import resolve_model
@@ -37,7 +37,7 @@ def write_samples(folder) -> Workspace:
 
 def presets(variant: str, folder) -> dict[str, Finetuning]:
     """Of each row that has an adapter, as `ablate` reads them."""
-    stage = Finetune(write_samples(folder), ())
+    stage = FinetuneStage(write_samples(folder), ())
 
     def resolve_settings(name, table):
         if name in ("base", "pretrain"):
@@ -46,7 +46,7 @@ def presets(variant: str, folder) -> dict[str, Finetuning]:
             return stage.resolve_settings(table)
         return msgspec.to_builtins(msgspec.convert(dict(table), EvaluateSettings))
 
-    rows, _ = rows_of(load_ablation("adapters", variant), resolve_settings)
+    rows, _ = rows_of(load_grid("adapters", variant), resolve_settings)
     tuned = [row for row in rows if not row.change.startswith("evaluate.")]
     tables = {row.name: dict(row.settings["finetune"]) for row in tuned}
     for table in tables.values():
@@ -93,11 +93,11 @@ def test_no_two_rows_are_the_same_recipe(tmp_path):
 
 def test_two_cores_goes_on_from_what_pretraining_matters_trained(tmp_path):
     workspace = write_samples(tmp_path)
-    parts = load_ablation("pretraining-matters", "two-cores").parts()
+    parts = load_grid("pretraining-matters", "two-cores").parts()
     theirs = next(part for part in parts if part.name.endswith("-queries-all"))
     chains = []
     for ablation, row in (
-        (load_ablation("adapters", "two-cores"), "reference"),
+        (load_grid("adapters", "two-cores"), "reference"),
         (theirs, "objective=RetroMAE"),
     ):
         plan = prepare(ablation, workspace, conditions_here("cpu"))

@@ -11,12 +11,12 @@ from scipy import stats
 
 from bench.evaluate.judging import suite_weights
 from bench.experiments.execute import execute
-from bench.experiments.findings import interval, report_of, standard_error
+from bench.experiments.experiment import plan_experiment
+from bench.experiments.findings import estimate_interval, make_report, standard_error
 from bench.experiments.grid import FILES
-from bench.experiments.plan import plan_of
 from bench.experiments.report_record import MEAN
 from bench.workspace import Workspace
-from tests.support.ablations import FAKES, GRID, in_this_process, read_scores
+from tests.support.experiments import FAKES, GRID, in_this_process, read_scores
 from tests.support.results import CONDITIONS
 
 RNG = np.random.default_rng(5)
@@ -43,7 +43,7 @@ def test_p_is_two_sided_from_students_t_distribution():
     part = crossed(RNG, 4, 30, 0.05, 0.1, 0.1, mean=0.02)
     error, degrees = standard_error([part])
     expected = 2 * stats.t.sf(abs(part.mean()) / error, degrees)
-    assert interval([part]).p == pytest.approx(expected, rel=1e-9)
+    assert estimate_interval([part]).p == pytest.approx(expected, rel=1e-9)
 
 
 def test_resampling_two_levels_by_brute_force_has_the_mean_and_variance_of_the_draws():
@@ -76,7 +76,9 @@ def test_the_variance_is_that_of_resampling_less_the_interaction_counted_twice_t
 def test_intervals_hold_the_truth_19_times_in_20(seeds, of_seeds, of_queries, of_both):
     rng, held = np.random.default_rng(seeds), []
     for _ in range(300):
-        found = interval([crossed(rng, seeds, 150, of_seeds, of_queries, of_both, mean=0.01)])
+        found = estimate_interval(
+            [crossed(rng, seeds, 150, of_seeds, of_queries, of_both, mean=0.01)]
+        )
         held.append(found.low <= 0.01 <= found.high)
     assert 0.88 < np.mean(held) <= 1
 
@@ -86,7 +88,7 @@ def test_queries_alone_would_take_two_lucky_seeds_for_a_better_recipe():
     rng, two_levels, queries_only = np.random.default_rng(0), [], []
     for _ in range(300):
         part = crossed(rng, 3, 150, 0.05, 0.05, 0.05)
-        two_levels.append(interval([part]).p < 0.05)
+        two_levels.append(estimate_interval([part]).p < 0.05)
         queries_only.append(stats.ttest_1samp(part.mean(axis=0), 0).pvalue < 0.05)
     assert np.mean(two_levels) < 0.09
     assert np.mean(queries_only) > 0.5
@@ -95,30 +97,34 @@ def test_queries_alone_would_take_two_lucky_seeds_for_a_better_recipe():
 def test_p_and_interval_agree_and_a_true_difference_that_is_detectable_is_found():
     rng, found = np.random.default_rng(1), []
     for _ in range(200):
-        one = interval([crossed(rng, 5, 150, 0.01, 0.1, 0.1)])
+        one = estimate_interval([crossed(rng, 5, 150, 0.01, 0.1, 0.1)])
         assert (one.p < 0.05) == (one.low > 0 or one.high < 0)
         found.append(one.detectable)
     reach = float(np.median(found))
     parts = [crossed(rng, 5, 150, 0.01, 0.1, 0.1, mean=reach) for _ in range(300)]
-    assert np.mean([interval([part]).p < 0.05 for part in parts]) == pytest.approx(0.8, abs=0.1)
+    assert np.mean([estimate_interval([part]).p < 0.05 for part in parts]) == pytest.approx(
+        0.8, abs=0.1
+    )
 
 
 def test_collections_count_the_same_and_share_their_seeds():
     small, large = crossed(RNG, 3, 20, 0.01, 0.1, 0.1), crossed(RNG, 3, 200, 0.01, 0.1, 0.1)
-    found = interval([small, large], [0.5, 0.5])
+    found = estimate_interval([small, large], [0.5, 0.5])
     assert found.mean == pytest.approx((small.mean() + large.mean()) / 2)
     assert found.seeds_sd == pytest.approx((small.mean(1) + large.mean(1)).std(ddof=1) / 2)
-    alone = interval([small])
-    assert interval([small, small.copy()], [0.5, 0.5]).mean == pytest.approx(alone.mean)
+    alone = estimate_interval([small])
+    assert estimate_interval([small, small.copy()], [0.5, 0.5]).mean == pytest.approx(alone.mean)
     assert found.low < found.mean < found.high
 
 
 def test_a_collection_that_weighs_more_is_as_one_with_larger_scores():
     parts = [crossed(RNG, 3, queries, 0.01, 0.1, 0.1, mean=0.1) for queries in (20, 200, 50)]
     weights = [0.5, 0.3, 0.2]
-    found = interval(parts, weights)
+    found = estimate_interval(parts, weights)
     same = [1 / 3] * 3
-    scaled = interval([3 * share * part for share, part in zip(weights, parts, strict=True)], same)
+    scaled = estimate_interval(
+        [3 * share * part for share, part in zip(weights, parts, strict=True)], same
+    )
     assert found.mean == pytest.approx(np.average([one.mean() for one in parts], weights=weights))
     assert msgspec.structs.astuple(found) == pytest.approx(msgspec.structs.astuple(scaled))
 
@@ -127,7 +133,7 @@ def test_a_collection_that_weighs_more_is_as_one_with_larger_scores():
 def test_the_mean_of_a_report_has_the_weights_that_it_was_made_with(tmp_path, seeds):
     text = GRID.replace('on = ["c"]', 'on = ["a", "b", "c"]')
     grid = msgspec.structs.replace(FILES.parse(text.encode(), ""), seeds=seeds)
-    plan = plan_of(grid, FAKES)
+    plan = plan_experiment(grid, FAKES)
     outcome = execute(plan, tmp_path, in_this_process, lambda _: None)
     read, factors = read_scores(tmp_path), {"a": 1.0, "b": 2.0, "c": 4.0}
 
@@ -138,7 +144,7 @@ def test_the_mean_of_a_report_has_the_weights_that_it_was_made_with(tmp_path, se
         }
 
     weights = {"c": 0.5, "a": 0.25, "b": 0.25}
-    report = report_of(replace(plan, weights=weights), outcome, scores_of, "", CONDITIONS)
+    report = make_report(replace(plan, weights=weights), outcome, scores_of, "", CONDITIONS)
     for row in report.rows:
         one = {name: row.at(name) for name in ("a", "b", "c", MEAN)}
         expected = sum(share * one[name].score.mean for name, share in weights.items())
@@ -148,7 +154,7 @@ def test_the_mean_of_a_report_has_the_weights_that_it_was_made_with(tmp_path, se
             found = {name: on.difference.mean for name, on in one.items()}
             expected = sum(share * found[name] for name, share in weights.items())
             assert found[MEAN] == pytest.approx(expected)
-    report = report_of(plan, outcome, scores_of, "", CONDITIONS)
+    report = make_report(plan, outcome, scores_of, "", CONDITIONS)
     plain = report.rows[0]
     expected = np.mean([plain.at(name).score.mean for name in weights])
     assert plain.at(MEAN).score.mean == pytest.approx(expected)
@@ -174,6 +180,6 @@ def test_the_forums_of_cqadupstack_weigh_as_one_collection_of_beir(tmp_path, mon
 
 def test_one_seed_or_what_does_not_vary_has_a_mean_and_no_interval():
     for part in (RNG.normal(size=(1, 30)), np.full((3, 10), 0.25)):
-        found = interval([part])
+        found = estimate_interval([part])
         assert found.mean == pytest.approx(part.mean())
         assert (found.low, found.high, found.p) == (None, None, None)

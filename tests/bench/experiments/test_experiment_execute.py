@@ -14,20 +14,20 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from bench.experiments.execute import DONE_FILE, FAILED_FILE, execute, finished, isolated
+from bench.experiments.execute import DONE_FILE, FAILED_FILE, execute, finished, run_in_subprocess
+from bench.experiments.experiment import plan_experiment
 from bench.experiments.grid import FILES
-from bench.experiments.plan import plan_of
 from foundation.errors import BenchError, WorkerError, lacks_room
 from foundation.files import FileLock
 from retrievers.training.engine.trainer import explain_write_errors
 from retrievers.training.pretrain.pretrain import pretrain
 from tests.support import apart
 from tests.support import small_starts as small
-from tests.support.ablations import FAKES, GRID, FakeStage, in_this_process
+from tests.support.experiments import FAKES, GRID, FakeStage, in_this_process
 
 
 def plan(stages=FAKES, text=GRID):
-    return plan_of(FILES.parse(text.encode(), ""), stages)
+    return plan_experiment(FILES.parse(text.encode(), ""), stages)
 
 
 def go(out, stages=FAKES, run=in_this_process):
@@ -162,7 +162,7 @@ def test_a_disk_that_is_full_in_a_training_stops_everything(tmp_path):
 
     def run(stage, task, out):
         tried.append(task)
-        return isolated(train_without_room, task.folder(out))
+        return run_in_subprocess(train_without_room, task.folder(out))
 
     with pytest.raises(BenchError, match=r"cannot write .*: .*File too large") as full:
         go(tmp_path, run=run)
@@ -179,7 +179,7 @@ def write_optimizer(path):
 
 def test_a_full_disk_is_known_by_what_torch_says(tmp_path):
     with pytest.raises(BenchError, match="cannot write") as full:
-        isolated(write_optimizer, tmp_path / "optimizer.pt")
+        run_in_subprocess(write_optimizer, tmp_path / "optimizer.pt")
     assert lacks_room(full.value), full.value
 
 
@@ -203,29 +203,29 @@ def test_each_stage_starts_from_what_the_one_before_left(tmp_path):
 
 def test_what_a_process_apart_returns_or_raises_arrives(monkeypatch):
     monkeypatch.setattr("bench.experiments.execute.PRELOADED", ())
-    assert isolated(os.getpid) != os.getpid()
+    assert run_in_subprocess(os.getpid) != os.getpid()
     with pytest.raises(BenchError, match="killed by the system: most likely out of memory"):
-        isolated(apart.killed)
+        run_in_subprocess(apart.killed)
     with pytest.raises(BenchError, match="out of memory") as caught:
-        isolated(apart.no_memory)
+        run_in_subprocess(apart.no_memory)
     assert "batch_size" in caught.value.hint
     assert "--" not in caught.value.hint
     with pytest.raises(BenchError, match="no such preset") as caught:
-        isolated(apart.bad_input)
+        run_in_subprocess(apart.bad_input)
     assert caught.value.hint == "use another"
     with pytest.raises(BenchError, match="vectors: No space left") as stopped:
-        isolated(apart.full)
+        run_in_subprocess(apart.full)
     assert lacks_room(stopped.value)
     assert "make room" in stopped.value.hint
     with pytest.raises(WorkerError, match="ZeroDivisionError: division by zero") as other:
-        isolated(apart.defect)
+        run_in_subprocess(apart.defect)
     assert "in defect" in other.value.trace
 
 
 SLEEPER = """
 from bench.experiments import execute
 execute.PRELOADED = ()
-execute.isolated(exec, "import os, time; print(os.getpid(), flush=True); time.sleep(600)")
+execute.run_in_subprocess(exec, "import os, time; print(os.getpid(), flush=True); time.sleep(600)")
 """
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.experiments.evaluate_stage import RESULTS, Evaluate
+from bench.experiments.evaluate_stage import RESULTS, EvaluateStage
 from bench.results.find import find_results
 from bench.workspace import Workspace
 from foundation.errors import BenchError
@@ -16,7 +16,7 @@ def collection(tmp_path_factory):
 
 @pytest.fixture
 def evaluated(collection, tmp_path):
-    stage = Evaluate(Workspace(cache_dir=tmp_path / "cache", device="cpu"))
+    stage = EvaluateStage(Workspace(cache_dir=tmp_path / "cache", device="cpu"))
 
     def evaluate(name, model="minilm", **fields):
         settings = stage.resolve_settings({"on": [str(collection)], **fields})

@@ -1,4 +1,4 @@
-"""Plan of an ablation: rows, and cells of stages, each keyed by everything that changes it."""
+"""Rows and cells of an experiment, with a content key for each stage of a cell."""
 
 import hashlib
 from abc import ABC, abstractmethod
@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from bench.experiments.grid import Ablation, Axis, Table, label_of
+from bench.experiments.grid import Axis, Grid, Table, format_label
 from foundation.errors import BenchError, did_you_mean
 from foundation.records import Record, differing_fields
 
@@ -21,14 +21,14 @@ class Cost(Record):
         seconds: wall clock.
         tokens: that were read in training, or encoded; 0 if they were not counted.
         parameters: that were trained; for an evaluation, those of the encoder.
-        total_parameters: of the trained network; 0 if they were not counted.
+        total_parameters: that the trained network has in all; 0 if they were not counted.
         saved_bytes: of the weights that the training wrote; the same.
     """
 
     seconds: float = 0.0
     tokens: int = 0
     parameters: int = 0
-    total_parameters: int = msgspec.field(default=0, name="of_parameters")  # as stored
+    total_parameters: int = msgspec.field(default=0, name="of_parameters")
     saved_bytes: int = 0
 
 
@@ -45,7 +45,7 @@ class ExperimentStage(ABC):
         """
 
     @abstractmethod
-    def reads(self, settings: Table) -> dict[str, str]:
+    def hash_inputs(self, settings: Table) -> dict[str, str]:
         """Content hashes and rules of what it reads besides the model, by name."""
 
     @abstractmethod
@@ -58,11 +58,11 @@ class ExperimentStage(ABC):
                 leaves its checkpoint in ``out / MODEL``, an evaluation its results in ``out``.
         """
 
-    def seeded(self, settings: Table, seed: int) -> Table:
+    def with_seed(self, settings: Table, seed: int) -> Table:
         """Settings of one cell: of a training, the seed is of all that it draws."""
         return {**settings, "seed": seed}
 
-    def keyed(self, settings: Table) -> Table:
+    def key_settings(self, settings: Table) -> Table:
         """Settings as a part of keys: fields that have left stay, so that old cells are found."""
         return settings
 
@@ -98,7 +98,7 @@ class GridRow:
     change: str = ""
 
 
-class AxisFound(Record, kw_only=True):
+class AxisResult(Record, kw_only=True):
     """One field and the rows that it is changed in.
 
     Attributes:
@@ -113,8 +113,8 @@ class AxisFound(Record, kw_only=True):
 
 
 def rows_of(
-    ablation: Ablation, resolve_settings: ResolveSettings
-) -> tuple[tuple[GridRow, ...], tuple[AxisFound, ...]]:
+    grid: Grid, resolve_settings: ResolveSettings
+) -> tuple[tuple[GridRow, ...], tuple[AxisResult, ...]]:
     """All rows, the reference first, and which of them each axis shows.
 
     Args:
@@ -125,28 +125,28 @@ def rows_of(
         BenchError: an unknown field (with what was meant), settings that do not fit together, or
             rows that are the same.
     """
-    stages = ablation.stages()
+    stages = grid.stages()
     reference = GridRow(
         REFERENCE,
-        {name: _resolved(resolve_settings, name, table, "") for name, table in stages.items()},
+        {name: _resolve_stage(resolve_settings, name, table, "") for name, table in stages.items()},
     )
     rows = {REFERENCE: reference}
-    axes: list[AxisFound] = []
-    for axis in ablation.axes:
-        against = _against(axis, rows)
+    axes: list[AxisResult] = []
+    for axis in grid.axes:
+        against = _find_compared_row(axis, rows)
         points = {
-            axis.label(number): _add(rows, against, axis, number, resolve_settings)
+            axis.label(number): _add_row(rows, against, axis, number, resolve_settings)
             for number in range(len(axis.values))
         }
         if set(points.values()) == {against.name}:
             raise BenchError(f"the axis {axis.title} changes nothing of {against.name}")
         axes.append(
-            AxisFound(title=axis.title, field=axis.field, against=against.name, points=points)
+            AxisResult(title=axis.title, field=axis.field, against=against.name, points=points)
         )
     return tuple(rows.values()), tuple(axes)
 
 
-def _against(axis: Axis, rows: Mapping[str, GridRow]) -> GridRow:
+def _find_compared_row(axis: Axis, rows: Mapping[str, GridRow]) -> GridRow:
     name = axis.against or REFERENCE
     if name not in rows:
         raise BenchError(
@@ -156,7 +156,7 @@ def _against(axis: Axis, rows: Mapping[str, GridRow]) -> GridRow:
     return rows[name]
 
 
-def _add(
+def _add_row(
     rows: dict[str, GridRow],
     against: GridRow,
     axis: Axis,
@@ -166,7 +166,7 @@ def _add(
     """Add the row with a value if it is missing, and return its name."""
     label = axis.label(number)
     name = f"{axis.title}={label}"
-    settings = changed_settings(against, axis.field, axis.values[number], resolve_settings, name)
+    settings = change_field(against, axis.field, axis.values[number], resolve_settings, name)
     if settings == against.settings:
         return against.name
     for other in rows.values():
@@ -175,14 +175,14 @@ def _add(
                 f"{name} is the same recipe as {other.name}",
                 "leave one of them out: every row is trained with every seed",
             )
-    before = label_of(value_at(against.settings, axis.field))
-    after = label if axis.labels else label_of(value_at(settings, axis.field))
+    before = format_label(get_field(against.settings, axis.field))
+    after = label if axis.labels else format_label(get_field(settings, axis.field))
     change = f"{axis.field}: {before} -> {after}"
     rows[name] = GridRow(name, settings, against.name, change)
     return name
 
 
-def changed_settings(
+def change_field(
     against: GridRow, field: str, value: Any, resolve_settings: ResolveSettings, name: str
 ) -> dict[str, Table]:
     """Settings of a row with one field changed; nothing else may differ.
@@ -199,10 +199,10 @@ def changed_settings(
         )
     if path in FIXED.get(stage, ()):
         raise BenchError(f"{name}: {field} is the same for all rows", "see seeds and [evaluate]")
-    changed = with_field(against.settings[stage], path, value, f"{name}: {stage}")
-    resolved = _resolved(resolve_settings, stage, changed, name)
+    changed = set_field(against.settings[stage], path, value, f"{name}: {stage}")
+    resolved = _resolve_stage(resolve_settings, stage, changed, name)
     different = differing_fields(against.settings[stage], resolved)
-    others = [each for each in different if not _below(each, path)]
+    others = [each for each in different if not _is_within(each, path)]
     if others:
         raise BenchError(
             f"{name} changes {', '.join(others)} too: a row changes one field",
@@ -211,7 +211,7 @@ def changed_settings(
     return {**against.settings, stage: resolved}
 
 
-def _resolved(
+def _resolve_stage(
     resolve_settings: ResolveSettings, stage: str, table: Mapping[str, Any], name: str
 ) -> Table:
     try:
@@ -221,7 +221,7 @@ def _resolved(
         raise BenchError(f"{where}: {error}", error.hint) from error
 
 
-def with_field(table: Mapping[str, Any], path: str, value: Any, where: str) -> Table:
+def set_field(table: Mapping[str, Any], path: str, value: Any, where: str) -> Table:
     """A copy of complete settings with another value at a dotted path.
 
     Raises:
@@ -236,17 +236,19 @@ def with_field(table: Mapping[str, Any], path: str, value: Any, where: str) -> T
     if not rest:
         return {**table, key: value}
     if not isinstance(table[key], Mapping):
-        raise BenchError(f"{where}.{key} is {label_of(table[key])}, which has no field {rest!r}")
-    return {**table, key: with_field(table[key], rest, value, f"{where}.{key}")}
+        raise BenchError(
+            f"{where}.{key} is {format_label(table[key])}, which has no field {rest!r}"
+        )
+    return {**table, key: set_field(table[key], rest, value, f"{where}.{key}")}
 
 
-def value_at(table: Mapping[str, Any], path: str) -> Any:
+def get_field(table: Mapping[str, Any], path: str) -> Any:
     """Value at a dotted path that is there."""
     key, _, rest = path.partition(".")
-    return value_at(table[key], rest) if rest else table[key]
+    return get_field(table[key], rest) if rest else table[key]
 
 
-def _below(path: str, field: str) -> bool:
+def _is_within(path: str, field: str) -> bool:
     return f"{path}.".startswith(f"{field}.")
 
 
@@ -296,7 +298,7 @@ class GridCell:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Experiment:
     """All cells, in the order in which they are worked: seed by seed, so that an interrupted
     ablation has complete comparisons.
 
@@ -306,10 +308,10 @@ class Plan:
         leaks, differing, weights: see `bench.experiments.report_record.Report`.
     """
 
-    ablation: Ablation
+    grid: Grid
     stages: Mapping[str, ExperimentStage]
     rows: tuple[GridRow, ...]
-    axes: tuple[AxisFound, ...]
+    axes: tuple[AxisResult, ...]
     cells: tuple[GridCell, ...]
     leaks: tuple[str, ...] = ()
     differing: tuple[str, ...] = ()
@@ -321,9 +323,9 @@ class Plan:
         return tuple(tasks.values())
 
 
-def plan_of(
-    ablation: Ablation, stages: Mapping[str, ExperimentStage], here: Mapping[str, str] | None = None
-) -> Plan:
+def plan_experiment(
+    grid: Grid, stages: Mapping[str, ExperimentStage], here: Mapping[str, str] | None = None
+) -> Experiment:
     """Read the whole ablation and check it.
 
     Args:
@@ -334,29 +336,37 @@ def plan_of(
         BenchError: a hypothesis about a row that is not there.
         BenchError: see `rows_of`.
     """
-    rows, axes = rows_of(ablation, lambda name, table: stages[name].resolve_settings(table))
-    _check_hypotheses(ablation, [row.name for row in rows])
+    rows, axes = rows_of(grid, lambda name, table: stages[name].resolve_settings(table))
+    _check_hypotheses(grid, [row.name for row in rows])
 
     def task(row: GridRow, seed: int, names: Sequence[str]) -> CellTask:
         """The last of these stages, after the others."""
         *earlier, name = names
         before = task(row, seed, earlier) if earlier else None
-        settings = stages[name].seeded(row.settings[name], seed)
-        start = before.key if before else ablation.model
+        settings = stages[name].with_seed(row.settings[name], seed)
+        start = before.key if before else grid.model
         stage = stages[name]
-        key = _key([name, stage.keyed(settings), stage.reads(settings), dict(here or {}), start])
-        return CellTask(name, settings, key, before, "" if before else ablation.model)
+        key = _hash_content(
+            [
+                name,
+                stage.key_settings(settings),
+                stage.hash_inputs(settings),
+                dict(here or {}),
+                start,
+            ]
+        )
+        return CellTask(name, settings, key, before, "" if before else grid.model)
 
     cells = [
         GridCell(row.name, seed, task(row, seed, list(row.settings)))
-        for seed in ablation.seeds
+        for seed in grid.seeds
         for row in rows
     ]
-    return Plan(ablation, stages, rows, axes, tuple(cells))
+    return Experiment(grid, stages, rows, axes, tuple(cells))
 
 
-def _check_hypotheses(ablation: Ablation, rows: Sequence[str]) -> None:
-    for hypothesis in ablation.hypotheses:
+def _check_hypotheses(grid: Grid, rows: Sequence[str]) -> None:
+    for hypothesis in grid.hypotheses:
         for name in (hypothesis.row, hypothesis.against):
             if name not in rows:
                 raise BenchError(
@@ -365,6 +375,6 @@ def _check_hypotheses(ablation: Ablation, rows: Sequence[str]) -> None:
                 )
 
 
-def _key(content: Sequence[object]) -> str:
+def _hash_content(content: Sequence[object]) -> str:
     encoded = msgspec.json.encode(content, order="deterministic")
     return hashlib.sha256(encoded).hexdigest()[:KEY_DIGITS]

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from bench.experiments.evaluate_stage import Scored
-from bench.experiments.plan import MODEL, CellTask, Cost, ExperimentStage
+from bench.experiments.evaluate_stage import CheckpointScores
+from bench.experiments.experiment import MODEL, CellTask, Cost, ExperimentStage
 from foundation.errors import BenchError
 
 
@@ -36,10 +36,10 @@ class FakeStage(ExperimentStage):
         except msgspec.ValidationError as error:
             raise BenchError(str(error), "a hint") from error
 
-    def seeded(self, settings: dict, seed: int) -> dict:
+    def with_seed(self, settings: dict, seed: int) -> dict:
         return settings if self.name == "evaluate" else {**settings, "seed": seed}
 
-    def reads(self, settings: dict) -> dict[str, str]:
+    def hash_inputs(self, settings: dict) -> dict[str, str]:
         return {name: f"hash of {name}" for name in settings["on"]}
 
     def work(self, settings: dict, model: str, out: Path) -> Cost:
@@ -64,9 +64,12 @@ IDS = tuple(f"q{number}" for number in range(40))
 def read_scores(out: Path):
     """Reads what the evaluation of `FakeStage` left."""
 
-    def read(task: CellTask) -> dict[str, Scored]:
+    def read(task: CellTask) -> dict[str, CheckpointScores]:
         found = json.loads((task.folder(out) / "scores.json").read_text())
-        return {name: Scored("nDCG@10", IDS, np.array(values)) for name, values in found.items()}
+        return {
+            name: CheckpointScores("nDCG@10", IDS, np.array(values))
+            for name, values in found.items()
+        }
 
     return read
 
