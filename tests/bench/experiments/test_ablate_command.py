@@ -71,7 +71,9 @@ def bench(tmp_path, monkeypatch):
     (tmp_path / "grid.toml").write_text(GRID)
     monkeypatch.chdir(tmp_path)
     # Processes apart have a test of their own.
-    monkeypatch.setattr("bench.cli.commands.ablate.run_in_subprocess", lambda work, *rest: work(*rest))
+    monkeypatch.setattr(
+        "bench.cli.commands.ablate.run_in_subprocess", lambda work, *rest: work(*rest)
+    )
     return Bench(tmp_path)
 
 

@@ -71,7 +71,9 @@ def here(place):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
         # Processes apart have a test of their own.
-        patch.setattr("bench.cli.commands.ablate.run_in_subprocess", lambda work, *rest: work(*rest))
+        patch.setattr(
+            "bench.cli.commands.ablate.run_in_subprocess", lambda work, *rest: work(*rest)
+        )
         yield Bench(place)
 
 

@@ -103,7 +103,9 @@ def bench(tmp_path, monkeypatch):
     (tmp_path / "fine.toml").write_text(FINETUNE)
     (tmp_path / "grid.toml").write_text(GRID_OF_ENDPOINTS)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("bench.cli.commands.ablate.run_in_subprocess", lambda work, *rest: work(*rest))
+    monkeypatch.setattr(
+        "bench.cli.commands.ablate.run_in_subprocess", lambda work, *rest: work(*rest)
+    )
     return Bench(tmp_path)
 
 
