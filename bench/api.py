@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 import msgspec
 import pandas as pd
 
-from bench.boards.assembly import Choice, assemble
-from bench.boards.rows import results_in
+from bench.boards.build import BoardFilter, build_leaderboard
+from bench.boards.rows import find_distinct_results
 from bench.comparing.compare import ComparedModel, Comparison, ComparisonSettings
 from bench.comparing.compare import compare as compare_entrants
 from bench.comparing.statistics import Resampling
@@ -445,8 +445,10 @@ def leaderboard(
     from reports.leaderboard import scores
 
     place = place_of(str(folder))
-    choice = Choice(suite=suite, measure=measure)
-    board = assemble(results_in(place), all_cards(), choice, Resampling(resamples, seed))
+    board_filter = BoardFilter(suite=suite, measure=measure)
+    board = build_leaderboard(
+        find_distinct_results(place), all_cards(), board_filter, Resampling(resamples, seed)
+    )
     return scores(board, measure).frame().set_index("model")
 
 

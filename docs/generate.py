@@ -15,7 +15,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from bench.boards.records import Board
+from bench.boards.records import Leaderboard
 from bench.cli.commands.names import NameLine
 from bench.cli.commands.training import Composed
 from bench.cli.commands.vectors import EncodedHere
@@ -68,7 +68,7 @@ DOCUMENTS: dict[str, Any] = {
         "changed": list[ChangedQueries],
     },
     "check": Check,
-    "leaderboard": Board,
+    "leaderboard": Leaderboard,
     "pretrain": {"": PretrainResult, **LOSSES},
     "finetune": {"": FinetuneResult, **LOSSES},
     "adapt": {"checkpoints": list[PretrainResult], "scores": str},

@@ -86,7 +86,7 @@ def _columns(a: str, b: str) -> list[Column[ComparisonRow]]:
 
 
 def _place(row: ComparisonRow) -> str:
-    weighted, suite = "weighted " * row.weighted, fmt.place(row.on)
+    weighted, suite = "weighted " * row.weighted, fmt.display_name(row.on)
     name = f"{weighted}mean of {suite}, {row.members} sets" if row.members else row.on
     return name + " (forced)" * bool(row.protocol)
 
@@ -104,7 +104,7 @@ def _notes(comparison: Comparison) -> Iterator[str]:
     for suite in comparison.suites:
         if suite.missing:
             missing = f"{len(suite.missing)} of {suite.members} missing"
-            yield f"{fmt.place(suite.on)}: no mean: {missing}: {first_names(suite.missing)}"
+            yield f"{fmt.display_name(suite.on)}: no mean: {missing}: {first_names(suite.missing)}"
     if any(
         "(few)" in fmt.paired_interval(row.paired) for row in comparison.collections if row.paired
     ):

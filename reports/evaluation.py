@@ -76,7 +76,7 @@ def _recalls(result: Result) -> str:
 def means_table(means: Sequence[tuple[str, SuiteMean]], published: Published) -> str:
     """Means of suites by model; one that is not complete is a gap that says what is missing."""
     columns: list[Column[tuple[str, SuiteMean]]] = [
-        Column("suite", lambda row: row[1].suite, fmt.place),
+        Column("suite", lambda row: row[1].suite, fmt.display_name),
         Column("mean of", lambda row: _mean_of(row[1])),
         Column("model", lambda row: row[0]),
         Column("mean", lambda row: row[1].value, fmt.score),

@@ -33,7 +33,7 @@ def written(figure: str) -> str:
     return figure
 
 
-def place(name: str) -> str:
+def display_name(name: str) -> str:
     """A collection or suite; a suite of the user's own, named by its path, by its file's name."""
     return PurePath(name).stem if name.endswith(".toml") else name
 

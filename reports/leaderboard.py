@@ -11,25 +11,25 @@ from typing import Any
 import msgspec
 
 from bench.boards.records import (
-    AnyColumn,
-    Board,
     Claim,
     CollectionColumn,
+    Leaderboard,
     Row,
     Score,
+    ScoreColumn,
     SuiteColumn,
 )
 from reports import format as fmt
 from reports.table import Column, Table, bullets, columns_of, plain, table_of
 from retrievers.models.checkpoint import Parameters
 
-System = Sequence[Claim]  # claims of one system in one source
+SystemClaims = Sequence[Claim]  # claims of one system in one source
 
 RECIPE = ("pooling", "max_query_tokens", "max_document_tokens", "dtype", "store_dtype", "index")
 PROTOCOL = ("version", "split", "title_track", "exclude_self", "depth")
 
 
-def markdown(board: Board, measure: str) -> str:
+def markdown(board: Leaderboard, measure: str) -> str:
     """The ranking, then recipes and protocols behind it, then published beside measured scores."""
     headline = board.headline(measure)
     ranked = board.ranked(measure)
@@ -42,42 +42,42 @@ def markdown(board: Board, measure: str) -> str:
     return "\n\n".join(parts)
 
 
-def _ranking(board: Board, ranked: Sequence[Row], headline: AnyColumn, measure: str) -> str:
+def _ranking(board: Leaderboard, ranked: Sequence[Row], headline: ScoreColumn, measure: str) -> str:
     columns: list[Column[Row]] = [
         Column("group", lambda row: (own := row.score_in(headline, measure)) and own.group),
         Column("model", lambda row: row.name),
         Column("95 % interval", lambda row: row.score_in(headline, measure), fmt.range_of),
     ]
-    for place in board.places:
-        columns += _place_columns(place, measure)
+    for column in board.all_columns:
+        columns += _score_columns(column, measure)
     return Table(ranked, columns).markdown()
 
 
-def _place_columns(place: AnyColumn, measure: str) -> list[Column[Row]]:
+def _score_columns(column: ScoreColumn, measure: str) -> list[Column[Row]]:
     """The score and, for a suite, the mean over what is not in-domain."""
     scores: list[Column[Row]] = [
-        Column(heading(place, measure), lambda row: score_cell(row, place, measure), fmt.written)
+        Column(heading(column, measure), lambda row: score_cell(row, column, measure), fmt.written)
     ]
-    if isinstance(place, SuiteColumn):
-        scores.append(Column("zero-shot", lambda r: _zero_shot(r, place, measure), fmt.written))
+    if isinstance(column, SuiteColumn):
+        scores.append(Column("zero-shot", lambda r: _zero_shot(r, column, measure), fmt.written))
     return scores
 
 
-def heading(place: AnyColumn, measure: str) -> str:
+def heading(column: ScoreColumn, measure: str) -> str:
     """A place and the measure that is shown there."""
-    return f"{fmt.place(place.name)} {measure or place.main_measure}".rstrip()
+    return f"{fmt.display_name(column.name)} {measure or column.main_measure}".rstrip()
 
 
-def score_cell(row: Row, place: AnyColumn, measure: str) -> str:
+def score_cell(row: Row, column: ScoreColumn, measure: str) -> str:
     """The score in a place, marked where the model was trained on it; or what a mean lacks."""
-    own = row.score_in(place, measure)
-    if isinstance(place, CollectionColumn):
-        seen = place.name in row.cells and row.cells[place.name].in_domain
+    own = row.score_in(column, measure)
+    if isinstance(column, CollectionColumn):
+        seen = column.name in row.cells and row.cells[column.name].in_domain
     else:
-        mean = row.mean(place, measure)
+        mean = row.mean(column, measure)
         if mean is not None and mean.score is None:
-            return f"{len(mean.missing)} of {len(place.members)} missing"
-        seen = mean is not None and mean.zero_shot_members < len(place.members)
+            return f"{len(mean.missing)} of {len(column.members)} missing"
+        seen = mean is not None and mean.zero_shot_members < len(column.members)
     return fmt.score(own.value) + ("*" if seen else "") if own else ""
 
 
@@ -90,9 +90,9 @@ def _zero_shot(row: Row, suite: SuiteColumn, measure: str) -> str:
     return f"{fmt.score(mean.zero_shot)} ({mean.zero_shot_members})"
 
 
-def _notes(board: Board, headline: AnyColumn) -> str:
+def _notes(board: Leaderboard, headline: ScoreColumn) -> str:
     notes = (
-        f"Intervals and groups are of {plain(fmt.place(headline.name))}. Models in a "
+        f"Intervals and groups are of {plain(fmt.display_name(headline.name))}. Models in a "
         "group do not differ significantly from its best model (5 % level). "
         "An asterisk marks scores on collections that the model was trained on; the zero-shot mean "
         "leaves them out, with the number of remaining collections in parentheses."
@@ -100,7 +100,7 @@ def _notes(board: Board, headline: AnyColumn) -> str:
     return f"{notes}\n\n{bullets(legend(board))}"
 
 
-def legend(board: Board) -> list[str]:
+def legend(board: Leaderboard) -> list[str]:
     """Legend of the intervals and groups of a board."""
     return [
         fmt.intervals_legend(board.resamples),
@@ -136,7 +136,7 @@ def lowest_judged(row: Row) -> float | None:
     return min(judged, default=None)
 
 
-def _protocols(board: Board) -> str:
+def _protocols(board: Leaderboard) -> str:
     """Protocol of each column; scores of different protocols do not compare."""
     columns: list[Column[CollectionColumn]] = [
         Column("collection", lambda on: on.name + " (not the published one)" * (not on.official)),
@@ -147,13 +147,13 @@ def _protocols(board: Board) -> str:
     return Table(board.columns, columns).markdown()
 
 
-def _claimed(board: Board, ranked: Sequence[Row], measure: str) -> str:
+def _claimed(board: Leaderboard, ranked: Sequence[Row], measure: str) -> str:
     """Published beside measured scores; "" if nothing was published."""
     rows = [
-        (row.name, place.name, measure or place.main_measure, own)
+        (row.name, column.name, measure or column.main_measure, own)
         for row in ranked
-        for place in board.places
-        if (own := row.score_in(place, measure)) and own.published is not None
+        for column in board.all_columns
+        if (own := row.score_in(column, measure)) and own.published is not None
     ]
     columns: list[Column[tuple[str, str, str, Score]]] = [
         Column("model", lambda claim: claim[0]),
@@ -169,7 +169,7 @@ def _claimed(board: Board, ranked: Sequence[Row], measure: str) -> str:
     return Table(rows, columns).markdown() if rows else ""
 
 
-def _systems(board: Board, measure: str) -> str:
+def _systems(board: Leaderboard, measure: str) -> str:
     """Published scores of other systems; a mean stands under the suite that it is the mean of."""
     claims = [
         (system, own)
@@ -178,12 +178,12 @@ def _systems(board: Board, measure: str) -> str:
     ]
     if not claims:
         return "Nothing was published of other systems on what is shown here."
-    columns: list[Column[tuple[System, dict[str, float]]]] = [
+    columns: list[Column[tuple[SystemClaims, dict[str, float]]]] = [
         Column("published system", lambda claim: system_name(claim[0])),
         *(
-            _claims_on(place, measure)
-            for place in board.places
-            if any(place.name in own for _, own in claims)
+            _claims_on(column, measure)
+            for column in board.all_columns
+            if any(column.name in own for _, own in claims)
         ),
         Column("source", lambda claim: claim[0][0].source),
     ]
@@ -197,24 +197,24 @@ def _systems(board: Board, measure: str) -> str:
     return "\n\n".join(parts)
 
 
-def _claims_on(place: AnyColumn, measure: str) -> Column[tuple[System, dict[str, float]]]:
-    members = f" (mean of {len(place.members)})" if isinstance(place, SuiteColumn) else ""
-    header = heading(place, measure) + members
-    return Column(header, lambda claim: claim[1].get(place.name), fmt.score)
+def _claims_on(column: ScoreColumn, measure: str) -> Column[tuple[SystemClaims, dict[str, float]]]:
+    members = f" (mean of {len(column.members)})" if isinstance(column, SuiteColumn) else ""
+    header = heading(column, measure) + members
+    return Column(header, lambda claim: claim[1].get(column.name), fmt.score)
 
 
-def claimed_scores(board: Board, system: System, measure: str) -> dict[str, float]:
+def claimed_scores(board: Leaderboard, system: SystemClaims, measure: str) -> dict[str, float]:
     """Claims of a system by the measure that is shown in each place."""
-    wanted = {place.name: measure or place.main_measure for place in board.places}
+    wanted = {column.name: measure or column.main_measure for column in board.all_columns}
     return {claim.name: claim.value for claim in system if claim.measure == wanted[claim.name]}
 
 
-def system_name(system: System) -> str:
+def system_name(system: SystemClaims) -> str:
     """Name of a system, marked where its scores are copies."""
     return system[0].model + (" (copied)" if system[0].second_hand else "")
 
 
-def scores(board: Board, measure: str) -> Table[Sequence[Any]]:
+def scores(board: Leaderboard, measure: str) -> Table[Sequence[Any]]:
     """A row for each model, the best first, then claims; a column for each place, None for a gap.
 
     Nothing is rounded. Intervals, and all that qualifies a score, are in the record of the board.
@@ -222,20 +222,20 @@ def scores(board: Board, measure: str) -> Table[Sequence[Any]]:
     headline = board.headline(measure)
     rows: list[list[Any]] = []
     for row in board.ranked(measure):
-        own = [row.score_in(place, measure) for place in (headline, *board.places)]
+        own = [row.score_in(column, measure) for column in (headline, *board.all_columns)]
         rows.append([row.name, own[0] and own[0].group, *(one and one.value for one in own[1:])])
     for system in board.systems() if board.published else ():
         if claims := claimed_scores(board, system, measure):
-            claimed = (claims.get(place.name) for place in board.places)
+            claimed = (claims.get(column.name) for column in board.all_columns)
             rows.append([f"{system_name(system)} (claim)", None, *claimed])
-    return table_of(["model", "group", *(heading(p, measure) for p in board.places)], rows)
+    return table_of(["model", "group", *(heading(p, measure) for p in board.all_columns)], rows)
 
 
 SITE = files("reports") / "site"
 SCRIPTS = ("page", "table", "index", "model", "collection")
 
 
-def page(board: Board, measure: str) -> str:
+def page(board: Leaderboard, measure: str) -> str:
     """One HTML file that opens from disk, holds its data, style and scripts, and fetches nothing.
 
     Names come from results, which may be anybody's: scripts set them only as text, and the browser

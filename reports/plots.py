@@ -155,7 +155,7 @@ def _dot(clear: bool) -> dict[str, Any]:
 
 def lines_of(differences: Iterable[Difference]) -> list[tuple[str, Difference]]:
     """A line for each suite and collection."""
-    return [(f"{fmt.place(each.on)}, {each.measure}", each) for each in differences]
+    return [(f"{fmt.display_name(each.on)}, {each.measure}", each) for each in differences]
 
 
 TITLE_LETTERS, LABEL_LETTERS = 12, 12  # of an inch, of the place of a point

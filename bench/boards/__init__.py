@@ -1,12 +1,12 @@
-"""Stored results side by side.
+"""Leaderboards: stored results of several models in one table.
 
-Results become columns (a collection under one protocol) and rows (a model under one recipe) in
-`rows`; `standings` resamples the queries of each column once for all rows, which gives intervals,
-and groups in place of ranks; `published_scores` reads what others claim; `assembly` makes the
-record of it all.
+`rows` sorts results into columns (a collection under one protocol) and rows (a model under one
+recipe). `rank_groups` resamples the queries of each column once for all rows, which gives intervals
+and groups of models that do not differ significantly. `published_scores` reads published tables.
+`build` makes a `Leaderboard` of all this.
 
-Types, in `records`: `Board` holds `CollectionColumn`, `SuiteColumn`, `Row` (with `Cell`, `Mean`,
-`Score`) and `Claim`. Tables and the page in `reports` are made from a `Board` alone.
+Types, in `records`: `Leaderboard` holds `CollectionColumn`, `SuiteColumn`, `Row` (with `Cell`,
+`Mean`, `Score`) and `Claim`. The tables and the page in `reports` are made from it alone.
 
-Read `records.py`, then `rows.py`, `standings.py` and `assembly.py`.
+Read `records.py`, then `rows.py`, `rank_groups.py` and `build.py`.
 """

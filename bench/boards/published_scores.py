@@ -20,7 +20,7 @@ CARDS, ALL = "cards", "all"
 PUBLISHED = Path(__file__).parent / "published"
 
 
-class System(Record, kw_only=True):
+class PublishedSystem(Record, kw_only=True):
     """One system of a publication.
 
     Attributes:
@@ -47,11 +47,11 @@ class Publication(Record, kw_only=True):
 
     title: str
     source: str
-    systems: tuple[System, ...]
+    systems: tuple[PublishedSystem, ...]
     second_hand: bool = False
 
 
-def publications(folder: Path = PUBLISHED) -> dict[str, Publication]:
+def read_publications(folder: Path = PUBLISHED) -> dict[str, Publication]:
     """By name, which is that of the file, sorted.
 
     Raises:
@@ -60,7 +60,7 @@ def publications(folder: Path = PUBLISHED) -> dict[str, Publication]:
     return {path.stem: read_toml(path, Publication) for path in sorted(folder.glob("*.toml"))}
 
 
-def gathered(
+def collect_claims(
     cards: Mapping[str, Card], models: Collection[str], names: Sequence[str] | None
 ) -> list[Claim]:
     """Claims to show: of the models that were measured, and of other systems as far as named.
@@ -75,10 +75,10 @@ def gathered(
     wanted = names or ()
     every = not wanted or ALL in wanted
     own = [claim for claim in _of_cards(cards) if every or CARDS in wanted or claim.model in models]
-    published = publications() if names is not None else {}
+    published = read_publications() if names is not None else {}
     _check_names(wanted, published)
     shown = (publication for name, publication in published.items() if every or name in wanted)
-    return own + [claim for publication in shown for claim in claims_of(publication)]
+    return own + [claim for publication in shown for claim in list_claims(publication)]
 
 
 def _check_names(names: Sequence[str], publications: Mapping[str, Publication]) -> None:
@@ -100,16 +100,16 @@ def _of_cards(cards: Mapping[str, Card]) -> Iterable[Claim]:
             )
 
 
-def claims_of(publication: Publication) -> Iterable[Claim]:
+def list_claims(publication: Publication) -> Iterable[Claim]:
     """Every score of a publication."""
     for system in publication.systems:
         second_hand = system.second_hand or publication.second_hand
         source = system.source or publication.source
         for measure, scores in system.scores.items():
-            for place, value in scores.items():
+            for dataset, value in scores.items():
                 yield Claim(
                     system.name,
-                    place,
+                    dataset,
                     measure,
                     value,
                     source,

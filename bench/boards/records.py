@@ -10,7 +10,7 @@ import msgspec
 
 from retrievers.models.checkpoint import Parameters
 
-MAIN = ""  # stands for the main measure of each collection
+MAIN_MEASURE = ""  # stands for the main measure of each collection
 
 
 class Score(msgspec.Struct, frozen=True):
@@ -93,20 +93,20 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     speed_device: str
     parameters: Parameters | None
 
-    def score(self, place: str, measure: str) -> Score | None:
+    def score(self, column: str, measure: str) -> Score | None:
         """Score in a column or suite."""
-        if place in self.cells:
-            return self.cells[place].scores.get(measure)
-        mean = self.means.get(place, {}).get(measure)
+        if column in self.cells:
+            return self.cells[column].scores.get(measure)
+        mean = self.means.get(column, {}).get(measure)
         return mean.score if mean else None
 
     def mean(self, suite: "SuiteColumn", measure: str) -> Mean | None:
         """Mean of a suite, by its main measure where none is asked for; None if all is gap."""
         return self.means.get(suite.name, {}).get(measure or suite.main_measure)
 
-    def score_in(self, place: "AnyColumn", measure: str) -> Score | None:
+    def score_in(self, column: "ScoreColumn", measure: str) -> Score | None:
         """Score in a column or suite, by its main measure where none is asked for."""
-        return self.score(place.name, measure or place.main_measure)
+        return self.score(column.name, measure or column.main_measure)
 
 
 class CollectionColumn(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,7 +145,7 @@ class SuiteColumn(msgspec.Struct, frozen=True, kw_only=True):
     collections: tuple[str, ...]
 
 
-AnyColumn = CollectionColumn | SuiteColumn
+ScoreColumn = CollectionColumn | SuiteColumn
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -168,7 +168,7 @@ class Claim(msgspec.Struct, frozen=True):
     note: str = ""
 
 
-class Board(msgspec.Struct, frozen=True, kw_only=True):
+class Leaderboard(msgspec.Struct, frozen=True, kw_only=True):
     """A leaderboard.
 
     Attributes:
@@ -201,15 +201,15 @@ class Board(msgspec.Struct, frozen=True, kw_only=True):
         return [tuple(some) for some in by_system.values()]
 
     @property
-    def places(self) -> list[AnyColumn]:
+    def all_columns(self) -> list[ScoreColumn]:
         """All columns of the table: suites, then collections."""
         return [*self.suites, *self.columns]
 
-    def headline(self, measure: str) -> AnyColumn:
+    def headline(self, measure: str) -> ScoreColumn:
         """Where models are ranked: the first suite that any has whole, else the fullest column."""
 
-        def filled(place: AnyColumn) -> int:
-            return sum(row.score_in(place, measure) is not None for row in self.rows)
+        def filled(column: ScoreColumn) -> int:
+            return sum(row.score_in(column, measure) is not None for row in self.rows)
 
         whole = (suite for suite in self.suites if filled(suite))
         return next(whole, None) or max(self.columns, key=filled)
@@ -220,11 +220,11 @@ class Board(msgspec.Struct, frozen=True, kw_only=True):
 
         def order(row: Row) -> tuple[float, list[tuple[str, int]]]:
             score = row.score_in(headline, measure)
-            return (-score.value if score else float("inf")), natural(row.name)
+            return (-score.value if score else float("inf")), natural_sort_key(row.name)
 
         return sorted(self.rows, key=order)
 
 
-def natural(name: str) -> list[tuple[str, int]]:
+def natural_sort_key(name: str) -> list[tuple[str, int]]:
     """Sorting key by which ``dl9`` comes before ``dl19``."""
     return [(text, int(digits or 0)) for text, digits in re.findall(r"(\D*)(\d*)", name)]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from bench.boards.records import natural
+from bench.boards.records import natural_sort_key
 from bench.results.find import (
     CHOICE,
     differing,
@@ -30,7 +30,7 @@ SAME_SCORE = 1e-9  # a repeated evaluation, not another one
 UNSTATED = ("pooling", "max_query_tokens", "max_document_tokens", "dtype")
 
 
-def results_in(*places: Place) -> list[Evaluation]:
+def find_distinct_results(*places: Place) -> list[Evaluation]:
     """All results below some folders, repeats of the same evaluation left out.
 
     Raises:
@@ -42,10 +42,10 @@ def results_in(*places: Place) -> list[Evaluation]:
             f"{', '.join(map(str, places))} holds no results",
             "name the folder with --results, or make results: python -m bench run --help",
         )
-    return _without_repeats(results)
+    return _drop_repeats(results)
 
 
-def _without_repeats(results: Iterable[Evaluation]) -> list[Evaluation]:
+def _drop_repeats(results: Iterable[Evaluation]) -> list[Evaluation]:
     """Of those that have the same key and the same scores: most measures, then the newest."""
     kept: dict[str, list[Evaluation]] = defaultdict(list)
     for stored in sorted(results, key=_measures_and_time, reverse=True):
@@ -69,7 +69,7 @@ def _is_repeat(result: Result, other: Result) -> bool:
     return result.model == other.model and all(same)
 
 
-def columns(stored: Sequence[Evaluation]) -> dict[str, list[Evaluation]]:
+def group_by_column(stored: Sequence[Evaluation]) -> dict[str, list[Evaluation]]:
     """Results by name of column; the column that stands for a collection has its name.
 
     That is the official protocol, as declared, and the newest of those. The name of any other
@@ -78,21 +78,23 @@ def columns(stored: Sequence[Evaluation]) -> dict[str, list[Evaluation]]:
     by_collection: dict[str, dict[Protocol, list[Evaluation]]] = defaultdict(
         lambda: defaultdict(list)
     )
-    whole = _known_corpora(stored)
+    whole = _protocols_with_corpus(stored)
     for entry in stored:
         protocol = whole.get(entry.result.protocol, entry.result.protocol)
         by_collection[protocol.collection][protocol].append(entry)
     named: dict[str, list[Evaluation]] = {}
-    for collection in sorted(by_collection, key=natural):
+    for collection in sorted(by_collection, key=natural_sort_key):
         protocols = by_collection[collection]
-        main = max(protocols, key=lambda protocol: _standing(protocol, protocols[protocol]))
+        main = max(protocols, key=lambda protocol: _column_priority(protocol, protocols[protocol]))
         named[collection] = protocols.pop(main)
         for protocol, some in protocols.items():
-            named[_told_apart(collection, protocol_facts(protocol), protocol_facts(main))] = some
+            named[
+                _distinct_column_name(collection, protocol_facts(protocol), protocol_facts(main))
+            ] = some
     return named
 
 
-def _known_corpora(stored: Iterable[Evaluation]) -> dict[Protocol, Protocol]:
+def _protocols_with_corpus(stored: Iterable[Evaluation]) -> dict[Protocol, Protocol]:
     """Protocols without a corpus, to the only one that has it and is the same otherwise.
 
     A run file is scored without its corpus.
@@ -104,7 +106,9 @@ def _known_corpora(stored: Iterable[Evaluation]) -> dict[Protocol, Protocol]:
     return {bare: next(iter(whole)) for bare, whole in known.items() if len(whole) == 1}
 
 
-def _standing(protocol: Protocol, some: Sequence[Evaluation]) -> tuple[bool, bool, str, int, bytes]:
+def _column_priority(
+    protocol: Protocol, some: Sequence[Evaluation]
+) -> tuple[bool, bool, str, int, bytes]:
     """Larger for what stands for a collection; the last two only make the choice the same."""
     newest = max(stored.result.conditions.time for stored in some)
     return (
@@ -124,26 +128,26 @@ def _is_declared(protocol: Protocol) -> bool:
     return all(getattr(protocol, name) == getattr(facts, name) for name in names)
 
 
-def _told_apart(name: str, facts: Mapping[str, str], others: Mapping[str, str]) -> str:
+def _distinct_column_name(name: str, facts: Mapping[str, str], others: Mapping[str, str]) -> str:
     """A name with the facts that are not the others', as `results_of` reads them."""
     different = [f"{fact}={facts.get(fact, '')}" for fact in differing([facts, others])]
     return CHOICE.join([name, *different])
 
 
-def rows(by_column: Mapping[str, Sequence[Evaluation]]) -> dict[str, dict[str, Evaluation]]:
+def group_by_row(by_column: Mapping[str, Sequence[Evaluation]]) -> dict[str, dict[str, Evaluation]]:
     """Results by name of row, then by name of column.
 
     A model of which there are several recipes has a row for each: ``minilm@index=IVF64,Flat``.
     """
-    placed = [(column, entry) for column, some in by_column.items() for entry in some]
+    cells = [(column, entry) for column, some in by_column.items() for entry in some]
     by_model: dict[str, list[tuple[str, Evaluation]]] = defaultdict(list)
-    for column, stored in placed:
+    for column, stored in cells:
         by_model[stored.result.model].append((column, stored))
     named: dict[str, dict[str, Evaluation]] = {}
-    for model in sorted(by_model, key=natural):
-        variants = [dict(some) for some in _split(by_model[model], SPLIT_BY)]
-        labelled = dict(zip(_labels(variants), variants, strict=True))
-        for label, variant in sorted(labelled.items(), key=lambda item: natural(item[0])):
+    for model in sorted(by_model, key=natural_sort_key):
+        variants = [dict(some) for some in _split_into_rows(by_model[model], SPLIT_BY)]
+        labelled = dict(zip(_row_labels(variants), variants, strict=True))
+        for label, variant in sorted(labelled.items(), key=lambda item: natural_sort_key(item[0])):
             named[f"{model}{CHOICE}{label}" if label else model] = variant
     return named
 
@@ -162,7 +166,7 @@ SPLIT_BY: tuple[Callable[[Result], Hashable], ...] = (
 )
 
 
-def _split(
+def _split_into_rows(
     some: Sequence[tuple[str, Evaluation]], ladder: Sequence[Callable[[Result], Hashable]]
 ) -> list[Sequence[tuple[str, Evaluation]]]:
     parts: dict[Hashable, list[tuple[str, Evaluation]]] = defaultdict(list)
@@ -171,17 +175,17 @@ def _split(
     variants: list[Sequence[tuple[str, Evaluation]]] = []
     for part in parts.values():
         most = max(Counter(column for column, _ in part).values())
-        variants += _split(part, ladder[1:]) if most > 1 and len(ladder) > 1 else [part]
+        variants += _split_into_rows(part, ladder[1:]) if most > 1 and len(ladder) > 1 else [part]
     return variants
 
 
-def _labels(variants: Sequence[Mapping[str, Evaluation]]) -> list[str]:
+def _row_labels(variants: Sequence[Mapping[str, Evaluation]]) -> list[str]:
     """Labels that tell the variants of one model apart; "" if there is one.
 
     Those that differ in nothing else are told apart by the time of their newest result.
     """
     facts = [_variant_facts(list(variant.values())) for variant in variants]
-    names = _telling(facts)
+    names = _distinguishing_facts(facts)
     labels = [
         CHOICE.join(f"{name}={fact[name]}" for name in names if fact.get(name)) for fact in facts
     ]
@@ -192,7 +196,7 @@ def _labels(variants: Sequence[Mapping[str, Evaluation]]) -> list[str]:
     return [f"{label}, {time}, {number}".lstrip(", ") for number, (label, time) in numbered]
 
 
-def _telling(facts: Sequence[Mapping[str, str]]) -> list[str]:
+def _distinguishing_facts(facts: Sequence[Mapping[str, str]]) -> list[str]:
     """Few facts that tell all apart whom any facts tell apart.
 
     Those that all have come first; without any, a run file is told from a model by its hash.

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.boards.assembly import Choice, assemble
-from bench.boards.rows import results_in
+from bench.boards.build import BoardFilter, build_leaderboard
+from bench.boards.rows import find_distinct_results
 from bench.comparing.statistics import Resampling
 from bench.results.result import Timings
 from datasets_cfg.catalogue import expand
@@ -53,8 +53,10 @@ def index(tmp_path_factory) -> Path:
     long = f"https://{'results' * 12}.example"
     other = ExpectedScore(dataset=FORUMS[2], measure=MEASURE, value=0.4321, source=long)
     cards = {"alpha": Card(name="alpha", title="Alpha", missing="x", expected=(claim, other))}
-    choice = Choice(every_measure=True)
-    board = assemble(results_in(results), cards, choice, Resampling(resamples=99))
+    board_filter = BoardFilter(every_measure=True)
+    board = build_leaderboard(
+        find_distinct_results(results), cards, board_filter, Resampling(resamples=99)
+    )
     (place / "page.html").write_text(page(board, ""))
     return place / "page.html"
 
@@ -245,8 +247,10 @@ def test_pages_begin_with_scores_and_state_facts_in_words(browser, index):
 def test_published_systems_are_marked_can_be_hidden_and_are_in_no_group(browser, tmp_path):
     for model in ("alpha", "beta"):
         store(tmp_path / "results", model, "beir/scifact", [0.5, 0.25])
-    choice = Choice(every_measure=True, published=("dupmae",))
-    board = assemble(results_in(tmp_path / "results"), {}, choice, Resampling(resamples=99))
+    board_filter = BoardFilter(every_measure=True, published=("dupmae",))
+    board = build_leaderboard(
+        find_distinct_results(tmp_path / "results"), {}, board_filter, Resampling(resamples=99)
+    )
     (tmp_path / "page.html").write_text(page(board, ""))
     opened(browser, tmp_path / "page.html")
     shown = texts(browser, "#table tbody th.model")

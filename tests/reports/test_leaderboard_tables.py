@@ -10,8 +10,8 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.boards.assembly import Choice, assemble
-from bench.boards.rows import results_in
+from bench.boards.build import BoardFilter, build_leaderboard
+from bench.boards.rows import find_distinct_results
 from bench.comparing.statistics import Resampling
 from bench.results.result import Timings
 from datasets_cfg.catalogue import expand
@@ -26,8 +26,10 @@ CLAIM = ExpectedScore(dataset="beir/scifact", measure=MEASURE, value=0.625, sour
 
 
 def board_of(place, measure="", cards=None, published=None):
-    choice = Choice(measure=measure, published=published)
-    return assemble(results_in(place), cards or {}, choice, Resampling(resamples=199))
+    board_filter = BoardFilter(measure=measure, published=published)
+    return build_leaderboard(
+        find_distinct_results(place), cards or {}, board_filter, Resampling(resamples=199)
+    )
 
 
 def test_the_ranking_shows_groups_intervals_and_marks_what_was_trained_on(tmp_path):

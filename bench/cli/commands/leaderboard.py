@@ -2,9 +2,9 @@
 
 from tqdm import tqdm
 
-from bench.boards.assembly import Choice, assemble, chosen
-from bench.boards.records import Board
-from bench.boards.rows import columns, results_in
+from bench.boards.build import BoardFilter, build_leaderboard, select_results
+from bench.boards.records import Leaderboard
+from bench.boards.rows import find_distinct_results, group_by_column
 from bench.cli.commands.common import make_workspace, resampling_of
 from bench.cli.options.decide import LeaderboardOptions
 from bench.cli.terminal import print_json
@@ -30,15 +30,15 @@ def leaderboard(options: LeaderboardOptions) -> int:
     return ExitCode.OK
 
 
-def _board(options: LeaderboardOptions) -> Board:
-    choice = Choice(
+def _board(options: LeaderboardOptions) -> Leaderboard:
+    board_filter = BoardFilter(
         suite=options.suite,
         measure=options.measure,
         every_measure=options.format == "html" and not options.output.json,
         published=options.published,
     )
-    shown = chosen(results_in(*options.results), choice)
+    shown = select_results(find_distinct_results(*options.results), board_filter)
     check_scores_against_rankings(shown, make_workspace(options.folder_options))
-    with tqdm(desc="resampling", total=len(columns(shown)), unit=" collections") as bar:
+    with tqdm(desc="resampling", total=len(group_by_column(shown)), unit=" collections") as bar:
         resampling = resampling_of(options.resampling)
-        return assemble(shown, all_cards(), choice, resampling, bar.update)
+        return build_leaderboard(shown, all_cards(), board_filter, resampling, bar.update)

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
+from bench.boards.rank_groups import assign_groups
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.boards.assembly import Choice, assemble
-from bench.boards.records import Board
-from bench.boards.rows import results_in
-from bench.boards.standings import groups
+from bench.boards.build import BoardFilter, build_leaderboard
+from bench.boards.records import Leaderboard
+from bench.boards.rows import find_distinct_results
 from bench.comparing.statistics import (
     PairedScores,
     ResampledMeans,
@@ -25,19 +25,21 @@ from retrievers.models.recipe import Prompts
 from tests.support.leaderboards import MEASURE, make_older, protocol_of, recipe_of, store
 
 QUICK = Resampling(resamples=199)
-PLAIN = Choice()
+PLAIN = BoardFilter()
 FORUMS = expand(["beir/cqadupstack"])
 
 
-def board_of(place, choice: Choice = PLAIN, cards: dict[str, Card] | None = None) -> Board:
-    return assemble(results_in(place), cards or {}, choice, QUICK)
+def board_of(
+    place, board_filter: BoardFilter = PLAIN, cards: dict[str, Card] | None = None
+) -> Leaderboard:
+    return build_leaderboard(find_distinct_results(place), cards or {}, board_filter, QUICK)
 
 
-def row_of(board: Board, name: str):
+def row_of(board: Leaderboard, name: str):
     return next(row for row in board.rows if row.name == name)
 
 
-def names(board: Board) -> list[str]:
+def names(board: Leaderboard) -> list[str]:
     return [row.name for row in board.rows]
 
 
@@ -68,7 +70,7 @@ def test_a_suite_mean_is_the_mean_of_its_members_with_an_inner_suite_counted_onc
 def test_a_suite_with_a_gap_has_no_mean_and_names_what_is_missing(tmp_path):
     for name in FORUMS[1:]:
         store(tmp_path, "a", name, [0.5])
-    board = board_of(tmp_path, Choice(suite="beir/cqadupstack"))
+    board = board_of(tmp_path, BoardFilter(suite="beir/cqadupstack"))
     mean = row_of(board, "a").means["beir/cqadupstack"][MEASURE]
     assert (mean.score, mean.zero_shot, mean.missing) == (None, None, (FORUMS[0],))
 
@@ -86,7 +88,7 @@ def test_an_unofficial_collection_counts_in_no_mean(tmp_path):
     for number, name in enumerate(FORUMS):
         protocol = protocol_of(name, official=number > 0)
         store(tmp_path, "a", name, [0.5], protocol=protocol)
-    board = board_of(tmp_path, Choice(suite="beir/cqadupstack"))
+    board = board_of(tmp_path, BoardFilter(suite="beir/cqadupstack"))
     assert row_of(board, "a").means["beir/cqadupstack"][MEASURE].missing == (FORUMS[0],)
 
 
@@ -216,7 +218,9 @@ def test_a_result_without_values_of_queries_has_a_score_but_no_interval_or_group
 def test_the_interval_is_of_the_bootstrap_over_queries(tmp_path):
     scores = np.random.default_rng(0).random(400)
     store(tmp_path, "a", "set", scores)
-    board = assemble(results_in(tmp_path), {}, Choice(), Resampling(resamples=2000))
+    board = build_leaderboard(
+        find_distinct_results(tmp_path), {}, BoardFilter(), Resampling(resamples=2000)
+    )
     score = row_of(board, "a").score("set", MEASURE)
     error = scores.std() / 20
     assert score.low == pytest.approx(scores.mean() - 1.96 * error, abs=0.15 * error)
@@ -228,7 +232,9 @@ def test_the_interval_of_a_suite_resamples_within_each_member(tmp_path):
     drawn = {name: rng.random(200) for name in FORUMS}
     for name, scores in drawn.items():
         store(tmp_path, "a", name, scores)
-    board = assemble(results_in(tmp_path), {}, Choice(), Resampling(resamples=2000))
+    board = build_leaderboard(
+        find_distinct_results(tmp_path), {}, BoardFilter(), Resampling(resamples=2000)
+    )
     score = row_of(board, "a").score("beir/cqadupstack", MEASURE)
     error = np.sqrt(sum(scores.var() / 200 for scores in drawn.values())) / 12
     assert score.value == pytest.approx(np.mean([scores.mean() for scores in drawn.values()]))
@@ -260,17 +266,17 @@ def test_what_cannot_be_told_apart_shares_a_group_and_what_can_does_not():
     noise = rng.normal(0, 0.05, (500, 4))
     scores = difficulty[:, None] + noise + [0.2, 0.2, 0.1, 0.0]
     drawn = resample(scores, Resampling(resamples=999))
-    assert groups(scores.mean(axis=0), drawn.flipped) == [1, 1, 2, 3]
+    assert assign_groups(scores.mean(axis=0), drawn.flipped) == [1, 1, 2, 3]
 
 
 def test_too_few_resamples_to_tell_so_many_models_apart_are_refused(tmp_path):
     for model in range(6):
         store(tmp_path, f"m{model}", "set", [model / 10] * 99)
-    stored = results_in(tmp_path)
+    stored = find_distinct_results(tmp_path)
     with pytest.raises(BenchError, match="no difference among 5 tests") as caught:
-        assemble(stored, {}, Choice(), Resampling(resamples=98))
+        build_leaderboard(stored, {}, BoardFilter(), Resampling(resamples=98))
     assert "--resamples 99" in caught.value.hint
-    board = assemble(stored, {}, Choice(), Resampling(resamples=99))
+    board = build_leaderboard(stored, {}, BoardFilter(), Resampling(resamples=99))
     assert sorted(row.score("set", MEASURE).group for row in board.rows) == [1, 2, 3, 4, 5, 6]
 
 
@@ -298,7 +304,7 @@ def test_groups_are_what_testing_pair_by_pair_gives(seed, models):
     rng = np.random.default_rng(seed)
     scores = rng.random((60, 1)) + rng.normal(0, 0.2, (60, models)) + rng.normal(0, 0.05, models)
     drawn = resample(scores, Resampling(resamples=499))
-    assert groups(scores.mean(axis=0), drawn.flipped) == by_pairs(scores, drawn)
+    assert assign_groups(scores.mean(axis=0), drawn.flipped) == by_pairs(scores, drawn)
 
 
 @settings(deadline=None, max_examples=25)
@@ -306,7 +312,7 @@ def test_groups_are_what_testing_pair_by_pair_gives(seed, models):
 def test_groups_fall_with_the_means_and_leave_no_number_out(seed, models):
     rng = np.random.default_rng(seed)
     scores = rng.random((40, models)) ** rng.integers(1, 9, models)
-    found = groups(scores.mean(axis=0), resample(scores, QUICK).flipped)
+    found = assign_groups(scores.mean(axis=0), resample(scores, QUICK).flipped)
     ranked = [found[model] for model in np.argsort(-scores.mean(axis=0), kind="stable")]
     assert ranked == sorted(ranked)
     assert set(found) == set(range(1, max(found) + 1))
@@ -334,7 +340,7 @@ def test_rows_are_ranked_by_score_and_those_without_one_come_last_by_name(tmp_pa
 
 def test_another_measure_can_be_chosen_and_has_intervals_of_its_own(tmp_path):
     store(tmp_path, "a", "set", {MEASURE: [0.5, 0.5], "R@100": [0.0, 1.0]})
-    row = board_of(tmp_path, Choice(measure="R@100")).rows[0]
+    row = board_of(tmp_path, BoardFilter(measure="R@100")).rows[0]
     assert (row.score("set", "R@100").low, row.score("set", "R@100").high) == (0.0, 1.0)
     assert row.score("set", MEASURE).low is None
 
@@ -354,13 +360,13 @@ def test_a_suite_of_collections_with_other_main_measures_has_none_of_its_own(tmp
 def test_a_measure_that_nothing_has_is_an_error_that_lists_what_there_is(tmp_path):
     store(tmp_path, "a", "set", [0.5])
     with pytest.raises(BenchError, match="no result has R@7") as caught:
-        board_of(tmp_path, Choice(measure="R@7"))
+        board_of(tmp_path, BoardFilter(measure="R@7"))
     assert MEASURE in caught.value.hint
 
 
 def test_a_suite_without_results_and_an_unknown_one_are_errors(tmp_path):
     store(tmp_path, "a", "set", [0.5])
     with pytest.raises(BenchError, match="no results on the 12 collections"):
-        board_of(tmp_path, Choice(suite="beir/cqadupstack"))
+        board_of(tmp_path, BoardFilter(suite="beir/cqadupstack"))
     with pytest.raises(BenchError):
-        board_of(tmp_path, Choice(suite="beri"))
+        board_of(tmp_path, BoardFilter(suite="beri"))

@@ -2,9 +2,9 @@
 
 import pytest
 
-from bench.boards.assembly import Choice, assemble
-from bench.boards.published_scores import claims_of, gathered, publications
-from bench.boards.rows import results_in
+from bench.boards.build import BoardFilter, build_leaderboard
+from bench.boards.published_scores import collect_claims, list_claims, read_publications
+from bench.boards.rows import find_distinct_results
 from bench.comparing.statistics import Resampling
 from bench.evaluate.scoring import parse_measure
 from datasets_cfg.catalogue import dataset_names, expand, suite_for, suite_names
@@ -14,12 +14,12 @@ from tests.support.leaderboards import MEASURE, store
 
 QUICK = Resampling(resamples=199)
 FORUMS = expand(["beir/cqadupstack"])
-EVERY = [(name, one) for name, own in publications().items() for one in claims_of(own)]
+EVERY = [(name, one) for name, own in read_publications().items() for one in list_claims(own)]
 
 
 def board_of(place, published, cards=None, **choices):
-    choice = Choice(published=published, **choices)
-    return assemble(results_in(place), cards or {}, choice, QUICK)
+    board_filter = BoardFilter(published=published, **choices)
+    return build_leaderboard(find_distinct_results(place), cards or {}, board_filter, QUICK)
 
 
 def test_every_claim_is_on_a_known_collection_by_a_known_measure_with_an_address():
@@ -32,7 +32,7 @@ def test_every_claim_is_on_a_known_collection_by_a_known_measure_with_an_address
         assert 0 < claim.value < 1
 
 
-@pytest.mark.parametrize("name", publications())
+@pytest.mark.parametrize("name", read_publications())
 def test_no_publication_states_a_score_twice(name):
     keys = [(one.model, one.name, one.measure, one.source) for key, one in EVERY if key == name]
     assert len(keys) == len(set(keys))
@@ -74,7 +74,7 @@ def test_where_the_printed_mean_is_another_a_note_says_so(model):
 
 def test_an_unknown_publication_is_an_error_that_says_what_was_meant():
     with pytest.raises(BenchError, match="no published scores are called 'dupmea'") as caught:
-        gathered({}, [], ["dupmea"])
+        collect_claims({}, [], ["dupmea"])
     assert "dupmae" in caught.value.hint
 
 
@@ -94,7 +94,7 @@ def test_an_unknown_publication_is_an_error_that_says_what_was_meant():
 def test_a_file_that_is_not_strict_is_refused_by_name(content, problem, tmp_path):
     (tmp_path / "bad.toml").write_text(content)
     with pytest.raises(BenchError, match=problem) as caught:
-        publications(tmp_path)
+        read_publications(tmp_path)
     assert "bad.toml" in str(caught.value)
 
 

@@ -29,7 +29,7 @@ from foundation.arrays import Float64Array
 ByRow = Mapping[str, Mapping[str, Evaluation]]  # result by name of column, by name of row
 
 
-class Standing(NamedTuple):
+class RankGroup(NamedTuple):
     """Where a mean stands: limits of its 95 % bootstrap interval, and its group (1 is the best)."""
 
     low: float
@@ -37,16 +37,16 @@ class Standing(NamedTuple):
     group: int
 
 
-Standings = dict[tuple[str, str, str], Standing]  # by row, column or suite, and measure
+RankGroups = dict[tuple[str, str, str], RankGroup]  # by row, column or suite, and measure
 
 
-def standings(
+def compute_rank_groups(
     by_row: ByRow,
     wanted: Mapping[str, Sequence[str]],
     suites: Collection[str],
     resampling: Resampling,
     advance: Callable[[int], None],
-) -> Standings:
+) -> RankGroups:
     """Intervals and groups in every column and, where every member has scores, in every suite.
 
     Args:
@@ -58,27 +58,29 @@ def standings(
             for so many models.
     """
     _check_resamples(by_row, wanted, resampling)
-    found: Standings = {}
+    found: RankGroups = {}
     weights = {suite: suite_weights(suite) for suite in suites}
-    sums: dict[tuple[str, str], _Sum] = {}
+    sums: dict[tuple[str, str], _SuiteMeans] = {}
     for column, measures in wanted.items():
         results = {row: cells[column] for row, cells in by_row.items() if column in cells}
         for matrix in _matrices(column, results, measures, resampling):
             means = matrix.scores.mean(axis=0)
-            found |= _stand(column, matrix.measure, list(matrix.columns), means, matrix.resampled)
+            found |= _rank_column(
+                column, matrix.measure, list(matrix.columns), means, matrix.resampled
+            )
             for suite in (suite for suite, shares in weights.items() if column in shares):
-                place = (suite, matrix.measure)
-                if place not in sums:
-                    sums[place] = _Sum(_complete(by_row, weights[suite], matrix.measure))
-                sums[place].add(weights[suite][column], matrix, means)
+                key = (suite, matrix.measure)
+                if key not in sums:
+                    sums[key] = _SuiteMeans(_complete_rows(by_row, weights[suite], matrix.measure))
+                sums[key].add(weights[suite][column], matrix, means)
         advance(1)
     for (suite, measure), total in sums.items():
         if total.rows:
-            found |= _stand(suite, measure, total.rows, total.means, total.drawn)
+            found |= _rank_column(suite, measure, total.rows, total.means, total.drawn)
     return found
 
 
-class _Sum:
+class _SuiteMeans:
     """Weighted means over the collections of a suite so far, of rows with scores on each."""
 
     def __init__(self, rows: Sequence[str]) -> None:
@@ -96,7 +98,7 @@ class _Sum:
         )
 
 
-def _complete(by_row: ByRow, shares: Mapping[str, float], measure: str) -> list[str]:
+def _complete_rows(by_row: ByRow, shares: Mapping[str, float], measure: str) -> list[str]:
     """Rows with values of queries on every collection of a suite."""
     return [
         row
@@ -137,18 +139,18 @@ def _matrices(
         yield replace(matrix, drawn=columns)
 
 
-def _stand(
-    place: str, measure: str, rows: Sequence[str], means: Float64Array, drawn: ResampledMeans
-) -> Standings:
+def _rank_column(
+    column: str, measure: str, rows: Sequence[str], means: Float64Array, drawn: ResampledMeans
+) -> RankGroups:
     low, high = np.quantile(drawn.bootstrap, [ALPHA / 2, 1 - ALPHA / 2], axis=0)
-    group = groups(means, drawn.flipped)
+    group = assign_groups(means, drawn.flipped)
     return {
-        (row, place, measure): Standing(float(low[number]), float(high[number]), group[number])
+        (row, column, measure): RankGroup(float(low[number]), float(high[number]), group[number])
         for number, row in enumerate(rows)
     }
 
 
-def groups(means: Float64Array, flipped: Float64Array) -> list[int]:
+def assign_groups(means: Float64Array, flipped: Float64Array) -> list[int]:
     """Number of the group of each model, 1 for the best.
 
     Args:
@@ -161,14 +163,14 @@ def groups(means: Float64Array, flipped: Float64Array) -> list[int]:
     while start < len(order):
         group += 1
         behind = means[order[start]] - means[order[start + 1 :]]
-        size = 1 + _not_separable(behind, signs[start] - signs[start + 1 :])
-        for place in order[start : start + size]:
-            numbers[place] = group
+        size = 1 + _count_not_worse(behind, signs[start] - signs[start + 1 :])
+        for index in order[start : start + size]:
+            numbers[index] = group
         start += size
     return numbers
 
 
-def _not_separable(behind: Float64Array, flipped: Float64Array) -> int:
+def _count_not_worse(behind: Float64Array, flipped: Float64Array) -> int:
     """Number of models in a row that are not worse than the leader at the 5 % level.
 
     Args:
@@ -177,4 +179,4 @@ def _not_separable(behind: Float64Array, flipped: Float64Array) -> int:
     """
     as_far = (np.abs(flipped) >= behind[:, None] - SAME_MEAN).sum(axis=1)
     adjusted = holm(((1 + as_far) / (1 + flipped.shape[1])).tolist())
-    return next((place for place, p in enumerate(adjusted) if p <= ALPHA), len(adjusted))
+    return next((count for count, p in enumerate(adjusted) if p <= ALPHA), len(adjusted))

@@ -4,20 +4,20 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
-from bench.boards.published_scores import gathered
+from bench.boards.published_scores import collect_claims
+from bench.boards.rank_groups import RankGroups, compute_rank_groups
 from bench.boards.records import (
-    MAIN,
-    Board,
+    MAIN_MEASURE,
     Cell,
     Claim,
     CollectionColumn,
+    Leaderboard,
     Mean,
     Row,
     Score,
     SuiteColumn,
 )
-from bench.boards.rows import columns, row_facts, rows
-from bench.boards.standings import Standings, standings
+from bench.boards.rows import group_by_column, group_by_row, row_facts
 from bench.comparing.statistics import Resampling
 from bench.evaluate.judging import suite_mean, suite_weights
 from bench.results.find import protocol_facts
@@ -27,30 +27,30 @@ from foundation.errors import BenchError
 from retrievers.models.card import Card
 
 
-class Choice(msgspec.Struct, frozen=True):
+class BoardFilter(msgspec.Struct, frozen=True):
     """Selection of what a leaderboard shows.
 
     Attributes:
         suite: only this one and its members; "" for all.
-        measure: only this one; `MAIN` for the main one of each collection.
+        measure: only this one; `MAIN_MEASURE` for the main one of each collection.
         every_measure: also intervals of the measures that are not main.
         published: names of publications whose systems are shown too, ``cards`` for those of
             cards; empty or ``all`` for all, None for no systems but those with a row.
     """
 
     suite: str = ""
-    measure: str = MAIN
+    measure: str = MAIN_MEASURE
     every_measure: bool = False
     published: tuple[str, ...] | None = None
 
 
-def assemble(
+def build_leaderboard(
     stored: Sequence[Evaluation],
     cards: Mapping[str, Card],
-    choice: Choice,
+    board_filter: BoardFilter,
     resampling: Resampling,
     advance: Callable[[int], None] = lambda done: None,
-) -> Board:
+) -> Leaderboard:
     """Make a leaderboard.
 
     Args:
@@ -61,21 +61,24 @@ def assemble(
         BenchError: nothing is left to show, or values of queries are damaged.
         BenchError: there is no such suite.
     """
-    placed = columns(chosen(stored, choice))
-    by_row = rows(placed)
-    shown = tuple(_column(name, some) for name, some in placed.items())
-    _check_measure(choice.measure, shown)
-    suites = _suites(shown, choice.suite)
-    wanted = {column.name: _wanted(column, choice) for column in shown}
-    stand = standings(by_row, wanted, [suite.name for suite in suites], resampling, advance)
-    results = [entry.result for some in placed.values() for entry in some]
-    claims = _claims(shown, suites, {result.model for result in results}, cards, choice)
-    made = tuple(
-        _row_of(name, cells, suites, stand, claims, cards) for name, cells in by_row.items()
+    results_by_column = group_by_column(select_results(stored, board_filter))
+    by_row = group_by_row(results_by_column)
+    shown = tuple(_collection_column(name, some) for name, some in results_by_column.items())
+    _check_measure(board_filter.measure, shown)
+    suites = _suite_columns(shown, board_filter.suite)
+    wanted = {column.name: _measures_to_resample(column, board_filter) for column in shown}
+    rank_groups = compute_rank_groups(
+        by_row, wanted, [suite.name for suite in suites], resampling, advance
     )
-    published = choice.published is not None
-    claimed = {choice.suite, *(claim.name for claim in claims if published)}
-    return Board(
+    results = [entry.result for some in results_by_column.values() for entry in some]
+    claims = _claims_shown(shown, suites, {result.model for result in results}, cards, board_filter)
+    made = tuple(
+        _build_row(name, cells, suites, rank_groups, claims, cards)
+        for name, cells in by_row.items()
+    )
+    published = board_filter.published is not None
+    claimed = {board_filter.suite, *(claim.name for claim in claims if published)}
+    return Leaderboard(
         measures=tuple(dict.fromkeys(name for column in shown for name in column.measures)),
         columns=shown,
         suites=tuple(suite for suite in suites if _has_mean(suite, made, claimed)),
@@ -88,43 +91,43 @@ def assemble(
     )
 
 
-def _claims(
+def _claims_shown(
     shown: Sequence[CollectionColumn],
     suites: Sequence[SuiteColumn],
     models: Collection[str],
     cards: Mapping[str, Card],
-    choice: Choice,
+    board_filter: BoardFilter,
 ) -> tuple[Claim, ...]:
     """Return published scores on the official collections that are shown."""
-    places = {column.name for column in shown if column.official}
-    places |= {suite.name for suite in suites}
-    known = gathered(cards, models, choice.published)
-    return tuple(claim for claim in known if claim.name in places)
+    names = {column.name for column in shown if column.official}
+    names |= {suite.name for suite in suites}
+    known = collect_claims(cards, models, board_filter.published)
+    return tuple(claim for claim in known if claim.name in names)
 
 
-def chosen(stored: Sequence[Evaluation], choice: Choice) -> list[Evaluation]:
+def select_results(stored: Sequence[Evaluation], board_filter: BoardFilter) -> list[Evaluation]:
     """Results on the collections that are to be shown.
 
     Raises:
         BenchError: there are none.
         BenchError: there is no such suite.
     """
-    if not choice.suite:
+    if not board_filter.suite:
         return list(stored)
-    members = collections_of(choice.suite)
+    members = collections_of(board_filter.suite)
     inside = [entry for entry in stored if entry.result.protocol.collection in members]
     if not inside:
         raise BenchError(
-            f"there are no results on the {len(members)} collections of {choice.suite}",
-            f"python -m bench run {choice.suite} --model bm25",
+            f"there are no results on the {len(members)} collections of {board_filter.suite}",
+            f"python -m bench run {board_filter.suite} --model bm25",
         )
     return inside
 
 
-def _wanted(column: CollectionColumn, choice: Choice) -> Sequence[str]:
-    if choice.every_measure:
+def _measures_to_resample(column: CollectionColumn, board_filter: BoardFilter) -> Sequence[str]:
+    if board_filter.every_measure:
         return column.measures
-    return [choice.measure or column.main_measure]
+    return [board_filter.measure or column.main_measure]
 
 
 def _check_measure(measure: str, shown: Iterable[CollectionColumn]) -> None:
@@ -133,7 +136,7 @@ def _check_measure(measure: str, shown: Iterable[CollectionColumn]) -> None:
         raise BenchError(f"no result has {measure}", f"measured are {', '.join(known)}")
 
 
-def _column(name: str, some: Sequence[Evaluation]) -> CollectionColumn:
+def _collection_column(name: str, some: Sequence[Evaluation]) -> CollectionColumn:
     results = [stored.result for stored in some]
     mains = [result.main_measure for result in results]
     main = max(dict.fromkeys(mains), key=mains.count)
@@ -156,11 +159,11 @@ def _column(name: str, some: Sequence[Evaluation]) -> CollectionColumn:
         ),
         title_track=protocol.title_track,
         protocol=protocol_facts(protocol),
-        about=_about(protocol.collection),
+        about=_catalogue_facts(protocol.collection),
     )
 
 
-def _about(collection: str) -> dict[str, str]:
+def _catalogue_facts(collection: str) -> dict[str, str]:
     if collection not in dataset_names():
         return {}
     facts = facts_for(collection)
@@ -168,7 +171,7 @@ def _about(collection: str) -> dict[str, str]:
     return {name: text for name in names if (text := getattr(facts, name))}
 
 
-def _suites(shown: Iterable[CollectionColumn], only: str) -> list[SuiteColumn]:
+def _suite_columns(shown: Iterable[CollectionColumn], only: str) -> list[SuiteColumn]:
     """Suites with a mean: those asked for, or all with a member that was measured."""
     measured = {column.collection: column.main_measure for column in shown if column.main}
     names = suite_names()
@@ -199,11 +202,11 @@ def _has_mean(suite: SuiteColumn, made: Iterable[Row], wanted: Collection[str]) 
     return suite.name in wanted or any(mean.score for mean in means)
 
 
-def _row_of(
+def _build_row(
     name: str,
     by_column: Mapping[str, Evaluation],
     suites: Sequence[SuiteColumn],
-    stand: Standings,
+    rank_groups: RankGroups,
     claims: Sequence[Claim],
     cards: Mapping[str, Card],
 ) -> Row:
@@ -223,9 +226,9 @@ def _row_of(
         if claim.model == first.model and not claim.publication
     }
 
-    def score(place: str, measure: str, value: float) -> Score:
-        low, high, group = stand.get((name, place, measure), (None, None, None))
-        claim = own.get((place, measure))
+    def score(column: str, measure: str, value: float) -> Score:
+        low, high, group = rank_groups.get((name, column, measure), (None, None, None))
+        claim = own.get((column, measure))
         return Score(
             value=value,
             low=low,
@@ -235,19 +238,19 @@ def _row_of(
             source=claim.source if claim else "",
         )
 
-    speed, device = _speed(list(results.values()))
+    speed, device = _encoding_speed(list(results.values()))
     return Row(
         name=name,
         model=first.model,
         title=card.title if card else "",
         recipe=row_facts(list(by_column.values())),
         cells={
-            column: _cell(
+            column: _build_cell(
                 result, {key: score(column, key, value) for key, value in result.measures.items()}
             )
             for column, result in results.items()
         },
-        means={suite.name: _means(suite.name, results, score) for suite in suites},
+        means={suite.name: _means_by_measure(suite.name, results, score) for suite in suites},
         trained_on=card.trained_on if card else (),
         tokens_per_s=speed,
         speed_device=device,
@@ -257,7 +260,7 @@ def _row_of(
     )
 
 
-def _means(
+def _means_by_measure(
     suite: str, results: Mapping[str, Result], score: Callable[[str, str, float], Score]
 ) -> dict[str, Mean]:
     """By measure. Only the published collections count, as their columns are named."""
@@ -281,9 +284,9 @@ def _means(
     return means
 
 
-def _cell(result: Result, scores: dict[str, Score]) -> Cell:
+def _build_cell(result: Result, scores: dict[str, Score]) -> Cell:
     spent, where = result.timings, result.conditions
-    encode_s = _encode_s(spent)
+    encode_s = _encoding_seconds(spent)
     searched = result.recipe is not None and result.queries
     return Cell(
         scores=scores,
@@ -298,7 +301,7 @@ def _cell(result: Result, scores: dict[str, Score]) -> Cell:
         facts={
             "time": where.time,
             "commit": where.commit[:12] + (" with changes" if where.dirty else ""),
-            "machine": _machine(result),
+            "machine": _describe_machine(result),
             "libraries": ", ".join(
                 f"{name} {version}" for name, version in where.libraries.items()
             ),
@@ -308,26 +311,26 @@ def _cell(result: Result, scores: dict[str, Score]) -> Cell:
     )
 
 
-def _encode_s(spent: Timings) -> float:
+def _encoding_seconds(spent: Timings) -> float:
     """Seconds of encoding; 0 if no tokens were counted or all vectors were in the store."""
     encoded = spent.encoded_tokens
     return spent.encode_queries_s + spent.encode_documents_s if encoded else 0.0
 
 
-def _machine(result: Result) -> str:
+def _describe_machine(result: Result) -> str:
     where = result.conditions
     return f"{where.machine}, {where.device}, {where.threads} threads"
 
 
-def _speed(results: Sequence[Result]) -> tuple[float | None, str]:
+def _encoding_speed(results: Sequence[Result]) -> tuple[float | None, str]:
     """Tokens per second, and on what: the machine that encoded most."""
     tokens: dict[str, int] = {}
     seconds: dict[str, float] = {}
     for result in results:
-        if _encode_s(result.timings):
-            where = _machine(result)
+        if _encoding_seconds(result.timings):
+            where = _describe_machine(result)
             tokens[where] = tokens.get(where, 0) + result.timings.encoded_tokens
-            seconds[where] = seconds.get(where, 0.0) + _encode_s(result.timings)
+            seconds[where] = seconds.get(where, 0.0) + _encoding_seconds(result.timings)
     if not tokens:
         return None, ""
     where = max(tokens, key=lambda name: tokens[name])
