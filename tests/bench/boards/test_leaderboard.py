@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from bench.boards.rank_groups import assign_groups
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.boards.build import BoardFilter, build_leaderboard
+from bench.boards.rank_groups import assign_groups
 from bench.boards.records import Leaderboard
 from bench.boards.rows import find_distinct_results
 from bench.comparing.statistics import (
