@@ -7,7 +7,7 @@ from enum import IntEnum
 
 import msgspec
 
-from foundation.errors import BenchError, as_bad_input
+from foundation.errors import BenchError, as_bad_input, as_sentence
 
 
 class ExitCode(IntEnum):
@@ -87,5 +87,5 @@ class Gaps:
         gap = Gap(collection, model, str(error).removeprefix(f"{collection}: "), error.hint)
         self.missing.append(gap)
         subject = f"{model} on {collection}" if model else collection
-        advice = f"\n  try: {gap.hint}" if gap.hint else ""
+        advice = f"\n  {as_sentence(gap.hint)}" if gap.hint else ""
         print(f"warning: {subject} is not evaluated: {gap.reason}{advice}", file=sys.stderr)

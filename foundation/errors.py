@@ -13,9 +13,12 @@ from foundation.printable import without_password
 
 
 class BenchError(Exception):
-    """Bad input: what was asked, what was found.
+    """Bad input.
 
-    ``hint`` is what to type or change next; it may be empty. Neither shows passwords of URLs.
+    Passwords in URLs are masked in the message and in the hint.
+
+    Attributes:
+        hint: what to type or change, as a sentence or as a command; see `as_sentence`.
     """
 
     def __init__(self, message: str, hint: str = "") -> None:
@@ -25,6 +28,23 @@ class BenchError(Exception):
 
 class MissingFileError(BenchError):
     """A file of a collection that is not there."""
+
+
+_COMMAND = re.compile(r"(python -m bench|pip install) [^,;()]+")
+_PLAIN_WORD = re.compile(r"[a-z]+(?=[ ,:;])(?! =)")  # not batch_size, nor margin = 0.1
+_ENDS_IN_WORD = re.compile(r"(^|[\s(])[\w-]+\)?$|`$")  # not in a path, which must be easy to copy
+
+
+def as_sentence(hint: str) -> str:
+    """Return a hint as it is printed below a message: "Run `python -m bench list models`."
+
+    A command stands in backticks after "Run"; other text begins with a capital and ends with a
+    full stop.
+    """
+    text = f"Run `{hint}`" if _COMMAND.fullmatch(hint) else hint
+    if _PLAIN_WORD.match(text):
+        text = text[0].upper() + text[1:]
+    return f"{text}." if _ENDS_IN_WORD.search(text) else text
 
 
 def first_line(error: BaseException) -> str:

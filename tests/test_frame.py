@@ -318,7 +318,7 @@ def test_help_examples_and_hints_name_the_program_as_it_was_called(installed, tm
     assert f" {name} run stdlib-code --model minilm " in shown.stdout
     refused = run_installed(installed, tmp_path, [*command, "run", "--modle", "minilm"])
     assert refused.returncode == ExitCode.BAD_INPUT
-    assert refused.stderr.splitlines()[-1] == f"  try: {name} run --help"
+    assert refused.stderr.splitlines()[-1] == f"  Run `{name} run --help`."
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from typing import Any, TextIO, cast
 import msgspec
 
 from bench.outcomes import ExitCode
-from foundation.errors import BenchError, as_bad_input
+from foundation.errors import BenchError, as_bad_input, as_sentence
 from foundation.printable import printable, shortened
 
 MODULE = "python -m bench"
@@ -173,8 +173,8 @@ def guarded(command: Callable[[], int]) -> int:
 
 def _refuse(error: BenchError) -> int:
     print(f"error: {as_typed(shortened(str(error)))}", file=sys.stderr)
-    hint = error.hint or "correct what is named, and type the same command"
-    print(f"  try: {as_typed(shortened(hint))}", file=sys.stderr)
+    hint = error.hint or "correct it and repeat the command"
+    print(f"  {as_typed(shortened(as_sentence(hint)))}", file=sys.stderr)
     return ExitCode.BAD_INPUT
 
 

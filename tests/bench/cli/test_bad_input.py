@@ -50,7 +50,7 @@ def assert_refused(finished: Finished, bench: Bench, *named: str) -> None:
 
 
 def assert_refused_with_advice(finished: Finished, bench: Bench, *named: str) -> None:
-    assert_refused(finished, bench, "\n  try: ", *named)
+    assert_refused(finished, bench, "\n  ", *named)
 
 
 LFS_POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:abc\nsize 1\n"
@@ -59,7 +59,7 @@ BAD_FILES = {
     "a truncated line": (
         "corpus.jsonl",
         '{"_id": "a", "text": "x"}\n{"_id": "b", "te',
-        ("corpus.jsonl:2", "one JSON object a line"),
+        ("corpus.jsonl:2", "One JSON object a line"),
     ),
     "a lone surrogate": ("corpus.jsonl", '{"_id": "a", "text": "\\ud800"}\n', ("corpus.jsonl:1",)),
     "a document id twice": (
@@ -94,7 +94,7 @@ BAD_FILES = {
     "a value of an enumeration": (
         "dataset.toml",
         'title_track = "none"',
-        ("dataset.toml", "use one of '', 'no-title', 'title'"),
+        ("dataset.toml", "Use one of '', 'no-title', 'title'"),
     ),
     "an unknown layout": ("dataset.toml", 'layout = "bier"\n', ("bier", "beir")),
     "a measure that does not exist": ("dataset.toml", 'main_measure = "nDGC@10"\n', ("nDCG@10",)),
@@ -134,7 +134,7 @@ BAD_WORDS = {
     ),
     "folders of collections and models": (
         ["run", "{tmp}", "--model", "hashing"],
-        ("is not a collection", "name them: {tiny}"),
+        ("is not a collection", "Name them: {tiny}"),
     ),
     "a folder without a model": (
         ["run", "{tiny}", "--model", "{tiny}"],
@@ -151,7 +151,7 @@ BAD_WORDS = {
     ),
     "a model's name with a space": (["run", "{tiny}", "--model", "{spaced}"], ("a model",)),
     "a run file": (["score", "no-such.trec", "--dataset", "{tiny}"], ("no-such.trec",)),
-    "a split": (["--split", "dev"], ("dev.tsv", "splits found: test")),
+    "a split": (["--split", "dev"], ("dev.tsv", "Splits found: test")),
     "a data folder": (["--data-dir", "{tmp}/no", "beir/scifact"], ("--data-dir", "{tmp}/no")),
     "a model that nobody published": (
         ["run", "{tiny}", "--model", "seed"],

@@ -90,7 +90,7 @@ def test_a_member_whose_results_would_have_another_name_is_refused(bench: Bench,
     done = bench("run", own, "--model", "bm25")
     assert done.code == 2
     assert "results on the member manuals would be called handbooks" in done.stderr
-    assert 'write name = "manuals" into' in done.stderr
+    assert 'Write name = "manuals" into' in done.stderr
 
 
 def test_compare_shows_the_difference_of_the_weighted_means(bench: Bench, stored) -> None:
@@ -145,7 +145,7 @@ def test_check_decides_on_the_weighted_mean(bench: Bench, own: Path) -> None:
         ('members = ["a", "b"]\nweights = [1, inf]', "2 members and the weights"),
         ('members = ["a", "b"]\nweights = [1, nan]', "weights"),
         ('members = ["a", "b"]\nweights = [1, 0]', "weights"),
-        ('members = ["a"]\nweigths = [1]', "did you mean weights?"),
+        ('members = ["a"]\nweigths = [1]', "Did you mean weights?"),
         ("members = [", "product.toml"),
     ],
 )

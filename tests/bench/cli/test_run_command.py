@@ -190,7 +190,7 @@ def test_a_collection_whose_corpus_has_no_relevant_document_is_refused(bench: Be
     write_qrels(folder, {("q1", "x1"): 1, ("q2", "x2"): 1})
     done = bench("run", folder, "--model", "bm25")
     assert done.code == 2
-    assert "are corpus and qrels of the same release?" in done.stderr
+    assert "Are corpus and qrels of the same release?" in done.stderr
 
 
 def test_a_folder_laid_out_as_ances_has_the_score_of_sentence_transformers(bench: Bench) -> None:

@@ -70,7 +70,7 @@ def test_ray_that_is_not_installed_is_named_with_its_extra(tmp_path, monkeypatch
     done = bench("run", data, "--model", "hashing", "--engine", "ray")
     assert done.code == 2
     assert done.stderr.endswith(
-        "error: --engine ray needs Ray\n  try: pip install 'retrieval-bench[ray]'\n"
+        "error: --engine ray needs Ray\n  Run `pip install 'retrieval-bench[ray]'`.\n"
     )
 
 

@@ -157,7 +157,7 @@ def test_rows_go_on_from_one_base_and_a_killed_run_ends_as_if_it_had_not_been(be
     [
         ("tokens = 300", 'tokens = 300\nstart = { model = "minilm" }', "has a start, and it goes"),
         ("queries = 4", "queries = 0", "`int` >= 1 - at `$.queries`"),
-        ('row = "objective=zeros"', 'row = "objective=zero"', "did you mean objective=zeros"),
+        ('row = "objective=zeros"', 'row = "objective=zero"', "Did you mean objective=zeros"),
         ('expected = "equal"', 'expected = "same"', "expected"),
         ("[base]", 'evaluate = { on = ["./mine"] }\n[base]', "belong into the endpoints"),
         ("vocabulary = 120", 'vocabulary = 9\ntokenizer = "bert"', "either tokenizer or vocab"),

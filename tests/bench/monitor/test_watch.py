@@ -192,7 +192,7 @@ def test_several_collections_have_a_mean_that_chooses(place, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--like", "brt"), "did you mean bert"),
+        (("--like", "brt"), "Did you mean bert"),
         (("--measure", "nonsense"), "nonsense"),
         (("--on", "nowhere"), "nowhere"),
         (("--every", "0"), "above 0"),

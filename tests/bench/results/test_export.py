@@ -170,9 +170,9 @@ def test_an_exported_file_is_not_written_over(bench, results, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("mteb", "wrods"), "did you mean words"),
+        (("mteb", "wrods"), "Did you mean words"),
         (("mteb", "words", "--on", "mine"), "no result to export as mteb"),
-        (("mteb", "words", "--on", "beir/scifcat"), "did you mean beir/scifact"),
+        (("mteb", "words", "--on", "beir/scifcat"), "Did you mean beir/scifact"),
         (("trec", "words", "mine", "--as", "x"), "--as gives one name to 2 models"),
         (("trec", "words", "--as", "../x"), "cannot name a folder"),
         (("trec", "words"), "cannot read run"),
