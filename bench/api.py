@@ -30,7 +30,7 @@ from bench.results.result import Evaluation, load, save
 from bench.workspace import Workspace, cache_folder
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError, did_you_mean
-from foundation.places import place_of
+from foundation.locations import parse_location
 from retrievers.encoders.python_object import wrap_encoder
 from retrievers.index.faiss_index import IndexSpec
 from retrievers.models.card import all_cards
@@ -216,7 +216,7 @@ def _run(run: str | Path | Run | Mapping[str, Mapping[str, float]]) -> tuple[Run
 
 
 def _kept(done: Evaluation, out: str | Path | None) -> Evaluation:
-    return done if out is None else save(done, place_of(str(out)))
+    return done if out is None else save(done, parse_location(str(out)))
 
 
 def load_result(path: str | Path) -> Evaluation:
@@ -225,7 +225,7 @@ def load_result(path: str | Path) -> Evaluation:
     Raises:
         BenchError: there is none, or it is damaged or contradicts itself.
     """
-    return load(place_of(str(path)))
+    return load(parse_location(str(path)))
 
 
 def results(folder: str | Path = "results") -> pd.DataFrame:
@@ -242,7 +242,7 @@ def results(folder: str | Path = "results") -> pd.DataFrame:
     Raises:
         BenchError: there is none, or one is damaged or contradicts itself.
     """
-    stored = find_results(place_of(str(folder)))
+    stored = find_results(parse_location(str(folder)))
     if not stored:
         raise BenchError(f"{folder} holds no results", "name the folder that `run` wrote to")
     frame = pd.DataFrame([row for each in stored for row in _rows(each)])
@@ -444,10 +444,10 @@ def leaderboard(
     """
     from reports.leaderboard import scores
 
-    place = place_of(str(folder))
+    location = parse_location(str(folder))
     board_filter = BoardFilter(suite=suite, measure=measure)
     board = build_leaderboard(
-        find_distinct_results(place), all_cards(), board_filter, Resampling(resamples, seed)
+        find_distinct_results(location), all_cards(), board_filter, Resampling(resamples, seed)
     )
     return scores(board, measure).frame().set_index("model")
 

@@ -35,7 +35,7 @@ from datasets_cfg.dataset import (
 )
 from datasets_cfg.verify import Finding, check_published, remarks
 from foundation.errors import BenchError
-from foundation.places import Place
+from foundation.locations import Location
 from retrievers.encoders.routed import open_encoder
 from retrievers.models.card import card_names
 from retrievers.models.model import SharedNetworks, resolve_model
@@ -229,7 +229,7 @@ class Workspace:
         dataset: OpenDataset,
         model: LoadedModel,
         options: Options = DEFAULTS,
-        out: Place | None = None,
+        out: Location | None = None,
         known: Iterable[Evaluation] | None = None,
     ) -> Job:
         """Check an evaluation once, so that `bench.evaluate.pipeline.evaluate` can trust it.

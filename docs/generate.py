@@ -37,7 +37,7 @@ from bench.store.indexes import IndexManifest
 from bench.store.usage import Damage, ModelUsage
 from datasets_cfg.catalogue import Archive, Counts, Facts, Suite, dataset_names, facts_for
 from datasets_cfg.verify import Finding
-from foundation.places import RemotePath
+from foundation.locations import RemotePath
 from retrievers.models.card import (
     Card,
     CardAdapter,

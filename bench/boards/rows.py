@@ -23,23 +23,23 @@ from bench.results.find import (
 from bench.results.result import Evaluation, Protocol, Result
 from datasets_cfg.catalogue import dataset_names, facts_for
 from foundation.errors import BenchError
-from foundation.places import Place
+from foundation.locations import Location
 
 SAME_SCORE = 1e-9  # a repeated evaluation, not another one
 
 UNSTATED = ("pooling", "max_query_tokens", "max_document_tokens", "dtype")
 
 
-def find_distinct_results(*places: Place) -> list[Evaluation]:
+def find_distinct_results(*locations: Location) -> list[Evaluation]:
     """All results below some folders, repeats of the same evaluation left out.
 
     Raises:
         BenchError: there is none, or one is damaged or of another schema.
     """
-    results = [stored for place in places for stored in find_results(place)]
+    results = [stored for location in locations for stored in find_results(location)]
     if not results:
         raise BenchError(
-            f"{', '.join(map(str, places))} holds no results",
+            f"{', '.join(map(str, locations))} holds no results",
             "name the folder with --results, or make results: python -m bench run --help",
         )
     return _drop_repeats(results)

@@ -5,8 +5,8 @@
    a group is a field (``folder_options: FolderOptions = FolderOptions()``) whose fields are
    options of the command.
 2. Groups that several commands have are in `bench.cli.options.shared`. Each is decorated with
-   ``@group(title, place)``. A settings record of the domain, a frozen dataclass, is a group as it
-   is: ``terms: Annotated[GateSettings, group("Decision rule", 10)] = GateSettings()``. It checks
+   ``@group(title, sort_key)``. A settings record of the domain, a frozen dataclass, is a group as
+   it is: ``terms: Annotated[GateSettings, group("Decision rule", 10)] = GateSettings()``. It checks
    its values in ``__post_init__`` and raises `BenchError`; its ``Attributes:`` are the help.
 3. ``only: ClassVar[Only] = {"group": {"what": "models"}}`` refuses an option where another
    one makes it meaningless: a value or a tuple of them, True for "given", False for "not given".

@@ -30,7 +30,7 @@ from bench.evaluate.search import order, order_keys
 from foundation.arrays import Float32Array, Int32Array, Int64Array
 from foundation.errors import BenchError
 from foundation.files import read_regular
-from foundation.places import Place, replacing
+from foundation.locations import Location, replacing
 from retrievers.index.faiss_index import Hits
 
 Strings: TypeAlias = pa.Array | pa.ChunkedArray
@@ -261,7 +261,7 @@ class RunFile:
     sha256: str
 
 
-def read_run_file(path: Place, pipe: bool = True) -> RunFile:
+def read_run_file(path: Location, pipe: bool = True) -> RunFile:
     """Read a TREC run file, plain or compressed with gzip, or a columnar one, once.
 
     Columns of text are separated by white space. The order comes from the scores,
@@ -303,7 +303,7 @@ def columnar(run: Run) -> pa.Buffer:
     return sink.getvalue()
 
 
-def _from_columns(path: Place, content: bytes) -> Run:
+def _from_columns(path: Location, content: bytes) -> Run:
     try:
         file = pa.ipc.open_file(pa.BufferReader(content))
         if file.num_record_batches != 1:
@@ -343,7 +343,7 @@ def _parsed(source: "_Source") -> Run:
         raise BenchError(f"run {source.path}, line {line}: {repeat}") from repeat
 
 
-def write_run(run: Run, path: Place, tag: str) -> None:
+def write_run(run: Run, path: Location, tag: str) -> None:
     """Write a TREC run file, atomically; compressed where the name ends in ``.gz``.
 
     Raises:
@@ -430,7 +430,7 @@ def _compressing(file: BinaryIO) -> Iterator[BinaryIO]:
 class _Source:
     """Content of a run file, and the path that it is known by."""
 
-    path: Place
+    path: Location
     content: bytes
 
     @contextmanager

@@ -24,7 +24,7 @@ from bench.results.reuse import check_values, stored_or_new
 from bench.workspace import Workspace
 from datasets_cfg.readers import Queries
 from foundation.errors import BenchError
-from foundation.places import Place, files_below, replacing
+from foundation.locations import Location, files_below, replacing
 from foundation.records import Record, read_json
 
 DIGITS = 8  # of a fingerprint in a name
@@ -96,7 +96,7 @@ def evaluate_candidate(
     name: str,
     collections: Mapping[str, tuple[str, Protocol | None]],
     known: Sequence[Evaluation],
-    out: Place,
+    out: Location,
     measures: tuple[str, ...] | None = None,
     others: Sequence[StoredModel] = (),
 ) -> Candidate:
@@ -211,7 +211,7 @@ def determine_scope(
     return Scope(weights=weights, left_out=left_out)
 
 
-def previously_checked(results: Place, baseline: str) -> list[str]:
+def previously_checked(results: Location, baseline: str) -> list[str]:
     """Collections that a baseline was checked on before; a damaged file is reported and skipped."""
     folder = results / LEDGER / _folder_name(baseline)
     names = set()
@@ -225,7 +225,7 @@ def previously_checked(results: Place, baseline: str) -> list[str]:
     return sorted(names - {""})
 
 
-def remember_checked(results: Place, baseline: str, collections: Iterable[str]) -> None:
+def remember_checked(results: Location, baseline: str, collections: Iterable[str]) -> None:
     """Write down that a baseline has results on these collections and was checked there."""
     try:
         for collection in collections:

@@ -20,7 +20,7 @@ from bench.results.result import Evaluation
 from bench.results.reuse import stored_or_new
 from bench.workspace import Workspace
 from foundation.errors import BenchError
-from foundation.places import Place
+from foundation.locations import Location
 
 # checkpoint-500, global_step500, epoch=1-step=500, 500; but not bert-base-v2 or runs-2026.
 STEP = re.compile(
@@ -150,7 +150,7 @@ class Watcher:
     training: str
     opened: Sequence[OpenDataset]
     options: Options
-    results: Place
+    results: Location
     workspace: Workspace
     place: Path
     open_model: Callable[[Path], LoadedModel]

@@ -16,7 +16,7 @@ import msgspec
 from bench.results.result import RESULT_FILE, Evaluation, Protocol, Result, load, load_all
 from datasets_cfg.catalogue import collections_of, expand, is_suite
 from foundation.errors import BenchError, did_you_mean
-from foundation.places import Place, files_below, place_of
+from foundation.locations import Location, files_below, parse_location
 from retrievers.models.recipe import Prompts
 
 CHOICE = "@"
@@ -254,7 +254,7 @@ def _ambiguous(name: str, results: Sequence[Evaluation], choices: Sequence[_Choi
     )
 
 
-def find_results(root: Place, model: str = "") -> list[Evaluation]:
+def find_results(root: Location, model: str = "") -> list[Evaluation]:
     """Results in a folder and all folders below it, in the order of their paths.
 
     Args:
@@ -272,7 +272,7 @@ def find_results(root: Place, model: str = "") -> list[Evaluation]:
     return [stored for stored in load_all(files) if model in ("", stored.result.model)]
 
 
-def find_named(name: str, *roots: Place) -> list[Evaluation]:
+def find_named(name: str, *roots: Location) -> list[Evaluation]:
     """All results that a name stands for.
 
     Args:
@@ -312,13 +312,13 @@ def _collections(name: str, own: Collection[str]) -> list[str]:
     return collections_of(name) if is_suite(name) else expand([name])
 
 
-def _called(name: str, roots: Sequence[Place]) -> list[Evaluation]:
+def _called(name: str, roots: Sequence[Location]) -> list[Evaluation]:
     """Results of a model, or in a folder."""
     if not name:
         return []
     results = [stored for root in roots for stored in find_results(root, name)]
-    if not results and place_of(name).exists():
-        results = _in_folder(place_of(name))
+    if not results and parse_location(name).exists():
+        results = _in_folder(parse_location(name))
     return results
 
 
@@ -357,7 +357,7 @@ def _meets(
     return field in fields and told.get(field, "").lower() == value.lower()
 
 
-def _in_folder(path: Place) -> list[Evaluation]:
+def _in_folder(path: Location) -> list[Evaluation]:
     """Results of one model in a folder, or the one whose ``result.json`` is named."""
     if path.is_file():
         if path.name != RESULT_FILE:
@@ -376,7 +376,7 @@ def _in_folder(path: Place) -> list[Evaluation]:
     return results
 
 
-def _nothing(name: str, roots: Sequence[Place]) -> BenchError:
+def _nothing(name: str, roots: Sequence[Location]) -> BenchError:
     models = sorted({stored.result.model for root in roots for stored in find_results(root)})
     root = ", ".join(map(str, roots))
     if not models:

@@ -39,7 +39,7 @@ from bench.evaluate.scoring import Scores
 from foundation.arrays import Float64Array
 from foundation.errors import BenchError
 from foundation.files import read_regular
-from foundation.places import Place, RemotePath, replacing_all
+from foundation.locations import Location, RemotePath, replacing_all
 from foundation.records import Record, decode_json
 from retrievers.models.checkpoint import Parameters
 from retrievers.models.recipe import Recipe
@@ -211,7 +211,7 @@ class Evaluation:
     result: Result
     _scores: Scores | None = field(default=None, repr=False)
     _run: Run | None = field(default=None, repr=False)
-    folder: Place | None = None
+    folder: Location | None = None
 
     def __repr__(self) -> str:
         """Return the names and the main score, in a line."""
@@ -277,7 +277,7 @@ class Evaluation:
         return pd.DataFrame({name: self.scores.values[name] for name in self.measures}, index=index)
 
     @property
-    def run_file(self) -> Place:
+    def run_file(self) -> Location:
         """The file that holds the ranking of each query of what is stored."""
         if self.folder is None:
             raise ValueError("an evaluation in memory has no files")
@@ -310,7 +310,7 @@ class Evaluation:
         return file.run
 
 
-def save(done: Evaluation, out: Place) -> Evaluation:
+def save(done: Evaluation, out: Location) -> Evaluation:
     """Write an evaluation below ``out``.
 
     On a local disk it takes the place of an earlier one of its key, all files together. In a
@@ -331,7 +331,7 @@ def save(done: Evaluation, out: Place) -> Evaluation:
         run_sha256=hashlib.sha256(ranking).hexdigest(),
     )
     content = msgspec.json.format(msgspec.json.encode(result), indent=1)
-    folder = place(out, result.protocol.collection, result.model) / result.key
+    folder = result_folder(out, result.protocol.collection, result.model) / result.key
     if isinstance(folder, RemotePath):
         folder = folder.parent / f"{folder.name}-{hashlib.sha256(content).hexdigest()[:8]}"
     files = [folder / name for name in (RUN_FILE, SCORES_FILE, RESULT_FILE)]
@@ -372,7 +372,7 @@ def _is_time(text: str) -> bool:
     return stated.utcoffset() == timedelta(0) and stated.isoformat(timespec="seconds") == text
 
 
-def place(out: Place, collection: str, model: str) -> Place:
+def result_folder(out: Location, collection: str, model: str) -> Location:
     """Folder of the results of one model on one collection.
 
     Raises:
@@ -391,7 +391,7 @@ class _Versioned(msgspec.Struct):
     schema: Any = None
 
 
-def load(where: Place) -> Evaluation:
+def load(where: Location) -> Evaluation:
     """Read an evaluation from its folder, or from its ``result.json``.
 
     A record of an older schema is read as one of this schema.
@@ -403,14 +403,14 @@ def load(where: Place) -> Evaluation:
     return load_all([where / RESULT_FILE if where.is_dir() else where])[0]
 
 
-def load_all(files: Sequence[Place]) -> list[Evaluation]:
+def load_all(files: Sequence[Location]) -> list[Evaluation]:
     """Read several ``result.json`` with the values of their queries, as `load` does."""
     ids: Ids = {}
     with ThreadPoolExecutor(READERS) as readers:
         return list(readers.map(lambda file: _load(file, ids), files))
 
 
-def _load(path: Place, ids: Ids) -> Evaluation:
+def _load(path: Location, ids: Ids) -> Evaluation:
     for pause_s in PAUSES_S:
         # Another process may be replacing the two files, which takes it a moment.
         with suppress(BenchError):
@@ -419,7 +419,7 @@ def _load(path: Place, ids: Ids) -> Evaluation:
     return _checked(path, ids)
 
 
-def _checked(path: Place, ids: Ids) -> Evaluation:
+def _checked(path: Location, ids: Ids) -> Evaluation:
     result = _record(path)
     values = path.parent / SCORES_FILE
     try:
@@ -439,7 +439,7 @@ def _checked(path: Place, ids: Ids) -> Evaluation:
     return Evaluation(result, scores, folder=path.parent)
 
 
-def _record(path: Place) -> Result:
+def _record(path: Location) -> Result:
     try:
         content = read_regular(path)
     except OSError as error:
@@ -466,11 +466,11 @@ def _record(path: Place) -> Result:
     return result if schema == SCHEMA else msgspec.structs.replace(result, schema=SCHEMA)
 
 
-def _contradiction(path: Place, why: str) -> BenchError:
+def _contradiction(path: Location, why: str) -> BenchError:
     return BenchError(f"{path} contradicts itself: {why}", _again(path))
 
 
-def _again(path: Place) -> str:
+def _again(path: Location) -> str:
     return f"evaluate again, or move {path.parent} out of the folder of results"
 
 

@@ -16,17 +16,25 @@ import numpy as np
 
 from bench.evaluate.pipeline import Job, conditions_here, evaluate
 from bench.evaluate.scoring import parse_measure, score
-from bench.results.result import RESULT_FILE, Conditions, Evaluation, Result, load, place, save
+from bench.results.result import (
+    RESULT_FILE,
+    Conditions,
+    Evaluation,
+    Result,
+    load,
+    result_folder,
+    save,
+)
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
-from foundation.places import Place, files_below
+from foundation.locations import Location, files_below
 
 SAME_VALUE = 1e-9  # of a query on another machine
 
 logger = logging.getLogger(__name__)
 
 
-def find_stored(job: Job, out: Place) -> Evaluation | None:
+def find_stored(job: Job, out: Location) -> Evaluation | None:
     """The newest whole result of an evaluation below ``out``; None if any doubt is left.
 
     What is damaged is named in a warning.
@@ -79,7 +87,7 @@ def check_values(stored: Evaluation, dataset: Dataset) -> None:
         )
 
 
-def stored_or_new(job: Job, out: Place) -> Evaluation:
+def stored_or_new(job: Job, out: Location) -> Evaluation:
     """The stored result of a job; made, and kept below ``out``, if there is none.
 
     Raises:
@@ -124,8 +132,8 @@ def _time(stored: Evaluation) -> str:
     return stored.result.conditions.time
 
 
-def _readable(job: Job, out: Place) -> Iterator[Evaluation]:
-    folder = place(out, job.protocol.collection, job.name)
+def _readable(job: Job, out: Location) -> Iterator[Evaluation]:
+    folder = result_folder(out, job.protocol.collection, job.name)
     for file in files_below(folder, RESULT_FILE):
         if file.parent.parent == folder:  # and not of a model of a longer name
             try:

@@ -34,7 +34,7 @@ from datasets_cfg.catalogue import dataset_names, own_folder
 from datasets_cfg.dataset import name_in_results
 from foundation.errors import BenchError
 from foundation.files import replacing
-from foundation.places import Place
+from foundation.locations import Location
 from reports.check import effects_table, junit, markdown
 
 PUBLISHED = "published"
@@ -167,7 +167,7 @@ def _scope(
     others: Sequence[StoredModel],
     known: Sequence[Evaluation],
     typed: Sequence[str],
-    results: Place,
+    results: Location,
 ) -> Scope:
     """The collections of the check; see `determine_scope`."""
     baseline, *anchors = others

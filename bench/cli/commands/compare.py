@@ -28,7 +28,7 @@ from bench.workspace import Workspace
 from datasets_cfg.catalogue import is_suite, own_folder
 from datasets_cfg.dataset import name_in_results
 from foundation.errors import BenchError
-from foundation.places import place_of
+from foundation.locations import parse_location
 from reports.comparison import changes_table, comparison_table, legend
 from reports.training import forgetting_markdown
 
@@ -122,7 +122,9 @@ def _compared_models(
             check_scores_against_rankings(chosen.values(), workspace)
             results_of[name] = chosen
             models = {stored.result.model for stored in chosen.values()}
-            short[name] = models.pop() if len(models) == 1 and place_of(name).exists() else name
+            short[name] = (
+                models.pop() if len(models) == 1 and parse_location(name).exists() else name
+            )
     once = [own for own in short.values() if list(short.values()).count(own) == 1]
     return [
         ComparedModel(short[name] if short[name] in once else name, results_of[name])

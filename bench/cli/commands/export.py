@@ -12,10 +12,10 @@ from bench.evaluate.runs import has_white_space, write_lines
 from bench.outcomes import ExitCode
 from bench.results.export import mteb_files, why_not
 from bench.results.find import choose_results, expand_collections, find_named
-from bench.results.result import Evaluation, place
+from bench.results.result import Evaluation, result_folder
 from foundation.errors import BenchError
 from foundation.files import read_regular
-from foundation.places import Place, replacing
+from foundation.locations import Location, replacing
 
 Files = Iterator[tuple[str, bytes]]
 
@@ -30,7 +30,7 @@ def export(options: ExportOptions) -> int:
     written = []
     for typed, stored in chosen.items():
         name = options.name or _name(stored)
-        place(options.out, name, name)  # a name may lead out of the folder
+        result_folder(options.out, name, name)  # a name may lead out of the folder
         for path, content in tqdm(_files(options.format, name, stored), desc=typed, unit=" files"):
             written.append(str(_write(options.out, path, content)))
     print(f"{len(written)} files in {options.out}", file=sys.stderr)
@@ -82,7 +82,7 @@ def _run_file(tag: str, record: Evaluation) -> bytes:
     return content.getvalue()
 
 
-def _write(out: Place, path: str, content: bytes) -> Place:
+def _write(out: Location, path: str, content: bytes) -> Location:
     file = out / path
     if not file.exists():
         with replacing(file) as opened:

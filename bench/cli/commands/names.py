@@ -22,7 +22,7 @@ from datasets_cfg.catalogue import (
     unknown,
 )
 from foundation.errors import BenchError
-from foundation.places import place_of
+from foundation.locations import parse_location
 from foundation.records import SUFFIX, TomlFiles, read_toml
 from retrievers.models.card import FILES as CARDS
 from retrievers.models.card import Card, all_cards
@@ -206,6 +206,6 @@ def _result_at(name: str) -> msgspec.Struct | None:
     """The result in a folder or in its ``result.json``; None if there is none."""
     from bench.results.result import RESULT_FILE, load
 
-    where = place_of(name)
+    where = parse_location(name)
     file = where if where.name == RESULT_FILE else where / RESULT_FILE
     return load(file).result if file.exists() else None

@@ -24,12 +24,12 @@ from bench.evaluate.runs import read_run_file
 from bench.evaluate.scoring import parse_measure
 from bench.outcomes import ExitCode, Gaps
 from bench.results.find import CHOICE
-from bench.results.result import Evaluation, Result, place, save
+from bench.results.result import Evaluation, Result, result_folder, save
 from bench.store.indexes import MANIFEST_FILE, IndexFolder
 from bench.workspace import Workspace
 from datasets_cfg.catalogue import suite_for
 from foundation.errors import BenchError
-from foundation.places import Place
+from foundation.locations import Location
 from reports.evaluation import collection_table, costs_table, gaps_table, means_table
 from retrievers.index.faiss_index import IndexSpec
 
@@ -99,7 +99,7 @@ def _jobs(
             )
             for model in models:
                 with gaps.kept(opened.name, model.name):
-                    place(options.out, opened.name, model.name)  # names may lead out of it
+                    result_folder(options.out, opened.name, model.name)  # names may lead out of it
                     out = options.out if known else None
                     of_collection.append(workspace.prepare(opened, model, choices, out))
         if of_collection:
@@ -129,7 +129,7 @@ def _results(
     return results
 
 
-def _result(job: Job, spread: Spread, out: Place) -> Evaluation:
+def _result(job: Job, spread: Spread, out: Location) -> Evaluation:
     if job.stored:
         _say_stored(job.stored)
         return job.stored

@@ -14,11 +14,11 @@ from bench.cli.options.shared import (
     Names,
     Only,
     OutFile,
-    OutPlace,
+    OutLocation,
     Output,
     Positive,
     Resamples,
-    ResultPlaces,
+    ResultLocations,
     Several,
     group,
 )
@@ -66,7 +66,7 @@ class CompareOptions:
     depth: Positive | None = None
     split: str | None = None
     sequence: Names = ()
-    results: Annotated[ResultPlaces, Several] = (Path("results"),)
+    results: Annotated[ResultLocations, Several] = (Path("results"),)
     resampling: Resamples = Resamples()
     folder_options: FolderOptions = FolderOptions()
     output: Output = Output()
@@ -111,7 +111,7 @@ class CheckOptions:
     on: Names = ()
     junit: OutFile | None = None
     measure: str | None = None
-    results: OutPlace = Path("results")
+    results: OutLocation = Path("results")
     terms: Annotated[GateSettings, group("Decision rule", 10)] = GateSettings()
     allow_mismatch: bool = False
     resampling: Resamples = Resamples()
@@ -145,7 +145,7 @@ class LeaderboardOptions:
     suite: str = ""
     measure: str = ""
     published: Annotated[tuple[str, ...] | None, Several] = None
-    results: Annotated[ResultPlaces, Several] = (Path("results"),)
+    results: Annotated[ResultLocations, Several] = (Path("results"),)
     folder_options: FolderOptions = FolderOptions()
     resampling: Resamples = Resamples()
     output: Output = Output()
@@ -174,8 +174,8 @@ class ExportOptions:
     format: Literal["mteb", "trec"]
     names: tuple[str, ...]
     _: KW_ONLY
-    out: OutPlace
+    out: OutLocation
     on: Names = ()
     name: Annotated[str | None, Parameter(name="--as")] = None
-    results: Annotated[ResultPlaces, Several] = (Path("results"),)
+    results: Annotated[ResultLocations, Several] = (Path("results"),)
     output: Output = Output()

@@ -14,7 +14,7 @@ from bench.cli.options.shared import (
     Names,
     Only,
     OutFolder,
-    OutPlace,
+    OutLocation,
     Output,
     Positive,
     ProtocolOptions,
@@ -79,7 +79,7 @@ class RunOptions:
     recompute: bool = False
     dry_run: bool = False
     measure: tuple[str, ...] | None = None
-    out: OutPlace = Path("results")
+    out: OutLocation = Path("results")
     workers: WorkerOptions = WorkerOptions()
     protocol: ProtocolOptions = ProtocolOptions()
     use: ModelUse = ModelUse()
@@ -167,7 +167,7 @@ class ScoreOptions:
     dataset: str
     name: str | None = None
     measure: tuple[str, ...] | None = None
-    out: OutPlace = Path("results")
+    out: OutLocation = Path("results")
     protocol: ProtocolOptions = ProtocolOptions()
     folder_options: FolderOptions = FolderOptions()
     output: Output = Output()

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from cyclopts import Group, Parameter, Token, validators
 
 from foundation.errors import BenchError
-from foundation.places import Place, RemotePath, place_of
+from foundation.locations import Location, RemotePath, parse_location
 from retrievers.models.recipe import Dtype
 
 # Options that another option must allow: {"weights": {"how": "average"}} refuses --weights where
@@ -27,9 +27,9 @@ Only = Mapping[str, Mapping[str, Any]]
 NOT_GIVEN: tuple[object, ...] = (None, False, (), "")
 
 
-def group(title: str, place: int) -> Parameter:
+def group(title: str, sort_key: int) -> Parameter:
     """A section of ``--help`` for the fields of one record: above it, or in `Annotated` of a field."""
-    return Parameter(name="*", group=Group(title, sort_key=place))
+    return Parameter(name="*", group=Group(title, sort_key=sort_key))
 
 
 @dataclass(frozen=True)
@@ -137,25 +137,25 @@ def marks(kind: Any) -> Iterator[Written]:
         yield from marks(inner)
 
 
-def _check_written(place: Place, mark: Written) -> None:
+def _check_written(location: Location, mark: Written) -> None:
     """Raise if a location cannot be written, and leave nothing there.
 
     A file without a name is written: permissions alone do not tell of a read-only or full disk.
     """
-    if isinstance(place, RemotePath):
-        place.check_writable()
+    if isinstance(location, RemotePath):
+        location.check_writable()
         return
-    folder = place.absolute() if mark.kind == "folder" else place.absolute().parent
+    folder = location.absolute() if mark.kind == "folder" else location.absolute().parent
     nearest = next(above for above in (folder, *folder.parents) if os.path.lexists(above))
     try:
         with tempfile.TemporaryFile(dir=nearest) as file:
             file.write(b"\0")
     except OSError as error:
         raise BenchError(
-            f"{place} cannot be written: {nearest}: {error.strerror}", "name another place"
+            f"{location} cannot be written: {nearest}: {error.strerror}", "name another folder"
         ) from error
-    if mark.kind == "file" and place.is_dir():
-        raise BenchError(f"{place} cannot be written: it is a folder", "name a file")
+    if mark.kind == "file" and location.is_dir():
+        raise BenchError(f"{location} cannot be written: it is a folder", "name a file")
 
 
 def _reads(read: Callable[[str], Any]) -> Callable[[Any, Sequence[Token]], Any]:
@@ -226,14 +226,14 @@ def local_path(text: str) -> Path:
     return Path(text)
 
 
-def place(text: str) -> Place:
+def path_or_url(text: str) -> Location:
     """A path, or the URL of an object store.
 
     Raises:
         ValueError: it is empty.
         BenchError: a URL that names no store.
     """
-    return place_of(text) if ":/" in text else local_path(text)
+    return parse_location(text) if ":/" in text else local_path(text)
 
 
 Count = Annotated[int, Parameter(converter=_reads(whole_number))]
@@ -244,12 +244,12 @@ WorkerNumber = Annotated[int, Parameter(converter=_reads(worker_number), metavar
 LocalPath = Annotated[Path, Parameter(converter=_reads(local_path))]
 OutFolder = Annotated[LocalPath, Written("folder")]
 OutFile = Annotated[LocalPath, Written("file")]
-PlaceOption = Annotated[
-    Place, Parameter(converter=_reads(place), accepts_keys=False, metavar="FOLDER|URL")
+LocationOption = Annotated[
+    Location, Parameter(converter=_reads(path_or_url), accepts_keys=False, metavar="FOLDER|URL")
 ]
-OutPlace = Annotated[PlaceOption, Written("folder")]
-ResultPlaces = Annotated[
-    tuple[Place, ...], Parameter(converter=_reads_each(place), accepts_keys=False)
+OutLocation = Annotated[LocationOption, Written("folder")]
+ResultLocations = Annotated[
+    tuple[Location, ...], Parameter(converter=_reads_each(path_or_url), accepts_keys=False)
 ]
 LocalPaths = Annotated[tuple[Path, ...], Parameter(converter=_reads_each(local_path))]
 Counts = Annotated[tuple[int, ...], Parameter(converter=_reads_each(whole_number))]

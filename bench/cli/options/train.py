@@ -16,7 +16,7 @@ from bench.cli.options.shared import (
     Names,
     Only,
     OutFolder,
-    OutPlace,
+    OutLocation,
     Output,
     Positive,
     Rate,
@@ -274,7 +274,7 @@ class WatchOptions:
     every: Rate = 60.0
     stop_after: Rate | None = None
     allow_mismatch: bool = False
-    results: OutPlace = Path("results")
+    results: OutLocation = Path("results")
     out: OutFolder | None = None
     hardware: Hardware = Hardware()
     folder_options: FolderOptions = FolderOptions()

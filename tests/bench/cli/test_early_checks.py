@@ -52,7 +52,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_any_work(
     finished = bench(*(word.format(**words) for word in OUTPUTS[case]), place)
     assert finished.code == 2, finished.stderr
     assert f"error: {place} cannot be written" in finished.stderr
-    assert "\n  Name another place." in finished.stderr
+    assert "\n  Name another folder." in finished.stderr
     assert not bench.cache.exists()
 
 

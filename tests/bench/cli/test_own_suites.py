@@ -9,7 +9,7 @@ import pytest
 
 import bench as api
 from bench.results.find import find_results
-from bench.results.result import place
+from bench.results.result import result_folder
 from datasets_cfg.catalogue import collections_of
 from tests.support.collections import QRELS, Bench, write_collection
 from tests.support.leaderboards import MEASURE, store
@@ -57,7 +57,7 @@ def stored(tmp_path: Path) -> tuple[Path, Path]:
     for model in ("a", "b"):
         for name in (*MEMBERS[:2], *collections_of("beir/cqadupstack")):
             written = store(tmp_path / "written", model, name, rng.random(30).tolist())
-            shutil.copytree(written, place(folder, name, model) / written.name)
+            shutil.copytree(written, result_folder(folder, name, model) / written.name)
     return folder, suite_in(tmp_path / "mine")
 
 

@@ -6,7 +6,7 @@ from bench.gate.records import StoredModel
 from bench.gate.scope import determine_scope, previously_checked, remember_checked
 from bench.results.find import find_results
 from foundation.errors import BenchError
-from foundation.places import RemotePath
+from foundation.locations import RemotePath
 from tests.support.collections import Bench, write_collection
 
 BEFORE, OWN = "the baseline was checked there before", "the candidate has one"

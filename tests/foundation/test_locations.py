@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foundation.errors import BenchError
-from foundation.places import RemotePath, files_below, place_of, replacing
+from foundation.locations import RemotePath, files_below, parse_location, replacing
 from tests.support import s3
 
 
@@ -33,13 +33,13 @@ def bucket(server, monkeypatch):
 
 @pytest.mark.parametrize("text", ["results", "/a/b", "./s3", "a:b/c", "C:x"])
 def test_what_is_no_url_is_a_local_path(text):
-    assert place_of(text) == Path(text)
+    assert parse_location(text) == Path(text)
 
 
 def test_a_url_keeps_its_slashes_and_a_file_url_is_local():
-    assert place_of("s3://bucket/a/b/") == RemotePath("s3://bucket/a/b")
-    assert str(place_of("gs://bucket/a")) == "gs://bucket/a"
-    assert place_of("file:///a/b") == Path("/a/b")
+    assert parse_location("s3://bucket/a/b/") == RemotePath("s3://bucket/a/b")
+    assert str(parse_location("gs://bucket/a")) == "gs://bucket/a"
+    assert parse_location("file:///a/b") == Path("/a/b")
 
 
 @pytest.mark.parametrize(
@@ -48,12 +48,12 @@ def test_a_url_keeps_its_slashes_and_a_file_url_is_local():
 )
 def test_half_a_url_is_refused(text, message):
     with pytest.raises(BenchError, match=message):
-        place_of(text)
+        parse_location(text)
 
 
 @given(st.lists(st.text("abc.-_", min_size=1).filter(lambda name: name != "."), min_size=1))
 def test_names_are_joined_and_taken_apart_as_those_of_a_local_path(names):
-    remote, local = place_of("s3://bucket"), Path("/bucket")
+    remote, local = parse_location("s3://bucket"), Path("/bucket")
     for name in names:
         remote, local = remote / name, local / name
     assert (remote.name, remote.suffix) == (local.name, os.path.splitext(local.name)[1])  # noqa: PTH122
@@ -63,29 +63,29 @@ def test_names_are_joined_and_taken_apart_as_those_of_a_local_path(names):
 @pytest.mark.parametrize("scheme", ["nosuchstore", "memory", "ftp", "http"])
 def test_what_is_no_object_store_is_named_with_those_that_are(scheme):
     with pytest.raises(BenchError, match=f"no kind of store is called {scheme}") as error:
-        place_of(f"{scheme}://bucket/a")
+        parse_location(f"{scheme}://bucket/a")
     assert "s3://, gs://" in error.value.hint
 
 
 def test_a_missing_package_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "gcsfs", None)  # as if it were not installed
     with pytest.raises(BenchError, match="needs gcsfs") as error:
-        place_of("gs://bucket/a").read_bytes()
+        parse_location("gs://bucket/a").read_bytes()
     assert error.value.hint == "pip install gcsfs"
 
 
 def test_local_places_and_the_options_of_every_command_import_no_fsspec():
     program = (
         "import sys; from bench.cli.main import app; "
-        "from foundation.places import place_of; "
-        "place_of('results').exists(); app(); print('fsspec' in sys.modules)"
+        "from foundation.locations import parse_location; "
+        "parse_location('results').exists(); app(); print('fsspec' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout == "False\n"
 
 
 def test_an_object_is_read_as_it_was_written(bucket):
-    place = place_of("s3://bucket/read/one.bin")
+    place = parse_location("s3://bucket/read/one.bin")
     with replacing(place) as file:
         file.write(b"\0some bytes")
     assert place.read_bytes() == b"\0some bytes"
@@ -99,7 +99,7 @@ def test_an_object_is_read_as_it_was_written(bucket):
 
 
 def test_nothing_is_written_where_the_block_fails(bucket):
-    place = place_of("s3://bucket/failed")
+    place = parse_location("s3://bucket/failed")
     with pytest.raises(TypeError), replacing(place) as file:
         file.writelines([b"half", None])
     assert not place.exists()
@@ -108,7 +108,7 @@ def test_nothing_is_written_where_the_block_fails(bucket):
 
 
 def test_an_object_is_never_written_over(bucket):
-    place = place_of("s3://bucket/kept")
+    place = parse_location("s3://bucket/kept")
     place.create(b"first")
     place.create(b"first")
     with pytest.raises(BenchError, match="is there already, with other content"):
@@ -117,7 +117,7 @@ def test_an_object_is_never_written_over(bucket):
 
 
 def test_files_below_have_the_order_of_their_paths(bucket):
-    root = place_of("s3://bucket/below")
+    root = parse_location("s3://bucket/below")
     keys = ["b/x.json", "a-b/x.json", "a/x.json", "a/y.json", "x.json.bak"]
     for key in keys:
         (root / key).create(key.encode())
@@ -126,11 +126,11 @@ def test_files_below_have_the_order_of_their_paths(bucket):
         f"s3://bucket/below/{key}" for key in ("a/x.json", "a-b/x.json", "b/x.json")
     ]
     assert [one.read_bytes() for one in found] == [b"a/x.json", b"a-b/x.json", b"b/x.json"]
-    assert files_below(place_of("s3://bucket/empty"), "x.json") == []
+    assert files_below(parse_location("s3://bucket/empty"), "x.json") == []
 
 
 def test_a_missing_bucket_is_named(bucket):
-    place = place_of("s3://missing/a")
+    place = parse_location("s3://missing/a")
     for use in (place.check_writable, lambda: place.create(b""), lambda: place.rglob("x")):
         with pytest.raises(BenchError, match="there is no bucket missing"):
             use()
@@ -138,7 +138,7 @@ def test_a_missing_bucket_is_named(bucket):
 
 def test_wrong_credentials_are_refused_before_anything_else(server, monkeypatch):
     s3.allow(monkeypatch, server[0], secret="wrong")
-    place = place_of("s3://bucket/a")
+    place = parse_location("s3://bucket/a")
     for use in (place.check_writable, lambda: place.rglob("x"), place.read_bytes):
         with pytest.raises(BenchError, match="s3://bucket/a") as error:
             use()
@@ -152,10 +152,10 @@ def test_no_credentials_are_one_clear_error(server, monkeypatch, tmp_path):
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     with pytest.raises(BenchError, match="credentials"):
-        place_of("s3://bucket/a").check_writable()
+        parse_location("s3://bucket/a").check_writable()
 
 
 def test_a_server_that_is_away_is_one_clear_error(server, monkeypatch):
     s3.allow(monkeypatch, "http://127.0.0.1:1")
     with pytest.raises(BenchError, match=r"s3://bucket/a.*connect"):
-        place_of("s3://bucket/a").check_writable()
+        parse_location("s3://bucket/a").check_writable()

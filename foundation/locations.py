@@ -1,4 +1,4 @@
-"""Places of files: a local folder, or a URL of an object store such as ``s3://bucket/prefix``.
+"""Locations of files: a local folder, or a URL of an object store such as ``s3://bucket/prefix``.
 
 A local place is a plain `pathlib.Path` and costs nothing more. An object of a store is a
 `RemotePath`, which has as much of a path's interface as results need. fsspec, and the package of
@@ -159,22 +159,24 @@ class RemotePath:
             raise BenchError(f"{self}: {error or kind.__name__}", hint) from error
 
 
-def _store(place: RemotePath) -> Any:
+def _store(location: RemotePath) -> Any:
     """The file system of a place. Its listings are not kept: others write there too."""
-    scheme = place.url.partition("://")[0]
+    scheme = location.url.partition("://")[0]
     try:
         import fsspec
 
         return fsspec.filesystem(scheme, use_listings_cache=False, **_OPTIONS.get(scheme, {}))
     except ImportError as error:
         package = STORES[scheme]
-        raise BenchError(f"{place} needs {package}: {error}", f"pip install {package}") from error
+        raise BenchError(
+            f"{location} needs {package}: {error}", f"pip install {package}"
+        ) from error
 
 
-Place = Path | RemotePath
+Location = Path | RemotePath
 
 
-def place_of(text: str) -> Place:
+def parse_location(text: str) -> Location:
     """A local path, or the place that a URL names.
 
     Raises:
@@ -201,34 +203,36 @@ def place_of(text: str) -> Place:
     return RemotePath(f"{scheme}://{rest}")
 
 
-def files_below(place: Place, name: str) -> list[Place]:
+def files_below(location: Location, name: str) -> list[Location]:
     """Files of this name in a place and below, in the order of their paths."""
-    return sorted(place.rglob(name), key=lambda file: file.as_posix().split("/"))
+    return sorted(location.rglob(name), key=lambda file: file.as_posix().split("/"))
 
 
 @contextmanager
-def replacing(place: Place) -> Iterator[BinaryIO]:
+def replacing(location: Location) -> Iterator[BinaryIO]:
     """A file to write, which is at its place when the block ends well, and whole.
 
     A local file takes the place of an earlier one; an object of a store never does.
     """
-    with replacing_all([place]) as (file,):
+    with replacing_all([location]) as (file,):
         yield file
 
 
 @contextmanager
-def replacing_all(places: Sequence[Place]) -> Iterator[list[BinaryIO]]:
+def replacing_all(locations: Sequence[Location]) -> Iterator[list[BinaryIO]]:
     """Files of one folder or store to write, which are at their places when the block ends well.
 
     Of local files either all take the places of earlier ones, or none does; objects of a store
     are created in this order.
     """
-    local = [place for place in places if isinstance(place, Path)]
-    if len(local) == len(places):
+    local = [location for location in locations if isinstance(location, Path)]
+    if len(local) == len(locations):
         with whole.replacing_all(local) as files:
             yield files
         return
-    contents = [(place, io.BytesIO()) for place in places if isinstance(place, RemotePath)]
+    contents = [
+        (location, io.BytesIO()) for location in locations if isinstance(location, RemotePath)
+    ]
     yield [content for _, content in contents]
-    for place, content in contents:
-        place.create(content.getvalue())
+    for location, content in contents:
+        location.create(content.getvalue())
