@@ -311,9 +311,9 @@ class ComparisonResult:
 
         ``better`` is the name of the better model by p of Holm at 5 %, or "" if neither is.
         """
-        from reports.comparison import figures
+        from reports.comparison import comparison_data
 
-        return figures(self.record).frame()
+        return comparison_data(self.record).frame()
 
 
 def compare(
@@ -464,12 +464,12 @@ def plot(comparison: ComparisonResult) -> "Figure":
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    from reports.plots import differences, lines_of
+    from reports.plots import forest_plot_lines, plot_differences
 
     record = comparison.record
     tests = [*(row.paired for row in record.suites), *(row.paired for row in record.collections)]
-    lines = lines_of([test for test in tests if test])
+    lines = forest_plot_lines([test for test in tests if test])
     figure = Figure(figsize=(7, 2 + 0.3 * len(lines)), layout="constrained")
     FigureCanvasAgg(figure)
-    differences(figure, lines, f"{record.a} − {record.b}")
+    plot_differences(figure, lines, f"{record.a} − {record.b}")
     return figure

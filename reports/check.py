@@ -23,7 +23,7 @@ from bench.gate.records import Check, CheckRow, LostQuery, PairVerdict
 from foundation.printable import counted, first_names, printable
 from reports import format as fmt
 from reports.format import interval, score, signed
-from reports.table import Column, Table, bullets, plain
+from reports.table import Column, Table, bullet_list, escape
 
 LONGEST = 70  # signs of a query's text
 
@@ -31,13 +31,13 @@ LONGEST = 70  # signs of a query's text
 def verdict_paragraph(check: Check, verdict: PairVerdict) -> str:
     """The outcome of one comparison, as plain text on one line."""
     sentences = [
-        f"{_lead(check, verdict)}{_where(verdict)}",
-        *_elsewhere(verdict),
-        *_lost(verdict),
-        *_missing(verdict),
-        *_why(verdict),
-        *_ruled_out(check, verdict),
-        *(_worst(verdict.worst) if verdict.outcome != "MISSING" else []),
+        f"{_lead_sentence(check, verdict)}{_scores_clause(verdict)}",
+        *_left_out_sentences(verdict),
+        *_lost_sentences(verdict),
+        *_missing_sentences(verdict),
+        *_reason_sentences(verdict),
+        *_promise_sentences(check, verdict),
+        *(_worst_query_sentences(verdict.worst) if verdict.outcome != "MISSING" else []),
         *([check.renamed] if check.renamed else []),
     ]
     return " ".join(" ".join(f"{sentence}." for sentence in sentences).split())
@@ -49,7 +49,7 @@ def verdict_paragraphs(check: Check) -> list[str]:
     return [verdict_paragraph(check, verdict) for verdict in decisive]
 
 
-def scores(row: CheckRow) -> str:
+def score_change(row: CheckRow) -> str:
     """Measure, score of the baseline, of the candidate, and the difference."""
     if row.difference is None:
         return row.missing
@@ -57,7 +57,7 @@ def scores(row: CheckRow) -> str:
     return f"{row.measure} {score(row.baseline)} → {score(row.candidate)} ({change})"
 
 
-def _lead(check: Check, verdict: PairVerdict) -> str:
+def _lead_sentence(check: Check, verdict: PairVerdict) -> str:
     candidate, other = check.candidate, f"the {verdict.role}, {verdict.name}"
     outcome = verdict.outcome
     if outcome == "MISSING":
@@ -87,7 +87,7 @@ def _unchanged(verdict: PairVerdict) -> bool:
     )
 
 
-def _where(verdict: PairVerdict) -> str:
+def _scores_clause(verdict: PairVerdict) -> str:
     """Scores, and the collections that they are of."""
     compared = [row for row in verdict.rows if not row.missing]
     if not compared:
@@ -98,40 +98,40 @@ def _where(verdict: PairVerdict) -> str:
     size = f" ({counted(queries, 'query', 'queries')})" if queries else ""
     if verdict.mean is not None:
         names = first_names([row.name for row in compared])
-        return f": mean {scores(verdict.mean)} over {names}{size}"
-    each = first_names([f"{scores(row)} on {row.name}" for row in compared])
+        return f": mean {score_change(verdict.mean)} over {names}{size}"
+    each = first_names([f"{score_change(row)} on {row.name}" for row in compared])
     return f": {each}{size}"
 
 
-def _lost(verdict: PairVerdict) -> list[str]:
+def _lost_sentences(verdict: PairVerdict) -> list[str]:
     """Collections that decide against the candidate, where the mean was said already."""
     lost = [row for row in verdict.rows if row.failure]
     if verdict.mean is None or not lost:
         return []
-    return [f"It lost on {first_names([f'{row.name}, {scores(row)}' for row in lost])}"]
+    return [f"It lost on {first_names([f'{row.name}, {score_change(row)}' for row in lost])}"]
 
 
-def _missing(verdict: PairVerdict) -> list[str]:
+def _missing_sentences(verdict: PairVerdict) -> list[str]:
     missing = [f"{row.name}: {row.missing}" for row in verdict.rows if row.missing]
     return [f"Missing: {first_names(missing)}"] if missing else []
 
 
-def _elsewhere(verdict: PairVerdict) -> list[str]:
+def _left_out_sentences(verdict: PairVerdict) -> list[str]:
     """Return a sentence on collections that lost but are left out by ``--on``."""
-    lost = [f"{row.name}, {scores(row)}" for row in verdict.elsewhere]
+    lost = [f"{row.name}, {score_change(row)}" for row in verdict.elsewhere]
     return [f"By the stored results it lost on what --on leaves out: {first_names(lost)}"] * any(
         lost
     )
 
 
-def _why(verdict: PairVerdict) -> list[str]:
+def _reason_sentences(verdict: PairVerdict) -> list[str]:
     """The reason of an outcome that the scores do not explain."""
     if verdict.outcome != "INCONCLUSIVE" or verdict.same_model:
         return []
     return [f"The reason: {first_names(verdict.reasons)}"]
 
 
-def _ruled_out(check: Check, verdict: PairVerdict) -> list[str]:
+def _promise_sentences(check: Check, verdict: PairVerdict) -> list[str]:
     """What a pass promises; no other outcome has a sentence that reassures."""
     limit = verdict.largest_loss
     if verdict.outcome != "OK" or check.tolerance is not None or limit is None:
@@ -144,7 +144,7 @@ def _ruled_out(check: Check, verdict: PairVerdict) -> list[str]:
     return [f"A loss{of_mean} of more than {score(limit)} is ruled out (95 %)"]
 
 
-def _worst(queries: Sequence[LostQuery]) -> list[str]:
+def _worst_query_sentences(queries: Sequence[LostQuery]) -> list[str]:
     if not queries:
         return []
     several = len({query.collection for query in queries}) > 1
@@ -165,28 +165,28 @@ def _quoted(query: LostQuery) -> str:
 
 def markdown(check: Check) -> str:
     """The verdict as a paragraph, a table for each comparison, then how it was decided."""
-    parts = [f"## {check.outcome}: {plain(check.candidate)}"]
-    parts += [plain(paragraph) for paragraph in verdict_paragraphs(check)]
+    parts = [f"## {check.outcome}: {escape(check.candidate)}"]
+    parts += [escape(paragraph) for paragraph in verdict_paragraphs(check)]
     if check.warnings:
-        parts.append(bullets(plain(f"warning: {text}") for text in check.warnings))
+        parts.append(bullet_list(escape(f"warning: {text}") for text in check.warnings))
     if check.left_out:
-        names = plain(", ".join(check.left_out))
+        names = escape(", ".join(check.left_out))
         parts.append(f"Left out by --on, though there are results: {names}.")
     for verdict in check.against:
-        heading = f"### Beside the {verdict.role}, {plain(verdict.name)}: {verdict.outcome}"
-        parts += [heading, _scores(verdict.all_rows)]
-    parts += ["### How it was decided", *_decided(check)]
+        heading = f"### Beside the {verdict.role}, {escape(verdict.name)}: {verdict.outcome}"
+        parts += [heading, _score_table(verdict.all_rows)]
+    parts += ["### How it was decided", *_decision_section(check)]
     return "\n\n".join(parts) + "\n"
 
 
-def _decided(check: Check) -> Iterator[str]:
+def _decision_section(check: Check) -> Iterator[str]:
     """The rule, what it came to, and the tests."""
-    yield _rule(check)
-    yield bullets(map(plain, check.reasons))
+    yield _rule_sentence(check)
+    yield bullet_list(map(escape, check.reasons))
     for verdict in check.against:
         if any(row.paired for row in verdict.rows):
-            yield f"Tests of the differences to the {verdict.role}, {plain(verdict.name)}:"
-            yield _tests([row for row in verdict.all_rows if row.paired])
+            yield f"Tests of the differences to the {verdict.role}, {escape(verdict.name)}:"
+            yield _test_table([row for row in verdict.all_rows if row.paired])
     if check.effects:
         yield "What the collections could show, as stated before encoding:"
         yield effects_table(check.effects)
@@ -197,14 +197,14 @@ def effects_table(effects: Sequence[DetectableEffect]) -> str:
     columns: list[Column[DetectableEffect]] = [
         Column("collection", lambda effect: effect.name),
         Column("queries", lambda effect: effect.queries, fmt.count),
-        Column("deviation", lambda effect: effect.deviation, fmt.fixed(3)),
+        Column("deviation", lambda effect: effect.deviation, fmt.fixed_digits(3)),
         Column("detectable", lambda effect: effect.detectable, fmt.score),
         Column("deviation from", lambda effect: effect.source),
     ]
     return Table(effects, columns).markdown()
 
 
-def _scores(rows: Sequence[CheckRow]) -> str:
+def _score_table(rows: Sequence[CheckRow]) -> str:
     columns: list[Column[CheckRow]] = [
         Column("collection", lambda row: row.name),
         Column("measure", lambda row: row.measure),
@@ -220,7 +220,7 @@ def _scores(rows: Sequence[CheckRow]) -> str:
     return Table(rows, columns).markdown()
 
 
-def _tests(rows: Sequence[CheckRow]) -> str:
+def _test_table(rows: Sequence[CheckRow]) -> str:
     columns: list[Column[CheckRow]] = [
         Column("collection", lambda row: row.name),
         Column("p (randomisation)", lambda row: row.paired and row.paired.p, fmt.p_value),
@@ -230,7 +230,7 @@ def _tests(rows: Sequence[CheckRow]) -> str:
     return Table(rows, columns).markdown()
 
 
-def _rule(check: Check) -> str:
+def _rule_sentence(check: Check) -> str:
     """The rule as a rule, in words that are no finding."""
     if check.tolerance is not None:
         return f"The check expects the scores of a known checkpoint. Exit code {check.exit_code}."
@@ -263,7 +263,7 @@ def junit(check: Check) -> str:
     """The document."""
     top = ElementTree.Element("testsuites", name=f"check {_xml(check.candidate)}")
     for verdict in check.against:
-        _against(top, check, verdict)
+        _add_suite(top, check, verdict)
     for suite in top:
         for kind, attribute in _COUNTS.items():
             suite.set(attribute, str(len(suite.findall(f"testcase/{kind}"))))
@@ -273,30 +273,30 @@ def junit(check: Check) -> str:
     return declaration + ElementTree.tostring(top, encoding="unicode") + "\n"
 
 
-def _against(top: ElementTree.Element, check: Check, verdict: PairVerdict) -> None:
+def _add_suite(top: ElementTree.Element, check: Check, verdict: PairVerdict) -> None:
     suite = ElementTree.SubElement(top, "testsuite", name=_xml(f"{verdict.role}: {verdict.name}"))
     properties = ElementTree.SubElement(suite, "properties")
     for name, value in (("outcome", check.outcome), ("exit_code", str(check.exit_code))):
         ElementTree.SubElement(properties, "property", name=name, value=value)
-    for name, row in zip(_names(verdict.all_rows), verdict.all_rows, strict=True):
-        case = _case(suite, check.candidate, name)
-        _note(case, *_of_row(row, verdict.outcome))
-        _output(case, _row_scores(row))
-    case = _case(suite, check.candidate, "outcome")
-    _note(case, verdict.outcome, "; ".join(verdict.reasons))
-    _output(case, verdict_paragraph(check, verdict))
+    for name, row in zip(_case_names(verdict.all_rows), verdict.all_rows, strict=True):
+        case = _add_case(suite, check.candidate, name)
+        _add_note(case, *_row_outcome(row, verdict.outcome))
+        _add_output(case, _row_scores(row))
+    case = _add_case(suite, check.candidate, "outcome")
+    _add_note(case, verdict.outcome, "; ".join(verdict.reasons))
+    _add_output(case, verdict_paragraph(check, verdict))
     if check.warnings:
         warnings = "\n".join(f"warning: {text}" for text in check.warnings)
         ElementTree.SubElement(case, "system-err").text = _xml(warnings)
 
 
-def _names(rows: Sequence[CheckRow]) -> list[str]:
+def _case_names(rows: Sequence[CheckRow]) -> list[str]:
     """Names of the rows: the collection, with the measure where it has several."""
     times = Counter(row.name for row in rows)
     return [row.name if times[row.name] == 1 else f"{row.name} {row.measure}" for row in rows]
 
 
-def _of_row(row: CheckRow, outcome: str) -> tuple[str, str]:
+def _row_outcome(row: CheckRow, outcome: str) -> tuple[str, str]:
     """Word and message of a collection."""
     if row.missing:
         return "MISSING", row.missing
@@ -313,21 +313,21 @@ def _row_scores(row: CheckRow) -> str:
         return ""
     limits = interval(row.paired)
     told = f"; 95 % interval of the difference {limits}" if limits else ""
-    return f"baseline → candidate: {scores(row)}{told}"
+    return f"baseline → candidate: {score_change(row)}{told}"
 
 
-def _case(suite: ElementTree.Element, candidate: str, name: str) -> ElementTree.Element:
+def _add_case(suite: ElementTree.Element, candidate: str, name: str) -> ElementTree.Element:
     return ElementTree.SubElement(suite, "testcase", classname=_xml(candidate), name=_xml(name))
 
 
-def _note(case: ElementTree.Element, word: str, message: str) -> None:
+def _add_note(case: ElementTree.Element, word: str, message: str) -> None:
     if word in KINDS:
         said = _xml(f"{word}: {message}")
         note = ElementTree.SubElement(case, KINDS[word], type=word, message=said)
         note.text = said
 
 
-def _output(case: ElementTree.Element, text: str) -> None:
+def _add_output(case: ElementTree.Element, text: str) -> None:
     if text:
         ElementTree.SubElement(case, "system-out").text = _xml(text)
 

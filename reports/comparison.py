@@ -7,7 +7,7 @@ from bench.comparing.compare import Comparison, ComparisonRow, FieldDifference
 from bench.comparing.statistics import Resampling
 from foundation.printable import first_names, one_line
 from reports import format as fmt
-from reports.table import Column, Table, bullets, plain
+from reports.table import Column, Table, bullet_list, escape
 
 TEXT_WIDTH = 80
 
@@ -16,10 +16,10 @@ def comparison_table(comparison: Comparison) -> str:
     """Two models: a row for each collection and suite, then what qualifies the figures."""
     a, b = comparison.a, comparison.b
     rows: list[ComparisonRow] = [*comparison.collections, *comparison.suites]
-    parts = [plain(f"difference = {a} − {b}. {_finding(comparison)}")]
+    parts = [escape(f"difference = {a} − {b}. {_finding(comparison)}")]
     parts.append(Table(rows, _columns(a, b)).markdown())
     if notes := list(_notes(comparison)):
-        parts.append(bullets(map(plain, notes)))
+        parts.append(bullet_list(map(escape, notes)))
     if comparison.recipes:
         columns: list[Column[FieldDifference]] = [
             Column("what differs in the recipes", lambda difference: difference.field),
@@ -47,7 +47,7 @@ def _finding(comparison: Comparison) -> str:
     return " ".join(said) or "They have no result on one collection."
 
 
-def figures(comparison: Comparison) -> Table[ComparisonRow]:
+def comparison_data(comparison: Comparison) -> Table[ComparisonRow]:
     """A row for each collection; the better model by name, "" if neither is better."""
     better = {"a": comparison.a, "b": comparison.b, "neither": ""}
     columns: list[Column[ComparisonRow]] = [
@@ -128,12 +128,12 @@ def changes_table(changes: ChangedQueries) -> str:
     """The queries that changed most: what is relevant, and where both rankings have it."""
     heading = f"{changes.collection}, {changes.a} and {changes.b}: "
     if not changes.queries:
-        return plain(f"{heading}no query changed, by {changes.measure}")
+        return escape(f"{heading}no query changed, by {changes.measure}")
     shown = f"{len(changes.queries):,} of {changes.changed:,} changed queries"
     heading += f"{shown}, by {changes.measure}"
     without = [f"ids only, no texts and grades: {changes.without}"] if changes.without else []
     queries = [_query(query, changes) for query in changes.queries]
-    return "\n\n".join([*map(plain, [heading, *without]), *queries])
+    return "\n\n".join([*map(escape, [heading, *without]), *queries])
 
 
 def _query(query: ChangedQuery, changes: ChangedQueries) -> str:
@@ -142,9 +142,9 @@ def _query(query: ChangedQuery, changes: ChangedQueries) -> str:
         f"{changes.a} {fmt.score(query.score_a)}, {changes.b} {fmt.score(query.score_b)} "
         f"({fmt.signed(query.score_a - query.score_b)})"
     )
-    parts = [f"{plain(f'query {query.query_id}{text}')}\n{plain(scores)}"]
+    parts = [f"{escape(f'query {query.query_id}{text}')}\n{escape(scores)}"]
     if query.answers:
-        parts[0] += f"\n{plain('answers: ' + _cut('; '.join(query.answers)))}"
+        parts[0] += f"\n{escape('answers: ' + _cut('; '.join(query.answers)))}"
     columns: list[Column[ShownDocument]] = [
         Column("document", lambda document: document.doc_id),
         Column("grade", lambda document: document.grade, fmt.count),

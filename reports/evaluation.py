@@ -11,7 +11,7 @@ from bench.store.usage import ModelUsage
 from datasets_cfg.verify import Finding
 from foundation.printable import counted, first_names
 from reports import format as fmt
-from reports.table import Column, Table, columns_of, plain
+from reports.table import Column, Table, columns_for, escape
 
 DAY_S = 86_400
 SHOWN = 8  # letters of a fingerprint: enough to tell models apart, and to prune by
@@ -26,15 +26,16 @@ def collection_table(results: Sequence[Result], published: Published) -> str:
     others = dict.fromkeys(name for result in results for name in result.measures if name != main)
     columns: list[Column[Result]] = [
         Column("model", lambda result: result.model + (" (in-domain)" * result.in_domain)),
-        *columns_of((main, *others), lambda result, name: result.measures.get(name), fmt.score),
+        *columns_for((main, *others), lambda result, name: result.measures.get(name), fmt.score),
         Column("ties", lambda result: (result.tie_low, result.tie_high), _range),
         Column("judged@10", lambda result: result.judged_at_10, fmt.score),
         Column("published", lambda result: _claim(result, published), fmt.score),
         Column("index", lambda result: result.index if result.index != "flat" else ""),
-        Column("index recall", _recalls, fmt.written),
+        Column("index recall", _recalls, fmt.right_aligned),
         Column("unanswered", lambda result: result.unanswered or None, fmt.count),
     ]
-    return f"{plain(_heading(results[0]))}\n\n{Table(results, columns).without_empty().markdown()}"
+    table = Table(results, columns).drop_empty_columns()
+    return f"{escape(_heading(results[0]))}\n\n{table.markdown()}"
 
 
 def _heading(result: Result) -> str:

@@ -15,7 +15,16 @@ from bench.experiments.report_record import (
     SequenceResult,
 )
 from reports import format as fmt
-from reports.table import Column, Row, Table, bullets, code, columns_of, plain, table_of
+from reports.table import (
+    Column,
+    Row,
+    Table,
+    bullet_list,
+    code_span,
+    columns_for,
+    escape,
+    table_from_rows,
+)
 
 NOTHING = Cost()
 
@@ -29,20 +38,20 @@ def markdown(
     Args:
         pictures: file, relative to the report, and title of each.
     """
-    parts = [f"# {plain(report.title or report.name)}", _opening(report)]
+    parts = [f"# {escape(report.title or report.name)}", _summary(report)]
     parts += hypotheses_section(report)
     for name in reversed(report.collections):
-        parts += [f"## {plain(_heading(report, name))}", score_table(report, name)]
+        parts += [f"## {escape(_heading(report, name))}", score_table(report, name)]
     if gaps := _gaps(report):
         parts += ["## Gaps", gaps]
-    parts += [f"![{plain(title)}]({quote(file)})" for file, title in pictures]
+    parts += [f"![{escape(title)}]({quote(file)})" for file, title in pictures]
     parts += ["## Cost", cost_table(report)]
     parts += ["## How", _method(report)]
     parts += sequence_sections(report)
     return "\n\n".join(parts) + "\n"
 
 
-def _opening(report: Report) -> str:
+def _summary(report: Report) -> str:
     cells = sum(len(row.cells) for row in report.rows)
     where = report.conditions
     seeds = f", {_seeds(report.seeds)}" if report.trains else ""
@@ -50,9 +59,9 @@ def _opening(report: Report) -> str:
         f"{len(report.rows)} rows{seeds}: {cells - report.gaps} of {cells} cells finished, "
         f"{fmt.duration(report.seconds)} of work ({where.machine}, {where.threads} threads, "
         f"device {where.device}), {where.time[:10]}.",
-        f"Made by {code(report.command)}.",
+        f"Made by {code_span(report.command)}.",
     ]
-    lines += [f"**{plain(sentence)}**" for sentence in report.differing]
+    lines += [f"**{escape(sentence)}**" for sentence in report.differing]
     if not report.trains:
         lines.append("**Nothing is trained: every difference is between two uses of one model.**")
     elif len(report.seeds) == 1:
@@ -91,7 +100,7 @@ def score_table(report: Report, name: str) -> str:
     columns: list[Column[RowResult]] = [
         Column("row", lambda row: row.name),
         Column("change", lambda row: row.change or _values(report, row.name)),
-        Column("seeds", lambda row: _finished(row) if score_of(row) else "0", fmt.written),
+        Column("seeds", lambda row: _finished(row) if score_of(row) else "0", fmt.right_aligned),
         Column("mean ± 95 %", score_of, _half_width),
         Column("sd of seeds", lambda row: (own := score_of(row)) and own.seeds_sd, fmt.score),
         Column("against", lambda row: row.against if score_of(row) else ""),
@@ -154,11 +163,11 @@ def cost_table(report: Report) -> str:
         Column(f"parameters{trained}", parameters_of, fmt.count),
     ]
     if any(saved_bytes_of(row) for row in report.rows):
-        columns.append(Column("trained %", _share, fmt.written))
+        columns.append(Column("trained %", _trained_share, fmt.right_aligned))
         columns.append(Column("bytes saved", saved_bytes_of, fmt.count))
     if report.trains:
         columns.append(Column("tokens trained on", tokens_of, fmt.count))
-    columns += columns_of(report.reference, _seconds, fmt.count, "{}, s")
+    columns += columns_for(report.reference, _seconds, fmt.count, "{}, s")
     return Table(report.rows, columns).markdown()
 
 
@@ -189,7 +198,7 @@ def _most(row: RowResult, stage: str, field: str) -> int | None:
     return max((getattr(c.costs.get(stage, NOTHING), field) for c in row.cells), default=0) or None
 
 
-def _share(row: RowResult) -> str:
+def _trained_share(row: RowResult) -> str:
     trained, total = parameters_of(row), total_parameters_of(row)
     return f"{100 * trained / total:.3g}" if trained and total else ""
 
@@ -212,8 +221,8 @@ def plan_table(rows: Sequence[tuple[str, str, str]], tasks: Sequence[tuple[str, 
     """
     work = [[name, str(total), str(done), str(total - done)] for name, total, done in tasks]
     tables = [
-        table_of(["row", "against", "change"], rows),
-        table_of(["stage", "tasks", "finished", "to do"], work),
+        table_from_rows(["row", "against", "change"], rows),
+        table_from_rows(["stage", "tasks", "finished", "to do"], work),
     ]
     return "\n\n".join(table.markdown() for table in tables)
 
@@ -234,22 +243,22 @@ def _method(report: Report) -> str:
         *_intervals(report),
         "p (Holm): corrected for all rows on a collection; verdict by it at 5 %.",
         f"{fmt.DETECTABLE_LEGEND}.",
-        *map(plain, report.leaks),
+        *map(escape, report.leaks),
     ]
-    axes = [f"{plain(axis.title)} is the field {code(axis.field)}" for axis in report.axes]
+    axes = [f"{escape(axis.title)} is the field {code_span(axis.field)}" for axis in report.axes]
     lines += [f"The axis {text}." for text in axes]
     commits = " and ".join(commit[:12] for commit in report.commits if commit) or "no checkout"
     dirty = " with uncommitted changes" if report.conditions.dirty else ""
     versions = ", ".join(map(" ".join, report.conditions.libraries.items()))
     lines.append(f"Code: {commits}{dirty}; {versions}.")
-    return bullets(lines)
+    return bullet_list(lines)
 
 
 def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-Learnt = tuple[RowResult, SequenceResult]
+SequenceLine = tuple[RowResult, SequenceResult]
 
 
 def difference_columns(
@@ -277,20 +286,20 @@ def sequence_sections(report: Report) -> list[str]:
     learnt = [(row, row.sequence) for row in report.rows if row.sequence]
     if not learnt:
         return []
-    columns: list[Column[Learnt]] = [
+    columns: list[Column[SequenceLine]] = [
         Column("row", lambda row: row[0].name),
         *difference_columns(lambda row: row[1].gained, "gained"),
         Column("verdict", lambda row: row[1].gained.verdict),
         *difference_columns(lambda row: row[1].forgotten, "forgotten", "kept apart"),
         Column("verdict", lambda row: (on := row[1].forgotten) and on.verdict),
-        Column("MLM loss", lambda row: fmean(row[1].losses.values()), fmt.fixed(3)),
+        Column("MLM loss", lambda row: fmean(row[1].losses.values()), fmt.fixed_digits(3)),
     ]
-    legend = bullets(_legend(learnt[0][1].start))
+    legend = bullet_list(_legend(learnt[0][1].start))
     return ["## What was gained and forgotten", Table(learnt, columns).markdown(), legend]
 
 
 def _legend(start: str) -> Iterator[str]:
-    yield f"gained: mean of the domains after the sequence minus that of {plain(start)}."
+    yield f"gained: mean of the domains after the sequence minus that of {escape(start)}."
     yield (
         "forgotten: after the sequence minus just after the domain's own training, mean over all "
         "domains but the last; below 0 is forgetting (backward transfer)."
@@ -306,7 +315,7 @@ def _legend(start: str) -> Iterator[str]:
     yield "p (Holm): corrected for all rows, for gained and forgotten each."
 
 
-Tested = tuple[HypothesisResult, RowOnCollection]
+HypothesisLine = tuple[HypothesisResult, RowOnCollection]
 
 
 def hypotheses_section(report: Report) -> list[str]:
@@ -314,7 +323,7 @@ def hypotheses_section(report: Report) -> list[str]:
     tested = [(each, on) for each in report.hypotheses for on in each.on]
     if not report.hypotheses:
         return []
-    columns: list[Column[Tested]] = [
+    columns: list[Column[HypothesisLine]] = [
         Column("hypothesis", lambda pair: _sentence(pair[0])),
         Column("collection", lambda pair: pair[1].collection),
         *difference_columns(lambda pair: pair[1]),

@@ -21,14 +21,14 @@ class _Limits(Protocol):
     def high(self) -> float | None: ...
 
 
-def text(value: object) -> str:
+def as_text(value: object) -> str:
     """The value as it is."""
     if isinstance(value, str):
         return value
     return "" if value is None else str(value)
 
 
-def written(figure: str) -> str:
+def right_aligned(figure: str) -> str:
     """A figure that is text already, and stands where numbers do."""
     return figure
 
@@ -38,13 +38,13 @@ def display_name(name: str) -> str:
     return PurePath(name).stem if name.endswith(".toml") else name
 
 
-def fixed(digits: int) -> Callable[[Any], str]:
+def fixed_digits(digits: int) -> Callable[[Any], str]:
     """A format with so many digits after the point, and commas between thousands."""
     return lambda value: "" if value is None else f"{value:,.{digits}f}"
 
 
-score = fixed(4)
-count = fixed(0)
+score = fixed_digits(4)
+count = fixed_digits(0)
 
 
 def signed(value: float | None, digits: int = 4) -> str:
@@ -74,7 +74,7 @@ def paired_interval(pair: "Difference | None") -> str:
     return f"{limits} (few)" if limits and pair and pair.few else limits
 
 
-def level(of: "MeanScore | None") -> str:
+def mean_score(of: "MeanScore | None") -> str:
     """A score with its interval: ``0.4000 (0.3500 to 0.4500)``."""
     if of is None:
         return ""

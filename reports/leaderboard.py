@@ -20,7 +20,7 @@ from bench.boards.records import (
     SuiteColumn,
 )
 from reports import format as fmt
-from reports.table import Column, Table, bullets, columns_of, plain, table_of
+from reports.table import Column, Table, bullet_list, columns_for, escape, table_from_rows
 from retrievers.models.checkpoint import Parameters
 
 SystemClaims = Sequence[Claim]  # claims of one system in one source
@@ -35,10 +35,10 @@ def markdown(board: Leaderboard, measure: str) -> str:
     ranked = board.ranked(measure)
     parts = [_ranking(board, ranked, headline, measure), _notes(board, headline)]
     parts += [_recipes(ranked), _protocols(board)]
-    if claims := _claimed(board, ranked, measure):
+    if claims := _published_table(board, ranked, measure):
         parts.append("Published scores are claims.\n\n" + claims)
     if board.published:
-        parts.append(_systems(board, measure))
+        parts.append(_published_systems_table(board, measure))
     return "\n\n".join(parts)
 
 
@@ -56,10 +56,16 @@ def _ranking(board: Leaderboard, ranked: Sequence[Row], headline: ScoreColumn, m
 def _score_columns(column: ScoreColumn, measure: str) -> list[Column[Row]]:
     """The score and, for a suite, the mean over what is not in-domain."""
     scores: list[Column[Row]] = [
-        Column(heading(column, measure), lambda row: score_cell(row, column, measure), fmt.written)
+        Column(
+            heading(column, measure),
+            lambda row: score_cell(row, column, measure),
+            fmt.right_aligned,
+        )
     ]
     if isinstance(column, SuiteColumn):
-        scores.append(Column("zero-shot", lambda r: _zero_shot(r, column, measure), fmt.written))
+        scores.append(
+            Column("zero-shot", lambda r: _zero_shot(r, column, measure), fmt.right_aligned)
+        )
     return scores
 
 
@@ -92,12 +98,12 @@ def _zero_shot(row: Row, suite: SuiteColumn, measure: str) -> str:
 
 def _notes(board: Leaderboard, headline: ScoreColumn) -> str:
     notes = (
-        f"Intervals and groups are of {plain(fmt.display_name(headline.name))}. Models in a "
+        f"Intervals and groups are of {escape(fmt.display_name(headline.name))}. Models in a "
         "group do not differ significantly from its best model (5 % level). "
         "An asterisk marks scores on collections that the model was trained on; the zero-shot mean "
         "leaves them out, with the number of remaining collections in parentheses."
     )
-    return f"{notes}\n\n{bullets(legend(board))}"
+    return f"{notes}\n\n{bullet_list(legend(board))}"
 
 
 def legend(board: Leaderboard) -> list[str]:
@@ -112,8 +118,8 @@ def _recipes(ranked: Sequence[Row]) -> str:
     """Recipe and speed of each row; a column where any row has something to say."""
     columns: list[Column[Row]] = [
         Column("model", lambda row: row.name),
-        *columns_of(RECIPE, lambda row, name: row.recipe.get(name)),
-        Column("parameters", lambda row: row.parameters, _total),
+        *columns_for(RECIPE, lambda row, name: row.recipe.get(name)),
+        Column("parameters", lambda row: row.parameters, _total_parameters),
         Column(
             "of the adapter",
             lambda row: (row.parameters and row.parameters.adapter) or None,
@@ -123,10 +129,10 @@ def _recipes(ranked: Sequence[Row]) -> str:
         Column("tokens/s", lambda row: row.tokens_per_s or None, fmt.count),
         Column("on", lambda row: row.speed_device),
     ]
-    return Table(ranked, columns).without_empty().markdown()
+    return Table(ranked, columns).drop_empty_columns().markdown()
 
 
-def _total(known: Parameters | None) -> str:
+def _total_parameters(known: Parameters | None) -> str:
     return fmt.parameter_count(known.total) if known else "unknown"
 
 
@@ -142,12 +148,12 @@ def _protocols(board: Leaderboard) -> str:
         Column("collection", lambda on: on.name + " (not the published one)" * (not on.official)),
         Column("queries", lambda on: on.queries, fmt.count),
         Column("documents", lambda on: on.documents, fmt.count),
-        *columns_of(PROTOCOL, lambda on, name: on.protocol.get(name)),
+        *columns_for(PROTOCOL, lambda on, name: on.protocol.get(name)),
     ]
     return Table(board.columns, columns).markdown()
 
 
-def _claimed(board: Leaderboard, ranked: Sequence[Row], measure: str) -> str:
+def _published_table(board: Leaderboard, ranked: Sequence[Row], measure: str) -> str:
     """Published beside measured scores; "" if nothing was published."""
     rows = [
         (row.name, column.name, measure or column.main_measure, own)
@@ -169,7 +175,7 @@ def _claimed(board: Leaderboard, ranked: Sequence[Row], measure: str) -> str:
     return Table(rows, columns).markdown() if rows else ""
 
 
-def _systems(board: Leaderboard, measure: str) -> str:
+def _published_systems_table(board: Leaderboard, measure: str) -> str:
     """Published scores of other systems; a mean stands under the suite that it is the mean of."""
     claims = [
         (system, own)
@@ -181,7 +187,7 @@ def _systems(board: Leaderboard, measure: str) -> str:
     columns: list[Column[tuple[SystemClaims, dict[str, float]]]] = [
         Column("published system", lambda claim: system_name(claim[0])),
         *(
-            _claims_on(column, measure)
+            _claims_column(column, measure)
             for column in board.all_columns
             if any(column.name in own for _, own in claims)
         ),
@@ -193,11 +199,13 @@ def _systems(board: Leaderboard, measure: str) -> str:
         "it was printed, and belongs to no measured mean. (copied): read in somebody else's "
         "publication."
     )
-    parts = [explained, Table(claims, columns).markdown(), *(f"{plain(note)}." for note in notes)]
+    parts = [explained, Table(claims, columns).markdown(), *(f"{escape(note)}." for note in notes)]
     return "\n\n".join(parts)
 
 
-def _claims_on(column: ScoreColumn, measure: str) -> Column[tuple[SystemClaims, dict[str, float]]]:
+def _claims_column(
+    column: ScoreColumn, measure: str
+) -> Column[tuple[SystemClaims, dict[str, float]]]:
     members = f" (mean of {len(column.members)})" if isinstance(column, SuiteColumn) else ""
     header = heading(column, measure) + members
     return Column(header, lambda claim: claim[1].get(column.name), fmt.score)
@@ -228,7 +236,9 @@ def scores(board: Leaderboard, measure: str) -> Table[Sequence[Any]]:
         if claims := claimed_scores(board, system, measure):
             claimed = (claims.get(column.name) for column in board.all_columns)
             rows.append([f"{system_name(system)} (claim)", None, *claimed])
-    return table_of(["model", "group", *(heading(p, measure) for p in board.all_columns)], rows)
+    return table_from_rows(
+        ["model", "group", *(heading(p, measure) for p in board.all_columns)], rows
+    )
 
 
 SITE = files("reports") / "site"
@@ -244,11 +254,11 @@ def page(board: Leaderboard, measure: str) -> str:
     Args:
         measure: that is chosen when the page opens; "" for the main ones.
     """
-    theme, style = _asset("theme.js"), _asset("style.css")
-    code = "\n".join([*(_asset(f"{name}.js") for name in SCRIPTS), "start();"])
-    return Template(_asset("shell.html")).substitute(
-        scripts=f"{_allowed(theme)} {_allowed(code)}",
-        styles=_allowed(style),
+    theme, style = _read_asset("theme.js"), _read_asset("style.css")
+    code = "\n".join([*(_read_asset(f"{name}.js") for name in SCRIPTS), "start();"])
+    return Template(_read_asset("shell.html")).substitute(
+        scripts=f"{_csp_source(theme)} {_csp_source(code)}",
+        styles=_csp_source(style),
         style=style,
         theme=theme,
         code=code,
@@ -256,13 +266,13 @@ def page(board: Leaderboard, measure: str) -> str:
     )
 
 
-def _asset(name: str) -> str:
+def _read_asset(name: str) -> str:
     """A file of the page, in ASCII: what a terminal changed on its way would not be allowed."""
     text = (SITE / name).read_text(encoding="utf-8")
     return text.encode("ascii", "backslashreplace").decode()  # escapes as JavaScript reads them
 
 
-def _allowed(source: str) -> str:
+def _csp_source(source: str) -> str:
     """A source in a content security policy: what has this hash may run, nothing else."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()}'"
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-Fill = Callable[["Figure"], None]
+DrawFigure = Callable[["Figure"], None]
 
 INK, PAPER = "#1b2129", "#fefefe"  # text and axes; the ground that they stand on
 # Okabe and Ito, "Color universal design" (2008), in an order whose neighbours differ most.
@@ -71,12 +71,12 @@ def load_library() -> None:
         importlib.import_module("matplotlib.backends.backend_agg")
 
 
-def hollow(colour: str = INK) -> dict[str, Any]:
+def hollow_marker(colour: str = INK) -> dict[str, Any]:
     """Return the style of a hollow marker."""
     return {"markerfacecolor": PAPER, "markeredgecolor": colour}
 
 
-def sample(label: str, **style: Any) -> "Line2D":
+def legend_entry(label: str, **style: Any) -> "Line2D":
     """An entry of a legend for what no single line stands for."""
     from matplotlib.lines import Line2D
 
@@ -91,7 +91,9 @@ def legend_below(figure: "Figure", columns: int = 2, entries: Sequence["Line2D"]
     figure.legend(handles=[*known, *entries], loc="outside lower center", ncols=columns)
 
 
-def save(stem: Path, size: tuple[float, float], fill: Fill, *, grid: bool = False) -> list[Path]:
+def save_figure(
+    stem: Path, size: tuple[float, float], fill: DrawFigure, *, grid: bool = False
+) -> list[Path]:
     """Write a picture as ``stem`` with .svg and .png; returns the two files.
 
     Args:
@@ -123,7 +125,7 @@ def save(stem: Path, size: tuple[float, float], fill: Fill, *, grid: bool = Fals
     return files
 
 
-def differences(figure: "Figure", lines: Sequence[tuple[str, Difference]], title: str) -> None:
+def plot_differences(figure: "Figure", lines: Sequence[tuple[str, Difference]], title: str) -> None:
     """A forest plot: each difference as a dot on its 95 % interval, the first line at the top.
 
     Filled and blue is what can be told from zero at the 5 % level; the rest is hollow and grey.
@@ -136,24 +138,24 @@ def differences(figure: "Figure", lines: Sequence[tuple[str, Difference]], title
         colour = BLUE if clear else GREY
         if pair.low is not None and pair.high is not None:
             axes.plot([pair.low, pair.high], [height, height], color=colour, lw=2)
-        axes.plot(pair.difference, height, "o", ms=6, **_dot(clear))
+        axes.plot(pair.difference, height, "o", ms=6, **_marker_style(clear))
     axes.set_yticks(range(len(lines)), [label for label, _ in reversed(lines)], fontsize=8)
     axes.set_ylim(-0.7, len(lines) - 0.3)
     axes.set_title(title)
     axes.set_xlabel("difference with its 95 % interval")
     told = "significant at 5 % (p of Holm over a pair's collections)"
     entries = [
-        sample(told, marker="o", **_dot(True)),
-        sample("not significant", marker="o", **_dot(False)),
+        legend_entry(told, marker="o", **_marker_style(True)),
+        legend_entry("not significant", marker="o", **_marker_style(False)),
     ]
     legend_below(figure, 2, entries)
 
 
-def _dot(clear: bool) -> dict[str, Any]:
-    return {"color": BLUE} if clear else {"color": GREY, **hollow(GREY)}
+def _marker_style(clear: bool) -> dict[str, Any]:
+    return {"color": BLUE} if clear else {"color": GREY, **hollow_marker(GREY)}
 
 
-def lines_of(differences: Iterable[Difference]) -> list[tuple[str, Difference]]:
+def forest_plot_lines(differences: Iterable[Difference]) -> list[tuple[str, Difference]]:
     """A line for each suite and collection."""
     return [(f"{fmt.display_name(each.on)}, {each.measure}", each) for each in differences]
 
@@ -162,7 +164,7 @@ TITLE_LETTERS, LABEL_LETTERS = 12, 12  # of an inch, of the place of a point
 MARKER_LETTERS = 6  # that a marker in a legend takes
 
 
-def draw(report: Report, folder: Path) -> list[tuple[str, str]]:
+def draw_factors(report: Report, folder: Path) -> list[tuple[str, str]]:
     """Draw every axis that has a score; returns file (SVG, without its folder) and title."""
     drawn = []
     for axis in report.axes:
@@ -171,10 +173,10 @@ def draw(report: Report, folder: Path) -> list[tuple[str, str]]:
         if not panels:
             continue
         width = max(3.6, 0.9 * len(points) + 1.4)
-        svg, _ = save(
+        svg, _ = save_figure(
             folder / f"{report.name}-{_file_name(axis.title)}",
             (width * len(panels), 4.2),
-            partial(_fill, report=report, axis=axis, points=points, panels=panels),
+            partial(_draw_panels, report=report, axis=axis, points=points, panels=panels),
             grid=True,
         )
         drawn.append((svg.name, axis.title))
@@ -192,7 +194,7 @@ def _panels(report: Report, points: Sequence[tuple[str, RowResult]]) -> list[str
     return [name for name in means or report.collections if any(row.at(name) for _, row in points)]
 
 
-def _fill(
+def _draw_panels(
     figure: "Figure",
     report: Report,
     axis: AxisResult,
@@ -213,10 +215,10 @@ def _fill(
     title = f"{report.title or report.name}: {axis.title}"
     letters = int(TITLE_LETTERS * figure.get_figwidth())
     figure.suptitle(textwrap.fill(title, letters), fontsize=10)
-    _explain(figure, report, [row for _, row in points], panels, against)
+    _draw_legend(figure, report, [row for _, row in points], panels, against)
 
 
-def _explain(
+def _draw_legend(
     figure: "Figure",
     report: Report,
     rows: Sequence[RowResult],
@@ -225,15 +227,15 @@ def _explain(
 ) -> None:
     """A legend of what is drawn, and of nothing else."""
     seeds = max(len(report.of_seeds(row, name)) for row in rows for name in panels)
-    entries = [sample("score" if seeds < 2 else "mean over seeds", marker="o", color=BLUE)]
+    entries = [legend_entry("score" if seeds < 2 else "mean over seeds", marker="o", color=BLUE)]
     if seeds > 1:
-        entries.append(sample("score of each seed", marker="_", ms=10, color=GREY))
+        entries.append(legend_entry("score of each seed", marker="_", ms=10, color=GREY))
     if any((on := row.at(name)) and _interval(row, on, against) for row in rows for name in panels):
         told = f"95 % interval of the difference to {against.name}"
         letters = int(TITLE_LETTERS * figure.get_figwidth()) - MARKER_LETTERS
         told = textwrap.fill(told, letters)
-        entries.append(sample(told, marker="|", ms=12, mew=1.5, color=BLUE))
-    entries.append(sample(f"score of {against.name}", linestyle=":", color=GREY))
+        entries.append(legend_entry(told, marker="|", ms=12, mew=1.5, color=BLUE))
+    entries.append(legend_entry(f"score of {against.name}", linestyle=":", color=GREY))
     legend_below(figure, 1 if figure.get_figwidth() < 6 else 2, entries)
 
 
@@ -297,10 +299,10 @@ def draw_losses(curve: Sequence[LossPoint], path: Path) -> list[Path]:
     Raises:
         ImportError: matplotlib is not installed.
     """
-    return save(path, SIZE, lambda figure: losses(figure, curve), grid=True)
+    return save_figure(path, SIZE, lambda figure: plot_losses(figure, curve), grid=True)
 
 
-def losses(figure: "Figure", curve: Sequence[LossPoint]) -> None:
+def plot_losses(figure: "Figure", curve: Sequence[LossPoint]) -> None:
     """A line for each loss, what is minimised in black."""
     axes = figure.subplots()
     names = list(dict.fromkeys(name for point in curve for name in point.losses))
@@ -321,10 +323,10 @@ def draw_quality(curve: Curve, path: Path) -> list[Path]:
     """Draw quality against steps as ``path``, .svg and .png; nothing without matplotlib."""
     if not can_plot():
         return []
-    return save(path, SIZE, lambda figure: quality(figure, curve), grid=True)
+    return save_figure(path, SIZE, lambda figure: plot_quality(figure, curve), grid=True)
 
 
-def quality(figure: "Figure", curve: Curve) -> None:
+def plot_quality(figure: "Figure", curve: Curve) -> None:
     """A line for each collection, and the headline's with its interval and the best marked."""
     axes = figure.subplots()
     others = [name for name in curve.collections if name != curve.headline][:SHOWN]
@@ -337,7 +339,9 @@ def quality(figure: "Figure", curve: Curve) -> None:
     axes.set_xlabel("training step")
     axes.set_ylabel(curve.measure)
     axes.set_title(f"{curve.training}: {len(curve.points)} checkpoints")
-    band = sample(f"95 % interval of {curve.headline}", marker="|", ms=12, color=INK, alpha=0.35)
+    band = legend_entry(
+        f"95 % interval of {curve.headline}", marker="|", ms=12, color=INK, alpha=0.35
+    )
     legend_below(figure, 3, [band])
 
 
@@ -364,7 +368,7 @@ def _mark_best(axes: "Axes", curve: Curve) -> None:
     if curve.selection is None:
         return
     chosen = curve.selection
-    circle = {**hollow(), "marker": "o", "ms": 7, "label": "cannot be told from the best"}
+    circle = {**hollow_marker(), "marker": "o", "ms": 7, "label": "cannot be told from the best"}
     star = {
         "mfc": VERMILION,
         "mec": PAPER,

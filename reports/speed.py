@@ -14,12 +14,12 @@ from bench.speed.records import (
     Spread,
 )
 from reports import format as fmt
-from reports.table import Column, Table, plain
+from reports.table import Column, Table, escape
 
 
 def speed_tables(report: SpeedReport) -> str:
     """Everything that was measured, a table each, after what it was measured on."""
-    return "\n\n".join([plain(_heading(report)), *_sections(report)])
+    return "\n\n".join([escape(_heading(report)), *_sections(report)])
 
 
 def _sections(report: SpeedReport) -> Iterator[str]:
@@ -57,7 +57,7 @@ def phases_table(contests: Sequence[Contest]) -> str:
     names = dict.fromkeys(name for contest in contests for name in contest.tools[0].phases_s)
     columns = [
         Column("documents", lambda contest: contest.name),
-        *(Column(name, partial(_phase, name), fmt.written) for name in names),
+        *(Column(name, partial(_phase, name), fmt.right_aligned) for name in names),
         Column("all, on the wall", lambda contest: contest.tools[0].wall_s, spread),
     ]
     return _titled(title, Table(contests, columns))
@@ -90,8 +90,8 @@ def _compared(
     timings: list[Column[tuple[Contest, Contestant]]] = [
         Column("wall, s", lambda row: row[1].wall_s, spread),
         Column("processor, s", lambda row: row[1].processor_s, spread),
-        Column("largest difference", lambda row: f"{row[1].difference:.1e}", fmt.written),
-        Column("our speed-up", lambda row: _speedup(row[1]), fmt.written),
+        Column("largest difference", lambda row: f"{row[1].difference:.1e}", fmt.right_aligned),
+        Column("our speed-up", lambda row: _speedup(row[1]), fmt.right_aligned),
     ]
     return _titled(title, Table(rows, [*columns, *timings]))
 
@@ -115,8 +115,8 @@ def latency_table(rows: Sequence[Latency]) -> str:
     )
     columns: list[Column[Latency]] = [
         Column("", lambda row: row.what),
-        Column("p50, ms", lambda row: row.p50_ms, fmt.fixed(2)),
-        Column("p95, ms", lambda row: row.p95_ms, fmt.fixed(2)),
+        Column("p50, ms", lambda row: row.p50_ms, fmt.fixed_digits(2)),
+        Column("p95, ms", lambda row: row.p95_ms, fmt.fixed_digits(2)),
     ]
     return _titled(title, Table(rows, columns))
 
@@ -131,7 +131,7 @@ def indexes_table(curve: IndexCurve) -> str:
         Column("index", lambda row: row.index),
         Column(f"recall@{curve.k}", lambda row: row.recall, fmt.score),
         Column("queries/s", lambda row: row.queries_per_s, partial(spread, digits=0)),
-        Column("build, s", lambda row: row.build_s, fmt.fixed(2)),
+        Column("build, s", lambda row: row.build_s, fmt.fixed_digits(2)),
         Column("size", lambda row: row.index_bytes, fmt.size),
     ]
     return _titled(title, Table(curve.points, columns))
@@ -149,7 +149,7 @@ def race_table(races: Sequence[Contest]) -> str:
         Column("documents", lambda row: row[0].documents, fmt.count),
         Column("queries", lambda row: row[0].queries, fmt.count),
         Column("tool", lambda row: _tool(row[1])),
-        Column(races[0].measure, lambda row: row[1].score, fmt.fixed(5)),
+        Column(races[0].measure, lambda row: row[1].score, fmt.fixed_digits(5)),
     ]
     return _compared(title, races, columns)
 
@@ -161,9 +161,9 @@ def _tool(tool: Contestant) -> str:
 
 def spread(of: Spread, digits: int = 3) -> str:
     """Median and quartiles; of one sample, itself."""
-    median, q1, q3 = map(fmt.fixed(digits), (of.median, of.q1, of.q3))
+    median, q1, q3 = map(fmt.fixed_digits(digits), (of.median, of.q1, of.q3))
     return median if len(of.samples) == 1 else f"{median} [{q1}–{q3}]"
 
 
 def _titled(title: str, table: Table[Any]) -> str:
-    return f"{plain(title)}:\n\n{table.markdown()}"
+    return f"{escape(title)}:\n\n{table.markdown()}"

@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from foundation.printable import one_line
-from reports.format import text
+from reports.format import as_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,7 +23,7 @@ _READ = re.compile(r"[\\`|<]|\](?=[(\[:])|(?<=\()\w+:(?=//)|&(?=#?\w+;)", re.ASC
 _ENTITIES = {"<": "&lt;", "&": "&amp;"}  # not every reader of Markdown escapes these by a slash
 
 
-def plain(text: str) -> str:
+def escape(text: str) -> str:
     """Text on one line that Markdown shows and does not read."""
     return _READ.sub(lambda match: _escaped(match[0]), one_line(text))
 
@@ -33,7 +33,7 @@ def _escaped(text: str) -> str:
     return _ENTITIES.get(text, f"{text[:-1]}\\{text[-1]}")
 
 
-def code(text: str) -> str:
+def code_span(text: str) -> str:
     """Text on one line as code, whatever backticks it holds."""
     line = one_line(text)
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", line)), default=0))
@@ -41,7 +41,7 @@ def code(text: str) -> str:
     return f"{fence}{space}{line}{space}{fence}"
 
 
-def bullets(lines: Iterable[str]) -> str:
+def bullet_list(lines: Iterable[str]) -> str:
     """A list; its lines are Markdown already."""
     return "\n".join(f"- {line}" for line in lines)
 
@@ -67,9 +67,9 @@ class Column(Generic[Row]):
 
     header: str
     value: Callable[[Row], Any]
-    format: Callable[[Any], str] = text
+    format: Callable[[Any], str] = as_text
 
-    def shown(self, row: Row) -> str:
+    def format_cell(self, row: Row) -> str:
         """The cell of a row, for people."""
         return self.format(self.value(row))
 
@@ -81,9 +81,11 @@ class Table(Generic[Row]):
     rows: Sequence[Row]
     columns: Sequence[Column[Row]]
 
-    def without_empty(self) -> "Table[Row]":
+    def drop_empty_columns(self) -> "Table[Row]":
         """Without the columns in which no row has anything to say."""
-        filled = [column for column in self.columns if any(column.shown(row) for row in self.rows)]
+        filled = [
+            column for column in self.columns if any(column.format_cell(row) for row in self.rows)
+        ]
         return Table(self.rows, filled)
 
     def frame(self) -> "pd.DataFrame":
@@ -101,9 +103,12 @@ class Table(Generic[Row]):
         """GitHub's Markdown; no name breaks it."""
         from tabulate import tabulate
 
-        rows = [[_markdown_cell(column.shown(row)) for column in self.columns] for row in self.rows]
+        rows = [
+            [_markdown_cell(column.format_cell(row)) for column in self.columns]
+            for row in self.rows
+        ]
         headers = [_markdown_cell(column.header) for column in self.columns]
-        sides = ["left" if column.format is text else "right" for column in self.columns]
+        sides = ["left" if column.format is as_text else "right" for column in self.columns]
         return str(tabulate(rows, headers, "github", colalign=sides, disable_numparse=True))
 
     def _values(self, written: Callable[[Any], Any]) -> "pd.DataFrame":
@@ -111,10 +116,10 @@ class Table(Generic[Row]):
         return _frame(cells, [written(column.header) for column in self.columns])
 
 
-def columns_of(
+def columns_for(
     names: Iterable[str],
     value: Callable[[Row, str], Any],
-    format: Callable[[Any], str] = text,
+    format: Callable[[Any], str] = as_text,
     header: str = "{}",
 ) -> list[Column[Row]]:
     """A column for each name, with the value that a row has under it."""
@@ -125,7 +130,7 @@ def columns_of(
     return [column(name) for name in names]
 
 
-def table_of(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table[Sequence[Any]]:
+def table_from_rows(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table[Sequence[Any]]:
     """A table of values in the order of its columns."""
     return Table(rows, [Column(name, itemgetter(place)) for place, name in enumerate(headers)])
 
@@ -144,4 +149,4 @@ def _spreadsheet_cell(value: object) -> object:
 
 
 def _markdown_cell(words: str) -> str:
-    return f"**{plain(words)}**" if isinstance(words, Bold) else plain(words)
+    return f"**{escape(words)}**" if isinstance(words, Bold) else escape(words)

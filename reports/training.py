@@ -8,7 +8,7 @@ from bench.monitor.curve import Curve, CurvePoint
 from bench.monitor.selection import Selection
 from foundation.printable import first_names
 from reports import format as fmt
-from reports.table import Bold, Column, Table, bullets, columns_of, plain
+from reports.table import Bold, Column, Table, bullet_list, columns_for, escape
 
 ON_TEST_DATA = (
     "the best by these queries is partly the luckiest; choose with --split dev, and report "
@@ -18,12 +18,12 @@ ON_TEST_DATA = (
 
 def curve_markdown(curve: Curve) -> str:
     """A row for each checkpoint; then the best one, and how far that can be trusted."""
-    parts = [f"## {plain(curve.training)}: {curve.measure}", _table(curve)]
+    parts = [f"## {escape(curve.training)}: {curve.measure}", _table(curve)]
     if curve.selection is not None:
-        parts.append(bullets(_verdict(curve, curve.selection)))
+        parts.append(bullet_list(_verdict(curve, curve.selection)))
     if notes := list(_notes(curve)):
-        parts.append(bullets(map(plain, notes)))
-    return "\n\n".join([*parts, bullets(_legend(curve))]) + "\n"
+        parts.append(bullet_list(map(escape, notes)))
+    return "\n\n".join([*parts, bullet_list(_legend(curve))]) + "\n"
 
 
 def _table(curve: Curve) -> str:
@@ -31,8 +31,8 @@ def _table(curve: Curve) -> str:
     columns: list[Column[CurvePoint]] = [
         Column("step", lambda point: point.step, "{:,}".format),
         Column("checkpoint", lambda point: point.checkpoint),
-        Column(curve.headline, lambda point: point.levels[curve.headline], fmt.level),
-        *columns_of(others, lambda point, name: point.levels[name].value, fmt.score),
+        Column(curve.headline, lambda point: point.levels[curve.headline], fmt.mean_score),
+        *columns_for(others, lambda point, name: point.levels[name].value, fmt.score),
     ]
     if curve.selection:
         columns += _selection_columns(curve.selection)
@@ -68,17 +68,17 @@ def _difference(rival: Difference | None) -> str:
 def _verdict(curve: Curve, chosen: Selection) -> Iterator[str]:
     best = next(point for point in curve.points if point.checkpoint == chosen.best)
     where = "the mean" if curve.headline not in curve.collections else curve.headline
-    yield f"best on {plain(where)}: {plain(best.checkpoint)}, step {best.step:,}"
-    yield from _trust(chosen)
+    yield f"best on {escape(where)}: {escape(best.checkpoint)}, step {best.step:,}"
+    yield from _selection_caveats(chosen)
     if chosen.inseparable:
-        yield f"cannot be told apart from it: {plain(first_names(chosen.inseparable))}"
+        yield f"cannot be told apart from it: {escape(first_names(chosen.inseparable))}"
     else:
         yield "it is better than every other one"
     if chosen.on_test_data:
         yield f"**test data were used to select**: {ON_TEST_DATA}"
 
 
-def _trust(chosen: Selection) -> Iterator[str]:
+def _selection_caveats(chosen: Selection) -> Iterator[str]:
     if chosen.candidates > 1:
         yield (
             f"its score is the highest of {chosen.candidates:,} on {chosen.queries:,} queries, "
@@ -105,7 +105,7 @@ def _legend(curve: Curve) -> Iterator[str]:
     )
 
 
-OfKind = tuple[str, Difference]  # the kind, and the difference
+TransferLine = tuple[str, Difference]  # the kind, and the difference
 
 
 def forgetting_markdown(record: Forgetting) -> str:
@@ -113,9 +113,9 @@ def forgetting_markdown(record: Forgetting) -> str:
     parts = [
         f"## {record.measure} of successive trainings",
         _matrix(record),
-        f"average of the last on what was trained: {fmt.level(record.average)}",
-        *([_transfers(transfers)] if (transfers := list(_kinds(record))) else []),
-        bullets(_forgetting_legend(record)),
+        f"average of the last on what was trained: {fmt.mean_score(record.average)}",
+        *([_transfers(transfers)] if (transfers := list(_transfer_lines(record))) else []),
+        bullet_list(_forgetting_legend(record)),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -126,18 +126,18 @@ def _matrix(record: Forgetting) -> str:
     trained = dict(zip(order, record.trained, strict=True))
 
     def cell(row: TransferRow, name: str) -> str:
-        shown = fmt.level(row.levels[name])
+        shown = fmt.mean_score(row.levels[name])
         return Bold(shown) if trained.get(row.checkpoint) == name else shown
 
     columns: list[Column[TransferRow]] = [
         Column(record.measure, lambda row: row.checkpoint),
-        *columns_of((*record.trained, *record.also), cell, fmt.written),
+        *columns_for((*record.trained, *record.also), cell, fmt.right_aligned),
     ]
     return Table(record.rows, columns).markdown()
 
 
-def _transfers(transfers: list[OfKind]) -> str:
-    columns: list[Column[OfKind]] = [
+def _transfers(transfers: list[TransferLine]) -> str:
+    columns: list[Column[TransferLine]] = [
         Column("transfer", lambda row: row[0] if row[1].a else f"{row[0]}, mean"),
         Column("collection", lambda row: row[1].on if row[1].a else ""),
         Column("after - before", _checkpoints),
@@ -150,11 +150,11 @@ def _transfers(transfers: list[OfKind]) -> str:
     return Table(transfers, columns).markdown()
 
 
-def _checkpoints(row: OfKind) -> str:
+def _checkpoints(row: TransferLine) -> str:
     return f"{row[1].a} - {row[1].b}" if row[1].a else ""
 
 
-def _kinds(record: Forgetting) -> Iterator[OfKind]:
+def _transfer_lines(record: Forgetting) -> Iterator[TransferLine]:
     for kind in ("backward", "forward", "kept"):
         if transfers := getattr(record, kind):
             yield from ((kind, transfer) for transfer in transfers.all_rows)
@@ -168,12 +168,12 @@ def _forgetting_legend(record: Forgetting) -> Iterator[str]:
     if record.base:
         yield (
             "forward transfer: the checkpoint before that of a collection, on this collection, "
-            f"minus {plain(record.base)}"
+            f"minus {escape(record.base)}"
         )
     else:
         yield "forward transfer needs what the first training started from"
     if record.kept:
-        base = plain(record.base)
+        base = escape(record.base)
         yield f"kept: on collections that nothing was trained on, the last minus {base}"
     elif record.also:
         yield "what is kept on further collections needs what the first training started from"

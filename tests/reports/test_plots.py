@@ -12,19 +12,19 @@ pytest.importorskip("matplotlib")
 
 from reports.plots import (
     PAPER,
-    _fill,
+    _draw_panels,
     _interval,
     _panels,
     _points,
-    differences,
-    draw,
+    draw_factors,
     draw_losses,
-    lines_of,
+    forest_plot_lines,
+    plot_differences,
 )
 
 
 def test_each_axis_is_drawn_as_svg_and_png(tmp_path):
-    assert draw(FULL, tmp_path) == [("masks-mask.svg", "mask")]
+    assert draw_factors(FULL, tmp_path) == [("masks-mask.svg", "mask")]
     svg = (tmp_path / "masks-mask.svg").read_text()
     assert (tmp_path / "masks-mask.png").stat().st_size > 1_000
     for words in ("0.15", "gap", "mean of the collections"):
@@ -32,14 +32,14 @@ def test_each_axis_is_drawn_as_svg_and_png(tmp_path):
 
 
 def test_the_same_report_gives_the_same_picture(tmp_path):
-    draw(FULL, tmp_path / "a")
-    draw(FULL, tmp_path / "b")
+    draw_factors(FULL, tmp_path / "a")
+    draw_factors(FULL, tmp_path / "b")
     name = "masks-mask.svg"
     assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 
 
 def test_an_axis_of_gaps_is_not_drawn(tmp_path):
-    assert draw(report(GAP), tmp_path) == []
+    assert draw_factors(report(GAP), tmp_path) == []
 
 
 def test_a_bar_spans_the_interval_of_the_difference_about_the_row():
@@ -56,7 +56,7 @@ def test_every_mark_is_explained_in_the_legend_and_no_name_stands_among_the_poin
     figure = Figure()
     axis = FULL.axes[0]
     points = _points(FULL, axis)
-    _fill(figure, FULL, axis, points, _panels(FULL, points))
+    _draw_panels(figure, FULL, axis, points, _panels(FULL, points))
     explained = [text.get_text() for text in figure.legends[0].get_texts()]
     assert explained == [
         "mean over seeds",
@@ -77,7 +77,7 @@ def test_one_seed_has_no_dashes_and_no_word_of_seeds():
     found = report(*rows, seeds=1)
     axis = found.axes[0]
     points = _points(found, axis)
-    _fill(figure, found, axis, points, _panels(found, points))
+    _draw_panels(figure, found, axis, points, _panels(found, points))
     explained = [text.get_text() for text in figure.legends[0].get_texts()]
     assert not any("seed" in text for text in explained)
     assert [line for line in figure.axes[0].lines if line.get_marker() == "_"] == []
@@ -113,7 +113,7 @@ def test_differences_stand_on_their_intervals_and_what_is_unclear_is_hollow():
     from matplotlib.figure import Figure
 
     figure = Figure()
-    lines = lines_of(
+    lines = forest_plot_lines(
         Difference(
             **{"on": on, "measure": "nDCG@10", "difference": (low + high) / 2, "low": low},
             **{"high": high, "p": p, "exact": True, "wins": 2, "ties": 0, "losses": 1},
@@ -121,7 +121,7 @@ def test_differences_stand_on_their_intervals_and_what_is_unclear_is_hollow():
         )
         for on, low, high, p in (("one", 0.1, 0.3, 0.01), ("two", -0.1, 0.3, 0.4))
     )
-    differences(figure, lines, "$a$ − b")
+    plot_differences(figure, lines, "$a$ − b")
     axes = figure.axes[0]
     shown = [label.get_text() for label in axes.get_yticklabels()]
     assert shown == [label for label, _ in reversed(lines)]  # the first line is at the top

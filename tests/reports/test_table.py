@@ -11,7 +11,7 @@ from markdown_it import MarkdownIt
 
 from foundation.printable import one_line, printable
 from reports.format import count, score
-from reports.table import Bold, Column, Table, code, plain, table_of
+from reports.table import Bold, Column, Table, code_span, escape, table_from_rows
 from tests.support.markdown import rows_of
 
 ROWS = [("a|b", 1 / 3, 12_345), ("=x", None, None)]
@@ -47,24 +47,24 @@ def test_a_data_frame_has_the_values_and_the_headers():
 
 
 def test_bold_text_is_bold_in_markdown():
-    assert rows_of(table_of(["a"], [[Bold("x|y")]]).markdown()) == [{"a": "**x|y**"}]
+    assert rows_of(table_from_rows(["a"], [[Bold("x|y")]]).markdown()) == [{"a": "**x|y**"}]
 
 
 def test_columns_in_which_nothing_stands_can_be_left_out():
     table = Table(
         [("a", "", None)], [Column(n, lambda row, i=i: row[i]) for i, n in enumerate("xyz")]
     )
-    assert rows_of(table.without_empty().markdown()) == [{"x": "a"}]
+    assert rows_of(table.drop_empty_columns().markdown()) == [{"x": "a"}]
 
 
 def test_a_table_may_have_no_rows_and_headers_that_are_the_same():
-    assert rows_of(table_of(["a", "b"], []).markdown()) == []
-    assert table_of(["a", "a"], [["x", "y"]]).markdown().splitlines()[2] == "| x   | y   |"
-    assert table_of(["a", "b"], []).csv() == "a,b\n"
+    assert rows_of(table_from_rows(["a", "b"], []).markdown()) == []
+    assert table_from_rows(["a", "a"], [["x", "y"]]).markdown().splitlines()[2] == "| x   | y   |"
+    assert table_from_rows(["a", "b"], []).csv() == "a,b\n"
 
 
 def test_text_that_looks_like_a_number_stays_as_it_is_written():
-    assert rows_of(table_of(["a", "b"], [["0.50", "1e3"]]).markdown()) == [
+    assert rows_of(table_from_rows(["a", "b"], [["0.50", "1e3"]]).markdown()) == [
         {"a": "0.50", "b": "1e3"}
     ]
 
@@ -72,7 +72,7 @@ def test_text_that_looks_like_a_number_stays_as_it_is_written():
 @settings(deadline=None)
 @given(st.lists(st.lists(st.text(), min_size=3, max_size=3), max_size=4))
 def test_every_line_of_markdown_has_as_many_cells_as_there_are_columns(rows):
-    lines = table_of(["a", "b|c", "d\ne"], rows).markdown().split("\n")
+    lines = table_from_rows(["a", "b|c", "d\ne"], rows).markdown().split("\n")
     assert len(lines) == 2 + len(rows)
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {4}
 
@@ -81,14 +81,14 @@ def test_every_line_of_markdown_has_as_many_cells_as_there_are_columns(rows):
     "text", ["=HYPERLINK(1)", "+1", "-1", "@SUM(A1)", "  =1", "\t=1", "\r\n=1", "＝1"]
 )
 def test_a_name_that_a_spreadsheet_would_compute_begins_with_an_apostrophe(text):
-    assert list(csv.reader(io.StringIO(table_of([text], [[text]]).csv()))) == [
+    assert list(csv.reader(io.StringIO(table_from_rows([text], [[text]]).csv()))) == [
         ["'" + text.strip()],
         ["'" + text.strip()],
     ]
 
 
 def test_a_terminal_obeys_no_cell_of_csv():
-    assert table_of(["a"], [["red\x1b[31m\x9b"]]).csv() == "a\nred\\u001b[31m\\u009b\n"
+    assert table_from_rows(["a"], [["red\x1b[31m\x9b"]]).csv() == "a\nred\\u001b[31m\\u009b\n"
 
 
 commonmark = MarkdownIt("commonmark")
@@ -109,7 +109,7 @@ commonmark = MarkdownIt("commonmark")
     ],
 )
 def test_a_name_is_shown_and_not_read(text, shown):
-    assert plain(text) == shown
+    assert escape(text) == shown
 
 
 @pytest.mark.parametrize(
@@ -124,12 +124,12 @@ def test_a_name_is_shown_and_not_read(text, shown):
     ],
 )
 def test_ordinary_names_and_figures_stay_as_they_are(text):
-    assert plain(text) == text
+    assert escape(text) == text
 
 
 @given(st.text(alphabet="[](){}<>`\\|&;#:/ahtpw.1\n"))
 def test_no_text_becomes_a_link_or_html(text):
-    parsed = commonmark.render(f"- {plain(text)}\n\nx {plain(text)}")
+    parsed = commonmark.render(f"- {escape(text)}\n\nx {escape(text)}")
     assert not re.search("<(a|img|code|em)[ >]", parsed)
 
 
@@ -137,7 +137,7 @@ def test_no_text_becomes_a_link_or_html(text):
 def test_code_is_shown_as_it_is(text):
     line = one_line(text)
     if line:
-        assert f"<code>{line}</code>" in commonmark.render(f"x {code(text)} y")
+        assert f"<code>{line}</code>" in commonmark.render(f"x {code_span(text)} y")
 
 
 @given(st.text())

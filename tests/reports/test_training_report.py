@@ -8,7 +8,7 @@ import pytest
 from bench.comparing.statistics import MeanScore, Resampling, ScoreMatrix
 from bench.monitor.curve import Curve, CurvePoint
 from bench.monitor.selection import select
-from reports.plots import draw_quality, quality
+from reports.plots import draw_quality, plot_quality
 from reports.training import curve_markdown, forgetting_markdown
 from tests.support.forgetting_report import forgetting
 from tests.support.markdown import added, notes_of, numbers, rows_of, tables_of
@@ -94,7 +94,7 @@ def test_the_picture_is_written_as_svg_and_png_the_same_each_time(tmp_path):
 def test_the_picture_has_a_line_for_each_collection_a_band_and_a_star_on_the_best():
     figure = pytest.importorskip("matplotlib.figure").Figure()
     found = curve()
-    quality(figure, found)
+    plot_quality(figure, found)
     axes = figure.axes[0]
     lines = {line.get_label(): line for line in axes.lines}
     assert {"tiny", "other", "mean"} <= set(lines)

@@ -114,9 +114,9 @@ def _pictures(record: Report, folder: Path) -> list[tuple[str, str]]:
     if not can_plot():
         _say("no pictures: pip install 'retrieval-bench[plots]'")
         return []
-    from reports.plots import draw
+    from reports.plots import draw_factors
 
-    return draw(record, folder)
+    return draw_factors(record, folder)
 
 
 def _typed(options: AblateOptions) -> str:
