@@ -25,7 +25,7 @@ from retrievers.models.model import count_parameters, resolve_model
 from retrievers.training.continual.sequence import (
     Domain,
     Method,
-    check,
+    check_sequence,
     method_table,
     read_method,
 )
@@ -259,7 +259,7 @@ class AdaptStage(ExperimentStage):
         method.check(preset)
         if self.start:
             domains = [Domain(each.name, CorpusTexts([each.corpus])) for each in datasets]
-            check(preset, domains, method)
+            check_sequence(preset, domains, method)
 
 
 def mean_last_loss(curve: Sequence[LossPoint]) -> float:

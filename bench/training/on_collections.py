@@ -172,14 +172,14 @@ class CollectionSearch:
     Attributes:
         splits: as the training set was made of.
         store: of vectors of models that others use too.
-        own: folder below which models are temporary, and so are their vectors.
+        training_folder: vectors of models below it are temporary: training still changes them.
         max_memory: bytes that this process may hold while it searches; None for most of what is
             free.
     """
 
     splits: tuple[TrainingSplit, ...]
     store: VectorStore
-    own: Path
+    training_folder: Path
     device: str = "auto"
     max_memory: int | None = None
 
@@ -210,7 +210,7 @@ class CollectionSearch:
     ) -> tuple[Hits, Float32Array]:
         dataset, timer = split.dataset, PhaseTimer()
         encoder = open_encoder(model.for_dataset(dataset.name), self.device)
-        folder = self.own / "vectors"
+        folder = self.training_folder / "vectors"
         temporary = self._is_temporary(model)
         store = VectorStore(folder) if temporary else self.store
         vectors = encode_documents(dataset, encoder, store)
@@ -219,7 +219,7 @@ class CollectionSearch:
         exact = ExactSearch(dataset, search_device(self.device), budget, timer)
         hits = exact(vectors, queries, depth)
         lowest = [
-            _scores(vectors.rows(rows), query).min()
+            _dot_products(vectors.rows(rows), query).min()
             for rows, query in zip(split.positives, queries, strict=True)
         ]
         if temporary:
@@ -228,11 +228,11 @@ class CollectionSearch:
 
     def _is_temporary(self, model: Model) -> bool:
         """True if its weights, or those of its adapter, change when training goes on."""
-        places = [model.adapter, model.document.root if model.document else None]
-        own = self.own.resolve()
-        return any(place is not None and place.is_relative_to(own) for place in places)
+        folders = [model.adapter, model.document.root if model.document else None]
+        training = self.training_folder.resolve()
+        return any(folder is not None and folder.is_relative_to(training) for folder in folders)
 
 
-def _scores(documents: Float32Array, query: Float32Array) -> Float32Array:
+def _dot_products(documents: Float32Array, query: Float32Array) -> Float32Array:
     """Scores of exact search: the dot product in float64, rounded to float32."""
     return (documents.astype(np.float64) @ query.astype(np.float64)).astype(np.float32)

@@ -44,15 +44,15 @@ class CorpusDocuments:
     def __len__(self) -> int:
         return sum(map(len, self.corpora))
 
-    def at(self, row: int) -> tuple[str, str]:
+    def document_at(self, row: int) -> tuple[str, str]:
         """Title and text of a row."""
         number = int(np.searchsorted(self.starts, row, side="right")) - 1
-        corpus, own = self.corpora[number], row - int(self.starts[number])
-        return corpus.titles[own].as_py(), corpus.texts[own].as_py()
+        corpus, inner = self.corpora[number], row - int(self.starts[number])
+        return corpus.titles[inner].as_py(), corpus.texts[inner].as_py()
 
     def read(self, rows: Int64Array) -> tuple[list[str], list[str]]:
         """Titles and texts of the rows, in their order."""
-        found = [self.at(row) for row in rows.tolist()]
+        found = [self.document_at(row) for row in rows.tolist()]
         for corpus in self.corpora:
             corpus.release_pages()
         return [title for title, _ in found], [text for _, text in found]
@@ -67,25 +67,27 @@ class CorpusTexts(LazyTexts):
     def __init__(self, corpora: Sequence[Corpus]) -> None:
         self.documents = CorpusDocuments(tuple(corpora))
         starts = self.documents.starts[:-1]
-        rows = [_with_words(corpus) + start for corpus, start in zip(corpora, starts, strict=True)]
+        rows = [
+            _rows_with_words(corpus) + start for corpus, start in zip(corpora, starts, strict=True)
+        ]
         self.rows = np.concatenate([np.empty(0, np.int64), *rows])
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def text_at(self, place: int) -> str:
+    def text_at(self, index: int) -> str:
         """Title and text of a document."""
-        return join("space", "", *self.documents.at(int(self.rows[place])))[0]
+        return join("space", "", *self.documents.document_at(int(self.rows[index])))[0]
 
 
-def _with_words(corpus: Corpus) -> Int64Array:
+def _rows_with_words(corpus: Corpus) -> Int64Array:
     """Rows of the documents that have a title or a text."""
-    empty = pc.and_(_blank(corpus.titles), _blank(corpus.texts))
+    empty = pc.and_(_is_blank(corpus.titles), _is_blank(corpus.texts))
     rows: Int64Array = np.flatnonzero(~np.asarray(empty.combine_chunks()))
     return rows
 
 
-def _blank(texts: pa.ChunkedArray) -> pa.ChunkedArray:
+def _is_blank(texts: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.equal(pc.binary_length(pc.utf8_trim_whitespace(texts)), 0)
 
 
@@ -113,7 +115,7 @@ class TrainingSplit:
         for (query, _, grade), row in zip(dataset.qrels, rows.tolist(), strict=True):
             if grade > 0 and row >= 0 and query not in without:
                 relevant.setdefault(query, []).append(row)
-        kept = [place for place, id_ in enumerate(dataset.queries.ids) if id_ in relevant]
+        kept = [index for index, id_ in enumerate(dataset.queries.ids) if id_ in relevant]
         if not kept:
             raise BenchError(
                 f"{dataset.name} has no query to train on in its split {dataset.facts.split}",
@@ -121,18 +123,18 @@ class TrainingSplit:
             )
         ids = dataset.queries.ids
         return cls(
-            _with_queries(dataset, kept),
-            tuple(np.unique(np.array(relevant[ids[place]], np.int64)) for place in kept),
+            _select_queries(dataset, kept),
+            tuple(np.unique(np.array(relevant[ids[index]], np.int64)) for index in kept),
         )
 
-    def only(self, rows: Sequence[int]) -> "TrainingSplit":
+    def select(self, rows: Sequence[int]) -> "TrainingSplit":
         """Some of its queries, at least one."""
         return TrainingSplit(
-            _with_queries(self.dataset, rows), tuple(self.positives[row] for row in rows)
+            _select_queries(self.dataset, rows), tuple(self.positives[row] for row in rows)
         )
 
 
-def _with_queries(dataset: Dataset, rows: Sequence[int]) -> Dataset:
+def _select_queries(dataset: Dataset, rows: Sequence[int]) -> Dataset:
     ids, texts = dataset.queries.ids, dataset.queries.texts
     queries = Queries(tuple(ids[row] for row in rows), tuple(texts[row] for row in rows))
     return replace(dataset, queries=queries)
@@ -155,7 +157,9 @@ def draw_queries(
     drawn = np.sort(np.random.default_rng(seed).permutation(ends[-1])[:count])
     rows = [drawn[(drawn >= first) & (drawn < end)] - first for first, end in pairwise(ends)]
     return tuple(
-        split.only(own.tolist()) for split, own in zip(splits, rows, strict=True) if len(own)
+        split.select(chosen.tolist())
+        for split, chosen in zip(splits, rows, strict=True)
+        if len(chosen)
     )
 
 
@@ -223,11 +227,11 @@ def shared_queries(
     Args:
         ids_count: whether both are of one collection; ids of two collide by accident.
     """
-    known = set(evaluated.ids) if ids_count else set()
+    ids = set(evaluated.ids) if ids_count else set()
     texts = {normalise_query(text) for text in evaluated.texts}
     pairs = list(zip(training.ids, training.texts, strict=True))
     return (
-        tuple(id_ for id_, _ in pairs if id_ in known),
+        tuple(id_ for id_, _ in pairs if id_ in ids),
         tuple(id_ for id_, text in pairs if normalise_query(text) in texts),
     )
 

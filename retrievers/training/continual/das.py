@@ -114,9 +114,9 @@ class SoftMasking(Method, kw_only=True):
         """Return the importance to what is known in general, or to the domains so far, too."""
         encoder, tokenizer = step.open()
         batches = step.batches(tokenizer, self.measured, step.preset.batch_size)
-        if not step.place:
+        if not step.index:
             return general_importance(encoder.train(), batches)
-        known = read_state(step.state_file(step.place - 1), fill_units(encoder, 0))
+        known = read_state(step.state_file(step.index - 1), fill_units(encoder, 0))
         new = domain_importance(encoder.eval(), batches)
         return {kind: torch.maximum(known[kind], new[kind]) for kind in KINDS}
 
@@ -140,9 +140,9 @@ def gate_units(encoder: MaskedLM, gates: Units) -> Iterator[None]:
         heads, inner, output = (gates[kind][number] for kind in KINDS)
         heads = heads.repeat_interleave(head_width(encoder))
         handles += [
-            layer.attention.output.dense.register_forward_pre_hook(_times_input(heads)),
-            layer.intermediate.register_forward_hook(_times_output(inner)),
-            layer.output.dense.register_forward_hook(_times_output(output)),
+            layer.attention.output.dense.register_forward_pre_hook(_scale_input(heads)),
+            layer.intermediate.register_forward_hook(_scale_output(inner)),
+            layer.output.dense.register_forward_hook(_scale_output(output)),
         ]
     try:
         yield
@@ -181,11 +181,11 @@ def _layers(encoder: MaskedLM) -> list[Any]:
     return list(encoder.layers)
 
 
-def _times_input(gate: Tensor) -> Callable[[Any, tuple[Tensor]], tuple[Tensor]]:
+def _scale_input(gate: Tensor) -> Callable[[Any, tuple[Tensor]], tuple[Tensor]]:
     return lambda _, arguments: (arguments[0] * gate,)
 
 
-def _times_output(gate: Tensor) -> Callable[[Any, Any, Tensor], Tensor]:
+def _scale_output(gate: Tensor) -> Callable[[Any, Any, Tensor], Tensor]:
     return lambda _, __, output: output * gate
 
 
@@ -299,10 +299,10 @@ class DASTraining(nn.Module):
             self.register_buffer(kind, importance, persistent=False)
         self.free: list[tuple[nn.Parameter, Callable[[], Tensor]]] = []
         for parameter, kind, layer, side in unit_weights(encoder):
-            self.free.append((parameter, self._free(parameter, kind, layer, side)))
+            self.free.append((parameter, self._free_share(parameter, kind, layer, side)))
         if settings.soften == "gradient":
             for parameter, free in self.free:
-                parameter.register_hook(partial(_softened, free))  # type: ignore[no-untyped-call]
+                parameter.register_hook(partial(_soften_gradient, free))  # type: ignore[no-untyped-call]
         self.soften, self.before = settings.soften, list[Tensor]()
 
     @property
@@ -340,7 +340,7 @@ class DASTraining(nn.Module):
         means: Tensor = (states * real).sum(1) / real.sum(1)
         return means
 
-    def _free(
+    def _free_share(
         self, parameter: nn.Parameter, kind: str, layer: int, side: int
     ) -> Callable[[], Tensor]:
         """Function giving 1 − I in the shape of a parameter, on the device where I is by then."""
@@ -350,5 +350,5 @@ class DASTraining(nn.Module):
         return lambda: (1 - getattr(self, kind)[layer]).repeat_interleave(width).view(shape)
 
 
-def _softened(free: Callable[[], Tensor], gradient: Tensor) -> Tensor:
+def _soften_gradient(free: Callable[[], Tensor], gradient: Tensor) -> Tensor:
     return gradient * free()

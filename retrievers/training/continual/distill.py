@@ -55,7 +55,7 @@ class LearningWithoutForgetting(Method, kw_only=True):
 
     def objective(self, step: DomainStep) -> Objective:
         """See `Method`."""
-        if not step.place:  # before the first domain there is nothing to hold
+        if not step.index:  # before the first domain there is nothing to hold
             return step.preset.objective
         return Distill(
             teacher=step.preset.start.model,

@@ -44,7 +44,7 @@ class ElasticWeightConsolidation(Method, kw_only=True):
 
     def objective(self, step: DomainStep) -> Objective:
         """See `Method`."""
-        if not step.place:  # before the first domain there is nothing to hold
+        if not step.index:  # before the first domain there is nothing to hold
             return step.preset.objective
         state = step.state(self, self.measured, lambda: self._measure(step))
         return EWC(state=state, mask=step.mlm.mask, strength=self.strength)
@@ -53,9 +53,9 @@ class ElasticWeightConsolidation(Method, kw_only=True):
         """Return the Fisher information of the domain before, added to that of earlier ones."""
         encoder, tokenizer = step.open()
         # Without dropout, so that the gradients of a text are its own.
-        information = fisher(encoder.eval(), step.batches(tokenizer, self.measured, 1))
-        earlier = step.state_file(step.place - 1)
-        before = read_fisher(encoder, earlier) if step.place > 1 else None
+        information = estimate_fisher(encoder.eval(), step.batches(tokenizer, self.measured, 1))
+        earlier = step.state_file(step.index - 1)
+        before = read_fisher(encoder, earlier) if step.index > 1 else None
         return accumulate_fisher(encoder, information, before)
 
 
@@ -108,7 +108,7 @@ class EWCTraining(nn.Module):
         return self.strength / 2 * torch.stack(parts).sum()
 
 
-def fisher(encoder: MaskedLM, texts: Iterable[Batch]) -> dict[str, Tensor]:
+def estimate_fisher(encoder: MaskedLM, texts: Iterable[Batch]) -> dict[str, Tensor]:
     """Diagonal of the empirical Fisher information, by name of the encoder's parameters.
 
     Args:

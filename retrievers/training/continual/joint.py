@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from retrievers.training.continual.replay import MixedTexts, corpus_indices
+from retrievers.training.continual.replay import MixedTexts, corpus_locations
 from retrievers.training.continual.sequence import DomainStep, Method
 
 
@@ -23,6 +23,6 @@ class Joint(Method, kw_only=True):
         """See `Method`: all texts, one corpus after the other."""
         corpora = [domain.texts for domain in step.domains]
         rows = [
-            corpus_indices(number, np.arange(len(texts))) for number, texts in enumerate(corpora)
+            corpus_locations(number, np.arange(len(texts))) for number, texts in enumerate(corpora)
         ]
         return MixedTexts(corpora, np.concatenate(rows))

@@ -46,15 +46,15 @@ class MixedTexts(LazyTexts):
         places: of each text, the number of its corpus and its row there, int64 ``(texts, 2)``.
     """
 
-    def __init__(self, corpora: Sequence[Sequence[str]], places: Int64Array) -> None:
-        self.corpora, self.places = corpora, places
+    def __init__(self, corpora: Sequence[Sequence[str]], locations: Int64Array) -> None:
+        self.corpora, self.locations = corpora, locations
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.locations)
 
-    def text_at(self, place: int) -> str:
+    def text_at(self, index: int) -> str:
         """See `LazyTexts`."""
-        corpus, row = map(int, self.places[place])
+        corpus, row = map(int, self.locations[index])
         return self.corpora[corpus][row]
 
 
@@ -73,19 +73,19 @@ def mix_replay(
     room = max(1, buffer // len(earlier))
     kept = np.concatenate(
         [
-            corpus_indices(
+            corpus_locations(
                 number, np.random.default_rng([seed, number]).permutation(len(corpus))[:room]
             )
             for number, corpus in enumerate(earlier)
         ]
     )
     repeats = round(len(texts) * share / (1 - share))
-    own = corpus_indices(len(earlier), np.arange(len(texts)))
+    own = corpus_locations(len(earlier), np.arange(len(texts)))
     # Evenly over the buffer: each as often as the others, but for one, and of every domain.
     again = kept[np.arange(repeats) * len(kept) // max(repeats, 1)]
     return MixedTexts([*earlier, texts], np.concatenate([own, again]))
 
 
-def corpus_indices(number: int, rows: Int64Array) -> Int64Array:
+def corpus_locations(number: int, rows: Int64Array) -> Int64Array:
     """Places of rows of a corpus."""
     return np.stack([np.full_like(rows, number), rows], axis=1)

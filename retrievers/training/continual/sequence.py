@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 STATES = "states"
 MADE_FROM = "made_from"  # metadata of a state file
-PARTS = {"sequence"}  # files that are no methods
+NOT_METHODS = {"sequence"}  # files that are no methods
 
 Batch = dict[str, Tensor]
 
@@ -103,7 +103,7 @@ class Method(Record, kw_only=True):
 def method_names() -> tuple[str, ...]:
     """Return the names of all methods, sorted."""
     folders = importlib.import_module(__name__.rpartition(".")[0]).__path__
-    return tuple(sorted({file.name for file in pkgutil.iter_modules(folders)} - PARTS))
+    return tuple(sorted({file.name for file in pkgutil.iter_modules(folders)} - NOT_METHODS))
 
 
 def method_type(name: str) -> type[Method]:
@@ -159,7 +159,7 @@ def adapt(
         BenchError: a preset or a model that the method cannot use, a folder with another
             sequence or another process, or what `pretrain` raises.
     """
-    check(preset, domains, method)
+    check_sequence(preset, domains, method)
     context = context.with_folder(context.out.resolve())
     with lock_folder(context.out):
         return tuple(
@@ -167,12 +167,12 @@ def adapt(
         )
 
 
-def domain_folder(out: Path, place: int, name: str) -> Path:
+def domain_folder(out: Path, index: int, name: str) -> Path:
     """Of the checkpoint after a domain: a name of its own wherever results are collected."""
-    return out / f"{out.resolve().name}-{place + 1}-{name.strip('/').replace('/', '-')}"
+    return out / f"{out.resolve().name}-{index + 1}-{name.strip('/').replace('/', '-')}"
 
 
-def check(preset: Pretraining, domains: Sequence[Domain], method: Method) -> None:
+def check_sequence(preset: Pretraining, domains: Sequence[Domain], method: Method) -> None:
     """Refuse what cannot work before any work.
 
     Raises:
@@ -232,7 +232,7 @@ class DomainStep:
     context: TrainingContext
 
     @property
-    def place(self) -> int:
+    def index(self) -> int:
         """Number of the domain, from 0."""
         return len(self.domains) - 1
 
@@ -242,9 +242,9 @@ class DomainStep:
         assert isinstance(self.preset.objective, MLM)  # see `Method.check`
         return self.preset.objective
 
-    def state_file(self, place: int) -> Path:
+    def state_file(self, index: int) -> Path:
         """Return the path of what is known before the training on a domain."""
-        return self.context.out / STATES / f"{place + 1}.safetensors"
+        return self.context.out / STATES / f"{index + 1}.safetensors"
 
     def state(
         self, method: Method, measured: int, measure: Callable[[], Mapping[str, Tensor]]
@@ -258,7 +258,7 @@ class DomainStep:
         Raises:
             BenchError: the file was measured for another sequence.
         """
-        path = self.state_file(self.place)
+        path = self.state_file(self.index)
         texts = self._learnt_domain.texts
         # All that decides a state, but for earlier states and checkpoints, which have records.
         made_from = json.dumps(
@@ -296,17 +296,17 @@ class DomainStep:
         texts = training_texts(preset, self._learnt_domain.texts, tokenizer)
         count = min(measured, len(texts))
         stream = Stream(texts, count, preset.seed)
-        learnt = domain_folder(self.context.out, self.place - 1, self._learnt_domain.name).name
-        stage = f"{learnt if self.place else 'start'}: what it depends on"
+        learnt = domain_folder(self.context.out, self.index - 1, self._learnt_domain.name).name
+        stage = f"{learnt if self.index else 'start'}: what it depends on"
         for first in range(0, count, size):
-            examples = [stream[place] for place in range(first, min(first + size, count))]
+            examples = [stream[index] for index in range(first, min(first + size, count))]
             yield {name: value.to(device) for name, value in collate(examples).items()}
             self.context.report(Progress(stage, first + len(examples), count, "texts"))
 
     @property
     def _learnt_domain(self) -> Domain:
         """The domain just learnt; before all, the first stands for what the model knows."""
-        return self.domains[max(self.place - 1, 0)]
+        return self.domains[max(self.index - 1, 0)]
 
 
 def read_state(path: Path | str, like: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -98,7 +98,7 @@ class RunFolder:
         """
         if not self.has_model:
             return None
-        self._refuse_others()
+        self._refuse_other_training()
         try:
             held = read_json(self.path / TRAINED_FILE, dict[str, Any])
             held["folder"] = str(self.path)  # which may have been moved since
@@ -120,9 +120,9 @@ class RunFolder:
         with ExitStack() as held:
             with first_process_first(device):
                 if is_first_process():
-                    self._refuse_others()
+                    self._refuse_other_training()
                     held.enter_context(lock_folder(self.path))
-                    self._refuse_others()  # another training may have begun and ended since
+                    self._refuse_other_training()  # another training may have begun and ended since
                     for folder in (self.path, *filter(Path.is_dir, self.path.iterdir())):
                         sweep(folder, 0)
                     write_json(self.path / TRAINING_FILE, self.training)
@@ -134,12 +134,12 @@ class RunFolder:
             shutil.rmtree(self.path / CHECKPOINTS, ignore_errors=True)
             files = {
                 path.relative_to(self.path).as_posix(): FileHash.of(path)
-                for path in self._weights()
+                for path in self._weight_files()
             }
             record = msgspec.to_builtins(result) | {"folder": ".", "files": files}
             write_json(self.path / TRAINED_FILE, record)  # last: a kill leaves nothing behind
 
-    def _weights(self) -> list[Path]:
+    def _weight_files(self) -> list[Path]:
         """Files of weights of the finished model."""
         return [
             path
@@ -156,7 +156,7 @@ class RunFolder:
             files: that were written; none in records of earlier versions.
         """
         problem = find_changed_file(self.path, files)
-        for path in self._weights():
+        for path in self._weight_files():
             if not problem and path.suffix == ".safetensors":
                 try:
                     read_safetensors_header(path)
@@ -168,7 +168,7 @@ class RunFolder:
                 "restore the file, or remove the folder to train again",
             )
 
-    def _refuse_others(self) -> None:
+    def _refuse_other_training(self) -> None:
         """Refuse a folder of something else, or of another training that came to anything."""
         if not self.path.exists():
             return

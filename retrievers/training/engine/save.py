@@ -112,18 +112,18 @@ def find_checkpoint(model: str) -> tuple[Checkpoint, tuple[str, ...]]:
         card = load_card(model)
         _check_plain(card)
         base = Path(model).resolve().parent if model.endswith(".toml") else Path.cwd()
-        return _open(_locate_checkpoint(card, base)), card.trained_on
+        return _open_folder(_locate_checkpoint(card, base)), card.trained_on
     if folder.is_dir():
         own = load_card(folder / CARD_FILE) if (folder / CARD_FILE).is_file() else None
         if own is not None:
             _check_plain(own)
-        return _open(folder.resolve()), own.trained_on if own else ()
+        return _open_folder(folder.resolve()), own.trained_on if own else ()
     if model.count("/") != 1 or model.startswith((".", "~", "/")):
         raise BenchError(
             f"there is no card and no folder {model!r} to start from",
             f"{did_you_mean(model, card_names())} see `python -m bench list models`".strip(),
         )
-    return _open(locate_checkpoint(model, "main", base=Path.cwd())), ()
+    return _open_folder(locate_checkpoint(model, "main", base=Path.cwd())), ()
 
 
 def _check_plain(card: Card) -> None:
@@ -146,6 +146,6 @@ def _locate_checkpoint(card: Card, base: Path) -> Path:
     )
 
 
-def _open(root: Path) -> Checkpoint:
+def _open_folder(root: Path) -> Checkpoint:
     inner = find_transformer(root) if is_st_folder(root) else ""
     return open_checkpoint(root, inner)

@@ -107,7 +107,7 @@ class FiniteLossMixin:
         if until < settings.steps:
             self.add_callback(StopCallback(until))  # type: ignore[attr-defined]
         began = time.perf_counter()
-        with self._explained(), warnings.catch_warnings():
+        with self._explain_memory_errors(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "mtime may not be reliable")  # nor is it needed
             self.train(  # type: ignore[attr-defined]
                 resume_from_checkpoint=str(start) if start else None
@@ -151,7 +151,7 @@ class FiniteLossMixin:
         load_weights(model or self.model, Path(checkpoint_path))
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _explain_memory_errors(self) -> Iterator[None]:
         """Turn a lack of memory into what to do next."""
         try:
             yield

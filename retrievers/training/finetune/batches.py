@@ -18,7 +18,7 @@ import torch
 from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError
 from retrievers.training.engine.arguments import world_size
-from retrievers.training.finetune.student import Inputs
+from retrievers.training.finetune.student import TextInputs
 from retrievers.training.finetune.training_data import TextKeys, TrainingSet
 
 MAX_DEFERRED = 4  # batches' worth of queries that may be put off for one batch
@@ -69,9 +69,9 @@ class NegativePool:
             positives: rows of the query's relevant documents.
             rows: a relevant document, then negatives.
         """
-        places = [int(np.flatnonzero(self.rows[query] == row)[0]) for row in rows[1:]]
+        indices = [int(np.flatnonzero(self.rows[query] == row)[0]) for row in rows[1:]]
         own = self.positive_scores[query][positives == rows[0]]
-        return np.concatenate([own, self.scores[query][places]])
+        return np.concatenate([own, self.scores[query][indices]])
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,18 +90,18 @@ class Batches:
     order: BatchOrder
     pool: NegativePool
     keys: TextKeys
-    inputs: Inputs
+    inputs: TextInputs
     count: int
     seed: int
     valid_label_columns: tuple[str, ...] = ()  # the trainer asks for it
 
     def __call__(self, features: Sequence[Mapping[str, int]]) -> dict[str, torch.Tensor]:
-        """Tensors of the places ``features[i]["place"]``, and ``label`` where a teacher scored."""
-        places = np.array([feature["place"] for feature in features])
-        queries = self.order.queries.ravel()[places]
-        steps = np.unique(places // self.order.batch_size).tolist()
-        banned = {step: self._banned(step) for step in steps}
-        own = [self._rows(p, banned[p // self.order.batch_size]) for p in places.tolist()]
+        """Tensors of the places ``features[i]["index"]``, and ``label`` where a teacher scored."""
+        indices = np.array([feature["index"] for feature in features])
+        queries = self.order.queries.ravel()[indices]
+        steps = np.unique(indices // self.order.batch_size).tolist()
+        banned = {step: self._relevant_keys(step) for step in steps}
+        own = [self._draw_rows(p, banned[p // self.order.batch_size]) for p in indices.tolist()]
         rows = np.stack(own, axis=1)
         batch = {}
         texts = [self.examples.queries[query] for query in queries.tolist()]
@@ -117,14 +117,14 @@ class Batches:
             batch["label"] = torch.from_numpy(np.stack(labels))
         return batch
 
-    def rows_at(self, place: int) -> Int64Array:
+    def rows_at(self, index: int) -> Int64Array:
         """The documents of a place, int64 ``(1 + count,)``: the relevant one, then negatives."""
-        return self._rows(place, self._banned(place // self.order.batch_size))
+        return self._draw_rows(index, self._relevant_keys(index // self.order.batch_size))
 
-    def _rows(self, place: int, banned: Sequence[int]) -> Int64Array:
-        query = int(self.order.queries.ravel()[place])
-        positive = self.order.positives.ravel()[place : place + 1]
-        rng = np.random.default_rng((self.seed, 1, place))
+    def _draw_rows(self, index: int, banned: Sequence[int]) -> Int64Array:
+        query = int(self.order.queries.ravel()[index])
+        positive = self.order.positives.ravel()[index : index + 1]
+        rng = np.random.default_rng((self.seed, 1, index))
         pool = self.pool.rows[query]
         negatives = draw_negatives(pool, banned, self.keys, self.count, rng)
         if self.count and negatives[0] < 0:  # all are relevant to others of the batch, or none is
@@ -134,7 +134,7 @@ class Batches:
             negatives = random_negatives(relevant, documents, self.count, rng)
         return np.concatenate([positive, negatives])
 
-    def _banned(self, step: int) -> Sequence[int]:
+    def _relevant_keys(self, step: int) -> Sequence[int]:
         """Keys of what is relevant to any query of the step."""
         own = [self.examples.positives[query] for query in self.order.queries[step].tolist()]
         return self.keys.of(np.concatenate(own)).tolist() if self.count else []

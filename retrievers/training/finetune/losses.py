@@ -205,15 +205,15 @@ class IndexedTrainer(FiniteLossMixin):
     ) -> Self:
         """A trainer whose collator gets the places of each batch, in order."""
         step = settings.batch_size * settings.accumulate * world_size()
-        places = np.arange(settings.steps * step)
+        indices = np.arange(settings.steps * step)
         return cls(
             model=model,  # type: ignore[call-arg]
             args=settings.arguments(
                 cls.kind,
-                batch_sampler=_in_order,
+                batch_sampler=_keep_order,
                 ddp_find_unused_parameters=cls.may_have_unused,
             ),
-            train_dataset=Dataset.from_dict({"place": places}),
+            train_dataset=Dataset.from_dict({"index": indices}),
             loss=loss,
             data_collator=collate,
         )
@@ -244,6 +244,6 @@ class RerankerTrainer(IndexedTrainer, CrossEncoderTrainer):  # type: ignore[misc
     may_have_unused = False
 
 
-def _in_order(dataset: Dataset, *, batch_size: int, **others: Any) -> BatchSampler:
+def _keep_order(dataset: Dataset, *, batch_size: int, **others: Any) -> BatchSampler:
     """The places as they are: their order is the order of training."""
     return BatchSampler(SequentialSampler(dataset), batch_size, drop_last=False)

@@ -62,7 +62,7 @@ class Student:
             train_only(self.network, preset.part)
         if preset.gradient_checkpointing:
             self.network.gradient_checkpointing_enable({"use_reentrant": False})
-        self.inputs = Inputs(self.tokenizer, self.network, recipe)
+        self.inputs = TextInputs(self.tokenizer, self.network, recipe)
 
     @property
     def network(self) -> Any:
@@ -170,12 +170,12 @@ def train_only(network: PreTrainedModel, part: Part) -> None:
     if isinstance(part, Biases):
         trained = {name for name, _ in network.named_parameters() if name.endswith(".bias")}
     else:
-        trained = _of_last_layers(network, part.layers)
+        trained = _last_layer_parameters(network, part.layers)
     for name, weight in network.named_parameters():
         weight.requires_grad_(name in trained)
 
 
-def _of_last_layers(network: PreTrainedModel, count: int) -> set[str]:
+def _last_layer_parameters(network: PreTrainedModel, count: int) -> set[str]:
     """Names of the parameters of the last layers."""
     depth = network.config.num_hidden_layers
     if count > depth:
@@ -192,7 +192,7 @@ def _of_last_layers(network: PreTrainedModel, count: int) -> set[str]:
     return {name for name, _ in network.named_parameters() if name.startswith(kept)}
 
 
-class Inputs:
+class TextInputs:
     """Queries and documents of one recipe as padded batches.
 
     Args:

@@ -145,13 +145,13 @@ class TextPairs:
     """
 
     examples: TrainingSet
-    places: Int64Array
+    pairs: Int64Array
     valid_label_columns: tuple[str, ...] = ()
 
     def __call__(self, features: Sequence[Mapping[str, int]]) -> dict[str, Any]:
-        """Texts of the places ``features[i]["place"]``."""
-        places = self.places[[feature["place"] for feature in features]]
-        queries, rows, labels = places.reshape(-1, 3).T
+        """Texts of the places ``features[i]["index"]``."""
+        pairs = self.pairs[[feature["index"] for feature in features]]
+        queries, rows, labels = pairs.reshape(-1, 3).T
         return {
             "query": [self.examples.queries[query] for query in queries.tolist()],
             "document": read_documents(self.examples.documents, rows),
@@ -166,7 +166,7 @@ def plan_pairs(examples: TrainingSet, pool: Int64Array, settings: Teacher, seed:
     """
     wanted = round(settings.epochs * len(examples))
     listwise = settings.loss == "listwise"
-    places: list[Any] = []
+    pairs: list[Any] = []
     for number in range(wanted):
         epoch, at = divmod(number, len(examples))
         if at == 0:
@@ -180,16 +180,16 @@ def plan_pairs(examples: TrainingSet, pool: Int64Array, settings: Teacher, seed:
             others = random_negatives(relevant, len(examples.documents), short, rng)
             negatives = np.concatenate([negatives, others])
         shown += [(query, row, 0) for row in negatives.tolist()]
-        places += [shown] if listwise else shown
+        pairs += [shown] if listwise else shown
     step = settings.batch_size * settings.accumulate
-    whole = len(places) // step * step
+    whole = len(pairs) // step * step
     if not whole:
         raise BenchError(
-            f"the teacher has {len(places)} {'lists' if listwise else 'pairs'} to learn from, and "
+            f"the teacher has {len(pairs)} {'lists' if listwise else 'pairs'} to learn from, and "
             f"steps of {step}",
             "lower teacher.batch_size or raise teacher.epochs",
         )
-    return np.array(places[:whole], np.int64)
+    return np.array(pairs[:whole], np.int64)
 
 
 def cross_encoder(checkpoint: Checkpoint, max_tokens: int, *, trained: bool, seed: int = 0) -> Any:

@@ -70,12 +70,12 @@ class TrainingSet:
         """Hash of what is trained on: query texts, and texts of their relevant documents."""
         digest = hashlib.sha256()
         for text in self.queries:
-            _add(digest, text)
+            _update_digest(digest, text)
         digest.update(np.array([len(rows) for rows in self.positives]).tobytes())
-        for titles, texts in _batches(self.documents, np.concatenate(self.positives)):
+        for titles, texts in _read_batches(self.documents, np.concatenate(self.positives)):
             for title, text in zip(titles, texts, strict=True):
-                _add(digest, title)
-                _add(digest, text)
+                _update_digest(digest, title)
+                _update_digest(digest, text)
         return digest.hexdigest()
 
 
@@ -101,8 +101,8 @@ class TextKeys:
             occurs[own[own >= 0]] = True
         wanted = np.flatnonzero(occurs)
         keys = [
-            _key(title, text)
-            for titles, texts in _batches(documents, wanted)
+            _hash_text(title, text)
+            for titles, texts in _read_batches(documents, wanted)
             for title, text in zip(titles, texts, strict=True)
         ]
         return cls(wanted, np.array(keys, np.uint64))
@@ -167,17 +167,17 @@ def merge_negatives(pools: Sequence[Int64Array], queries: int) -> Int64Array:
     return rows
 
 
-def _batches(documents: Documents, rows: Int64Array) -> Iterator[tuple[list[str], list[str]]]:
+def _read_batches(documents: Documents, rows: Int64Array) -> Iterator[tuple[list[str], list[str]]]:
     for start in range(0, len(rows), READ_ROWS):
         yield documents.read(rows[start : start + READ_ROWS])
 
 
-def _key(title: str, text: str) -> int:
+def _hash_text(title: str, text: str) -> int:
     content = f"{len(title)} {title}{text}".encode(errors="surrogatepass")
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
 
 
-def _add(digest: "hashlib._Hash", text: str) -> None:
+def _update_digest(digest: "hashlib._Hash", text: str) -> None:
     content = text.encode(errors="surrogatepass")
     digest.update(len(content).to_bytes(8, "little"))
     digest.update(content)

@@ -213,12 +213,12 @@ def replace_masked(
 ) -> Int64Array:
     """Ids with 80 % of the masked tokens replaced by the mask, 10 % by a random id, 10 % kept."""
     shown = ids.copy()
-    texts, places = masked.nonzero()
+    texts, columns = masked.nonzero()
     draws = rng.random(len(texts), dtype=np.float32)
-    said = np.where(draws < RANDOM + KEPT, ids[texts, places], vocabulary.mask_id)
+    said = np.where(draws < RANDOM + KEPT, ids[texts, columns], vocabulary.mask_id)
     random = draws < RANDOM
     said[random] = rng.integers(0, vocabulary.size, int(random.sum()))
-    shown[texts, places] = said
+    shown[texts, columns] = said
     return shown
 
 
@@ -265,7 +265,7 @@ def context_mask(tokens: TokenBatch, rate: float, rng: np.random.Generator) -> B
         drawn = shown[:, tokens.words[text]]
         np.take(drawn, rng.integers(draws, size=length), axis=0, out=seen[text])
     seen &= tokens.real[:, None, :]
-    places = np.arange(length)
-    seen[:, places, places] = False
+    columns = np.arange(length)
+    seen[:, columns, columns] = False
     seen[:, :, 0] = True
     return seen

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Rate = Annotated[float, msgspec.Meta(gt=0, lt=1)]  # a share of the tokens
 
-PARTS = {"objective", "masking", "masked_lm"}  # files that are no objectives
+NOT_OBJECTIVES = {"objective", "masking", "masked_lm"}  # files that are no objectives
 
 
 class Example(TypedDict):
@@ -112,7 +112,7 @@ class Settings(Objective, Record, kw_only=True, tag_field="name", tag=str.lower)
 def objective_names() -> tuple[str, ...]:
     """Names of all objectives, sorted."""
     folders = importlib.import_module(__name__.rpartition(".")[0]).__path__
-    return tuple(sorted({file.name for file in pkgutil.iter_modules(folders)} - PARTS))
+    return tuple(sorted({file.name for file in pkgutil.iter_modules(folders)} - NOT_OBJECTIVES))
 
 
 def objective_type(name: str) -> type[Objective]:

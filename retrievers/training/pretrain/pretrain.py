@@ -206,7 +206,7 @@ class _TrainingRun:
         module = self.started.build_module(self.preset.objective, self.preset.seed)
         if self.preset.gradient_checkpointing:
             for part in module.modules():
-                if isinstance(part, PreTrainedModel) and _is_trained(part):
+                if isinstance(part, PreTrainedModel) and _has_trained_weights(part):
                     part.gradient_checkpointing_enable({"use_reentrant": False})
         return module
 
@@ -244,7 +244,7 @@ class _TrainingRun:
             save_checkpoint(encoder, self.started.tokenizer, folder, card)
 
 
-def _is_trained(part: nn.Module) -> bool:
+def _has_trained_weights(part: nn.Module) -> bool:
     return any(weight.requires_grad for weight in part.parameters())
 
 

@@ -30,9 +30,9 @@ from retrievers.training.objectives.objective import Objective
 from retrievers.training.pretrain.preset import Scratch, Start
 
 # What a checkpoint of an encoder need not hold, in files of Hugging Face models.
-OF_THE_HEAD = re.compile(rf"^({'|'.join(sorted(set(HEAD_ATTRIBUTES.values())))})\.|position_ids")
+HEAD_KEYS = re.compile(rf"^({'|'.join(sorted(set(HEAD_ATTRIBUTES.values())))})\.|position_ids")
 PADDING, UNKNOWN, CLS, SEP, MASK = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-INSIDE = "##"  # before a piece that begins inside a word
+CONTINUATION = "##"  # before a piece that begins inside a word
 CHARACTERS = 1_000  # the most frequent ones; words with others are unknown
 
 
@@ -128,7 +128,7 @@ def _load_checkpoint(checkpoint: Checkpoint) -> Any:
 
 
 def _check_missing(folder: Path, keys: Iterable[str]) -> None:
-    missing = sorted(key for key in keys if not OF_THE_HEAD.search(key))
+    missing = sorted(key for key in keys if not HEAD_KEYS.search(key))
     if missing:
         raise BenchError(
             f"{folder} lacks {len(missing)} weights of its encoder: {', '.join(missing[:5])}",
@@ -154,7 +154,7 @@ def train_tokenizer(texts: Sequence[str], size: int) -> Any:
 
     normalizer = normalizers.BertNormalizer(lowercase=True)
     characters = _characters(texts, normalizer)
-    inside = [INSIDE + character for character in characters]
+    inside = [CONTINUATION + character for character in characters]
     smallest = len(SPECIAL) + 2 * len(characters)
     if not characters or smallest > size:
         raise BenchError(

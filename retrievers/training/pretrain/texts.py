@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 
 READ_DOCUMENTS = 1_000  # that are tokenised at a time
 SAMPLED_TEXTS = 1_000
-COUNTED = 4_096  # texts, the first that are read, whose tokens stand for those of all
+COUNTED_TEXTS = 4_096  # texts, the first that are read, whose tokens stand for those of all
 
 
 class LazyTexts(Sequence[str]):
     """Texts that are read when they are asked for."""
 
     @abstractmethod
-    def text_at(self, place: int) -> str:
+    def text_at(self, index: int) -> str:
         """The text of a place, from 0."""
 
-    def __getitem__(self, place: Any) -> Any:
-        chosen = range(len(self))[place]
-        if isinstance(place, slice):
+    def __getitem__(self, index: Any) -> Any:
+        chosen = range(len(self))[index]
+        if isinstance(index, slice):
             return [self.text_at(number) for number in chosen]
         return self.text_at(chosen)
 
@@ -70,16 +70,16 @@ class Blocks(LazyTexts):
     ) -> None:
         self.documents = documents
         room = max_tokens - tokenizer.num_special_tokens_to_add()
-        parts = list(_cut_all(documents, tokenizer, room, report))
+        parts = list(_cut_documents(documents, tokenizer, room, report))
         self.document, self.start, self.end = np.concatenate(parts).T
 
     def __len__(self) -> int:
         return len(self.document)
 
-    def text_at(self, place: int) -> str:
+    def text_at(self, index: int) -> str:
         """The characters of a block."""
-        text = self.documents[int(self.document[place])]
-        return text[self.start[place] : self.end[place]]
+        text = self.documents[int(self.document[index])]
+        return text[self.start[index] : self.end[index]]
 
 
 def training_texts(
@@ -98,7 +98,7 @@ def training_texts(
     return Blocks(documents, tokenizer, preset.max_tokens, report)
 
 
-def _cut_all(
+def _cut_documents(
     documents: Sequence[str],
     tokenizer: Any,
     room: int,
@@ -110,7 +110,7 @@ def _cut_all(
         encoded = tokenizer(texts, add_special_tokens=False, truncation=False, verbose=False)
         blocks = []
         for row, (text, encoding) in enumerate(zip(texts, encoded.encodings, strict=True), first):
-            cuts = [0, *_cuts(encoding, room), len(text)]
+            cuts = [0, *_cut_positions(encoding, room), len(text)]
             blocks += [(row, *bounds) for bounds in pairwise(cuts)]
         yield np.array(blocks, np.int64)
         if report and len(documents) > READ_DOCUMENTS:
@@ -118,7 +118,7 @@ def _cut_all(
             report(Progress("blocks of documents", done, len(documents), "documents"))
 
 
-def _cuts(encoding: Any, room: int) -> Iterator[int]:
+def _cut_positions(encoding: Any, room: int) -> Iterator[int]:
     """Characters where a document is cut: before the word that a block has no room for.
 
     A word of more tokens than a block holds is cut where the block ends.
@@ -147,20 +147,20 @@ class Stream:
         seed: of the orders and the draws.
     """
 
-    def __init__(self, texts: Sequence[str], places: int, seed: int) -> None:
-        self.texts, self.places, self.seed = texts, places, seed
+    def __init__(self, texts: Sequence[str], length: int, seed: int) -> None:
+        self.texts, self.length, self.seed = texts, length, seed
         # Of one pass at a time: the stream is read forwards.
         self._order = lru_cache(maxsize=2)(self._shuffled)
 
     def __len__(self) -> int:
-        return self.places
+        return self.length
 
-    def __getitem__(self, place: int) -> Example:
-        if not 0 <= place < self.places:
-            raise IndexError(f"place {place} of {self.places}")
-        passed, position = divmod(place, len(self.texts))
+    def __getitem__(self, index: int) -> Example:
+        if not 0 <= index < self.length:
+            raise IndexError(f"index {index} of {self.length}")
+        passed, position = divmod(index, len(self.texts))
         row = int(self._order(passed)[position])
-        return {"text": self.texts[row], "draw": (self.seed << 40) + place}
+        return {"text": self.texts[row], "draw": (self.seed << 40) + index}
 
     def _shuffled(self, passed: int) -> Int64Array:
         return np.random.default_rng([self.seed, passed]).permutation(len(self.texts))
@@ -169,8 +169,8 @@ class Stream:
 def hash_sample(texts: Sequence[str]) -> str:
     """sha256 (hex) of about 1,000 texts, evenly spaced."""
     digest = hashlib.sha256()
-    for place in range(0, len(texts), max(1, len(texts) // SAMPLED_TEXTS)):
-        content = texts[place].encode()
+    for index in range(0, len(texts), max(1, len(texts) // SAMPLED_TEXTS)):
+        content = texts[index].encode()
         digest.update(len(content).to_bytes(8, "little") + content)
     return digest.hexdigest()
 
@@ -185,12 +185,12 @@ def count_steps(preset: Pretraining, texts: Sequence[str], collate: Collator) ->
         return preset.steps
     if preset.epochs is not None:
         return max(1, math.ceil(preset.epochs * len(texts) / texts_per_step(preset)))
-    counted = min(COUNTED, len(texts))
+    counted = min(COUNTED_TEXTS, len(texts))
     stream = Stream(texts, counted, preset.seed)
     tokens = 0
     for first in range(0, counted, preset.batch_size):
-        places = range(first, min(first + preset.batch_size, counted))
-        tokens += int(count_tokens(collate([stream[place] for place in places])))
+        indices = range(first, min(first + preset.batch_size, counted))
+        tokens += int(count_tokens(collate([stream[index] for index in indices])))
     return max(1, round((preset.tokens or 0) * counted / tokens / texts_per_step(preset)))
 
 

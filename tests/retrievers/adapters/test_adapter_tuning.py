@@ -17,7 +17,7 @@ from retrievers.training.engine.run_folder import read_size
 from retrievers.training.finetune.finetune import finetune
 from retrievers.training.finetune.finetune_preset import load_preset
 from retrievers.training.finetune.student import (
-    Inputs,
+    TextInputs,
     build_student,
     trained_card,
     training_recipe,
@@ -100,7 +100,7 @@ class Tuned:
         base = list(network.parameters())
         before = sha256(base)
         adapted = add_adapter(network, settings.adapter, start, 0)
-        inputs = Inputs(self.model[0].processor, network, recipe)
+        inputs = TextInputs(self.model[0].processor, network, recipe)
         used = settings.effective_optimizer()
         trained = [one for one in network.parameters() if one.requires_grad]
         optimizer = torch.optim.AdamW(trained, lr=used.lr, weight_decay=used.weight_decay)

@@ -16,7 +16,7 @@ from retrievers.training.continual.ewc import (
     FISHER,
     EWCTraining,
     accumulate_fisher,
-    fisher,
+    estimate_fisher,
 )
 from retrievers.training.objectives.masked_lm import MaskedLM
 from retrievers.training.objectives.mlm import MLM
@@ -59,7 +59,7 @@ def test_fisher_is_the_mean_of_squared_gradients_of_single_texts(architecture, t
             if one.grad is not None:
                 expected[name] += one.grad.numpy() ** 2 / len(texts)
     encoder.zero_grad()
-    found = fisher(encoder, texts)
+    found = estimate_fisher(encoder, texts)
     assert found.keys() == expected.keys()
     for name, value in found.items():
         np.testing.assert_allclose(value, expected[name], rtol=1e-9, atol=1e-16)
@@ -68,7 +68,7 @@ def test_fisher_is_the_mean_of_squared_gradients_of_single_texts(architecture, t
 
 def test_the_penalty_is_its_formula(texts):
     encoder = tiny.encoder()
-    importance = fisher(encoder, texts)
+    importance = estimate_fisher(encoder, texts)
     there = arrays(encoder)
     heads = EWCTraining(moved(encoder, 1), accumulate_fisher(encoder, importance, None), STRENGTH)
     assert heads.penalty().item() == 0  # held where it is
@@ -87,7 +87,7 @@ def test_one_penalty_has_the_gradient_of_one_for_each_domain(texts):
     held, apart = None, []
     for domain, part in enumerate((texts[:2], texts[2:4], texts[4:])):
         moved(encoder, domain)
-        importance = fisher(encoder, part)
+        importance = estimate_fisher(encoder, part)
         held = accumulate_fisher(encoder, importance, held)
         apart.append((importance, arrays(encoder)))
     moved(encoder, 9)
@@ -112,7 +112,7 @@ def test_what_no_domain_depends_on_is_held_at_its_last_place(texts):
 def test_the_loss_is_mlm_and_the_penalty(texts, tmp_path):
     encoder = tiny.encoder()
     state = tmp_path / "state.safetensors"
-    save_file(accumulate_fisher(encoder, fisher(encoder, texts), None), str(state))
+    save_file(accumulate_fisher(encoder, estimate_fisher(encoder, texts), None), str(state))
     heads = EWC(state=str(state), strength=STRENGTH).build_module(moved(encoder, 1))
     losses = heads(**texts[0])
     mlm = MLM().build_module(encoder)(**texts[0])["loss"].item()
@@ -126,6 +126,6 @@ def test_the_loss_is_mlm_and_the_penalty(texts, tmp_path):
 def test_the_state_of_another_model_is_refused(texts, tmp_path):
     other = tiny.encoder(num_hidden_layers=3)
     state = tmp_path / "state.safetensors"
-    save_file(accumulate_fisher(other, fisher(other, texts[:1]), None), str(state))
+    save_file(accumulate_fisher(other, estimate_fisher(other, texts[:1]), None), str(state))
     with pytest.raises(BenchError, match=r"does not hold \S+ of this model"):
         EWC(state=str(state)).build_module(tiny.encoder())

@@ -75,10 +75,10 @@ def test_lists_have_all_their_negatives_the_missing_ones_at_random():
         mined = POOL[query][POOL[query] >= 0]
         assert set(mined) <= set(shown[1:, 1])
         assert not set(shown[1:, 1]) & set(examples().positives[query])
-    batch = TextPairs(examples(), places)([{"place": 1}, {"place": 0}])
+    batch = TextPairs(examples(), places)([{"index": 1}, {"index": 0}])
     assert batch["query"] == [QUERIES[row] for row in places[[1, 0], :, 0].ravel()]
     assert batch["label"].tolist() == [1, 0, 0, 0, 0, 0] * 2
-    pairs = TextPairs(examples(), np.array([[0, 1, 1], [2, 30, 0]]))([{"place": 1}, {"place": 0}])
+    pairs = TextPairs(examples(), np.array([[0, 1, 1], [2, 30, 0]]))([{"index": 1}, {"index": 0}])
     assert pairs["document"] == [f"{TEXTS[30].split()[0]} {TEXTS[30]}", TEXTS[1]]
 
 

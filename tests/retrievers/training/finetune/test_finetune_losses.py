@@ -12,7 +12,7 @@ from retrievers.training.finetune.finetune_preset import (
     loss_temperature,
 )
 from retrievers.training.finetune.losses import build_loss, reranker_loss
-from retrievers.training.finetune.student import Inputs, build_student
+from retrievers.training.finetune.student import TextInputs, build_student
 from tests.support.small_finetuning import QUERIES, TEXTS, TITLES, model
 
 BATCH, DIM, NEGATIVES = 4, 5, 3
@@ -142,7 +142,7 @@ def test_gradients_of_cached_batches_are_those_of_whole_ones(tmp_path, dropout):
     """With dropout too: a chunk is computed twice with the same random numbers."""
     start = model(tmp_path, normalize=True, similarity="cos")
     trained = build_student(start, start.recipe)
-    inputs = Inputs(trained[0].processor, trained[0].model, start.recipe)
+    inputs = TextInputs(trained[0].processor, trained[0].model, start.recipe)
 
     def gradients(chunk, seed=0):
         trained.train(dropout)

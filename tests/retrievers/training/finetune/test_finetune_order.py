@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retrievers.training.finetune.batches import Batches, NegativePool, draw_negatives, plan_order
-from retrievers.training.finetune.student import Inputs, build_student
+from retrievers.training.finetune.student import TextInputs, build_student
 from retrievers.training.finetune.training_data import TextKeys, TrainingSet
 from tests.support.small_finetuning import DOCUMENTS, ListedDocuments, examples, model
 
@@ -86,7 +86,7 @@ def test_what_is_relevant_to_another_query_of_the_batch_is_not_drawn():
 def batches(tmp_path):
     start = model(tmp_path)
     trained = build_student(start, start.recipe)
-    inputs = Inputs(trained[0].processor, trained[0].model, start.recipe)
+    inputs = TextInputs(trained[0].processor, trained[0].model, start.recipe)
 
     def make(pool, count=2, seed=0, **fields):
         training = examples()
@@ -127,7 +127,7 @@ def test_labels_are_the_teachers_scores_of_the_drawn_documents(batches):
     scores = np.arange(28, dtype=np.float32).reshape(7, 4)
     own = [np.array([100 + query, 200 + query], np.float32) for query in range(7)]
     made = batches(pool, scores=scores, positive_scores=own)
-    labels = made([{"place": place} for place in range(3)])["label"].numpy()
+    labels = made([{"index": place} for place in range(3)])["label"].numpy()
     for place, label in enumerate(labels):
         query = made.order.queries.ravel()[place]
         rows = made.rows_at(place)

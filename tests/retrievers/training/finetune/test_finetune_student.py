@@ -12,7 +12,7 @@ from retrievers.training.engine.save import save_checkpoint
 from retrievers.training.finetune.finetune import finetune
 from retrievers.training.finetune.finetune_preset import FILES, from_table, load_preset
 from retrievers.training.finetune.student import (
-    Inputs,
+    TextInputs,
     build_student,
     trained_card,
     training_recipe,
@@ -52,7 +52,7 @@ def test_vectors_in_training_are_those_of_the_saved_folder(tmp_path, name):
     card = trained_card(start, settings, ("toy",))
     recipe = training_recipe(start, card, settings)
     trained = build_student(start, recipe).eval()
-    inputs = Inputs(trained[0].processor, trained[0].model, recipe)
+    inputs = TextInputs(trained[0].processor, trained[0].model, recipe)
     texts = [*TEXTS[:5], LONG]
     with torch.no_grad():
         queries = trained(inputs.queries([*QUERIES, LONG]))["sentence_embedding"].numpy()
