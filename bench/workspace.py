@@ -15,7 +15,7 @@ from bench.evaluate.judging import check_relevant, mean_weights, measure_names
 from bench.evaluate.pipeline import Job, OpenDataset
 from bench.evaluate.retrieval import LoadedModel, Options
 from bench.results.result import Evaluation
-from bench.results.reuse import check_values, find_stored, newest_of_same
+from bench.results.reuse import check_stored_values, find_stored, find_equivalent
 from bench.store import VectorStore
 from datasets_cfg.catalogue import (
     dataset_names,
@@ -255,9 +255,9 @@ class Workspace:
         )
         stored = None
         if known is not None:
-            stored = newest_of_same(job, known)
+            stored = find_equivalent(job, known)
             if stored:
-                check_values(stored, job.dataset)
+                check_stored_values(stored, job.dataset)
         elif out is not None:
             stored = find_stored(job, out)
         if stored:

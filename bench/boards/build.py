@@ -20,7 +20,7 @@ from bench.boards.records import (
 from bench.boards.rows import group_by_column, group_by_row, row_facts
 from bench.comparing.statistics import Resampling
 from bench.evaluate.judging import suite_mean, suite_weights
-from bench.results.find import protocol_facts
+from bench.results.find import describe_protocol
 from bench.results.result import Evaluation, Result, Timings
 from datasets_cfg.catalogue import collections_of, dataset_names, facts_for, suite_for, suite_names
 from foundation.errors import BenchError
@@ -158,7 +158,7 @@ def _collection_column(name: str, some: Sequence[Evaluation]) -> CollectionColum
             (result.documents for result in results if result.documents is not None), None
         ),
         title_track=protocol.title_track,
-        protocol=protocol_facts(protocol),
+        protocol=describe_protocol(protocol),
         about=_catalogue_facts(protocol.collection),
     )
 

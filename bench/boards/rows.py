@@ -13,12 +13,12 @@ import msgspec
 from bench.boards.records import natural_sort_key
 from bench.results.find import (
     CHOICE,
-    differing,
+    find_differing_facts,
     find_results,
-    protocol_facts,
-    recipe_facts,
+    describe_protocol,
+    describe_recipe,
     recipe_key,
-    run_file_facts,
+    describe_run_file,
 )
 from bench.results.result import Evaluation, Protocol, Result
 from datasets_cfg.catalogue import dataset_names, facts_for
@@ -89,7 +89,7 @@ def group_by_column(stored: Sequence[Evaluation]) -> dict[str, list[Evaluation]]
         named[collection] = protocols.pop(main)
         for protocol, some in protocols.items():
             named[
-                _distinct_column_name(collection, protocol_facts(protocol), protocol_facts(main))
+                _distinct_column_name(collection, describe_protocol(protocol), describe_protocol(main))
             ] = some
     return named
 
@@ -130,7 +130,7 @@ def _is_declared(protocol: Protocol) -> bool:
 
 def _distinct_column_name(name: str, facts: Mapping[str, str], others: Mapping[str, str]) -> str:
     """A name with the facts that are not the others', as `results_of` reads them."""
-    different = [f"{fact}={facts.get(fact, '')}" for fact in differing([facts, others])]
+    different = [f"{fact}={facts.get(fact, '')}" for fact in find_differing_facts([facts, others])]
     return CHOICE.join([name, *different])
 
 
@@ -201,7 +201,7 @@ def _distinguishing_facts(facts: Sequence[Mapping[str, str]]) -> list[str]:
 
     Those that all have come first; without any, a run file is told from a model by its hash.
     """
-    told = sorted(differing(facts), key=lambda name: name not in run_file_facts(""))
+    told = sorted(find_differing_facts(facts), key=lambda name: name not in describe_run_file(""))
     left = sorted(told, key=lambda name: not all(fact.get(name) for fact in facts))
     chosen: list[str] = []
 
@@ -215,8 +215,8 @@ def _distinguishing_facts(facts: Sequence[Mapping[str, str]]) -> list[str]:
 
 def _variant_facts(some: Sequence[Evaluation]) -> dict[str, str]:
     """Facts that all results of a row share: not prompts that depend on the collection."""
-    facts = [recipe_facts(stored.result) for stored in some]
-    varied = differing(facts)
+    facts = [describe_recipe(stored.result) for stored in some]
+    varied = find_differing_facts(facts)
     return {name: value for name, value in facts[0].items() if name not in varied}
 
 

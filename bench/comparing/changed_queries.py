@@ -13,7 +13,7 @@ import pyarrow as pa
 from bench.comparing.statistics import SAME_SCORE
 from bench.evaluate.runs import Run
 from bench.results.result import Evaluation, Protocol
-from bench.results.reuse import check_values
+from bench.results.reuse import check_stored_values
 from bench.workspace import Workspace
 from datasets_cfg.dataset import Dataset, open_remembered
 from foundation.arrays import Float64Array
@@ -206,7 +206,7 @@ def check_scores_against_rankings(results: Iterable[Evaluation], workspace: Work
             continue
         dataset = opened(result.protocol)
         if isinstance(dataset, Dataset):
-            check_values(stored, dataset)
+            check_stored_values(stored, dataset)
             if all(hashes) and stored.has_ranking:
                 with suppress(OSError):  # a cache that is read-only
                     agreed.parent.mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,12 @@ from bench.comparing.statistics import (
 )
 from bench.evaluate.judging import suite_weights
 from bench.evaluate.scoring import parse_measure
-from bench.results.find import RUN_FILE_FACT, differing, protocol_facts, recipe_facts
+from bench.results.find import (
+    RUN_FILE_FACT,
+    find_differing_facts,
+    describe_protocol,
+    describe_recipe,
+)
 from bench.results.result import Evaluation, Protocol
 from datasets_cfg.catalogue import is_suite, suite_for, suite_names
 from foundation.errors import BenchError
@@ -70,8 +75,8 @@ class FieldDifference(Record):
 
 def protocol_differences(a: Protocol, b: Protocol) -> tuple[FieldDifference, ...]:
     """Fields that forbid to compare. An unknown corpus, of a run file, is no difference."""
-    told = [protocol_facts(a), protocol_facts(b)]
-    names = differing(told)
+    told = [describe_protocol(a), describe_protocol(b)]
+    names = find_differing_facts(told)
     if not (a.corpus_sha256 and b.corpus_sha256):
         names = [name for name in names if name != "corpus_sha256"]
     return tuple(FieldDifference(name, told[0][name], told[1][name]) for name in names)
@@ -392,9 +397,9 @@ def _recipe_differences(
 
     The recipe behind a run file is not known, so nothing can be said to differ from it.
     """
-    told = [[recipe_facts(model.results[name].result) for name in collections] for model in pair]
+    told = [[describe_recipe(model.results[name].result) for name in collections] for model in pair]
     fields = dict.fromkeys(
-        field for recipes in zip(*told, strict=True) for field in differing(recipes)
+        field for recipes in zip(*told, strict=True) for field in find_differing_facts(recipes)
     )
     if RUN_FILE_FACT in fields:
         fields = dict.fromkeys([RUN_FILE_FACT])

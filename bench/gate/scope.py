@@ -20,7 +20,7 @@ from bench.evaluate.retrieval import LoadedModel, Options
 from bench.gate.records import StoredModel
 from bench.outcomes import Gaps
 from bench.results.result import Evaluation, Protocol
-from bench.results.reuse import check_values, stored_or_new
+from bench.results.reuse import check_stored_values, reuse_or_evaluate
 from bench.workspace import Workspace
 from datasets_cfg.readers import Queries
 from foundation.errors import BenchError
@@ -122,9 +122,9 @@ def evaluate_candidate(
             queries[collection] = opened.dataset.queries
             for other in others:
                 if collection in other.results:
-                    check_values(other.results[collection], opened.dataset)
+                    check_stored_values(other.results[collection], opened.dataset)
             job = workspace.prepare(opened, model.renamed(name), options, known=own)
-            stored[collection] = stored_or_new(job, out)
+            stored[collection] = reuse_or_evaluate(job, out)
     return Candidate(
         name,
         results=stored,

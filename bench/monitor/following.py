@@ -17,7 +17,7 @@ from bench.evaluate.pipeline import OpenDataset
 from bench.evaluate.retrieval import LoadedModel, Options
 from bench.results.find import find_results
 from bench.results.result import Evaluation
-from bench.results.reuse import stored_or_new
+from bench.results.reuse import reuse_or_evaluate
 from bench.workspace import Workspace
 from foundation.errors import BenchError
 from foundation.locations import Location
@@ -193,7 +193,7 @@ class Watcher:
             job = workspace.prepare(dataset, loaded, self.options, known=known)
             if not job.stored:
                 print(f"{name} on {dataset.name}: evaluating", file=sys.stderr)
-            stored = stored_or_new(job, self.results)
+            stored = reuse_or_evaluate(job, self.results)
             found[dataset.name] = Evaluation(stored.result, stored.scores)  # a ranking is large
             shown = {key: stored.result.measures[key] for key in self.options.measures or ()}
             scores = ", ".join(f"{key} {value:.4f}" for key, value in shown.items())

@@ -44,13 +44,13 @@ _KINDS = {
 _WITH_CUTOFF = re.compile(r"(\w+)@(\d+)")
 
 
-def their_measure(measure: str) -> str:
+def mteb_measure(measure: str) -> str:
     """``ndcg_at_10`` for ``nDCG@10``; "" for a measure that MTEB does not have."""
     match = _WITH_CUTOFF.fullmatch(measure)
     return f"{_KINDS[match[1]]}_at_{match[2]}" if match and match[1] in _KINDS else ""
 
 
-def why_not(result: Result) -> str:
+def export_obstacle(result: Result) -> str:
     """Why a result cannot stand for mteb's task; "" if it can."""
     protocol = result.protocol
     if protocol.collection not in TASKS:
@@ -84,7 +84,7 @@ def mteb_files(name: str, stored: Mapping[str, Evaluation]) -> dict[str, bytes]:
 def task_document(result: Result) -> dict[str, Any]:
     """The document of one task, as mteb's ``TaskResult`` reads it."""
     task, spent = TASKS[result.protocol.collection], result.timings
-    named = {their_measure(ours): value for ours, value in result.measures.items()}
+    named = {mteb_measure(ours): value for ours, value in result.measures.items()}
     scores = {theirs: value for theirs, value in named.items() if theirs}
     return {
         "dataset_revision": task.revision,

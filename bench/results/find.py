@@ -19,8 +19,8 @@ from foundation.errors import BenchError, did_you_mean
 from foundation.locations import Location, files_below, parse_location
 from retrievers.models.recipe import Prompts
 
-CHOICE = "@"
-SHOWN = 6  # choices or models that an error lists
+SELECTOR = "@"
+LISTED = 6  # choices or models that an error lists
 HASH_DIGITS = 12
 EXACT = "flat"  # the index of exact search
 RUN_FILE_FACT = "run file"
@@ -40,32 +40,32 @@ def recipe_key(result: Result) -> Hashable:
     return plain.fingerprint, result.index
 
 
-def facts(result: Result) -> dict[str, str]:
+def describe_result(result: Result) -> dict[str, str]:
     """Protocol, recipe and index as names and values for people.
 
     Nested fields have dotted names; hashes are cut, and a table of them is one hash.
     """
-    return {**protocol_facts(result.protocol), **recipe_facts(result)}
+    return {**describe_protocol(result.protocol), **describe_recipe(result)}
 
 
-def protocol_facts(protocol: Protocol) -> dict[str, str]:
+def describe_protocol(protocol: Protocol) -> dict[str, str]:
     """The protocol in words: all that must be equal for two results to be compared."""
-    return _flat(msgspec.to_builtins(protocol))
+    return _flatten(msgspec.to_builtins(protocol))
 
 
-def recipe_facts(result: Result) -> dict[str, str]:
+def describe_recipe(result: Result) -> dict[str, str]:
     """The recipe and the index in words, which may differ between models; without the name."""
     if result.recipe is None:
-        return run_file_facts(result.fingerprint)
+        return describe_run_file(result.fingerprint)
     fields = msgspec.to_builtins(result.recipe)
     adapter = fields["adapter"] or {"kind": "", "files": {}}
     files = (fields.pop("files"), fields.pop("query_files"), adapter.pop("files"))
-    hashed = dict(zip(FILES, map(_digest, files), strict=True))
+    hashed = dict(zip(FILES, map(_hash_files, files), strict=True))
     del fields["model"]
-    return {"index": result.index, **_flat({**fields, "adapter": adapter}), **hashed}
+    return {"index": result.index, **_flatten({**fields, "adapter": adapter}), **hashed}
 
 
-def run_file_facts(sha256: str) -> dict[str, str]:
+def describe_run_file(sha256: str) -> dict[str, str]:
     """All that is known of a run file's making: its content hash."""
     return {RUN_FILE_FACT: sha256[:HASH_DIGITS]}
 
@@ -75,11 +75,11 @@ def is_hash(name: str) -> bool:
     return name.endswith("sha256") or name == RUN_FILE_FACT
 
 
-def _flat(fields: Mapping[str, Any], above: str = "") -> dict[str, str]:
+def _flatten(fields: Mapping[str, Any], above: str = "") -> dict[str, str]:
     flat: dict[str, str] = {}
     for name, value in fields.items():
         if isinstance(value, dict):
-            flat |= _flat(value, f"{above}{name}.")
+            flat |= _flatten(value, f"{above}{name}.")
         elif name.endswith("sha256"):
             flat[above + name] = value[:HASH_DIGITS]
         elif isinstance(value, list | tuple):
@@ -89,16 +89,16 @@ def _flat(fields: Mapping[str, Any], above: str = "") -> dict[str, str]:
     return flat
 
 
-def _digest(files: Mapping[str, str]) -> str:
+def _hash_files(files: Mapping[str, str]) -> str:
     content = msgspec.json.encode(files, order="deterministic")
     return hashlib.sha256(content).hexdigest()[:HASH_DIGITS] if files else ""
 
 
-def differing(told: Iterable[Mapping[str, str]]) -> list[str]:
+def find_differing_facts(facts: Iterable[Mapping[str, str]]) -> list[str]:
     """Names of the facts that are not the same everywhere."""
-    told = list(told)
-    names = dict.fromkeys(name for fact in told for name in fact)
-    return [name for name in names if len({fact.get(name, "") for fact in told}) > 1]
+    facts = list(facts)
+    names = dict.fromkeys(name for fact in facts for name in fact)
+    return [name for name in names if len({fact.get(name, "") for fact in facts}) > 1]
 
 
 def choose_results(
@@ -118,32 +118,32 @@ def choose_results(
             for each choice.
     """
     wanted = [stored for stored in results if on is None or stored.collection in on]
-    choices = list(_choices(wanted))
+    groups = list(_split_into_groups(wanted))
     exact = [stored for stored in wanted if stored.result.index == EXACT]
-    if len(choices) > 1 and _stand_for(exact, wanted):
+    if len(groups) > 1 and _cover_one_recipe(exact, wanted):
         others = sorted({stored.result.index for stored in wanted} - {EXACT})
         print(
-            f"note: {name} stands for its results of exact search; '{name}{CHOICE}index="
+            f"note: {name} stands for its results of exact search; '{name}{SELECTOR}index="
             f"{others[0]}' names others",
             file=sys.stderr,
         )
         wanted = exact
-    elif len(choices) > 1:
-        raise _ambiguous(name, wanted, choices)
+    elif len(groups) > 1:
+        raise _ambiguous_error(name, wanted, groups)
     return {
-        collection: _newest(name, repeated)
-        for collection, repeated in sorted(_by_collection(wanted).items())
+        collection: _choose_newest(name, repeated)
+        for collection, repeated in sorted(_group_by_collection(wanted).items())
     }
 
 
-def _stand_for(exact: Sequence[Evaluation], results: Sequence[Evaluation]) -> bool:
+def _cover_one_recipe(exact: Sequence[Evaluation], results: Sequence[Evaluation]) -> bool:
     """True for results that go together and cover all collections of one recipe."""
     alike = (msgspec.structs.replace(one.result, index=EXACT) for one in results)
-    covered = _by_collection(exact).keys() == _by_collection(results).keys()
+    covered = _group_by_collection(exact).keys() == _group_by_collection(results).keys()
     return covered and len(set(map(recipe_key, alike))) == 1 and _go_together(exact)
 
 
-def _newest(name: str, repeated: Sequence[Evaluation]) -> Evaluation:
+def _choose_newest(name: str, repeated: Sequence[Evaluation]) -> Evaluation:
     """The latest of several records of one evaluation."""
     newest = max(repeated, key=lambda stored: stored.result.conditions.time)
     if any(_disagree(stored.result, newest.result) for stored in repeated):
@@ -161,37 +161,39 @@ def _disagree(first: Result, second: Result) -> bool:
 
 
 @dataclass(frozen=True)
-class _Choice:
+class _ResultGroup:
     """Results that go together, and the conditions that choose them."""
 
     conditions: tuple[str, ...]
     results: Sequence[Evaluation]
 
-    def where(self) -> str:
+    def location(self) -> str:
         """The folder of a single result; the collections of several."""
         if len(self.results) == 1:
             return str(self.results[0].folder)
-        return ", ".join(sorted(_by_collection(self.results)))
+        return ", ".join(sorted(_group_by_collection(self.results)))
 
 
-def _choices(results: Sequence[Evaluation], conditions: tuple[str, ...] = ()) -> Iterator[_Choice]:
+def _split_into_groups(
+    results: Sequence[Evaluation], conditions: tuple[str, ...] = ()
+) -> Iterator[_ResultGroup]:
     """Split results, field by field, into parts that go together; without a field, by key."""
     if _go_together(results):
-        yield _Choice(conditions, results)
+        yield _ResultGroup(conditions, results)
         return
     for field in _choosing_fields(results):
         parts: dict[str, list[Evaluation]] = {}
         values: dict[str, str] = {}
         for stored in results:
-            value = facts(stored.result).get(field, "")
+            value = describe_result(stored.result).get(field, "")
             parts.setdefault(value.lower(), []).append(stored)  # letter case chooses nothing
             values.setdefault(value.lower(), value)
-        if len(parts) > 1 and not any(CHOICE in value for value in values):
+        if len(parts) > 1 and not any(SELECTOR in value for value in values):
             for lower, part in parts.items():
-                yield from _choices(part, (*conditions, f"{field}={values[lower]}"))
+                yield from _split_into_groups(part, (*conditions, f"{field}={values[lower]}"))
             return
     for key in dict.fromkeys(stored.result.key for stored in results):
-        yield _Choice((key,), [stored for stored in results if stored.result.key == key])
+        yield _ResultGroup((key,), [stored for stored in results if stored.result.key == key])
 
 
 def _go_together(results: Sequence[Evaluation]) -> bool:
@@ -199,20 +201,20 @@ def _go_together(results: Sequence[Evaluation]) -> bool:
     recipes = {recipe_key(stored.result) for stored in results}
     return len(recipes) <= 1 and all(
         len({stored.result.key for stored in repeated}) == 1
-        for repeated in _by_collection(results).values()
+        for repeated in _group_by_collection(results).values()
     )
 
 
-def _differing(results: Sequence[Evaluation]) -> list[str]:
+def _differing_fields(results: Sequence[Evaluation]) -> list[str]:
     """Fields in which results differ, other than by being of several collections.
 
     Of protocol and prompts only what differs on one collection: each collection has its own.
     """
-    of_recipes = differing(recipe_facts(stored.result) for stored in results)
+    of_recipes = find_differing_facts(describe_recipe(stored.result) for stored in results)
     names = {name for name in of_recipes if not name.startswith("prompts.")}
-    for repeated in _by_collection(results).values():
-        names.update(differing(facts(stored.result) for stored in repeated))
-    ordered = dict.fromkeys(name for stored in results for name in facts(stored.result))
+    for repeated in _group_by_collection(results).values():
+        names.update(find_differing_facts(describe_result(stored.result) for stored in repeated))
+    ordered = dict.fromkeys(name for stored in results for name in describe_result(stored.result))
     return [name for name in ordered if name in names]
 
 
@@ -221,34 +223,36 @@ def _choosing_fields(results: Sequence[Evaluation]) -> list[str]:
 
     A hash of a collection or of a run file is none: it chooses no other collection's results.
     """
-    names = [name for name in _differing(results) if not is_hash(name)]
+    names = [name for name in _differing_fields(results) if not is_hash(name)]
     return sorted(names, key=lambda name: name in FILES)
 
 
-def _by_collection(results: Iterable[Evaluation]) -> dict[str, list[Evaluation]]:
+def _group_by_collection(results: Iterable[Evaluation]) -> dict[str, list[Evaluation]]:
     grouped: dict[str, list[Evaluation]] = {}
     for stored in results:
         grouped.setdefault(stored.collection, []).append(stored)
     return grouped
 
 
-def _ambiguous(name: str, results: Sequence[Evaluation], choices: Sequence[_Choice]) -> BenchError:
+def _ambiguous_error(
+    name: str, results: Sequence[Evaluation], groups: Sequence[_ResultGroup]
+) -> BenchError:
     """The results by choice, what differs between them, and a name for each choice."""
-    collections, fields = sorted(_by_collection(results)), _differing(results)
+    collections, fields = sorted(_group_by_collection(results)), _differing_fields(results)
     lines = []
-    for choice in choices[:SHOWN]:
-        values = facts(choice.results[0].result)
-        told = ", ".join(f"{field} {values.get(field) or '-'}" for field in fields)
-        lines.append(f"\n  {choice.where()}: {told}")
-    if len(choices) > SHOWN:
-        lines.append(f"\n  and {len(choices) - SHOWN} more")
-    where = f"of {len(choices)} kinds on {len(collections)} collections"
+    for group in groups[:LISTED]:
+        values = describe_result(group.results[0].result)
+        facts = ", ".join(f"{field} {values.get(field) or '-'}" for field in fields)
+        lines.append(f"\n  {group.location()}: {facts}")
+    if len(groups) > LISTED:
+        lines.append(f"\n  and {len(groups) - LISTED} more")
+    location = f"of {len(groups)} kinds on {len(collections)} collections"
     otherwise = "fewer collections with --on"
     if len(collections) == 1:
-        where, otherwise = f"on {collections[0]}", "one of the folders"
-    names = [f"'{CHOICE.join([name, *choice.conditions])}'" for choice in choices[:SHOWN]]
+        location, otherwise = f"on {collections[0]}", "one of the folders"
+    names = [f"'{SELECTOR.join([name, *group.conditions])}'" for group in groups[:LISTED]]
     return BenchError(
-        f"{name} has {len(results)} results {where}, which differ in "
+        f"{name} has {len(results)} results {location}, which differ in "
         f"{', '.join(fields)}:{''.join(lines)}",
         f"say which: {' or '.join(names)}, or {otherwise}",
     )
@@ -285,16 +289,16 @@ def find_named(name: str, *roots: Location) -> list[Evaluation]:
     Raises:
         BenchError: there is none, or the folder holds results of several models.
     """
-    results = _called(name, roots)
-    plain, *conditions = name.split(CHOICE)
+    results = _find_by_name(name, roots)
+    plain, *conditions = name.split(SELECTOR)
     if not results and conditions and all(conditions):
-        results = _meeting(conditions, plain, _called(plain, roots))
+        results = _filter_results(conditions, plain, _find_by_name(plain, roots))
     if not results:
-        raise _nothing(name, roots)
+        raise _no_result_error(name, roots)
     return results
 
 
-def expand_collections(typed: Iterable[str], own: Collection[str]) -> list[str]:
+def expand_collections(typed: Iterable[str], with_results: Collection[str]) -> list[str]:
     """Collections in what a user typed: names, suites, and own ones as their results name them.
 
     Args:
@@ -303,35 +307,35 @@ def expand_collections(typed: Iterable[str], own: Collection[str]) -> list[str]:
     Raises:
         BenchError: a name is none of the three.
     """
-    return [member for name in typed for member in _collections(name, own)]
+    return [member for name in typed for member in _expand_name(name, with_results)]
 
 
-def _collections(name: str, own: Collection[str]) -> list[str]:
-    if name in own:
+def _expand_name(name: str, with_results: Collection[str]) -> list[str]:
+    if name in with_results:
         return [name]
     return collections_of(name) if is_suite(name) else expand([name])
 
 
-def _called(name: str, roots: Sequence[Location]) -> list[Evaluation]:
+def _find_by_name(name: str, roots: Sequence[Location]) -> list[Evaluation]:
     """Results of a model, or in a folder."""
     if not name:
         return []
     results = [stored for root in roots for stored in find_results(root, name)]
     if not results and parse_location(name).exists():
-        results = _in_folder(parse_location(name))
+        results = _find_in_folder(parse_location(name))
     return results
 
 
-def _meeting(
+def _filter_results(
     conditions: Sequence[str], plain: str, results: Sequence[Evaluation]
 ) -> list[Evaluation]:
     """Results that meet each condition after a name."""
-    told = [facts(stored.result) for stored in results]
-    fields = {field for fact in told for field in fact}
+    facts = [describe_result(stored.result) for stored in results]
+    fields = {field for fact in facts for field in fact}
     kept = [
         stored
-        for stored, fact in zip(results, told, strict=True)
-        if all(_meets(condition, stored.result, fact, fields) for condition in conditions)
+        for stored, fact in zip(results, facts, strict=True)
+        if all(_meets_condition(condition, stored.result, fact, fields) for condition in conditions)
     ]
     if results and not kept:
         shown = f"all that one of its results has: python -m bench show {results[0].folder}"
@@ -344,8 +348,8 @@ def _meeting(
     return kept
 
 
-def _meets(
-    condition: str, result: Result, told: Mapping[str, str], fields: Collection[str]
+def _meets_condition(
+    condition: str, result: Result, facts: Mapping[str, str], fields: Collection[str]
 ) -> bool:
     """True if a field has the value of ``field=value``, or if the key begins so.
 
@@ -354,10 +358,10 @@ def _meets(
     field, equals, value = condition.partition("=")
     if not equals:
         return result.key.startswith(condition)
-    return field in fields and told.get(field, "").lower() == value.lower()
+    return field in fields and facts.get(field, "").lower() == value.lower()
 
 
-def _in_folder(path: Location) -> list[Evaluation]:
+def _find_in_folder(path: Location) -> list[Evaluation]:
     """Results of one model in a folder, or the one whose ``result.json`` is named."""
     if path.is_file():
         if path.name != RESULT_FILE:
@@ -370,13 +374,13 @@ def _in_folder(path: Location) -> list[Evaluation]:
     models = sorted({stored.result.model for stored in results})
     if len(models) > 1:
         raise BenchError(
-            f"{path} holds results of {len(models)} models: {', '.join(models[:SHOWN])}",
+            f"{path} holds results of {len(models)} models: {', '.join(models[:LISTED])}",
             f"name one of them, with --results {path}",
         )
     return results
 
 
-def _nothing(name: str, roots: Sequence[Location]) -> BenchError:
+def _no_result_error(name: str, roots: Sequence[Location]) -> BenchError:
     models = sorted({stored.result.model for root in roots for stored in find_results(root)})
     root = ", ".join(map(str, roots))
     if not models:

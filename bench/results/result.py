@@ -310,7 +310,7 @@ class Evaluation:
         return file.run
 
 
-def save(done: Evaluation, out: Location) -> Evaluation:
+def save(evaluation: Evaluation, out: Location) -> Evaluation:
     """Write an evaluation below ``out``.
 
     On a local disk it takes the place of an earlier one of its key, all files together. In a
@@ -320,13 +320,13 @@ def save(done: Evaluation, out: Location) -> Evaluation:
     Raises:
         BenchError: a name that leads out of ``out``, or a model's that no run file can carry.
     """
-    scores = done.scores
+    scores = evaluation.scores
     columns = {QUERY_ID: pa.array(scores.query_ids, pa.large_string()), **scores.values}
     values = io.BytesIO()
     pq.write_table(pa.table(columns), values)
-    ranking = columnar(done.run)
+    ranking = columnar(evaluation.run)
     result = msgspec.structs.replace(
-        done.result,
+        evaluation.result,
         per_query_sha256=hashlib.sha256(values.getbuffer()).hexdigest(),
         run_sha256=hashlib.sha256(ranking).hexdigest(),
     )
@@ -385,7 +385,7 @@ def result_folder(out: Location, collection: str, model: str) -> Location:
     return out / collection / model
 
 
-class _Versioned(msgspec.Struct):
+class _SchemaOnly(msgspec.Struct):
     """The part of a record that every schema has."""
 
     schema: Any = None
@@ -414,67 +414,69 @@ def _load(path: Location, ids: Ids) -> Evaluation:
     for pause_s in PAUSES_S:
         # Another process may be replacing the two files, which takes it a moment.
         with suppress(BenchError):
-            return _checked(path, ids)
+            return _read_checked(path, ids)
         time.sleep(pause_s)
-    return _checked(path, ids)
+    return _read_checked(path, ids)
 
 
-def _checked(path: Location, ids: Ids) -> Evaluation:
-    result = _record(path)
+def _read_checked(path: Location, ids: Ids) -> Evaluation:
+    result = _read_record(path)
     values = path.parent / SCORES_FILE
     try:
         content = read_regular(values, most=None)
     except FileNotFoundError:
         if result.per_query_sha256:
-            raise _contradiction(path, f"there is no {SCORES_FILE} beside it") from None
+            raise _contradiction_error(path, f"there is no {SCORES_FILE} beside it") from None
         return Evaluation(result, folder=path.parent)
     except OSError as error:
         raise BenchError(f"cannot read {values}: {error.strerror}") from error
     if result.per_query_sha256 not in ("", hashlib.sha256(content).hexdigest()):
-        raise _contradiction(path, f"{SCORES_FILE} is not the file that was written with it")
+        raise _contradiction_error(path, f"{SCORES_FILE} is not the file that was written with it")
     try:
-        scores = _scores(content, result, ids)
+        scores = _parse_scores(content, result, ids)
     except (ValueError, OSError, pa.ArrowException) as error:
-        raise _contradiction(path, f"in {SCORES_FILE}, {error}") from error
+        raise _contradiction_error(path, f"in {SCORES_FILE}, {error}") from error
     return Evaluation(result, scores, folder=path.parent)
 
 
-def _record(path: Location) -> Result:
+def _read_record(path: Location) -> Result:
     try:
         content = read_regular(path)
     except OSError as error:
         raise BenchError(f"cannot read the result {path}: {error.strerror}") from error
-    schema = decode_json(content, _Versioned, path, _again(path)).schema
+    schema = decode_json(content, _SchemaOnly, path, _recovery_hint(path)).schema
     if type(schema) is not int or not OLDEST <= schema <= SCHEMA:
         raise BenchError(f"{path} has schema {schema}, this version reads {SCHEMA} and older")
-    result = decode_json(content, Result, path, _again(path))
+    result = decode_json(content, Result, path, _recovery_hint(path))
     if datetime.fromisoformat(result.conditions.time) > datetime.now(UTC) + CLOCK_SKEW:
-        raise _contradiction(path, f"its time {result.conditions.time} has not come yet")
+        raise _contradiction_error(path, f"its time {result.conditions.time} has not come yet")
     try:
         check_name(result.protocol.collection)
         check_name(result.model)
     except BenchError as error:
-        raise _contradiction(path, str(error)) from error
+        raise _contradiction_error(path, str(error)) from error
     if (schema >= HASHED_SINCE) != bool(result.per_query_sha256):
-        raise _contradiction(path, f"schema {schema} and the hash of {SCORES_FILE} do not fit")
+        raise _contradiction_error(
+            path, f"schema {schema} and the hash of {SCORES_FILE} do not fit"
+        )
     if result.recipe is not None and result.fingerprint != result.recipe.fingerprint:
-        raise _contradiction(path, "its fingerprint is not that of its recipe")
+        raise _contradiction_error(path, "its fingerprint is not that of its recipe")
     if _KEYED.fullmatch(path.parent.name) and not path.parent.name.startswith(result.key):
-        raise _contradiction(
+        raise _contradiction_error(
             path, f"its folder has the key of another evaluation than {result.key}"
         )
     return result if schema == SCHEMA else msgspec.structs.replace(result, schema=SCHEMA)
 
 
-def _contradiction(path: Location, why: str) -> BenchError:
-    return BenchError(f"{path} contradicts itself: {why}", _again(path))
+def _contradiction_error(path: Location, why: str) -> BenchError:
+    return BenchError(f"{path} contradicts itself: {why}", _recovery_hint(path))
 
 
-def _again(path: Location) -> str:
+def _recovery_hint(path: Location) -> str:
     return f"evaluate again, or move {path.parent} out of the folder of results"
 
 
-def _scores(content: bytes, result: Result, ids: Ids) -> Scores:
+def _parse_scores(content: bytes, result: Result, ids: Ids) -> Scores:
     """Values of the queries, when they are those of a record.
 
     Raises:
@@ -487,7 +489,7 @@ def _scores(content: bytes, result: Result, ids: Ids) -> Scores:
     if table.num_rows != result.queries:
         raise ValueError(f"there are {table.num_rows:,} queries, and not {result.queries:,}")
     query_ids = _query_ids(table[QUERY_ID], ids)
-    values = {name: _values(name, table[name]) for name in names if name != QUERY_ID}
+    values = {name: _column_values(name, table[name]) for name in names if name != QUERY_ID}
     for name, of_queries in values.items():
         mean, stated = float(np.mean(of_queries)), result.measures[name]
         if not math.isclose(mean, stated, rel_tol=SAME_MEAN, abs_tol=SAME_MEAN):
@@ -504,7 +506,7 @@ def _query_ids(column: pa.ChunkedArray, ids: Ids) -> tuple[str, ...]:
     return ids.setdefault(query_ids, query_ids)
 
 
-def _values(name: str, column: pa.ChunkedArray) -> Float64Array:
+def _column_values(name: str, column: pa.ChunkedArray) -> Float64Array:
     if column.type != pa.float64() or column.null_count:
         raise ValueError(f"values of {name} are not numbers")
     values: Float64Array = column.to_numpy()

@@ -39,31 +39,33 @@ def find_stored(job: Job, out: Location) -> Evaluation | None:
 
     What is damaged is named in a warning.
     """
-    here = _same(conditions_here(job.device))
-    results = [stored for stored in _readable(job, out) if _gave(job, here, stored.result)]
+    here = _comparable_conditions(conditions_here(job.device))
+    results = [
+        stored for stored in _load_readable(job, out) if _is_result_of(job, here, stored.result)
+    ]
     if len({tuple(stored.result.measures.values()) for stored in results}) != 1:
         return None  # none; or several that contradict each other
-    newest = max(results, key=_time)
+    newest = max(results, key=_evaluation_time)
     if not newest.has_ranking:
         logger.warning("%s is missing or damaged: evaluated again", newest.run_file)
         return None
     return newest
 
 
-def newest_of_same(job: Job, known: Iterable[Evaluation]) -> Evaluation | None:
+def find_equivalent(job: Job, results: Iterable[Evaluation]) -> Evaluation | None:
     """The newest of the results whose scores an evaluation defines, wherever they were computed.
 
     Where no measures were asked for, the main one is enough.
     """
     needed = job.measures if job.options.measures is not None else job.measures[:1]
     return max(
-        (stored for stored in known if _defines(job, needed, stored.result)),
-        key=_time,
+        (stored for stored in results if _has_same_scores(job, needed, stored.result)),
+        key=_evaluation_time,
         default=None,
     )
 
 
-def check_values(stored: Evaluation, dataset: Dataset) -> None:
+def check_stored_values(stored: Evaluation, dataset: Dataset) -> None:
     """Refuse a stored result whose values are not those of the ranking beside it.
 
     Nothing is said if the ranking is not there, or if the judgements are others.
@@ -74,11 +76,11 @@ def check_values(stored: Evaluation, dataset: Dataset) -> None:
     same = stored.result.protocol.qrels_sha256 == dataset.qrels_sha256
     if not (same and dataset.answers is None and stored.has_scores and stored.run_file.exists()):
         return
-    kept = stored.scores
-    names = [name for name in kept.values if parse_measure(name).native]
+    stored_scores = stored.scores
+    names = [name for name in stored_scores.values if parse_measure(name).native]
     found = score(stored.run, dataset.qrels, names)
-    if kept.query_ids != found.query_ids or not all(
-        np.allclose(kept.values[name], found.values[name], rtol=0, atol=SAME_VALUE)
+    if stored_scores.query_ids != found.query_ids or not all(
+        np.allclose(stored_scores.values[name], found.values[name], rtol=0, atol=SAME_VALUE)
         for name in names
     ):
         raise BenchError(
@@ -87,7 +89,7 @@ def check_values(stored: Evaluation, dataset: Dataset) -> None:
         )
 
 
-def stored_or_new(job: Job, out: Location) -> Evaluation:
+def reuse_or_evaluate(job: Job, out: Location) -> Evaluation:
     """The stored result of a job; made, and kept below ``out``, if there is none.
 
     Raises:
@@ -99,7 +101,7 @@ def stored_or_new(job: Job, out: Location) -> Evaluation:
     return save(evaluate(job), out)
 
 
-def _defines(job: Job, measures: tuple[str, ...], result: Result) -> bool:
+def _has_same_scores(job: Job, measures: tuple[str, ...], result: Result) -> bool:
     """True if the result has these measures of the same vectors, protocol and index."""
     return (
         not job.recipe.encoder  # a class of others may read files that nobody hashes
@@ -109,30 +111,30 @@ def _defines(job: Job, measures: tuple[str, ...], result: Result) -> bool:
     )
 
 
-def _gave(job: Job, here: Conditions, result: Result) -> bool:
+def _is_result_of(job: Job, here: Conditions, result: Result) -> bool:
     """True if the result is of this evaluation, by this program and these libraries."""
-    asked = job.retriever.recall_queries(job.dataset)
+    recall_queries = job.retriever.recall_queries(job.dataset)
     return (
-        _defines(job, job.measures, result)
+        _has_same_scores(job, job.measures, result)
         and bool(result.conditions.program)
-        and _same(result.conditions) == here
+        and _comparable_conditions(result.conditions) == here
         and (result.model, result.in_domain) == (job.name, job.in_domain)
-        and (result.recipe, result.recall_queries) == (job.recipe, asked)
+        and (result.recipe, result.recall_queries) == (job.recipe, recall_queries)
         and (result.main_measure, *result.measures) == (job.measures[0], *job.measures)
     )
 
 
-def _same(conditions: Conditions) -> Conditions:
+def _comparable_conditions(conditions: Conditions) -> Conditions:
     """Conditions without what may differ: the time, and the version, which the digest tells."""
     time = "2000-01-01T00:00:00+00:00"
     return msgspec.structs.replace(conditions, time=time, bench="", commit="", dirty=False)
 
 
-def _time(stored: Evaluation) -> str:
+def _evaluation_time(stored: Evaluation) -> str:
     return stored.result.conditions.time
 
 
-def _readable(job: Job, out: Location) -> Iterator[Evaluation]:
+def _load_readable(job: Job, out: Location) -> Iterator[Evaluation]:
     folder = result_folder(out, job.protocol.collection, job.name)
     for file in files_below(folder, RESULT_FILE):
         if file.parent.parent == folder:  # and not of a model of a longer name

@@ -10,7 +10,7 @@ from bench.cli.options.decide import ExportOptions
 from bench.cli.terminal import as_typed, print_json
 from bench.evaluate.runs import has_white_space, write_lines
 from bench.outcomes import ExitCode
-from bench.results.export import mteb_files, why_not
+from bench.results.export import mteb_files, export_obstacle
 from bench.results.find import choose_results, expand_collections, find_named
 from bench.results.result import Evaluation, result_folder
 from foundation.errors import BenchError
@@ -51,7 +51,7 @@ def _chosen(typed: str, options: ExportOptions) -> dict[str, Evaluation]:
     )
     stored = choose_results(typed, results, wanted)
     for name, record in list(stored.items()) if options.format == "mteb" else ():
-        if why := why_not(record.result):
+        if why := export_obstacle(record.result):
             print(f"left out: {typed} on {name}: {why}", file=sys.stderr)
             del stored[name]
     if not stored:

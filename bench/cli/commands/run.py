@@ -23,7 +23,7 @@ from bench.evaluate.retrieval import LoadedModel, Options
 from bench.evaluate.runs import read_run_file
 from bench.evaluate.scoring import parse_measure
 from bench.outcomes import ExitCode, Gaps
-from bench.results.find import CHOICE
+from bench.results.find import SELECTOR
 from bench.results.result import Evaluation, Result, result_folder, save
 from bench.store.indexes import MANIFEST_FILE, IndexFolder
 from bench.workspace import Workspace
@@ -170,10 +170,10 @@ def _models(options: RunOptions, workspace: Workspace) -> tuple[list[LoadedModel
             f"--name gives one name to {len(options.model)} models",
             "run one after the other",
         )
-    if options.name and CHOICE in options.name:
+    if options.name and SELECTOR in options.name:
         raise BenchError(
-            f"--name {options.name}: what follows a {CHOICE} chooses among results of one name",
-            f"--name {options.name.replace(CHOICE, '-')}",
+            f"--name {options.name}: what follows a {SELECTOR} chooses among results of one name",
+            f"--name {options.name.replace(SELECTOR, '-')}",
         )
     models = load_models(workspace, options.model, options.use)
     if options.name:

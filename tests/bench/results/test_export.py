@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench.outcomes import ExitCode
-from bench.results.export import TASKS, mteb_files, task_document, their_measure, why_not
+from bench.results.export import TASKS, mteb_files, task_document, mteb_measure, export_obstacle
 from bench.results.result import Evaluation, load
 from datasets_cfg.catalogue import dataset_names, expand
 from tests.support.collections import DOCUMENTS, QRELS, QUERIES, write_collection
@@ -123,7 +123,7 @@ def test_files_of_mteb_lie_below_the_models_name_and_revision():
 def test_a_result_that_is_not_of_mteb_s_task_says_why(collection, changes, why):
     if protocol := changes.get("protocol"):
         changes = {"protocol": protocol_of(collection, **protocol)}
-    said = why_not(result_of("words", collection, **changes))
+    said = export_obstacle(result_of("words", collection, **changes))
     assert said.startswith(why)
     assert bool(said) == bool(why)
 
@@ -131,7 +131,7 @@ def test_a_result_that_is_not_of_mteb_s_task_says_why(collection, changes, why):
 def test_their_measures_have_our_parameters_or_no_name():
     ours = ("nDCG@10", "R@100", "AP@100", "P@5", "RR@10", "Success@5", "AP", "AP(rel=2)@100")
     theirs = ("ndcg_at_10", "recall_at_100", "map_at_100", "precision_at_5", "mrr_at_10")
-    assert [their_measure(name) for name in ours] == [*theirs, "hit_rate_at_5", "", ""]
+    assert [mteb_measure(name) for name in ours] == [*theirs, "hit_rate_at_5", "", ""]
 
 
 def test_every_public_collection_has_one_task():

@@ -190,7 +190,7 @@ def test_what_a_class_of_others_computed_is_never_shown(bench, folder, run, tmp_
         record = msgspec.structs.replace(result, recipe=recipe, fingerprint=recipe.fingerprint)
         stored = Evaluation(record, folder=tmp_path)
         job = replace(job, model=replace(loaded, model=replace(loaded.model, recipe=recipe)))
-        assert (reuse.newest_of_same(job, [stored]) is not None) == shown
+        assert (reuse.find_equivalent(job, [stored]) is not None) == shown
 
 
 def test_a_record_under_the_key_of_another_evaluation_is_not_shown(bench, run):
@@ -250,7 +250,7 @@ def for_a_decision(bench, folder, tmp_path):
         opened, model = workspace.open(str(folder)), workspace.load("hashing")
         before()
         job = workspace.prepare(opened, model, known=find_results(bench.out))
-        return reuse.stored_or_new(job, bench.out)
+        return reuse.reuse_or_evaluate(job, bench.out)
 
     return ask
 
