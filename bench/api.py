@@ -15,7 +15,7 @@ from bench.boards.rows import find_distinct_results
 from bench.comparing.compare import ComparedModel, Comparison, ComparisonSettings
 from bench.comparing.compare import compare as compare_entrants
 from bench.comparing.statistics import Resampling
-from bench.evaluate.judging import mean_weights, with_inner
+from bench.evaluate.judging import mean_weights, suites_inner_first
 from bench.evaluate.pipeline import evaluate as evaluate_job
 from bench.evaluate.pipeline import evaluate_run
 from bench.evaluate.retrieval import LoadedModel, Options
@@ -100,7 +100,7 @@ def evaluate(
         BenchError: bad input: what was asked, what was found, and in ``hint`` what to change.
     """
     workspace = _workspace(cache_dir, data_dir, offline, allow_mismatch, device)
-    loaded = _loaded(workspace, model, name, fingerprint, similarity, settings)
+    loaded = _load_model(workspace, model, name, fingerprint, similarity, settings)
     opened = workspace.open(dataset, split)
     options = Options(
         index=IndexSpec.parse(index),
@@ -108,10 +108,10 @@ def evaluate(
         measures=None if measures is None else tuple(measures),
     )
     if isinstance(model, str | Path) or fingerprint:
-        return _kept(evaluate_job(workspace.prepare(opened, loaded, options)), out)
+        return _save_to(evaluate_job(workspace.prepare(opened, loaded, options)), out)
     with tempfile.TemporaryDirectory() as vectors:  # of an object that nothing names
         apart = replace(workspace, vectors=vectors)
-        return _kept(evaluate_job(apart.prepare(opened, loaded, options)), out)
+        return _save_to(evaluate_job(apart.prepare(opened, loaded, options)), out)
 
 
 def score(
@@ -145,11 +145,11 @@ def score(
         opened = workspace.open(dataset)
     else:
         opened = workspace.open_judgements(str(dataset), split)
-    ranking, sha256 = _run(run)
-    done = evaluate_run(
+    ranking, sha256 = _read_run(run)
+    evaluation = evaluate_run(
         ranking, name, sha256, opened.dataset, measures, depth, official=opened.official
     )
-    return _kept(done, out)
+    return _save_to(evaluation, out)
 
 
 def _workspace(
@@ -168,7 +168,7 @@ def _workspace(
     )
 
 
-def _loaded(
+def _load_model(
     workspace: Workspace,
     model: Any,
     name: str,
@@ -176,11 +176,11 @@ def _loaded(
     similarity: Similarity | None,
     settings: Mapping[str, Any],
 ) -> LoadedModel:
-    known = ModelSettings.__annotations__
-    for wrong in sorted(settings.keys() - known.keys()):
+    setting_names = ModelSettings.__annotations__
+    for wrong in sorted(settings.keys() - setting_names.keys()):
         raise BenchError(
             f"evaluate has no argument {wrong!r}",
-            did_you_mean(wrong, known, f"settings of a model: {', '.join(known)}"),
+            did_you_mean(wrong, setting_names, f"settings of a model: {', '.join(setting_names)}"),
         )
     if isinstance(model, str | Path):
         loaded = workspace.load(str(model), **settings)
@@ -199,7 +199,7 @@ def _loaded(
     return LoadedModel(wrapped, encoder)
 
 
-def _run(run: str | Path | Run | Mapping[str, Mapping[str, float]]) -> tuple[Run, str]:
+def _read_run(run: str | Path | Run | Mapping[str, Mapping[str, float]]) -> tuple[Run, str]:
     """The ranking, and a hash of it."""
     if isinstance(run, str | Path):
         file = read_run_file(Path(run))
@@ -215,8 +215,8 @@ def _run(run: str | Path | Run | Mapping[str, Mapping[str, float]]) -> tuple[Run
     return run, content.hexdigest()
 
 
-def _kept(done: Evaluation, out: str | Path | None) -> Evaluation:
-    return done if out is None else save(done, parse_location(str(out)))
+def _save_to(evaluation: Evaluation, out: str | Path | None) -> Evaluation:
+    return evaluation if out is None else save(evaluation, parse_location(str(out)))
 
 
 def load_result(path: str | Path) -> Evaluation:
@@ -245,15 +245,15 @@ def results(folder: str | Path = "results") -> pd.DataFrame:
     stored = find_results(parse_location(str(folder)))
     if not stored:
         raise BenchError(f"{folder} holds no results", "name the folder that `run` wrote to")
-    frame = pd.DataFrame([row for each in stored for row in _rows(each)])
+    frame = pd.DataFrame([row for each in stored for row in _result_rows(each)])
     frame["time"] = pd.to_datetime(frame["time"], utc=True)
     frame["judged_at_10"] = frame["judged_at_10"].astype(float)  # None where nothing is judged
     order = ["collection", "model", "time", "key"]
     return frame.sort_values(order, kind="stable", ignore_index=True)
 
 
-def _rows(done: Evaluation) -> list[dict[str, object]]:
-    record = done.result
+def _result_rows(evaluation: Evaluation) -> list[dict[str, object]]:
+    record = evaluation.result
     protocol = record.protocol
     return [
         {
@@ -272,9 +272,9 @@ def _rows(done: Evaluation) -> list[dict[str, object]]:
             "index": record.index,
             "time": record.conditions.time,
             "key": record.key,
-            "folder": str(done.folder),
+            "folder": str(evaluation.folder),
         }
-        for measure, value in done.measures.items()
+        for measure, value in evaluation.measures.items()
     ]
 
 
@@ -349,7 +349,7 @@ def compare(
         measure=measure,
         force=force,
         collections=expand_collections(on, collections) if on else None,
-        suites=with_inner(on) if on else None,
+        suites=suites_inner_first(on) if on else None,
         resampling=Resampling(resamples, seed),
     )
     (record,) = compare_entrants(models, comparison_settings)

@@ -23,7 +23,7 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 
-class Gap(msgspec.Struct, frozen=True):
+class MissingEvaluation(msgspec.Struct, frozen=True):
     """An evaluation that could not be had.
 
     Attributes:
@@ -38,16 +38,16 @@ class Gap(msgspec.Struct, frozen=True):
     hint: str = ""
 
 
-class Gaps:
+class MissingEvaluations:
     """The gaps of several evaluations: ``missing`` grows as blocks fail."""
 
     def __init__(self, stop: bool = False) -> None:
         """With ``stop``, the first failure is raised instead of kept."""
-        self.missing: list[Gap] = []
+        self.missing: list[MissingEvaluation] = []
         self._stop = stop
 
     @contextmanager
-    def kept(self, collection: str, model: str = "") -> Iterator[None]:
+    def catch(self, collection: str, model: str = "") -> Iterator[None]:
         """Keep the reason why the block failed, if it fails, and say it.
 
         Kept are bad input and failures of the machine, such as a full disk or a lack of memory. Any
@@ -69,9 +69,9 @@ class Gaps:
     @property
     def reasons(self) -> dict[str, str]:
         """Why there is nothing, by collection."""
-        return {gap.collection: gap.reason for gap in self.missing}
+        return {missing.collection: missing.reason for missing in self.missing}
 
-    def check_any_left(self, left: bool) -> None:
+    def require_any(self, left: bool) -> None:
         """Refuse to go on where nothing is left.
 
         Raises:
@@ -84,8 +84,10 @@ class Gaps:
             )
 
     def _add(self, collection: str, model: str, error: BenchError) -> None:
-        gap = Gap(collection, model, str(error).removeprefix(f"{collection}: "), error.hint)
-        self.missing.append(gap)
+        missing = MissingEvaluation(
+            collection, model, str(error).removeprefix(f"{collection}: "), error.hint
+        )
+        self.missing.append(missing)
         subject = f"{model} on {collection}" if model else collection
-        advice = f"\n  {as_sentence(gap.hint)}" if gap.hint else ""
-        print(f"warning: {subject} is not evaluated: {gap.reason}{advice}", file=sys.stderr)
+        advice = f"\n  {as_sentence(missing.hint)}" if missing.hint else ""
+        print(f"warning: {subject} is not evaluated: {missing.reason}{advice}", file=sys.stderr)

@@ -11,11 +11,11 @@ from typing import Any
 
 import platformdirs
 
-from bench.evaluate.judging import check_relevant, mean_weights, measure_names
+from bench.evaluate.judging import check_relevant, mean_weights, resolve_measures
 from bench.evaluate.pipeline import Job, OpenDataset
 from bench.evaluate.retrieval import LoadedModel, Options
 from bench.results.result import Evaluation
-from bench.results.reuse import check_stored_values, find_stored, find_equivalent
+from bench.results.reuse import check_stored_values, find_equivalent, find_stored
 from bench.store import VectorStore
 from datasets_cfg.catalogue import (
     dataset_names,
@@ -251,7 +251,7 @@ class Workspace:
             store=self.store,
             device=self.device,
             max_memory=self.max_memory,
-            measures=measure_names(dataset.dataset, options.measures, options.depth),
+            measures=resolve_measures(dataset.dataset, options.measures, options.depth),
         )
         stored = None
         if known is not None:

@@ -30,7 +30,7 @@ from bench.experiments.report_record import Report
 from bench.experiments.training_stages import FinetuneSource
 from bench.gate.records import Check
 from bench.monitor.curve import Curve
-from bench.outcomes import Gap
+from bench.outcomes import MissingEvaluation
 from bench.results.result import Conditions, Protocol, Result, Timings
 from bench.speed.records import SpeedReport
 from bench.store.indexes import IndexManifest
@@ -57,8 +57,8 @@ LOSSES = {"losses": dict[str, LossPoint], "pictures": list[str]}
 # Documents that commands print with ``--json``: a record, or an object with these keys; those of
 # the record at the key "" are its own.
 DOCUMENTS: dict[str, Any] = {
-    "run": {"results": list[Result], "means": list[SuiteMean], "gaps": list[Gap]},
-    "score": {"results": list[Result], "means": list[SuiteMean], "gaps": list[Gap]},
+    "run": {"results": list[Result], "means": list[SuiteMean], "gaps": list[MissingEvaluation]},
+    "score": {"results": list[Result], "means": list[SuiteMean], "gaps": list[MissingEvaluation]},
     "work": list[EncodedHere],
     "index": IndexManifest,
     "speed": SpeedReport,

@@ -5,7 +5,7 @@ from textwrap import indent
 
 from bench.evaluate.cost import EncodingCost
 from bench.evaluate.judging import SuiteMean
-from bench.outcomes import Gap
+from bench.outcomes import MissingEvaluation
 from bench.results.result import Result
 from bench.store.usage import ModelUsage
 from datasets_cfg.verify import Finding
@@ -104,9 +104,9 @@ def _gap(mean: SuiteMean) -> str:
     return f"{len(mean.missing)} of {mean.members}: {first_names(mean.missing)}"
 
 
-def gaps_table(gaps: Sequence[Gap]) -> str:
+def gaps_table(gaps: Sequence[MissingEvaluation]) -> str:
     """Evaluations that are missing, and why."""
-    columns: list[Column[Gap]] = [
+    columns: list[Column[MissingEvaluation]] = [
         Column("not evaluated", lambda gap: gap.collection),
         Column("model", lambda gap: gap.model),
         Column("because", lambda gap: gap.reason),

@@ -12,13 +12,13 @@ import msgspec
 
 from bench.boards.records import natural_sort_key
 from bench.results.find import (
-    CHOICE,
-    find_differing_facts,
-    find_results,
+    SELECTOR,
     describe_protocol,
     describe_recipe,
-    recipe_key,
     describe_run_file,
+    find_differing_facts,
+    find_results,
+    recipe_key,
 )
 from bench.results.result import Evaluation, Protocol, Result
 from datasets_cfg.catalogue import dataset_names, facts_for
@@ -131,7 +131,7 @@ def _is_declared(protocol: Protocol) -> bool:
 def _distinct_column_name(name: str, facts: Mapping[str, str], others: Mapping[str, str]) -> str:
     """A name with the facts that are not the others', as `results_of` reads them."""
     different = [f"{fact}={facts.get(fact, '')}" for fact in find_differing_facts([facts, others])]
-    return CHOICE.join([name, *different])
+    return SELECTOR.join([name, *different])
 
 
 def group_by_row(by_column: Mapping[str, Sequence[Evaluation]]) -> dict[str, dict[str, Evaluation]]:
@@ -148,7 +148,7 @@ def group_by_row(by_column: Mapping[str, Sequence[Evaluation]]) -> dict[str, dic
         variants = [dict(some) for some in _split_into_rows(by_model[model], SPLIT_BY)]
         labelled = dict(zip(_row_labels(variants), variants, strict=True))
         for label, variant in sorted(labelled.items(), key=lambda item: natural_sort_key(item[0])):
-            named[f"{model}{CHOICE}{label}" if label else model] = variant
+            named[f"{model}{SELECTOR}{label}" if label else model] = variant
     return named
 
 
@@ -187,7 +187,7 @@ def _row_labels(variants: Sequence[Mapping[str, Evaluation]]) -> list[str]:
     facts = [_variant_facts(list(variant.values())) for variant in variants]
     names = _distinguishing_facts(facts)
     labels = [
-        CHOICE.join(f"{name}={fact[name]}" for name in names if fact.get(name)) for fact in facts
+        SELECTOR.join(f"{name}={fact[name]}" for name in names if fact.get(name)) for fact in facts
     ]
     if len(set(labels)) == len(labels):
         return labels

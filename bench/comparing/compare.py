@@ -22,9 +22,9 @@ from bench.evaluate.judging import suite_weights
 from bench.evaluate.scoring import parse_measure
 from bench.results.find import (
     RUN_FILE_FACT,
-    find_differing_facts,
     describe_protocol,
     describe_recipe,
+    find_differing_facts,
 )
 from bench.results.result import Evaluation, Protocol
 from datasets_cfg.catalogue import is_suite, suite_for, suite_names

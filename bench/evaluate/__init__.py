@@ -6,7 +6,7 @@ returns an `Evaluation`. Read in this order:
 - `pipeline`: `OpenDataset`, `Job`, `evaluate`; `evaluate_run` scores a ranking of somebody else.
 - `retrieval`: `Options`, `LoadedModel`, the preflight of an encoder, documents to vectors by way of
   the store, and the two retrievers, by vectors and by words; each answers `search(dataset, depth)`
-  with `Found`: hits in canonical order without self-matches.
+  with `SearchResult`: hits in canonical order without self-matches.
 - `index_search`: exact search within the memory that there is, and indexes of FAISS; `exact` has
   the arithmetic.
 - `search`: the one order of a ranking as integer keys, self-matches, recall.

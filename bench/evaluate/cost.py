@@ -49,7 +49,7 @@ class EncodingCost(msgspec.Struct, frozen=True, kw_only=True):
     disk_bytes: int = 0
 
 
-def costs(jobs: Iterable[Job], least: int = 0) -> Iterator[EncodingCost]:
+def estimate_costs(jobs: Iterable[Job], least: int = 0) -> Iterator[EncodingCost]:
     """The cost of each job that encodes ``least`` documents or more.
 
     Raises:
@@ -58,7 +58,7 @@ def costs(jobs: Iterable[Job], least: int = 0) -> Iterator[EncodingCost]:
     speeds: dict[str, float] = {}  # tokens a second, by the model's name
     seen = set()
     for job in jobs:
-        corpus, recipe, encoder = job.dataset.corpus, job.recipe, job.own.encoder
+        corpus, recipe, encoder = job.dataset.corpus, job.recipe, job.prompted_model.encoder
         texts = recipe.side("document").fingerprint, corpus.sha256
         known = job.stored is not None or texts in seen or len(corpus) < least
         missing = 0 if known else job.retriever.missing(job.dataset)
@@ -91,7 +91,7 @@ def announce_encoding(jobs: Iterable[Job], machines: int = 1) -> None:
     Args:
         machines: that share the work, each as fast as this one.
     """
-    rows = list(costs(jobs, WORTH_AN_ESTIMATE))
+    rows = list(estimate_costs(jobs, WORTH_AN_ESTIMATE))
     if rows:
         seconds = sum(row.encode_s for row in rows) / machines
         print(

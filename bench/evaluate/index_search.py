@@ -414,13 +414,13 @@ class IndexSearch:
         opened = self.index.opened(vectors, exact, self.device)
         found = opened.search(self.queries, wide)
         hits = search.canonical(found, self.dataset.corpus.tie_rank, wide)
-        ranked = hits if own is None else search.drop_self(hits, own, k)
+        ranked = hits if own is None else search.exclude_self_matches(hits, own, k)
         self._warn_if_short(ranked, min(k, len(self.dataset.corpus) - (own is not None)))
         recall = self.index.recall(self.about)
         if recall is None and len(self.sampled) and vectors is not None:
             truth = exact(vectors, self.queries[self.sampled], wide)
             if own is not None:  # a query's own document would count among the found ones
-                truth = search.drop_self(truth, own[self.sampled], k)
+                truth = search.exclude_self_matches(truth, own[self.sampled], k)
             some = Hits(ranked.scores[self.sampled], ranked.rows[self.sampled])
             depths = [depth for depth in RECALL_DEPTHS if depth < self.depth]
             recall = {

@@ -26,7 +26,7 @@ _DOCUMENTS_AT_ONCE = 4096
 JUDGED_BY_ANSWERS = ("Success", "RR")  # need no judgement of what was not retrieved
 
 
-def measure_names(
+def resolve_measures(
     dataset: Dataset, wanted: Sequence[str] | None, depth: int | None
 ) -> tuple[str, ...]:
     """Canonical names, the collection's main measure first, then those wanted or its own.
@@ -98,12 +98,12 @@ def check_relevant(dataset: Dataset) -> None:
     )
 
 
-def as_retrieved(run: Run, dataset: Dataset, depth: int) -> Run:
+def apply_protocol(run: Run, dataset: Dataset, depth: int) -> Run:
     """Somebody's run as this collection's protocol retrieves: self-matches out, cut at depth."""
     queries = np.repeat(np.arange(len(run.query_ids)), np.diff(run.offsets))
     kept = np.ones(len(run), dtype=bool)
     if dataset.facts.exclude_self:
-        own = run.places_of(pa.array(run.query_ids, pa.large_string()))
+        own = run.positions_of(pa.array(run.query_ids, pa.large_string()))
         kept = run.documents != own[queries]
     before = np.concatenate([[0], np.cumsum(kept)])
     ranks = before[:-1] - before[run.offsets[queries]]
@@ -119,7 +119,7 @@ def judge(dataset: Dataset, run: Run, depth: int) -> Qrels:
     corpus = dataset.corpus
     corpus.check()
     rows = corpus.rows_of(run.ids.to_pylist())
-    return answer_qrels(run, dataset.answers, rows, corpus.texts_at, depth)
+    return judge_answers(run, dataset.answers, rows, corpus.texts_at, depth)
 
 
 def score_run(
@@ -138,7 +138,7 @@ def score_run(
     return scores, {"judged_at_10": judged, "tie_low": low, "tie_high": high}
 
 
-def protocol_of(
+def make_protocol(
     dataset: Dataset, depth: int | None, corpus_sha256: str, official: bool
 ) -> Protocol:
     """The protocol that two results on this collection must share to be compared.
@@ -181,16 +181,16 @@ def common_measure(
         )
     measure = parse_measure(mains[0] if wanted is None else wanted).name
     for dataset in datasets:
-        measure_names(dataset, (measure,), depth)
+        resolve_measures(dataset, (measure,), depth)
     return measure
 
 
-def tokens(text: str) -> list[str]:
+def tokenize(text: str) -> list[str]:
     """Lower-cased tokens: runs of letters, digits and marks, and single other characters."""
     return [token.lower() for token in _TOKEN.findall(unicodedata.normalize("NFD", text))]
 
 
-def answer_qrels(
+def judge_answers(
     run: Run,
     answers: Mapping[str, Sequence[str]],
     corpus_rows: Int64Array,
@@ -214,9 +214,9 @@ def answer_qrels(
     Raises:
         BenchError: an answer has no token, or a document to judge is not in the corpus.
     """
-    needles = {query_id: _needles(accepted) for query_id, accepted in answers.items()}
-    rows, places = _judged_rows(run, needles, depth)
-    query_ids = tuple(run.query_ids[place] for place in places)
+    needles = {query_id: _answer_tokens(accepted) for query_id, accepted in answers.items()}
+    rows, query_numbers = _judged_rows(run, needles, depth)
+    query_ids = tuple(run.query_ids[place] for place in query_numbers)
     grades = np.zeros(len(rows), dtype=np.int32)
     wanted = corpus_rows[run.documents[rows]]
     if absent := rows[wanted < 0].tolist():
@@ -231,36 +231,36 @@ def answer_qrels(
     ordered = codes[by_document]
     for start in range(0, len(judged), _DOCUMENTS_AT_ONCE):
         some = judged[start : start + _DOCUMENTS_AT_ONCE]
-        bodies = [_spaced(tokens(text)) for text in texts_at(some)]
+        bodies = [_join_tokens(tokenize(text)) for text in texts_at(some)]
         first, last = np.searchsorted(ordered, [start, start + len(some)])
         for pair in by_document[first:last]:
-            grades[pair] = _holds_any(bodies[codes[pair] - start], needles[query_ids[pair]])
+            grades[pair] = _contains_any(bodies[codes[pair] - start], needles[query_ids[pair]])
     doc_ids = run.ids.take(pa.array(run.documents[rows]))
     return Qrels(query_ids, tuple(doc_ids.to_pylist()), grades)
 
 
 def _judged_rows(run: Run, wanted: Container[str], depth: int) -> tuple[Int64Array, Int64Array]:
     """Rows within the depth of wanted queries, and the number of each row's query."""
-    places = np.repeat(np.arange(len(run.query_ids)), np.diff(run.offsets))
+    query_numbers = np.repeat(np.arange(len(run.query_ids)), np.diff(run.offsets))
     is_wanted = np.array([query_id in wanted for query_id in run.query_ids], dtype=bool)
-    ranks = np.arange(len(run)) - run.offsets[places]
-    rows = np.flatnonzero((ranks < depth) & is_wanted[places])
-    return rows, places[rows]
+    ranks = np.arange(len(run)) - run.offsets[query_numbers]
+    rows = np.flatnonzero((ranks < depth) & is_wanted[query_numbers])
+    return rows, query_numbers[rows]
 
 
-def _needles(answers: Sequence[str]) -> tuple[str, ...]:
-    cut = {answer: tokens(answer) for answer in answers}
+def _answer_tokens(answers: Sequence[str]) -> tuple[str, ...]:
+    cut = {answer: tokenize(answer) for answer in answers}
     if empty := [answer for answer, words in cut.items() if not words]:
         raise BenchError(f"answer {empty[0]!r} has no letter, digit or sign to look for")
-    return tuple(_spaced(words) for words in cut.values())
+    return tuple(_join_tokens(words) for words in cut.values())
 
 
-def _spaced(words: Sequence[str]) -> str:
+def _join_tokens(words: Sequence[str]) -> str:
     """Tokens between single spaces: no token holds a space, so substrings are token sequences."""
     return f" {' '.join(words)} "
 
 
-def _holds_any(body: str, needles: Sequence[str]) -> bool:
+def _contains_any(body: str, needles: Sequence[str]) -> bool:
     return any(needle in body for needle in needles)
 
 
@@ -300,7 +300,7 @@ def suite_mean(
     scores = {member: member_score(member, values) for member in shares}
     missing = tuple(member for member, value in scores.items() if value is None)
     known = {member: value for member, value in scores.items() if value is not None}
-    unseen = [member for member in known if not _touches(member, in_domain)]
+    unseen = [member for member in known if not _includes_any(member, in_domain)]
 
     def mean(members: Collection[str]) -> float | None:
         if missing or not members:
@@ -365,16 +365,16 @@ def mean_weights(typed: Iterable[str]) -> dict[str, float]:
     return {name: weight / total for name, weight in weights.items()}
 
 
-def with_inner(names: Iterable[str]) -> list[str]:
+def suites_inner_first(names: Iterable[str]) -> list[str]:
     """The suites among the names, each after the suites that it contains; no duplicates."""
     ordered: dict[str, None] = {}
     for name in names:
         if is_suite(name):
-            ordered |= dict.fromkeys([*with_inner(suite_for(name).members), name])
+            ordered |= dict.fromkeys([*suites_inner_first(suite_for(name).members), name])
     return list(ordered)
 
 
-def _touches(member: str, in_domain: Collection[str]) -> bool:
+def _includes_any(member: str, in_domain: Collection[str]) -> bool:
     if not is_suite(member):
         return member in in_domain
-    return any(_touches(inner, in_domain) for inner in suite_for(member).members)
+    return any(_includes_any(inner, in_domain) for inner in suite_for(member).members)

@@ -18,8 +18,8 @@ from typing import Any
 
 import msgspec
 
-from bench.evaluate.judging import as_retrieved, measure_names, protocol_of, score_run
-from bench.evaluate.retrieval import LoadedModel, Options, Retriever, retriever_of, search_device
+from bench.evaluate.judging import apply_protocol, make_protocol, resolve_measures, score_run
+from bench.evaluate.retrieval import LoadedModel, Options, Retriever, make_retriever, search_device
 from bench.evaluate.runs import Run
 from bench.results.result import Conditions, Evaluation, Protocol, Result, Timings
 from bench.store import VectorStore
@@ -60,7 +60,7 @@ class OpenDataset:
 
     def protocol(self, depth: int | None = None) -> Protocol:
         """The protocol of evaluations; ``depth`` None for the collection's."""
-        return protocol_of(self.dataset, depth, self.dataset.corpus.sha256, self.official)
+        return make_protocol(self.dataset, depth, self.dataset.corpus.sha256, self.official)
 
 
 @dataclass(frozen=True)
@@ -99,14 +99,16 @@ class Job:
         return self.opened.protocol(self.options.depth)
 
     @cached_property
-    def own(self) -> LoadedModel:
+    def prompted_model(self) -> LoadedModel:
         """The model with the prompts of this collection."""
         return self.model.on(self.dataset.name)
 
     @cached_property
     def retriever(self) -> Retriever:
         """What finds the documents."""
-        return retriever_of(self.own, self.store, self.options, self.device, self.max_memory)
+        return make_retriever(
+            self.prompted_model, self.store, self.options, self.device, self.max_memory
+        )
 
     @property
     def name(self) -> str:
@@ -116,14 +118,14 @@ class Job:
     @property
     def recipe(self) -> Recipe:
         """Everything that decides the vectors."""
-        return self.own.model.recipe
+        return self.prompted_model.model.recipe
 
     @property
     def in_domain(self) -> bool:
         """True if the model was trained on the collection, or on its family."""
-        return in_domain(self.own.model.card, self.dataset.name)
+        return in_domain(self.prompted_model.model.card, self.dataset.name)
 
-    def encoded_by(self, model: LoadedModel) -> "Job":
+    def with_model(self, model: LoadedModel) -> "Job":
         """This job with an encoder that works elsewhere, too; nothing else may differ."""
         return replace(self, model=model)
 
@@ -138,28 +140,28 @@ def evaluate(job: Job) -> Evaluation:
     corpus = dataset.corpus
     checking = ThreadPoolExecutor(1).submit(corpus.check)
     parameters = retriever.parameters()  # before hours, lest it fail after them
-    found = retriever.search(dataset, job.protocol.depth)
-    run = Run.from_hits(found.hits, dataset.queries.ids, corpus.ids, corpus.tie_rank)
-    done = _scored(
+    searched = retriever.search(dataset, job.protocol.depth)
+    run = Run.from_hits(searched.hits, dataset.queries.ids, corpus.ids, corpus.tie_rank)
+    evaluation = _score_ranking(
         dataset,
         run,
         job.protocol,
         job.measures,
-        found.timings,
+        searched.timings,
         model=job.name,
         documents=len(corpus),
         index=retriever.index,
-        index_recall=found.recall,
+        index_recall=searched.recall,
         recall_queries=retriever.recall_queries(dataset),
         in_domain=job.in_domain,
         recipe=job.recipe,
         fingerprint=job.recipe.fingerprint,
-        preflight=found.preflight,
+        preflight=searched.preflight,
         conditions=conditions_here(job.device),
         parameters=parameters,
     )
     checking.result()
-    return done
+    return evaluation
 
 
 def evaluate_run(
@@ -182,11 +184,11 @@ def evaluate_run(
     Raises:
         BenchError: an unknown measure, or one that looks deeper than ``depth``.
     """
-    names = measure_names(dataset, measures, depth)
-    protocol = protocol_of(dataset, depth, corpus_sha256="", official=official)
-    return _scored(
+    names = resolve_measures(dataset, measures, depth)
+    protocol = make_protocol(dataset, depth, corpus_sha256="", official=official)
+    return _score_ranking(
         dataset,
-        as_retrieved(run, dataset, protocol.depth),
+        apply_protocol(run, dataset, protocol.depth),
         protocol,
         names,
         Timings(),
@@ -202,13 +204,13 @@ def evaluate_run(
     )
 
 
-def _scored(
+def _score_ranking(
     dataset: Dataset,
     run: Run,
     protocol: Protocol,
     names: Sequence[str],
-    spent: Timings,
-    **about: Any,
+    timings: Timings,
+    **provenance: Any,
 ) -> Evaluation:
     """The result of a ranking; ``about`` are the fields that say where it comes from."""
     timer = PhaseTimer()
@@ -221,9 +223,9 @@ def _scored(
         unanswered=scores.unanswered,
         ignored=scores.ignored,
         protocol=protocol,
-        timings=msgspec.structs.replace(spent, **timer.seconds),
+        timings=msgspec.structs.replace(timings, **timer.seconds),
         **quality,
-        **about,
+        **provenance,
     )
     return Evaluation(result, scores, run)
 
@@ -254,13 +256,13 @@ def conditions_here(device: str) -> Conditions:
     """The conditions of this machine and program, now, with the threads of this process."""
     from bench import __version__
 
-    commit = _git(ROOT, "rev-parse", "HEAD")
+    commit = _run_git(ROOT, "rev-parse", "HEAD")
     versions = {name: library_version(name) for name in LIBRARIES}
     return Conditions(
         time=now(),
         bench=__version__,
         commit=commit,
-        dirty=bool(commit and _git(ROOT, "status", "--porcelain", "--untracked-files=no")),
+        dirty=bool(commit and _run_git(ROOT, "status", "--porcelain", "--untracked-files=no")),
         python=platform.python_version(),
         machine=f"{platform.system()} {platform.machine()}",
         device=device,
@@ -272,13 +274,13 @@ def conditions_here(device: str) -> Conditions:
 
 
 @cache
-def _git(root: Path, *arguments: str) -> str:
+def _run_git(root: Path, *arguments: str) -> str:
     """Output of git in a checkout, "" if there is none; asked once in a process."""
     if not (root / ".git").exists():
         return ""
     try:
         command = ["git", "-C", str(root), *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
+        evaluation = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
     except (OSError, subprocess.SubprocessError):
         return ""
-    return done.stdout.strip()
+    return evaluation.stdout.strip()

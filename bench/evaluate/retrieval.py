@@ -104,7 +104,7 @@ class LoadedModel:
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """What a search found, and how it came about.
 
     Attributes:
@@ -120,7 +120,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class ByWords:
+class BM25Retriever:
     """BM25, which makes no vectors; it answers what `ByVectors` answers.
 
     Attributes:
@@ -159,12 +159,14 @@ class ByWords:
         """Nothing is encoded."""
         return 0
 
-    def search(self, dataset: Dataset, depth: int) -> Found:
+    def search(self, dataset: Dataset, depth: int) -> SearchResult:
         """The best documents of each query."""
-        stages, k = PhaseTimer(), min(depth, len(dataset.corpus))
-        with stages.phase("search_s"):
-            hits = search_words(dataset, BM25(self.model.recipe), with_self(dataset, k))
-        return Found(without_self(dataset, hits, k), Timings(search_s=stages.seconds["search_s"]))
+        stage_clock, k = PhaseTimer(), min(depth, len(dataset.corpus))
+        with stage_clock.phase("search_s"):
+            hits = search_bm25(dataset, BM25(self.model.recipe), depth_with_self_match(dataset, k))
+        return SearchResult(
+            apply_exclude_self(dataset, hits, k), Timings(search_s=stage_clock.seconds["search_s"])
+        )
 
     def build_index(self, dataset: Dataset) -> IndexFolder:
         """Refuse: there are no vectors."""
@@ -172,7 +174,7 @@ class ByWords:
 
 
 @dataclass(frozen=True)
-class ByVectors:
+class VectorRetriever:
     """An encoder, whose vectors are searched exactly, in an index, or among what BM25 finds.
 
     Attributes:
@@ -224,7 +226,7 @@ class ByVectors:
                 exported index is damaged, or of another model or corpus.
         """
         if self.options.from_index:
-            self.index_of(dataset)
+            self.corpus_index(dataset)
         budget, rows, dim = self._budget, len(dataset.corpus), self.encoder.dim
         queries, loading = len(dataset.queries), self._loading_bytes
         plan = plan_search(budget, rows, dim, queries, min(depth, rows), loading=loading)
@@ -241,43 +243,45 @@ class ByVectors:
         if self.options.from_index is None or not missing:
             return missing
         depth = self.options.depth or dataset.facts.depth
-        searching = self._index_search(dataset, self._queries(dataset), depth)
+        searching = self._make_index_search(dataset, self._query_vectors(dataset), depth)
         return missing if searching.needs_vectors else 0
 
-    def search(self, dataset: Dataset, depth: int) -> Found:
+    def search(self, dataset: Dataset, depth: int) -> SearchResult:
         """The best documents of each query."""
-        begun, stages = self._clock.copy(), PhaseTimer()
+        clock_at_start, stage_clock = self._clock.copy(), PhaseTimer()
         k = min(depth, len(dataset.corpus))  # no memory for places that cannot be filled
-        preflight = check_encoder(dataset, self.encoder, self.store)
-        checked = self._clock.copy()  # its tokens are no work of the two stages that follow
-        with stages.phase("encode_queries_s"):
-            queries = self._queries(dataset)
+        preflight = run_preflight(dataset, self.encoder, self.store)
+        clock_after_preflight = (
+            self._clock.copy()
+        )  # its tokens are no work of the two stages that follow
+        with stage_clock.phase("encode_queries_s"):
+            queries = self._query_vectors(dataset)
         searching = None
         if self.options.index.needs_faiss:
-            searching = self._index_search(dataset, queries, depth)
+            searching = self._make_index_search(dataset, queries, depth)
         encoded, vectors = 0, None
         if searching is None or searching.needs_vectors:
-            with stages.phase("encode_documents_s"):
+            with stage_clock.phase("encode_documents_s"):
                 stored = encode_documents(dataset, self.encoder, self.store)
-            encoded, vectors = stored.encoded, self._viewed(stored)
-        tokens = self._clock.since(checked).counts.get("tokens", 0)
+            encoded, vectors = stored.encoded, self._apply_view(stored)
+        tokens = self._clock.since(clock_after_preflight).counts.get("tokens", 0)
         recall: dict[str, float] = {}
-        with stages.phase("search_s"):
+        with stage_clock.phase("search_s"):
             if searching is not None:
                 hits, recall = searching.run(vectors, self._exact(dataset))
             elif vectors is not None:
-                hits = without_self(dataset, self._ranked(dataset, vectors, queries, k), k)
+                hits = apply_exclude_self(dataset, self._rank(dataset, vectors, queries, k), k)
         timings = Timings(
             encoded_documents=encoded,
             encoded_tokens=tokens,
-            busy_s=self._clock.since(begun).seconds,
-            **stages.seconds,
+            busy_s=self._clock.since(clock_at_start).seconds,
+            **stage_clock.seconds,
         )
         if tokens:
             self.model.check_unchanged()
-        return Found(hits, timings, recall, preflight)
+        return SearchResult(hits, timings, recall, preflight)
 
-    def index_of(self, dataset: Dataset) -> IndexOfCorpus:
+    def corpus_index(self, dataset: Dataset) -> IndexOfCorpus:
         """The index that is searched: that of the store, or of a folder.
 
         Raises:
@@ -293,10 +297,10 @@ class ByVectors:
 
     def build_index(self, dataset: Dataset) -> IndexFolder:
         """The index of a collection in the store; what is missing is encoded, built and kept."""
-        check_encoder(dataset, self.encoder, self.store)
+        run_preflight(dataset, self.encoder, self.store)
         stored = encode_documents(dataset, self.encoder, self.store)
-        index = self.index_of(dataset)
-        index.opened(self._viewed(stored), self._exact(dataset), "cpu")
+        index = self.corpus_index(dataset)
+        index.opened(self._apply_view(stored), self._exact(dataset), "cpu")
         return index.kept
 
     @cached_property
@@ -314,38 +318,40 @@ class ByVectors:
         sizes = (size for each in checkpoints for size, _ in each.stamps.values())
         return PYTORCH_BYTES + 2 * sum(sizes) if checkpoints else 0
 
-    def _queries(self, dataset: Dataset) -> Float32Array:
+    def _query_vectors(self, dataset: Dataset) -> Float32Array:
         queries = self.store.queries(self.encoder, dataset.queries.texts)
         return self.options.view.queries(queries) if self.options.view else queries
 
-    def _viewed(self, stored: Vectors) -> Vectors:
+    def _apply_view(self, stored: Vectors) -> Vectors:
         return ViewedVectors(stored, self.options.view) if self.options.view else stored
 
     def _exact(self, dataset: Dataset) -> ExactSearch:
         return ExactSearch(dataset, search_device(self.device), self._budget, self._clock)
 
-    def _index_search(self, dataset: Dataset, queries: Float32Array, depth: int) -> IndexSearch:
+    def _make_index_search(
+        self, dataset: Dataset, queries: Float32Array, depth: int
+    ) -> IndexSearch:
         sampled = sample_of(len(queries), self.options.recall_queries)
         device = faiss_device(self.device)
-        return IndexSearch(dataset, self.index_of(dataset), queries, depth, sampled, device)
+        return IndexSearch(dataset, self.corpus_index(dataset), queries, depth, sampled, device)
 
-    def _ranked(self, dataset: Dataset, vectors: Vectors, queries: Float32Array, k: int) -> Hits:
+    def _rank(self, dataset: Dataset, vectors: Vectors, queries: Float32Array, k: int) -> Hits:
         """Hits without an index of vectors, self-matches included."""
-        depth = with_self(dataset, k)
+        depth = depth_with_self_match(dataset, k)
         if not self.options.index.is_bm25:
             return self._exact(dataset)(vectors, queries, depth)
         # Xu et al., "LaPraDoR: Unsupervised Pretrained Dense Retriever for Zero-Shot Text
         # Retrieval", Findings of ACL 2022, https://arxiv.org/abs/2203.06169, section 3.3: its
         # "lexicon-enhanced" retrieval. A document without a word of the query is not found.
-        words = search_words(dataset, BM25(resolve_model("bm25").recipe), depth)
+        words = search_bm25(dataset, BM25(resolve_model("bm25").recipe), depth)
         products = search.multiply_by_similarity(words, queries, vectors.rows)
         return search.canonical(products, dataset.corpus.tie_rank, depth)
 
 
-Retriever: TypeAlias = ByVectors | ByWords
+Retriever: TypeAlias = VectorRetriever | BM25Retriever
 
 
-def retriever_of(
+def make_retriever(
     model: LoadedModel, store: VectorStore, options: Options, device: str, max_memory: int | None
 ) -> Retriever:
     """The retriever of a model with the prompts of the collection (`LoadedModel.on`).
@@ -359,13 +365,13 @@ def retriever_of(
         BenchError: BM25 is asked to search an index of vectors.
     """
     if model.encoder is not None:
-        return ByVectors(model.model, model.encoder, store, options, device, max_memory)
+        return VectorRetriever(model.model, model.encoder, store, options, device, max_memory)
     if options.from_index:
         raise BenchError(f"{model.name} makes no vectors: it searches no index")
-    return ByWords(model.model, max_memory)
+    return BM25Retriever(model.model, max_memory)
 
 
-def search_words(dataset: Dataset, bm25: BM25, depth: int) -> Hits:
+def search_bm25(dataset: Dataset, bm25: BM25, depth: int) -> Hits:
     """The best documents of BM25, self-matches included."""
     corpus = dataset.corpus
     batches = ((titles, texts) for _, titles, texts in corpus.iter_batches(10_000))
@@ -373,22 +379,22 @@ def search_words(dataset: Dataset, bm25: BM25, depth: int) -> Hits:
         bm25.index(batches, bar.update, dataset.cache_dir)
     shape = len(dataset.queries), depth
     hits = Hits(np.full(shape, -np.inf, np.float32), np.full(shape, -1))
-    for place, query in enumerate(dataset.queries.texts):  # any number may tie with its last
-        own = search.canonical(bm25.search([query], depth), corpus.tie_rank, depth)
-        hits.scores[place], hits.rows[place] = own.scores[0], own.rows[0]
+    for row, query in enumerate(dataset.queries.texts):  # any number may tie with its last
+        ranked = search.canonical(bm25.search([query], depth), corpus.tie_rank, depth)
+        hits.scores[row], hits.rows[row] = ranked.scores[0], ranked.rows[0]
     return hits
 
 
-def with_self(dataset: Dataset, k: int) -> int:
+def depth_with_self_match(dataset: Dataset, k: int) -> int:
     """Depth to search, so that k documents are left without a query's own one."""
     return k + 1 if dataset.facts.exclude_self else k
 
 
-def without_self(dataset: Dataset, hits: Hits, k: int) -> Hits:
+def apply_exclude_self(dataset: Dataset, hits: Hits, k: int) -> Hits:
     """Rule of the collection: its own document is no answer to a query that is a document."""
     if not dataset.facts.exclude_self:
         return hits
-    return search.drop_self(hits, dataset.corpus.rows_of(dataset.queries.ids), k)
+    return search.exclude_self_matches(hits, dataset.corpus.rows_of(dataset.queries.ids), k)
 
 
 def search_device(device: str) -> str:
@@ -408,7 +414,7 @@ def faiss_device(device: str) -> str:
 PREFLIGHT_DOCUMENTS, PREFLIGHT_QUERIES = 128, 32
 
 
-def check_encoder(dataset: Dataset, encoder: Encoder, store: VectorStore) -> dict[str, Any]:
+def run_preflight(dataset: Dataset, encoder: Encoder, store: VectorStore) -> dict[str, Any]:
     """Preflight on a sample of the collection, once for an encoder and collection.
 
     Raises:

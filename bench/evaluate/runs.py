@@ -97,11 +97,11 @@ class Run:
         ranks = tie_rank[hits.rows[filled]]
         retrieved = np.zeros(len(tie_rank), dtype=bool)
         retrieved[ranks] = True
-        place = np.cumsum(retrieved, dtype=np.int32) - np.int32(1)
+        position = np.cumsum(retrieved, dtype=np.int32) - np.int32(1)
         row_of_rank = np.empty(len(tie_rank), dtype=np.int64)
         row_of_rank[tie_rank] = np.arange(len(tie_rank))
         ids = _one_array(corpus_ids.take(pa.array(row_of_rank[retrieved])))
-        return cls(tuple(query_ids), offsets, ids, place[ranks], scores)
+        return cls(tuple(query_ids), offsets, ids, position[ranks], scores)
 
     @classmethod
     def from_rows(
@@ -125,18 +125,18 @@ class Run:
         Raises:
             BenchError: a document repeats within a query; for a dictionary also a query id.
         """
-        query_codes, query_ids = _encoded(queries)
-        codes, ids = _encoded(documents)
-        if not _is_rising(ids):
-            codes, ids = _in_byte_order(codes, ids)
+        query_codes, query_ids = _encode_strings(queries)
+        codes, ids = _encode_strings(documents)
+        if not _is_sorted(ids):
+            codes, ids = _sort_by_bytes(codes, ids)
         _check_distinct(query_codes, query_ids, codes, ids)
         counts = np.bincount(query_codes, minlength=len(query_ids))
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         if not _is_canonical(query_codes, codes, scores):
             rows = np.argsort(query_codes, kind="stable")
             for start, end in itertools.pairwise(offsets):
-                own = rows[start:end]
-                rows[start:end] = own[order(scores[own], codes[own])]
+                query_rows = rows[start:end]
+                rows[start:end] = query_rows[order(scores[query_rows], codes[query_rows])]
             codes, scores = codes[rows], scores[rows]
         return cls(tuple(query_ids.to_pylist()), offsets, ids, codes.astype(np.int32), scores)
 
@@ -148,7 +148,7 @@ class Run:
         """Document id of each row, ``large_string`` ``(n,)``."""
         return self.ids.take(pa.array(self.documents))
 
-    def places_of(self, ids: Strings) -> Int64Array:
+    def positions_of(self, ids: Strings) -> Int64Array:
         """Place in ``ids`` of each of the given ids, -1 if no row has it.
 
         A binary search: the time depends on how many ids are asked for, hardly on the run.
@@ -198,7 +198,7 @@ def as_float32(scores: npt.ArrayLike) -> Float32Array:
     return narrow
 
 
-def _encoded(strings: Strings) -> tuple[Int64Array, pa.LargeStringArray]:
+def _encode_strings(strings: Strings) -> tuple[Int64Array, pa.LargeStringArray]:
     """Codes int64 and the distinct strings that they number."""
     encoded = _one_array(strings)
     if not pa.types.is_dictionary(encoded.type):
@@ -206,11 +206,11 @@ def _encoded(strings: Strings) -> tuple[Int64Array, pa.LargeStringArray]:
     return encoded.indices.to_numpy().astype(np.int64), encoded.dictionary
 
 
-def _is_rising(ids: pa.LargeStringArray) -> bool:
+def _is_sorted(ids: pa.LargeStringArray) -> bool:
     return bool(pc.all(pc.less(ids[:-1], ids[1:])).as_py()) if len(ids) > 1 else True
 
 
-def _in_byte_order(
+def _sort_by_bytes(
     codes: Int64Array, ids: pa.LargeStringArray
 ) -> tuple[Int64Array, pa.LargeStringArray]:
     """The same strings numbered in the order of their UTF-8 bytes, each once."""
@@ -281,11 +281,11 @@ def read_run_file(path: Location, pipe: bool = True) -> RunFile:
         reason = f"cannot read run {path}: {error.strerror or error}"
         raise BenchError(reason, "check the path") from error
     is_columnar = content.startswith(_ARROW)
-    run = _from_columns(path, content) if is_columnar else _parsed(_Source(path, content))
+    run = _decode_columnar(path, content) if is_columnar else _parse_text(_RunText(path, content))
     return RunFile(run, hashlib.sha256(content).hexdigest())
 
 
-def columnar(run: Run) -> pa.Buffer:
+def encode_columnar(run: Run) -> pa.Buffer:
     """Content of the columnar file of a run; equal runs give equal files."""
     queries = np.repeat(np.arange(len(run.query_ids), dtype=np.int32), np.diff(run.offsets))
     query_ids = pa.array(run.query_ids, pa.large_string())
@@ -303,7 +303,7 @@ def columnar(run: Run) -> pa.Buffer:
     return sink.getvalue()
 
 
-def _from_columns(path: Location, content: bytes) -> Run:
+def _decode_columnar(path: Location, content: bytes) -> Run:
     try:
         file = pa.ipc.open_file(pa.BufferReader(content))
         if file.num_record_batches != 1:
@@ -311,13 +311,13 @@ def _from_columns(path: Location, content: bytes) -> Run:
         batch = file.get_batch(0)
         batch.validate(full=True)
         scores = as_float32(batch.column("score").to_numpy())
-        return Run.from_columns(_ids(batch, "query"), _ids(batch, "document"), scores)
+        return Run.from_columns(_id_column(batch, "query"), _id_column(batch, "document"), scores)
     except (pa.ArrowException, OSError, KeyError, TypeError, BenchError) as error:
         reason = f"{path} is damaged, or no file of rankings: {error}"
         raise BenchError(reason, "evaluate again, or name a TREC run file") from error
 
 
-def _ids(batch: pa.RecordBatch, name: str) -> pa.Array:
+def _id_column(batch: pa.RecordBatch, name: str) -> pa.Array:
     column = batch.column(name)
     encoded = pa.types.is_dictionary(column.type)
     kind = column.type.value_type if encoded else column.type
@@ -327,19 +327,19 @@ def _ids(batch: pa.RecordBatch, name: str) -> pa.Array:
     return column
 
 
-def _parsed(source: "_Source") -> Run:
+def _parse_text(source: "_RunText") -> Run:
     try:
         table = _read_columns(source)
         scores = as_float32(table["score"])
     except (pa.ArrowInvalid, NotFiniteError) as error:
-        raise _first_problem(source, error) from error
+        raise _first_bad_line(source, error) from error
     queries, documents = table["query"], table["document"]
     if source.has_encoded_ids:
-        queries, documents = _decoded(queries), _decoded(documents)
+        queries, documents = _decode_ids(queries), _decode_ids(documents)
     try:
         return Run.from_columns(queries, documents, scores)
     except RepeatedDocumentError as repeat:
-        line = _second_line(source, repeat)
+        line = _line_of_repeat(source, repeat)
         raise BenchError(f"run {source.path}, line {line}: {repeat}") from repeat
 
 
@@ -371,21 +371,23 @@ def write_lines(run: Run, file: BinaryIO, tag: str, compress: bool) -> None:
     query_ids, doc_ids, second = pa.array(run.query_ids, pa.large_string()), run.ids, "Q0"
     if has_white_space(run):
         query_ids, doc_ids, second = (
-            _percent_encoded(query_ids),
-            _percent_encoded(doc_ids),
+            _percent_encode(query_ids),
+            _percent_encode(doc_ids),
             _ENCODED,
         )
     check_writable(query_ids, "query id")
     check_writable(doc_ids, "document id")
     queries = np.repeat(np.arange(len(run.query_ids)), np.diff(run.offsets))
     ranks = np.arange(len(run)) - run.offsets[queries] + 1
-    q0, last, space = (pa.scalar(text, pa.large_string()) for text in (second, f"{tag}\n", " "))
-    with _compressing(file) if compress else nullcontext(file) as out:
+    second_column, last, space = (
+        pa.scalar(text, pa.large_string()) for text in (second, f"{tag}\n", " ")
+    )
+    with _gzip_writer(file) if compress else nullcontext(file) as out:
         for start in range(0, len(run), _BLOCK_ROWS):
             rows = slice(start, start + _BLOCK_ROWS)
             lines = pc.binary_join_element_wise(
                 query_ids.take(pa.array(queries[rows])),
-                q0,
+                second_column,
                 doc_ids.take(pa.array(run.documents[rows])),
                 pa.array(ranks[rows]).cast(pa.large_string()),
                 pa.array(run.scores[rows]).cast(pa.large_string()),
@@ -401,11 +403,11 @@ def has_white_space(run: Run) -> bool:
     return any(pc.any(pc.match_substring_regex(ids, _WHITE_SPACE)).as_py() for ids in columns)
 
 
-def _percent_encoded(ids: pa.LargeStringArray) -> pa.LargeStringArray:
+def _percent_encode(ids: pa.LargeStringArray) -> pa.LargeStringArray:
     return pa.array([quote(id_, safe="") for id_ in ids.to_pylist()], pa.large_string())
 
 
-def check_writable(ids: Strings, what: str) -> None:
+def check_writable(ids: Strings, kind_of_name: str) -> None:
     """Refuse what six columns of text cannot carry.
 
     Raises:
@@ -414,27 +416,27 @@ def check_writable(ids: Strings, what: str) -> None:
     bad = ids.filter(pc.match_substring_regex(ids, rf"^$|{_WHITE_SPACE}"))
     if len(bad):
         raise BenchError(
-            f"{what} {bad[0].as_py()!r} cannot be written to a TREC run file",
+            f"{kind_of_name} {bad[0].as_py()!r} cannot be written to a TREC run file",
             "ids and tags there have at least one character and no white space",
         )
 
 
 @contextmanager
-def _compressing(file: BinaryIO) -> Iterator[BinaryIO]:
+def _gzip_writer(file: BinaryIO) -> Iterator[BinaryIO]:
     # No name and no time inside: equal runs give equal files.
     with gzip.GzipFile("", "wb", compresslevel=_GZIP_LEVEL, fileobj=file, mtime=0) as compressed:
         yield cast(BinaryIO, compressed)
 
 
 @dataclass(frozen=True)
-class _Source:
+class _RunText:
     """Content of a run file, and the path that it is known by."""
 
     path: Location
     content: bytes
 
     @contextmanager
-    def opened(self) -> Iterator[BinaryIO]:
+    def open(self) -> Iterator[BinaryIO]:
         """The file's bytes, uncompressed."""
         file = io.BytesIO(self.content)
         is_compressed = self.path.suffix == ".gz" or self.content.startswith(_GZIP)
@@ -450,9 +452,9 @@ class _Source:
         return columns[1:2] == [_ENCODED.encode()]
 
 
-def _read_columns(source: _Source) -> pa.Table:
+def _read_columns(source: _RunText) -> pa.Table:
     """Columns query, document (``large_string``) and score (float64) of all lines."""
-    with source.opened() as file:
+    with source.open() as file:
         tables = [_parse(block) for block in _blocks(file)]
     if not tables:
         raise BenchError(f"run {source.path} is empty", _HINT)
@@ -464,11 +466,11 @@ def _blocks(file: BinaryIO) -> Iterator[bytes]:
     rest = b""
     while block := file.read(_BLOCK_BYTES):
         lines, newline, rest = (rest + block).rpartition(b"\n")
-        yield from _tidied(lines + newline)
-    yield from _tidied(rest)
+        yield from _normalize_spaces(lines + newline)
+    yield from _normalize_spaces(rest)
 
 
-def _tidied(lines: bytes) -> Iterator[bytes]:
+def _normalize_spaces(lines: bytes) -> Iterator[bytes]:
     """The block without tabs, carriage returns and spare spaces; nothing if it is blank."""
     lines = lines.translate(_SPACES)
     at_ends = lines.startswith(b" ") or lines.endswith(b" ")
@@ -490,19 +492,19 @@ def _parse(lines: bytes) -> pa.Table:
     )
 
 
-def _decoded(ids: pa.ChunkedArray) -> pa.LargeStringArray:
+def _decode_ids(ids: pa.ChunkedArray) -> pa.LargeStringArray:
     return pa.array([unquote(id_) for id_ in ids.to_pylist()], pa.large_string())
 
 
-def _numbered_lines(source: _Source) -> Iterator[tuple[int, list[bytes]]]:
+def _numbered_lines(source: _RunText) -> Iterator[tuple[int, list[bytes]]]:
     """Number, from 1, and columns of each line that is not blank."""
-    with source.opened() as file:
+    with source.open() as file:
         for number, line in enumerate(file, start=1):
             if columns := line.removeprefix(BOM_UTF8 if number == 1 else b"").split():
                 yield number, columns
 
 
-def _second_line(source: _Source, repeat: RepeatedDocumentError) -> int:
+def _line_of_repeat(source: _RunText, repeat: RepeatedDocumentError) -> int:
     pair = [repeat.query, repeat.document]
     decode = unquote if source.has_encoded_ids else str
     numbers = (
@@ -513,15 +515,15 @@ def _second_line(source: _Source, repeat: RepeatedDocumentError) -> int:
     return next(itertools.islice(numbers, 1, None))
 
 
-def _first_problem(source: _Source, error: Exception) -> BenchError:
+def _first_bad_line(source: _RunText, error: Exception) -> BenchError:
     """The first bad line of a file that could not be read. Slow, but names the line."""
     for number, columns in _numbered_lines(source):
-        if problem := _problem(columns):
+        if problem := _describe_problem(columns):
             return BenchError(f"run {source.path}, line {number}: {problem}", _HINT)
     return BenchError(f"cannot read run {source.path}: {error}", _HINT)
 
 
-def _problem(columns: list[bytes]) -> str:
+def _describe_problem(columns: list[bytes]) -> str:
     """The fault in the columns of a line; "" if there is none."""
     if len(columns) != len(_COLUMNS):
         return f"{len(columns)} columns instead of {len(_COLUMNS)}"

@@ -109,7 +109,7 @@ def providers() -> "ir_measures.providers.FallbackProvider":
     return ir_measures.providers.FallbackProvider(usable)
 
 
-def values(measure: Measure, judged: JudgedRun) -> Float64Array:
+def evaluate_measure(measure: Measure, judged: JudgedRun) -> Float64Array:
     """Value of a native measure for each query: float64 ``(q,)``.
 
     As trec_eval: gains are linear; grades below 1 gain nothing; a query without relevant
@@ -118,7 +118,7 @@ def values(measure: Measure, judged: JudgedRun) -> Float64Array:
     return _NATIVE[measure.kind](measure, judged)
 
 
-def measure_names() -> Mapping[str, str]:
+def list_measures() -> Mapping[str, str]:
     """Name and title of every measure that can be used here, the native ones first."""
     import ir_measures
 
@@ -306,10 +306,14 @@ def score(
             ``queries``, or one pair judged twice with different grades.
     """
     parsed = [parse_measure(name) for name in measures]
-    table = _match(run, qrels, queries)
-    native = {measure.name: values(measure, table.judged) for measure in parsed if measure.native}
+    table = _match_qrels(run, qrels, queries)
+    native = {
+        measure.name: evaluate_measure(measure, table.judged)
+        for measure in parsed
+        if measure.native
+    }
     others = [measure for measure in parsed if not measure.native]
-    provided = _provided(run, qrels, table.query_ids, others) if others else {}
+    provided = _score_with_providers(run, qrels, table.query_ids, others) if others else {}
     by_name = {measure.name: {**native, **provided}[measure.name] for measure in parsed}
     unanswered = int(np.count_nonzero(table.judged.retrieved == 0))
     return Scores(table.query_ids, by_name, unanswered, table.ignored)
@@ -329,15 +333,17 @@ def tie_bounds(
     parsed = parse_measure(measure)
     if not parsed.native:
         raise BenchError(f"tie bounds of {parsed.name} are not known: ir_measures computes it")
-    table = _match(run, qrels, queries)
-    first, last = _tie_ends(run, table.hit_rows)
-    worst = _tie_broken(table, last, -1)
-    best = _tie_broken(table, first, 1)
-    return float(np.mean(values(parsed, worst))), float(np.mean(values(parsed, best)))
+    table = _match_qrels(run, qrels, queries)
+    first, last = _find_tie_ends(run, table.hit_rows)
+    worst = _break_ties(table, last, -1)
+    best = _break_ties(table, first, 1)
+    return float(np.mean(evaluate_measure(parsed, worst))), float(
+        np.mean(evaluate_measure(parsed, best))
+    )
 
 
 @dataclass(frozen=True)
-class _Match:
+class _MatchedRun:
     """A run seen from the qrels; ``hit_rows`` are the rows of the run behind ``judged.hit_*``."""
 
     query_ids: tuple[str, ...]
@@ -347,7 +353,7 @@ class _Match:
 
 
 @dataclass(frozen=True)
-class _Judgements:
+class _EncodedJudgements:
     """Distinct judgements as numbers: ``keys`` = query number * len(doc_ids) + document number."""
 
     doc_ids: pa.LargeStringArray
@@ -355,15 +361,15 @@ class _Judgements:
     grades: Int64Array
 
 
-def _match(run: Run, qrels: Qrels, queries: Sequence[str] | None) -> _Match:
+def _match_qrels(run: Run, qrels: Qrels, queries: Sequence[str] | None) -> _MatchedRun:
     """Find the judged documents of a run, without a Python step per document."""
     query_ids = _denominator(qrels, queries)
     numbers = {query_id: number for number, query_id in enumerate(query_ids)}
-    judgements = _judgements(qrels, numbers)
+    judgements = _encode_judgements(qrels, numbers)
     run_numbers = np.array(
         [numbers.get(query_id, -1) for query_id in run.query_ids], dtype=np.int64
     )
-    rows, grades = _hits(run, judgements, run_numbers)
+    rows, grades = _find_judged_rows(run, judgements, run_numbers)
     places = np.searchsorted(run.offsets, rows, side="right") - 1
     by_query = np.lexsort((rows, run_numbers[places]))
     rows, grades, places = rows[by_query], grades[by_query], places[by_query]
@@ -380,7 +386,7 @@ def _match(run: Run, qrels: Qrels, queries: Sequence[str] | None) -> _Match:
         judged_query=judged_query[by_grade],
         judged_grade=judgements.grades[by_grade],
     )
-    return _Match(query_ids, judged, rows, int(np.count_nonzero(run_numbers < 0)))
+    return _MatchedRun(query_ids, judged, rows, int(np.count_nonzero(run_numbers < 0)))
 
 
 def _denominator(qrels: Qrels, queries: Sequence[str] | None) -> tuple[str, ...]:
@@ -393,7 +399,7 @@ def _denominator(qrels: Qrels, queries: Sequence[str] | None) -> tuple[str, ...]
     return query_ids
 
 
-def _judgements(qrels: Qrels, numbers: Mapping[str, int]) -> _Judgements:
+def _encode_judgements(qrels: Qrels, numbers: Mapping[str, int]) -> _EncodedJudgements:
     documents = pa.array(qrels.doc_ids, pa.large_string()).dictionary_encode()
     codes = documents.indices.to_numpy().astype(np.int64)
     queries = np.array([numbers[query_id] for query_id in qrels.query_ids], dtype=np.int64)
@@ -407,15 +413,15 @@ def _judgements(qrels: Qrels, numbers: Mapping[str, int]) -> _Judgements:
         pair = f"document {qrels.doc_ids[row]!r} for query {qrels.query_ids[row]!r}"
         raise BenchError(f"{pair} is judged twice with different grades", "keep one of the lines")
     first = np.concatenate([[True], ~repeated])[: len(keys)]
-    return _Judgements(documents.dictionary, keys[first], grades[first])
+    return _EncodedJudgements(documents.dictionary, keys[first], grades[first])
 
 
-def _hits(
-    run: Run, judgements: _Judgements, run_numbers: Int64Array
+def _find_judged_rows(
+    run: Run, judgements: _EncodedJudgements, run_numbers: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
     """Rows of the run that have a judgement, and its grade."""
     codes = np.full(len(run.ids), -1, dtype=np.int32)  # of judged documents, by place in the run
-    places = run.places_of(judgements.doc_ids)
+    places = run.positions_of(judgements.doc_ids)
     codes[places[places >= 0]] = np.flatnonzero(places >= 0)
     rows = np.flatnonzero((codes >= 0)[run.documents])
     queries = run_numbers[np.searchsorted(run.offsets, rows, side="right") - 1]
@@ -427,7 +433,7 @@ def _hits(
     return rows[judged], judgements.grades[positions[judged]]
 
 
-def _provided(
+def _score_with_providers(
     run: Run, qrels: Qrels, query_ids: Sequence[str], measures: Sequence[Measure]
 ) -> dict[str, Float64Array]:
     """Values from ir_measures, on scores that are the depth minus the rank: no ties are left."""
@@ -472,7 +478,7 @@ def _grades_by_query(qrels: Qrels) -> dict[str, dict[str, int]]:
     return grades
 
 
-def _tie_ends(run: Run, rows: Int64Array) -> tuple[Int64Array, Int64Array]:
+def _find_tie_ends(run: Run, rows: Int64Array) -> tuple[Int64Array, Int64Array]:
     """First and last row of the tie that each of the rows is part of."""
     starts_tie = np.ones(len(run), dtype=bool)
     starts_tie[1:] = run.scores[1:] != run.scores[:-1]
@@ -482,7 +488,7 @@ def _tie_ends(run: Run, rows: Int64Array) -> tuple[Int64Array, Int64Array]:
     return starts[tie], starts[tie + 1] - 1
 
 
-def _tie_broken(table: _Match, ends: Int64Array, step: int) -> JudgedRun:
+def _break_ties(table: _MatchedRun, ends: Int64Array, step: int) -> JudgedRun:
     """The judged documents of each tie moved to its end, the highest grade outermost.
 
     ``ends`` is the first row of each hit's tie with ``step`` 1, or the last row with -1.

@@ -72,7 +72,7 @@ def multiply_by_similarity(
     return Hits(scores, hits.rows)
 
 
-def drop_self(hits: Hits, self_rows: Int64Array, k: int) -> Hits:
+def exclude_self_matches(hits: Hits, self_rows: Int64Array, k: int) -> Hits:
     """Hits of depth k without each query's own document.
 
     Args:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from bench.evaluate.judging import measure_names
+from bench.evaluate.judging import resolve_measures
 from bench.evaluate.pipeline import evaluate
 from bench.evaluate.retrieval import LoadedModel, Options
 from bench.experiments.experiment import MODEL, CellTask, Cost, ExperimentStage
@@ -93,7 +93,7 @@ class EvaluateStage(ExperimentStage):
         if not settings.on:
             raise BenchError("[evaluate] needs on, a list of collections")
         for dataset in self.workspace.datasets(settings.on):
-            measure_names(dataset, settings.measures, settings.depth)
+            resolve_measures(dataset, settings.measures, settings.depth)
             self.workspace.open(dataset)
         resolved: Table = msgspec.to_builtins(settings)
         return resolved
@@ -112,7 +112,7 @@ class EvaluateStage(ExperimentStage):
         rules = {}
         for dataset in self.workspace.datasets(chosen.on):
             protocol = self.workspace.open(dataset).protocol(chosen.depth)
-            measures = measure_names(dataset, chosen.measures, chosen.depth)
+            measures = resolve_measures(dataset, chosen.measures, chosen.depth)
             rules[dataset.name] = msgspec.json.encode([protocol, measures]).decode()
         return rules
 

@@ -18,7 +18,7 @@ import msgspec
 from bench.evaluate.judging import mean_weights
 from bench.evaluate.retrieval import LoadedModel, Options
 from bench.gate.records import StoredModel
-from bench.outcomes import Gaps
+from bench.outcomes import MissingEvaluations
 from bench.results.result import Evaluation, Protocol
 from bench.results.reuse import check_stored_values, reuse_or_evaluate
 from bench.workspace import Workspace
@@ -111,12 +111,12 @@ def evaluate_candidate(
         measures: None for those of each collection.
         others: that it is compared with, whose results must agree with themselves.
     """
-    gaps = Gaps()
+    gaps = MissingEvaluations()
     stored: dict[str, Evaluation] = {}
     queries: dict[str, Queries] = {}
     own = [one for one in known if one.result.model in (name, model.name)]
     for collection, (opens, protocol) in collections.items():
-        with gaps.kept(collection):
+        with gaps.catch(collection):
             opened = workspace.open(opens, (protocol.split or None) if protocol else None)
             options = Options(depth=protocol.depth if protocol else None, measures=measures)
             queries[collection] = opened.dataset.queries

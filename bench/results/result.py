@@ -34,7 +34,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.evaluate.runs import Run, check_writable, columnar, read_run_file
+from bench.evaluate.runs import Run, check_writable, encode_columnar, read_run_file
 from bench.evaluate.scoring import Scores
 from foundation.arrays import Float64Array
 from foundation.errors import BenchError
@@ -324,7 +324,7 @@ def save(evaluation: Evaluation, out: Location) -> Evaluation:
     columns = {QUERY_ID: pa.array(scores.query_ids, pa.large_string()), **scores.values}
     values = io.BytesIO()
     pq.write_table(pa.table(columns), values)
-    ranking = columnar(evaluation.run)
+    ranking = encode_columnar(evaluation.run)
     result = msgspec.structs.replace(
         evaluation.result,
         per_query_sha256=hashlib.sha256(values.getbuffer()).hexdigest(),

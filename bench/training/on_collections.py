@@ -9,11 +9,11 @@ import numpy as np
 
 from bench.evaluate.index_search import ExactSearch, default_budget
 from bench.evaluate.retrieval import (
+    apply_exclude_self,
+    depth_with_self_match,
     encode_documents,
+    search_bm25,
     search_device,
-    search_words,
-    with_self,
-    without_self,
 )
 from bench.store import VectorStore
 from bench.training.training_sets import (
@@ -199,11 +199,11 @@ class CollectionSearch:
         dataset = split.dataset
         if model is None:
             bm25 = BM25(resolve_model("bm25").recipe)
-            hits = search_words(dataset, bm25, with_self(dataset, depth))
+            hits = search_bm25(dataset, bm25, depth_with_self_match(dataset, depth))
             lowest = np.full(len(split.positives), np.inf, np.float32)
         else:
-            hits, lowest = self._with_vectors(split, model, with_self(dataset, depth))
-        return MinedHits(without_self(dataset, hits, depth), lowest)
+            hits, lowest = self._with_vectors(split, model, depth_with_self_match(dataset, depth))
+        return MinedHits(apply_exclude_self(dataset, hits, depth), lowest)
 
     def _with_vectors(
         self, split: TrainingSplit, model: Model, depth: int

@@ -24,7 +24,7 @@ from tests.support.browser import (
     press,
     texts,
 )
-from tests.support.leaderboards import MEASURE, protocol_of, recipe_of, store
+from tests.support.leaderboards import MEASURE, make_protocol, recipe_of, store
 
 FORUMS = expand(["beir/cqadupstack"])
 SORT_BY = "thead th[data-column='{}'] button"
@@ -44,7 +44,7 @@ def index(tmp_path_factory) -> Path:
         recipe = recipe_of("delta", max_document_tokens=tokens)
         spent = Timings(encode_documents_s=1.0, encoded_tokens=1000 * tokens)
         store(results, "delta", "beir/scifact", [tokens / 200] * 4, recipe=recipe, timings=spent)
-    shallow = protocol_of("beir/scifact", depth=10)
+    shallow = make_protocol("beir/scifact", depth=10)
     values = {MEASURE: [0.5, 0.25], "R@100": [1.0, 1.0]}
     store(results, "alpha", "beir/scifact", values, protocol=shallow)
     for number, name in enumerate(NAMES):

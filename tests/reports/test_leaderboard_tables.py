@@ -18,7 +18,7 @@ from datasets_cfg.catalogue import expand
 from reports.leaderboard import SITE, markdown, page, scores, script_json
 from retrievers.models.card import Card, ExpectedScore
 from retrievers.models.checkpoint import Parameters
-from tests.support.leaderboards import MEASURE, protocol_of, recipe_of, store
+from tests.support.leaderboards import MEASURE, make_protocol, recipe_of, store
 from tests.support.markdown import tables_of
 
 FORUMS = expand(["beir/cqadupstack"])
@@ -89,7 +89,7 @@ def test_parameters_of_an_adapter_are_told_and_unknown_ones_are_a_visible_gap(tm
 
 def test_protocols_stand_in_a_table_of_their_own_and_what_is_not_official_is_marked(tmp_path):
     store(tmp_path, "a", "msmarco/dev", [0.5])
-    store(tmp_path, "a", "mine", [0.5], protocol=protocol_of("mine", official=False))
+    store(tmp_path, "a", "mine", [0.5], protocol=make_protocol("mine", official=False))
     mine, msmarco = tables_of(markdown(board_of(tmp_path), ""))[2]
     assert mine["collection"] == "mine (not the published one)"
     assert (mine["queries"], mine["documents"], mine["depth"]) == ("1", "100", "1000")

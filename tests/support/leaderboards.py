@@ -23,7 +23,7 @@ def digest(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def protocol_of(collection: str, **changes: Any) -> Protocol:
+def make_protocol(collection: str, **changes: Any) -> Protocol:
     """As declared, where the collection is."""
     known = {}
     if collection in dataset_names():
@@ -68,7 +68,7 @@ def result_of(model: str, collection: str, **changes: Any) -> Result:
         "queries": 4,
         "documents": 100,
         "fingerprint": recipe.fingerprint if recipe else digest(model, collection),
-        "protocol": protocol_of(collection),
+        "protocol": make_protocol(collection),
         **changes,
         "conditions": msgspec.structs.replace(CONDITIONS, **changes.get("conditions", {})),
     }

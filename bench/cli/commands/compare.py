@@ -18,7 +18,7 @@ from bench.comparing.changed_queries import (
 from bench.comparing.compare import ComparedModel, Comparison, ComparisonSettings
 from bench.comparing.compare import compare as compare_entrants
 from bench.comparing.transfer import TrainingSequence, measure_forgetting
-from bench.evaluate.judging import with_inner
+from bench.evaluate.judging import suites_inner_first
 from bench.evaluate.pipeline import OpenDataset, evaluate_run
 from bench.evaluate.runs import read_run_file
 from bench.outcomes import ExitCode
@@ -54,7 +54,7 @@ def compare(options: CompareOptions) -> int:
         measure=options.measure,
         force=options.force,
         collections=on or None,
-        suites=with_inner(options.on) if options.on else None,
+        suites=suites_inner_first(options.on) if options.on else None,
         resampling=resampling_of(options.resampling),
     )
     comparisons = compare_entrants(models, comparison_settings)

@@ -10,7 +10,7 @@ from bench.cli.options.decide import ExportOptions
 from bench.cli.terminal import as_typed, print_json
 from bench.evaluate.runs import has_white_space, write_lines
 from bench.outcomes import ExitCode
-from bench.results.export import mteb_files, export_obstacle
+from bench.results.export import export_obstacle, mteb_files
 from bench.results.find import choose_results, expand_collections, find_named
 from bench.results.result import Evaluation, result_folder
 from foundation.errors import BenchError

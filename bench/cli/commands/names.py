@@ -119,9 +119,9 @@ def _dataset(name: str) -> NameLine:
 
 
 def _measures() -> Iterable[NameLine]:
-    from bench.evaluate.scoring import measure_names
+    from bench.evaluate.scoring import list_measures
 
-    return starmap(NameLine, measure_names().items())
+    return starmap(NameLine, list_measures().items())
 
 
 def _indexes() -> Iterable[NameLine]:

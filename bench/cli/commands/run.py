@@ -16,13 +16,13 @@ from bench.cli.options.evaluate import RunOptions, ScoreOptions
 from bench.cli.options.shared import WorkerOptions
 from bench.cli.terminal import print_json
 from bench.engines import Children, Spread, Work
-from bench.evaluate.cost import announce_encoding, costs
-from bench.evaluate.judging import SuiteMean, suite_mean, with_inner
+from bench.evaluate.cost import announce_encoding, estimate_costs
+from bench.evaluate.judging import SuiteMean, suite_mean, suites_inner_first
 from bench.evaluate.pipeline import Job, evaluate, evaluate_run
 from bench.evaluate.retrieval import LoadedModel, Options
 from bench.evaluate.runs import read_run_file
 from bench.evaluate.scoring import parse_measure
-from bench.outcomes import ExitCode, Gaps
+from bench.outcomes import ExitCode, MissingEvaluations
 from bench.results.find import SELECTOR
 from bench.results.result import Evaluation, Result, result_folder, save
 from bench.store.indexes import MANIFEST_FILE, IndexFolder
@@ -50,7 +50,7 @@ def run(options: RunOptions) -> int:
     )
     models, published = _models(options, workspace)
     count = len(workspace.expand(options.names)) * len(models)
-    gaps = Gaps(stop=count == 1)
+    gaps = MissingEvaluations(stop=count == 1)
     jobs = _jobs(workspace, models, choices, gaps, options)
     if options.dry_run:
         _print_costs(jobs, gaps, options)
@@ -84,7 +84,7 @@ def _jobs(
     workspace: Workspace,
     models: Sequence[LoadedModel],
     choices: Options,
-    gaps: Gaps,
+    gaps: MissingEvaluations,
     options: RunOptions,
 ) -> list[list[Job]]:
     """What can be evaluated, by collection. What would fail late fails now."""
@@ -92,19 +92,19 @@ def _jobs(
     known = not (options.recompute or choices.from_index)
     for name in workspace.expand(options.names):
         of_collection: list[Job] = []
-        with gaps.kept(name):
+        with gaps.catch(name):
             split, limit = options.protocol.split, options.limit
             opened = (
                 workspace.open_first(name, limit, split) if limit else workspace.open(name, split)
             )
             for model in models:
-                with gaps.kept(opened.name, model.name):
+                with gaps.catch(opened.name, model.name):
                     result_folder(options.out, opened.name, model.name)  # names may lead out of it
                     out = options.out if known else None
                     of_collection.append(workspace.prepare(opened, model, choices, out))
         if of_collection:
             jobs.append(of_collection)
-    gaps.check_any_left(bool(jobs))
+    gaps.require_any(bool(jobs))
     return jobs
 
 
@@ -112,7 +112,7 @@ def _results(
     jobs: Sequence[Sequence[Job]],
     spread: Spread,
     published: Published,
-    gaps: Gaps,
+    gaps: MissingEvaluations,
     options: RunOptions,
 ) -> list[Result]:
     """The results that are stored or can be had; a table for each collection."""
@@ -120,12 +120,12 @@ def _results(
     for of_collection in jobs:
         made = []
         for job in of_collection:
-            with gaps.kept(job.dataset.name, job.name):
+            with gaps.catch(job.dataset.name, job.name):
                 made.append(_result(job, spread, options.out).result)
         if made and not options.output.json:
             print(collection_table(made, published), end="\n\n", flush=True)
         results += made
-    gaps.check_any_left(bool(results))
+    gaps.require_any(bool(results))
     return results
 
 
@@ -133,13 +133,15 @@ def _result(job: Job, spread: Spread, out: Location) -> Evaluation:
     if job.stored:
         _say_stored(job.stored)
         return job.stored
-    stored = save(evaluate(job.encoded_by(spread(job.model))), out)
+    stored = save(evaluate(job.with_model(spread(job.model))), out)
     _say_done(stored)
     return stored
 
 
-def _print_costs(jobs: Iterable[Sequence[Job]], gaps: Gaps, options: RunOptions) -> None:
-    rows = list(costs(chain(*jobs)))
+def _print_costs(
+    jobs: Iterable[Sequence[Job]], gaps: MissingEvaluations, options: RunOptions
+) -> None:
+    rows = list(estimate_costs(chain(*jobs)))
     if options.output.json:
         print_json({"costs": rows, "gaps": gaps.missing})
         return
@@ -149,7 +151,7 @@ def _print_costs(jobs: Iterable[Sequence[Job]], gaps: Gaps, options: RunOptions)
 
 
 def _print_summary(
-    results: Sequence[Result], published: Published, gaps: Gaps, options: RunOptions
+    results: Sequence[Result], published: Published, gaps: MissingEvaluations, options: RunOptions
 ) -> None:
     """Means of the suites, then what is missing; with ``--json`` all there is."""
     means = _means(options.names, results)
@@ -210,7 +212,7 @@ def _exported(index: str) -> Path | None:
 def _means(typed: Sequence[str], results: Sequence[Result]) -> list[tuple[str, SuiteMean]]:
     """Means of the suites that were asked for and of those inside them, by model and measure."""
     means = []
-    for suite in (name for name in with_inner(typed) if suite_for(name).mean):
+    for suite in (name for name in suites_inner_first(typed) if suite_for(name).mean):
         for model in dict.fromkeys(result.model for result in results):
             own = [result for result in results if result.model == model]
             seen = {result.protocol.collection for result in own if result.in_domain}

@@ -13,7 +13,7 @@ from bench.cli.commands.common import load_model, load_models, make_workspace
 from bench.cli.options.evaluate import IndexOptions, WorkOptions
 from bench.cli.terminal import print_json
 from bench.evaluate.cost import announce_encoding
-from bench.evaluate.retrieval import Options, check_encoder, encode_documents
+from bench.evaluate.retrieval import Options, encode_documents, run_preflight
 from bench.outcomes import ExitCode
 from bench.store.indexes import IndexFolder, IndexManifest, formatted
 from datasets_cfg.dataset import Dataset
@@ -101,7 +101,7 @@ def work(options: WorkOptions) -> int:
         dataset = workspace.dataset(name)
         for model in models:
             encoder = model.on(dataset.name).require_encoder()
-            check_encoder(dataset, encoder, workspace.store)
+            run_preflight(dataset, encoder, workspace.store)
             stored = encode_documents(dataset, encoder, workspace.store)
             dataset.corpus.check()
             done.append(EncodedHere(dataset.name, model.name, stored.encoded))

@@ -22,7 +22,7 @@ from datasets_cfg.catalogue import expand, suite_for
 from foundation.errors import BenchError
 from retrievers.models.card import Card, ExpectedScore
 from retrievers.models.recipe import Prompts
-from tests.support.leaderboards import MEASURE, make_older, protocol_of, recipe_of, store
+from tests.support.leaderboards import MEASURE, make_older, make_protocol, recipe_of, store
 
 QUICK = Resampling(resamples=199)
 PLAIN = BoardFilter()
@@ -86,7 +86,7 @@ def test_the_zero_shot_mean_leaves_out_what_the_model_was_trained_on(tmp_path):
 
 def test_an_unofficial_collection_counts_in_no_mean(tmp_path):
     for number, name in enumerate(FORUMS):
-        protocol = protocol_of(name, official=number > 0)
+        protocol = make_protocol(name, official=number > 0)
         store(tmp_path, "a", name, [0.5], protocol=protocol)
     board = board_of(tmp_path, BoardFilter(suite="beir/cqadupstack"))
     assert row_of(board, "a").means["beir/cqadupstack"][MEASURE].missing == (FORUMS[0],)
@@ -98,7 +98,9 @@ def test_different_protocols_have_columns_of_their_own_and_the_declared_one_the_
     name = "beir/scifact"
     late = {"time": "2026-02-01T00:00:00+00:00"}
     store(tmp_path, "a", name, [0.5, 0.5])
-    store(tmp_path, "a", name, [0.25, 0.25], protocol=protocol_of(name, depth=10), conditions=late)
+    store(
+        tmp_path, "a", name, [0.25, 0.25], protocol=make_protocol(name, depth=10), conditions=late
+    )
     board = board_of(tmp_path)
     main, other = board.columns
     assert (main.name, main.main) == (name, True)
@@ -115,7 +117,7 @@ def test_of_undeclared_protocols_the_newest_has_the_plain_name_unless_it_is_not_
             "a",
             "mine",
             [0.5],
-            protocol=protocol_of("mine", depth=depth, official=official),
+            protocol=make_protocol("mine", depth=depth, official=official),
             conditions={"time": f"{year}-01-01T00:00:00+00:00"},
         )
     columns = board_of(tmp_path).columns
@@ -127,7 +129,7 @@ def test_of_undeclared_protocols_the_newest_has_the_plain_name_unless_it_is_not_
 
 
 def test_a_run_file_scored_without_its_corpus_stands_beside_models_on_that_corpus(tmp_path):
-    bare = protocol_of("set", corpus_sha256="")
+    bare = make_protocol("set", corpus_sha256="")
     store(tmp_path, "a", "set", [0.5, 0.5])
     store(tmp_path, "theirs", "set", [0.5, 0.0], protocol=bare, recipe=None, index="")
     board = board_of(tmp_path)

@@ -11,7 +11,7 @@ import pytest
 from bench.cli.commands.common import load_models, make_workspace
 from bench.cli.options.shared import FolderOptions, ModelUse
 from bench.evaluate.index_search import parse_size
-from bench.outcomes import Gaps
+from bench.outcomes import MissingEvaluations
 from bench.results.result import load
 from datasets_cfg.catalogue import facts_for
 from foundation.errors import BenchError
@@ -146,20 +146,20 @@ def test_a_measure_that_does_not_exist_is_bad_input_and_no_gap(bench: Bench) -> 
     ],
 )
 def test_a_gap_says_why(error: Exception, reason: str, capsys: pytest.CaptureFixture[str]) -> None:
-    gaps = Gaps(stop=False)
-    with gaps.kept("beir/nq", "minilm"):
+    gaps = MissingEvaluations(stop=False)
+    with gaps.catch("beir/nq", "minilm"):
         raise error
     (gap,) = gaps.missing
     assert (gap.collection, gap.model, gap.reason) == ("beir/nq", "minilm", reason)
     assert f"warning: minilm on beir/nq is not evaluated: {reason}" in capsys.readouterr().err
-    with pytest.raises(type(error)), Gaps(stop=True).kept("beir/nq"):
+    with pytest.raises(type(error)), MissingEvaluations(stop=True).catch("beir/nq"):
         raise error
 
 
 @pytest.mark.parametrize("error", [RuntimeError("defect"), KeyboardInterrupt(), BrokenPipeError()])
 def test_a_defect_and_an_interruption_are_no_gap(error: BaseException) -> None:
-    gaps = Gaps(stop=False)
-    with pytest.raises(type(error)), gaps.kept("beir/nq"):
+    gaps = MissingEvaluations(stop=False)
+    with pytest.raises(type(error)), gaps.catch("beir/nq"):
         raise error
     assert gaps.missing == []
 

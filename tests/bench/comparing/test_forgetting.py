@@ -11,7 +11,7 @@ from bench.comparing.statistics import Resampling
 from bench.comparing.transfer import Forgetting, TrainingSequence, measure_forgetting
 from bench.results.find import find_results
 from foundation.errors import BenchError
-from tests.support.leaderboards import protocol_of, store
+from tests.support.leaderboards import make_protocol, store
 
 FAST = Resampling(resamples=999)
 NAMES = ("base", "first", "second", "third")
@@ -142,7 +142,7 @@ def test_a_missing_result_or_another_protocol_is_refused(scores, tmp_path):
     with pytest.raises(BenchError, match="partial has no result on law"):
         measure_forgetting(sequence, "nDCG@10", FAST)
     other = tmp_path / "other"
-    store(other, "deep", "bio", [0.5] * 40, protocol=protocol_of("bio", depth=5))
+    store(other, "deep", "bio", [0.5] * 40, protocol=make_protocol("bio", depth=5))
     sequence = TrainingSequence([model(other, "deep"), model(tmp_path, "second")], ["bio", "law"])
     with pytest.raises(BenchError, match="different protocols on bio: depth"):
         measure_forgetting(TrainingSequence(sequence.checkpoints, ["bio", "bio"]), "nDCG@10", FAST)

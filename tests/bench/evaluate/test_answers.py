@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from bench.evaluate import judging as answers_module
-from bench.evaluate.judging import answer_qrels, tokens
+from bench.evaluate.judging import judge_answers, tokenize
 from bench.evaluate.runs import Run
 from bench.evaluate.scoring import score
 from foundation.errors import BenchError
@@ -44,7 +44,7 @@ def slow_has_answer(answers: list[str], passage: str) -> bool:
 def has_answer(answers: list[str], passage: str) -> bool:
     """The judgement of one retrieved passage."""
     run = Run.from_rows(["q"], ["d"], [1.0])
-    ((_, _, grade),) = answer_qrels(
+    ((_, _, grade),) = judge_answers(
         run, {"q": answers}, np.array([0]), lambda _: [passage], depth=1
     )
     return bool(grade)
@@ -69,7 +69,7 @@ def test_an_answer_is_found_where_its_tokens_are_adjacent(answer, passage, expec
 
 @given(st.text(CHARACTERS, max_size=12))
 def test_tokens_are_those_of_the_simple_tokenizer(text):
-    assert tokens(text) == slow_tokens(text)
+    assert tokenize(text) == slow_tokens(text)
 
 
 @given(st.lists(st.text(CHARACTERS, max_size=3), max_size=3), st.text(CHARACTERS, max_size=12))
@@ -105,14 +105,14 @@ def run() -> Run:
 
 
 def test_every_retrieved_document_is_judged_by_the_answers_of_its_question(run):
-    qrels = answer_qrels(run, ANSWERS, rows_of(run), texts_at, depth=3)
+    qrels = judge_answers(run, ANSWERS, rows_of(run), texts_at, depth=3)
     expected = {("q1", "d2", 0), ("q1", "d1", 1), ("q2", "d1", 0), ("q2", "d2", 1), ("q2", "d3", 1)}
     assert set(qrels) == expected
     assert len(qrels) == 5
 
 
 def test_success_at_k_is_top_k_accuracy_over_all_questions(run):
-    qrels = answer_qrels(run, ANSWERS, rows_of(run), texts_at, depth=3)
+    qrels = judge_answers(run, ANSWERS, rows_of(run), texts_at, depth=3)
     scores = score(run, qrels, ["Success@1", "Success@2"], queries=tuple(ANSWERS))
     assert scores.mean("Success@1") == 0
     assert scores.mean("Success@2") == 2 / 3
@@ -129,11 +129,11 @@ def test_each_text_is_asked_for_once_and_in_the_order_of_the_corpus(run):
     corpus_rows = 2 - rows_of(run)
     NAMES.reverse()
     try:
-        backwards = answer_qrels(run, ANSWERS, corpus_rows, recording, depth=3)
+        backwards = judge_answers(run, ANSWERS, corpus_rows, recording, depth=3)
     finally:
         NAMES.reverse()
     assert asked == [0, 1, 2]
-    assert list(backwards) == list(answer_qrels(run, ANSWERS, rows_of(run), texts_at, depth=3))
+    assert list(backwards) == list(judge_answers(run, ANSWERS, rows_of(run), texts_at, depth=3))
 
 
 WORDS = st.sampled_from(["Oslo", "oslo,", "Röntgen", "May 18", "U.S.", "18", "\u200b", "-"])
@@ -149,7 +149,7 @@ def test_every_pair_is_judged_as_alone(passages, answers):
     rows = np.array([int(doc_id) for doc_id in run.ids.to_pylist()])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(answers_module, "_DOCUMENTS_AT_ONCE", 3)
-        qrels = answer_qrels(run, accepted, rows, lambda some: [passages[i] for i in some], 9)
+        qrels = judge_answers(run, accepted, rows, lambda some: [passages[i] for i in some], 9)
     assert len(qrels) == len(pairs)
     for query, document, grade in qrels:
         assert grade == slow_has_answer(list(accepted[query]), passages[int(document)])
@@ -184,7 +184,7 @@ def test_gold_passages_of_natural_questions_hold_an_answer(nq):
     run = Run.from_rows(*zip(*gold, strict=True), [1.0] * len(gold))
     texts = [passages[doc_id] for doc_id in run.ids.to_pylist()]
     rows = np.arange(len(texts))
-    qrels = answer_qrels(run, questions, rows, lambda some: [texts[i] for i in some], depth=100)
+    qrels = judge_answers(run, questions, rows, lambda some: [texts[i] for i in some], depth=100)
     scores = score(run, qrels, ["Success@1"], queries=tuple(questions))
     assert len(scores.query_ids) == 3610
     slow = sum(slow_has_answer(questions[query], passages[doc]) for query, doc in gold)

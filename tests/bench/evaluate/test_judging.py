@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.evaluate.judging import as_retrieved, judge, measure_names, protocol_of, score_run
+from bench.evaluate.judging import apply_protocol, judge, make_protocol, resolve_measures, score_run
 from bench.evaluate.runs import Run
 from datasets_cfg.catalogue import Facts
 from datasets_cfg.corpus import Corpus
@@ -56,25 +56,25 @@ def slowly_retrieved(run: Run, exclude_self: bool, depth: int) -> dict[str, list
 @given(rows, st.booleans(), st.integers(1, 7))
 def test_self_matches_go_before_the_cut_so_that_the_depth_stays(found, exclude_self, depth):
     run = run_of(found)
-    cut = as_retrieved(run, dataset_of(exclude_self=exclude_self), depth)
+    cut = apply_protocol(run, dataset_of(exclude_self=exclude_self), depth)
     expected = slowly_retrieved(run, exclude_self, depth)
     assert {query: documents for query, documents, _ in cut.rankings()} == expected
     assert cut.query_ids == run.query_ids
 
 
 def test_a_query_of_which_only_itself_was_found_stays_without_documents():
-    cut = as_retrieved(run_of([("a", "a", 1.0)]), dataset_of(exclude_self=True), 10)
+    cut = apply_protocol(run_of([("a", "a", 1.0)]), dataset_of(exclude_self=True), 10)
     assert list(cut.offsets) == [0, 0]
     assert cut.query_ids == ("a",)
 
 
 def test_the_main_measure_comes_first_then_those_of_the_collection():
     dataset = dataset_of(main_measure="RR@10", measures=("R@1000", "RR@10", "nDCG@10"))
-    assert measure_names(dataset, None, None) == ("RR@10", "R@1000", "nDCG@10")
+    assert resolve_measures(dataset, None, None) == ("RR@10", "R@1000", "nDCG@10")
 
 
 def test_one_measure_under_two_names_is_shown_once():
-    assert measure_names(dataset_of(), ["MRR@10", "RR@10"], None) == ("nDCG@10", "RR@10")
+    assert resolve_measures(dataset_of(), ["MRR@10", "RR@10"], None) == ("nDCG@10", "RR@10")
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_one_measure_under_two_names_is_shown_once():
 def test_a_measure_of_more_documents_than_are_retrieved_is_refused(depth, wanted, beyond, typed):
     dataset = dataset_of(main_measure="nDCG@10", measures=("R@100",))
     with pytest.raises(BenchError) as error:
-        measure_names(dataset, wanted, depth)
+        resolve_measures(dataset, wanted, depth)
     about = (
         rf"{beyond.replace('(', '.').replace(')', '.')} on .* looks at \d+ documents of each query"
     )
@@ -106,10 +106,10 @@ def test_a_measure_of_more_documents_than_are_retrieved_is_refused(depth, wanted
 
 def test_measures_within_the_depth_or_without_a_cutoff_pass():
     dataset = dataset_of(main_measure="nDCG@10", measures=("R@100",))
-    assert measure_names(dataset, ["AP", "RR", "R@100"], 100) == ("nDCG@10", "AP", "RR", "R@100")
-    assert measure_names(dataset_of(depth=10, main_measure="RR@10"), ["P@10"], None)
+    assert resolve_measures(dataset, ["AP", "RR", "R@100"], 100) == ("nDCG@10", "AP", "RR", "R@100")
+    assert resolve_measures(dataset_of(depth=10, main_measure="RR@10"), ["P@10"], None)
     with pytest.raises(BenchError, match="the depth is 10"):
-        measure_names(dataset_of(depth=10, main_measure="RR@10"), ["P@11"], None)
+        resolve_measures(dataset_of(depth=10, main_measure="RR@10"), ["P@11"], None)
 
 
 def test_fewer_than_ten_documents_have_no_share_of_judged_ones_among_the_first_ten():
@@ -136,14 +136,14 @@ def questions(tmp_path):
 @pytest.mark.parametrize("measure", ["nDCG@10", "R@100", "AP", "P@5", "Judged@10"])
 def test_measures_that_need_judgements_are_refused_where_answers_decide(measure, questions):
     with pytest.raises(BenchError, match="judged by answer strings") as error:
-        measure_names(questions, [measure], None)
+        resolve_measures(questions, [measure], None)
     assert measure in str(error.value)
     assert "Success@k" in error.value.hint
 
 
 def test_answers_judge_what_was_retrieved(questions):
     run = run_of([("0", "1", 2.0), ("0", "2", 1.0), ("1", "2", 1.0)])
-    names = measure_names(questions, None, None)
+    names = resolve_measures(questions, None, None)
     scores, quality = score_run(questions, run, names, depth=100)
     assert scores.query_ids == ("0", "1")
     assert scores.values["Success@20"].tolist() == [1.0, 0.0]
@@ -177,7 +177,7 @@ def test_the_standing_has_judged_documents_and_what_ties_could_give():
 
 def test_a_protocol_holds_the_facts_and_contents_of_the_collection():
     dataset = dataset_of(version="v2", split="dev", title_track="title", exclude_self=True)
-    protocol = protocol_of(dataset, 77, corpus_sha256="c", official=False)
+    protocol = make_protocol(dataset, 77, corpus_sha256="c", official=False)
     assert msgspec.to_builtins(protocol) == {
         "collection": "own/tiny",
         "version": "v2",

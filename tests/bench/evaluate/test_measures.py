@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from bench.evaluate.scoring import JudgedRun, measure_names, parse_measure, values
+from bench.evaluate.scoring import JudgedRun, evaluate_measure, list_measures, parse_measure
 from foundation.errors import BenchError
 
 # Query 0 found grades 0, 2, -1 at ranks 1, 2, 4; query 1 found nothing; both have a missed 1.
@@ -43,7 +43,9 @@ JUDGED = JudgedRun(
     ],
 )
 def test_values_are_those_of_the_definition(name, expected):
-    assert values(parse_measure(name), JUDGED) == pytest.approx([expected, 0.0], abs=1e-15)
+    assert evaluate_measure(parse_measure(name), JUDGED) == pytest.approx(
+        [expected, 0.0], abs=1e-15
+    )
 
 
 @pytest.mark.parametrize(
@@ -97,7 +99,7 @@ def test_a_measure_that_no_provider_computes_is_refused_at_once():
 
 
 def test_listed_measures_come_with_titles_native_ones_first():
-    names = measure_names()
+    names = list_measures()
     assert next(iter(names)) == "nDCG@k"
     assert names["Rprec"]
     assert all(parse_measure(name.replace("@k", "@10")).native for name in names if "@" in name)

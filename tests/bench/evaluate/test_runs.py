@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.evaluate import runs as run_files
-from bench.evaluate.runs import Run, columnar, read_run_file, write_run
+from bench.evaluate.runs import Run, encode_columnar, read_run_file, write_run
 from foundation.errors import BenchError
 from retrievers.index.faiss_index import Hits
 
@@ -90,7 +90,7 @@ def test_places_of_ids_are_those_of_a_search_from_the_first(held, asked):
     run = Run.from_rows([str(number) for number in range(len(held))], held, [1.0] * len(held))
     known = run.ids.to_pylist()
     expected = [known.index(name) if name in known else -1 for name in asked]
-    assert run.places_of(pa.array(asked, pa.large_string())).tolist() == expected
+    assert run.positions_of(pa.array(asked, pa.large_string())).tolist() == expected
 
 
 def test_hits_with_a_nan_score_are_refused():
@@ -204,7 +204,7 @@ def test_a_written_run_reads_back_bit_for_bit(tmp_path_factory, name, rows):
     run = Run.from_rows([q for q, _ in pairs], [d for _, d in pairs], list(rows.values()))
     path = tmp_path_factory.mktemp("runs") / name
     if path.suffix == ".arrow":
-        path.write_bytes(columnar(run))
+        path.write_bytes(encode_columnar(run))
     else:
         write_run(run, path, "tag")
     again = read_run_file(path).run
@@ -221,10 +221,10 @@ def no_rows() -> tuple[pa.Array, np.ndarray, np.ndarray]:
 
 def test_a_columnar_file_keeps_queries_without_documents_and_ids_of_any_characters(tmp_path):
     empty = Run(("p", ""), np.zeros(3, np.int64), *no_rows())
-    path = write(tmp_path, columnar(empty).to_pybytes(), "empty.arrow")
+    path = write(tmp_path, encode_columnar(empty).to_pybytes(), "empty.arrow")
     assert read_run_file(path).run.query_ids == ("p", "")
     run = Run.from_rows(["q 1"] * 3, ["", "a b", "\n"], [1, 2, 3])
-    path = write(tmp_path, columnar(run).to_pybytes(), "run.arrow")
+    path = write(tmp_path, encode_columnar(run).to_pybytes(), "run.arrow")
     assert rows_of(read_run_file(path).run) == [
         ("q 1", "\n", 3.0),
         ("q 1", "a b", 2.0),
@@ -234,7 +234,7 @@ def test_a_columnar_file_keeps_queries_without_documents_and_ids_of_any_characte
 
 def test_other_programs_read_a_columnar_file(tmp_path):
     run = Run.from_rows("qqp", ["b", "a", "b"], [0.5, 1.5, 2.5])
-    path = write(tmp_path, columnar(run).to_pybytes(), "run.arrow")
+    path = write(tmp_path, encode_columnar(run).to_pybytes(), "run.arrow")
     frame = pd.read_feather(path)
     assert frame.astype({"query": str, "document": str}).values.tolist() == [
         ["q", "a", 1.5],
@@ -273,7 +273,7 @@ def arrow_file(folder: Path, columns: dict[str, pa.Array]) -> Path:
 
 @pytest.mark.parametrize("kept", [0.0, 0.1, 0.5, 0.9, 0.999])
 def test_a_columnar_file_that_is_cut_is_refused_by_name(tmp_path, kept):
-    content = columnar(Run.from_rows("qqp", "bab", [1, 2, 3])).to_pybytes()
+    content = encode_columnar(Run.from_rows("qqp", "bab", [1, 2, 3])).to_pybytes()
     path = write(tmp_path, b"ARROW1" + content[6 : int(kept * len(content))], "run.arrow")
     with pytest.raises(BenchError, match=r"run\.arrow is damaged"):
         read_run_file(path)

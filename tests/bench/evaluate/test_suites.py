@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.evaluate.judging import member_score, suite_mean, with_inner
+from bench.evaluate.judging import member_score, suite_mean, suites_inner_first
 from datasets_cfg.catalogue import expand, suite_for, suite_names
 
 FORUMS = suite_for("beir/cqadupstack").members
@@ -113,8 +113,11 @@ def test_the_larger_average_needs_the_licensed_collections():
 
 
 def test_inner_suites_come_before_the_suite_that_holds_them_and_once():
-    assert with_inner(["beir", "stdlib-code", "beir/cqadupstack"]) == ["beir/cqadupstack", "beir"]
-    assert with_inner(["beir/scifact"]) == []
+    assert suites_inner_first(["beir", "stdlib-code", "beir/cqadupstack"]) == [
+        "beir/cqadupstack",
+        "beir",
+    ]
+    assert suites_inner_first(["beir/scifact"]) == []
 
 
 @pytest.mark.parametrize("suite", suite_names())

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from bench.outcomes import ExitCode
-from bench.results.export import TASKS, mteb_files, task_document, mteb_measure, export_obstacle
+from bench.results.export import TASKS, export_obstacle, mteb_files, mteb_measure, task_document
 from bench.results.result import Evaluation, load
 from datasets_cfg.catalogue import dataset_names, expand
 from tests.support.collections import DOCUMENTS, QRELS, QUERIES, write_collection
-from tests.support.leaderboards import protocol_of, recipe_of, result_of, store
+from tests.support.leaderboards import make_protocol, recipe_of, result_of, store
 
 NAME = "someone/words"
 
@@ -122,7 +122,7 @@ def test_files_of_mteb_lie_below_the_models_name_and_revision():
 )
 def test_a_result_that_is_not_of_mteb_s_task_says_why(collection, changes, why):
     if protocol := changes.get("protocol"):
-        changes = {"protocol": protocol_of(collection, **protocol)}
+        changes = {"protocol": make_protocol(collection, **protocol)}
     said = export_obstacle(result_of("words", collection, **changes))
     assert said.startswith(why)
     assert bool(said) == bool(why)

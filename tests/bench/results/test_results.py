@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from bench.evaluate import pipeline
 from bench.evaluate.pipeline import conditions_here
-from bench.evaluate.runs import Run, columnar, read_run_file, write_run
+from bench.evaluate.runs import Run, encode_columnar, read_run_file, write_run
 from bench.evaluate.scoring import Scores
 from bench.results.result import (
     RESULT_FILE,
@@ -230,7 +230,7 @@ def test_the_ranking_of_a_result_before_schema_4_is_read_from_its_trec_file(tmp_
 @pytest.mark.parametrize("damage", ["changed", "missing"])
 def test_a_ranking_that_is_not_the_one_written_with_its_result_is_refused(damage, tmp_path):
     folder = saved(RESULT, tmp_path)
-    other = columnar(Run.from_rows(["q1"], ["d2"], [1.0]))
+    other = encode_columnar(Run.from_rows(["q1"], ["d2"], [1.0]))
     (folder / RUN_FILE).write_bytes(other) if damage == "changed" else (folder / RUN_FILE).unlink()
     with pytest.raises(BenchError, match=r"run\.arrow") as error:
         _ = load(folder).run
