@@ -89,7 +89,9 @@ def group_by_column(stored: Sequence[Evaluation]) -> dict[str, list[Evaluation]]
         named[collection] = protocols.pop(main)
         for protocol, some in protocols.items():
             named[
-                _distinct_column_name(collection, describe_protocol(protocol), describe_protocol(main))
+                _distinct_column_name(
+                    collection, describe_protocol(protocol), describe_protocol(main)
+                )
             ] = some
     return named
 
