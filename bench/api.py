@@ -18,7 +18,7 @@ from bench.comparing.statistics import Resampling
 from bench.evaluate.judging import mean_weights, suites_inner_first
 from bench.evaluate.pipeline import evaluate as evaluate_job
 from bench.evaluate.pipeline import evaluate_run
-from bench.evaluate.retrieval import LoadedModel, Options
+from bench.evaluate.retrieval import EvaluationOptions, LoadedModel
 from bench.evaluate.runs import Run, read_run_file
 from bench.gate.evidence import check_against
 from bench.gate.records import BASELINE, Check, StoredModel
@@ -102,7 +102,7 @@ def evaluate(
     workspace = _workspace(cache_dir, data_dir, offline, allow_mismatch, device)
     loaded = _load_model(workspace, model, name, fingerprint, similarity, settings)
     opened = workspace.open(dataset, split)
-    options = Options(
+    options = EvaluationOptions(
         index=IndexSpec.parse(index),
         depth=depth,
         measures=None if measures is None else tuple(measures),
@@ -184,7 +184,7 @@ def _load_model(
         )
     if isinstance(model, str | Path):
         loaded = workspace.load(str(model), **settings)
-        return loaded.renamed(name) if name else loaded
+        return loaded.with_name(name) if name else loaded
     if not name:
         raise BenchError(
             f"a {type(model).__name__} has no name that its results could have",

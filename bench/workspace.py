@@ -13,7 +13,7 @@ import platformdirs
 
 from bench.evaluate.judging import check_relevant, mean_weights, resolve_measures
 from bench.evaluate.pipeline import Job, OpenDataset
-from bench.evaluate.retrieval import LoadedModel, Options
+from bench.evaluate.retrieval import EvaluationOptions, LoadedModel
 from bench.results.result import Evaluation
 from bench.results.reuse import check_stored_values, find_equivalent, find_stored
 from bench.store import VectorStore
@@ -40,7 +40,7 @@ from retrievers.encoders.routed import open_encoder
 from retrievers.models.card import card_names
 from retrievers.models.model import SharedNetworks, resolve_model
 
-DEFAULTS = Options()
+DEFAULTS = EvaluationOptions()
 
 VECTORS = "vectors"
 
@@ -228,7 +228,7 @@ class Workspace:
         self,
         dataset: OpenDataset,
         model: LoadedModel,
-        options: Options = DEFAULTS,
+        options: EvaluationOptions = DEFAULTS,
         out: Location | None = None,
         known: Iterable[Evaluation] | None = None,
     ) -> Job:

@@ -87,7 +87,7 @@ def _heading(report: Report, name: str) -> str:
     if report.is_mean(name):
         nested = ", a suite within a suite counting once" if report.weights else ""
         return f"Mean of {len(report.collections) - 1} collections{nested}"
-    measures = {on.measure for row in report.rows if (on := row.at(name))}
+    measures = {on.measure for row in report.rows if (on := row.on_collection(name))}
     return f"{name}, {', '.join(sorted(measures))}"
 
 
@@ -95,7 +95,7 @@ def score_table(report: Report, name: str) -> str:
     """All rows on one collection."""
 
     def score_of(row: RowResult) -> Interval | None:
-        return on.score if (on := row.at(name)) else None
+        return on.score if (on := row.on_collection(name)) else None
 
     columns: list[Column[RowResult]] = [
         Column("row", lambda row: row.name),
@@ -104,9 +104,9 @@ def score_table(report: Report, name: str) -> str:
         Column("mean ± 95 %", score_of, _half_width),
         Column("sd of seeds", lambda row: (own := score_of(row)) and own.seeds_sd, fmt.score),
         Column("against", lambda row: row.against if score_of(row) else ""),
-        *difference_columns(lambda row: row.at(name)),
-        Column("verdict", lambda row: _verdict(row.at(name), report.trains)),
-        Column("detectable", lambda row: _detectable(row.at(name)), fmt.score),
+        *difference_columns(lambda row: row.on_collection(name)),
+        Column("verdict", lambda row: _verdict(row.on_collection(name), report.trains)),
+        Column("detectable", lambda row: _detectable(row.on_collection(name)), fmt.score),
     ]
     return Table(report.rows, columns).markdown()
 

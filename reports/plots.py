@@ -191,7 +191,11 @@ def _points(report: Report, axis: AxisResult) -> list[tuple[str, RowResult]]:
 def _panels(report: Report, points: Sequence[tuple[str, RowResult]]) -> list[str]:
     """The mean if there is one, else each collection on which anything was scored."""
     means = [name for name in report.collections if report.is_mean(name)]
-    return [name for name in means or report.collections if any(row.at(name) for _, row in points)]
+    return [
+        name
+        for name in means or report.collections
+        if any(row.on_collection(name) for _, row in points)
+    ]
 
 
 def _draw_panels(
@@ -226,11 +230,15 @@ def _draw_legend(
     against: RowResult,
 ) -> None:
     """A legend of what is drawn, and of nothing else."""
-    seeds = max(len(report.of_seeds(row, name)) for row in rows for name in panels)
+    seeds = max(len(report.seed_scores(row, name)) for row in rows for name in panels)
     entries = [legend_entry("score" if seeds < 2 else "mean over seeds", marker="o", color=BLUE)]
     if seeds > 1:
         entries.append(legend_entry("score of each seed", marker="_", ms=10, color=GREY))
-    if any((on := row.at(name)) and _interval(row, on, against) for row in rows for name in panels):
+    if any(
+        (on := row.on_collection(name)) and _interval(row, on, against)
+        for row in rows
+        for name in panels
+    ):
         told = f"95 % interval of the difference to {against.name}"
         letters = int(TITLE_LETTERS * figure.get_figwidth()) - MARKER_LETTERS
         told = textwrap.fill(told, letters)
@@ -248,22 +256,22 @@ def _draw_rows(
 ) -> None:
     """Means, each with the interval of its difference from the row that the axis is against."""
     for x, (_, row) in enumerate(points):
-        on = row.at(name)
+        on = row.on_collection(name)
         if on is None or on.score is None:
             axes.text(x, 0.5, "gap", transform=axes.get_xaxis_transform(), ha="center")
             continue
-        seeds = report.of_seeds(row, name)
+        seeds = report.seed_scores(row, name)
         for score in seeds if len(seeds) > 1 else ():
             axes.plot(x, score, "_", color=GREY, ms=10, zorder=1)
         axes.plot(x, on.score.mean, "o", color=BLUE, zorder=3)
         if interval := _interval(row, on, against):
             axes.vlines(x, *interval, color=BLUE, lw=1.5, zorder=2)
-    axes.set_ylabel(next(on.measure for _, row in points if (on := row.at(name))))
+    axes.set_ylabel(next(on.measure for _, row in points if (on := row.on_collection(name))))
 
 
 def _draw_reference(axes: "Axes", against: RowResult, name: str) -> None:
     """A line at the row that the others change one field of: a difference is from this line."""
-    on = against.at(name)
+    on = against.on_collection(name)
     if on is not None and on.score is not None:
         axes.axhline(on.score.mean, color=GREY, lw=1, ls=":", zorder=0)
 

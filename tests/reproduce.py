@@ -26,7 +26,7 @@ import platformdirs
 from tabulate import tabulate
 
 from bench.evaluate.pipeline import evaluate
-from bench.evaluate.retrieval import LoadedModel, Options
+from bench.evaluate.retrieval import EvaluationOptions, LoadedModel
 from bench.evaluate.runs import read_run_file
 from bench.evaluate.scoring import score
 from bench.workspace import Workspace
@@ -142,7 +142,9 @@ def _evaluate(name: str, model: LoadedModel, options: argparse.Namespace) -> dic
     except BenchError as error:
         print(f"{name}: {error}", file=sys.stderr)
         return {}
-    return evaluate(workspace.prepare(opened, model, Options(measures=MEASURES))).result.measures
+    return evaluate(
+        workspace.prepare(opened, model, EvaluationOptions(measures=MEASURES))
+    ).result.measures
 
 
 def run_lines(name: str, options: argparse.Namespace) -> Iterator[Line]:

@@ -1,17 +1,17 @@
-"""Evaluation: texts become vectors, vectors a ranking, a ranking scores.
+"""Evaluation: encode texts, search the vectors, score the rankings.
 
-`bench.workspace.Workspace.prepare` checks everything once and returns a `Job`; `evaluate(job)`
-returns an `Evaluation`. Read in this order:
+`bench.workspace.Workspace.prepare` checks everything once and returns a `Job`, and
+``evaluate(job)`` returns an `Evaluation`. Read in this order:
 
-- `pipeline`: `OpenDataset`, `Job`, `evaluate`; `evaluate_run` scores a ranking of somebody else.
-- `retrieval`: `Options`, `LoadedModel`, the preflight of an encoder, documents to vectors by way of
-  the store, and the two retrievers, by vectors and by words; each answers `search(dataset, depth)`
-  with `SearchResult`: hits in canonical order without self-matches.
-- `index_search`: exact search within the memory that there is, and indexes of FAISS; `exact` has
-  the arithmetic.
-- `search`: the one order of a ranking as integer keys, self-matches, recall.
-- `runs`: `Run`, the ranking of each query, and its two kinds of files.
-- `judging`: what the rules of a collection make of a run, and means over suites; `scoring`:
-  measures and `Scores`.
-- `cost`: what an evaluation will encode, before it starts.
+- `pipeline`: `OpenDataset`, `Job` and `evaluate`; `evaluate_run` scores an existing ranking.
+- `retrieval`: `EvaluationOptions`, `LoadedModel`, the preflight of an encoder, encoding with the
+  vector store, and the two retrievers, `VectorRetriever` and `BM25Retriever`. The method
+  ``search(dataset, depth)`` of either returns a `SearchResult` without self-matches.
+- `index_search`: exact search within the available memory, and FAISS indexes. The package `exact`
+  has the arithmetic.
+- `search`: the canonical order of a ranking as integer keys, self-matches, recall.
+- `runs`: `Run`, the ranking of each query, and its two file formats.
+- `judging`: the protocol of a collection applied to a run, and means over suites.
+- `scoring`: measures and `Scores`.
+- `cost`: an estimate of the encoding that an evaluation needs.
 """

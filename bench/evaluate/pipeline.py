@@ -19,7 +19,13 @@ from typing import Any
 import msgspec
 
 from bench.evaluate.judging import apply_protocol, make_protocol, resolve_measures, score_run
-from bench.evaluate.retrieval import LoadedModel, Options, Retriever, make_retriever, search_device
+from bench.evaluate.retrieval import (
+    EvaluationOptions,
+    LoadedModel,
+    Retriever,
+    make_retriever,
+    search_device,
+)
 from bench.evaluate.runs import Run
 from bench.results.result import Conditions, Evaluation, Protocol, Result, Timings
 from bench.store import VectorStore
@@ -80,7 +86,7 @@ class Job:
 
     opened: OpenDataset
     model: LoadedModel
-    options: Options
+    options: EvaluationOptions
     store: VectorStore
     device: str
     max_memory: int | None
@@ -101,7 +107,7 @@ class Job:
     @cached_property
     def prompted_model(self) -> LoadedModel:
         """The model with the prompts of this collection."""
-        return self.model.on(self.dataset.name)
+        return self.model.for_dataset(self.dataset.name)
 
     @cached_property
     def retriever(self) -> Retriever:
@@ -157,7 +163,7 @@ def evaluate(job: Job) -> Evaluation:
         recipe=job.recipe,
         fingerprint=job.recipe.fingerprint,
         preflight=searched.preflight,
-        conditions=conditions_here(job.device),
+        conditions=current_conditions(job.device),
         parameters=parameters,
     )
     checking.result()
@@ -200,7 +206,7 @@ def evaluate_run(
         recipe=None,
         fingerprint=sha256,
         preflight={},
-        conditions=conditions_here("cpu"),
+        conditions=current_conditions("cpu"),
     )
 
 
@@ -252,7 +258,7 @@ def program_digest(root: Path = ROOT) -> str:
     return content.hexdigest()[:16] if files else ""
 
 
-def conditions_here(device: str) -> Conditions:
+def current_conditions(device: str) -> Conditions:
     """The conditions of this machine and program, now, with the threads of this process."""
     from bench import __version__
 

@@ -46,7 +46,7 @@ PYTORCH_BYTES = 768 << 20  # the library, its caches and a batch
 
 
 @dataclass(frozen=True)
-class Options:
+class EvaluationOptions:
     """Choices of an evaluation that the collection's and the model's own facts leave open.
 
     Attributes:
@@ -81,13 +81,13 @@ class LoadedModel:
         """Name of the model, by which its results are known."""
         return self.model.card.name
 
-    def renamed(self, name: str) -> "LoadedModel":
+    def with_name(self, name: str) -> "LoadedModel":
         """This model under another name in results, such as one that names the training."""
         recipe = msgspec.structs.replace(self.model.recipe, model=name)
         card = replace_fields(self.model.card, {"name": name})
         return LoadedModel(replace(self.model, card=card, recipe=recipe), self.encoder)
 
-    def on(self, collection: str) -> "LoadedModel":
+    def for_dataset(self, collection: str) -> "LoadedModel":
         """This model with the prompts of one collection, sharing the loaded weights."""
         encoder = self.encoder.for_dataset(collection) if self.encoder else None
         return LoadedModel(self.model.for_dataset(collection), encoder)
@@ -184,7 +184,7 @@ class VectorRetriever:
     model: Model
     encoder: Encoder
     store: VectorStore
-    options: Options
+    options: EvaluationOptions
     device: str
     max_memory: int | None
 
@@ -352,9 +352,13 @@ Retriever: TypeAlias = VectorRetriever | BM25Retriever
 
 
 def make_retriever(
-    model: LoadedModel, store: VectorStore, options: Options, device: str, max_memory: int | None
+    model: LoadedModel,
+    store: VectorStore,
+    options: EvaluationOptions,
+    device: str,
+    max_memory: int | None,
 ) -> Retriever:
-    """The retriever of a model with the prompts of the collection (`LoadedModel.on`).
+    """The retriever of a model with the prompts of the collection (`LoadedModel.for_dataset`).
 
     Args:
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.

@@ -11,7 +11,7 @@ import msgspec
 
 from bench.evaluate.judging import resolve_measures
 from bench.evaluate.pipeline import evaluate
-from bench.evaluate.retrieval import LoadedModel, Options
+from bench.evaluate.retrieval import EvaluationOptions, LoadedModel
 from bench.experiments.experiment import MODEL, CellTask, Cost, ExperimentStage
 from bench.experiments.grid import Table
 from bench.experiments.training_stages import CheckpointSequence, read_sequence, write_sequence
@@ -116,7 +116,7 @@ class EvaluateStage(ExperimentStage):
             rules[dataset.name] = msgspec.json.encode([protocol, measures]).decode()
         return rules
 
-    def work(self, settings: Table, model: str, out: Path) -> Cost:
+    def run(self, settings: Table, model: str, out: Path) -> Cost:
         """Encode, search and score; vectors of checkpoints of the ablation are not kept."""
         chosen = convert_table(settings, EvaluateSettings, "[evaluate]")
         tokens, parameters = 0, 0
@@ -148,7 +148,7 @@ class EvaluateStage(ExperimentStage):
         out: Path,
     ) -> tuple[int, int]:
         """Tokens that were encoded, and parameters of the encoder."""
-        options = Options(
+        options = EvaluationOptions(
             index=IndexSpec.parse(chosen.index),
             depth=chosen.depth,
             measures=chosen.measures,

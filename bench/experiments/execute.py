@@ -88,8 +88,8 @@ def write_failure(task: CellTask, out: Path, error: Exception) -> str:
     return line
 
 
-Run = Callable[[ExperimentStage, CellTask, Path], Cost]
-Say = Callable[[str], None]
+RunTask = Callable[[ExperimentStage, CellTask, Path], Cost]
+PrintLine = Callable[[str], None]
 
 
 @dataclass
@@ -99,30 +99,30 @@ class Outcome:
     finished: dict[str, FinishedTask] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
 
-    def gap(self, cell: GridCell) -> tuple[str, str]:
+    def find_gap(self, cell: GridCell) -> tuple[str, str]:
         """Stage that failed and its error; two empty strings where the cell is finished."""
         for task in cell.task.chain():
             if task.key in self.failed:
                 return task.stage, self.failed[task.key]
         return ("", "") if cell.task.key in self.finished else (cell.task.stage, "not done")
 
-    def left(self, experiment: Experiment) -> str:
+    def describe_remaining(self, experiment: Experiment) -> str:
         """How many tasks are left."""
-        left = sum(task.key not in self.finished for task in experiment.tasks())
-        return f"{left} tasks left" if left else "all are finished"
+        unfinished = sum(task.key not in self.finished for task in experiment.tasks())
+        return f"{unfinished} tasks left" if unfinished else "all are finished"
 
 
-def finished(experiment: Experiment, out: Path) -> Outcome:
+def load_outcome(experiment: Experiment, out: Path) -> Outcome:
     """Records of the tasks that are on disk already."""
     kept = {task.key: read_finished(task, out) for task in experiment.tasks()}
     return Outcome({key: record for key, record in kept.items() if record})
 
 
-def execute(
+def run_experiment(
     experiment: Experiment,
     out: Path,
-    run: Run,
-    say: Say,
+    run: RunTask,
+    print_line: PrintLine,
     commit: str = "",
 ) -> Outcome:
     """Run unfinished tasks. Processes that execute the same plan at the same time share its cells.
@@ -134,30 +134,32 @@ def execute(
     Raises:
         Exception: of `run`, where the disk is full, which no other cell would survive either.
     """
-    outcome = finished(experiment, out)
+    outcome = load_outcome(experiment, out)
     cells = [
         pair for pair in enumerate(experiment.cells, 1) if pair[1].task.key not in outcome.finished
     ]
     while cells:
         elsewhere, claims = [], []
         for number, cell in cells:
-            if claim := _work(cell, experiment, out, run, commit, outcome):
+            if claim := _run_cell(cell, experiment, out, run, commit, outcome):
                 elsewhere.append((number, cell))
                 claims.append(claim)
                 continue
             name = f"cell {number} of {len(experiment.cells)}: {cell.row}, seed {cell.seed}"
-            say(f"{name}: {_describe_cell(cell, outcome)}; {outcome.left(experiment)}")
+            print_line(
+                f"{name}: {_describe_cell(cell, outcome)}; {outcome.describe_remaining(experiment)}"
+            )
         if len(elsewhere) == len(cells):
             FileLock.wait(claims[0]).release()
         cells = elsewhere
     return outcome
 
 
-def _work(
+def _run_cell(
     cell: GridCell,
     experiment: Experiment,
     out: Path,
-    run: Run,
+    run: RunTask,
     commit: str,
     outcome: Outcome,
 ) -> Path | None:
@@ -190,7 +192,7 @@ def _work(
 
 
 def _describe_cell(cell: GridCell, outcome: Outcome) -> str:
-    stage, error = outcome.gap(cell)
+    stage, error = outcome.find_gap(cell)
     if stage:
         return f"FAILED at {stage}: {error}"
     spent = [outcome.finished[task.key].cost.seconds for task in cell.task.chain()]
@@ -200,7 +202,7 @@ def _describe_cell(cell: GridCell, outcome: Outcome) -> str:
 def run_timed(stage: ExperimentStage, settings: Table, model: str, out: Path) -> Cost:
     """Do the work of a stage, and say how long it took."""
     began = time.perf_counter()
-    cost = stage.work(settings, model, out)
+    cost = stage.run(settings, model, out)
     return msgspec.structs.replace(cost, seconds=time.perf_counter() - began)
 
 

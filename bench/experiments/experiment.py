@@ -49,7 +49,7 @@ class ExperimentStage(ABC):
         """Content hashes and rules of what it reads besides the model, by name."""
 
     @abstractmethod
-    def work(self, settings: Table, model: str, out: Path) -> Cost:
+    def run(self, settings: Table, model: str, out: Path) -> Cost:
         """Do the work of the stage; the time it takes is measured by who asks for it.
 
         Args:
@@ -112,7 +112,7 @@ class AxisResult(Record, kw_only=True):
     points: dict[str, str]
 
 
-def rows_of(
+def make_rows(
     grid: Grid, resolve_settings: ResolveSettings
 ) -> tuple[tuple[GridRow, ...], tuple[AxisResult, ...]]:
     """All rows, the reference first, and which of them each axis shows.
@@ -336,7 +336,7 @@ def plan_experiment(
         BenchError: a hypothesis about a row that is not there.
         BenchError: see `rows_of`.
     """
-    rows, axes = rows_of(grid, lambda name, table: stages[name].resolve_settings(table))
+    rows, axes = make_rows(grid, lambda name, table: stages[name].resolve_settings(table))
     _check_hypotheses(grid, [row.name for row in rows])
 
     def task(row: GridRow, seed: int, names: Sequence[str]) -> CellTask:

@@ -135,7 +135,7 @@ def _hypotheses(
 def _cell_result(
     cell: GridCell, outcome: Outcome, scores: Mapping[str, CheckpointScores]
 ) -> CellResult:
-    stage, error = outcome.gap(cell)
+    stage, error = outcome.find_gap(cell)
     return CellResult(
         seed=cell.seed,
         scores={name: float(scored.values.mean()) for name, scored in scores.items()},

@@ -198,7 +198,7 @@ class Grid(Record, kw_only=True):
         tables = {stage: getattr(self, stage) for stage in STAGES}
         return {stage: table for stage, table in tables.items() if table is not None}
 
-    def parts(self) -> tuple["Grid", ...]:
+    def split_endpoints(self) -> tuple["Grid", ...]:
         """An ablation for each endpoint, in their order; itself where it has none."""
         return tuple(
             msgspec.structs.replace(

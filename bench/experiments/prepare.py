@@ -27,7 +27,7 @@ DECISIVE = (
 EQUAL = 1e-9  # weights
 
 
-def prepare(grid: Grid, workspace: Workspace, conditions: Conditions) -> Experiment:
+def prepare_experiment(grid: Grid, workspace: Workspace, conditions: Conditions) -> Experiment:
     """Read and check everything.
 
     Raises:

@@ -109,7 +109,7 @@ class RowResult(Record, kw_only=True):
     on: tuple[RowOnCollection, ...]
     sequence: SequenceResult | None = None
 
-    def at(self, collection: str) -> RowOnCollection | None:
+    def on_collection(self, collection: str) -> RowOnCollection | None:
         """Its figures on a collection, if there are any."""
         return next((on for on in self.on if on.collection == collection), None)
 
@@ -179,7 +179,7 @@ class Report(Record, kw_only=True):
         """True for the one of ``collections`` that is their mean."""
         return name == MEAN
 
-    def of_seeds(self, row: RowResult, collection: str) -> list[float]:
+    def seed_scores(self, row: RowResult, collection: str) -> list[float]:
         """The score of each seed that is finished, on a collection or in the mean (`MEAN`)."""
         finished = [cell.scores for cell in row.cells if cell.scores]
         if collection != MEAN:

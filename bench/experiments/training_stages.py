@@ -111,7 +111,7 @@ class PretrainStage(ExperimentStage):
         named = start["model"] or (start.get("scratch") or {}).get("tokenizer")
         return hash_corpora(self.workspace, settings) | (hash_checkpoint(named) if named else {})
 
-    def work(self, settings: Table, model: str, out: Path) -> Cost:
+    def run(self, settings: Table, model: str, out: Path) -> Cost:
         """Train; a training that was killed goes on."""
         folder = out / MODEL
         pretrain_on(
@@ -219,7 +219,7 @@ class AdaptStage(ExperimentStage):
         """The corpora; their order is in the settings."""
         return hash_corpora(self.workspace, settings)
 
-    def work(self, settings: Table, model: str, out: Path) -> Cost:
+    def run(self, settings: Table, model: str, out: Path) -> Cost:
         """Train on each domain in turn; a sequence that was killed goes on."""
         datasets = self.workspace.datasets(settings["on"])
         folder, method = out / MODEL, read_method(settings["method"], "[adapt] method")
@@ -329,7 +329,7 @@ class FinetuneStage(ExperimentStage):
             read |= hash_checkpoint(teacher, "teacher ")
         return read
 
-    def work(self, settings: Table, model: str, out: Path) -> Cost:
+    def run(self, settings: Table, model: str, out: Path) -> Cost:
         """Train; a training that was killed goes on."""
         trained = finetune_on(
             _read_finetuning(settings),

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from bench.evaluate.judging import mean_weights
-from bench.evaluate.retrieval import LoadedModel, Options
+from bench.evaluate.retrieval import EvaluationOptions, LoadedModel
 from bench.gate.records import StoredModel
 from bench.outcomes import MissingEvaluations
 from bench.results.result import Evaluation, Protocol
@@ -118,12 +118,14 @@ def evaluate_candidate(
     for collection, (opens, protocol) in collections.items():
         with gaps.catch(collection):
             opened = workspace.open(opens, (protocol.split or None) if protocol else None)
-            options = Options(depth=protocol.depth if protocol else None, measures=measures)
+            options = EvaluationOptions(
+                depth=protocol.depth if protocol else None, measures=measures
+            )
             queries[collection] = opened.dataset.queries
             for other in others:
                 if collection in other.results:
                     check_stored_values(other.results[collection], opened.dataset)
-            job = workspace.prepare(opened, model.renamed(name), options, known=own)
+            job = workspace.prepare(opened, model.with_name(name), options, known=own)
             stored[collection] = reuse_or_evaluate(job, out)
     return Candidate(
         name,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bench.evaluate.pipeline import OpenDataset
-from bench.evaluate.retrieval import LoadedModel, Options
+from bench.evaluate.retrieval import EvaluationOptions, LoadedModel
 from bench.results.find import find_results
 from bench.results.result import Evaluation
 from bench.results.reuse import reuse_or_evaluate
@@ -149,7 +149,7 @@ class Watcher:
 
     training: str
     opened: Sequence[OpenDataset]
-    options: Options
+    options: EvaluationOptions
     results: Location
     workspace: Workspace
     place: Path
@@ -185,7 +185,7 @@ class Watcher:
         self.interrupted = ""
 
     def _evaluate(self, name: str, folder: Path) -> None:
-        loaded = self.open_model(folder).renamed(f"{self.training}/{name}")
+        loaded = self.open_model(folder).with_name(f"{self.training}/{name}")
         found = {}
         workspace = replace(self.workspace, vectors=str(self.place.resolve() / "vectors"))
         known = find_results(self.results, loaded.name)

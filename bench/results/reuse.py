@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 import numpy as np
 
-from bench.evaluate.pipeline import Job, conditions_here, evaluate
+from bench.evaluate.pipeline import Job, current_conditions, evaluate
 from bench.evaluate.scoring import parse_measure, score
 from bench.results.result import (
     RESULT_FILE,
@@ -39,7 +39,7 @@ def find_stored(job: Job, out: Location) -> Evaluation | None:
 
     What is damaged is named in a warning.
     """
-    here = _comparable_conditions(conditions_here(job.device))
+    here = _comparable_conditions(current_conditions(job.device))
     results = [
         stored for stored in _load_readable(job, out) if _is_result_of(job, here, stored.result)
     ]

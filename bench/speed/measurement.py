@@ -18,7 +18,7 @@ from bench import __version__
 from bench.evaluate import search
 from bench.evaluate.cost import mean_tokens, measure_speed
 from bench.evaluate.exact import ArrayVectors, exact_search
-from bench.evaluate.pipeline import conditions_here
+from bench.evaluate.pipeline import current_conditions
 from bench.evaluate.retrieval import faiss_device, sample_documents, search_device
 from bench.speed.peers import SCORES
 from bench.speed.race import (
@@ -139,7 +139,7 @@ def measure(
         model=subject.model.card.name,
         fingerprint=subject.model.recipe.fingerprint,
         recipe=subject.model.recipe,
-        conditions=conditions_here(subject.device),
+        conditions=current_conditions(subject.device),
         processor=processor_name(),
         torch_threads=subject.threads,
         load=load,

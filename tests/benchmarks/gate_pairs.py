@@ -19,7 +19,7 @@ import numpy as np
 from tabulate import tabulate
 
 from bench.evaluate.pipeline import evaluate
-from bench.evaluate.retrieval import Options
+from bench.evaluate.retrieval import EvaluationOptions
 from bench.evaluate.runs import Run, read_run_file
 from bench.evaluate.scoring import score
 from bench.workspace import Workspace
@@ -107,7 +107,7 @@ def _bm25(folder: Path) -> Run:
             "beir/scifact", cache_dir=Path(cache), data_dir=folder, download=False
         )
         workspace = Workspace(Path(cache))
-        options = Options(depth=100, measures=(MEASURE,))
+        options = EvaluationOptions(depth=100, measures=(MEASURE,))
         return evaluate(
             workspace.prepare(workspace.open(dataset), workspace.load("bm25"), options)
         ).run

@@ -20,7 +20,7 @@ import pyarrow as pa
 from tabulate import tabulate
 
 from bench.evaluate.pipeline import evaluate
-from bench.evaluate.retrieval import Options
+from bench.evaluate.retrieval import EvaluationOptions
 from bench.evaluate.runs import Run
 from bench.evaluate.scoring import score
 from bench.workspace import Workspace
@@ -69,7 +69,7 @@ def populations(names: Iterable[str] = (OWN, *INDEPENDENT)) -> list[Population]:
 
 def _of(dataset: Dataset, workspace: Workspace) -> list[Population]:
     measures = MEASURES.get(dataset.name, MEASURES[""])
-    options = Options(depth=100, measures=measures)
+    options = EvaluationOptions(depth=100, measures=measures)
     run = evaluate(workspace.prepare(workspace.open(dataset), workspace.load("bm25"), options)).run
     first = _first_relevant(dataset, run)
     tables = [

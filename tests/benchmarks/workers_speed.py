@@ -80,7 +80,7 @@ def main() -> None:
             beds = {side: Bed(folder / f"{side}{turn}", texts, asked.model) for side in seconds}
             first = Bed(folder / f"workers{turn}", small, asked.model)
             for bed in (*beds.values(), first):  # their weights are those of this process's first
-                bed.encoder = warm.model.on(bed.opened.name).encoder
+                bed.encoder = warm.model.for_dataset(bed.opened.name).encoder
             order = list(seconds) if turn % 2 == 0 else list(seconds)[::-1]
             for side in order:
                 bed = beds[side]

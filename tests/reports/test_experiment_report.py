@@ -20,7 +20,7 @@ def warnings_of(text: str) -> list[str]:
 
 def test_a_row_shows_its_mean_its_difference_with_intervals():
     found = row_named(score_table(FULL, "beir/nfcorpus"), "mask=0.15")
-    one = BETTER.at("beir/nfcorpus")
+    one = BETTER.on_collection("beir/nfcorpus")
     half = one.score.high - one.score.mean
     assert found["mean ± 95 %"] == f"{one.score.mean:.4f} ± {half:.4f}"
     assert found["difference"] == f"{one.difference.mean:+.4f}"
@@ -116,7 +116,7 @@ def test_other_collections_and_cells_of_different_code_are_named_at_the_top():
 
 
 def test_what_a_sequence_gained_and_forgot_stands_in_one_table():
-    gained, apart = BETTER.at("mean"), REFERENCE.at("mean")
+    gained, apart = BETTER.on_collection("mean"), REFERENCE.on_collection("mean")
     losses = {"bio": 2.5, "law": 3.25}
 
     def learnt(name, forgotten):

@@ -49,7 +49,7 @@ class Bed:
         self.workspace = Workspace(cache_dir=folder / "cache", device="cpu")
         self.opened: OpenDataset = self.workspace.open(str(collection))
         self.model: LoadedModel = self.workspace.load(model)
-        self.encoder = self.model.on(self.opened.name).encoder
+        self.encoder = self.model.for_dataset(self.opened.name).encoder
         assert self.encoder is not None
         self.corpus = self.opened.dataset.corpus
 

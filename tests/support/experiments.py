@@ -42,7 +42,7 @@ class FakeStage(ExperimentStage):
     def hash_inputs(self, settings: dict) -> dict[str, str]:
         return {name: f"hash of {name}" for name in settings["on"]}
 
-    def work(self, settings: dict, model: str, out: Path) -> Cost:
+    def run(self, settings: dict, model: str, out: Path) -> Cost:
         with (out / "calls").open("a") as file:
             file.write("x")
         if settings["lr"] == self.fails_at:
@@ -105,4 +105,4 @@ axes = ["steps"]
 
 def in_this_process(stage: FakeStage, task: CellTask, out: Path) -> Cost:
     """Do a task here, and not in a process of its own."""
-    return stage.work(task.settings, task.starts_from(out), task.folder(out))
+    return stage.run(task.settings, task.starts_from(out), task.folder(out))

@@ -12,13 +12,13 @@ import msgspec
 from bench.cli.commands.common import make_workspace
 from bench.cli.options.train import AblateOptions
 from bench.cli.terminal import print_json
-from bench.evaluate.pipeline import conditions_here
+from bench.evaluate.pipeline import current_conditions
 from bench.experiments.evaluate_stage import read_scores
-from bench.experiments.execute import execute, finished, run_in_subprocess, run_timed
+from bench.experiments.execute import load_outcome, run_experiment, run_in_subprocess, run_timed
 from bench.experiments.experiment import CellTask, Cost, Experiment, ExperimentStage
 from bench.experiments.findings import add_sequences, make_report
 from bench.experiments.grid import load_grid, replace_settings
-from bench.experiments.prepare import prepare
+from bench.experiments.prepare import prepare_experiment
 from bench.experiments.report_record import Report
 from bench.outcomes import ExitCode
 from bench.results.result import Conditions
@@ -33,8 +33,8 @@ def ablate(options: AblateOptions) -> int:
     if options.seeds:
         grid = replace_settings(grid, "--seeds", seeds=tuple(options.seeds))
     workspace = make_workspace(options.folder_options, options.hardware, options.allow_mismatch)
-    conditions = conditions_here(options.hardware.device)
-    parts = [prepare(part, workspace, conditions) for part in grid.parts()]
+    conditions = current_conditions(options.hardware.device)
+    parts = [prepare_experiment(part, workspace, conditions) for part in grid.split_endpoints()]
     if options.dry_run:
         return _show(parts, options)
     for part in parts:
@@ -47,7 +47,7 @@ def ablate(options: AblateOptions) -> int:
 
 def _run(experiment: Experiment, options: AblateOptions, conditions: Conditions) -> Report:
     """Work through a plan and write its report."""
-    outcome = execute(experiment, options.out, _apart, _say, conditions.commit)
+    outcome = run_experiment(experiment, options.out, _apart, _say, conditions.commit)
     scores = partial(read_scores, out=options.out)
     record = make_report(experiment, outcome, scores, _typed(options), conditions)
     record = add_sequences(record, experiment, outcome, options.out)
@@ -87,7 +87,7 @@ def _show(parts: Sequence[Experiment], options: AblateOptions) -> int:
 
 def _plan_document(experiment: Experiment, out: Path) -> dict[str, Any]:
     """Rows and tasks of a plan, and what was checked."""
-    outcome = finished(experiment, out)
+    outcome = load_outcome(experiment, out)
     tasks = []
     for stage in experiment.rows[0].settings:
         keys = [task.key for task in experiment.tasks() if task.stage == stage]
@@ -103,10 +103,10 @@ def _plan_document(experiment: Experiment, out: Path) -> dict[str, Any]:
 
 def _overview(experiment: Experiment, out: Path) -> str:
     """Sizes of the grid, and the number of tasks left."""
-    outcome = finished(experiment, out)
+    outcome = load_outcome(experiment, out)
     rows, seeds = len(experiment.rows), len(experiment.grid.seeds)
     cells = f"{len(experiment.cells)} cells: {rows} rows, {seeds} seeds"
-    return f"{cells}; {outcome.left(experiment)}"
+    return f"{cells}; {outcome.describe_remaining(experiment)}"
 
 
 def _pictures(record: Report, folder: Path) -> list[tuple[str, str]]:

@@ -19,7 +19,7 @@ from bench.engines import Children, Spread, Work
 from bench.evaluate.cost import announce_encoding, estimate_costs
 from bench.evaluate.judging import SuiteMean, suite_mean, suites_inner_first
 from bench.evaluate.pipeline import Job, evaluate, evaluate_run
-from bench.evaluate.retrieval import LoadedModel, Options
+from bench.evaluate.retrieval import EvaluationOptions, LoadedModel
 from bench.evaluate.runs import read_run_file
 from bench.evaluate.scoring import parse_measure
 from bench.outcomes import ExitCode, MissingEvaluations
@@ -83,7 +83,7 @@ def _to_share(jobs: Iterable[Sequence[Job]]) -> list[Work]:
 def _jobs(
     workspace: Workspace,
     models: Sequence[LoadedModel],
-    choices: Options,
+    choices: EvaluationOptions,
     gaps: MissingEvaluations,
     options: RunOptions,
 ) -> list[list[Job]]:
@@ -179,7 +179,7 @@ def _models(options: RunOptions, workspace: Workspace) -> tuple[list[LoadedModel
         )
     models = load_models(workspace, options.model, options.use)
     if options.name:
-        models = [model.renamed(options.name) for model in models]
+        models = [model.with_name(options.name) for model in models]
     check_once((model.name for model in models), "run one of them with --name")
     return models, {
         (model.name, expected.dataset, expected.measure): expected.value
@@ -188,12 +188,12 @@ def _models(options: RunOptions, workspace: Workspace) -> tuple[list[LoadedModel
     }
 
 
-def _choices(options: RunOptions) -> Options:
+def _choices(options: RunOptions) -> EvaluationOptions:
     for name in options.measure or ():
         parse_measure(name)
     folder = _exported(options.index)
     spec = IndexFolder(folder).manifest().spec if folder else options.index
-    return Options(
+    return EvaluationOptions(
         index=IndexSpec.parse(spec),
         depth=options.protocol.depth,
         measures=options.measure,

@@ -13,7 +13,7 @@ from bench.cli.commands.common import load_model, load_models, make_workspace
 from bench.cli.options.evaluate import IndexOptions, WorkOptions
 from bench.cli.terminal import print_json
 from bench.evaluate.cost import announce_encoding
-from bench.evaluate.retrieval import Options, encode_documents, run_preflight
+from bench.evaluate.retrieval import EvaluationOptions, encode_documents, run_preflight
 from bench.outcomes import ExitCode
 from bench.store.indexes import IndexFolder, IndexManifest, formatted
 from datasets_cfg.dataset import Dataset
@@ -52,7 +52,7 @@ def index(options: IndexOptions) -> int:
         raise BenchError(f"{options.out} is there already", "name another --out, or remove it")
     workspace = make_workspace(options.folder_options, options.hardware, options.allow_mismatch)
     model = load_model(workspace, options.model, options.use)
-    job = workspace.prepare(workspace.open(options.dataset), model, Options(index=spec))
+    job = workspace.prepare(workspace.open(options.dataset), model, EvaluationOptions(index=spec))
     announce_encoding([job])
     kept = job.retriever.build_index(job.dataset)
     job.dataset.corpus.check()
@@ -100,7 +100,7 @@ def work(options: WorkOptions) -> int:
     for name in workspace.expand(options.names):
         dataset = workspace.dataset(name)
         for model in models:
-            encoder = model.on(dataset.name).require_encoder()
+            encoder = model.for_dataset(dataset.name).require_encoder()
             run_preflight(dataset, encoder, workspace.store)
             stored = encode_documents(dataset, encoder, workspace.store)
             dataset.corpus.check()

@@ -11,7 +11,7 @@ from bench.cli.options.train import WatchOptions
 from bench.cli.terminal import print_json
 from bench.evaluate.judging import common_measure
 from bench.evaluate.pipeline import OpenDataset
-from bench.evaluate.retrieval import Options
+from bench.evaluate.retrieval import EvaluationOptions
 from bench.monitor.curve import Aim, Curve, curve_of
 from bench.monitor.following import Ending, Watcher, follow, training_of
 from bench.outcomes import ExitCode
@@ -33,7 +33,7 @@ def watch(options: WatchOptions) -> int:
     watcher = Watcher(
         training=aim.training,
         opened=opened,
-        options=Options(measures=(aim.measure,)),
+        options=EvaluationOptions(measures=(aim.measure,)),
         results=options.results,
         workspace=workspace,
         place=out / ".work",

@@ -32,7 +32,7 @@ def cluster():
 
 def with_model(ray_cluster, bed, advance=None):
     with ray_cluster.encoding(bed.workspace, bed.work) as spread:
-        bed.encoder = spread(bed.model).on(bed.opened.name).encoder
+        bed.encoder = spread(bed.model).for_dataset(bed.opened.name).encoder
         return bed.encode(advance)
 
 

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from bench.evaluate.pipeline import evaluate
-from bench.evaluate.retrieval import Options
+from bench.evaluate.retrieval import EvaluationOptions
 from bench.evaluate.search import canonical, multiply_by_similarity
 from bench.workspace import Workspace
 from foundation.errors import BenchError
 from retrievers.index.faiss_index import Hits, IndexSpec
 from tests.support.collections import DOCUMENTS, QUERIES, write_collection
 
-PRODUCT = Options(index=IndexSpec.parse("bm25"), depth=4, measures=())
+PRODUCT = EvaluationOptions(index=IndexSpec.parse("bm25"), depth=4, measures=())
 FACTS = 'name = "tiny"\nmain_measure = "nDCG@2"\n'
 
 
@@ -33,7 +33,7 @@ def rankings(evaluation):
 
 def test_every_score_is_that_of_bm25_times_the_inner_product(tmp_path):
     found, encoder = evaluated(tmp_path, "hashing", PRODUCT)
-    words, _ = evaluated(tmp_path, "bm25", Options(depth=4, measures=()))
+    words, _ = evaluated(tmp_path, "bm25", EvaluationOptions(depth=4, measures=()))
     by_words, products = rankings(words), rankings(found)
     assert any(by_words.values())
     for query, ranking in by_words.items():
@@ -51,7 +51,7 @@ def test_every_score_is_that_of_bm25_times_the_inner_product(tmp_path):
 
 def test_the_result_says_so_and_is_none_of_the_exact_search(tmp_path):
     found, _ = evaluated(tmp_path, "hashing", PRODUCT)
-    exact, _ = evaluated(tmp_path, "hashing", Options(depth=4, measures=()))
+    exact, _ = evaluated(tmp_path, "hashing", EvaluationOptions(depth=4, measures=()))
     assert (found.result.index, found.result.index_recall) == ("bm25", {})
     assert found.result.fingerprint == exact.result.fingerprint
     assert rankings(found) != rankings(exact)
@@ -59,7 +59,7 @@ def test_the_result_says_so_and_is_none_of_the_exact_search(tmp_path):
 
 def test_a_querys_own_document_is_left_out_and_the_depth_stays(tmp_path):
     facts = f"{FACTS}exclude_self = true\n"
-    options = Options(index=IndexSpec.parse("bm25"), depth=2, measures=())
+    options = EvaluationOptions(index=IndexSpec.parse("bm25"), depth=2, measures=())
     found, _ = evaluated(tmp_path, "hashing", options, facts)
     own = [name for name, _ in rankings(found)["q3"]]
     assert "q3" not in own

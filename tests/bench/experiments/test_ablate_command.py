@@ -116,7 +116,7 @@ def test_an_evaluation_keeps_to_the_memory_that_it_may_take(bench, tmp_path):
     stage = EvaluateStage(Workspace(cache_dir=bench.cache, device="cpu", max_memory=1 << 20))
     settings = stage.resolve_settings({"on": ["./mine"]})
     with pytest.raises(BenchError, match="search needs at least"):
-        stage.work(settings, "hashing", tmp_path / "out")
+        stage.run(settings, "hashing", tmp_path / "out")
 
 
 def test_rows_of_one_seed_read_the_same_texts_in_the_same_order(bench, tmp_path, monkeypatch):

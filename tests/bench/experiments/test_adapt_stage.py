@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.evaluate.pipeline import conditions_here
+from bench.evaluate.pipeline import current_conditions
 from bench.experiments.grid import load_grid
-from bench.experiments.prepare import prepare
+from bench.experiments.prepare import prepare_experiment
 from bench.experiments.training_stages import (
     CheckpointSequence,
     last_checkpoint,
@@ -117,7 +117,7 @@ def stored(here, report):
     """Mean score of each model on each collection, from the stored results of each cell."""
     ablation = load_grid("tiny.toml")
     workspace = Workspace(here.cache, device="cpu", offline=True)
-    plan = prepare(ablation, workspace, conditions_here("cpu"))
+    plan = prepare_experiment(ablation, workspace, current_conditions("cpu"))
     return {
         (cell.row, cell.seed): {
             (result.result.model, result.collection): result.scores.values["nDCG@10"].mean()

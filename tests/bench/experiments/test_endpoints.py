@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.evaluate.pipeline import conditions_here
+from bench.evaluate.pipeline import current_conditions
 from bench.experiments.evaluate_stage import CheckpointScores
-from bench.experiments.execute import execute
+from bench.experiments.execute import run_experiment
 from bench.experiments.experiment import plan_experiment
 from bench.experiments.findings import make_report
 from bench.experiments.grid import FILES
@@ -188,7 +188,7 @@ def test_drawn_queries_are_nested_by_seed_and_keep_their_documents(bench):
 def hypotheses_of(tmp_path, *lines):
     text = GRID + "".join(f"[[hypotheses]]\n{line}\n" for line in lines)
     plan = plan_experiment(FILES.parse(text.encode(), "grid.toml"), FAKES)
-    outcome = execute(plan, tmp_path, in_this_process, lambda _: None)
+    outcome = run_experiment(plan, tmp_path, in_this_process, lambda _: None)
     read = read_scores(tmp_path)
 
     def noisy(task):
@@ -198,7 +198,7 @@ def hypotheses_of(tmp_path, *lines):
             for name, scored in read(task).items()
         }
 
-    return make_report(plan, outcome, noisy, "typed", conditions_here("cpu"))
+    return make_report(plan, outcome, noisy, "typed", current_conditions("cpu"))
 
 
 def test_a_hypothesis_is_the_difference_of_two_rows_whatever_they_are_against(tmp_path):
@@ -208,7 +208,7 @@ def test_a_hypothesis_is_the_difference_of_two_rows_whatever_they_are_against(tm
         'row = "steps=5"\nagainst = "steps=20"\nexpected = "better"',
         'row = "lr=0.2"\nagainst = "steps=20"\nexpected = "equal"',
     )
-    rows = {row.name: np.mean(report.of_seeds(row, "c")) for row in report.rows}
+    rows = {row.name: np.mean(report.seed_scores(row, "c")) for row in report.rows}
     better, worse, other = report.hypotheses
     assert better.on[0].difference.mean == pytest.approx(rows["steps=20"] - rows["steps=5"])
     answers = [each.answer("c") for each in report.hypotheses]

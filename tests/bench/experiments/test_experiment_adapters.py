@@ -5,11 +5,11 @@ import pytest
 import torch
 from transformers import AutoModel
 
-from bench.evaluate.pipeline import conditions_here
+from bench.evaluate.pipeline import current_conditions
 from bench.experiments.evaluate_stage import EvaluateSettings
-from bench.experiments.experiment import rows_of
+from bench.experiments.experiment import make_rows
 from bench.experiments.grid import load_grid
-from bench.experiments.prepare import prepare
+from bench.experiments.prepare import prepare_experiment
 from bench.experiments.training_stages import FinetuneStage
 from bench.workspace import Workspace
 from retrievers.adapters.folder import add_adapter
@@ -46,7 +46,7 @@ def presets(variant: str, folder) -> dict[str, Finetuning]:
             return stage.resolve_settings(table)
         return msgspec.to_builtins(msgspec.convert(dict(table), EvaluateSettings))
 
-    rows, _ = rows_of(load_grid("adapters", variant), resolve_settings)
+    rows, _ = make_rows(load_grid("adapters", variant), resolve_settings)
     tuned = [row for row in rows if not row.change.startswith("evaluate.")]
     tables = {row.name: dict(row.settings["finetune"]) for row in tuned}
     for table in tables.values():
@@ -93,14 +93,14 @@ def test_no_two_rows_are_the_same_recipe(tmp_path):
 
 def test_two_cores_goes_on_from_what_pretraining_matters_trained(tmp_path):
     workspace = write_samples(tmp_path)
-    parts = load_grid("pretraining-matters", "two-cores").parts()
+    parts = load_grid("pretraining-matters", "two-cores").split_endpoints()
     theirs = next(part for part in parts if part.name.endswith("-queries-all"))
     chains = []
     for ablation, row in (
         (load_grid("adapters", "two-cores"), "reference"),
         (theirs, "objective=RetroMAE"),
     ):
-        plan = prepare(ablation, workspace, conditions_here("cpu"))
+        plan = prepare_experiment(ablation, workspace, current_conditions("cpu"))
         cells = [cell for cell in plan.cells if cell.row == row]
         chains.append([[(task.stage, task.key) for task in cell.task.chain()] for cell in cells])
     assert chains[0] == chains[1]

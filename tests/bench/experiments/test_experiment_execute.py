@@ -14,7 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from bench.experiments.execute import DONE_FILE, FAILED_FILE, execute, finished, run_in_subprocess
+from bench.experiments.execute import (
+    DONE_FILE,
+    FAILED_FILE,
+    load_outcome,
+    run_experiment,
+    run_in_subprocess,
+)
 from bench.experiments.experiment import plan_experiment
 from bench.experiments.grid import FILES
 from foundation.errors import BenchError, WorkerError, lacks_room
@@ -32,7 +38,7 @@ def plan(stages=FAKES, text=GRID):
 
 def go(out, stages=FAKES, run=in_this_process):
     said = []
-    outcome = execute(plan(stages), out, run, said.append)
+    outcome = run_experiment(plan(stages), out, run, said.append)
     return outcome, said
 
 
@@ -43,7 +49,7 @@ def calls(out):
 def test_every_task_is_done_once_and_never_again(tmp_path):
     outcome, said = go(tmp_path)
     assert len(outcome.finished) == calls(tmp_path) == 33
-    assert not any(outcome.gap(cell)[0] for cell in plan().cells)
+    assert not any(outcome.find_gap(cell)[0] for cell in plan().cells)
     assert said[0] == "cell 1 of 12: reference, seed 0: done, 6 s; 30 tasks left"
     assert said[-1].endswith("all are finished")
     again, said = go(tmp_path)
@@ -54,7 +60,7 @@ def test_every_task_is_done_once_and_never_again(tmp_path):
 def test_a_failed_cell_is_a_gap_with_its_error_and_the_others_go_on(tmp_path):
     stages = {**FAKES, "finetune": FakeStage("finetune", fails_at=0.2)}
     outcome, said = go(tmp_path, stages)
-    gaps = {cell.row for cell in plan().cells if outcome.gap(cell)[0]}
+    gaps = {cell.row for cell in plan().cells if outcome.find_gap(cell)[0]}
     assert gaps == {"lr=0.2"}
     assert said[3].startswith("cell 4 of 12: lr=0.2, seed 0: FAILED at finetune: loss is not a")
     failed = list(tmp_path.rglob(FAILED_FILE))
@@ -69,7 +75,7 @@ def test_what_fails_for_two_cells_is_tried_once(tmp_path):
     stages = {**FAKES, "pretrain": FakeStage("pretrain", fails_at=0.1)}
     outcome, _ = go(tmp_path, stages)
     assert calls(tmp_path) == len(outcome.failed) == 9
-    assert {outcome.gap(cell)[0] for cell in plan().cells} == {"pretrain"}
+    assert {outcome.find_gap(cell)[0] for cell in plan().cells} == {"pretrain"}
 
 
 def test_an_interrupted_ablation_keeps_what_is_finished(tmp_path):
@@ -83,7 +89,7 @@ def test_an_interrupted_ablation_keeps_what_is_finished(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         go(tmp_path, run=interrupted)
-    assert len(finished(plan(), tmp_path).finished) == 5
+    assert len(load_outcome(plan(), tmp_path).finished) == 5
     go(tmp_path)
     assert calls(tmp_path) == 33
 
@@ -114,7 +120,7 @@ def test_one_that_waits_for_the_base_of_all_cells_takes_its_share_of_them_afterw
         return in_this_process(stage, task, out)
 
     def work():
-        return execute(plan(stages, text), tmp_path, run, print)
+        return run_experiment(plan(stages, text), tmp_path, run, print)
 
     with ThreadPoolExecutor(2) as pool:
         outcomes = [each.result() for each in [pool.submit(work) for _ in "ab"]]
@@ -246,11 +252,11 @@ def test_work_apart_ends_with_the_process_that_asked_for_it():
 
 def test_a_defect_is_kept_with_its_trace_and_the_others_go_on(tmp_path):
     class Broken(FakeStage):
-        def work(self, settings, model, out):
+        def run(self, settings, model, out):
             if settings["lr"] == 0.2:
                 raise KeyError("w")
-            return super().work(settings, model, out)
+            return super().run(settings, model, out)
 
     outcome, _ = go(tmp_path, {**FAKES, "finetune": Broken("finetune")})
     assert list(outcome.failed.values()) == ["KeyError: 'w'"] * 3
-    assert "in work" in next(tmp_path.rglob(FAILED_FILE)).read_text()
+    assert "in run" in next(tmp_path.rglob(FAILED_FILE)).read_text()

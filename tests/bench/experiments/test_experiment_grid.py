@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.experiments.experiment import REFERENCE, plan_experiment, rows_of
+from bench.experiments.experiment import REFERENCE, make_rows, plan_experiment
 from bench.experiments.grid import FILES, format_label, load_grid
 from foundation.errors import BenchError
 from foundation.records import differing_fields
@@ -14,7 +14,7 @@ def resolve_settings(name, table):
 
 
 def rows(text):
-    return rows_of(FILES.parse(text.encode(), "grid.toml"), resolve_settings)
+    return make_rows(FILES.parse(text.encode(), "grid.toml"), resolve_settings)
 
 
 def changed(old, new):

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from bench.evaluate.judging import suite_weights
-from bench.experiments.execute import execute
+from bench.experiments.execute import run_experiment
 from bench.experiments.experiment import plan_experiment
 from bench.experiments.findings import estimate_interval, make_report, standard_error
 from bench.experiments.grid import FILES
@@ -134,7 +134,7 @@ def test_the_mean_of_a_report_has_the_weights_that_it_was_made_with(tmp_path, se
     text = GRID.replace('on = ["c"]', 'on = ["a", "b", "c"]')
     grid = msgspec.structs.replace(FILES.parse(text.encode(), ""), seeds=seeds)
     plan = plan_experiment(grid, FAKES)
-    outcome = execute(plan, tmp_path, in_this_process, lambda _: None)
+    outcome = run_experiment(plan, tmp_path, in_this_process, lambda _: None)
     read, factors = read_scores(tmp_path), {"a": 1.0, "b": 2.0, "c": 4.0}
 
     def scores_of(task):
@@ -146,19 +146,19 @@ def test_the_mean_of_a_report_has_the_weights_that_it_was_made_with(tmp_path, se
     weights = {"c": 0.5, "a": 0.25, "b": 0.25}
     report = make_report(replace(plan, weights=weights), outcome, scores_of, "", CONDITIONS)
     for row in report.rows:
-        one = {name: row.at(name) for name in ("a", "b", "c", MEAN)}
+        one = {name: row.on_collection(name) for name in ("a", "b", "c", MEAN)}
         expected = sum(share * one[name].score.mean for name, share in weights.items())
         assert one[MEAN].score.mean == pytest.approx(expected)
-        assert np.mean(report.of_seeds(row, MEAN)) == pytest.approx(expected)
+        assert np.mean(report.seed_scores(row, MEAN)) == pytest.approx(expected)
         if row.against:
             found = {name: on.difference.mean for name, on in one.items()}
             expected = sum(share * found[name] for name, share in weights.items())
             assert found[MEAN] == pytest.approx(expected)
     report = make_report(plan, outcome, scores_of, "", CONDITIONS)
     plain = report.rows[0]
-    expected = np.mean([plain.at(name).score.mean for name in weights])
-    assert plain.at(MEAN).score.mean == pytest.approx(expected)
-    assert np.mean(report.of_seeds(plain, MEAN)) == pytest.approx(expected)
+    expected = np.mean([plain.on_collection(name).score.mean for name in weights])
+    assert plain.on_collection(MEAN).score.mean == pytest.approx(expected)
+    assert np.mean(report.seed_scores(plain, MEAN)) == pytest.approx(expected)
 
 
 def test_the_forums_of_cqadupstack_weigh_as_one_collection_of_beir(tmp_path, monkeypatch):

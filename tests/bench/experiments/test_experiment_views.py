@@ -20,7 +20,7 @@ def evaluated(collection, tmp_path):
 
     def evaluate(name, model="minilm", **fields):
         settings = stage.resolve_settings({"on": [str(collection)], **fields})
-        stage.work(settings, model, tmp_path / name)
+        stage.run(settings, model, tmp_path / name)
         (stored,) = find_results(tmp_path / name / RESULTS)
         return stored.result
 

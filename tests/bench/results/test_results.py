@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.evaluate import pipeline
-from bench.evaluate.pipeline import conditions_here
+from bench.evaluate.pipeline import current_conditions
 from bench.evaluate.runs import Run, encode_columnar, read_run_file, write_run
 from bench.evaluate.scoring import Scores
 from bench.results.result import (
@@ -274,7 +274,7 @@ def test_a_write_that_fails_leaves_the_earlier_evaluation_whole(failing, tmp_pat
 
 
 def test_conditions_say_where_and_with_what_it_ran():
-    found = conditions_here("cpu")
+    found = current_conditions("cpu")
     assert (found.device, found.search_device, found.threads) == (
         "cpu",
         "cpu",
@@ -308,7 +308,7 @@ def git(*arguments, folder):
 
 def test_conditions_name_the_commit_and_ignore_untracked_files(checkout):
     (checkout / "untracked").write_text("")
-    found = conditions_here("cpu")
+    found = current_conditions("cpu")
     assert found.commit == git("rev-parse", "HEAD", folder=checkout)
     assert not found.dirty
 
