@@ -7,7 +7,7 @@ from enum import IntEnum
 
 import msgspec
 
-from foundation.errors import BenchError, as_bad_input, as_sentence
+from foundation.errors import BenchError, as_sentence, as_user_error
 
 
 class ExitCode(IntEnum):
@@ -61,7 +61,7 @@ class MissingEvaluations:
         except BrokenPipeError:  # the reader of our own output went away
             raise
         except Exception as error:
-            known = as_bad_input(error)
+            known = as_user_error(error)
             if known is None or self._stop:
                 raise
             self._add(collection, model, known)

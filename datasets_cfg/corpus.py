@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from datasets_cfg.readers import Document
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError
-from foundation.files import ContentHash, read_regular, replacing_folder, sha256_of_file
+from foundation.files import ContentHash, read_regular_file, replace_folder, sha256_of_file
 from foundation.machine import Once
 from foundation.records import Record, decode_json, read_json, write_json
 
@@ -275,7 +275,7 @@ class Corpus:
             BenchError: no documents, a duplicate id, a source that changes meanwhile, or a failure
                 to write, such as a full disk.
         """
-        with replacing_folder(folder) as unfinished:
+        with replace_folder(folder) as unfinished:
             _write(documents, unfinished, sources)
             corpus = cls.open(unfinished)  # its maps outlive the rename
         return dataclasses.replace(corpus, folder=folder)
@@ -486,7 +486,7 @@ def checked_content(path: Path, sha256: str) -> bytes:
         DamagedBlockError: it has another checksum.
         OSError: it cannot be read.
     """
-    content = read_regular(path, most=None)
+    content = read_regular_file(path, max_bytes=None)
     if hashlib.sha256(content).hexdigest() != sha256:
         raise DamagedBlockError(f"{path.name} has another checksum")
     return content

@@ -28,7 +28,13 @@ from datasets_cfg.readers import (
 )
 from datasets_cfg.readers.lines import BEIR_HEADER
 from foundation.errors import BenchError
-from foundation.files import read_regular, replacing, replacing_folder, sha256_of, sweep
+from foundation.files import (
+    read_regular_file,
+    remove_leftovers,
+    replace_file,
+    replace_folder,
+    sha256_of_records,
+)
 from foundation.records import convert_table, read_toml
 
 FACTS_FILE = "dataset.toml"
@@ -103,7 +109,7 @@ class Dataset:
         """
         sources = self.reader.corpus_files()
         folder = self.cache_dir / CORPORA / self._corpus_key(sources)
-        sweep(folder.parent)
+        remove_leftovers(folder.parent)
         if folder.is_dir():
             try:
                 return Corpus.open(folder)
@@ -121,21 +127,21 @@ class Dataset:
     @cached_property
     def queries_sha256(self) -> str:
         """Content hash of query ids and texts, whatever their order."""
-        return sha256_of(sorted(zip(self.queries.ids, self.queries.texts, strict=True)))
+        return sha256_of_records(sorted(zip(self.queries.ids, self.queries.texts, strict=True)))
 
     @cached_property
     def qrels_sha256(self) -> str:
         """Content hash of what counts as found, whatever its order: judgements, or answers."""
         judged = sorted((query, document, str(grade)) for query, document, grade in self.qrels)
         answered = sorted((query, *texts) for query, texts in (self.answers or {}).items())
-        return sha256_of([*judged, *answered])
+        return sha256_of_records([*judged, *answered])
 
     def _corpus_key(self, sources: tuple[Path, ...]) -> str:
         """Folder name shared by the splits of a collection; another one if any file changed."""
         made_by = (self.facts.layout, self.facts.title_track, str(READER_VERSION))
         files = map(SourceFile.of, sources)
         stamps = [(file.path, str(file.size), str(file.mtime_ns)) for file in files]
-        return f"{sources[0].resolve().parent.name}-{sha256_of([made_by, *stamps])[:16]}"
+        return f"{sources[0].resolve().parent.name}-{sha256_of_records([made_by, *stamps])[:16]}"
 
 
 def open_dataset(
@@ -291,7 +297,7 @@ def write_dicts(
         content.update(msgspec.json.encode([file, lines]))
     folder = cache / "from-dicts" / content.hexdigest()[:32]
     if not folder.is_dir():
-        with replacing_folder(folder) as unfinished:
+        with replace_folder(folder) as unfinished:
             (unfinished / "qrels").mkdir()
             for file, lines in parts.items():
                 text = "".join(f"{line}\n" for line in lines)
@@ -359,7 +365,7 @@ def remember(dataset: Dataset) -> None:
     """Remember the folder of a collection of the user's own; declared ones are found by name."""
     if dataset.name not in dataset_names():
         hashes = dataset.queries_sha256, dataset.qrels_sha256
-        with replacing(_memory(*hashes, dataset.cache_dir)) as file:
+        with replace_file(_memory(*hashes, dataset.cache_dir)) as file:
             file.write(os.fsencode(dataset.reader.folder.resolve()))
 
 
@@ -373,7 +379,7 @@ def open_remembered(
         split: which judgements.
     """
     try:
-        folder = os.fsdecode(read_regular(_memory(queries_sha256, qrels_sha256, cache_dir)))
+        folder = os.fsdecode(read_regular_file(_memory(queries_sha256, qrels_sha256, cache_dir)))
         dataset = open_dataset(folder, cache_dir=cache_dir, split=split or None, download=False)
     except (OSError, ValueError, BenchError):  # no memory of it, moved or changed since
         return None
@@ -383,4 +389,4 @@ def open_remembered(
 
 def _memory(queries_sha256: str, qrels_sha256: str, cache_dir: Path) -> Path:
     """The file that holds the path of a folder with this content."""
-    return cache_dir / "folders" / sha256_of([[queries_sha256, qrels_sha256]])[:16]
+    return cache_dir / "folders" / sha256_of_records([[queries_sha256, qrels_sha256]])[:16]

@@ -16,8 +16,8 @@ from pathlib import Path, PurePosixPath
 
 from tqdm import tqdm
 
-from foundation.errors import BenchError, file_error, naming
-from foundation.files import replacing_folder, replacing_in, share, temporary_folder
+from foundation.errors import BenchError, file_error, name_path_in_errors
+from foundation.files import replace_entries, replace_folder, reset_permissions, temporary_folder
 
 CHUNK_BYTES = 1 << 20
 ATTEMPTS = 5
@@ -55,7 +55,7 @@ def download(url: str, target: Path, md5: str = "", size: int = 0) -> Path:
     """
     part = target.with_name(f"{target.name}.part")
     try:
-        with naming(part):
+        with name_path_in_errors(part):
             target.parent.mkdir(parents=True, exist_ok=True)
             _receive_persistently(url, part, size)
             check_md5(part, md5, url)
@@ -98,7 +98,7 @@ def unpack(archive: Path, folder: Path, inside: str = "", wanted: Collection[str
     Raises:
         BenchError: an archive that is damaged or has not what is wanted, or a full disk.
     """
-    into = replacing_in if folder.exists() else replacing_folder
+    into = replace_entries if folder.exists() else replace_folder
     with into(folder) as unfinished, temporary_folder(folder.parent) as temporary:
         try:
             _extract(archive, temporary, inside, wanted)
@@ -113,7 +113,7 @@ def unpack(archive: Path, folder: Path, inside: str = "", wanted: Collection[str
             raise BenchError(
                 f"{archive} has no {', '.join(missing) or 'files'} in its folder {inside or '/'!r}"
             )
-        share(unpacked)
+        reset_permissions(unpacked)
         for path in unpacked.iterdir():
             path.rename(unfinished / path.name)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from foundation.printable import without_password
+from foundation.printable import hide_passwords
 
 
 class BenchError(Exception):
@@ -22,8 +22,8 @@ class BenchError(Exception):
     """
 
     def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(without_password(message))
-        self.hint = without_password(hint)
+        super().__init__(hide_passwords(message))
+        self.hint = hide_passwords(hint)
 
 
 class MissingFileError(BenchError):
@@ -62,17 +62,17 @@ def did_you_mean(wrong: str, known: Iterable[str], otherwise: str = "") -> str:
     return f"did you mean {' or '.join(by_lower[name] for name in close)}?" if close else otherwise
 
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
-_ROOM = (
+_FREE_SPACE_HINT = (
     "make room, or name another place with --out or --cache-dir, and type the same command: what "
     "is finished is kept"
 )
-_PERMISSION = "change its permissions, or name another place"
+_PERMISSION_HINT = "change its permissions, or name another place"
 _HINTS = {
-    **dict.fromkeys(_FULL, _ROOM),
-    errno.EACCES: _PERMISSION,
-    errno.EPERM: _PERMISSION,
+    **dict.fromkeys(_DISK_FULL, _FREE_SPACE_HINT),
+    errno.EACCES: _PERMISSION_HINT,
+    errno.EPERM: _PERMISSION_HINT,
     errno.EROFS: "name a place that can be written, with --out or --cache-dir",
     errno.ENOENT: "check the path",
     errno.EISDIR: "name a file",
@@ -81,13 +81,13 @@ _HINTS = {
     errno.EMFILE: "allow more open files: ulimit -n 4096",
 }
 # What safetensors and Arrow say; the last two are torch.save and numpy, which do not say why.
-_NO_ROOM = re.compile(
+_DISK_FULL_TEXT = re.compile(
     "no space left on device|disk quota exceeded|file too large"
     r"|unexpected pos|requested and \d+ written",
     re.IGNORECASE,
 )
 # What torch, FAISS, CUDA's libraries and the C library say, in other classes than MemoryError.
-_NO_MEMORY = (
+_OUT_OF_MEMORY_TEXTS = (
     *("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory"),
     *("bad_alloc", "alloc_failed"),
 )
@@ -106,7 +106,7 @@ class WorkerError(Exception):
 
 
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
+def name_path_in_errors(path: Path) -> Iterator[None]:
     """Name ``path`` in an `OSError` of the block.
 
     What fails while a file is written names none, and what fails under a temporary name names
@@ -120,33 +120,33 @@ def naming(path: Path) -> Iterator[None]:
         raise
 
 
-def lacks_memory(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """True if memory ran out, on the CPU or the GPU."""
     text = str(error).lower()
-    return isinstance(error, MemoryError) or any(words in text for words in _NO_MEMORY)
+    return isinstance(error, MemoryError) or any(words in text for words in _OUT_OF_MEMORY_TEXTS)
 
 
-def lacks_room(error: BaseException | None) -> bool:
+def is_disk_full(error: BaseException | None) -> bool:
     """True if a disk is full: by the error, or by one that it was raised from."""
     while error is not None:
-        full = isinstance(error, OSError) and error.errno in _FULL
-        if full or _NO_ROOM.search(str(error)):
+        full = isinstance(error, OSError) and error.errno in _DISK_FULL
+        if full or _DISK_FULL_TEXT.search(str(error)):
             return True
         error = error.__cause__
     return False
 
 
-def as_bad_input(error: Exception) -> BenchError | None:
+def as_user_error(error: Exception) -> BenchError | None:
     """The error that a user is told; None for a defect of this program."""
     if isinstance(error, BenchError):
         return error
     if isinstance(error, OSError):
-        without_name = (*_FULL, errno.EMFILE)  # these are never the program's fault
+        without_name = (*_DISK_FULL, errno.EMFILE)  # these are never the program's fault
         is_of_file = error.filename is not None or error.errno in without_name
         return file_error(error) if is_of_file else None
-    if _NO_ROOM.search(str(error)):
-        return BenchError(first_line(error), _ROOM)
-    if lacks_memory(error):
+    if _DISK_FULL_TEXT.search(str(error)):
+        return BenchError(first_line(error), _FREE_SPACE_HINT)
+    if is_out_of_memory(error):
         return BenchError(
             f"not enough memory: {first_line(error)}",
             "give it more, or ask for less: --max-memory, a smaller --depth or fewer collections",
@@ -162,9 +162,9 @@ def as_bad_input(error: Exception) -> BenchError | None:
     return None
 
 
-def sendable(error: Exception) -> Exception:
+def as_picklable_error(error: Exception) -> Exception:
     """The error as another process can be told of it: bad input with its hint, others as text."""
-    known = as_bad_input(error)
+    known = as_user_error(error)
     if known:
         return BenchError(str(known), known.hint)
     line = f"{type(error).__name__}: {first_line(error)}"
@@ -175,5 +175,7 @@ def file_error(error: OSError) -> BenchError:
     """An error of the system as a message: the operation, the file, and what to do."""
     place = "a file" if error.filename is None else str(error.filename)
     reason = error.strerror or next(map(str, error.args), type(error).__name__)
-    full = bool(_NO_ROOM.search(reason))
-    return BenchError(f"{place}: {reason}", _ROOM if full else _HINTS.get(error.errno or 0, ""))
+    full = bool(_DISK_FULL_TEXT.search(reason))
+    return BenchError(
+        f"{place}: {reason}", _FREE_SPACE_HINT if full else _HINTS.get(error.errno or 0, "")
+    )

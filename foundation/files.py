@@ -19,19 +19,19 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Protocol, Self
 
-from foundation.errors import BenchError, file_error, naming
+from foundation.errors import BenchError, file_error, name_path_in_errors
 
 _TEMPORARY = re.compile(r"\..+\.writing-[0-9a-f]{8}(-[0-9a-f]{8})?")  # the end: older versions
 _DAY_S = 86_400
 _UNLOCKED_S = 60.0  # much longer than from making a folder to locking it
-_LARGEST = 1 << 28  # bytes of a file that is read as a whole, and holds no vectors or rankings
+_MAX_BYTES = 1 << 28  # bytes of a file that is read as a whole, and holds no vectors or rankings
 _ATTEMPTS = 20  # to put a folder where others put theirs
 
-_swept: set[Path] = set()  # folders that this process has looked through
+_cleaned: set[Path] = set()  # folders that this process has looked through
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
+def replace_file(path: Path) -> Iterator[BinaryIO]:
     """Open a temporary file that takes the place of ``path`` when the block ends well.
 
     The bytes are on disk before the name is: a crash, a full disk or Ctrl-C leaves the old file,
@@ -40,12 +40,12 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     Raises:
         OSError: as ``open`` and ``write`` do; it names ``path``.
     """
-    with replacing_all([path]) as (file,):
+    with replace_files([path]) as (file,):
         yield file
 
 
 @contextmanager
-def replacing_all(paths: Sequence[Path]) -> Iterator[list[BinaryIO]]:
+def replace_files(paths: Sequence[Path]) -> Iterator[list[BinaryIO]]:
     """Open a temporary file for each path; they take their places, in order, when all are whole.
 
     For files that must fit each other. Where writing any of them fails, all old ones stay.
@@ -55,11 +55,11 @@ def replacing_all(paths: Sequence[Path]) -> Iterator[list[BinaryIO]]:
     """
     temporary: list[Path] = []
     try:
-        with naming(paths[0]), ExitStack() as opened:
+        with name_path_in_errors(paths[0]), ExitStack() as opened:
             files: list[BinaryIO] = []
             for path in paths:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                _sweep_once(path.parent)
+                _remove_leftovers_once(path.parent)
                 temporary.append(_temporary_name(path))
                 files.append(opened.enter_context(temporary[-1].open("xb")))
             yield files
@@ -75,7 +75,7 @@ def replacing_all(paths: Sequence[Path]) -> Iterator[list[BinaryIO]]:
 
 
 @contextmanager
-def replacing_in(folder: Path) -> Iterator[Path]:
+def replace_entries(folder: Path) -> Iterator[Path]:
     """Open a temporary folder whose files and folders move into ``folder`` when the block ends.
 
     For writers that take paths. What moves is on disk before it has its name, has the permissions
@@ -87,7 +87,7 @@ def replacing_in(folder: Path) -> Iterator[Path]:
     """
     with temporary_folder(folder) as temporary:
         yield temporary
-        share(temporary)
+        reset_permissions(temporary)
         for path in temporary.rglob("*"):
             if path.is_file():
                 with path.open("rb") as file:
@@ -100,7 +100,7 @@ def replacing_in(folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def replacing_folder(folder: Path) -> Iterator[Path]:
+def replace_folder(folder: Path) -> Iterator[Path]:
     """Open an empty folder that takes the place of ``folder`` when the block ends well.
 
     It lies beside ``folder`` and is renamed: a process that dies leaves nothing under the final
@@ -115,7 +115,7 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
             finished = temporary / "finished"
             finished.mkdir()
             yield finished
-            _put_in_place(finished, folder)
+            _move_into_place(finished, folder)
     except OSError as error:
         if error.filename is None or Path(os.fsdecode(error.filename)).is_relative_to(temporary):
             error.filename = str(folder)
@@ -126,18 +126,18 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
 def temporary_folder(parent: Path) -> Iterator[Path]:
     """Make a folder inside ``parent`` that is removed when the block ends.
 
-    It is locked meanwhile, so that `sweep` removes it soon after the process is killed.
+    It is locked meanwhile, so that `remove_leftovers` removes it soon after the process is killed.
 
     Raises:
         OSError: as ``mkdir`` does.
     """
     parent.mkdir(parents=True, exist_ok=True)
-    sweep(parent)
+    remove_leftovers(parent)
     temporary = _temporary_name(parent / "files")
     temporary.mkdir()
-    in_use: FolderInUse | None = None
+    in_use: FolderLock | None = None
     with suppress(OSError):  # a file system without locks: it is removed a day later
-        in_use = FolderInUse.reading(temporary)
+        in_use = FolderLock.shared(temporary)
     try:
         yield temporary
     finally:
@@ -146,7 +146,7 @@ def temporary_folder(parent: Path) -> Iterator[Path]:
             in_use.release()
 
 
-def share(folder: Path) -> None:
+def reset_permissions(folder: Path) -> None:
     """Give all files of a folder the permissions of any new file.
 
     Some writers make files that only their owner can read.
@@ -157,7 +157,7 @@ def share(folder: Path) -> None:
             path.chmod(mode)
 
 
-def sweep(folder: Path, unwritten_s: float = _DAY_S) -> None:
+def remove_leftovers(folder: Path, unwritten_s: float = _DAY_S) -> None:
     """Remove the temporary files and folders in a folder that nobody has written for so long.
 
     A temporary folder that its process no longer locks is removed after a minute. Whoever holds the
@@ -167,20 +167,20 @@ def sweep(folder: Path, unwritten_s: float = _DAY_S) -> None:
         for entry in list(folder.iterdir()):
             if _TEMPORARY.fullmatch(entry.name):
                 with suppress(OSError):
-                    _remove_if_left(entry, unwritten_s)
+                    _remove_if_abandoned(entry, unwritten_s)
 
 
-def _remove_if_left(path: Path, unwritten_s: float) -> None:
+def _remove_if_abandoned(path: Path, unwritten_s: float) -> None:
     written = [inner.stat().st_mtime for inner in (path, *path.rglob("*"))]
     age_s = time.time() - max(written)
     if not path.is_dir():
         if age_s > unwritten_s:
             path.unlink()
-    elif age_s > unwritten_s or (age_s > _UNLOCKED_S and FolderInUse.removing(path)):
+    elif age_s > unwritten_s or (age_s > _UNLOCKED_S and FolderLock.try_exclusive(path)):
         shutil.rmtree(path)
 
 
-def _put_in_place(finished: Path, folder: Path) -> None:
+def _move_into_place(finished: Path, folder: Path) -> None:
     """Rename ``finished`` to ``folder``; what is there moves beside ``finished`` first.
 
     A folder cannot be renamed over a full one, and another process may put its own there between
@@ -198,10 +198,10 @@ def _put_in_place(finished: Path, folder: Path) -> None:
             return
 
 
-def _sweep_once(folder: Path) -> None:
-    if folder not in _swept:
-        _swept.add(folder)
-        sweep(folder)
+def _remove_leftovers_once(folder: Path) -> None:
+    if folder not in _cleaned:
+        _cleaned.add(folder)
+        remove_leftovers(folder)
 
 
 def _temporary_name(path: Path) -> Path:
@@ -225,7 +225,7 @@ class ContentHash:
         return self._digest.hexdigest()
 
 
-def sha256_of(records: Iterable[Iterable[str]]) -> str:
+def sha256_of_records(records: Iterable[Iterable[str]]) -> str:
     """Content hash of records of texts, in the order given."""
     content = ContentHash()
     for record in records:
@@ -240,29 +240,33 @@ class Readable(Protocol):
         """The whole content."""
 
 
-def read_regular(path: Readable, most: int | None = _LARGEST, pipe: bool = False) -> bytes:
+def read_regular_file(
+    path: Readable, max_bytes: int | None = _MAX_BYTES, allow_pipe: bool = False
+) -> bytes:
     """Return the content of a file that is read as a whole, such as a record or a ranking.
 
     A pipe might never end, and neither does ``/dev/zero``, to which a link may lead.
 
     Args:
-        most: bytes; None for a file that grows with the collection.
-        pipe: accept a pipe that a user named.
+        max_bytes: bytes; None for a file that grows with the collection.
+        allow_pipe: accept a pipe that a user named.
 
     Raises:
         OSError: it cannot be read, is neither regular nor an object of a store, or is too large.
     """
     if isinstance(path, Path):
         status = path.stat()
-        may_end = stat.S_ISREG(status.st_mode) or (pipe and stat.S_ISFIFO(status.st_mode))
+        may_end = stat.S_ISREG(status.st_mode) or (allow_pipe and stat.S_ISFIFO(status.st_mode))
         if not (may_end or stat.S_ISDIR(status.st_mode)):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
-        if most is not None and status.st_size > most:
-            raise OSError(errno.EINVAL, f"{status.st_size:,} bytes, at most {most:,}", str(path))
+        if max_bytes is not None and status.st_size > max_bytes:
+            raise OSError(
+                errno.EINVAL, f"{status.st_size:,} bytes, at most {max_bytes:,}", str(path)
+            )
     return path.read_bytes()
 
 
-def check_no_pointer(path: object, content: bytes) -> None:
+def check_not_lfs_pointer(path: object, content: bytes) -> None:
     """Refuse the pointer that Git LFS leaves in the place of a large file.
 
     Raises:
@@ -290,25 +294,27 @@ class FileLock:
         self._close = weakref.finalize(self, os.close, handle)
 
     @classmethod
-    def take(cls, path: Path) -> "FileLock | None":
+    def try_acquire(cls, path: Path) -> "FileLock | None":
         """Lock a file, which is made for it; None if another holds the lock.
 
         Raises:
             OSError: as ``open`` does.
         """
         try:
-            return cls(path, _locked(path, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX | fcntl.LOCK_NB))
+            return cls(
+                path, _open_locked(path, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            )
         except BlockingIOError:
             return None
 
     @classmethod
-    def wait(cls, path: Path) -> "FileLock":
+    def acquire(cls, path: Path) -> "FileLock":
         """Lock a file, which is made for it, when its holder lets go of it.
 
         Raises:
             OSError: as ``open`` does.
         """
-        return cls(path, _locked(path, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX))
+        return cls(path, _open_locked(path, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX))
 
     def release(self) -> None:
         """Remove the lock file, then let others in. Nothing happens the second time."""
@@ -323,23 +329,23 @@ class FileLock:
         self.release()
 
 
-class FolderInUse:
+class FolderLock:
     """A folder that is not removed while this object, and its process, live."""
 
     def __init__(self, handle: int) -> None:
         self._close = weakref.finalize(self, os.close, handle)
 
     @classmethod
-    def reading(cls, folder: Path) -> "FolderInUse":
+    def shared(cls, folder: Path) -> "FolderLock":
         """Share a folder with others that use it; waits while one is being removed.
 
         Raises:
             FileNotFoundError: there is no such folder.
         """
-        return cls(_locked(folder, os.O_RDONLY | os.O_DIRECTORY, fcntl.LOCK_SH))
+        return cls(_open_locked(folder, os.O_RDONLY | os.O_DIRECTORY, fcntl.LOCK_SH))
 
     @classmethod
-    def removing(cls, folder: Path) -> "FolderInUse | None":
+    def try_exclusive(cls, folder: Path) -> "FolderLock | None":
         """Have a folder alone; None if somebody uses it.
 
         Raises:
@@ -347,7 +353,7 @@ class FolderInUse:
         """
         kind = fcntl.LOCK_EX | fcntl.LOCK_NB
         try:
-            return cls(_locked(folder, os.O_RDONLY | os.O_DIRECTORY, kind))
+            return cls(_open_locked(folder, os.O_RDONLY | os.O_DIRECTORY, kind))
         except BlockingIOError:
             return None
 
@@ -356,7 +362,7 @@ class FolderInUse:
         self._close()
 
 
-def _locked(path: Path, flags: int, kind: int) -> int:
+def _open_locked(path: Path, flags: int, kind: int) -> int:
     """Handle of a locked file or folder.
 
     Whoever held the lock before may have removed the path: then the lock is on nothing that
@@ -369,7 +375,7 @@ def _locked(path: Path, flags: int, kind: int) -> int:
         handle = os.open(path, flags, 0o666)
         try:
             fcntl.flock(handle, kind)
-            if _is_at(path, handle):
+            if _leads_to(path, handle):
                 return handle
         except BaseException:
             os.close(handle)
@@ -377,7 +383,7 @@ def _locked(path: Path, flags: int, kind: int) -> int:
         os.close(handle)
 
 
-def _is_at(path: Path, handle: int) -> bool:
+def _leads_to(path: Path, handle: int) -> bool:
     """True while a path leads to an open file that nobody has removed or replaced."""
     try:
         return os.path.samestat(path.stat(), os.fstat(handle))

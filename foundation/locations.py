@@ -31,7 +31,7 @@ _CREDENTIALS = {
     "it is not Amazon's",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS",
 }
-_OF_STORES = {"botocore", "aiobotocore", "aiohttp", "gcsfs", "google", "azure", "adlfs"}
+_STORE_PACKAGES = {"botocore", "aiobotocore", "aiohttp", "gcsfs", "google", "azure", "adlfs"}
 
 Answer = TypeVar("Answer")
 
@@ -73,15 +73,15 @@ class RemotePath:
 
     def exists(self) -> bool:
         """True if there is such an object, or any below it."""
-        return bool(self._ask(lambda store: store.exists(self.url)))
+        return bool(self._request(lambda store: store.exists(self.url)))
 
     def is_file(self) -> bool:
         """True if there is an object of exactly this key."""
-        return self.exists() and self._ask(lambda store: store.info(self.url)["type"]) == "file"
+        return self.exists() and self._request(lambda store: store.info(self.url)["type"]) == "file"
 
     def is_dir(self) -> bool:
         """True if there are objects below."""
-        return bool(self._ask(lambda store: store.isdir(self.url)))
+        return bool(self._request(lambda store: store.isdir(self.url)))
 
     def rglob(self, name: str) -> list["RemotePath"]:
         """Objects below that have this name, as far as the store lists them; no wildcards.
@@ -90,8 +90,8 @@ class RemotePath:
             BenchError: there is no such bucket, or the store refuses.
         """
         scheme = self.url.partition("://")[0]
-        with self._of_a_bucket():
-            keys = self._ask(lambda store: store.find(self.url))
+        with self._check_bucket():
+            keys = self._request(lambda store: store.find(self.url))
         return [RemotePath(f"{scheme}://{key}") for key in keys if posixpath.basename(key) == name]
 
     def read_bytes(self) -> bytes:
@@ -101,7 +101,7 @@ class RemotePath:
             FileNotFoundError: there is none.
             BenchError: the store refuses.
         """
-        content: bytes = self._ask(lambda store: store.cat_file(self.url))
+        content: bytes = self._request(lambda store: store.cat_file(self.url))
         return content
 
     def create(self, content: bytes) -> None:
@@ -112,8 +112,8 @@ class RemotePath:
                 refuses.
         """
         if not self.exists():
-            with self._of_a_bucket():
-                self._ask(lambda store: store.pipe_file(self.url, content))
+            with self._check_bucket():
+                self._request(lambda store: store.pipe_file(self.url, content))
         elif self.read_bytes() != content:
             message = f"{self} is there already, with other content"
             raise BenchError(message, "name another place")
@@ -126,10 +126,10 @@ class RemotePath:
         """
         probe = self / ".can-be-written"
         probe.create(b"")
-        self._ask(lambda store: store.rm_file(probe.url))
+        self._request(lambda store: store.rm_file(probe.url))
 
     @contextmanager
-    def _of_a_bucket(self) -> Iterator[None]:
+    def _check_bucket(self) -> Iterator[None]:
         """Raise a clear error if the bucket does not exist."""
         try:
             yield
@@ -138,7 +138,7 @@ class RemotePath:
             problem = f"{self}: there is no bucket {bucket}"
             raise BenchError(problem, "make it first, or name another") from error
 
-    def _ask(self, ask: Callable[[Any], Answer]) -> Answer:
+    def _request(self, ask: Callable[[Any], Answer]) -> Answer:
         """Return the answer of the store, whose own package retries if it is overloaded.
 
         Raises:
@@ -146,20 +146,23 @@ class RemotePath:
             BenchError: the store refuses, or cannot be reached.
         """
         try:
-            return ask(_store(self))
+            return ask(_file_system(self))
         except FileNotFoundError as error:
             missing = os.strerror(errno.ENOENT)
             raise FileNotFoundError(errno.ENOENT, missing, self.url) from error
         except Exception as error:
             kind = type(error)
-            if not isinstance(error, OSError) and kind.__module__.split(".")[0] not in _OF_STORES:
+            if (
+                not isinstance(error, OSError)
+                and kind.__module__.split(".")[0] not in _STORE_PACKAGES
+            ):
                 raise
             credentials = _CREDENTIALS.get(self.url.partition("://")[0], "")
             hint = f"credentials: {credentials}" if credentials else ""
             raise BenchError(f"{self}: {error or kind.__name__}", hint) from error
 
 
-def _store(location: RemotePath) -> Any:
+def _file_system(location: RemotePath) -> Any:
     """The file system of a place. Its listings are not kept: others write there too."""
     scheme = location.url.partition("://")[0]
     try:
@@ -209,17 +212,17 @@ def files_below(location: Location, name: str) -> list[Location]:
 
 
 @contextmanager
-def replacing(location: Location) -> Iterator[BinaryIO]:
+def write_location(location: Location) -> Iterator[BinaryIO]:
     """A file to write, which is at its place when the block ends well, and whole.
 
     A local file takes the place of an earlier one; an object of a store never does.
     """
-    with replacing_all([location]) as (file,):
+    with write_locations([location]) as (file,):
         yield file
 
 
 @contextmanager
-def replacing_all(locations: Sequence[Location]) -> Iterator[list[BinaryIO]]:
+def write_locations(locations: Sequence[Location]) -> Iterator[list[BinaryIO]]:
     """Files of one folder or store to write, which are at their places when the block ends well.
 
     Of local files either all take the places of earlier ones, or none does; objects of a store
@@ -227,7 +230,7 @@ def replacing_all(locations: Sequence[Location]) -> Iterator[list[BinaryIO]]:
     """
     local = [location for location in locations if isinstance(location, Path)]
     if len(local) == len(locations):
-        with whole.replacing_all(local) as files:
+        with whole.replace_files(local) as files:
             yield files
         return
     contents = [

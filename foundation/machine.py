@@ -8,25 +8,25 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
-FACTS = Path("/proc/cpuinfo")
+CPU_INFO = Path("/proc/cpuinfo")
 BFLOAT16 = frozenset(("avx512_bf16", "amx_bf16"))
 AVX512 = frozenset(("avx512f", "avx512cd", "avx512dq", "avx512bw", "avx512vl"))
 
 
-def instructions() -> frozenset[str]:
+def cpu_instructions() -> frozenset[str]:
     """Names of instruction sets, as Linux has them (``avx2``); none if it does not say."""
-    return frozenset(_stated("flags").split())
+    return frozenset(_read_cpu_fact("flags").split())
 
 
 def processor_name() -> str:
     """Name of the processor, as the kernel states it."""
-    return _stated("model name") or platform.machine()
+    return _read_cpu_fact("model name") or platform.machine()
 
 
-def _stated(fact: str) -> str:
+def _read_cpu_fact(fact: str) -> str:
     """What Linux says of the first processor; "" if it does not say."""
     try:
-        with FACTS.open(encoding="utf-8") as lines:
+        with CPU_INFO.open(encoding="utf-8") as lines:
             line = next((line for line in lines if line.startswith(fact)), "")
     except OSError:
         return ""
@@ -35,7 +35,7 @@ def _stated(fact: str) -> str:
 
 def emulates_bfloat16() -> bool:
     """True if the processor says what it has, and has no instructions for bfloat16."""
-    known = instructions()
+    known = cpu_instructions()
     return bool(known) and not known & BFLOAT16
 
 
@@ -45,7 +45,7 @@ def let_openblas_use_avx512() -> None:
     OpenBLAS chooses by the processor's family, and has kernels for AVX2 for one that is newer than
     itself: half the speed. A choice of the user's own stays.
     """
-    if instructions() >= AVX512:
+    if cpu_instructions() >= AVX512:
         os.environ.setdefault("OPENBLAS_CORETYPE", "SkylakeX")
 
 
@@ -79,6 +79,6 @@ def library_version(name: str) -> str:
         return ""
 
 
-def now() -> str:
+def utc_now() -> str:
     """Return the time in UTC as ISO 8601 to the second, so that texts sort as times do."""
     return datetime.now(UTC).isoformat(timespec="seconds")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 # Controls but tab and line end, signs that turn the direction of writing or end a line, and the
 # surrogates by which Python stands for the bytes of a path that is not UTF-8.
-_OBEYED = re.compile(
+_CONTROLS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
     "\U000e0000-\U000e007f]"
 )
@@ -14,7 +14,7 @@ _LONG = re.compile(r"\S{301,}")
 _NOT_ASCII = re.compile("[\x00-\x08\x0b-\x1f\x7f-\U0010ffff]")
 
 
-def printable(text: str, encoding: str = "utf-8") -> str:
+def make_printable(text: str, encoding: str = "utf-8") -> str:
     r"""The text with ``\u001b`` in place of what a terminal would obey or cannot show.
 
     JSON stays JSON of the same content.
@@ -22,35 +22,35 @@ def printable(text: str, encoding: str = "utf-8") -> str:
     Args:
         encoding: of the terminal; where it is not UTF-8, only ASCII is shown as it is.
     """
-    text = without_password(text)
+    text = hide_passwords(text)
     if text.isascii() and text.isprintable():
         return text
     shows_all = encoding.lower().replace("_", "-") in ("utf-8", "utf8")
-    return (_OBEYED if shows_all else _NOT_ASCII).sub(lambda match: _escape(match[0]), text)
+    return (_CONTROLS if shows_all else _NOT_ASCII).sub(lambda match: _escape(match[0]), text)
 
 
-def without_password(text: str) -> str:
+def hide_passwords(text: str) -> str:
     """The text with ``***`` for the user and password in its URLs."""
     return _PASSWORD.sub("://***", text) if "@" in text and "://" in text else text
 
 
-def one_line(text: str) -> str:
+def to_one_line(text: str) -> str:
     """Text on one line, for a cell or a heading: white space is one space, controls are shown."""
-    return printable(" ".join(text.split()))
+    return make_printable(" ".join(text.split()))
 
 
-def first_names(names: Sequence[str], most: int = 4) -> str:
+def format_names(names: Sequence[str], limit: int = 4) -> str:
     """The first names of a list, and how many more there are: ``a, b, c, d and 3 more``."""
-    more = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+    more = f" and {len(names) - limit:,} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more
 
 
-def counted(count: int, one: str, many: str) -> str:
+def format_count(count: int, one: str, many: str) -> str:
     """A number with its noun: ``1 query``, ``1,000 queries``."""
     return f"{count:,} {one if count == 1 else many}"
 
 
-def shortened(text: str) -> str:
+def shorten_words(text: str) -> str:
     """The text with words of more than 300 signs cut, as a message needs no whole one."""
     return _LONG.sub(lambda match: f"{match[0][:200]}…{match[0][-50:]}", text)
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Generic, TypeVar, dataclass_transform
 import msgspec
 
 from foundation.errors import BenchError, did_you_mean
-from foundation.files import Readable, check_no_pointer, read_regular, replacing
+from foundation.files import Readable, check_not_lfs_pointer, read_regular_file, replace_file
 
 SUFFIX = ".toml"
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
@@ -20,8 +20,8 @@ R = TypeVar("R", bound=msgspec.Struct)
 _UNKNOWN_FIELD = re.compile(r"unknown field `([^`]*)`")
 _INVALID_CHOICE = re.compile(r"Invalid enum value '([^']*)'")
 
-_FIRST_LOOK = Lock()
-_KNOWN: set[type[Any]] = set()  # types that msgspec has looked at
+_INSPECTION_LOCK = Lock()
+_INSPECTED: set[type[Any]] = set()  # types that msgspec has looked at
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(msgspec.field,))
@@ -41,7 +41,7 @@ def read_json(path: Readable, kind: type[T], hint: str = "") -> T:
     Raises:
         BenchError: it cannot be read, is not JSON, or is not such a record.
     """
-    return decode_json(_content(path), kind, path, hint)
+    return decode_json(_read_content(path), kind, path, hint)
 
 
 def read_toml(path: Path, kind: type[T]) -> T:
@@ -50,7 +50,7 @@ def read_toml(path: Path, kind: type[T]) -> T:
     Raises:
         BenchError: it cannot be read, is not TOML, or is not such a record.
     """
-    return decode_toml(_content(path), kind, path)
+    return decode_toml(_read_content(path), kind, path)
 
 
 def read_object(path: Path, hint: str = "") -> dict[str, Any]:
@@ -61,7 +61,7 @@ def read_object(path: Path, hint: str = "") -> dict[str, Any]:
     Raises:
         BenchError: it cannot be read, is not JSON, or is not an object.
     """
-    content = _content(path)
+    content = _read_content(path)
     value: Any = _decode(lambda: json.loads(content), dict, path, "JSON", hint)
     if not isinstance(value, dict):
         raise BenchError(f"{path} is not a JSON object", hint)
@@ -74,7 +74,7 @@ def write_json(path: Path, record: msgspec.Struct | Mapping[str, Any]) -> None:
     Raises:
         OSError: the file cannot be written.
     """
-    with replacing(path) as file:
+    with replace_file(path) as file:
         file.write(msgspec.json.format(msgspec.json.encode(record)))
 
 
@@ -128,27 +128,27 @@ def differing_fields(a: Mapping[str, Any], b: Mapping[str, Any], above: str = ""
     return names
 
 
-def fields_of(kind: type[Any]) -> set[str]:
+def field_names(kind: type[Any]) -> set[str]:
     """Names of the fields of a record and of all records that it consists of."""
     records = _records(msgspec.inspect.type_info(kind))
     return {field.encode_name for record in records for field in record.fields}
 
 
-def _content(path: Readable) -> bytes:
+def _read_content(path: Readable) -> bytes:
     try:
-        content = read_regular(path)
+        content = read_regular_file(path)
     except OSError as error:
         raise BenchError(f"cannot read {path}: {error.strerror}", "check that file") from error
-    check_no_pointer(path, content)
+    check_not_lfs_pointer(path, content)
     return content
 
 
 def _decode(decode: Callable[[], T], kind: type[T], source: object, form: str, hint: str) -> T:
-    _prepare(kind)
+    _inspect_once(kind)
     try:
         return decode()
     except msgspec.ValidationError as error:
-        raise BenchError(f"{source}: {error}", hint or _meant(str(error), kind)) from error
+        raise BenchError(f"{source}: {error}", hint or _suggestion(str(error), kind)) from error
     except RecursionError as error:
         raise BenchError(f"{source} is nested too deeply to be {form} of ours", hint) from error
     # ValueError: a number of more digits than Python converts, or text that is not UTF-8
@@ -156,23 +156,25 @@ def _decode(decode: Callable[[], T], kind: type[T], source: object, form: str, h
         raise BenchError(f"{source} is not {form}: {error}", hint) from error
 
 
-def _prepare(kind: type[Any]) -> None:
+def _inspect_once(kind: type[Any]) -> None:
     """Let msgspec look at a type in one thread: two that do so at once can end the process."""
-    with _FIRST_LOOK:
-        if kind not in _KNOWN:
+    with _INSPECTION_LOCK:
+        if kind not in _INSPECTED:
             msgspec.json.Decoder(kind)
-            _KNOWN.add(kind)
+            _INSPECTED.add(kind)
 
 
-def _meant(problem: str, kind: type[Any]) -> str:
+def _suggestion(problem: str, kind: type[Any]) -> str:
     """The field or choice that a misspelt one was meant to be, from msgspec's message."""
     if match := _UNKNOWN_FIELD.search(problem):
-        fields = fields_of(kind)
+        fields = field_names(kind)
         return did_you_mean(match[1], fields, f"known fields: {', '.join(sorted(fields))}")
     if match := _INVALID_CHOICE.search(problem):
         records = _records(msgspec.inspect.type_info(kind))
         field = problem.rpartition(".")[2].rstrip("`")
-        choices = sorted({str(choice) for each in records for choice in _choices(each, field)})
+        choices = sorted(
+            {str(choice) for each in records for choice in _literal_choices(each, field)}
+        )
         return did_you_mean(match[1], choices, f"use one of {', '.join(map(repr, choices))}")
     return ""
 
@@ -194,7 +196,7 @@ def _records(
             yield from _records(part, seen)
 
 
-def _choices(record: msgspec.inspect.StructType, name: str) -> Iterator[Any]:
+def _literal_choices(record: msgspec.inspect.StructType, name: str) -> Iterator[Any]:
     """Values that a field of a record may have; of all fields if it has none of this name."""
     named = [each for each in record.fields if each.encode_name == name]
     for each in named or record.fields:
@@ -234,8 +236,8 @@ class TomlFiles(Generic[R]):
         Raises:
             BenchError: no such name or file, not TOML, an unknown field, or a wrong value.
         """
-        path = self._path(str(name_or_path))
-        return self.parse(_content(path), str(path))
+        path = self._find(str(name_or_path))
+        return self.parse(_read_content(path), str(path))
 
     def parse(self, content: bytes, source: str) -> R:
         """A record from TOML; ``source`` names the content in messages.
@@ -269,7 +271,7 @@ class TomlFiles(Generic[R]):
             *path, last = name.split(".")
             inner = table
             for key in path:
-                inner = self._inside(inner, key, f"{source}: a {self.kind} has no {name}")
+                inner = self._inner_table(inner, key, f"{source}: a {self.kind} has no {name}")
             if not isinstance(inner, dict):
                 raise BenchError(f"{source}: {name} is a whole table", "name a field of it")
             if name == self.choice and inner["name"] != changes[name]:
@@ -279,7 +281,7 @@ class TomlFiles(Generic[R]):
             inner[last] = changes[name]
         return self.convert(table, source)
 
-    def _path(self, name: str) -> Path:
+    def _find(self, name: str) -> Path:
         """A shipped name comes before a file without the suffix; a file before any other name."""
         path, stem = Path(name), name.removesuffix(SUFFIX)
         if stem in self.names() and (stem == name or not path.is_file()):
@@ -292,13 +294,13 @@ class TomlFiles(Generic[R]):
             did_you_mean(path.stem, self.names(), known),
         )
 
-    def _inside(self, table: Any, key: str, problem: str) -> Any:
+    def _inner_table(self, table: Any, key: str, problem: str) -> Any:
         """The table of that name, or of that number in a list."""
         if isinstance(table, list | tuple) and key.isdecimal() and int(key) < len(table):
             return table[int(key)]
         if isinstance(table, dict) and isinstance(table.get(key), dict | list | tuple):
             return table[key]
-        known = fields_of(self.record)
+        known = field_names(self.record)
         if key in known:
             raise BenchError(problem, f"this {self.kind} has no table {key}: set the whole of it")
         raise BenchError(problem, did_you_mean(key, known))

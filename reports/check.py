@@ -20,7 +20,7 @@ from xml.etree import ElementTree
 
 from bench.gate.power import DetectableEffect
 from bench.gate.records import Check, CheckRow, LostQuery, PairVerdict
-from foundation.printable import counted, first_names, printable
+from foundation.printable import format_count, format_names, make_printable
 from reports import format as fmt
 from reports.format import interval, score, signed
 from reports.table import Column, Table, bullet_list, escape
@@ -95,11 +95,11 @@ def _scores_clause(verdict: PairVerdict) -> str:
     queries = sum(
         row.paired.changed + row.paired.ties for row in compared if row.paired is not None
     )
-    size = f" ({counted(queries, 'query', 'queries')})" if queries else ""
+    size = f" ({format_count(queries, 'query', 'queries')})" if queries else ""
     if verdict.mean is not None:
-        names = first_names([row.name for row in compared])
+        names = format_names([row.name for row in compared])
         return f": mean {score_change(verdict.mean)} over {names}{size}"
-    each = first_names([f"{score_change(row)} on {row.name}" for row in compared])
+    each = format_names([f"{score_change(row)} on {row.name}" for row in compared])
     return f": {each}{size}"
 
 
@@ -108,18 +108,18 @@ def _lost_sentences(verdict: PairVerdict) -> list[str]:
     lost = [row for row in verdict.rows if row.failure]
     if verdict.mean is None or not lost:
         return []
-    return [f"It lost on {first_names([f'{row.name}, {score_change(row)}' for row in lost])}"]
+    return [f"It lost on {format_names([f'{row.name}, {score_change(row)}' for row in lost])}"]
 
 
 def _missing_sentences(verdict: PairVerdict) -> list[str]:
     missing = [f"{row.name}: {row.missing}" for row in verdict.rows if row.missing]
-    return [f"Missing: {first_names(missing)}"] if missing else []
+    return [f"Missing: {format_names(missing)}"] if missing else []
 
 
 def _left_out_sentences(verdict: PairVerdict) -> list[str]:
     """Return a sentence on collections that lost but are left out by ``--on``."""
     lost = [f"{row.name}, {score_change(row)}" for row in verdict.elsewhere]
-    return [f"By the stored results it lost on what --on leaves out: {first_names(lost)}"] * any(
+    return [f"By the stored results it lost on what --on leaves out: {format_names(lost)}"] * any(
         lost
     )
 
@@ -128,7 +128,7 @@ def _reason_sentences(verdict: PairVerdict) -> list[str]:
     """The reason of an outcome that the scores do not explain."""
     if verdict.outcome != "INCONCLUSIVE" or verdict.same_model:
         return []
-    return [f"The reason: {first_names(verdict.reasons)}"]
+    return [f"The reason: {format_names(verdict.reasons)}"]
 
 
 def _promise_sentences(check: Check, verdict: PairVerdict) -> list[str]:
@@ -334,4 +334,4 @@ def _add_output(case: ElementTree.Element, text: str) -> None:
 
 def _xml(text: str) -> str:
     """Text that a terminal does not obey, without the two signs that no XML file may hold."""
-    return _NOT_XML.sub("\ufffd", printable(text))
+    return _NOT_XML.sub("\ufffd", make_printable(text))

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from bench.comparing.changed_queries import ChangedQueries, ChangedQuery, ShownDocument
 from bench.comparing.compare import Comparison, ComparisonRow, FieldDifference
 from bench.comparing.statistics import Resampling
-from foundation.printable import first_names, one_line
+from foundation.printable import format_names, to_one_line
 from reports import format as fmt
 from reports.table import Column, Table, bullet_list, escape
 
@@ -34,7 +34,7 @@ def _finding(comparison: Comparison) -> str:
     """Which model is better on what, in a sentence for each answer."""
     rows = [row for row in (*comparison.collections, *comparison.suites) if row.paired]
     places = {
-        verdict: first_names([_place(row) for row in rows if row.verdict == verdict])
+        verdict: format_names([_place(row) for row in rows if row.verdict == verdict])
         for verdict in ("a", "b", "neither")
     }
     said = [
@@ -104,7 +104,7 @@ def _notes(comparison: Comparison) -> Iterator[str]:
     for suite in comparison.suites:
         if suite.missing:
             missing = f"{len(suite.missing)} of {suite.members} missing"
-            yield f"{fmt.display_name(suite.on)}: no mean: {missing}: {first_names(suite.missing)}"
+            yield f"{fmt.display_name(suite.on)}: no mean: {missing}: {format_names(suite.missing)}"
     if any(
         "(few)" in fmt.paired_interval(row.paired) for row in comparison.collections if row.paired
     ):
@@ -163,5 +163,5 @@ def _rank(rank: int | None) -> str:
 
 
 def _cut(text: str) -> str:
-    line = one_line(text)
+    line = to_one_line(text)
     return line if len(line) <= TEXT_WIDTH else f"{line[: TEXT_WIDTH - 1]}…"

@@ -9,7 +9,7 @@ from bench.outcomes import MissingEvaluation
 from bench.results.result import Result
 from bench.store.usage import ModelUsage
 from datasets_cfg.verify import Finding
-from foundation.printable import counted, first_names
+from foundation.printable import format_count, format_names
 from reports import format as fmt
 from reports.table import Column, Table, columns_for, escape
 
@@ -40,7 +40,7 @@ def collection_table(results: Sequence[Result], published: Published) -> str:
 
 def _heading(result: Result) -> str:
     protocol = result.protocol
-    parts = [counted(result.queries, "query", "queries")]
+    parts = [format_count(result.queries, "query", "queries")]
     if result.documents is not None:
         parts.append(f"{result.documents:,} documents")
     parts += [protocol.version, f"{protocol.split} split", f"depth {protocol.depth}"]
@@ -70,7 +70,9 @@ def _recalls(result: Result) -> str:
     recalls, some = result.index_recall, result.recall_queries
     shares = ", ".join(f"{name.removeprefix('recall@')}: {v:.3f}" for name, v in recalls.items())
     return (
-        f"{shares} ({counted(some, 'query', 'queries')})" if shares and some is not None else shares
+        f"{shares} ({format_count(some, 'query', 'queries')})"
+        if shares and some is not None
+        else shares
     )
 
 
@@ -101,7 +103,7 @@ def _gap(mean: SuiteMean) -> str:
     """Members without a score of the published collection; the first few by name."""
     if not mean.missing:
         return ""
-    return f"{len(mean.missing)} of {mean.members}: {first_names(mean.missing)}"
+    return f"{len(mean.missing)} of {mean.members}: {format_names(mean.missing)}"
 
 
 def gaps_table(gaps: Sequence[MissingEvaluation]) -> str:

@@ -18,7 +18,7 @@ from bench.experiments.experiment import AxisResult
 from bench.experiments.report_record import Report, RowOnCollection, RowResult
 from bench.monitor.curve import Curve, CurvePoint
 from foundation import files as whole
-from foundation.printable import printable
+from foundation.printable import make_printable
 from reports import format as fmt
 from retrievers.training.engine.curve import LossPoint
 
@@ -118,9 +118,9 @@ def save_figure(
         figure.set_layout_engine("none")  # it keeps the places that were computed
         figure.savefig(pixels, format="png", dpi=PNG_DPI)
     files = [stem.with_name(f"{stem.name}{ending}") for ending in (".svg", ".png")]
-    svg = printable(vectors.getvalue()).encode()  # names hold anything
+    svg = make_printable(vectors.getvalue()).encode()  # names hold anything
     for path, content in zip(files, (svg, pixels.getvalue()), strict=True):
-        with whole.replacing(path) as file:
+        with whole.replace_file(path) as file:
             file.write(content)
     return files
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from foundation.printable import one_line
+from foundation.printable import to_one_line
 from reports.format import as_text
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _ENTITIES = {"<": "&lt;", "&": "&amp;"}  # not every reader of Markdown escapes 
 
 def escape(text: str) -> str:
     """Text on one line that Markdown shows and does not read."""
-    return _READ.sub(lambda match: _escaped(match[0]), one_line(text))
+    return _READ.sub(lambda match: _escaped(match[0]), to_one_line(text))
 
 
 def _escaped(text: str) -> str:
@@ -35,7 +35,7 @@ def _escaped(text: str) -> str:
 
 def code_span(text: str) -> str:
     """Text on one line as code, whatever backticks it holds."""
-    line = one_line(text)
+    line = to_one_line(text)
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", line)), default=0))
     space = " " if "`" in line else ""
     return f"{fence}{space}{line}{space}{fence}"
@@ -144,7 +144,7 @@ def _frame(cells: Sequence[Sequence[Any]], names: Sequence[str]) -> "pd.DataFram
 def _spreadsheet_cell(value: object) -> object:
     if not isinstance(value, str):
         return value
-    line = one_line(value)
+    line = to_one_line(value)
     return f"'{line}" if line.startswith(_COMPUTED) else line
 
 

@@ -6,7 +6,6 @@ from bench.comparing.statistics import Difference
 from bench.comparing.transfer import Forgetting, TransferRow
 from bench.monitor.curve import Curve, CurvePoint
 from bench.monitor.selection import Selection
-from foundation.printable import first_names
 from reports import format as fmt
 from reports.table import Bold, Column, Table, bullet_list, columns_for, escape
 
@@ -71,7 +70,7 @@ def _verdict(curve: Curve, chosen: Selection) -> Iterator[str]:
     yield f"best on {escape(where)}: {escape(best.checkpoint)}, step {best.step:,}"
     yield from _selection_caveats(chosen)
     if chosen.inseparable:
-        yield f"cannot be told apart from it: {escape(first_names(chosen.inseparable))}"
+        yield f"cannot be told apart from it: {escape(format_names(chosen.inseparable))}"
     else:
         yield "it is better than every other one"
     if chosen.on_test_data:

@@ -67,7 +67,7 @@ def embedded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache that holds the embedded collections, made once for all processes of the tests."""
     of_process = tmp_path_factory.getbasetemp()
     place = of_process.parent if "PYTEST_XDIST_WORKER" in os.environ else of_process
-    with FileLock.wait(place / "embedded.lock"):
+    with FileLock.acquire(place / "embedded.lock"):
         for split in ("test", "train"):
             stdlib_code.generate(place / "embedded", split)
     return place / "embedded"

@@ -22,7 +22,7 @@ from bench.cli.options import data, decide, evaluate, train
 from bench.cli.options.shared import Slot, check_before_work, check_used, slots
 from bench.cli.terminal import as_typed, program_name
 from foundation.errors import BenchError
-from foundation.printable import shortened
+from foundation.printable import shorten_words
 
 EVALUATE = Group("Evaluate", sort_key=1)
 DECIDE = Group("Decide", sort_key=2)
@@ -172,7 +172,7 @@ def _as_bench_error(error: CycloptsError) -> BenchError:
         hint = "python -m bench --help"
     if isinstance(error, MissingArgumentError) and command in COMMANDS:
         hint = usage(command, COMMANDS[command][0])
-    return BenchError(shortened(str(error)), hint)
+    return BenchError(shorten_words(str(error)), hint)
 
 
 def _prepare() -> None:

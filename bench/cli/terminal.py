@@ -20,8 +20,8 @@ from typing import Any, TextIO, cast
 import msgspec
 
 from bench.outcomes import ExitCode
-from foundation.errors import BenchError, as_bad_input, as_sentence
-from foundation.printable import printable, shortened
+from foundation.errors import BenchError, as_sentence, as_user_error
+from foundation.printable import make_printable, shorten_words
 
 MODULE = "python -m bench"
 _GONE = (errno.EPIPE, errno.EBADF, errno.ESHUTDOWN)  # the reader left, or the stream was closed
@@ -41,7 +41,7 @@ class TerminalStream:
         self.failure: OSError | None = None
 
     def write(self, text: str) -> int:
-        """Write text as `printable` shows it."""
+        """Write text as `make_printable` shows it."""
         if self.failure is None:
             with self._until_it_fails():
                 self._stream.write(self._shown(text))
@@ -61,8 +61,8 @@ class TerminalStream:
             return text
         encoding = getattr(self._stream, "encoding", None) or "utf-8"
         if self._bars and text.startswith("\r"):  # a bar, drawn anew
-            return "\r" + printable(text[1:], encoding)
-        return printable(text, encoding)
+            return "\r" + make_printable(text[1:], encoding)
+        return make_printable(text, encoding)
 
     @contextmanager
     def _until_it_fails(self) -> Iterator[None]:
@@ -167,21 +167,21 @@ def guarded(command: Callable[[], int]) -> int:
         )
         return ExitCode.INTERRUPTED
     except Exception as error:
-        known = as_bad_input(error)
+        known = as_user_error(error)
         return _refuse(known) if known else _internal_error(error)
 
 
 def _refuse(error: BenchError) -> int:
-    print(f"error: {as_typed(shortened(str(error)))}", file=sys.stderr)
+    print(f"error: {as_typed(shorten_words(str(error)))}", file=sys.stderr)
     hint = error.hint or "correct it and repeat the command"
-    print(f"  {as_typed(shortened(as_sentence(hint)))}", file=sys.stderr)
+    print(f"  {as_typed(shorten_words(as_sentence(hint)))}", file=sys.stderr)
     return ExitCode.BAD_INPUT
 
 
 def _internal_error(error: Exception) -> int:
     print(
         f"{traceback.format_exc()}\n"
-        f"internal error: {type(error).__name__}: {shortened(str(error))}\n"
+        f"internal error: {type(error).__name__}: {shorten_words(str(error))}\n"
         f"  this is a defect of this program. Please report it with all lines above, and with "
         f"what was typed: {sys.argv[1:]}",
         file=sys.stderr,

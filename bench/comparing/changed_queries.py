@@ -18,7 +18,7 @@ from bench.workspace import Workspace
 from datasets_cfg.dataset import Dataset, open_remembered
 from foundation.arrays import Float64Array
 from foundation.errors import BenchError
-from foundation.files import sha256_of
+from foundation.files import sha256_of_records
 from foundation.records import Record
 
 TOP = 5  # documents of each ranking
@@ -201,7 +201,9 @@ def check_scores_against_rankings(results: Iterable[Evaluation], workspace: Work
     for stored in results:
         result = stored.result
         hashes = result.per_query_sha256, result.run_sha256, result.protocol.qrels_sha256
-        agreed = workspace.cache_dir / "agreed" / sha256_of([hashes])  # of the very same files
+        agreed = (
+            workspace.cache_dir / "agreed" / sha256_of_records([hashes])
+        )  # of the very same files
         if not isinstance(stored.folder, Path) or (agreed.exists() and stored.has_ranking):
             continue
         dataset = opened(result.protocol)

@@ -25,7 +25,7 @@ from bench.evaluate.exact.search import sees_gpu, thread_count
 from bench.evaluate.retrieval import LoadedModel
 from bench.workspace import Workspace
 from datasets_cfg.corpus import Corpus
-from foundation.errors import BenchError, sendable
+from foundation.errors import BenchError, as_picklable_error
 from retrievers.encoders.protocol import Encoder
 from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import Model, SharedNetworks
@@ -169,7 +169,7 @@ def _encode_all(workspace: Workspace, work: Sequence[Work]) -> None:
     except KeyboardInterrupt:
         return
     except Exception as error:
-        print(f"warning: a worker failed: {sendable(error)}", file=sys.stderr)
+        print(f"warning: a worker failed: {as_picklable_error(error)}", file=sys.stderr)
 
 
 def _end_with_parent() -> None:

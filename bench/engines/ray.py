@@ -18,7 +18,7 @@ from bench.engines import Spread, Work, worker_count
 from bench.evaluate.retrieval import LoadedModel
 from bench.workspace import Workspace
 from foundation.arrays import Float32Array
-from foundation.errors import BenchError, sendable
+from foundation.errors import BenchError, as_picklable_error
 from retrievers.encoders.protocol import Encoder, PhaseTimer, ProgressCallback
 from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import Model
@@ -242,4 +242,4 @@ def _encode(
         spent = timer.since(before)
         return vectors, spent.seconds, spent.counts
     except Exception as error:
-        return sendable(error)
+        return as_picklable_error(error)

@@ -31,7 +31,7 @@ from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError
 from foundation.files import FileLock
 from foundation.machine import library_version
-from foundation.printable import counted
+from foundation.printable import format_count
 from retrievers.encoders.protocol import PhaseTimer
 from retrievers.encoders.views import View, ViewedVectors
 from retrievers.index.faiss_index import FaissIndex, Hits, IndexSpec, import_faiss
@@ -163,7 +163,7 @@ def plan_search(
         needed = held + search_bytes(rows, dim, queries, k, SMALLEST_TILE_ROWS)
         raise BenchError(
             f"search needs at least {show_size(needed)} for "
-            f"{counted(queries, 'query', 'queries')} at depth {k:,} over {rows:,} documents, "
+            f"{format_count(queries, 'query', 'queries')} at depth {k:,} over {rows:,} documents, "
             f"{show_size(held)} of it held already; "
             f"the budget is {show_size(budget_bytes)}",
             f"{enough_memory(needed, loading)}, or a smaller --depth",
@@ -329,7 +329,7 @@ class IndexOfCorpus:
             return self.kept.load(device)
         folder = self.kept.folder
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock.wait(folder.with_name(f"{folder.name}.lock")):
+        with FileLock.acquire(folder.with_name(f"{folder.name}.lock")):
             known = self.kept.loaded_if_whole(device)
             if known is not None:
                 return known

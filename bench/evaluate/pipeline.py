@@ -30,7 +30,7 @@ from bench.evaluate.runs import Run
 from bench.results.result import Conditions, Evaluation, Protocol, Result, Timings
 from bench.store import VectorStore
 from datasets_cfg.dataset import Dataset
-from foundation.machine import library_version, now
+from foundation.machine import library_version, utc_now
 from retrievers.encoders.protocol import PhaseTimer
 from retrievers.models.card import Card
 from retrievers.models.recipe import Recipe
@@ -265,7 +265,7 @@ def current_conditions(device: str) -> Conditions:
     commit = _run_git(ROOT, "rev-parse", "HEAD")
     versions = {name: library_version(name) for name in LIBRARIES}
     return Conditions(
-        time=now(),
+        time=utc_now(),
         bench=__version__,
         commit=commit,
         dirty=bool(commit and _run_git(ROOT, "status", "--porcelain", "--untracked-files=no")),

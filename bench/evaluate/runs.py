@@ -29,8 +29,8 @@ import pyarrow.csv as pa_csv
 from bench.evaluate.search import order, order_keys
 from foundation.arrays import Float32Array, Int32Array, Int64Array
 from foundation.errors import BenchError
-from foundation.files import read_regular
-from foundation.locations import Location, replacing
+from foundation.files import read_regular_file
+from foundation.locations import Location, write_location
 from retrievers.index.faiss_index import Hits
 
 Strings: TypeAlias = pa.Array | pa.ChunkedArray
@@ -261,7 +261,7 @@ class RunFile:
     sha256: str
 
 
-def read_run_file(path: Location, pipe: bool = True) -> RunFile:
+def read_run_file(path: Location, allow_pipe: bool = True) -> RunFile:
     """Read a TREC run file, plain or compressed with gzip, or a columnar one, once.
 
     Columns of text are separated by white space. The order comes from the scores,
@@ -269,14 +269,14 @@ def read_run_file(path: Location, pipe: bool = True) -> RunFile:
     lines.
 
     Args:
-        pipe: accept a pipe, as a user may name one.
+        allow_pipe: accept a pipe, as a user may name one.
 
     Raises:
         BenchError: no such file, an empty file, a line without 6 columns, a score that is not a
             finite float32, or a document that repeats within a query; with the line's number.
     """
     try:
-        content = read_regular(path, None, pipe)
+        content = read_regular_file(path, None, allow_pipe)
     except OSError as error:
         reason = f"cannot read run {path}: {error.strerror or error}"
         raise BenchError(reason, "check the path") from error
@@ -350,7 +350,7 @@ def write_run(run: Run, path: Location, tag: str) -> None:
         BenchError: as `write_lines`, or the file cannot be written.
     """
     try:
-        with replacing(path) as file:
+        with write_location(path) as file:
             write_lines(run, file, tag, compress=path.suffix == ".gz")
     except OSError as error:
         raise BenchError(f"cannot write run {path}: {error.strerror or error}") from error

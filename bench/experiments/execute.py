@@ -20,13 +20,13 @@ from bench.experiments.grid import Table
 from foundation.errors import (
     BenchError,
     WorkerError,
+    as_picklable_error,
     first_line,
-    lacks_memory,
-    lacks_room,
-    sendable,
+    is_disk_full,
+    is_out_of_memory,
 )
 from foundation.files import FileLock
-from foundation.machine import now
+from foundation.machine import utc_now
 from foundation.records import Record, read_json, write_json
 
 DONE_FILE, FAILED_FILE = "done.json", "failed.txt"
@@ -66,7 +66,7 @@ def write_finished(task: CellTask, out: Path, cost: Cost, commit: str) -> Finish
         key=task.key,
         settings=task.settings,
         cost=cost,
-        time=now(),
+        time=utc_now(),
         commit=commit,
     )
     write_json(task.folder(out) / DONE_FILE, record)
@@ -150,7 +150,7 @@ def run_experiment(
                 f"{name}: {_describe_cell(cell, outcome)}; {outcome.describe_remaining(experiment)}"
             )
         if len(elsewhere) == len(cells):
-            FileLock.wait(claims[0]).release()
+            FileLock.acquire(claims[0]).release()
         cells = elsewhere
     return outcome
 
@@ -174,7 +174,7 @@ def _run_cell(
             continue
         task.folder(out).mkdir(parents=True, exist_ok=True)
         path = task.folder(out).with_suffix(".claim")
-        claim = FileLock.take(path)
+        claim = FileLock.try_acquire(path)
         if claim is None:
             return path
         with claim:
@@ -183,7 +183,7 @@ def _run_cell(
                     task, out, run(experiment.stages[task.stage], task, out), commit
                 )
             except Exception as error:
-                if lacks_room(error):
+                if is_disk_full(error):
                     raise
                 outcome.failed[task.key] = write_failure(task, out, error)
                 return None
@@ -242,9 +242,9 @@ def _call_sendable(work: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     try:
         return work(*arguments)
     except Exception as error:
-        if lacks_memory(error):
+        if is_out_of_memory(error):
             raise BenchError(f"out of memory: {first_line(error)}", NO_MEMORY_HINT) from error
-        raise sendable(error) from error
+        raise as_picklable_error(error) from error
 
 
 def _watch_parent() -> None:

@@ -17,7 +17,7 @@ from bench.comparing.statistics import FEW, SAME_SCORE, detectable_effect
 from bench.gate.skew import unseen_allowance
 from bench.results.result import Evaluation, Result
 from foundation.arrays import Float64Array
-from foundation.printable import first_names
+from foundation.printable import format_names
 from foundation.records import Record
 
 # Measured, RR@10 of the embedded collection: minilm with 31 and with 32 tokens 0.10; bm25 and
@@ -109,12 +109,12 @@ def _expected_deviation(
     reasons = [_reason_unusable(differences, floor) for _, differences in pairs]
     usable = [pair for pair, reason in zip(pairs, reasons, strict=True) if not reason]
     left_out = [f"{pair[0]} ({why})" for pair, why in zip(pairs, reasons, strict=True) if why]
-    note = f"; left out: {first_names(left_out)}" if left_out else ""
+    note = f"; left out: {format_names(left_out)}" if left_out else ""
     if not usable:
         return PESSIMISTIC[kind], f"a pessimistic constant ({kind}){note}"
     deviation = float(np.median([differences.std(ddof=1) for _, differences in usable]))
     number = "1 stored pair" if len(usable) == 1 else f"the median of {len(usable)} stored pairs"
-    names = first_names([model for model, _ in usable])
+    names = format_names([model for model, _ in usable])
     return deviation, f"{number} ({kind}): {baseline.result.model} with {names}{note}"
 
 

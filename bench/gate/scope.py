@@ -24,7 +24,7 @@ from bench.results.reuse import check_stored_values, reuse_or_evaluate
 from bench.workspace import Workspace
 from datasets_cfg.readers import Queries
 from foundation.errors import BenchError
-from foundation.locations import Location, files_below, replacing
+from foundation.locations import Location, files_below, write_location
 from foundation.records import Record, read_json
 
 DIGITS = 8  # of a fingerprint in a name
@@ -236,7 +236,7 @@ def remember_checked(results: Location, baseline: str, collections: Iterable[str
             )
             if not path.exists():
                 record = CheckedBaseline(baseline=baseline, collection=collection)
-                with replacing(path) as file:
+                with write_location(path) as file:
                     file.write(msgspec.json.format(msgspec.json.encode(record), indent=1))
     except (BenchError, OSError) as error:
         logger.warning("what the baseline was checked on cannot be remembered: %s", error)

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from foundation.errors import BenchError
-from foundation.files import replacing, replacing_folder, sha256_of_file
+from foundation.files import replace_file, replace_folder, sha256_of_file
 from foundation.records import Record, read_json
 from retrievers.index.faiss_index import FaissIndex, IndexSpec
 from retrievers.models.recipe import Recipe
@@ -130,7 +130,7 @@ class IndexFolder:
         Raises:
             BenchError: the system refuses to write.
         """
-        with replacing_folder(self.folder) as unfinished:
+        with replace_folder(self.folder) as unfinished:
             path = unfinished / INDEX_FILE
             index.save(path)
             digest = sha256_of_file(path)
@@ -142,7 +142,7 @@ class IndexFolder:
         """Add to the manifest how much was found of some exact rankings."""
         manifest = self.manifest()
         known = {**manifest.recall, about: recall}
-        with replacing(self.folder / MANIFEST_FILE) as file:
+        with replace_file(self.folder / MANIFEST_FILE) as file:
             file.write(formatted(msgspec.structs.replace(manifest, recall=known)))
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from datasets_cfg.corpus import Corpus
 from foundation.arrays import Int64Array, UInt64Array
 from foundation.errors import BenchError
-from foundation.files import read_regular, replacing
+from foundation.files import read_regular_file, replace_file
 from retrievers.models.recipe import Role
 
 KEY_BYTES = 16
@@ -47,7 +47,7 @@ def corpus_keys(corpus: Corpus, folder: Path) -> UInt64Array:
     for start, titles, texts in corpus.iter_batches(BATCH_DOCUMENTS):
         keys[start : start + len(texts)] = document_keys(titles, texts)
     content = keys.data.cast("B")
-    with replacing(path) as file:
+    with replace_file(path) as file:
         file.write(_checksum(content))
         file.write(content)
     return keys.astype(np.uint64, copy=False)
@@ -60,7 +60,7 @@ def read_keys(path: Path) -> UInt64Array:
         BenchError: they are not what was written.
         FileNotFoundError: there is no such file.
     """
-    content = read_regular(path, most=None)
+    content = read_regular_file(path, max_bytes=None)
     kept = memoryview(content)[KEY_BYTES:]
     if content[:KEY_BYTES] != _checksum(kept):
         raise BenchError(f"{path.name} has another checksum")

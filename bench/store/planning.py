@@ -211,7 +211,7 @@ class ShardWork:
         for batch in batches:
             if self._is_done(batch):
                 continue
-            lease = FileLock.take(self._lock_of(batch))
+            lease = FileLock.try_acquire(self._lock_of(batch))
             if lease is None:
                 refused.append(batch)
                 continue
@@ -237,7 +237,7 @@ class ShardWork:
 
     def _wait_for(self, batch: Batch) -> int:
         """Wait for a shard; returns how many texts had to be encoded here after all."""
-        with FileLock.wait(self._lock_of(batch)):
+        with FileLock.acquire(self._lock_of(batch)):
             if self._is_done(batch):
                 return 0
             self.keep(batch, self.prepare(batch)(self.advance))  # the other process has died

@@ -27,7 +27,7 @@ import numpy.typing as npt
 from bench.store.keys import KEY_BYTES, keys_from_bytes, name_of
 from foundation.arrays import Float16Array, Float32Array, Int64Array, UInt64Array
 from foundation.errors import BenchError
-from foundation.files import FileLock, read_regular, replacing_all, sha256_of_file
+from foundation.files import FileLock, read_regular_file, replace_files, sha256_of_file
 from foundation.records import Record, decode_json
 from retrievers.models.recipe import Recipe, Role, StoreDtype
 
@@ -102,12 +102,12 @@ def read_shard(manifest_path: Path) -> tuple[Shard, UInt64Array]:
         BenchError: manifest and keys are not what was written.
         FileNotFoundError: there is no manifest.
     """
-    manifest = decode_json(read_regular(manifest_path), ShardManifest, manifest_path.name)
+    manifest = decode_json(read_regular_file(manifest_path), ShardManifest, manifest_path.name)
     if manifest.format != FORMAT:
         raise BenchError(f"{manifest_path.name} has another format")
     shard = Shard(manifest_path, manifest)
     try:
-        content = read_regular(shard.keys_path)
+        content = read_regular_file(shard.keys_path)
     except FileNotFoundError as error:
         raise BenchError(f"{shard.keys_path.name} is missing") from error
     size, sha256 = shard.rows * KEY_BYTES, hashlib.sha256(content).hexdigest()
@@ -139,7 +139,7 @@ def write_shard(
     path = folder / f"{name_of(keys)}.json"
     shard = Shard(path, manifest)
     contents: list[bytes | memoryview] = [content.data, key_bytes, msgspec.json.encode(manifest)]
-    with replacing_all([shard.path, shard.keys_path, path]) as files:  # the manifest last
+    with replace_files([shard.path, shard.keys_path, path]) as files:  # the manifest last
         for file, part in zip(files, contents, strict=True):
             file.write(part)
     return path
@@ -169,7 +169,7 @@ def discard(manifest_path: Path) -> None:
 
     The damage is told: somebody should know that a disk or a copy is not to be trusted.
     """
-    lock = FileLock.take(manifest_path.with_suffix(".lock"))
+    lock = FileLock.try_acquire(manifest_path.with_suffix(".lock"))
     if lock is None:
         return
     with lock, suppress(FileNotFoundError):

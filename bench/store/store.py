@@ -28,7 +28,7 @@ from bench.store.shards import StoredVectors, write_shard
 from datasets_cfg.corpus import Corpus
 from foundation.arrays import Float32Array, UInt64Array
 from foundation.errors import BenchError
-from foundation.files import FolderInUse, read_regular, replacing
+from foundation.files import FolderLock, read_regular_file, replace_file
 from foundation.records import Record, decode_json, write_json
 from retrievers.encoders.protocol import Encoder, PhaseTimer, ProgressCallback
 from retrievers.models.recipe import Recipe, Role
@@ -45,7 +45,7 @@ class VectorStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._in_use: dict[Path, FolderInUse] = {}
+        self._in_use: dict[Path, FolderLock] = {}
         self._planner = Planner()
 
     def plan(self, encoder: Encoder, corpus: Corpus) -> EncodingPlan:
@@ -134,7 +134,7 @@ class VectorStore:
             logger.warning("%s is damaged (%s): it is made again", path, error)
         fact = compute()
         value = msgspec.json.encode(fact)
-        with replacing(path) as file:
+        with replace_file(path) as file:
             kept = _KeptFact(about, hashlib.sha256(value).hexdigest(), msgspec.Raw(value))
             file.write(msgspec.json.encode(kept))
         return fact
@@ -181,7 +181,7 @@ class VectorStore:
         """Keep others from removing a folder while this process lives."""
         if folder not in self._in_use:
             with suppress(FileNotFoundError):
-                self._in_use[folder] = FolderInUse.reading(folder)
+                self._in_use[folder] = FolderLock.shared(folder)
 
     def _made(self, folder: Path) -> Path:
         """A folder that is there, and is not removed while this process lives.
@@ -228,7 +228,7 @@ def read_fact(path: Path) -> dict[str, Any]:
         BenchError: it is not what was written.
         FileNotFoundError: there is none.
     """
-    kept = decode_json(read_regular(path), _KeptFact, path.name)
+    kept = decode_json(read_regular_file(path), _KeptFact, path.name)
     whole = hashlib.sha256(kept.value).hexdigest() == kept.sha256
     if not whole or fact_name(kept.about) != path.name:
         raise BenchError(f"{path.name} is not what was written")

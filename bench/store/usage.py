@@ -14,7 +14,7 @@ from bench.store.keys import CORPUS_SUFFIX, KEY_BYTES, read_keys
 from bench.store.shards import MANIFEST_NAME, ShardManifest, read_shard
 from bench.store.store import FACT_SUFFIX, KEYS_FOLDER, RECIPE_FILE, read_fact
 from foundation.errors import BenchError
-from foundation.files import FolderInUse
+from foundation.files import FolderLock
 from foundation.records import read_json
 
 UNKNOWN = "unknown"
@@ -101,7 +101,7 @@ def selected(
 def remove(store: Path, row: ModelUsage) -> bool:
     """Remove a folder with all its vectors; False, and nothing happens, where it is in use."""
     folder = store / row.fingerprint
-    alone = FolderInUse.removing(folder)
+    alone = FolderLock.try_exclusive(folder)
     if alone is None:
         return False
     try:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from foundation.errors import BenchError, did_you_mean
-from foundation.printable import first_names
+from foundation.printable import format_names
 
 READER_VERSION = 1  # raised when a reader yields other documents from the same files
 
@@ -165,7 +165,7 @@ def detect_layout(folder: Path) -> str:
     if inner:
         raise BenchError(
             f"{folder} is not a collection; there are {len(inner)} in it",
-            f"name them: {first_names([str(path) for path in inner])}",
+            f"name them: {format_names([str(path) for path in inner])}",
         )
     raise BenchError(
         f"{folder} holds the corpus of {' and '.join(found) if found else 'no known layout'}",

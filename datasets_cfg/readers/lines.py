@@ -10,8 +10,8 @@ import numpy as np
 
 from datasets_cfg.readers import Judgements, Qrels, Queries
 from foundation.errors import BenchError, MissingFileError, file_error
-from foundation.files import check_no_pointer
-from foundation.printable import counted, first_names
+from foundation.files import check_not_lfs_pointer
+from foundation.printable import format_count, format_names
 
 BEIR_HEADER = ["query-id", "corpus-id", "score"]
 _GRADE = re.compile(r"-?[0-9]{1,9}")
@@ -51,7 +51,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
                 if len(line) == _LINE_BYTES:
                     raise bad_line(path, number, f"the line has {_LINE_BYTES:,} bytes or more")
                 if number == 1:
-                    check_no_pointer(path, line)
+                    check_not_lfs_pointer(path, line)
                 start = 3 if number == 1 and line.startswith(_BYTE_ORDER_MARK) else 0
                 yield number, line[start:].rstrip(b"\r\n")
     except (EOFError, zlib.error, OSError) as error:
@@ -123,10 +123,9 @@ def judged(queries: Queries, qrels: Qrels, source: Path) -> Judgements:
     kept = [row for row, id_ in enumerate(queries.ids) if id_ in wanted]
     if len(kept) < len(wanted):
         missing = sorted(wanted.difference(queries.ids))
+        count = format_count(len(missing), "judged query is", "judged queries are")
         raise BenchError(
-            f"{source}: {counted(len(missing), 'judged query is', 'judged queries are')} not in "
-            f"the queries file: "
-            f"{first_names(missing)}",
+            f"{source}: {count} not in the queries file: {format_names(missing)}",
             hint="queries and qrels must belong together: are both of the same split?",
         )
     ids, texts = queries.ids, queries.texts

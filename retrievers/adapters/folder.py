@@ -15,7 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from foundation.errors import BenchError, did_you_mean, first_line
-from foundation.files import replacing_in
+from foundation.files import replace_entries
 from foundation.records import read_object, write_json
 from retrievers.adapters import hub, peft
 from retrievers.adapters.identify import (
@@ -90,7 +90,7 @@ class AdaptedNetwork:
     def save_files(self, out: Path) -> None:
         """Write the adapter, and of which weights it is the adapter."""
         checkpoint = base_checkpoint(self.base)
-        with replacing_in(out) as unfinished:
+        with replace_entries(out) as unfinished:
             folder = unfinished / FOLDER
             folder.mkdir()
             self.write(folder)

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from foundation.arrays import Float32Array, Int32Array, Int64Array
-from foundation.errors import BenchError, did_you_mean, naming
+from foundation.errors import BenchError, did_you_mean, name_path_in_errors
 from retrievers.encoders.protocol import ProgressCallback, joined
 from retrievers.index.faiss_index import Hits
 from retrievers.models.recipe import Option, Recipe
@@ -93,7 +93,7 @@ class BM25:
             OSError: no space is left.
         """
         words = self._words = self._words.empty()
-        with naming(folder or Path(tempfile.gettempdir())):
+        with name_path_in_errors(folder or Path(tempfile.gettempdir())):
             writer = PostingsWriter(folder)
             for titles, texts in batches:
                 for document in joined(self.recipe, titles, texts):

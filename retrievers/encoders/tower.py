@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from foundation.arrays import BoolArray, Float32Array, Int32Array, Int64Array
-from foundation.errors import BenchError, first_line, lacks_memory
+from foundation.errors import BenchError, first_line, is_out_of_memory
 from retrievers.adapters.folder import attach
 from retrievers.adapters.identify import check_unchanged
 from retrievers.encoders.device import (
@@ -195,12 +195,12 @@ class Tower:
             try:
                 flight = self._launch(batch, rows)
             except RuntimeError as error:  # PyTorch's own, cuBLAS's and Triton's
-                if not lacks_memory(error) and self._recipe.adapter is not None:
+                if not is_out_of_memory(error) and self._recipe.adapter is not None:
                     raise BenchError(
                         f"{self._recipe.model} cannot be run with its adapter: {first_line(error)}",
                         "was it made for this base model, and with this version of its library?",
                     ) from error
-                if not lacks_memory(error):
+                if not is_out_of_memory(error):
                     raise
                 if len(rows) == 1:
                     raise BenchError(

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from foundation.arrays import Float32Array, Int64Array
-from foundation.errors import BenchError, did_you_mean, first_line, lacks_memory
+from foundation.errors import BenchError, did_you_mean, first_line, is_out_of_memory
 
 logger = logging.getLogger(__name__)
 
@@ -304,7 +304,7 @@ class FaissIndex:
 
     def _refused(self, what: str, error: Exception, hint: str = "") -> BenchError:
         """Error for what FAISS refused, with a hint; an index too large for a GPU says so."""
-        if self._gpus and lacks_memory(error):
+        if self._gpus and is_out_of_memory(error):
             what += ": the memory of the GPU is too small"
             hint = "use --device cpu, or a smaller index such as IVF4096,PQ64?nprobe=64"
         return BenchError(f"{self.spec} {what}: {_reason(error)}", hint)
@@ -456,7 +456,7 @@ def _on_gpus(index: Any, gpus: Sequence[int]) -> tuple[Any, Any]:
     try:
         return faiss.index_cpu_to_gpu_multiple_py(resources, index, options, gpus), resources
     except FAISS_ERRORS as error:
-        if len(gpus) == 1 or not lacks_memory(error):
+        if len(gpus) == 1 or not is_out_of_memory(error):
             raise
     logger.warning("each of %d GPUs has a part of the index: one has no room for all", len(gpus))
     options.shard = True

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from foundation.errors import BenchError
-from foundation.files import replacing
+from foundation.files import replace_file
 from foundation.records import SUFFIX, Record, TomlFiles
 from retrievers.models.recipe import (
     AdapterKind,
@@ -250,7 +250,7 @@ def write_card(card: Card, folder: Path, checkpoint: str = ".") -> Path:
     card = msgspec.structs.replace(card, name=folder.resolve().name, checkpoint=checkpoint)
     blank = msgspec.to_builtins(Card(name="", title="", missing="-")) | {"missing": ""}
     fields = {"name": card.name, "title": card.title, **msgspec.to_builtins(card)}
-    with replacing(folder / CARD_FILE) as file:
+    with replace_file(folder / CARD_FILE) as file:
         for field, value in fields.items():
             if value != blank[field]:
                 file.write(f"{field} = {_toml(value)}\n".encode())

@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from foundation.errors import BenchError
-from foundation.files import check_no_pointer, sha256_of_file
+from foundation.files import check_not_lfs_pointer, sha256_of_file
 from foundation.records import Record, read_json, read_object
 
 WEIGHTS = (
@@ -220,7 +220,7 @@ def read_safetensors_header(path: Path) -> dict[str, Tensor]:
             }
     except SafetensorError as error:
         with path.open("rb") as opened:
-            check_no_pointer(path, opened.read(100))
+            check_not_lfs_pointer(path, opened.read(100))
         raise BenchError(f"{path} is not a complete safetensors file", COPY_AGAIN) from error
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from foundation.errors import BenchError, did_you_mean, first_line
-from foundation.files import read_regular, sha256_of_file
-from foundation.printable import first_names
+from foundation.files import read_regular_file, sha256_of_file
+from foundation.printable import format_names
 from foundation.records import read_object
 from retrievers.models.card import (
     BRANCH,
@@ -191,7 +191,7 @@ def _no_model(folder: Path, typed: str) -> BenchError | None:
         return None
     files = (path for name in ("config.json", CARD_FILE) for path in folder.glob(f"*/{name}"))
     names = [str(Path(typed) / name) for name in sorted({path.parent.name for path in files})]
-    hint = f"name a model in it: {first_names(names)}" if names else "name the folder of a model"
+    hint = f"name a model in it: {format_names(names)}" if names else "name the folder of a model"
     return BenchError(f"{typed} is not the folder of a model: it has no config.json", hint)
 
 
@@ -257,7 +257,7 @@ def _cached_snapshot(repository: str, revision: str) -> Path | None:
 
     cached = Path(HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}"
     with suppress(OSError):
-        revision = read_regular(cached / "refs" / revision).decode().strip()
+        revision = read_regular_file(cached / "refs" / revision).decode().strip()
     folder = cached / "snapshots" / revision
     return folder if folder.is_dir() else None
 

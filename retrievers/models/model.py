@@ -19,7 +19,7 @@ import msgspec
 
 from foundation.errors import BenchError
 from foundation.files import sha256_of_file
-from foundation.machine import instructions
+from foundation.machine import cpu_instructions
 from retrievers.adapters.identify import (
     Routing,
     adapter_folder,
@@ -445,7 +445,7 @@ def has_vnni() -> bool:
     False if the processor does not say, and where oneDNN was told to use fewer instructions
     than there are.
     """
-    return bool(VNNI & instructions()) and "ONEDNN_MAX_CPU_ISA" not in os.environ
+    return bool(VNNI & cpu_instructions()) and "ONEDNN_MAX_CPU_ISA" not in os.environ
 
 
 class SharedNetworks:

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from foundation.files import replacing, replacing_all, replacing_in, sweep
+from foundation.files import remove_leftovers, replace_entries, replace_file, replace_files
 
 ROOT = Path(__file__).parents[2]
 WRITES_FOR_EVER = (
     "import sys, time\n"
     "from pathlib import Path\n"
-    "from foundation.files import replacing\n"
-    "with replacing(Path(sys.argv[1])) as file:\n"
+    "from foundation.files import replace_file\n"
+    "with replace_file(Path(sys.argv[1])) as file:\n"
     "    file.write(b'half')\n"
     "    file.flush()\n"
     "    print('writing', flush=True)\n"
@@ -44,7 +44,7 @@ def names(folder: Path) -> set[str]:
 
 
 def write(path: Path, content: bytes) -> None:
-    with replacing(path) as file:
+    with replace_file(path) as file:
         file.write(content)
 
 
@@ -52,10 +52,10 @@ def test_files_that_are_written_by_path_move_together_and_replace_what_was_there
     (tmp_path / "inner").mkdir()
     for name in ("a", "kept", "inner/old"):
         (tmp_path / name).write_text("old")
-    with pytest.raises(TypeError), replacing_in(tmp_path) as folder:
+    with pytest.raises(TypeError), replace_entries(tmp_path) as folder:
         (folder / "a").write_text(b"no text")
     assert (tmp_path / "a").read_text() == "old"
-    with replacing_in(tmp_path) as folder:
+    with replace_entries(tmp_path) as folder:
         (folder / "inner").mkdir()
         for name in ("a", "inner/new"):
             (folder / name).write_text("new")
@@ -71,13 +71,13 @@ def test_what_a_killed_process_left_is_removed_a_day_later(writer, tmp_path):
     (folder / "inner").mkdir(parents=True)
     (folder / "inner" / "half").touch()
     write(tmp_path / "a.json", b"whole")
-    sweep(tmp_path)
+    remove_leftovers(tmp_path)
     assert len(names(tmp_path)) == 3, "both may still be written"
     writer.send_signal(signal.SIGKILL)
     writer.wait()
     for path in tmp_path.rglob("*"):
         os.utime(path, (time.time() - 90_000,) * 2)
-    sweep(tmp_path)
+    remove_leftovers(tmp_path)
     assert names(tmp_path) == {"a.json"}
 
 
@@ -94,11 +94,11 @@ def test_a_folder_of_a_killed_process_is_removed_at_the_next_look_and_one_in_use
     (left / "half").touch()
     for path in (left, left / "half"):
         os.utime(path, (time.time() - 100,) * 2)
-    sweep(tmp_path)
+    remove_leftovers(tmp_path)
     assert left.is_dir(), "it may still be written"
     process.kill()
     process.wait()
-    sweep(tmp_path)
+    remove_leftovers(tmp_path)
     assert not left.exists()
 
 
@@ -107,8 +107,8 @@ def test_nothing_else_is_swept(tmp_path):
     for name in kept:
         (tmp_path / name).touch()
         os.utime(tmp_path / name, (0, 0))
-    sweep(tmp_path)
-    sweep(tmp_path / "nowhere")
+    remove_leftovers(tmp_path)
+    remove_leftovers(tmp_path / "nowhere")
     assert names(tmp_path) == set(kept)
 
 
@@ -116,10 +116,10 @@ def test_files_that_must_fit_are_replaced_together_or_not_at_all(tmp_path):
     paths = [tmp_path / "scores", tmp_path / "record"]
     for path in paths:
         write(path, b"old")
-    with pytest.raises(TypeError), replacing_all(paths) as (scores, record):
+    with pytest.raises(TypeError), replace_files(paths) as (scores, record):
         record.write(scores.write(b"new"))
     assert [path.read_bytes() for path in paths] == [b"old", b"old"]
-    with replacing_all(paths) as (scores, record):
+    with replace_files(paths) as (scores, record):
         scores.write(b"new")
         record.write(b"newer")
         assert [path.read_bytes() for path in paths] == [b"old", b"old"]
@@ -140,7 +140,7 @@ def test_a_file_has_the_permissions_of_any_new_file(mask, tmp_path):
 
 
 def test_a_full_disk_names_the_file(tmp_path):
-    with pytest.raises(OSError, match="No space left") as error, replacing(tmp_path / "a"):
+    with pytest.raises(OSError, match="No space left") as error, replace_file(tmp_path / "a"):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     assert error.value.filename == str(tmp_path / "a")
 
@@ -157,7 +157,7 @@ def test_writing_while_others_sweep_loses_nothing(tmp_path):
     with ThreadPoolExecutor(4) as pool:
         written = [pool.submit(write, tmp_path / f"{n}", b"%d" % n) for n in range(40)]
         while not all(one.done() for one in written):
-            sweep(tmp_path)
+            remove_leftovers(tmp_path)
         for one in written:
             one.result()
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {

@@ -15,7 +15,7 @@ AVX512 = "fpu avx2 avx512f avx512cd avx512dq avx512bw avx512vl"
 
 @pytest.fixture
 def facts(tmp_path, monkeypatch):
-    monkeypatch.setattr(machine, "FACTS", tmp_path / "cpuinfo")
+    monkeypatch.setattr(machine, "CPU_INFO", tmp_path / "cpuinfo")
     monkeypatch.setenv("OPENBLAS_CORETYPE", "as it was")  # so that it is undone
     monkeypatch.delenv("OPENBLAS_CORETYPE")
     return tmp_path / "cpuinfo"
@@ -23,13 +23,13 @@ def facts(tmp_path, monkeypatch):
 
 def test_instructions_are_those_of_the_first_core(facts):
     facts.write_text("processor\t: 0\nflags\t\t: fpu avx2\nbugs\t: x\nflags\t\t: other\n")
-    assert machine.instructions() == {"fpu", "avx2"}
+    assert machine.cpu_instructions() == {"fpu", "avx2"}
 
 
 def test_a_processor_that_does_not_say_has_none(facts):
-    assert machine.instructions() == frozenset()
+    assert machine.cpu_instructions() == frozenset()
     facts.write_text("processor\t: 0\nFeatures\t: fp asimd\n")
-    assert machine.instructions() == frozenset()
+    assert machine.cpu_instructions() == frozenset()
 
 
 @pytest.mark.parametrize(

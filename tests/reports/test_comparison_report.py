@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from bench.comparing.changed_queries import ChangedQueries, ChangedQuery, ShownDocument
 from bench.comparing.compare import Comparison, ComparisonRow, FieldDifference
 from bench.comparing.statistics import Difference
-from foundation.printable import printable
+from foundation.printable import make_printable
 from reports.comparison import changes_table, comparison_table
 from tests.support.markdown import notes_of, numbers, rows_of, tables_of
 
@@ -200,4 +200,4 @@ def test_no_text_breaks_a_table_or_reaches_the_terminal_as_a_control_character(t
     )
     (row,) = rows_of(shown.split("\n\n")[2])
     assert row["grade"] == "2"
-    assert printable(shown) == shown
+    assert make_printable(shown) == shown

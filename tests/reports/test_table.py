@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from foundation.printable import one_line, printable
+from foundation.printable import make_printable, to_one_line
 from reports.format import count, score
 from reports.table import Bold, Column, Table, code_span, escape, table_from_rows
 from tests.support.markdown import rows_of
@@ -135,13 +135,13 @@ def test_no_text_becomes_a_link_or_html(text):
 
 @given(st.text(alphabet="`ab \\|"))
 def test_code_is_shown_as_it_is(text):
-    line = one_line(text)
+    line = to_one_line(text)
     if line:
         assert f"<code>{line}</code>" in commonmark.render(f"x {code_span(text)} y")
 
 
 @given(st.text())
 def test_one_line_is_one_line_and_prints(text):
-    assert printable(one_line(text)) == one_line(text)
-    assert len(one_line(text).splitlines()) <= 1
-    assert one_line(one_line(text)) == one_line(text)
+    assert make_printable(to_one_line(text)) == to_one_line(text)
+    assert len(to_one_line(text).splitlines()) <= 1
+    assert to_one_line(to_one_line(text)) == to_one_line(text)

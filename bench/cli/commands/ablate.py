@@ -22,7 +22,7 @@ from bench.experiments.prepare import prepare_experiment
 from bench.experiments.report_record import Report
 from bench.outcomes import ExitCode
 from bench.results.result import Conditions
-from foundation.files import replacing
+from foundation.files import replace_file
 from reports.experiment import markdown, plan_table
 from reports.plots import can_plot
 
@@ -55,7 +55,7 @@ def _run(experiment: Experiment, options: AblateOptions, conditions: Conditions)
     text = markdown(record, _pictures(record, folder))
     encoded = msgspec.json.format(msgspec.json.encode(record), indent=1)
     for name, content in (("md", text.encode()), ("json", encoded)):
-        with replacing(folder / f"report.{name}") as file:
+        with replace_file(folder / f"report.{name}") as file:
             file.write(content)
     _say(f"kept in {folder}")
     if not options.output.json:

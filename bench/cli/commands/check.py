@@ -33,7 +33,7 @@ from bench.workspace import Workspace
 from datasets_cfg.catalogue import dataset_names, own_folder
 from datasets_cfg.dataset import name_in_results
 from foundation.errors import BenchError
-from foundation.files import replacing
+from foundation.files import replace_file
 from foundation.locations import Location
 from reports.check import effects_table, junit, markdown
 
@@ -233,7 +233,7 @@ def _compared(
 
 def _write(done: Check, options: CheckOptions) -> None:
     if options.junit is not None:
-        with replacing(options.junit) as file:
+        with replace_file(options.junit) as file:
             file.write(junit(done).encode())
     if options.output.json:
         print_json(done)

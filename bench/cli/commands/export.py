@@ -14,8 +14,8 @@ from bench.results.export import export_obstacle, mteb_files
 from bench.results.find import choose_results, expand_collections, find_named
 from bench.results.result import Evaluation, result_folder
 from foundation.errors import BenchError
-from foundation.files import read_regular
-from foundation.locations import Location, replacing
+from foundation.files import read_regular_file
+from foundation.locations import Location, write_location
 
 Files = Iterator[tuple[str, bytes]]
 
@@ -85,8 +85,8 @@ def _run_file(tag: str, record: Evaluation) -> bytes:
 def _write(out: Location, path: str, content: bytes) -> Location:
     file = out / path
     if not file.exists():
-        with replacing(file) as opened:
+        with write_location(file) as opened:
             opened.write(content)
-    elif read_regular(file, most=None) != content:
+    elif read_regular_file(file, max_bytes=None) != content:
         raise BenchError(f"{file} is there already, with other content", "name another --out")
     return file

@@ -18,7 +18,7 @@ from bench.outcomes import ExitCode
 from bench.store.indexes import IndexFolder, IndexManifest, formatted
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
-from foundation.files import replacing_folder
+from foundation.files import replace_folder
 from reports.format import size
 from retrievers.index.faiss_index import IndexSpec
 from retrievers.models.recipe import Recipe
@@ -74,7 +74,7 @@ def export_index(kept: IndexFolder, out: Path, dataset: Dataset, recipe: Recipe)
         BenchError: it is damaged, or the folder cannot be written.
     """
     manifest = msgspec.structs.replace(kept.checked(), recipe=recipe)
-    with replacing_folder(out) as unfinished:
+    with replace_folder(out) as unfinished:
         for path in kept.folder.iterdir():
             shutil.copyfile(path, unfinished / path.name)
         ids = dataset.corpus.ids.to_pylist()

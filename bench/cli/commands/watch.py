@@ -17,7 +17,7 @@ from bench.monitor.following import Ending, Watcher, follow, training_of
 from bench.outcomes import ExitCode
 from bench.workspace import Workspace
 from foundation.errors import BenchError
-from foundation.files import FileLock, read_regular, replacing
+from foundation.files import FileLock, read_regular_file, replace_file
 from reports.plots import draw_quality, load_library
 from reports.training import curve_markdown
 from retrievers.models.card import load_card
@@ -90,7 +90,7 @@ def _alone(out: Path) -> FileLock:
         BenchError: another process has it.
     """
     out.mkdir(parents=True, exist_ok=True)
-    lock = FileLock.take(out / ".lock")
+    lock = FileLock.try_acquire(out / ".lock")
     if lock is None:
         raise BenchError(f"another watch writes to {out}", "stop it first, or name another --out")
     return lock
@@ -106,11 +106,11 @@ def _write(curve: Curve | None, out: Path) -> None:
         return
     content = msgspec.json.format(msgspec.json.encode(curve), indent=1)
     path = out / "curve.json"
-    if path.exists() and read_regular(path) == content:
+    if path.exists() and read_regular_file(path) == content:
         return
     draw_quality(curve, out / "curve")
     for file, text in ((out / "curve.md", curve_markdown(curve).encode()), (path, content)):
-        with replacing(file) as stream:
+        with replace_file(file) as stream:
             stream.write(text)
 
 

@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from foundation.errors import BenchError, did_you_mean
-from foundation.files import replacing_in
+from foundation.files import replace_entries
 from foundation.records import Record, convert_table
 from retrievers.encoders.device import pick_device
 from retrievers.training.engine.arguments import Progress, TrainingContext, world_size
@@ -275,7 +275,7 @@ class DomainStep:
                 raise BenchError(f"{path} was measured for another sequence", "name another folder")
             return str(path)
         tensors = {name: value.cpu().contiguous() for name, value in measure().items()}
-        with replacing_in(path.parent) as folder:
+        with replace_entries(path.parent) as folder:
             save_file(tensors, str(folder / path.name), metadata={MADE_FROM: made_from})
         return str(path)
 

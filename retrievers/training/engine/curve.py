@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from foundation.errors import BenchError
-from foundation.files import replacing
+from foundation.files import replace_file
 from foundation.records import decode_json
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def cut_curve(path: Path, step: int) -> None:
                 kept.append(line)
         except (msgspec.MsgspecError, ValueError):
             continue
-    with replacing(path) as file:
+    with replace_file(path) as file:
         file.writelines(kept)
 
 

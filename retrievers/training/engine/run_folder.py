@@ -23,7 +23,13 @@ import numpy as np
 import numpy.typing as npt
 
 from foundation.errors import BenchError
-from foundation.files import FileLock, replacing, sha256_of_file, share, sweep
+from foundation.files import (
+    FileLock,
+    remove_leftovers,
+    replace_file,
+    reset_permissions,
+    sha256_of_file,
+)
 from foundation.records import Record, convert_table, differing_fields, read_json, write_json
 from retrievers.models.card import CARD_FILE
 from retrievers.models.checkpoint import read_safetensors_header
@@ -124,7 +130,7 @@ class RunFolder:
                     held.enter_context(lock_folder(self.path))
                     self._refuse_other_training()  # another training may have begun and ended since
                     for folder in (self.path, *filter(Path.is_dir, self.path.iterdir())):
-                        sweep(folder, 0)
+                        remove_leftovers(folder, 0)
                     write_json(self.path / TRAINING_FILE, self.training)
             yield
 
@@ -202,7 +208,7 @@ def lock_folder(path: Path) -> FileLock:
         BenchError: another process has it.
     """
     path.mkdir(parents=True, exist_ok=True)
-    lock = FileLock.take(path / LOCK)
+    lock = FileLock.try_acquire(path / LOCK)
     if lock is None:
         raise BenchError(
             f"another process is training into {path}",
@@ -228,7 +234,7 @@ def write_manifest(folder: Path) -> None:
 
     A file that has not reached the disk when the power fails does not fit the manifest either.
     """
-    share(folder)
+    reset_permissions(folder)
     paths = {path.relative_to(folder): path for path in sorted(folder.rglob("*"))}
     files = {
         name.as_posix(): FileHash.of(path)
@@ -342,7 +348,7 @@ def load_or_compute(path: Path, compute: Callable[[], Array]) -> Array:
         except (ValueError, EOFError, BadZipFile) as error:
             logger.warning("%s is damaged, and is computed again: %s", path, error)
         array = compute()
-        with replacing(path) as file:
+        with replace_file(path) as file:
             np.save(file, array, allow_pickle=False)
         return array
     wait_for_file(path)

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from foundation.errors import BenchError, did_you_mean
-from foundation.files import replacing_in
+from foundation.files import replace_entries
 from foundation.records import decode_json, write_json
 from retrievers.models.card import CARD_FILE, Card, card_names, load_card, write_card
 from retrievers.models.checkpoint import HEADS, HEADS_FILE, Checkpoint, open_checkpoint
@@ -41,7 +41,7 @@ def save_checkpoint(model: Any, tokenizer: Any, out: Path, card: Card) -> None:
 
 def save_files(model: Any, tokenizer: Any, out: Path, card: Card) -> None:
     """Write all files of a checkpoint but its card."""
-    with replacing_in(out) as folder:
+    with replace_entries(out) as folder:
         with silence_transformers():  # version 5 draws a bar for each file
             model.save_pretrained(str(folder), safe_serialization=True)
         tokenizer.save_pretrained(str(folder))
@@ -58,7 +58,7 @@ def save_heads(module: nn.Module, encoder: nn.Module, out: Path, objective: Any)
         objective: whose settings are saved beside the weights.
     """
     tensors = {name: value.detach().cpu() for name, value in head_parameters(module, encoder)}
-    with replacing_in(out / HEADS) as folder:
+    with replace_entries(out / HEADS) as folder:
         save_file(tensors, str(folder / HEADS_FILE))
         write_json(folder / OBJECTIVE_FILE, objective)
 

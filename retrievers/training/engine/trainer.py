@@ -19,7 +19,7 @@ from safetensors.torch import load_model, save_model
 from torch import nn
 from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 
-from foundation.errors import BenchError, first_line, lacks_memory
+from foundation.errors import BenchError, first_line, is_out_of_memory
 from retrievers.training.engine.arguments import (
     FitSettings,
     Progress,
@@ -156,7 +156,7 @@ class FiniteLossMixin:
         try:
             yield
         except (MemoryError, RuntimeError) as error:  # torch.OutOfMemoryError is a RuntimeError
-            if not lacks_memory(error):
+            if not is_out_of_memory(error):
                 raise
             batch = f"batches of {self.settings.batch_size}"
             raise BenchError(f"not enough memory for {batch}", self.settings.memory_hint) from error
@@ -206,7 +206,7 @@ def explain_write_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError, SafetensorError) as error:
-        if lacks_memory(error):
+        if is_out_of_memory(error):
             raise
         reason = getattr(error, "strerror", None) or first_line(error)
         raise BenchError(

@@ -17,7 +17,7 @@ import torch
 
 from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError
-from foundation.files import replacing_in
+from foundation.files import replace_entries
 from retrievers.encoders.device import pick_device
 from retrievers.encoders.protocol import join
 from retrievers.models.checkpoint import Checkpoint, open_checkpoint
@@ -104,7 +104,7 @@ class CrossEncoderTeacher:
         if not is_first_process():
             return
         with explain_write_errors(folder):
-            with replacing_in(folder) as unfinished:
+            with replace_entries(folder) as unfinished:
                 teacher.model.save_pretrained(str(unfinished), safe_serialization=True)
                 teacher.tokenizer.save_pretrained(str(unfinished))
             write_manifest(folder)

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from bench.cli.terminal import TerminalStream, columns, print_next
 from bench.results.result import RESULT_FILE
-from foundation.printable import one_line, printable
+from foundation.printable import make_printable, to_one_line
 from tests.support.collections import (
     ROOT,
     SIXTY,
@@ -153,13 +153,13 @@ def test_what_a_terminal_would_obey_is_shown(text: str) -> None:
     stream = io.StringIO()
     print(text, file=TerminalStream(stream, bars=False))
     assert stream.getvalue() == OBEYED[text] + "\n"
-    assert one_line(f"a\n\t{text} ").isprintable()
+    assert to_one_line(f"a\n\t{text} ").isprintable()
 
 
 def test_what_people_write_is_printed_as_it_is() -> None:
     text = "Flügel\t東京 – «ª» 👩‍🔬\n"
-    assert printable(text) == text
-    assert printable("é 👩", "ascii") == r"\u00e9 \ud83d\udc69"
+    assert make_printable(text) == text
+    assert make_printable("é 👩", "ascii") == r"\u00e9 \ud83d\udc69"
 
 
 URLS = ("https://me:secret@host/x", "s3://me:secret@bucket/x", "https://secret@host/x")
@@ -174,7 +174,7 @@ def test_a_password_in_a_url_is_not_printed(tmp_path: Path, url: str, command: l
     finished = Bench(tmp_path)(*(word.format(url) for word in command))
     assert finished.code == 2
     assert "secret" not in finished.stderr + finished.stdout
-    assert printable(f"kept in {url} for a@b") == f"kept in {url.split('://')[0]}://***@" + (
+    assert make_printable(f"kept in {url} for a@b") == f"kept in {url.split('://')[0]}://***@" + (
         f"{url.split('@')[1]} for a@b"
     )
 
@@ -182,8 +182,8 @@ def test_a_password_in_a_url_is_not_printed(tmp_path: Path, url: str, command: l
 def test_json_stays_json_of_the_same_content() -> None:
     document = {"name": 'a"\\\x1b\x9b\u202eé👩'}
     text = json.dumps(document, ensure_ascii=False)
-    assert json.loads(printable(text)) == document
-    assert json.loads(printable(text, "ascii")) == document
+    assert json.loads(make_printable(text)) == document
+    assert json.loads(make_printable(text, "ascii")) == document
 
 
 def test_progress_bars_move_the_cursor_and_names_in_them_do_not() -> None:

@@ -23,7 +23,7 @@ from bench.experiments.execute import (
 )
 from bench.experiments.experiment import plan_experiment
 from bench.experiments.grid import FILES
-from foundation.errors import BenchError, WorkerError, lacks_room
+from foundation.errors import BenchError, WorkerError, is_disk_full
 from foundation.files import FileLock
 from retrievers.training.engine.trainer import explain_write_errors
 from retrievers.training.pretrain.pretrain import pretrain
@@ -135,7 +135,7 @@ def test_one_that_finds_every_cell_claimed_waits_and_goes_on(tmp_path):
     for task in plan().tasks():
         if task.stage == "pretrain":
             task.folder(tmp_path).mkdir(parents=True)
-            claims.append(FileLock.take(task.folder(tmp_path).with_suffix(".claim")))
+            claims.append(FileLock.try_acquire(task.folder(tmp_path).with_suffix(".claim")))
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(go, tmp_path)
         with pytest.raises(TimeoutError):
@@ -186,7 +186,7 @@ def write_optimizer(path):
 def test_a_full_disk_is_known_by_what_torch_says(tmp_path):
     with pytest.raises(BenchError, match="cannot write") as full:
         run_in_subprocess(write_optimizer, tmp_path / "optimizer.pt")
-    assert lacks_room(full.value), full.value
+    assert is_disk_full(full.value), full.value
 
 
 def test_a_damaged_record_says_what_to_delete(tmp_path):
@@ -221,7 +221,7 @@ def test_what_a_process_apart_returns_or_raises_arrives(monkeypatch):
     assert caught.value.hint == "use another"
     with pytest.raises(BenchError, match="vectors: No space left") as stopped:
         run_in_subprocess(apart.full)
-    assert lacks_room(stopped.value)
+    assert is_disk_full(stopped.value)
     assert "make room" in stopped.value.hint
     with pytest.raises(WorkerError, match="ZeroDivisionError: division by zero") as other:
         run_in_subprocess(apart.defect)

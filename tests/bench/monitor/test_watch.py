@@ -209,7 +209,7 @@ def test_bad_input_ends_before_the_first_look(place, options, message):
 def test_two_processes_do_not_watch_one_training(place):
     out = place.training / "watch"
     out.mkdir()
-    with FileLock.take(out / ".lock"):
+    with FileLock.try_acquire(out / ".lock"):
         done = place.watch()
     assert done.code == ExitCode.BAD_INPUT
     assert "another watch" in done.stderr

@@ -24,7 +24,7 @@ from bench.store.shards import (
     write_shard,
 )
 from foundation.errors import BenchError
-from foundation.files import FileLock, FolderInUse
+from foundation.files import FileLock, FolderLock
 from tests.support.stores import RECIPE
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -174,42 +174,42 @@ def test_neighbours_are_read_together_and_far_rows_apart(scattered, monkeypatch)
 
 def test_a_claim_is_had_by_one_and_leaves_no_file(tmp_path):
     path = tmp_path / "name.lock"
-    lock = FileLock.take(path)
-    assert FileLock.take(path) is None
+    lock = FileLock.try_acquire(path)
+    assert FileLock.try_acquire(path) is None
     lock.release()
     lock.release()
     assert list(tmp_path.iterdir()) == []
-    assert FileLock.take(path) is not None
+    assert FileLock.try_acquire(path) is not None
 
 
 def test_whoever_waits_for_a_claim_gets_one_that_others_see(tmp_path):
     path, locks = tmp_path / "name.lock", []
-    first = FileLock.take(path)
-    waiting = threading.Thread(target=lambda: locks.append(FileLock.wait(path)))
+    first = FileLock.try_acquire(path)
+    waiting = threading.Thread(target=lambda: locks.append(FileLock.acquire(path)))
     waiting.start()
     first.release()
     waiting.join()
     assert path.exists()
-    assert FileLock.take(path) is None
+    assert FileLock.try_acquire(path) is None
     locks[0].release()
 
 
 def test_a_claim_dies_with_its_process(tmp_path):
     program = (
         "import os, signal, sys; from pathlib import Path; from foundation.files import FileLock\n"
-        "lock = FileLock.take(Path(sys.argv[1])); os.kill(os.getpid(), signal.SIGKILL)"
+        "lock = FileLock.try_acquire(Path(sys.argv[1])); os.kill(os.getpid(), signal.SIGKILL)"
     )
     path = tmp_path / "name.lock"
     subprocess.run([sys.executable, "-c", program, path], cwd=ROOT, check=False)
     assert path.exists()
-    lock = FileLock.take(path)
+    lock = FileLock.try_acquire(path)
     assert lock is not None
     lock.release()
 
 
 def test_a_folder_is_shared_by_readers_and_had_alone_to_remove(tmp_path):
-    readers = [FolderInUse.reading(tmp_path) for _ in range(2)]
-    assert FolderInUse.removing(tmp_path) is None
+    readers = [FolderLock.shared(tmp_path) for _ in range(2)]
+    assert FolderLock.try_exclusive(tmp_path) is None
     for reader in readers:
         reader.release()
-    assert FolderInUse.removing(tmp_path) is not None
+    assert FolderLock.try_exclusive(tmp_path) is not None

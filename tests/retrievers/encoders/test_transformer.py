@@ -405,7 +405,7 @@ def test_it_is_said_where_bfloat16_is_emulated(
     said: bool,
 ) -> None:
     (tmp_path / "cpuinfo").write_text("flags : avx2 avx512f\n")
-    monkeypatch.setattr(machine, "FACTS", tmp_path / "cpuinfo")
+    monkeypatch.setattr(machine, "CPU_INFO", tmp_path / "cpuinfo")
     open_encoder(resolve_model(card, dtype=dtype), "cpu").encode_queries(["alpha"])
     assert ("no instructions for bfloat16" in caplog.text) == said
 

@@ -356,7 +356,7 @@ def test_int8_is_refused_where_its_sums_saturate(
 ) -> None:
     if facts is not None:
         (tmp_path / "cpuinfo").write_text(facts)
-    monkeypatch.setattr(machine, "FACTS", tmp_path / "cpuinfo")
+    monkeypatch.setattr(machine, "CPU_INFO", tmp_path / "cpuinfo")
     monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
     if most:
         monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", most)

@@ -237,7 +237,7 @@ def test_gradient_checkpointing_changes_memory_and_no_loss(start, finished, tmp_
 
 def test_bfloat16_gives_about_the_same_losses(start, finished, tmp_path, monkeypatch, caplog):
     (tmp_path / "cpuinfo").write_text("flags : avx2 avx512f\n")
-    monkeypatch.setattr(machine, "FACTS", tmp_path / "cpuinfo")
+    monkeypatch.setattr(machine, "CPU_INFO", tmp_path / "cpuinfo")
     trained = tmp_path / "trained"
     train(small.preset(start, precision="bfloat16"), trained)
     assert "no instructions for bfloat16" in caplog.text
