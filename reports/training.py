@@ -6,6 +6,7 @@ from bench.comparing.statistics import Difference
 from bench.comparing.transfer import Forgetting, TransferRow
 from bench.monitor.curve import Curve, CurvePoint
 from bench.monitor.selection import Selection
+from foundation.printable import format_names
 from reports import format as fmt
 from reports.table import Bold, Column, Table, bullet_list, columns_for, escape
 
