@@ -5,16 +5,18 @@ from functools import partial
 from typing import Any
 
 from bench.speed.records import (
-    Contest,
-    Contestant,
     IndexCurve,
     IndexPoint,
     Latency,
     SpeedReport,
     Spread,
+    ToolComparison,
+    ToolTiming,
 )
 from reports import format as fmt
 from reports.table import Column, Table, escape
+
+Row = tuple[ToolComparison, ToolTiming]
 
 
 def speed_tables(report: SpeedReport) -> str:
@@ -51,26 +53,28 @@ def _heading(report: SpeedReport) -> str:
     return f"{', '.join(parts)}. Median [quartiles] of {report.repeats} after one uncounted"
 
 
-def phases_table(contests: Sequence[Contest]) -> str:
+def phases_table(comparisons: Sequence[ToolComparison]) -> str:
     """Where our time goes: seconds by kind of work."""
     title = "Our phases in seconds; those that run beside each other overlap"
-    names = dict.fromkeys(name for contest in contests for name in contest.tools[0].phases_s)
+    names = dict.fromkeys(
+        name for comparison in comparisons for name in comparison.tools[0].phases_s
+    )
     columns = [
-        Column("documents", lambda contest: contest.name),
+        Column("documents", lambda comparison: comparison.name),
         *(Column(name, partial(_phase, name), fmt.right_aligned) for name in names),
-        Column("all, on the wall", lambda contest: contest.tools[0].wall_s, spread),
+        Column("all, on the wall", lambda comparison: comparison.tools[0].wall_s, spread),
     ]
-    return _titled(title, Table(contests, columns))
+    return _titled(title, Table(comparisons, columns))
 
 
-def _phase(name: str, contest: Contest) -> str:
-    spent = contest.tools[0].phases_s.get(name)
+def _phase(name: str, comparison: ToolComparison) -> str:
+    spent = comparison.tools[0].phases_s.get(name)
     return spread(spent) if spent else ""
 
 
-def encoding_table(contests: Sequence[Contest]) -> str:
+def encoding_table(comparisons: Sequence[ToolComparison]) -> str:
     """Documents and tokens a second, by length and tool."""
-    columns: list[Column[tuple[Contest, Contestant]]] = [
+    columns: list[Column[Row]] = [
         Column("documents", lambda row: row[0].name),
         Column("tool", lambda row: _tool(row[1])),
         Column("count", lambda row: row[0].documents, fmt.count),
@@ -79,15 +83,17 @@ def encoding_table(contests: Sequence[Contest]) -> str:
         Column("documents/s", lambda row: row[0].documents / row[1].wall_s.median, fmt.count),
         Column("tokens/s", lambda row: row[0].tokens / row[1].wall_s.median, fmt.count),
     ]
-    return _compared("Encoding, texts to vectors in memory, tools by turns", contests, columns)
+    return _compared("Encoding, texts to vectors in memory, tools by turns", comparisons, columns)
 
 
 def _compared(
-    title: str, contests: Sequence[Contest], columns: Sequence[Column[tuple[Contest, Contestant]]]
+    title: str,
+    comparisons: Sequence[ToolComparison],
+    columns: Sequence[Column[Row]],
 ) -> str:
-    """All tools of each contest: times, and how many times as long as ours they are."""
-    rows = [(contest, tool) for contest in contests for tool in contest.tools]
-    timings: list[Column[tuple[Contest, Contestant]]] = [
+    """All tools of each comparison: times, and how many times as long as ours they are."""
+    rows = [(comparison, tool) for comparison in comparisons for tool in comparison.tools]
+    timings: list[Column[Row]] = [
         Column("wall, s", lambda row: row[1].wall_s, spread),
         Column("processor, s", lambda row: row[1].processor_s, spread),
         Column("largest difference", lambda row: f"{row[1].difference:.1e}", fmt.right_aligned),
@@ -96,11 +102,11 @@ def _compared(
     return _titled(title, Table(rows, [*columns, *timings]))
 
 
-def _mean_length(contest: Contest) -> str:
-    return f"{contest.tokens / contest.documents:.1f} {contest.counted_in}"
+def _mean_length(comparison: ToolComparison) -> str:
+    return f"{comparison.tokens / comparison.documents:.1f} {comparison.counted_in}"
 
 
-def _speedup(tool: Contestant) -> str:
+def _speedup(tool: ToolTiming) -> str:
     if not tool.agrees:
         return "results differ"
     return "" if tool.ratio is None else f"{tool.ratio:.2f} x"
@@ -137,14 +143,14 @@ def indexes_table(curve: IndexCurve) -> str:
     return _titled(title, Table(curve.points, columns))
 
 
-def race_table(races: Sequence[Contest]) -> str:
+def race_table(races: Sequence[ToolComparison]) -> str:
     """Tools from process start to scores; no ratio where scores differ."""
     rounds = len(races[0].tools[0].wall_s.samples)
     title = (
         f"From end to end, fresh processes and caches, {rounds} round{'s' * (rounds > 1)}, "
         f"{races[0].measure} that agree within {races[0].tolerance}"
     )
-    columns: list[Column[tuple[Contest, Contestant]]] = [
+    columns: list[Column[Row]] = [
         Column("collection", lambda row: row[0].name),
         Column("documents", lambda row: row[0].documents, fmt.count),
         Column("queries", lambda row: row[0].queries, fmt.count),
@@ -154,7 +160,7 @@ def race_table(races: Sequence[Contest]) -> str:
     return _compared(title, races, columns)
 
 
-def _tool(tool: Contestant) -> str:
+def _tool(tool: ToolTiming) -> str:
     first, _, rest = tool.tool.partition(" ")
     return " ".join(filter(None, (first, tool.version, rest)))
 

@@ -19,7 +19,7 @@ from bench.evaluate.retrieval import LoadedModel
 from bench.workspace import Workspace
 from foundation.arrays import Float32Array
 from foundation.errors import BenchError, as_picklable_error
-from retrievers.encoders.protocol import Encoder, PhaseTimer, ProgressCallback
+from retrievers.encoders.protocol import Callback, Encoder, PhaseTimer
 from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import Model
 
@@ -157,7 +157,7 @@ class RayShard:
         """Submit the task."""
         self._reference = self._cluster.submit(self._arguments)
 
-    def __call__(self, advance: ProgressCallback | None = None) -> Float32Array:
+    def __call__(self, advance: Callback | None = None) -> Float32Array:
         """Vectors of the documents.
 
         Raises:

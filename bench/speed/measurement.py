@@ -24,17 +24,17 @@ from bench.speed.peers import SCORES
 from bench.speed.race import (
     OURS,
     SENTENCE_TRANSFORMERS,
-    Pass,
-    Say,
-    TimedTool,
-    contest,
-    encoders,
-    job_for,
-    race,
-    timed,
-    timed_pass,
+    Log,
+    TimedPass,
+    ToolRunner,
+    make_job,
+    race_tools,
+    sentence_transformers_tools,
+    time_call,
+    time_pass,
+    time_tools,
 )
-from bench.speed.records import Contest, IndexCurve, IndexPoint, Latency, SpeedReport, Spread
+from bench.speed.records import IndexCurve, IndexPoint, Latency, SpeedReport, Spread, ToolComparison
 from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float32Array, Float64Array, Int64Array
 from foundation.machine import processor_name
@@ -44,7 +44,7 @@ from retrievers.models.model import Model
 
 DOCUMENTS = (64, 20_000)  # fewest and most of one sample
 SAMPLE_S = 3.0  # about how long one sample of encoding takes
-REAL = 1000  # the same whatever the speed: recall compares between reports
+REAL_DOCUMENTS = 1000  # the same whatever the speed: recall compares between reports
 ROWS = 30_000  # vectors that are searched
 QUERIES = 200
 PROBE_S = 2.0
@@ -53,7 +53,7 @@ CONSTANT_TOKENS = (32, 128, 256)
 WORDS = ("the", "of", "and", "to", "in", "is", "for", "that", "with", "as", "on", "by")
 # Largest absolute difference of two unit vectors of the same text and weights.
 TOLERANCES = {"float32": 1e-5, "float16": 1e-2, "bfloat16": 5e-2}
-K = 10  # neighbours in the comparison of indexes
+NEIGHBOURS = 10  # neighbours in the comparison of indexes
 LATENCY_K = 100
 WARM_UP_QUERIES = 10
 HNSW_SEARCHES = (16, 64, 256)
@@ -63,7 +63,7 @@ PQ_CENTROIDS = 256  # of each byte of a code: fewer vectors cannot train them
 
 
 @dataclass(frozen=True, eq=False)
-class Subject:
+class BenchmarkedModel:
     """One model on one machine, about to be measured.
 
     Attributes:
@@ -71,7 +71,7 @@ class Subject:
         threads: of torch's operators.
         encoder: with the prompts for ``source``.
         source: a collection whose texts are used.
-        place: folder for temporary files: writing vectors is part of what is measured.
+        scratch: folder for temporary files. Writing vectors to it is part of the timing.
         arguments: of ``run`` for this model.
         against: other tools.
         repeats: samples of each timing.
@@ -82,7 +82,7 @@ class Subject:
     device: str
     threads: int
     source: Dataset
-    place: Path
+    scratch: Path
     arguments: tuple[str, ...]
     against: tuple[str, ...]
     repeats: int
@@ -107,10 +107,10 @@ class Subject:
     @cached_property
     def vectors(self) -> tuple[Float32Array, str]:
         """Vectors float32 ``(ROWS, dim)`` to search, and where they come from."""
-        texts, name = self.texts[:REAL], self.source.name
+        texts, name = self.texts[:REAL_DOCUMENTS], self.source.name
         real = self.encoder.encode_documents([""] * len(texts), texts)
         origin = f"mixtures of two of {len(real):,} documents of {name}, with noise"
-        return stand_ins(real, ROWS), origin
+        return mix_vectors(real, ROWS), origin
 
     def documents_in(self, tokens: float) -> int:
         """Number of documents of a mean length, in tokens, that are encoded in `SAMPLE_S`."""
@@ -119,7 +119,11 @@ class Subject:
 
 
 def measure(
-    subject: Subject, parts: Sequence[str], raced: Sequence[Dataset], rounds: int, say: Say
+    target: BenchmarkedModel,
+    parts: Sequence[str],
+    raced: Sequence[Dataset],
+    rounds: int,
+    log: Log,
 ) -> SpeedReport:
     """Race on each collection, then measure all parts.
 
@@ -134,78 +138,80 @@ def measure(
     """
     load = os.getloadavg()[0]
     # First, since other tools may fail: then nothing else has been measured in vain.
-    finished = tuple(_race(subject, dataset, rounds, say) for dataset in raced)
+    finished = tuple(_race_dataset(target, dataset, rounds, log) for dataset in raced)
     return SpeedReport(
-        model=subject.model.card.name,
-        fingerprint=subject.model.recipe.fingerprint,
-        recipe=subject.model.recipe,
-        conditions=current_conditions(subject.device),
+        model=target.model.card.name,
+        fingerprint=target.model.recipe.fingerprint,
+        recipe=target.model.recipe,
+        conditions=current_conditions(target.device),
         processor=processor_name(),
-        torch_threads=subject.threads,
+        torch_threads=target.threads,
         load=load,
-        repeats=subject.repeats,
-        encoding=tuple(_encoding(subject, say)) if "encode" in parts else (),
-        latency=_latency(subject, say) if "latency" in parts else (),
-        indexes=_indexes(subject, say) if "indexes" in parts else None,
+        repeats=target.repeats,
+        encoding=tuple(_compare_encoding(target, log)) if "encode" in parts else (),
+        latency=_measure_latency(target, log) if "latency" in parts else (),
+        indexes=_measure_indexes(target, log) if "indexes" in parts else None,
         races=finished,
     )
 
 
-def _race(subject: Subject, dataset: Dataset, rounds: int, say: Say) -> Contest:
-    tools = [tool for tool in subject.against if tool in SCORES]
-    say(f"{dataset.name} from end to end: {', '.join([OURS, *tools])}")
-    job = job_for(subject.model.for_dataset(dataset.name), subject.device, subject.threads)
-    return race(dataset, job, tools, subject.arguments, rounds, subject.place, say)
+def _race_dataset(
+    target: BenchmarkedModel, dataset: Dataset, rounds: int, log: Log
+) -> ToolComparison:
+    tools = [tool for tool in target.against if tool in SCORES]
+    log(f"{dataset.name} from end to end: {', '.join([OURS, *tools])}")
+    job = make_job(target.model.for_dataset(dataset.name), target.device, target.threads)
+    return race_tools(dataset, job, tools, target.arguments, rounds, target.scratch, log)
 
 
-def _encoding(subject: Subject, say: Say) -> Iterator[Contest]:
+def _compare_encoding(target: BenchmarkedModel, log: Log) -> Iterator[ToolComparison]:
     """All tools over documents of each length, by turns."""
-    model = subject.model.for_dataset(subject.source.name)
-    job = job_for(model, subject.device, subject.threads)
+    model = target.model.for_dataset(target.source.name)
+    job = make_job(model, target.device, target.threads)
     tolerance = TOLERANCES[model.recipe.dtype]
-    for name, texts in _workloads(subject):
-        say(f"encoding {len(texts):,} documents: {name}")
-        entrants = [TimedTool(OURS, __version__, partial(encode_once, subject.encoder, texts))]
-        if SENTENCE_TRANSFORMERS in subject.against:
-            entrants += encoders(job, texts)
-        lengths = cut_lengths(subject.encoder, texts)
-        yield Contest(
+    for name, texts in _make_workloads(target):
+        log(f"encoding {len(texts):,} documents: {name}")
+        tools = [ToolRunner(OURS, __version__, partial(encode_once, target.encoder, texts))]
+        if SENTENCE_TRANSFORMERS in target.against:
+            tools += sentence_transformers_tools(job, texts)
+        lengths = truncated_lengths(target.encoder, texts)
+        yield ToolComparison(
             name=name,
             documents=len(texts),
             tokens=int(lengths.sum()),
             p95=float(np.percentile(lengths, 95)),
             counted_in="tokens" if model.recipe.kind == "transformer" else "words",
             tolerance=tolerance,
-            tools=contest(entrants, subject.repeats, tolerance, say, warm_up=True),
+            tools=time_tools(tools, target.repeats, tolerance, log, warm_up=True),
         )
 
 
-def encode_once(encoder: Encoder, texts: Sequence[str]) -> Pass:
+def encode_once(encoder: Encoder, texts: Sequence[str]) -> TimedPass:
     """Texts to vectors in memory by our encoder, with its phases."""
     timer: PhaseTimer = getattr(encoder, "timer", None) or PhaseTimer()
     earlier, titles = timer.copy(), [""] * len(texts)
-    done = timed_pass(lambda: encoder.encode_documents(titles, texts))
+    done = time_pass(lambda: encoder.encode_documents(titles, texts))
     spent = timer.since(earlier).seconds
     return replace(done, phases_s={name: took for name, took in spent.items() if took})
 
 
-def _workloads(subject: Subject) -> Iterator[tuple[str, list[str]]]:
+def _make_workloads(target: BenchmarkedModel) -> Iterator[tuple[str, list[str]]]:
     """Documents of constant lengths that the model reads whole, then real ones; with names."""
-    encoder, source = subject.encoder, subject.source
+    encoder, source = target.encoder, target.source
     for tokens in CONSTANT_TOKENS:
         if tokens <= encoder.recipe.max_document_tokens:
-            yield f"{tokens} tokens", of_length(encoder, subject.documents_in(tokens), tokens)
-    count = subject.documents_in(mean_tokens(encoder, source.corpus))
-    yield f"as in {source.name}", list(dict.fromkeys(subject.texts[:count]))
+            yield f"{tokens} tokens", make_documents(encoder, target.documents_in(tokens), tokens)
+    count = target.documents_in(mean_tokens(encoder, source.corpus))
+    yield f"as in {source.name}", list(dict.fromkeys(target.texts[:count]))
 
 
-def of_length(encoder: Encoder, count: int, tokens: int) -> list[str]:
+def make_documents(encoder: Encoder, count: int, tokens: int) -> list[str]:
     """``count`` documents of ``tokens`` tokens each, special tokens included.
 
     A document is a number, which makes it distinct (equal ones would be encoded once), and words.
     """
     numbers = [str(number) for number in range(count)]
-    missing = (tokens - cut_lengths(encoder, numbers)).tolist()
+    missing = (tokens - truncated_lengths(encoder, numbers)).tolist()
     words = np.random.default_rng(0).choice(WORDS, (count, tokens)).tolist()
     return [
         " ".join([number, *drawn[:more]])
@@ -213,21 +219,21 @@ def of_length(encoder: Encoder, count: int, tokens: int) -> list[str]:
     ]
 
 
-def cut_lengths(encoder: Encoder, texts: Sequence[str]) -> Int64Array:
+def truncated_lengths(encoder: Encoder, texts: Sequence[str]) -> Int64Array:
     """Tokens of each text as it is encoded, int64 ``(n,)``; words without a tokenizer."""
     count = getattr(encoder, "count_document_tokens", None)
     counts = count([""] * len(texts), texts) if count else [len(text.split()) for text in texts]
     return np.minimum(np.array(counts, dtype=np.int64), encoder.recipe.max_document_tokens)
 
 
-def _latency(subject: Subject, say: Say) -> tuple[Latency, ...]:
-    say(f"latency of single queries over {ROWS:,} vectors")
-    documents, _ = subject.vectors
-    device = search_device(subject.device)
-    return latencies(subject.encoder, subject.queries, documents, device)
+def _measure_latency(target: BenchmarkedModel, log: Log) -> tuple[Latency, ...]:
+    log(f"latency of single queries over {ROWS:,} vectors")
+    documents, _ = target.vectors
+    device = search_device(target.device)
+    return measure_latencies(target.encoder, target.queries, documents, device)
 
 
-def latencies(
+def measure_latencies(
     encoder: Encoder, queries: Sequence[str], documents: Float32Array, device: str
 ) -> tuple[Latency, ...]:
     """One query at a time: encoded, searched exactly at depth 100, and both together."""
@@ -236,22 +242,22 @@ def latencies(
     encoding, finding = [], []
     asked = [*queries[:WARM_UP_QUERIES], *queries]
     for text in tqdm(asked, desc="latency", unit=" queries", mininterval=1):
-        seconds, vector = timed(partial(encoder.encode_queries, [text]))
+        seconds, vector = time_call(partial(encoder.encode_queries, [text]))
         encoding.append(seconds)
         find = partial(exact_search, vectors, vector, k, ranks, device=device)
-        finding.append(timed(find)[0])
+        finding.append(time_call(find)[0])
     skipped = len(queries[:WARM_UP_QUERIES])
     by_kind = np.array([encoding[skipped:], finding[skipped:]]) * 1000
     kinds = zip(("encode", "search", "both"), [*by_kind, by_kind.sum(axis=0)], strict=True)
-    return tuple(_summary(what, len(documents), k, samples) for what, samples in kinds)
+    return tuple(_summarise_latency(what, len(documents), k, samples) for what, samples in kinds)
 
 
-def _summary(what: str, rows: int, k: int, samples_ms: Float64Array) -> Latency:
+def _summarise_latency(what: str, rows: int, k: int, samples_ms: Float64Array) -> Latency:
     p50, p95 = np.percentile(samples_ms, [50, 95])
     return Latency(what, rows, k, float(p50), float(p95), tuple(samples_ms.tolist()))
 
 
-def stand_ins(real: Float32Array, rows: int, seed: int = 0) -> Float32Array:
+def mix_vectors(real: Float32Array, rows: int, seed: int = 0) -> Float32Array:
     """More vectors like some real ones: mixtures of two with noise, float32 ``(rows, dim)``.
 
     Each is as long as its parents are on average, so that unit vectors stay unit vectors.
@@ -268,15 +274,15 @@ def stand_ins(real: Float32Array, rows: int, seed: int = 0) -> Float32Array:
     return np.ascontiguousarray(mixed, dtype=np.float32)
 
 
-def _indexes(subject: Subject, say: Say) -> IndexCurve:
-    say(f"indexes over {ROWS:,} vectors")
-    documents, origin = subject.vectors
-    queries = subject.encoder.encode_queries(subject.queries)
-    device = search_device(subject.device)
-    return compare_indexes(documents, queries, subject.repeats, device, origin)
+def _measure_indexes(target: BenchmarkedModel, log: Log) -> IndexCurve:
+    log(f"indexes over {ROWS:,} vectors")
+    documents, origin = target.vectors
+    queries = target.encoder.encode_queries(target.queries)
+    device = search_device(target.device)
+    return compare_indexes(documents, queries, target.repeats, device, origin)
 
 
-def specs_for(rows: int, dim: int) -> tuple[IndexSpec, ...]:
+def suggest_indexes(rows: int, dim: int) -> tuple[IndexSpec, ...]:
     """Indexes worth comparing over ``rows`` vectors: exact, FAISS flat, HNSW, IVF, IVFPQ.
 
     About four lists for every root of the rows (FAISS's own advice), and a byte for eight
@@ -302,21 +308,23 @@ def compare_indexes(
         origin: where the vectors come from, as it is stated.
     """
     rows, dim = documents.shape
-    ranks, k = np.arange(rows), min(K, rows)
+    ranks, k = np.arange(rows), min(NEIGHBOURS, rows)
     exact = partial(exact_search, ArrayVectors(documents), queries, k, ranks, device=device)
     truth = exact()
     points = []
-    for spec in tqdm(specs_for(rows, dim), desc="indexes", unit=" indexes"):
+    for spec in tqdm(suggest_indexes(rows, dim), desc="indexes", unit=" indexes"):
         build_s, size, find = 0.0, documents.nbytes, exact
         if spec.needs_faiss:
-            build_s, index = timed(partial(_built, spec, documents, device))
-            size, find = _saved_bytes(index), partial(index.search, queries, k)
+            build_s, index = time_call(partial(_build_index, spec, documents, device))
+            size, find = _measure_saved_bytes(index), partial(index.search, queries, k)
         hits: Hits = search.canonical(find(), ranks, k)
         points.append(
             IndexPoint(
                 index=str(spec),
                 recall=float(search.recall(hits, truth, k).mean()),
-                queries_per_s=Spread.of([len(queries) / timed(find)[0] for _ in range(repeats)]),
+                queries_per_s=Spread.of(
+                    [len(queries) / time_call(find)[0] for _ in range(repeats)]
+                ),
                 build_s=build_s,
                 index_bytes=size,
             )
@@ -326,7 +334,7 @@ def compare_indexes(
     )
 
 
-def _built(spec: IndexSpec, documents: Float32Array, device: str) -> FaissIndex:
+def _build_index(spec: IndexSpec, documents: Float32Array, device: str) -> FaissIndex:
     index = FaissIndex(spec, documents.shape[1], faiss_device(device))
     if index.needs_training:
         index.train(documents[index.training_rows(len(documents))])
@@ -334,7 +342,7 @@ def _built(spec: IndexSpec, documents: Float32Array, device: str) -> FaissIndex:
     return index
 
 
-def _saved_bytes(index: FaissIndex) -> int:
+def _measure_saved_bytes(index: FaissIndex) -> int:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "index"
         index.save(path)

@@ -21,7 +21,7 @@ import numpy as np
 
 from bench import __version__
 from bench.speed.peers import PeerJob, sentence_transformer
-from bench.speed.records import Contest, Contestant, Spread
+from bench.speed.records import Spread, ToolComparison, ToolTiming
 from datasets_cfg.dataset import Dataset, write_dicts
 from foundation.errors import BenchError
 from retrievers.models.model import Model
@@ -38,12 +38,12 @@ MEASURE = "nDCG@10"
 TOLERANCE = 0.0005  # of a score
 ROOT = Path(__file__).resolve().parents[2]
 
-Found = TypeVar("Found")
-Say = Callable[[str], None]
+Result = TypeVar("Result")
+Log = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Pass:
+class TimedPass:
     """Some work done once.
 
     Attributes:
@@ -60,17 +60,22 @@ class Pass:
 
 
 @dataclass(frozen=True)
-class TimedTool:
+class ToolRunner:
     """A tool that is ready to do the work once, whenever it is called."""
 
     tool: str
     version: str
-    run: Callable[[], Pass]
+    run: Callable[[], TimedPass]
 
 
-def contest(
-    entrants: Sequence[TimedTool], repeats: int, tolerance: float, say: Say, *, warm_up: bool
-) -> tuple[Contestant, ...]:
+def time_tools(
+    tools: Sequence[ToolRunner],
+    repeats: int,
+    tolerance: float,
+    log: Log,
+    *,
+    warm_up: bool,
+) -> tuple[ToolTiming, ...]:
     """Run every tool ``repeats`` times in alternation, with another one first in each round.
 
     Args:
@@ -79,40 +84,40 @@ def contest(
         say: told of each pass as soon as it is done.
         warm_up: do the work once more before, uncounted.
     """
-    for entrant in entrants if warm_up else ():
+    for entrant in tools if warm_up else ():
         entrant.run()
-    passes: list[list[Pass]] = [[] for _ in entrants]
+    passes: list[list[TimedPass]] = [[] for _ in tools]
     for turn in range(repeats):
-        for number in range(len(entrants)):
-            place = (turn + number) % len(entrants)
-            done = entrants[place].run()
+        for number in range(len(tools)):
+            place = (turn + number) % len(tools)
+            done = tools[place].run()
             passes[place].append(done)
-            say(
-                f"{entrants[place].tool}: {done.seconds:.2f} s on the wall, "
+            log(
+                f"{tools[place].tool}: {done.seconds:.2f} s on the wall, "
                 f"{done.processor_s:.2f} s of the processor"
             )
     ours = passes[0]
     return tuple(
-        _contestant(entrant, own, ours, tolerance)
-        for entrant, own in zip(entrants, passes, strict=True)
+        _summarise_passes(entrant, own, ours, tolerance)
+        for entrant, own in zip(tools, passes, strict=True)
     )
 
 
-def _contestant(
-    entrant: TimedTool, passes: Sequence[Pass], ours: Sequence[Pass], tolerance: float
-) -> Contestant:
+def _summarise_passes(
+    entrant: ToolRunner, passes: Sequence[TimedPass], ours: Sequence[TimedPass], tolerance: float
+) -> ToolTiming:
     """The times of a tool, and how they and its results compare with ours."""
     reference = ours[0].result
     apart = [np.abs(np.subtract(done.result, reference)).max(initial=0) for done in passes]
     difference = float(np.max(apart))  # NaN stays
     wall_s, own_s = (Spread.of([done.seconds for done in each]) for each in (passes, ours))
     agrees = difference <= tolerance
-    return Contestant(
+    return ToolTiming(
         tool=entrant.tool,
         version=entrant.version,
         wall_s=wall_s,
         processor_s=Spread.of([done.processor_s for done in passes]),
-        phases_s=_phases(passes),
+        phases_s=_summarise_phases(passes),
         difference=difference,
         agrees=agrees,
         ratio=wall_s.median / own_s.median if agrees and passes is not ours else None,
@@ -120,13 +125,13 @@ def _contestant(
     )
 
 
-def _phases(passes: Sequence[Pass]) -> dict[str, Spread]:
+def _summarise_phases(passes: Sequence[TimedPass]) -> dict[str, Spread]:
     """Seconds by kind of work; what is absent from a pass took no time."""
     names = dict.fromkeys(name for done in passes for name in done.phases_s)
     return {name: Spread.of([done.phases_s.get(name, 0.0) for done in passes]) for name in names}
 
 
-def timed(work: Callable[[], Found]) -> tuple[float, Found]:
+def time_call(work: Callable[[], Result]) -> tuple[float, Result]:
     """Wall-clock seconds of some work, and what it gave; GPUs are idle at both ends."""
     synchronise()
     start = time.perf_counter()
@@ -135,11 +140,11 @@ def timed(work: Callable[[], Found]) -> tuple[float, Found]:
     return time.perf_counter() - start, result
 
 
-def timed_pass(work: Callable[[], object]) -> Pass:
+def time_pass(work: Callable[[], object]) -> TimedPass:
     """Some work in this process, done once."""
     processor_s = time.process_time()
-    seconds, result = timed(work)
-    return Pass(seconds, time.process_time() - processor_s, result)
+    seconds, result = time_call(work)
+    return TimedPass(seconds, time.process_time() - processor_s, result)
 
 
 def synchronise() -> None:
@@ -185,7 +190,7 @@ def check_raceable(model: Model) -> None:
     )
 
 
-def job_for(model: Model, device: str, threads: int) -> PeerJob:
+def make_job(model: Model, device: str, threads: int) -> PeerJob:
     """The same weights, length, prompts and precision for another tool."""
     recipe, checkpoint = model.recipe, model.document
     whole = checkpoint is None or is_st_folder(checkpoint.root)
@@ -206,12 +211,12 @@ def job_for(model: Model, device: str, threads: int) -> PeerJob:
     )
 
 
-def _named(tool: str, batch_size: int) -> str:
+def _tool_name(tool: str, batch_size: int) -> str:
     default = ", its default" if batch_size == DEFAULT_BATCH[tool] else ""
     return f"{tool} (batch {batch_size}{default})"
 
 
-def encoders(job: PeerJob, texts: Sequence[str]) -> Iterator[TimedTool]:
+def sentence_transformers_tools(job: PeerJob, texts: Sequence[str]) -> Iterator[ToolRunner]:
     """sentence-transformers' own ``encode`` of some texts, in this process, by batch size."""
     model = sentence_transformer(job)
     for size in (DEFAULT_BATCH[SENTENCE_TRANSFORMERS], *OTHER_BATCHES):
@@ -223,40 +228,40 @@ def encoders(job: PeerJob, texts: Sequence[str]) -> Iterator[TimedTool]:
             prompt=job.document_prompt or None,
         )
         tool, own = SENTENCE_TRANSFORMERS, version(SENTENCE_TRANSFORMERS)
-        yield TimedTool(_named(tool, size), own, partial(timed_pass, encode))
+        yield ToolRunner(_tool_name(tool, size), own, partial(time_pass, encode))
 
 
-def race(
+def race_tools(
     dataset: Dataset,
     job: PeerJob,
     tools: Sequence[str],
     arguments: Sequence[str],
     rounds: int,
-    place: Path,
-    say: Say,
-) -> Contest:
+    scratch: Path,
+    log: Log,
+) -> ToolComparison:
     """Every tool evaluates one collection, in fresh processes and by turns, ours without a cache.
 
     Args:
         job: weights and settings for the other tools.
         tools: of `SCORES`; none is a race against nobody.
         arguments: of ``run`` for our model.
-        place: folder for what is written: the disk is part of the race.
-        say: told the result of each tool as soon as it is there.
+        scratch: folder for temporary files. Writing to its disk is part of the race.
+        log: called with the result of each tool as soon as it is available.
 
     Raises:
         BenchError: the collection is judged by answer strings, or a tool fails.
     """
-    with tempfile.TemporaryDirectory(dir=place) as temporary:
-        folder = written(dataset, Path(temporary))
+    with tempfile.TemporaryDirectory(dir=scratch) as temporary:
+        folder = write_beir_folder(dataset, Path(temporary))
         own = replace(job, folder=str(folder), exclude_self=bool(dataset.facts.exclude_self))
-        entrants = [TimedTool(OURS, __version__, partial(_run_ours, own, arguments, temporary))]
+        runners = [ToolRunner(OURS, __version__, partial(_run_ours, own, arguments, temporary))]
         for tool in tools:
             sized = replace(own, batch_size=DEFAULT_BATCH[tool])
             run = partial(_run_peer, tool, sized)
-            entrants.append(TimedTool(_named(tool, sized.batch_size), version(tool), run))
-        raced = contest(entrants, rounds, TOLERANCE, say, warm_up=False)
-    return Contest(
+            runners.append(ToolRunner(_tool_name(tool, sized.batch_size), version(tool), run))
+        raced = time_tools(runners, rounds, TOLERANCE, log, warm_up=False)
+    return ToolComparison(
         name=dataset.name,
         documents=len(dataset.corpus),
         queries=len(dataset.queries),
@@ -266,7 +271,7 @@ def race(
     )
 
 
-def written(dataset: Dataset, place: Path) -> Path:
+def write_beir_folder(dataset: Dataset, place: Path) -> Path:
     """A collection in BEIR's layout with its protocol, so that every tool reads the same files.
 
     Raises:
@@ -294,7 +299,7 @@ def written(dataset: Dataset, place: Path) -> Path:
     return folder
 
 
-def _run_ours(job: PeerJob, arguments: Sequence[str], place: str) -> Pass:
+def _run_ours(job: PeerJob, arguments: Sequence[str], place: str) -> TimedPass:
     """``run`` into an empty cache: the corpus is built and every text is encoded."""
     with tempfile.TemporaryDirectory(dir=place) as fresh:
         places = ["--cache-dir", f"{fresh}/cache", "--out", f"{fresh}/results"]
@@ -306,7 +311,7 @@ def _run_ours(job: PeerJob, arguments: Sequence[str], place: str) -> Pass:
     return replace(done, result=score, phases_s=busy_s)
 
 
-def _run_peer(tool: str, job: PeerJob) -> Pass:
+def _run_peer(tool: str, job: PeerJob) -> TimedPass:
     command = [sys.executable, "-m", "bench.speed.peers", tool, json.dumps(asdict(job))]
     done = run_process(command, job.threads, tool)
     try:
@@ -315,7 +320,7 @@ def _run_peer(tool: str, job: PeerJob) -> Pass:
         raise BenchError(f"{tool} gave no result") from error
 
 
-def run_process(command: Sequence[str], threads: int, what: str) -> Pass:
+def run_process(command: Sequence[str], threads: int, what: str) -> TimedPass:
     """Run a command from start to end; its result is what it printed.
 
     Raises:
@@ -332,4 +337,4 @@ def run_process(command: Sequence[str], threads: int, what: str) -> Pass:
         last = "\n  ".join(["its last lines:", *lines[-8:]])
         raise BenchError(f"{what} failed: {(lines or ['it said nothing'])[-1]}", last)
     processor_s = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
-    return Pass(seconds, processor_s, done.stdout)
+    return TimedPass(seconds, processor_s, done.stdout)

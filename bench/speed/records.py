@@ -33,7 +33,7 @@ class Spread(Record):
         return cls(float(median), float(q1), float(q3), tuple(map(float, samples)))
 
 
-class Contestant(Record, kw_only=True):
+class ToolTiming(Record, kw_only=True):
     """One tool at some work, by turns with the others.
 
     Attributes:
@@ -58,7 +58,7 @@ class Contestant(Record, kw_only=True):
     score: float | None = None
 
 
-class Contest(Record, kw_only=True):
+class ToolComparison(Record, kw_only=True):
     """The same work by several tools, ours first: texts to vectors, or a collection to scores.
 
     Attributes:
@@ -77,7 +77,7 @@ class Contest(Record, kw_only=True):
     queries: int = 0
     measure: str = ""
     tolerance: float
-    tools: tuple[Contestant, ...]
+    tools: tuple[ToolTiming, ...]
 
     @property
     def agree(self) -> bool:
@@ -151,7 +151,7 @@ class SpeedReport(Record, kw_only=True):
     torch_threads: int
     load: float
     repeats: int
-    encoding: tuple[Contest, ...] = ()
+    encoding: tuple[ToolComparison, ...] = ()
     latency: tuple[Latency, ...] = ()
     indexes: IndexCurve | None = None
-    races: tuple[Contest, ...] = ()
+    races: tuple[ToolComparison, ...] = ()

@@ -26,10 +26,10 @@ from bench.store.shards import MANIFEST_NAME, Shard, StoredVectors, discard, rea
 from foundation.arrays import Float32Array, Int64Array, UInt64Array
 from foundation.errors import BenchError
 from foundation.files import FileLock
-from retrievers.encoders.protocol import ProgressCallback
+from retrievers.encoders.protocol import Callback
 from retrievers.models.recipe import Recipe
 
-Encode = Callable[[ProgressCallback | None], Float32Array]
+Encode = Callable[[Callback | None], Float32Array]
 
 SHARD_ROWS = 2048  # a minute or two of work for a small model on two cores
 HALF_SHARD_ROWS = 16_384  # in half precision, on a GPU: a second of work, and many of its batches
@@ -168,7 +168,7 @@ class ShardWork:
     folder: Path
     prepare: Callable[[Batch], Encode]
     keep: Callable[[Batch, Float32Array], None]
-    advance: ProgressCallback | None = None
+    advance: Callback | None = None
 
     def do(self, batches: Sequence[Batch]) -> int:
         """Make all of these shards, or wait for others who do.

@@ -30,7 +30,7 @@ from foundation.arrays import Float32Array, UInt64Array
 from foundation.errors import BenchError
 from foundation.files import FolderLock, read_regular_file, replace_file
 from foundation.records import Record, decode_json, write_json
-from retrievers.encoders.protocol import Encoder, PhaseTimer, ProgressCallback
+from retrievers.encoders.protocol import Callback, Encoder, PhaseTimer
 from retrievers.models.recipe import Recipe, Role
 
 KEYS_FOLDER = "keys"
@@ -62,7 +62,7 @@ class VectorStore:
         encoder: Encoder,
         corpus: Corpus,
         plan: EncodingPlan,
-        advance: ProgressCallback | None = None,
+        advance: Callback | None = None,
     ) -> StoredVectors:
         """Vectors of a corpus; what is missing is encoded, shard by shard.
 
@@ -81,7 +81,7 @@ class VectorStore:
         encoder: Encoder,
         corpus: Corpus,
         plan: EncodingPlan,
-        advance: ProgressCallback | None = None,
+        advance: Callback | None = None,
     ) -> int:
         """Encode the missing shards of a corpus, or wait for others who do.
 
@@ -164,7 +164,7 @@ class VectorStore:
         encoder: Encoder,
         role: Role,
         prepare: Callable[[Batch], Encode],
-        advance: ProgressCallback | None,
+        advance: Callback | None,
     ) -> ShardWork:
         """The work that makes shards of one side."""
         side = encoder.recipe.side(role)

@@ -33,7 +33,7 @@ from retrievers.adapters.folder import (
     base_checkpoint,
     find_adapters,
 )
-from retrievers.adapters.hub import NAME
+from retrievers.adapters.hub import ADAPTER_NAME
 from retrievers.adapters.identify import (
     CONFIG,
     NORMS,
@@ -46,7 +46,7 @@ from retrievers.adapters.identify import (
 from retrievers.models.model import Model
 
 # Of configurations: what says nothing about which function the weights are of.
-NOT_COMPARED = {
+IGNORED_FIELDS = {
     *("config", "name", "model_name", "model_class", "version", "dropout", "init_weights"),
     *("init_weights_seed", "base_model_name_or_path", "inference_mode", "peft_version"),
     *("revision", "auto_mapping", "task_type", "lora_dropout", "init_lora_weights"),
@@ -68,13 +68,13 @@ def average_adapters(
         BenchError: adapters of different methods or sizes, one of another base, or weights
             that are not one for each.
     """
-    shares = shares_of(weights, len(folders))
+    shares = normalize_weights(weights, len(folders))
     parts = find_adapters(base, folders)
     if len(parts.kinds) > 1:
-        raise _cannot("some are of AdapterHub and some of PEFT")
+        raise _averaging_error("some are of AdapterHub and some of PEFT")
     _check_configurations([read_object(folder / CONFIG) for folder in parts.folders])
     card = parts.card(0, f"average of {len(parts.folders)} adapters")
-    files = _means(parts, shares)
+    files = _average_files(parts, shares)
     content = (parts.folders[0] / CONFIG).read_bytes()
 
     def write(folder: Path) -> None:
@@ -89,7 +89,7 @@ def average_adapters(
     AdaptedNetwork(base, parts.kinds.pop(), write).save(out, card)
 
 
-def shares_of(weights: Sequence[float] | None, count: int) -> tuple[float, ...]:
+def normalize_weights(weights: Sequence[float] | None, count: int) -> tuple[float, ...]:
     """Weights of sum 1; equal ones for None.
 
     Raises:
@@ -104,30 +104,30 @@ def shares_of(weights: Sequence[float] | None, count: int) -> tuple[float, ...]:
     return tuple(weight / total for weight in given)
 
 
-def _means(parts: AdapterSet, shares: Sequence[float]) -> dict[str, dict[str, Any]]:
+def _average_files(parts: AdapterSet, shares: Sequence[float]) -> dict[str, dict[str, Any]]:
     """The mean of each file of weights, by its name."""
     from retrievers.models.loading import load_tensors
 
     folders = parts.folders
     files = [sorted(set(identity.files) - {CONFIG}) for identity in parts.identities]
     if any(names != files[0] for names in files):
-        raise _cannot(f"they have other files: {', '.join(sorted(set().union(*files)))}")
+        raise _averaging_error(f"they have other files: {', '.join(sorted(set().union(*files)))}")
     own = [str(read_object(folder / CONFIG).get("name")) for folder in folders]
     means = {}
     for file in files[0]:
         held = [load_tensors(folder / file) for folder in folders]
         if file not in (SHARED, NORMS):
-            held = [_named(tensors, name, own[0]) for tensors, name in zip(held, own, strict=True)]
-        means[file] = _mean(held, shares)
+            held = [_rename(tensors, name, own[0]) for tensors, name in zip(held, own, strict=True)]
+        means[file] = _average_tensors(held, shares)
     return means
 
 
-def _mean(held: Sequence[Mapping[str, Any]], shares: Sequence[float]) -> dict[str, Any]:
+def _average_tensors(held: Sequence[Mapping[str, Any]], shares: Sequence[float]) -> dict[str, Any]:
     """The mean of each tensor, summed in float64; two names of one tensor stay so."""
     shapes = [{name: tuple(value.shape) for name, value in file.items()} for file in held]
     for other in shapes[1:]:
         if different := sorted(shapes[0].items() ^ other.items()):
-            raise _cannot(f"they differ in {different[0][0]}")
+            raise _averaging_error(f"they differ in {different[0][0]}")
     made: dict[tuple[int, Any], Any] = {}
     for name, first in held[0].items():
         parts = (share * file[name].double() for share, file in zip(shares, held, strict=True))
@@ -135,7 +135,7 @@ def _mean(held: Sequence[Mapping[str, Any]], shares: Sequence[float]) -> dict[st
     return {name: made[first.data_ptr(), first.shape] for name, first in held[0].items()}
 
 
-def _named(tensors: Mapping[str, Any], own: str, wanted: str) -> dict[str, Any]:
+def _rename(tensors: Mapping[str, Any], own: str, wanted: str) -> dict[str, Any]:
     """AdapterHub has the adapter's name in those of its tensors."""
     return {
         ".".join(wanted if part == own else part for part in name.split(".")): value
@@ -150,7 +150,7 @@ def _check_configurations(stated: Sequence[Mapping[str, Any]]) -> None:
         names = sorted(flat[0].keys() | other.keys())
         different = [name for name in names if flat[0].get(name) != other.get(name)]
         if different:
-            raise _cannot(f"they differ in {', '.join(different[:3])}")
+            raise _averaging_error(f"they differ in {', '.join(different[:3])}")
 
 
 def _settings(stated: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,11 +160,11 @@ def _settings(stated: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: sorted(map(str, value)) if isinstance(value, list) else value
         for name, value in whole.items()
-        if name not in NOT_COMPARED
+        if name not in IGNORED_FIELDS
     }
 
 
-def _cannot(why: str) -> BenchError:
+def _averaging_error(why: str) -> BenchError:
     return BenchError(
         f"these adapters cannot be averaged: {why}", "average adapters of one method and one size"
     )
@@ -186,7 +186,7 @@ def stack_adapters(base: Model, folders: Sequence[Path], out: Path) -> None:
         raise BenchError(
             "adapters of PEFT are not stacked but averaged", "python -m bench compose average"
         )
-    names = (*(f"below_{place}" for place in range(1, len(folders))), NAME)
+    names = (*(f"below_{place}" for place in range(1, len(folders))), ADAPTER_NAME)
     children = [{"type": "single", "children": [name]} for name in names]
     card = parts.card(-1, f"stack of {len(names)} adapters")
 
@@ -214,7 +214,7 @@ class Router:
 
     def choose(self, vectors: Float32Array) -> Int64Array:
         """Number of the adapter for each of the base's vectors ``(n, dim)``, int64 ``(n,)``."""
-        chosen: Int64Array = np.argmax(unit(vectors) @ self.weight.T + self.bias, axis=1)
+        chosen: Int64Array = np.argmax(normalize_rows(vectors) @ self.weight.T + self.bias, axis=1)
         return chosen
 
     def save(self, path: Path) -> None:
@@ -244,11 +244,11 @@ def fit_router(domains: Sequence[Float32Array]) -> Router:
     Args:
         domains: of each, vectors of its texts by the base, float32 ``(n_i, dim)``, one or more.
     """
-    means = np.stack([unit(vectors).mean(axis=0) for vectors in domains])
+    means = np.stack([normalize_rows(vectors).mean(axis=0) for vectors in domains])
     return Router(means, -0.5 * (means**2).sum(axis=1))  # |x - m|^2 = |x|^2 - 2 (x m - |m|^2/2)
 
 
-def unit(vectors: Float32Array) -> Float64Array:
+def normalize_rows(vectors: Float32Array) -> Float64Array:
     """Vectors of length 1, float64; those of length 0 stay."""
     doubles = vectors.astype(np.float64)
     lengths = np.linalg.norm(doubles, axis=1, keepdims=True)

@@ -26,7 +26,7 @@ from retrievers.adapters.identify import (
     SETUP,
     adapter_folder,
     identify_adapter,
-    read_setup,
+    read_composition,
 )
 from retrievers.adapters.settings import AdapterSettings, import_library
 from retrievers.models.card import (
@@ -100,7 +100,7 @@ class AdaptedNetwork:
     def save_card(self, out: Path, card: Card) -> None:
         """Write the card, which names the base and the adapter."""
         adapter, checkpoint = CardAdapter(path=FOLDER, kind=self.kind), base_checkpoint(self.base)
-        where = _where(self.base, checkpoint, out)
+        where = _base_location(self.base, checkpoint, out)
         write_card(replace_fields(card, {"adapter": adapter, **where}), out, where["checkpoint"])
 
 
@@ -123,12 +123,12 @@ def add_adapter(network: Any, settings: AdapterSettings, base: Model, seed: int)
     network.config._name_or_path = base.card.name
     try:
         if settings.library == "peft":
-            adapted = AdaptedNetwork(base, "peft", peft.put_into(network, settings))
-            _run_once(network)
+            adapted = AdaptedNetwork(base, "peft", peft.insert_adapter(network, settings))
+            _check_forward(network)
             return adapted
         below = [find_adapter(Path(name), base, "adapterhub")[0] for name in settings.over]
-        with hub.quiet_adapterhub():
-            write = hub.put_into(network, settings, below)
+        with hub.silence_adapterhub():
+            write = hub.insert_adapter(network, settings, below)
     except BenchError:
         raise
     except ATTACH_ERRORS as error:
@@ -140,7 +140,7 @@ def add_adapter(network: Any, settings: AdapterSettings, base: Model, seed: int)
     return AdaptedNetwork(base, "adapterhub", write)
 
 
-def _run_once(network: Any) -> None:
+def _check_forward(network: Any) -> None:
     """Run a network on two tokens: some methods of PEFT fail only there. Draws no random number."""
     import torch
 
@@ -175,7 +175,7 @@ def find_adapter(
         raise BenchError(f"{folder} holds no adapter, but a whole model")
     inner = adapter_folder(stated, where)
     if (inner / SETUP).is_file() and not composed:
-        names = ", ".join(str(inner / name) for name in read_setup(inner).names)
+        names = ", ".join(str(inner / name) for name in read_composition(inner).names)
         raise BenchError(f"{folder} holds a composition", f"name what it is of: {names}")
     if not any((inner / name).is_file() for name in (CONFIG, SETUP, ROUTING)):
         raise BenchError(f"{folder} holds no adapter", "name the folder of a trained adapter")
@@ -194,7 +194,7 @@ def base_checkpoint(base: Model) -> Checkpoint:
     return base.document
 
 
-def _where(base: Model, checkpoint: Checkpoint, out: Path) -> dict[str, str]:
+def _base_location(base: Model, checkpoint: Checkpoint, out: Path) -> dict[str, str]:
     """Fields of a card that say where the base is: its own card's, or the way to its folder."""
     card = base.card
     if card.package or checkpoint.revision:
@@ -211,13 +211,13 @@ def check_method(adapter: AdapterSettings) -> None:
         BenchError: an unknown name (with what was meant), or the library is not installed.
     """
     library = peft if adapter.library == "peft" else hub
-    names = library.methods()
+    names = library.list_methods()
     if adapter.method not in names:
         raise BenchError(
             f"{adapter.library} has no adapter method {adapter.method!r}",
             did_you_mean(adapter.method, names, f"there are: {', '.join(names)}"),
         )
-    library.configuration(adapter.method, adapter.options)
+    library.make_configuration(adapter.method, adapter.options)
 
 
 @dataclass(frozen=True)
@@ -251,7 +251,7 @@ class AdapterSet:
             BenchError: no card says how vectors are made.
         """
         if not self.cards:
-            raise _no_card()
+            raise _no_card_error()
         trained_on = tuple(dict.fromkeys(name for card in self.cards for name in card.trained_on))
         return replace_fields(self.cards[place], {"title": title, "trained_on": trained_on})
 
@@ -269,7 +269,7 @@ def find_adapters(base: Model, folders: Sequence[Path], *, composed: bool = Fals
         raise BenchError("a single adapter cannot be composed", "name two or more")
     found = [find_adapter(folder, base, composed=composed) for folder in folders]
     inside, identities = zip(*found, strict=True)
-    homes = [_home(folder) for folder in folders]
+    homes = [_training_folder(folder) for folder in folders]
     cards = tuple(load_card(home / CARD_FILE) for home in homes if home)
     return AdapterSet(inside, identities, cards)
 
@@ -283,9 +283,9 @@ def find_base(folders: Sequence[Path]) -> Model:
     for folder in folders:
         if not folder.expanduser().is_dir():
             raise BenchError(f"there is no adapter folder {folder}")
-    home = next(filter(None, map(_home, folders)), None)
+    home = next(filter(None, map(_training_folder, folders)), None)
     if home is None:
-        raise _no_card()
+        raise _no_card_error()
     model = resolve_model(str(home))
     if model.adapter is None:
         raise BenchError(f"{home} holds no adapter, but a whole model")
@@ -297,13 +297,13 @@ def find_base(folders: Sequence[Path]) -> Model:
     return Model(card, recipe, model.document)
 
 
-def _home(folder: Path) -> Path | None:
+def _training_folder(folder: Path) -> Path | None:
     """The training that an adapter lies in: itself, or above ``adapter`` or what is in that."""
     here = folder.expanduser().resolve()
     return next((at for at in (here, *here.parents[:3]) if (at / CARD_FILE).is_file()), None)
 
 
-def _no_card() -> BenchError:
+def _no_card_error() -> BenchError:
     return BenchError(
         "none of these adapters has a card that names its base and says how vectors are made",
         "name at least one folder that `finetune` or `adapt --method adapter` wrote",

@@ -17,29 +17,38 @@ from retrievers.adapters.identify import (
     NORMS,
     SETUP,
     SHARED,
-    Setup,
-    read_setup,
+    Composition,
+    read_composition,
 )
 from retrievers.adapters.settings import FUSION, AdapterSettings, check_options, import_library
 from retrievers.models.checkpoint import resolve_inside
 
-NAME = "bench"
+ADAPTER_NAME = "bench"
 # Methods that AdapterHub 1.3 does not save or load whole, or computes in float32 alone. UniPELT has
 # gates, by which a vector depends on the other texts of its batch.
-LEFT_OUT = ("loreft", "noreft", "direft", "vera", "dvora", "mtl_lora", "prompt_tuning", "unipelt")
+UNSUPPORTED = (
+    "loreft",
+    "noreft",
+    "direft",
+    "vera",
+    "dvora",
+    "mtl_lora",
+    "prompt_tuning",
+    "unipelt",
+)
 
 
-def methods() -> tuple[str, ...]:
+def list_methods() -> tuple[str, ...]:
     """Names of the methods: what AdapterHub has, or was added to its `ADAPTER_CONFIG_MAP`.
 
     Raises:
         BenchError: AdapterHub is not installed.
     """
     known = import_library("adapters").ADAPTER_CONFIG_MAP
-    return (*(name for name in known if name not in LEFT_OUT), FUSION)
+    return (*(name for name in known if name not in UNSUPPORTED), FUSION)
 
 
-def configuration(method: str, options: Mapping[str, Any]) -> Any:
+def make_configuration(method: str, options: Mapping[str, Any]) -> Any:
     """AdapterHub's record of a method and its options.
 
     Raises:
@@ -55,7 +64,7 @@ def configuration(method: str, options: Mapping[str, Any]) -> Any:
     return defaults.replace(**options)
 
 
-def put_into(
+def insert_adapter(
     network: Any, adapter: AdapterSettings, below: Sequence[Path]
 ) -> Callable[[Path], None]:
     """Freeze a network and put what is trained into it.
@@ -68,34 +77,34 @@ def put_into(
     """
     import adapters
 
-    settings = configuration(adapter.method, adapter.options)
+    settings = make_configuration(adapter.method, adapter.options)
     adapters.init(network)
     names = [f"below_{place}" for place in range(1, len(below) + 1)]
     for name, folder in zip(names, below, strict=True):
-        load_adapterhub(network, folder, name)
+        load_named_adapter(network, folder, name)
     if adapter.method == FUSION:
-        check_runs(network, Setup("Fuse", tuple(names)))
-        fused = Setup("Fuse", tuple(names)).block()
+        check_composition(network, Composition("Fuse", tuple(names)))
+        fused = Composition("Fuse", tuple(names)).block()
         network.add_adapter_fusion(fused, settings)
         network.train_adapter_fusion(fused)
-        return lambda folder: save_setup(network, folder, fused)
-    network.add_adapter(NAME, config=settings)
-    check_supported(network, NAME, f"the adapter method {adapter.method}")
-    network.train_adapter(NAME)
+        return lambda folder: save_composition(network, folder, fused)
+    network.add_adapter(ADAPTER_NAME, config=settings)
+    check_supported(network, ADAPTER_NAME, f"the adapter method {adapter.method}")
+    network.train_adapter(ADAPTER_NAME)
     if adapter.init_scale is not None:
-        _draw_bottlenecks(network, adapter.init_scale)
+        _initialise_bottlenecks(network, adapter.init_scale)
     if adapter.norms:
         for weight in norm_weights(network).values():
             weight.requires_grad_(True)
     if not names:
-        return lambda folder: save_one(network, folder, NAME, norms=adapter.norms)
-    stacked = Setup("Stack", (*names, NAME))
-    check_runs(network, stacked)
+        return lambda folder: save_adapter(network, folder, ADAPTER_NAME, norms=adapter.norms)
+    stacked = Composition("Stack", (*names, ADAPTER_NAME))
+    check_composition(network, stacked)
     network.set_active_adapters(stacked.block())
-    return lambda folder: save_setup(network, folder, stacked.block())
+    return lambda folder: save_composition(network, folder, stacked.block())
 
 
-def _draw_bottlenecks(network: Any, scale: float) -> None:
+def _initialise_bottlenecks(network: Any, scale: float) -> None:
     """Draw what is trained of bottlenecks: weights within two deviations, biases 0."""
     import torch
 
@@ -106,31 +115,31 @@ def _draw_bottlenecks(network: Any, scale: float) -> None:
             torch.nn.init.zeros_(weight)
 
 
-def save_one(network: Any, folder: Path, name: str, *, norms: bool = False) -> None:
+def save_adapter(network: Any, folder: Path, name: str, *, norms: bool = False) -> None:
     """An adapter in AdapterHub's layout, and beside it the LayerNorms that it was trained with."""
-    safe = not _in_many_places(network, name)
+    safe = not _shares_tensors(network, name)
     network.save_adapter(str(folder), name, with_head=False, use_safetensors=safe)
-    _save_the_rest(network, folder, name)
+    _save_shared_tensors(network, folder, name)
     if norms:
         _save_tensors(norm_weights(network), folder / NORMS)
 
 
-def save_setup(network: Any, folder: Path, setup: Any) -> None:
+def save_composition(network: Any, folder: Path, setup: Any) -> None:
     """Composed adapters in AdapterHub's layout."""
     names = list(setup)
-    safe = not any(_in_many_places(network, name) for name in names)
+    safe = not any(_shares_tensors(network, name) for name in names)
     network.save_adapter_setup(str(folder), setup, use_safetensors=safe)
     for name in names:
-        _save_the_rest(network, folder / name, name)
+        _save_shared_tensors(network, folder / name, name)
 
 
-def _in_many_places(network: Any, name: str) -> bool:
+def _shares_tensors(network: Any, name: str) -> bool:
     """True if all layers hold the same tensors, which safetensors cannot store once."""
     pool = getattr(network, "prefix_tuning", None)
     return pool is not None and name in pool.prefix_tunings
 
 
-def _save_the_rest(network: Any, folder: Path, name: str) -> None:
+def _save_shared_tensors(network: Any, folder: Path, name: str) -> None:
     """Save tensors that all layers share, which AdapterHub 1.3 leaves out."""
     if name in network.shared_parameters:
         _save_tensors(network.shared_parameters[name], folder / SHARED)
@@ -150,18 +159,18 @@ def attach(network: Any, folder: Path) -> Any:
     of_base = {id(tensor) for tensor in (*network.parameters(), *network.buffers())}
     adapters.init(network)
     if (folder / SETUP).is_file():
-        setup = read_setup(folder)
+        setup = read_composition(folder)
         for name in setup.names:
-            load_adapterhub(network, resolve_inside(folder, name), name)
+            load_named_adapter(network, resolve_inside(folder, name), name)
         if setup.kind == "Fuse":
             network.load_adapter_fusion(
                 str(resolve_inside(folder, ",".join(setup.names))), use_safetensors=True
             )
     else:
-        load_adapterhub(network, folder, NAME)
-        setup = Setup("Stack", (NAME,))
-    check_runs(network, setup)
-    with quiet_adapterhub():
+        load_named_adapter(network, folder, ADAPTER_NAME)
+        setup = Composition("Stack", (ADAPTER_NAME,))
+    check_composition(network, setup)
+    with silence_adapterhub():
         network.set_active_adapters(setup.block())
     for tensor in (*network.parameters(), *network.buffers()):
         if id(tensor) not in of_base and tensor.is_floating_point():
@@ -170,7 +179,7 @@ def attach(network: Any, folder: Path) -> Any:
 
 
 @contextmanager
-def quiet_adapterhub() -> Iterator[None]:
+def silence_adapterhub() -> Iterator[None]:
     """While adapters are activated, AdapterHub warns that they are not active yet."""
     notices = logging.getLogger("adapters.model_mixin")
     level = notices.level
@@ -181,7 +190,7 @@ def quiet_adapterhub() -> Iterator[None]:
         notices.setLevel(level)
 
 
-def load_adapterhub(network: Any, folder: Path, name: str) -> None:
+def load_named_adapter(network: Any, folder: Path, name: str) -> None:
     """Load an adapter under a name into a network that AdapterHub has prepared.
 
     Raises:
@@ -198,7 +207,7 @@ def load_adapterhub(network: Any, folder: Path, name: str) -> None:
         shared = network.shared_parameters
         _load_tensors(folder / SHARED, dict(shared[name].items()) if name in shared else {})
     if lexists(folder / NORMS):
-        if name != NAME or len(network.adapters_config.adapters) > 1:
+        if name != ADAPTER_NAME or len(network.adapters_config.adapters) > 1:
             raise BenchError(
                 f"the adapter {folder} was trained with the LayerNorms of its base, and is used "
                 "alone",
@@ -213,7 +222,7 @@ def check_supported(network: Any, name: str, what: str) -> None:
     Raises:
         BenchError: see above.
     """
-    for part in configurations(network, name):
+    for part in list_configurations(network, name):
         whole = part.get("architecture") not in ("reft", "prompt_tuning")
         if not whole or part.get("vera_d") is not None or part.get("use_gating"):
             raise BenchError(
@@ -250,17 +259,17 @@ def refuse_misfit(folder: Path, missing: Collection[str], extra: Collection[str]
     if missing or extra:
         raise BenchError(
             f"the adapter {folder} does not fit this base model: "
-            f"missing {_shown(missing)}; not used {_shown(extra)}",
+            f"missing {_list_names(missing)}; not used {_list_names(extra)}",
             "attach it to the model it was trained on",
         )
 
 
-def _shown(names: Collection[str]) -> str:
+def _list_names(names: Collection[str]) -> str:
     shown = ", ".join(sorted(names)[:3]) or "none"
     return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
 
 
-def check_runs(network: Any, setup: Setup) -> None:
+def check_composition(network: Any, setup: Composition) -> None:
     """Refuse adapters that AdapterHub would pass by in silence.
 
     Args:
@@ -271,14 +280,14 @@ def check_runs(network: Any, setup: Setup) -> None:
             bottleneck in one.
     """
     stacked = setup.kind == "Stack" and len(setup.names) > 1
-    parts = [part for name in setup.names for part in configurations(network, name)]
+    parts = [part for name in setup.names for part in list_configurations(network, name)]
     if stacked and any(part.get("is_parallel") for part in parts):
         raise BenchError(
             "AdapterHub drops what is below a parallel adapter in a stack",
             "use a sequential bottleneck or LoRA",
         )
     for name in setup.names[1:] if setup.kind == "Stack" else setup.names:
-        if any(part.get("inv_adapter") for part in configurations(network, name)):
+        if any(part.get("inv_adapter") for part in list_configurations(network, name)):
             raise BenchError(
                 "AdapterHub runs an invertible layer only at the bottom of a stack, and would "
                 "ignore this one",
@@ -286,7 +295,7 @@ def check_runs(network: Any, setup: Setup) -> None:
             )
 
 
-def configurations(network: Any, name: str) -> list[Any]:
+def list_configurations(network: Any, name: str) -> list[Any]:
     """Configurations of an adapter in a network; of a union, those of its parts."""
     whole = network.adapters_config.get(name)
     return list(getattr(whole, "configs", [whole]))

@@ -20,7 +20,7 @@ from retrievers.models.recipe import AdapterIdentity, AdapterKind
 
 FOLDER = "adapter"  # inside the folder of a training
 CONFIG = "adapter_config.json"
-FUSION = ("adapter_fusion_config.json", "model_adapter_fusion.safetensors")
+FUSION_FILES = ("adapter_fusion_config.json", "model_adapter_fusion.safetensors")
 SHARED = "shared_parameters.safetensors"  # of all layers; AdapterHub itself does not save them
 NORMS = "norms.safetensors"  # LayerNorms of the base, as they were trained with the adapter
 BASE = "base.json"  # beside an adapter that was trained here: of which weights it is the adapter
@@ -47,7 +47,7 @@ class _SetupFile(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Setup:
+class Composition:
     """Composition of adapters.
 
     Attributes:
@@ -112,7 +112,7 @@ def identify_adapter(
     Raises:
         BenchError: files are missing or damaged, or it was made for another base model.
     """
-    kind, files = _files(folder, base)
+    kind, files = _find_files(folder, base)
     if adapter is not None and adapter.kind not in ("auto", kind):
         raise BenchError(f"{folder} holds an adapter of {kind}, not of {adapter.kind}")
     for path in files:
@@ -122,25 +122,25 @@ def identify_adapter(
     return AdapterIdentity(kind, hashes)
 
 
-def _files(folder: Path, base: Checkpoint) -> tuple[AdapterKind, list[Path]]:
+def _find_files(folder: Path, base: Checkpoint) -> tuple[AdapterKind, list[Path]]:
     """The library of an adapter, and every file that decides what it does."""
     _check_trained_on(folder, base)
     if (routing := read_routing(folder)) is not None:
         inner = [resolve_inside(folder, name) for name in routing.adapters]
         if any(read_routing(part) for part in inner):
             raise BenchError(f"an adapter in {folder} is routed itself", "route its adapters")
-        parts = [_files(part, base) for part in inner]
-        return "routed", [folder / ROUTING, folder / ROUTER, *_together(parts)]
+        parts = [_find_files(part, base) for part in inner]
+        return "routed", [folder / ROUTING, folder / ROUTER, *_flatten_files(parts)]
     if (folder / SETUP).is_file():
-        setup = read_setup(folder)
-        parts = [_files_of_one(resolve_inside(folder, name), base) for name in setup.names]
+        setup = read_composition(folder)
+        parts = [_find_adapter_files(resolve_inside(folder, name), base) for name in setup.names]
         fused = resolve_inside(folder, ",".join(setup.names))
-        learnt = [fused / name for name in FUSION] if setup.kind == "Fuse" else []
-        return "adapterhub", [folder / SETUP, *_together(parts), *learnt]
-    return _files_of_one(folder, base)
+        learnt = [fused / name for name in FUSION_FILES] if setup.kind == "Fuse" else []
+        return "adapterhub", [folder / SETUP, *_flatten_files(parts), *learnt]
+    return _find_adapter_files(folder, base)
 
 
-def _files_of_one(folder: Path, base: Checkpoint) -> tuple[AdapterKind, list[Path]]:
+def _find_adapter_files(folder: Path, base: Checkpoint) -> tuple[AdapterKind, list[Path]]:
     config = read_object(folder / CONFIG)
     kind: AdapterKind = "peft" if "peft_type" in config else "adapterhub"
     if kind == "adapterhub":
@@ -148,7 +148,7 @@ def _files_of_one(folder: Path, base: Checkpoint) -> tuple[AdapterKind, list[Pat
     return kind, [folder / CONFIG, *adapter_weights(folder, kind)]
 
 
-def _together(parts: Iterable[tuple[AdapterKind, list[Path]]]) -> list[Path]:
+def _flatten_files(parts: Iterable[tuple[AdapterKind, list[Path]]]) -> list[Path]:
     return [path for _, files in parts for path in files]
 
 
@@ -210,7 +210,7 @@ def adapter_weights(folder: Path, kind: AdapterKind) -> list[Path]:
     raise BenchError(f"{folder} has no adapter weights", f"expected {' or '.join(WEIGHTS[kind])}")
 
 
-def read_setup(folder: Path) -> Setup:
+def read_composition(folder: Path) -> Composition:
     """Composition of the adapters of a folder, as AdapterHub saved it.
 
     Raises:
@@ -218,7 +218,7 @@ def read_setup(folder: Path) -> Setup:
     """
     hint = "supported: Stack and Fuse of adapters; or use compose average"
     block = read_json(folder / SETUP, _SetupFile, hint).adapter_setup
-    return Setup(block.type, tuple(child.children[0] for child in block.children))
+    return Composition(block.type, tuple(child.children[0] for child in block.children))
 
 
 def read_routing(folder: Path) -> Routing | None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from foundation.errors import BenchError
-from retrievers.adapters.hub import NAME, refuse_misfit
+from retrievers.adapters.hub import ADAPTER_NAME, refuse_misfit
 from retrievers.adapters.identify import CONFIG
 from retrievers.adapters.settings import AdapterSettings, check_options, import_library
 
@@ -16,16 +16,16 @@ NOT_OPTIONS = {
     *("revision", "inference_mode", "modules_to_save"),
 }
 # PEFT would load further models, which a file names; Poly reads the number of a task.
-LEFT_OUT = ("poly", "shadow", "xlora")
+UNSUPPORTED = ("poly", "shadow", "xlora")
 # Fields of a file that must be null.
-REFUSED = {
+REFUSED_FIELDS = {
     "megatron_config": "PEFT would import what megatron_core names; code that arrives is not run",
     "alora_invocation_tokens": "an encoder's texts have no invocation tokens; use a plain LoRA",
 }
 
 
-def methods() -> tuple[str, ...]:
-    """Names of the methods: what PEFT has, but for virtual tokens before a text and `LEFT_OUT`.
+def list_methods() -> tuple[str, ...]:
+    """Names of the methods: what PEFT has, but for virtual tokens before a text and `UNSUPPORTED`.
 
     Raises:
         BenchError: PEFT is not installed.
@@ -38,10 +38,10 @@ def methods() -> tuple[str, ...]:
     names = [
         str(kind.value).lower() for kind, of in known if not issubclass(of, PromptLearningConfig)
     ]
-    return tuple(name for name in names if name not in LEFT_OUT)
+    return tuple(name for name in names if name not in UNSUPPORTED)
 
 
-def configuration(method: str, options: Mapping[str, Any]) -> Any:
+def make_configuration(method: str, options: Mapping[str, Any]) -> Any:
     """PEFT's record of a method and its options.
 
     Raises:
@@ -58,7 +58,7 @@ def configuration(method: str, options: Mapping[str, Any]) -> Any:
         raise BenchError(f"the adapter method {method}: {error}") from error
 
 
-def put_into(network: Any, adapter: AdapterSettings) -> Callable[[Path], None]:
+def insert_adapter(network: Any, adapter: AdapterSettings) -> Callable[[Path], None]:
     """Freeze a network and put what is trained into it.
 
     Returns:
@@ -66,7 +66,7 @@ def put_into(network: Any, adapter: AdapterSettings) -> Callable[[Path], None]:
     """
     from peft import PeftModel
 
-    wrapped = PeftModel(network, configuration(adapter.method, adapter.options))
+    wrapped = PeftModel(network, make_configuration(adapter.method, adapter.options))
 
     def save(folder: Path) -> None:
         wrapped.save_pretrained(str(folder), safe_serialization=True)
@@ -85,20 +85,20 @@ def attach(network: Any, folder: Path) -> Any:
     from peft.utils import load_peft_weights
 
     config = PeftConfig.from_pretrained(str(folder))
-    if config.peft_type.value.lower() not in methods():
+    if config.peft_type.value.lower() not in list_methods():
         raise BenchError(
             f"{folder}: PEFT's {config.peft_type.value} is not supported",
             "train another method, or prefix_tuning of AdapterHub",
         )
-    for field, why in REFUSED.items():
+    for field, why in REFUSED_FIELDS.items():
         if getattr(config, field, None) is not None:
             raise BenchError(f"{folder / CONFIG} states {field}: {why}", f"set {field} to null")
     # The task decides which head PEFT looks for; an encoder has none.
     config.task_type = None
     config.inference_mode = True
-    attached = PeftModel(network, config, adapter_name=NAME)
+    attached = PeftModel(network, config, adapter_name=ADAPTER_NAME)
     weights = load_peft_weights(str(folder), device="cpu")
-    expected = set(get_peft_model_state_dict(attached, adapter_name=NAME))
+    expected = set(get_peft_model_state_dict(attached, adapter_name=ADAPTER_NAME))
     refuse_misfit(folder, expected - set(weights), set(weights) - expected)
-    attached.load_adapter(str(folder), NAME, is_trainable=False)
+    attached.load_adapter(str(folder), ADAPTER_NAME, is_trainable=False)
     return attached

@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from foundation.arrays import Float32Array, Int32Array, Int64Array
 from foundation.errors import BenchError, did_you_mean, name_path_in_errors
-from retrievers.encoders.protocol import ProgressCallback, joined
+from retrievers.encoders.protocol import Callback, join_documents
 from retrievers.index.faiss_index import Hits
 from retrievers.models.recipe import Option, Recipe
 
@@ -39,9 +39,9 @@ DEFAULTS: dict[str, Option] = {
     "stopwords": "english",
     "stemmer": "porter",
 }
-LARGEST = 1_000_000  # of k1 and b: scores of float32 stay finite
+MAX_VALUE = 1_000_000  # of k1 and b: scores of float32 stay finite
 METHODS = ("lucene", "robertson", "atire")  # those in which a document without the words scores 0
-MOST_WORDS = 1 << 19  # forms of words that are remembered: 90 MB
+MAX_CACHED_FORMS = 1 << 19  # forms of words that are remembered: 90 MB
 _WORD = re.compile(r"\w+")
 STOP_WORDS = frozenset(  # Lucene's for English
     _WORD.findall(
@@ -64,9 +64,12 @@ class BM25:
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
-        options = _checked(recipe.options)
-        stop, stem = _stopwords(str(options["stopwords"])), _stemmer(str(options["stemmer"]))
-        self._words = _Words(stop, stem)
+        options = _check_options(recipe.options)
+        stop, stem = (
+            _load_stop_words(str(options["stopwords"])),
+            _load_stemmer(str(options["stemmer"])),
+        )
+        self._words = _Vocabulary(stop, stem)
         self._method = str(options["method"])
         self._k1, self._b = float(options["k1"]), float(options["b"])
         self._count = 0
@@ -78,7 +81,7 @@ class BM25:
     def index(
         self,
         batches: Iterable[tuple[Sequence[str], Sequence[str]]],
-        advance: ProgressCallback | None = None,
+        advance: Callback | None = None,
         folder: Path | None = None,
     ) -> None:
         """Index a corpus, given as batches of titles and texts in row order.
@@ -96,7 +99,7 @@ class BM25:
         with name_path_in_errors(folder or Path(tempfile.gettempdir())):
             writer = PostingsWriter(folder)
             for titles, texts in batches:
-                for document in joined(self.recipe, titles, texts):
+                for document in join_documents(self.recipe, titles, texts):
                     writer.add(words.learn(document))
                 if advance:
                     advance(len(texts))
@@ -119,7 +122,7 @@ class BM25:
         So that the caller can cut ties in its own order, the width may pass k; it holds no order
         among equal scores. A document that shares no word with the query is never a hit.
         """
-        ranked = [_best(self._scores(query), k) for query in queries]
+        ranked = [_rank_rows(self._scores(query), k) for query in queries]
         width = max([k, *(len(rows) for rows, _ in ranked)])
         rows = np.full((len(queries), width), -1, np.int64)
         scores = np.full((len(queries), width), -np.inf, np.float32)
@@ -151,7 +154,7 @@ class BM25:
         return values[places]
 
 
-class _Words:
+class _Vocabulary:
     """Text to numbers of stemmed words; each form of a word is stemmed once while it is known.
 
     Attributes:
@@ -164,14 +167,14 @@ class _Words:
         self._stem = stem
         self._numbers: dict[str, int] = {}
 
-    def empty(self) -> "_Words":
+    def empty(self) -> "_Vocabulary":
         """The same rules with an empty vocabulary."""
-        return _Words(self._stop, self._stem)
+        return _Vocabulary(self._stop, self._stem)
 
     def learn(self, text: str) -> list[int]:
         """Numbers of the words that are not stop words; new words get new numbers."""
         words = self._split(text)
-        if len(self._numbers) > MOST_WORDS:
+        if len(self._numbers) > MAX_CACHED_FORMS:
             self._numbers.clear()
         for word in words:
             if word not in self._numbers:
@@ -197,7 +200,7 @@ def index_bytes(documents: int) -> int:
     return min(1 << 29, documents << 12) + documents * (16 + 150 // 3)
 
 
-def _best(scores: Float32Array, k: int) -> tuple[Int64Array, Float32Array]:
+def _rank_rows(scores: Float32Array, k: int) -> tuple[Int64Array, Float32Array]:
     """Rows and scores of the k best and of what ties with the last, best first; none of 0."""
     rows = np.flatnonzero(scores > 0)
     if len(rows) > k:
@@ -207,7 +210,7 @@ def _best(scores: Float32Array, k: int) -> tuple[Int64Array, Float32Array]:
     return rows, scores[rows]
 
 
-def _checked(options: dict[str, Option]) -> dict[str, Any]:
+def _check_options(options: dict[str, Option]) -> dict[str, Any]:
     for name in options:
         if name not in DEFAULTS:
             known = f"its options: {', '.join(DEFAULTS)}"
@@ -217,12 +220,12 @@ def _checked(options: dict[str, Option]) -> dict[str, Any]:
         raise BenchError(f"BM25 has no method {merged['method']!r}", f"use one of {METHODS}")
     for name in ("k1", "b"):
         value = merged[name]
-        if isinstance(value, str | bool) or not 0 <= value <= LARGEST:
-            raise BenchError(f"BM25: {name} = {value!r} is not a number from 0 to {LARGEST:,}")
+        if isinstance(value, str | bool) or not 0 <= value <= MAX_VALUE:
+            raise BenchError(f"BM25: {name} = {value!r} is not a number from 0 to {MAX_VALUE:,}")
     return merged
 
 
-def _stopwords(name: str) -> frozenset[str]:
+def _load_stop_words(name: str) -> frozenset[str]:
     if name == "none":
         return frozenset()
     if name != "english":
@@ -230,7 +233,7 @@ def _stopwords(name: str) -> frozenset[str]:
     return STOP_WORDS
 
 
-def _stemmer(name: str) -> Callable[[str], str]:
+def _load_stemmer(name: str) -> Callable[[str], str]:
     if name == "none":
         return str
     import Stemmer
@@ -264,7 +267,7 @@ class Postings:
     def of(self, word: int) -> tuple[Int32Array, Float32Array]:
         """Rows, rising, of the documents that hold a word, and its weight in each."""
         first, end = self._starts[word : word + 2].tolist()
-        records = _read(self._file, _POSTING, first, end)
+        records = _read_records(self._file, _POSTING, first, end)
         return records["row"], records["weight"]
 
 
@@ -308,14 +311,14 @@ class PostingsWriter:
         file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115
         with self._file:
             places = self._ends[:-1]
-            for first, end in _ranges(starts):
+            for first, end in _word_ranges(starts):
                 counted = np.empty(starts[end] - starts[first], _COUNTED)
                 free = starts[first:end] - starts[first]
                 for block, (place, stop) in enumerate(zip(places, self._ends[1:], strict=True)):
                     places[block] = bisect_left(range(stop), end, lo=place, key=self._word_at)
-                    some = _read(self._file, _COUNTED, place, places[block])
+                    some = _read_records(self._file, _COUNTED, place, places[block])
                     words = some["word"] - first
-                    beginnings = _firsts(words)
+                    beginnings = _find_run_starts(words)
                     sizes = np.diff(beginnings, append=len(words))
                     distinct = words[beginnings]
                     shifts = np.repeat(free[distinct] - beginnings, sizes)
@@ -329,7 +332,7 @@ class PostingsWriter:
         return Postings(file, starts)
 
     def _word_at(self, place: int) -> int:
-        return int(_read(self._file, _COUNTED, place, place + 1)["word"][0])
+        return int(_read_records(self._file, _COUNTED, place, place + 1)["word"][0])
 
     def _write_block(self) -> None:
         lengths = np.array(self.lengths[self._rows :], np.intc)
@@ -337,7 +340,7 @@ class PostingsWriter:
         keys = np.array(self._words, np.int64) << 32 | rows
         self._words, self._rows = array("i"), len(self.lengths)
         keys.sort()
-        beginnings = _firsts(keys)
+        beginnings = _find_run_starts(keys)
         counted = np.empty(len(beginnings), _COUNTED)
         counted["count"] = np.diff(beginnings, append=len(keys))
         keys = keys[beginnings]
@@ -349,7 +352,7 @@ class PostingsWriter:
         self._file.write(counted.data)
 
 
-def _ranges(starts: Int64Array) -> Iterator[tuple[int, int]]:
+def _word_ranges(starts: Int64Array) -> Iterator[tuple[int, int]]:
     """Words that are merged together: their postings are few, or it is a single word."""
     first, count = 0, len(starts) - 1
     while first < count:
@@ -357,11 +360,11 @@ def _ranges(starts: Int64Array) -> Iterator[tuple[int, int]]:
         yield first, (first := max(first + 1, int(fitting)))
 
 
-def _read(file: IO[bytes], kind: np.dtype[Any], first: int, end: int) -> _Records:
+def _read_records(file: IO[bytes], kind: np.dtype[Any], first: int, end: int) -> _Records:
     content = os.pread(file.fileno(), (end - first) * kind.itemsize, first * kind.itemsize)
     return np.frombuffer(content, kind)
 
 
-def _firsts(ordered: npt.NDArray[np.integer]) -> Int64Array:
+def _find_run_starts(ordered: npt.NDArray[np.integer]) -> Int64Array:
     """Places of the first of equal values."""
     return np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)])

@@ -31,15 +31,15 @@ from transformers.activations import GELUActivation
 
 from foundation.errors import BenchError
 from retrievers.encoders.device import use_one_thread
-from retrievers.encoders.packed import PackedBatch, PackedEncoder, known
+from retrievers.encoders.packed import PackedBatch, PackedEncoder, is_plain_bert
 
 OPERATORS = ("mkldnn._linear_pointwise", "mkldnn._reorder_linear_weight")
 INT8_OPERATORS = ("onednn.qlinear_prepack", "onednn.qlinear_pointwise")
-LARGEST = 127  # the smallest is its negative, as scales are symmetric
-SHIFT = 128  # from a signed byte to an unsigned one, where its first bit is turned over
+MAX_INT8 = 127  # the smallest is its negative, as scales are symmetric
+ZERO_POINT = 128  # from a signed byte to an unsigned one, where its first bit is turned over
 
 
-def has_operators(names: Sequence[str] = OPERATORS) -> bool:
+def has_onednn_operators(names: Sequence[str] = OPERATORS) -> bool:
     """True if this processor and this build of PyTorch have these operators of oneDNN.
 
     They are those of PyTorch's own compiler and not promised to stay: without them a network is
@@ -88,7 +88,7 @@ class Int8Linear(nn.Module):
         super().__init__()
         weight = torch.cat([layer.weight.detach() for layer in layers])
         rounded, scale = quantize_rows(weight)
-        self._product = product_with(rounded)
+        self._product = make_int8_product(rounded)
         self._scale = scale.squeeze(1)
         self._bias = torch.cat([layer.bias.detach() for layer in layers])
         self._after = after
@@ -101,7 +101,7 @@ class Int8Linear(nn.Module):
         return output if self._after is None else self._after(output)
 
 
-def product_with(weight: Tensor) -> Callable[[Tensor], Tensor]:
+def make_int8_product(weight: Tensor) -> Callable[[Tensor], Tensor]:
     """Return the product of int8 rows ``(rows, in)`` with a weight, int8 ``(out, in)``.
 
     It is summed in int32 and is float32 ``(rows, out)``.
@@ -111,9 +111,21 @@ def product_with(weight: Tensor) -> Callable[[Tensor], Tensor]:
     zeros = torch.zeros(len(weight), dtype=torch.int32)
 
     def product(rows: Tensor) -> Tensor:
-        shifted = rows.view(torch.uint8) ^ SHIFT
+        shifted = rows.view(torch.uint8) ^ ZERO_POINT
         result: Tensor = torch.ops.onednn.qlinear_pointwise(
-            shifted, 1.0, SHIFT, packed, scales, zeros, None, 1.0, 0, torch.float32, "none", [], ""
+            shifted,
+            1.0,
+            ZERO_POINT,
+            packed,
+            scales,
+            zeros,
+            None,
+            1.0,
+            0,
+            torch.float32,
+            "none",
+            [],
+            "",
         )
         return result
 
@@ -124,7 +136,7 @@ def quantize_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
     """Rows as int8 with a scale each, float32 ``(rows, 1)``: ``row ~ scale * int8``."""
     # Both ends, and not the absolute values: these would be written first.
     largest = torch.maximum(rows.amax(dim=1, keepdim=True), -rows.amin(dim=1, keepdim=True))
-    scale = largest.clamp_min(torch.finfo(torch.float32).tiny) / LARGEST
+    scale = largest.clamp_min(torch.finfo(torch.float32).tiny) / MAX_INT8
     return (rows / scale).round_().to(torch.int8), scale
 
 
@@ -141,11 +153,11 @@ class Int8Encoder(PackedEncoder):
     def __init__(self, network: Any) -> None:
         problems = {
             f"int8 runs plain BERT and RoBERTa, not this {type(network).__name__}": (
-                not known(network)
+                not is_plain_bert(network)
             ),
             f"int8 runs on the CPU, not on {network.device}": network.device.type != "cpu",
             "this build of PyTorch has no oneDNN, which int8 needs": (
-                not has_operators(INT8_OPERATORS)
+                not has_onednn_operators(INT8_OPERATORS)
             ),
         }
         for problem, found in problems.items():

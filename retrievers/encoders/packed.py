@@ -36,7 +36,7 @@ from retrievers.models.recipe import EVERY_POOLING, StoredPooling
 Attention = Callable[[Tensor, Tensor, Tensor, Tensor, int], Tensor]
 # Linear layers that read the same input as one product, their outputs beside each other, and the
 # activation that follows them, if any.
-Product = Callable[[Sequence[nn.Linear], Any], nn.Module]
+LayerFactory = Callable[[Sequence[nn.Linear], Any], nn.Module]
 
 BERT = frozenset({"BertModel"})
 ROBERTA = frozenset({"RobertaModel", "XLMRobertaModel", "CamembertModel"})
@@ -59,7 +59,7 @@ class PackedBatch:
     max_length: int
 
 
-def known(network: nn.Module) -> bool:
+def is_plain_bert(network: nn.Module) -> bool:
     """A plain BERT or RoBERTa encoder of transformers, with absolute positions."""
     config: Any = getattr(network, "config", None)
     return (
@@ -74,15 +74,15 @@ class PackedNetwork(nn.Module):
     """One forward pass over packed tokens, with the weights of a Hugging Face encoder.
 
     Args:
-        network: an encoder that is ``known``, in eval mode.
+        network: an encoder that is ``is_plain_bert``, in eval mode.
         attention: within each text.
-        product: makes the layers; ``fused`` unless they are another library's.
+        product: makes the layers; ``fuse_layers`` unless they are another library's.
 
     Attributes:
         padding_idx: id of RoBERTa's padding token, which decides its positions; None for BERT.
     """
 
-    def __init__(self, network: nn.Module, attention: Attention, product: Product) -> None:
+    def __init__(self, network: nn.Module, attention: Attention, product: LayerFactory) -> None:
         super().__init__()
         parts: Any = network
         self.embeddings, self.pooler = parts.embeddings, parts.pooler
@@ -111,7 +111,7 @@ class PackedNetwork(nn.Module):
 
 
 class _Layer(nn.Module):
-    def __init__(self, layer: Any, heads: int, attention: Attention, product: Product) -> None:
+    def __init__(self, layer: Any, heads: int, attention: Attention, product: LayerFactory) -> None:
         super().__init__()
         own, mix, wide = layer.attention.self, layer.attention.output, layer.intermediate
         self.query_key_value = product([own.query, own.key, own.value], None)
@@ -129,7 +129,9 @@ class _Layer(nn.Module):
         return output
 
 
-def by_length(query: Tensor, key: Tensor, value: Tensor, ends: Tensor, longest: int) -> Tensor:
+def attend_by_length(
+    query: Tensor, key: Tensor, value: Tensor, ends: Tensor, longest: int
+) -> Tensor:
     """Attention within each text on any device; neighbours of one length are computed together."""
     attended, start = [], 0
     for length, texts in groupby(ends.diff().tolist()):
@@ -142,7 +144,7 @@ def by_length(query: Tensor, key: Tensor, value: Tensor, ends: Tensor, longest: 
     return torch.cat(attended)
 
 
-def fused(layers: Sequence[nn.Linear], after: Any = None) -> nn.Module:
+def fuse_layers(layers: Sequence[nn.Linear], after: Any = None) -> nn.Module:
     """Linear layers of one input as one product, and the activation that follows.
 
     The layers share its weights from here on, so that none is in memory twice.
@@ -161,7 +163,7 @@ def fused(layers: Sequence[nn.Linear], after: Any = None) -> nn.Module:
     return together if after is None else nn.Sequential(together, after)
 
 
-def pack(tokens: Tokens, padding_idx: int | None, positions: int) -> PackedBatch:
+def pack_batch(tokens: Tokens, padding_idx: int | None, positions: int) -> PackedBatch:
     """A batch of texts on the CPU; token types are 0 if there are none.
 
     Args:
@@ -201,7 +203,7 @@ def _positions(ids: Int64Array, ends: Int64Array, padding_idx: int | None) -> In
     return within - 1 if padding_idx is None else within * counted + padding_idx
 
 
-def moved(batch: PackedBatch, device: torch.device) -> PackedBatch:
+def move_batch(batch: PackedBatch, device: torch.device) -> PackedBatch:
     """The batch on a device, copied from pinned memory without waiting; itself on the CPU."""
     if device.type == "cpu":
         return batch
@@ -271,36 +273,36 @@ class LoadedStage:
         return ACTIVATIONS[self.activation](functional.linear(vectors, self.weight, self.bias))
 
 
-def finish(vectors: Tensor, stages: Sequence[LoadedStage], normalize: bool) -> Tensor:
+def apply_stages(vectors: Tensor, stages: Sequence[LoadedStage], normalize: bool) -> Tensor:
     """Apply the stages in order, then scale to unit length if asked."""
     for stage in stages:
         vectors = stage(vectors)
     return functional.normalize(vectors, dim=1) if normalize else vectors
 
 
-KERNEL = "torch.nn.attention.varlen"
-FIRST_CAPABILITY = (8, 0)
+VARLEN_MODULE = "torch.nn.attention.varlen"
+MIN_CAPABILITY = (8, 0)
 # Lengths of the texts that the network is compiled with. The number of tokens, of texts and the
 # longest length differ, since the compiler takes equal sizes for one size.
-EXAMPLE = (7, 11, 3)
-LIMITS = ("recompile_limit", "accumulated_recompile_limit")
-NETWORKS = 1 << 12  # times a network may be compiled in one process
+EXAMPLE_LENGTHS = (7, 11, 3)
+RECOMPILE_LIMITS = ("recompile_limit", "accumulated_recompile_limit")
+MAX_COMPILES = 1 << 12  # times a network may be compiled in one process
 
 
 def can_pack(network: nn.Module, dtype: torch.dtype, device: torch.device) -> bool:
     """True if ``CompiledNetwork`` computes what this network does, here and in this dtype."""
-    return dtype in (torch.float16, torch.bfloat16) and would_pack(network, device)
+    return dtype in (torch.float16, torch.bfloat16) and can_pack_half(network, device)
 
 
-def would_pack(network: nn.Module, device: torch.device) -> bool:
+def can_pack_half(network: nn.Module, device: torch.device) -> bool:
     """True if ``can_pack`` would hold, were the network in half precision."""
-    if device.type != "cuda" or not known(network) or find_spec(KERNEL) is None:
+    if device.type != "cuda" or not is_plain_bert(network) or find_spec(VARLEN_MODULE) is None:
         return False
     config: Any = network.config
     head = config.hidden_size // config.num_attention_heads
     if head % 8 or head > WIDEST_HEAD:
         return False
-    return torch.cuda.get_device_capability(device) >= FIRST_CAPABILITY
+    return torch.cuda.get_device_capability(device) >= MIN_CAPABILITY
 
 
 def variable_length_kernel() -> Attention:
@@ -318,7 +320,7 @@ def variable_length_kernel() -> Attention:
 
 
 @contextmanager
-def _reproducible() -> Iterator[None]:
+def _compile_reproducibly() -> Iterator[None]:
     """Compile and compute so that another process gets the same bytes; many networks in one.
 
     Inductor chooses how to add up by trying what is fast, unless it may not; cuBLAS may add up in
@@ -330,7 +332,7 @@ def _reproducible() -> Iterator[None]:
 
     with ExitStack() as settings:
         settings.enter_context(inductor_config.patch({"deterministic": True}))
-        settings.enter_context(dynamo_config.patch(dict.fromkeys(LIMITS, NETWORKS)))
+        settings.enter_context(dynamo_config.patch(dict.fromkeys(RECOMPILE_LIMITS, MAX_COMPILES)))
         settings.enter_context(use_full_precision())
         yield
 
@@ -339,7 +341,7 @@ class PackedEncoder:
     """A network over packed tokens, with what packs texts for it and pools its output.
 
     Args:
-        network: an encoder that is ``known``, on its device.
+        network: an encoder that is ``is_plain_bert``, on its device.
         attention: within each text.
         product: see ``PackedNetwork``.
     """
@@ -347,22 +349,25 @@ class PackedEncoder:
     is_packed = True
 
     def __init__(
-        self, network: nn.Module, attention: Attention = by_length, product: Product = fused
+        self,
+        network: nn.Module,
+        attention: Attention = attend_by_length,
+        product: LayerFactory = fuse_layers,
     ) -> None:
         self._network = PackedNetwork(network, attention, product).eval()
         self._device = self._network.embeddings.word_embeddings.weight.device
 
-    def pack(self, tokens: Tokens) -> PackedBatch:
-        """A batch of texts on the network's device; see ``pack``."""
+    def pack_batch(self, tokens: Tokens) -> PackedBatch:
+        """A batch of texts on the network's device; see ``pack_batch``."""
         positions = self._network.embeddings.position_embeddings.num_embeddings
-        return moved(pack(tokens, self._network.padding_idx, positions), self._device)
+        return move_batch(pack_batch(tokens, self._network.padding_idx, positions), self._device)
 
     def __call__(self, batch: PackedBatch) -> Tensor:
         """Last hidden states ``(T, width)``."""
         with torch.inference_mode():
             return cast(Tensor, self._network(**vars(batch)))
 
-    def pooled(self, mode: StoredPooling, batch: PackedBatch) -> Tensor:
+    def encode_batch(self, mode: StoredPooling, batch: PackedBatch) -> Tensor:
         """One float32 vector for each text, ``(n, width)``; see ``pool``."""
         hidden, pooled = self(batch), None
         if mode == "pooler" and self._network.pooler is not None:
@@ -386,14 +391,14 @@ class CompiledNetwork(PackedEncoder):
     def __init__(self, network: nn.Module) -> None:
         super().__init__(network, variable_length_kernel())
         self._compiled = torch.compile(self._network, dynamic=True, fullgraph=True)
-        self(self.pack(Tokens.of([[0] * length for length in EXAMPLE])))
+        self(self.pack_batch(Tokens.of([[0] * length for length in EXAMPLE_LENGTHS])))
 
     def __call__(self, batch: PackedBatch) -> Tensor:
         """Last hidden states ``(T, width)``."""
         from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
 
         try:
-            with torch.inference_mode(), _reproducible():
+            with torch.inference_mode(), _compile_reproducibly():
                 return cast(Tensor, self._compiled(**vars(batch)))
         except (TorchDynamoException, FailOnRecompileLimitHit, CalledProcessError) as error:
             first = first_line(error)

@@ -10,7 +10,7 @@ from foundation.arrays import Float32Array
 from foundation.errors import BenchError
 from retrievers.models.recipe import Recipe, TitleJoin
 
-ProgressCallback = Callable[[int], None]
+Callback = Callable[[int], None]
 
 
 class Encoder(Protocol):
@@ -35,14 +35,12 @@ class Encoder(Protocol):
         """This encoder with the prompts of one dataset, sharing what it has loaded."""
         ...
 
-    def encode_queries(
-        self, texts: Sequence[str], advance: ProgressCallback | None = None
-    ) -> Float32Array:
+    def encode_queries(self, texts: Sequence[str], advance: Callback | None = None) -> Float32Array:
         """Vectors of queries."""
         ...
 
     def encode_documents(
-        self, titles: Sequence[str], texts: Sequence[str], advance: ProgressCallback | None = None
+        self, titles: Sequence[str], texts: Sequence[str], advance: Callback | None = None
     ) -> Float32Array:
         """Vectors of documents, each with its title; an absent title is ``""``."""
         ...
@@ -116,7 +114,7 @@ def join(rule: TitleJoin, prompt: str, title: str, text: str, separator: str = "
     return prompt + f"{title} {text}".strip(), None
 
 
-def joined(recipe: Recipe, titles: Sequence[str], texts: Sequence[str]) -> list[str]:
+def join_documents(recipe: Recipe, titles: Sequence[str], texts: Sequence[str]) -> list[str]:
     """Prompt, title and text of each document by the recipe's rule; a pair is two lines.
 
     Raises:

@@ -19,7 +19,7 @@ import numpy as np
 
 from foundation.arrays import Float32Array
 from foundation.errors import BenchError
-from retrievers.encoders.protocol import Encoder, ProgressCallback, join, joined
+from retrievers.encoders.protocol import Callback, Encoder, join, join_documents
 from retrievers.models.card import Card
 from retrievers.models.model import Model
 from retrievers.models.recipe import Dtype, Prompts, Recipe, Similarity
@@ -50,21 +50,19 @@ class PythonEncoder(Encoder):
         """The same: an object has no prompts by dataset."""
         return replace(self, recipe=self.recipe.for_dataset(name))
 
-    def encode_queries(
-        self, texts: Sequence[str], advance: ProgressCallback | None = None
-    ) -> Float32Array:
+    def encode_queries(self, texts: Sequence[str], advance: Callback | None = None) -> Float32Array:
         """Vectors of queries, float32 ``(n, dim)``; unit vectors where similarity is cosine.
 
         Raises:
             BenchError: the object returned another shape, or NaN or infinite numbers.
         """
-        parts = _batches(len(texts))
-        return self._joined(
+        parts = _batch_slices(len(texts))
+        return self._concatenate(
             [self.queries(list(texts[part])) for part in parts], len(texts), advance
         )
 
     def encode_documents(
-        self, titles: Sequence[str], texts: Sequence[str], advance: ProgressCallback | None = None
+        self, titles: Sequence[str], texts: Sequence[str], advance: Callback | None = None
     ) -> Float32Array:
         """Vectors of documents, float32 ``(n, dim)``; unit vectors where similarity is cosine.
 
@@ -72,14 +70,14 @@ class PythonEncoder(Encoder):
             BenchError: the object returned another shape, or NaN or infinite numbers.
         """
         arrays = []
-        for part in _batches(len(texts)):
+        for part in _batch_slices(len(texts)):
             arrays.append(self.documents(list(titles[part]), list(texts[part])))
             if advance:
                 advance(part.stop - part.start)
-        return self._joined(arrays, len(texts), None)
+        return self._concatenate(arrays, len(texts), None)
 
-    def _joined(
-        self, arrays: Sequence[Any], rows: int, advance: ProgressCallback | None
+    def _concatenate(
+        self, arrays: Sequence[Any], rows: int, advance: Callback | None
     ) -> Float32Array:
         parts = [as_float32(array) for array in arrays]
         vectors = np.concatenate(parts) if parts else np.zeros((0, self.dim), np.float32)
@@ -133,9 +131,9 @@ def wrap_encoder(
     Raises:
         BenchError: an object that does not encode, or that returns no array of one row a text.
     """
-    queries, documents = _functions(encoder)
-    stated = similarity or _stated_similarity(encoder)
-    settings = _stated_settings(encoder)
+    queries, documents = _find_functions(encoder)
+    stated = similarity or _read_similarity(encoder)
+    settings = _read_settings(encoder)
     probe = as_float32(queries([PROBE]))
     if probe.ndim != 2 or len(probe) != 1:
         raise BenchError(
@@ -155,17 +153,17 @@ def wrap_encoder(
         name=name,
         title=name,
         kind="python",
-        parameters=sum(tensor.numel() for tensor in _parameters(encoder)),
+        parameters=sum(tensor.numel() for tensor in _list_parameters(encoder)),
         normalize=stated == "cos",
         similarity=stated,
     )
-    tokenizer = _tokenizer(encoder) if settings else None
+    tokenizer = _find_tokenizer(encoder) if settings else None
     if tokenizer is None:
         return Model(card, recipe), PythonEncoder(recipe, queries, documents)
     return Model(card, recipe), CountingEncoder(recipe, queries, documents, tokenizer)
 
 
-def _stated_settings(encoder: Any) -> dict[str, Any]:
+def _read_settings(encoder: Any) -> dict[str, Any]:
     """Settings of a SentenceTransformer that its recipe records; empty for other objects."""
     length = getattr(encoder, "max_seq_length", None)
     if not (isinstance(length, int) and hasattr(encoder, "encode_query")):
@@ -177,18 +175,18 @@ def _stated_settings(encoder: Any) -> dict[str, Any]:
         "pooling": next((POOLING[mode] for mode in modes if mode in POOLING), "none"),
         "max_query_tokens": length,
         "max_document_tokens": length,
-        "truncation_side": getattr(_tokenizer(encoder), "truncation_side", "right"),
+        "truncation_side": getattr(_find_tokenizer(encoder), "truncation_side", "right"),
         "dtype": dtype if dtype in get_args(Dtype) else "float32",
         "prompts": Prompts(prompts.get("query") or "", prompts.get("document") or ""),
     }
 
 
-def _parameters(encoder: Any) -> Iterable[Any]:
+def _list_parameters(encoder: Any) -> Iterable[Any]:
     parameters = getattr(encoder, "parameters", None)
     return parameters() if hasattr(encoder, "encode_query") and callable(parameters) else ()
 
 
-def _tokenizer(encoder: Any) -> Any:
+def _find_tokenizer(encoder: Any) -> Any:
     """The tokenizer of transformers inside a SentenceTransformer; None without one."""
     tokenizer = getattr(encoder, "tokenizer", None)
     return tokenizer if hasattr(tokenizer, "num_special_tokens_to_add") else None
@@ -213,7 +211,7 @@ def as_float32(array: Any) -> Float32Array:
         ) from error
 
 
-def _functions(encoder: Any) -> tuple[EncodeQueries, EncodeDocuments]:
+def _find_functions(encoder: Any) -> tuple[EncodeQueries, EncodeDocuments]:
     if hasattr(encoder, "encode_query") and hasattr(encoder, "encode_document"):
         return (
             lambda texts: encoder.encode_query(texts, show_progress_bar=False),
@@ -230,7 +228,7 @@ def _functions(encoder: Any) -> tuple[EncodeQueries, EncodeDocuments]:
             ),
         )
     if hasattr(encoder, "mteb_model_meta") and hasattr(encoder, "encode"):
-        return _functions_of_mteb(encoder)
+        return _find_mteb_functions(encoder)
     if callable(encoder):
         return encoder, lambda titles, texts: encoder(join_titles(titles, texts))
     raise BenchError(
@@ -240,7 +238,7 @@ def _functions(encoder: Any) -> tuple[EncodeQueries, EncodeDocuments]:
     )
 
 
-def _functions_of_mteb(encoder: Any) -> tuple[EncodeQueries, EncodeDocuments]:
+def _find_mteb_functions(encoder: Any) -> tuple[EncodeQueries, EncodeDocuments]:
     """A data loader over a data set, as mteb 2 hands texts to its encoders."""
     from datasets import Dataset
     from mteb.abstasks.task_metadata import TaskMetadata
@@ -275,11 +273,11 @@ def join_titles(titles: Sequence[str], texts: Sequence[str]) -> list[str]:
     return [join("space", "", title, text)[0] for title, text in zip(titles, texts, strict=True)]
 
 
-def _stated_similarity(encoder: Any) -> Similarity:
+def _read_similarity(encoder: Any) -> Similarity:
     return "cos" if getattr(encoder, "similarity_fn_name", None) == "cosine" else "dot"
 
 
-def _batches(rows: int) -> list[slice]:
+def _batch_slices(rows: int) -> list[slice]:
     return [slice(start, min(start + BATCH, rows)) for start in range(0, rows, BATCH)]
 
 
@@ -310,9 +308,7 @@ class HashingEncoder(Encoder):
         """This encoder with the prompts of one dataset."""
         return HashingEncoder(self.recipe.for_dataset(name))
 
-    def encode_queries(
-        self, texts: Sequence[str], advance: ProgressCallback | None = None
-    ) -> Float32Array:
+    def encode_queries(self, texts: Sequence[str], advance: Callback | None = None) -> Float32Array:
         """Unit vectors of queries, float32 ``(n, dim)``."""
         prompt = self.recipe.prompts.query
         return self._encode(
@@ -320,11 +316,11 @@ class HashingEncoder(Encoder):
         )
 
     def encode_documents(
-        self, titles: Sequence[str], texts: Sequence[str], advance: ProgressCallback | None = None
+        self, titles: Sequence[str], texts: Sequence[str], advance: Callback | None = None
     ) -> Float32Array:
         """Unit vectors of documents, float32 ``(n, dim)``."""
         return self._encode(
-            joined(self.recipe, titles, texts), self.recipe.max_document_tokens, advance
+            join_documents(self.recipe, titles, texts), self.recipe.max_document_tokens, advance
         )
 
     def count_query_tokens(self, texts: Sequence[str]) -> list[int]:
@@ -334,10 +330,10 @@ class HashingEncoder(Encoder):
 
     def count_document_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> list[int]:
         """Words of each document before it is cut to ``max_document_tokens``."""
-        return [len(_WORD.findall(text)) for text in joined(self.recipe, titles, texts)]
+        return [len(_WORD.findall(text)) for text in join_documents(self.recipe, titles, texts)]
 
     def _encode(
-        self, texts: Sequence[str], max_words: int, advance: ProgressCallback | None
+        self, texts: Sequence[str], max_words: int, advance: Callback | None
     ) -> Float32Array:
         vectors = np.zeros((len(texts), self.dim), np.float32)
         for row, text in enumerate(texts):

@@ -16,7 +16,7 @@ from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError, first_line
 from retrievers.adapters.compose import Router, fit_router
 from retrievers.adapters.identify import ROUTER
-from retrievers.encoders.protocol import Encoder, PhaseTimer, ProgressCallback
+from retrievers.encoders.protocol import Callback, Encoder, PhaseTimer
 from retrievers.encoders.python_object import HashingEncoder
 from retrievers.encoders.transformer import TransformerEncoder
 from retrievers.models.checkpoint import resolve_inside
@@ -92,9 +92,7 @@ class RoutedEncoder(Encoder):
         router = Router.read(self.rule, len(self.parts), self.base.dim)
         return router.choose(self.base.encode_queries(texts))
 
-    def encode_queries(
-        self, texts: Sequence[str], advance: ProgressCallback | None = None
-    ) -> Float32Array:
+    def encode_queries(self, texts: Sequence[str], advance: Callback | None = None) -> Float32Array:
         """Vectors of queries, float32 ``(n, dim)``."""
         chosen, width = self.route(texts), self.base.dim
         vectors = np.zeros((len(texts), self.dim), np.float32)
@@ -106,7 +104,7 @@ class RoutedEncoder(Encoder):
         return vectors
 
     def encode_documents(
-        self, titles: Sequence[str], texts: Sequence[str], advance: ProgressCallback | None = None
+        self, titles: Sequence[str], texts: Sequence[str], advance: Callback | None = None
     ) -> Float32Array:
         """Vectors of documents, float32 ``(n, dim)``."""
         *others, last = self.parts

@@ -33,7 +33,7 @@ class Tokens:
     ) -> "Tokens":
         """From the ids of each text."""
         lengths = np.array([len(text) for text in ids], dtype=np.int64)
-        return cls(_joined(ids), lengths, None if types is None else _joined(types))
+        return cls(_concatenate(ids), lengths, None if types is None else _concatenate(types))
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -61,7 +61,7 @@ class Tokens:
         return Tokens(np.insert(self.ids, places, token), np.maximum(1, self.lengths), types)
 
 
-def _joined(values: Sequence[Sequence[int]]) -> Int32Array:
+def _concatenate(values: Sequence[Sequence[int]]) -> Int32Array:
     arrays = (np.asarray(value, dtype=np.int32) for value in values)
     return np.concatenate([np.empty(0, np.int32), *arrays])
 

@@ -24,15 +24,15 @@ from retrievers.encoders.device import (
     use_one_thread,
     warn_if_bfloat16_is_emulated,
 )
-from retrievers.encoders.int8 import Int8Encoder, OneDNNLinear, has_operators
+from retrievers.encoders.int8 import Int8Encoder, OneDNNLinear, has_onednn_operators
 from retrievers.encoders.packed import (
     CompiledNetwork,
     PackedEncoder,
+    apply_stages,
     can_pack,
-    finish,
-    known,
+    can_pack_half,
+    is_plain_bert,
     pool,
-    would_pack,
 )
 from retrievers.encoders.protocol import PhaseTimer, Segments
 from retrievers.encoders.tokens import TextTokenizer, Tokens
@@ -85,10 +85,10 @@ class Tower:
             network = attach(network, adapter, recipe.adapter.kind)
             check_unchanged(adapter, recipe.adapter, checkpoint)
         network = network.to(device)
-        packed = None if adapter is not None else _packed(recipe, network, device)
+        packed = None if adapter is not None else _pack_network(recipe, network, device)
         self._padding = int(self.tokenizer.pad_token_id or 0)
         self._encoder = packed or PaddedEncoder(network, device, self._padding)
-        if adapter is None and recipe.dtype == "float32" and would_pack(network, device):
+        if adapter is None and recipe.dtype == "float32" and can_pack_half(network, device):
             logger.warning(
                 "%s in float32 is padded and not compiled on a GPU: --dtype bfloat16 encodes "
                 "without padding, several times faster. Its scores are those of another recipe",
@@ -99,7 +99,7 @@ class Tower:
         self._recipe = recipe
         self._device = device
         self._clock = timer
-        self._room: float = np.inf  # tokens of a batch that the device's memory may hold
+        self._largest_batch: float = np.inf  # tokens of a batch that the device's memory may hold
 
     @property
     def dim(self) -> int:
@@ -107,7 +107,7 @@ class Tower:
         return self._recipe.dim
 
     @property
-    def launches(self) -> bool:
+    def is_asynchronous(self) -> bool:
         """True if a batch is computed while this process does something else."""
         return self._device.type == "cuda"
 
@@ -161,29 +161,31 @@ class Tower:
             yield from self._vectors(tokens, batches)
 
     def _vectors(self, tokens: Tokens, batches: Sequence[Int64Array]) -> Vectors:
-        if not self.launches:
-            done = map_in_threads(lambda rows: list(self._flights(tokens, rows)), batches)
+        if not self.is_asynchronous:
+            done = map_in_threads(lambda rows: list(self._launch_in_halves(tokens, rows)), batches)
             if len(tokens.ids) <= FEW_TOKENS:
                 with use_one_thread():
                     done = iter(list(done))
-            yield from (self._land(flight) for flights in done for flight in flights)
+            yield from (self._receive(pending) for flights in done for pending in flights)
             return
-        flying: deque[_Flight] = deque()
+        flying: deque[_PendingBatch] = deque()
         for rows in batches:
-            for flight in self._flights(tokens, rows):
-                flying.append(flight)
+            for pending in self._launch_in_halves(tokens, rows):
+                flying.append(pending)
                 if len(flying) == CUDA_IN_FLIGHT:
-                    yield self._land(flying.popleft())
+                    yield self._receive(flying.popleft())
         while flying:
-            yield self._land(flying.popleft())
+            yield self._receive(flying.popleft())
 
     def launch(self, tokens: Tokens, batches: Sequence[Int64Array]) -> Vectors:
         """Vectors as of ``vectors``, with all batches under way before the first is asked for."""
         with use_full_precision():
-            flights = [flight for rows in batches for flight in self._flights(tokens, rows)]
-        return map(self._land, flights)
+            flights = [
+                pending for rows in batches for pending in self._launch_in_halves(tokens, rows)
+            ]
+        return map(self._receive, flights)
 
-    def _flights(self, tokens: Tokens, rows: Int64Array) -> Iterator["_Flight"]:
+    def _launch_in_halves(self, tokens: Tokens, rows: Int64Array) -> Iterator["_PendingBatch"]:
         """Launch a batch; where the device's memory does not hold it, in halves.
 
         The plan of batches stays as it is, whatever else is on the device.
@@ -191,9 +193,9 @@ class Tower:
         # Tokenizers without special tokens leave an empty text no token to attend to or pool.
         batch = tokens.take(rows).filled(self._padding)
         cost = int(batch.lengths.sum()) if self.is_packed else len(rows) * int(batch.lengths.max())
-        if cost <= self._room or len(rows) == 1:
+        if cost <= self._largest_batch or len(rows) == 1:
             try:
-                flight = self._launch(batch, rows)
+                pending = self._launch(batch, rows)
             except RuntimeError as error:  # PyTorch's own, cuBLAS's and Triton's
                 if not is_out_of_memory(error) and self._recipe.adapter is not None:
                     raise BenchError(
@@ -209,39 +211,39 @@ class Tower:
                         "end what else runs on the device, or use --device cpu",
                     ) from error
             else:
-                yield flight
+                yield pending
                 return
-            self._make_room(cost)
+            self._shrink_batches(cost)
         half = (len(rows) + 1) // 2
-        yield from self._flights(tokens, rows[:half])
-        yield from self._flights(tokens, rows[half:])
+        yield from self._launch_in_halves(tokens, rows[:half])
+        yield from self._launch_in_halves(tokens, rows[half:])
 
-    def _make_room(self, tokens: int) -> None:
+    def _shrink_batches(self, tokens: int) -> None:
         """Remember that a batch was too large, and free what PyTorch only keeps for later."""
-        if self._room == np.inf:
+        if self._largest_batch == np.inf:
             logger.warning(
                 "%s has no memory for a batch of %s tokens: such batches are computed in halves; "
                 "vectors may differ in their last bits",
                 self._device,
                 f"{tokens:,}",
             )
-        self._room = min(self._room, tokens - 1)
+        self._largest_batch = min(self._largest_batch, tokens - 1)
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
             torch.cuda.empty_cache()
 
-    def _launch(self, batch: Tokens, rows: Int64Array) -> "_Flight":
+    def _launch(self, batch: Tokens, rows: Int64Array) -> "_PendingBatch":
         with self._clock.phase("copy"):
-            inputs: Any = self._encoder.pack(batch)
+            inputs: Any = self._encoder.pack_batch(batch)
         with self._clock.phase("forward"), torch.inference_mode():
             try:
-                pooled = self._encoder.pooled(self._recipe.pooling, inputs)
+                pooled = self._encoder.encode_batch(self._recipe.pooling, inputs)
             except (IndexError, TypeError, ValueError, AttributeError) as error:
                 raise BenchError(
                     f"{self._recipe.model} cannot be run: {first_line(error)}",
                     "are config.json and the tokenizer those of these weights?",
                 ) from error
-            vectors = finish(pooled, self._stages, self._recipe.normalize)
+            vectors = apply_stages(pooled, self._stages, self._recipe.normalize)
             landed = None
             if self._device.type == "cuda":
                 vectors = torch.empty_like(vectors, device="cpu", pin_memory=True).copy_(
@@ -250,13 +252,13 @@ class Tower:
                 landed = torch.cuda.Event()  # type: ignore[no-untyped-call]
                 landed.record(torch.cuda.current_stream(self._device))
         self._clock.count("tokens", len(batch.ids))
-        return _Flight(rows, vectors, landed)
+        return _PendingBatch(rows, vectors, landed)
 
-    def _land(self, flight: "_Flight") -> tuple[Int64Array, Float32Array]:
-        if flight.landed is not None:
+    def _receive(self, pending: "_PendingBatch") -> tuple[Int64Array, Float32Array]:
+        if pending.landed is not None:
             with self._clock.phase("forward"):
-                flight.landed.synchronize()
-        vectors = flight.vectors.numpy()
+                pending.landed.synchronize()
+        vectors = pending.vectors.numpy()
         if vectors.shape[1] != self._recipe.dim:
             raise BenchError(
                 f"{self._recipe.model} gave vectors {vectors.shape[1]} long, not {self._recipe.dim}"
@@ -266,11 +268,11 @@ class Tower:
                 f"{self._recipe.model} gave a vector with NaN or infinity",
                 "try --dtype float32; if it stays, the checkpoint is damaged",
             )
-        return flight.rows, vectors
+        return pending.rows, vectors
 
 
 @dataclass(frozen=True)
-class _Flight:
+class _PendingBatch:
     """A batch on its way: ``vectors`` on the host hold it once the event has happened."""
 
     rows: Int64Array
@@ -278,14 +280,14 @@ class _Flight:
     landed: torch.cuda.Event | None
 
 
-def _packed(recipe: Recipe, network: Any, device: torch.device) -> PackedEncoder | None:
+def _pack_network(recipe: Recipe, network: Any, device: torch.device) -> PackedEncoder | None:
     """The network without padding, where there is such a way to run it."""
     if recipe.backend == "int8":
         return Int8Encoder(network)
     if can_pack(network, getattr(torch, recipe.dtype), device):
         return CompiledNetwork(network)
     on_cpu = recipe.dtype == "float32" and device.type == "cpu"
-    if on_cpu and known(network) and has_operators():
+    if on_cpu and is_plain_bert(network) and has_onednn_operators():
         return PackedEncoder(network, product=OneDNNLinear)
     return None
 
@@ -303,21 +305,21 @@ class PaddedEncoder:
     def __init__(self, network: Any, device: torch.device, padding: int) -> None:
         self._network, self._device, self._padding = network, device, padding
 
-    def pack(self, tokens: Tokens) -> "PaddedBatch":
+    def pack_batch(self, tokens: Tokens) -> "PaddedBatch":
         """A batch of texts on the network's device."""
         places = np.arange(max(1, tokens.lengths.max()))
         filled = places < tokens.lengths[:, None]
         read = places < np.maximum(1, tokens.lengths[:, None])
         inputs = {
-            "input_ids": self._padded(tokens.ids, filled, self._padding),
-            "attention_mask": self._moved(read.astype(np.int64)),
+            "input_ids": self._pad(tokens.ids, filled, self._padding),
+            "attention_mask": self._move(read.astype(np.int64)),
         }
         if tokens.types is not None:
-            inputs["token_type_ids"] = self._padded(tokens.types, filled, 0)
+            inputs["token_type_ids"] = self._pad(tokens.types, filled, 0)
         ends = np.append(0, read.sum(axis=1).cumsum())
-        return PaddedBatch(inputs, self._moved(np.flatnonzero(read)), self._moved(ends))
+        return PaddedBatch(inputs, self._move(np.flatnonzero(read)), self._move(ends))
 
-    def pooled(self, mode: StoredPooling, batch: "PaddedBatch") -> torch.Tensor:
+    def encode_batch(self, mode: StoredPooling, batch: "PaddedBatch") -> torch.Tensor:
         """One float32 vector for each text, ``(n, width)``; see ``pool``."""
         output = self._network(**batch.inputs)
         hidden, read = getattr(output, "last_hidden_state", None), batch.inputs["input_ids"]
@@ -327,12 +329,12 @@ class PaddedEncoder:
             hidden = hidden.flatten(0, 1)[batch.places]
         return pool(mode, hidden, batch.ends, getattr(output, "pooler_output", None))
 
-    def _padded(self, values: Int32Array, mask: BoolArray, fill: int) -> torch.Tensor:
+    def _pad(self, values: Int32Array, mask: BoolArray, fill: int) -> torch.Tensor:
         padded = np.full(mask.shape, fill, dtype=np.int64)
         padded[mask] = values
-        return self._moved(padded)
+        return self._move(padded)
 
-    def _moved(self, array: Int64Array) -> torch.Tensor:
+    def _move(self, array: Int64Array) -> torch.Tensor:
         tensor = torch.from_numpy(array)
         if self._device.type == "cpu":
             return tensor

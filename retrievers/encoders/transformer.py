@@ -14,7 +14,7 @@ import numpy as np
 
 from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError
-from retrievers.encoders.protocol import Encoder, PhaseTimer, ProgressCallback, Segments, join
+from retrievers.encoders.protocol import Callback, Encoder, PhaseTimer, Segments, join
 from retrievers.encoders.tokens import Tokens
 from retrievers.models.checkpoint import Checkpoint
 from retrievers.models.model import Model, SharedNetworks
@@ -65,15 +65,13 @@ class TransformerEncoder(Encoder):
         other.recipe = self.recipe.for_dataset(name)
         return other
 
-    def encode_queries(
-        self, texts: Sequence[str], advance: ProgressCallback | None = None
-    ) -> Float32Array:
+    def encode_queries(self, texts: Sequence[str], advance: Callback | None = None) -> Float32Array:
         """Vectors of queries, float32 ``(n, dim)``."""
         segments = self._query_segments(texts)
         return self._prepare(self._towers.query, segments, self.recipe.max_query_tokens)(advance)
 
     def encode_documents(
-        self, titles: Sequence[str], texts: Sequence[str], advance: ProgressCallback | None = None
+        self, titles: Sequence[str], texts: Sequence[str], advance: Callback | None = None
     ) -> Float32Array:
         """Vectors of documents, float32 ``(n, dim)``."""
         return self.prepare_documents(titles, texts)(advance)
@@ -113,7 +111,7 @@ class TransformerEncoder(Encoder):
     def _prepare(
         self, tower: "Tower", segments: list[Segments], max_tokens: int
     ) -> "PreparedTexts":
-        first = first_occurrences(segments)
+        first = find_first_occurrences(segments)
         distinct = np.flatnonzero(first == np.arange(len(segments)))
         tokens = tower.tokenize([segments[row] for row in distinct.tolist()], max_tokens)
         budget = self._budget or self._towers.default_budget
@@ -145,14 +143,14 @@ class PreparedTexts:
         self._tower, self._tokens, self._batches = tower, tokens, batches
         self._distinct, self._first = distinct, first
         self._launched: Vectors | None = None
-        self.in_flight = LISTS_IN_FLIGHT if tower.launches else 1
+        self.lists_in_flight = LISTS_IN_FLIGHT if tower.is_asynchronous else 1
 
     def launch(self) -> None:
         """Begin on a GPU, without waiting for it; elsewhere nothing is done yet."""
-        if self._tower.launches:
+        if self._tower.is_asynchronous:
             self._launched = self._tower.launch(self._tokens, self._batches)
 
-    def __call__(self, advance: ProgressCallback | None = None) -> Float32Array:
+    def __call__(self, advance: Callback | None = None) -> Float32Array:
         """Vectors of all texts, float32 ``(n, dim)``."""
         first, distinct = self._first, self._distinct
         vectors = np.empty((len(first), self._tower.dim), dtype=np.float32)
@@ -217,7 +215,7 @@ class _Towers:
             )
 
 
-def first_occurrences(items: Sequence[Segments]) -> Int64Array:
+def find_first_occurrences(items: Sequence[Segments]) -> Int64Array:
     """For each item, the position of the first equal one; int64 ``(n,)``."""
     seen: dict[Segments, int] = {}
     return np.array([seen.setdefault(item, i) for i, item in enumerate(items)], dtype=np.int64)

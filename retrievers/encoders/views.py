@@ -70,7 +70,7 @@ class View(Record, kw_only=True):
             options={**stored.options, **options},
         )
 
-    def floats(self, stored: Float32Array) -> Float32Array:
+    def transform_documents(self, stored: Float32Array) -> Float32Array:
         """The pooling of stored vectors ``(n, stored)``, cut and scaled; float32 ``(n, dim)``."""
         width, whole = self.width(stored.shape[1]), stored.shape[1] // len(EVERY_POOLING)
         first = EVERY_POOLING.index(self.pooling) * whole
@@ -82,9 +82,9 @@ class View(Record, kw_only=True):
 
     def queries(self, stored: Float32Array) -> Float32Array:
         """Queries whose inner products with the documents of this view rank them."""
-        vectors = self.floats(stored)
+        vectors = self.transform_documents(stored)
         if self.precision == "binary":
-            vectors = signs(vectors)
+            vectors = binarize(vectors)
         if self.similarity == "euclidean":
             vectors = np.hstack([vectors, np.ones((len(vectors), 1), np.float32)])
         return vectors
@@ -148,41 +148,41 @@ class ViewedVectors:
     def tiles(self, rows: int) -> Iterator[tuple[int, Float32Array]]:
         """First row and float32 ``(m, dim)``."""
         for start, tile in self.stored.tiles(rows):
-            yield start, self._made(tile)
+            yield start, self._transform(tile)
 
     def rows(self, wanted: Int64Array) -> Float32Array:
         """Vectors of some rows, float32 ``(len(wanted), dim)``."""
-        return self._made(self.stored.rows(wanted))
+        return self._transform(self.stored.rows(wanted))
 
-    def _made(self, stored: Float32Array) -> Float32Array:
-        vectors = self._rounded(self.view.floats(stored))
+    def _transform(self, stored: Float32Array) -> Float32Array:
+        vectors = self._round(self.view.transform_documents(stored))
         if self.view.similarity == "euclidean":
             # q.d - |d|^2 / 2 ranks as -|q - d|^2 does
             squares = np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64)
             vectors = np.hstack([vectors, (-0.5 * squares)[:, None].astype(np.float32)])
         return vectors
 
-    def _rounded(self, vectors: Float32Array) -> Float32Array:
+    def _round(self, vectors: Float32Array) -> Float32Array:
         if self.view.precision == "float16":
             return vectors.astype(np.float16).astype(np.float32)
         if self.view.precision == "int8":
-            rounded: Float32Array = self._steps.decode(self._steps.compute_codes(vectors))
+            rounded: Float32Array = self._quantizer.decode(self._quantizer.compute_codes(vectors))
             return rounded
-        return signs(vectors) if self.view.precision == "binary" else vectors
+        return binarize(vectors) if self.view.precision == "binary" else vectors
 
     @cached_property
-    def _steps(self) -> Any:
+    def _quantizer(self) -> Any:
         """FAISS's 8-bit quantiser, with the ranges of a sample of the documents."""
         faiss = import_faiss()
         count = self.stored.shape[0]
         rng = np.random.default_rng(0)
         sample = np.sort(rng.choice(count, min(count, CALIBRATION_ROWS), replace=False))
-        vectors = self.view.floats(self.stored.rows(sample))
+        vectors = self.view.transform_documents(self.stored.rows(sample))
         quantizer = faiss.ScalarQuantizer(vectors.shape[1], faiss.ScalarQuantizer.QT_8bit)
         quantizer.train(vectors)
         return quantizer
 
 
-def signs(vectors: Float32Array) -> Float32Array:
+def binarize(vectors: Float32Array) -> Float32Array:
     """1 for what is above zero, else -1: inner products fall as Hamming distances grow."""
     return np.where(vectors > 0, np.float32(1), np.float32(-1))

@@ -37,7 +37,7 @@ MAX_SIZE = 1 << 24  # of lists, links or dimensions: what is allocated before an
 MAX_CODE_BITS = 16  # of one code of a product quantiser, whose codebook has 2 ** bits entries
 _NUMBER = re.compile(r"\d+")
 _CODE_BITS = re.compile(r"x(\d+)")
-_INNER = ("index", "base_index", "refine_index", "storage", "quantizer")
+_INNER_ATTRIBUTES = ("index", "base_index", "refine_index", "storage", "quantizer")
 # What a block of threads of a GPU has without asking for more, on all of NVIDIA's so far; FAISS
 # keeps the lookup tables of one query and list there (GpuIndexIVFPQ.cu, verifyPQSettings_).
 SHARED_BYTES = 48 << 10
@@ -138,13 +138,13 @@ class IndexSpec:
             seed = int(values.pop("seed", "0"))
             parameters = {name: float(value) for name, value in values.items()}
         except ValueError as error:
-            raise _bad_spec(text, str(error)) from error
+            raise _spec_error(text, str(error)) from error
         if not factory or not all(map(math.isfinite, parameters.values())):
-            raise _bad_spec(text, "no factory string, or an infinite parameter")
+            raise _spec_error(text, "no factory string, or an infinite parameter")
         if not 0 <= seed <= MAX_SEED:
-            raise _bad_spec(text, f"a seed is 0 to {MAX_SEED}")
+            raise _spec_error(text, f"a seed is 0 to {MAX_SEED}")
         if factory in (FLAT, BM25) and query:
-            raise _bad_spec(text, f"{factory} has no parameters")
+            raise _spec_error(text, f"{factory} has no parameters")
         return cls(factory, tuple(sorted(parameters.items())), seed)
 
     @property
@@ -185,7 +185,7 @@ class FaissIndex:
         self.dim = dim
         self._gpus = resolve_device(device)
         self._resources: Any = None  # of the GPUs, once the index is there
-        self._index = _create(spec, dim)
+        self._index = _create_index(spec, dim)
         _seed_training(self._index, spec)
         _set_parameters(self._index, spec)
 
@@ -224,7 +224,7 @@ class FaissIndex:
                 advised,
             )
         try:
-            with _silent_stderr():
+            with _silence_stderr():
                 self._index.train(sample)
         except FAISS_ERRORS as error:
             raise BenchError(f"{self.spec} cannot be trained: {_reason(error)}") from error
@@ -240,7 +240,7 @@ class FaissIndex:
         try:
             self._index.add(tile)
         except FAISS_ERRORS as error:
-            raise self._refused("cannot hold documents", error) from error
+            raise self._refusal("cannot hold documents", error) from error
 
     def search(self, queries: Float32Array, k: int) -> Hits:
         """The k best of each query ``(q, dim)`` by this index's own scores.
@@ -252,7 +252,7 @@ class FaissIndex:
         try:
             scores, rows = self._index.search(np.ascontiguousarray(queries), k)
         except FAISS_ERRORS as error:
-            raise self._refused("cannot be searched", error, "look at its parameters") from error
+            raise self._refusal("cannot be searched", error, "look at its parameters") from error
         return Hits(np.where(rows >= 0, scores, np.float32(-np.inf)), rows)
 
     def save(self, path: Path) -> None:
@@ -298,11 +298,11 @@ class FaissIndex:
         if not self._gpus or self._resources:
             return
         try:
-            self._index, self._resources = _on_gpus(self._index, self._gpus)
+            self._index, self._resources = _copy_to_gpus(self._index, self._gpus)
         except FAISS_ERRORS as error:
-            raise self._refused("cannot be on a GPU", error, "use --device cpu") from error
+            raise self._refusal("cannot be on a GPU", error, "use --device cpu") from error
 
-    def _refused(self, what: str, error: Exception, hint: str = "") -> BenchError:
+    def _refusal(self, what: str, error: Exception, hint: str = "") -> BenchError:
         """Error for what FAISS refused, with a hint; an index too large for a GPU says so."""
         if self._gpus and is_out_of_memory(error):
             what += ": the memory of the GPU is too small"
@@ -310,7 +310,7 @@ class FaissIndex:
         return BenchError(f"{self.spec} {what}: {_reason(error)}", hint)
 
 
-def _create(spec: IndexSpec, dim: int) -> Any:
+def _create_index(spec: IndexSpec, dim: int) -> Any:
     faiss = import_faiss()
     if not spec.needs_faiss:
         raise BenchError(f"{spec} searches the vectors as they are stored: no index is made")
@@ -358,13 +358,13 @@ def _check_usable(index: Any, factory: str) -> None:
     Raises:
         BenchError: it cannot be used; the hint names what can.
     """
-    for part in _parts(index):
-        problem, instead = _problem(part)
+    for part in _walk_index(index):
+        problem, instead = _find_problem(part)
         if problem:
             raise BenchError(f"{factory} cannot be used: {problem}", f"use {instead}")
 
 
-def _problem(part: Any) -> tuple[str, str]:
+def _find_problem(part: Any) -> tuple[str, str]:
     """The problem of one index, and what to use instead; empty if there is none."""
     faiss = import_faiss()
     if isinstance(part, (faiss.IndexIDMap, faiss.IndexIDMap2)):
@@ -381,22 +381,22 @@ def _problem(part: Any) -> tuple[str, str]:
         if not isinstance(refined, faiss.IndexFlatCodes):
             return "it is refined on vectors that FAISS cannot read one by one", "RFlat"
     if isinstance(part, faiss.IndexIVF):
-        inner = _parts(part.quantizer)
+        inner = _walk_index(part.quantizer)
         if any(isinstance(index, faiss.IndexIVF) for index in inner):
             # Such a search may find no list, and FAISS then reads a list that does not exist.
             return "its lists are found by a search in lists", "IVF4096 or IVF65536_HNSW32"
     return "", ""
 
 
-def _parts(index: Any) -> Iterator[Any]:
+def _walk_index(index: Any) -> Iterator[Any]:
     """An index and the indexes inside it, each as its own class."""
     faiss = import_faiss()
     index = faiss.downcast_index(index)
     yield index
-    for name in _INNER:
+    for name in _INNER_ATTRIBUTES:
         inner = getattr(index, name, None)
         if isinstance(inner, faiss.Index):
-            yield from _parts(inner)
+            yield from _walk_index(inner)
 
 
 def _seed_training(index: Any, spec: IndexSpec) -> None:
@@ -406,7 +406,7 @@ def _seed_training(index: Any, spec: IndexSpec) -> None:
     where it is given.
     """
     faiss = import_faiss()
-    for part in _parts(index):
+    for part in _walk_index(index):
         for clustering in (getattr(part, "cp", None), getattr(_codebook(part), "cp", None)):
             if clustering is not None:
                 clustering.seed = spec.seed
@@ -419,7 +419,7 @@ def _seed_training(index: Any, spec: IndexSpec) -> None:
 def _most_centroids(index: Any) -> int:
     """Most centroids that any k-means inside learns, which is the fewest vectors that train it."""
     counts = [1]
-    for part in _parts(index):
+    for part in _walk_index(index):
         counts.append(getattr(part, "nlist", 1))
         counts.append(getattr(_codebook(part), "ksub", 1))
         additive = getattr(part, "aq", None)
@@ -436,11 +436,11 @@ def _codebook(part: Any) -> Any:
 def lookup_table_bytes(index: Any) -> int:
     """Float32 lookup tables of the inverted lists of codes inside an index; 0 if none are."""
     faiss = import_faiss()
-    parts = (part for part in _parts(index) if isinstance(part, faiss.IndexIVFPQ))
+    parts = (part for part in _walk_index(index) if isinstance(part, faiss.IndexIVFPQ))
     return max((4 * part.pq.M * part.pq.ksub for part in parts), default=0)
 
 
-def _on_gpus(index: Any, gpus: Sequence[int]) -> tuple[Any, Any]:
+def _copy_to_gpus(index: Any, gpus: Sequence[int]) -> tuple[Any, Any]:
     """The index on GPUs, and the resources that must live as long.
 
     Each of several GPUs has all of it and searches some queries, or, where one has no room for all
@@ -452,7 +452,7 @@ def _on_gpus(index: Any, gpus: Sequence[int]) -> tuple[Any, Any]:
         RuntimeError: of FAISS: this kind cannot be there, or there is no memory.
     """
     faiss = import_faiss()
-    resources, options = [faiss.StandardGpuResources() for _ in gpus], _options(index)
+    resources, options = [faiss.StandardGpuResources() for _ in gpus], _gpu_options(index)
     try:
         return faiss.index_cpu_to_gpu_multiple_py(resources, index, options, gpus), resources
     except FAISS_ERRORS as error:
@@ -463,7 +463,7 @@ def _on_gpus(index: Any, gpus: Sequence[int]) -> tuple[Any, Any]:
     return faiss.index_cpu_to_gpu_multiple_py(resources, index, options, gpus), resources
 
 
-def _options(index: Any) -> Any:
+def _gpu_options(index: Any) -> Any:
     options = import_faiss().GpuMultipleClonerOptions()
     needed = lookup_table_bytes(index)
     if needed > SHARED_BYTES:
@@ -503,7 +503,7 @@ def _reason(error: Exception) -> str:
 
 
 @contextmanager
-def _silent_stderr() -> Iterator[None]:
+def _silence_stderr() -> Iterator[None]:
     """Send what C++ writes to standard error nowhere: k-means warns once for each codebook.
 
     The file descriptor is the whole process's, so that another thread is silent meanwhile too.
@@ -519,7 +519,7 @@ def _silent_stderr() -> Iterator[None]:
         os.close(nowhere)
 
 
-def _bad_spec(text: str, why: str) -> BenchError:
+def _spec_error(text: str, why: str) -> BenchError:
     return BenchError(
         f"cannot read the index {text!r}: {why}",
         "write flat, or a FAISS factory string and its parameters: IVF4096,PQ64?nprobe=64&seed=0",

@@ -23,8 +23,8 @@ from retrievers.models.recipe import (
 )
 
 BRANCH = "main"  # of a repository on the Hub: what a card means that states no revision
-MOST_TOKENS = 1_000_000  # of a text: beyond what any architecture reads
-WIDEST_TOLERANCE = 0.05  # of a published score: the rounding of one with a single digit
+MAX_TOKENS = 1_000_000  # of a text: beyond what any architecture reads
+MAX_TOLERANCE = 0.05  # of a published score: the rounding of one with a single digit
 
 CARD_FILE = "card.toml"  # in the folder of a checkpoint that was trained here
 
@@ -72,7 +72,7 @@ class ExpectedScore(Record, kw_only=True):
     Attributes:
         value: from 0 to 1.
         source: where it was published; empty for the card's ``expected_source``.
-        tolerance: from 0 to `WIDEST_TOLERANCE`; a wider one would accept another model.
+        tolerance: from 0 to `MAX_TOLERANCE`; a wider one would accept another model.
 
     Raises:
         ValueError: value or tolerance is outside its bounds, or not a number.
@@ -85,7 +85,7 @@ class ExpectedScore(Record, kw_only=True):
     tolerance: float = 0.001
 
     def __post_init__(self) -> None:
-        for field, most in (("value", 1.0), ("tolerance", WIDEST_TOLERANCE)):
+        for field, most in (("value", 1.0), ("tolerance", MAX_TOLERANCE)):
             number = getattr(self, field)
             if not 0 <= number <= most:  # false for nan, too
                 raise ValueError(
@@ -147,10 +147,10 @@ class Card(Usage, kw_only=True):
         if unknown:
             raise ValueError(f"unverified names fields that do not exist: {sorted(unknown)}")
         if not all(
-            1 <= length <= MOST_TOKENS
+            1 <= length <= MAX_TOKENS
             for length in (self.max_query_tokens, self.max_document_tokens)
         ):
-            raise ValueError(f"lengths are from 1 to {MOST_TOKENS:,} tokens")
+            raise ValueError(f"lengths are from 1 to {MAX_TOKENS:,} tokens")
         if not self.missing:
             self._check_usable()
         self._fill_in_sources()
@@ -253,15 +253,15 @@ def write_card(card: Card, folder: Path, checkpoint: str = ".") -> Path:
     with replace_file(folder / CARD_FILE) as file:
         for field, value in fields.items():
             if value != blank[field]:
-                file.write(f"{field} = {_toml(value)}\n".encode())
+                file.write(f"{field} = {_format_toml(value)}\n".encode())
     return folder / CARD_FILE
 
 
-def _toml(value: Any) -> str:
+def _format_toml(value: Any) -> str:
     """A value as TOML writes it inline; JSON's strings, numbers and booleans are TOML's."""
     if isinstance(value, Mapping):
-        pairs = (f"{_toml(key)} = {_toml(inner)}" for key, inner in value.items())
+        pairs = (f"{_format_toml(key)} = {_format_toml(inner)}" for key, inner in value.items())
         return "{ " + ", ".join(pairs) + " }"
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(map(_toml, value)) + "]"
+        return "[" + ", ".join(map(_format_toml, value)) + "]"
     return json.dumps(value, ensure_ascii=False)

@@ -72,11 +72,11 @@ def load_tokenizer(
         raise BenchError(f"the tokenizer in {checkpoint.folder} has no fast form")
     tokenizer.padding_side, tokenizer.truncation_side = "right", truncation_side
     if lower_case:
-        _lower_case(tokenizer.backend_tokenizer)
+        _add_lower_casing(tokenizer.backend_tokenizer)
     return tokenizer
 
 
-def _lower_case(tokenizer: Any) -> None:
+def _add_lower_casing(tokenizer: Any) -> None:
     from tokenizers.normalizers import Lowercase, Sequence
 
     own = tokenizer.normalizer
@@ -111,7 +111,7 @@ def load_network(checkpoint: Checkpoint, recipe: Recipe) -> Any:
             _network_class(checkpoint), checkpoint, getattr(torch, recipe.dtype)
         )
     except LOAD_ERRORS as error:
-        raise not_loaded(f"the weights in {folder}", error) from error
+        raise loading_error(f"the weights in {folder}", error) from error
     _check_report(folder, report, recipe)
     return network.eval()
 
@@ -137,7 +137,7 @@ def read_weights(kind: Any, checkpoint: Checkpoint, dtype: torch.dtype) -> tuple
     return network, report
 
 
-def not_loaded(what: str, error: Exception) -> BenchError:
+def loading_error(what: str, error: Exception) -> BenchError:
     """The error for weights that one of `LOAD_ERRORS` kept from being read."""
     return BenchError(
         f"{what} cannot be loaded: {first_line(error)}",
@@ -195,7 +195,7 @@ def load_tensors(path: Path, names: Sequence[str] | None = None) -> dict[str, to
                 }
         state = torch.load(path, map_location="cpu", weights_only=True)
     except LOAD_ERRORS as error:
-        raise not_loaded(str(path), error) from error
+        raise loading_error(str(path), error) from error
     return {
         name: state[name]
         for name in (names or state)

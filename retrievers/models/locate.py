@@ -142,7 +142,11 @@ def _settings(card: Card) -> dict[str, Any]:
 
 def _card_of_folder(folder: Path, typed: str) -> Card:
     if not is_st_folder(folder):
-        raise _unfinished(folder, typed) or _no_model(folder, typed) or _plain_checkpoint(typed)
+        raise (
+            _unfinished_error(folder, typed)
+            or _no_model_error(folder, typed)
+            or _plain_error(typed)
+        )
     stated = read_st_folder(folder)
     return Card(
         name=Path(typed).name,
@@ -159,13 +163,13 @@ def _card_of_repository(repository: str) -> Card:
     for name, card in all_cards().items():
         if card.checkpoint == repository:
             raise BenchError(f"{repository} has a card", f"name its card: {name}")
-    if not (_snapshot(repository, BRANCH, ["modules.json"]) / "modules.json").is_file():
-        raise _plain_checkpoint(repository)
+    if not (_download(repository, BRANCH, ["modules.json"]) / "modules.json").is_file():
+        raise _plain_error(repository)
     card = _card_of_folder(locate_checkpoint(repository, BRANCH, base=Path.cwd()), repository)
     return replace_fields(card, {"checkpoint": repository})
 
 
-def _unfinished(folder: Path, typed: str) -> BenchError | None:
+def _unfinished_error(folder: Path, typed: str) -> BenchError | None:
     """Return the error for an adapter or an interrupted training; None for anything else."""
     if (folder / ADAPTER_FILE).is_file():
         stated = read_object(folder / ADAPTER_FILE)
@@ -185,7 +189,7 @@ def _unfinished(folder: Path, typed: str) -> BenchError | None:
     )
 
 
-def _no_model(folder: Path, typed: str) -> BenchError | None:
+def _no_model_error(folder: Path, typed: str) -> BenchError | None:
     """Return the error for a folder without a model, such as a parent folder or a collection."""
     if (folder / "config.json").exists():
         return None
@@ -195,7 +199,7 @@ def _no_model(folder: Path, typed: str) -> BenchError | None:
     return BenchError(f"{typed} is not the folder of a model: it has no config.json", hint)
 
 
-def _plain_checkpoint(typed: str) -> BenchError:
+def _plain_error(typed: str) -> BenchError:
     return BenchError(
         f"{typed} is a plain checkpoint: it does not say how its vectors are made "
         "(pooling, normalisation, prompts, lengths), and a guess gives wrong scores",
@@ -272,14 +276,14 @@ def fetch_checkpoint(repository: str, revision: str) -> Path:
         BenchError: the Hub cannot be reached, or has no such repository or revision.
     """
     text = ["*.json", "*.txt", "*.model"]
-    folder = _snapshot(repository, revision, [*text, "*.safetensors", "*_Dense/*", "*_LayerNorm/*"])
+    folder = _download(repository, revision, [*text, "*.safetensors", "*_Dense/*", "*_LayerNorm/*"])
     names = (path.name for path in folder.rglob("*"))
     if not any(name.endswith(".safetensors") and name.startswith("model") for name in names):
-        folder = _snapshot(repository, revision, [*text, "*pytorch_model*.bin"])
+        folder = _download(repository, revision, [*text, "*pytorch_model*.bin"])
     return folder
 
 
-def _snapshot(repository: str, revision: str, patterns: list[str]) -> Path:
+def _download(repository: str, revision: str, patterns: list[str]) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError
 

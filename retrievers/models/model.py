@@ -51,9 +51,9 @@ from retrievers.models.st_folder import (
 )
 
 VNNI = {"avx512_vnni", "avx_vnni"}
-INDEXES = ("I64", "I32", "BOOL")  # safetensors types of buffers such as positions
+BUFFER_DTYPES = ("I64", "I32", "BOOL")  # safetensors types of buffers such as positions
 # Fields of a card's usage that no other kind of encoder heeds.
-OF_TRANSFORMERS = ("pooling", "segment_ids", "truncation_side", "lower_case")
+TRANSFORMER_FIELDS = ("pooling", "segment_ids", "truncation_side", "lower_case")
 
 logger = logging.getLogger(__name__)
 
@@ -158,7 +158,7 @@ def resolve_model(
     if query_prompt is not None:
         card = _with_query_prompt(card, query_prompt)
     if adapter:
-        card = _adapted(card, Path(adapter))
+        card = _add_adapter(card, Path(adapter))
     if card.warning:
         logger.warning("%s: %s", card.name, card.warning)
     resolved = _resolve(card, base, trust_code)
@@ -184,7 +184,7 @@ def _with_query_prompt(card: Card, text: str) -> Card:
     return replace_fields(card, {"prompts": prompts, "expected": ()})
 
 
-def _adapted(card: Card, folder: Path) -> Card:
+def _add_adapter(card: Card, folder: Path) -> Card:
     """The card of a base with an adapter attached."""
     name = adapter_name(folder)
     return replace_fields(
@@ -251,12 +251,12 @@ def _check_fit(card: Card, document: Checkpoint, query: Checkpoint | None) -> No
                 f"set max_query_tokens and max_document_tokens to at most {limit}",
             )
     for checkpoint in filter(None, (document, query)):
-        for field, stated in _stated_otherwise(card, checkpoint).items():
+        for field, stated in _find_contradictions(card, checkpoint).items():
             used = getattr(card, field)
             logger.warning("%s: %s is %s, and used is %s", checkpoint.root, field, stated, used)
 
 
-def _stated_otherwise(card: Card, checkpoint: Checkpoint) -> dict[str, Any]:
+def _find_contradictions(card: Card, checkpoint: Checkpoint) -> dict[str, Any]:
     """What a checkpoint's own files state of its use otherwise than its card, which is followed."""
     stated: dict[str, Any] = {
         "truncation_side": read_tokenizer_facts(checkpoint.folder).truncation_side
@@ -292,12 +292,12 @@ def _transformer_recipe(
         query_files=dict(query.hashes) if query else {},
         stages=stages,
         adapter=identify_adapter(adapter, card.adapter, document) if adapter else None,
-        **_prompts(card),
+        **_prompt_fields(card),
         **card.usage,
     )
 
 
-def _prompts(card: Card) -> dict[str, Any]:
+def _prompt_fields(card: Card) -> dict[str, Any]:
     return {
         "prompts": Prompts(query=card.prompts.query, document=card.prompts.document),
         "dataset_prompts": dict(card.prompts.datasets),
@@ -331,7 +331,7 @@ def _plain_recipe(card: Card) -> Recipe:
     dim = card.options.get("dim", 0)
     if not isinstance(dim, int) or dim < (1 if card.kind == "hashing" else 0):
         raise BenchError(f"card {card.name}: options.dim is the length of a vector, 1 or more")
-    usage = {name: value for name, value in card.usage.items() if name not in OF_TRANSFORMERS}
+    usage = {name: value for name, value in card.usage.items() if name not in TRANSFORMER_FIELDS}
     return Recipe(
         model=card.name,
         kind=card.kind,
@@ -339,7 +339,7 @@ def _plain_recipe(card: Card) -> Recipe:
         checkpoint=card.checkpoint,
         revision=card.revision if card.checkpoint else "",
         options=dict(card.options),
-        **_prompts(card),
+        **_prompt_fields(card),
         **usage,
     )
 
@@ -389,17 +389,17 @@ def count_parameters(model: Model) -> Parameters | None:
 
 def _count_file(path: Path) -> int:
     if path.suffix == ".safetensors":
-        return sum(_safetensors(path))
-    return sum(_pickled(path)) if path.suffix == ".bin" else 0
+        return sum(_safetensors_sizes(path))
+    return sum(_pickle_sizes(path)) if path.suffix == ".bin" else 0
 
 
-def _safetensors(path: Path) -> Iterator[int]:
+def _safetensors_sizes(path: Path) -> Iterator[int]:
     for name, tensor in read_safetensors_header(path).items():
-        if tensor.dtype not in INDEXES and not HEAD_WEIGHTS.search(name):
+        if tensor.dtype not in BUFFER_DTYPES and not HEAD_WEIGHTS.search(name):
             yield prod(tensor.shape)
 
 
-def _pickled(path: Path) -> Iterator[int]:
+def _pickle_sizes(path: Path) -> Iterator[int]:
     """Tensors of a pickle; one that has several names counts once."""
     from retrievers.models.loading import load_tensors
 

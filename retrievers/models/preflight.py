@@ -19,8 +19,8 @@ from retrievers.models.recipe import Dtype
 BATCH_TOLERANCE: dict[Dtype, float] = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
 MIN_SPREAD = 0.05  # root mean square distance from the mean vector, as a share of the norm
 UNIT_TOLERANCE = 1e-2
-TRUNCATED = 0.1
-ALONE = 8
+MAX_TRUNCATED = 0.1
+ENCODED_ALONE = 8
 
 
 class VectorStatistics(Record, kw_only=True):
@@ -73,14 +73,14 @@ def preflight(
     """
     recipe = encoder.recipe
     vectors = encoder.encode_documents(titles, texts)
-    cut = _share_cut(encoder, "count_document_tokens", recipe.max_document_tokens, titles, texts)
+    cut = _cut_share(encoder, "count_document_tokens", recipe.max_document_tokens, titles, texts)
     documents = measure_vectors(vectors, cut)
-    cut = _share_cut(encoder, "count_query_tokens", recipe.max_query_tokens, queries)
+    cut = _cut_share(encoder, "count_query_tokens", recipe.max_query_tokens, queries)
     questions = measure_vectors(encoder.encode_queries(queries), cut)
     difference = _batch_difference(encoder, titles, texts, vectors)
     facts = {"documents": documents, "queries": questions}
     warnings = [
-        line for role, measured in facts.items() for line in _warnings(role, measured, encoder)
+        line for role, measured in facts.items() for line in _find_warnings(role, measured, encoder)
     ]
     if difference > (tolerance := BATCH_TOLERANCE[recipe.dtype]):
         warnings.append(
@@ -91,7 +91,9 @@ def preflight(
         documents=documents,
         queries=questions,
         batch_difference=difference,
-        stop=tuple(line for role, measured in facts.items() for line in _stops(role, measured)),
+        stop=tuple(
+            line for role, measured in facts.items() for line in _find_defects(role, measured)
+        ),
         warnings=tuple(warnings),
     )
 
@@ -119,7 +121,7 @@ def _mean(values: Float64Array) -> float:
     return float(values.mean()) if len(values) else 0.0
 
 
-def _stops(role: str, facts: VectorStatistics) -> list[str]:
+def _find_defects(role: str, facts: VectorStatistics) -> list[str]:
     found = {"have NaN or infinite values": facts.not_finite, "are zero": facts.zero}
     return [
         f"{role}: {number} of {facts.count} vectors {what}"
@@ -128,7 +130,7 @@ def _stops(role: str, facts: VectorStatistics) -> list[str]:
     ]
 
 
-def _warnings(role: str, facts: VectorStatistics, encoder: Encoder) -> list[str]:
+def _find_warnings(role: str, facts: VectorStatistics, encoder: Encoder) -> list[str]:
     lines = []
     if facts.count > 1 and facts.spread < MIN_SPREAD:
         lines.append(
@@ -141,7 +143,7 @@ def _warnings(role: str, facts: VectorStatistics, encoder: Encoder) -> list[str]
             f"{role}: similarity is cosine, and vectors are from {facts.norm_min:.4g} to "
             f"{facts.norm_max:.4g} long instead of 1"
         )
-    if facts.truncated is not None and facts.truncated > TRUNCATED:
+    if facts.truncated is not None and facts.truncated > MAX_TRUNCATED:
         lines.append(f"{role}: {facts.truncated:.0%} of the texts are cut to the model's length")
     return lines
 
@@ -153,7 +155,7 @@ def _batch_difference(
     if not len(texts):
         return 0.0
     by_length = np.argsort([len(text) for text in texts], kind="stable")
-    rows = by_length[np.linspace(0, len(texts) - 1, min(ALONE, len(texts))).astype(int)]
+    rows = by_length[np.linspace(0, len(texts) - 1, min(ENCODED_ALONE, len(texts))).astype(int)]
     alone = np.concatenate([encoder.encode_documents([titles[i]], [texts[i]]) for i in rows])
     usable = np.isfinite(alone).all(axis=1) & np.isfinite(batched[rows]).all(axis=1)
     distance = np.linalg.norm(alone[usable] - batched[rows][usable], axis=1)
@@ -161,7 +163,7 @@ def _batch_difference(
     return float((distance[lengths > 0] / lengths[lengths > 0]).max(initial=0.0))
 
 
-def _share_cut(encoder: Encoder, name: str, limit: int, *texts: Sequence[str]) -> float | None:
+def _cut_share(encoder: Encoder, name: str, limit: int, *texts: Sequence[str]) -> float | None:
     """Share of texts with more tokens than the limit; None if the encoder counts none."""
     count: Callable[..., Sequence[int]] | None = getattr(encoder, name, None)
     if count is None:

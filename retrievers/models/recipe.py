@@ -27,7 +27,7 @@ Role = Literal["document", "query"]
 # Fields that came after vectors were stored: at their defaults they are no part of a fingerprint.
 ADDED_LATER = ("truncation_side", "lower_case")
 # Facts about a Python object, for people: the fingerprint in its options names its vectors.
-OF_OBJECTS = (
+PYTHON_OBJECT_FACTS = (
     "pooling",
     "max_query_tokens",
     "max_document_tokens",
@@ -154,7 +154,7 @@ class Recipe(Usage, kw_only=True):
             names |= {"checkpoint", "revision", "query_checkpoint", "query_revision"}
         fields = msgspec.structs.asdict(self)
         if self.kind == "python":
-            fields |= {name: self._default(name) for name in OF_OBJECTS}
+            fields |= {name: self._default(name) for name in PYTHON_OBJECT_FACTS}
             names |= {*ADDED_LATER}
         facts = {name: value for name, value in fields.items() if name not in names}
         return hashlib.sha256(msgspec.json.encode(facts, order="deterministic")).hexdigest()

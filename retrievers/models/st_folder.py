@@ -230,7 +230,7 @@ def read_st_folder(folder: Path) -> StFolder:
             f"{folder}: the modules {' > '.join(names)} are not supported",
             "supported: Transformer, Pooling, any Dense and LayerNorm, then Normalize",
         )
-    settings = _optional(folder / "config_sentence_transformers.json", _Settings)
+    settings = _read_if_present(folder / "config_sentence_transformers.json", _Settings)
     if settings.truncate_dim is not None:
         raise BenchError(
             f"{folder}: truncate_dim = {settings.truncate_dim} is not supported",
@@ -238,7 +238,7 @@ def read_st_folder(folder: Path) -> StFolder:
         )
     inner = resolve_inside(folder, modules[0].path)
     transformer, tokenizer = _read_transformer(inner), read_tokenizer_facts(inner)
-    length = _length(inner, transformer.max_seq_length or tokenizer.max_tokens)
+    length = _find_length(inner, transformer.max_seq_length or tokenizer.max_tokens)
     dot, normalize = settings.similarity_fn_name == "dot", names[-1] == "Normalize"
     usage = Usage(
         pooling=_read_pooling(resolve_inside(folder, modules[1].path) / "config.json"),
@@ -254,11 +254,11 @@ def read_st_folder(folder: Path) -> StFolder:
         usage=usage,
         stages=tuple(_read_stage(folder, module) for module in modules[order]),
         prompts=_retrieval_prompts(settings.prompts or {}),
-        warnings=tuple(_warnings(settings, normalize)),
+        warnings=tuple(_find_warnings(settings, normalize)),
     )
 
 
-def _length(inner: Path, stated: int | None) -> int:
+def _find_length(inner: Path, stated: int | None) -> int:
     """Length at which texts are cut: the shorter of what is stated and of the positions."""
     limit = position_limit(read_config(inner)) if (inner / "config.json").is_file() else None
     known = [n for n in (stated, limit) if n is not None and n < NO_LIMIT]
@@ -268,7 +268,7 @@ def _length(inner: Path, stated: int | None) -> int:
     return length
 
 
-def _warnings(settings: _Settings, normalize: bool) -> list[str]:
+def _find_warnings(settings: _Settings, normalize: bool) -> list[str]:
     prompts = settings.prompts or {}
     unused = [name for name in prompts if prompts[name] and name not in RETRIEVAL_PROMPTS]
     warnings = [] if settings.similarity_fn_name or normalize else [COSINE_ASSUMED]
@@ -346,7 +346,7 @@ def _retrieval_prompts(prompts: Mapping[str, str | None]) -> CardPrompts:
     return CardPrompts(query=prompts.get("query") or "", document=prompts.get("document") or "")
 
 
-def _optional(path: Path, kind: type[F]) -> F:
+def _read_if_present(path: Path, kind: type[F]) -> F:
     return read_json(path, kind) if lexists(path) else kind()
 
 
@@ -357,7 +357,7 @@ def read_tokenizer_facts(folder: Path) -> TokenizerFacts:
         BenchError: a file is damaged, or a value makes no sense.
     """
     path = folder / "tokenizer_config.json"
-    config = _optional(path, _TokenizerConfig)
+    config = _read_if_present(path, _TokenizerConfig)
     length = config.model_max_length
     if length is not None and not length >= 1:
         raise BenchError(f"{path}: model_max_length is {length}", "it is a number of tokens from 1")
@@ -372,7 +372,7 @@ def read_tokenizer_facts(folder: Path) -> TokenizerFacts:
 
 
 def _truncation_side(folder: Path) -> TruncationSide:
-    truncation = _optional(folder / "tokenizer.json", _Tokenizer).truncation
+    truncation = _read_if_present(folder / "tokenizer.json", _Tokenizer).truncation
     return "left" if truncation and truncation.direction == "Left" else "right"
 
 

@@ -1,13 +1,13 @@
 """A whole report of speed, small and made up."""
 
 from bench.speed.records import (
-    Contest,
-    Contestant,
     IndexCurve,
     IndexPoint,
     Latency,
     SpeedReport,
     Spread,
+    ToolComparison,
+    ToolTiming,
 )
 from retrievers.models.recipe import Recipe
 from tests.support.results import CONDITIONS
@@ -15,8 +15,8 @@ from tests.support.results import CONDITIONS
 PEER = "sentence-transformers (batch 32, its default)"
 
 
-def contestant(tool: str, seconds: float, **fields) -> Contestant:
-    return Contestant(
+def contestant(tool: str, seconds: float, **fields) -> ToolTiming:
+    return ToolTiming(
         tool=tool,
         version="1.2",
         wall_s=Spread.of([seconds * 0.9, seconds, seconds * 1.2]),
@@ -25,10 +25,12 @@ def contestant(tool: str, seconds: float, **fields) -> Contestant:
     )
 
 
-def encoding(name: str, tokens: int, *tools: Contestant) -> Contest:
+def encoding(name: str, tokens: int, *tools: ToolTiming) -> ToolComparison:
     mean = tokens / 100
     p95 = mean * (1 if name.endswith("tokens") else 2)
-    return Contest(name=name, documents=100, tokens=tokens, p95=p95, tolerance=1e-5, tools=tools)
+    return ToolComparison(
+        name=name, documents=100, tokens=tokens, p95=p95, tolerance=1e-5, tools=tools
+    )
 
 
 def point(index: str, recall: float, rate: float) -> IndexPoint:
@@ -41,8 +43,8 @@ def point(index: str, recall: float, rate: float) -> IndexPoint:
     )
 
 
-def race(*tools: Contestant) -> Contest:
-    return Contest(
+def race(*tools: ToolTiming) -> ToolComparison:
+    return ToolComparison(
         name="beir/nfcorpus",
         documents=3633,
         queries=323,

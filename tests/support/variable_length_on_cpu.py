@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from retrievers.encoders import tower
-from retrievers.encoders.packed import known
+from retrievers.encoders.packed import is_plain_bert
 
 OPERATOR = "torch_attn::_varlen_attn"
 
@@ -49,7 +49,7 @@ def _attention(
 
 @contextmanager
 def packing(device: str = "cpu") -> Iterator[None]:
-    """On the CPU, encode known networks without padding too, not compiled; on CUDA do nothing.
+    """On the CPU, encode BERT and RoBERTa without padding, not compiled. On CUDA do nothing.
 
     Two things stand in for CUDA: the condition that it is there, and the kernel. What is above
     them is what runs on CUDA, except that the network is not compiled.
@@ -59,7 +59,7 @@ def packing(device: str = "cpu") -> Iterator[None]:
         return
     register()
     with (
-        patch.object(tower, "can_pack", lambda network, *place: known(network)),
+        patch.object(tower, "can_pack", lambda network, *place: is_plain_bert(network)),
         patch.object(tower.Tower, "launches", True),
         torch.compiler.set_stance("force_eager"),
     ):

@@ -10,7 +10,7 @@ from bench.cli.commands.common import load_model, make_workspace
 from bench.cli.options.evaluate import SpeedOptions
 from bench.cli.options.shared import Hardware
 from bench.outcomes import ExitCode
-from bench.speed.measurement import Subject, measure
+from bench.speed.measurement import BenchmarkedModel, measure
 from bench.speed.peers import SCORES
 from bench.speed.race import SENTENCE_TRANSFORMERS, check_installed, check_raceable
 from bench.workspace import Workspace
@@ -31,7 +31,7 @@ def speed(options: SpeedOptions) -> int:
     _check_against(options, parts)
     workspace = make_workspace(options.folder_options, Hardware(device=options.device))
     raced = [workspace.dataset(name) for name in workspace.expand(options.names)]
-    report = measure(_subject(options, workspace), parts, raced, options.rounds, _say)
+    report = measure(_benchmarked_model(options, workspace), parts, raced, options.rounds, _log)
     if not options.output.json:
         print(speed_tables(report), end="\n\n")
     print(msgspec.json.encode(report).decode())
@@ -51,22 +51,22 @@ def _check_against(options: SpeedOptions, parts: tuple[str, ...]) -> None:
     check_installed(options.against)
 
 
-def _subject(options: SpeedOptions, workspace: Workspace) -> Subject:
+def _benchmarked_model(options: SpeedOptions, workspace: Workspace) -> BenchmarkedModel:
     loaded = load_model(workspace, options.model, options.use)
     if loaded.encoder is None:
         raise BenchError(f"{loaded.name} makes no vectors: there is nothing to time")
     device, threads = _device_and_threads(loaded.model, options.device)
-    place = workspace.cache_dir / "speed"
-    place.mkdir(parents=True, exist_ok=True)
+    scratch = workspace.cache_dir / "speed"
+    scratch.mkdir(parents=True, exist_ok=True)
     if options.against:
         check_raceable(loaded.model)
-    return Subject(
+    return BenchmarkedModel(
         model=loaded.model,
         encoder=loaded.encoder.for_dataset(SOURCE),
         device=device,
         threads=threads,
         source=workspace.dataset(SOURCE),
-        place=place,
+        scratch=scratch,
         arguments=_arguments(options),
         against=tuple(dict.fromkeys(options.against)),
         repeats=options.repeats,
@@ -94,5 +94,5 @@ def _arguments(options: SpeedOptions) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     print(f"speed: {text}", file=sys.stderr)

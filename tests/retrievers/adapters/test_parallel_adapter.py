@@ -8,8 +8,8 @@ from transformers import AutoModel
 
 from foundation.errors import BenchError
 from retrievers.adapters.folder import attach
-from retrievers.adapters.hub import check_runs, configuration
-from retrievers.adapters.identify import Setup
+from retrievers.adapters.hub import check_composition, make_configuration
+from retrievers.adapters.identify import Composition
 from retrievers.training.finetune.finetune_preset import load_preset
 from tests.retrievers.adapters.test_adapter_tuning import QUICK, run
 from tests.support.tiny_checkpoints import write_bert
@@ -52,9 +52,9 @@ def test_a_layer_adds_the_scaled_bottleneck_of_what_its_feed_forward_block_reads
         ).numpy()
         total = dense(hidden, own, f"{prefix}.output.dense") + x + beside
         centred = total - total.mean(-1, keepdims=True)
-        unit = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-12)
+        normalize_rows = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-12)
         norm = f"{prefix}.output.LayerNorm"
-        expected = unit * own[f"{norm}.weight"] + own[f"{norm}.bias"]
+        expected = normalize_rows * own[f"{norm}.weight"] + own[f"{norm}.bias"]
         given = given[0] if isinstance(given, tuple) else given
         np.testing.assert_allclose(given.numpy(), expected, atol=1e-5)
         assert np.abs(beside).max() > 1e-2
@@ -66,8 +66,8 @@ def test_a_stack_with_a_parallel_adapter_is_refused_since_it_drops_what_is_below
     network = write_bert(tmp_path / "bert").eval()
     adapters.init(network)
     for name, method in (("low", other), ("high", "par_bn")):
-        network.add_adapter(name, config=configuration(method, {"reduction_factor": 4}))
-    stack = Setup("Stack", ("low", "high"))
+        network.add_adapter(name, config=make_configuration(method, {"reduction_factor": 4}))
+    stack = Composition("Stack", ("low", "high"))
     network.set_active_adapters(stack.block())
     ids = torch.arange(5, 13)[None]
     for weight in network.parameters():
@@ -79,14 +79,14 @@ def test_a_stack_with_a_parallel_adapter_is_refused_since_it_drops_what_is_below
                 torch.nn.init.normal_(weight, std=1.0)
         torch.testing.assert_close(network(input_ids=ids).last_hidden_state, before)
     with pytest.raises(BenchError, match="drops what is below a parallel adapter"):
-        check_runs(network, stack)
-    check_runs(network, Setup("Fuse", ("low", "high")))
+        check_composition(network, stack)
+    check_composition(network, Composition("Fuse", ("low", "high")))
 
 
 def test_the_preset_has_the_authors_figures():
     """exps/run_xsum.sh of unify-parameter-efficient-tuning, FFN Scaled Parallel Adapter."""
     preset = load_preset("adapter-parallel")
-    config = configuration(preset.adapter.method, preset.adapter.options)
+    config = make_configuration(preset.adapter.method, preset.adapter.options)
     assert int(768 // config.reduction_factor) == 512
     assert (config.scaling, config.non_linearity) == (SCALE, "relu")
     assert (config.is_parallel, config.output_adapter, config.mh_adapter) == (True, True, False)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from foundation.errors import BenchError
-from retrievers.adapters.compose import Router, fit_router, route_adapters, unit
+from retrievers.adapters.compose import Router, fit_router, normalize_rows, route_adapters
 from retrievers.adapters.folder import find_base
 from retrievers.adapters.identify import ROUTER, ROUTING
 from retrievers.encoders.routed import open_encoder
@@ -43,8 +43,8 @@ def test_the_nearest_mean_is_that_of_brute_force_and_of_scikit_learn():
         nearest.append(int(np.argmin(distances)))
     np.testing.assert_array_equal(chosen, nearest)
     labels = np.repeat(range(3), [len(domain) for domain in domains])
-    known = neighbors.NearestCentroid().fit(unit(np.concatenate(domains)), labels)
-    np.testing.assert_array_equal(chosen, known.predict(unit(texts)))
+    known = neighbors.NearestCentroid().fit(normalize_rows(np.concatenate(domains)), labels)
+    np.testing.assert_array_equal(chosen, known.predict(normalize_rows(texts)))
 
 
 @given(arrays(np.float32, (3, 4), elements=NUMBERS), st.permutations(range(3)))
@@ -53,7 +53,7 @@ def test_of_equally_near_domains_the_first_is_taken(vectors, order):
     assert same.choose(vectors).tolist() == [0, 0, 0]
     weight = np.stack([vectors[0], vectors[0], vectors[1]])[order].astype(float)
     router = Router(weight, np.zeros(3))
-    scores = unit(vectors) @ weight.T
+    scores = normalize_rows(vectors) @ weight.T
     for chosen, own in zip(router.choose(vectors), scores, strict=True):
         assert own[chosen] == own.max()
         assert chosen == min(np.flatnonzero(own == own.max()))

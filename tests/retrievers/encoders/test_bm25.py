@@ -156,7 +156,7 @@ def test_scores_are_those_of_bm25s_to_the_bit_however_it_is_built(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bm25, "BLOCK_WORDS", block)
         patch.setattr(bm25, "MERGED_POSTINGS", merged)
-        patch.setattr(bm25, "MOST_WORDS", 2)
+        patch.setattr(bm25, "MAX_CACHED_FORMS", 2)
         model.index([([""] * len(texts), texts)])
     own = model.search([" ".join(f"w{number}" for number in query)], len(texts))
     filled = own.rows[0] >= 0

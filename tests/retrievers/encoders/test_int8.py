@@ -13,8 +13,8 @@ from retrievers.encoders.int8 import (
     Int8Encoder,
     Int8Linear,
     OneDNNLinear,
-    has_operators,
-    product_with,
+    has_onednn_operators,
+    make_int8_product,
     quantize_rows,
 )
 from retrievers.encoders.packed import PackedEncoder
@@ -49,7 +49,7 @@ def random_texts(lengths=LENGTHS) -> list[list[int]]:
 
 
 def hidden(encoder: PackedEncoder, texts: list[list[int]], types=None) -> torch.Tensor:
-    return encoder(encoder.pack(Tokens.of(texts, types)))
+    return encoder(encoder.pack_batch(Tokens.of(texts, types)))
 
 
 def of_network(network: nn.Module, texts: list[list[int]], types=None) -> torch.Tensor:
@@ -94,7 +94,7 @@ def test_products_are_summed_exactly(rows, width, outputs, seed, largest):
         tokens, weight = tokens.sign() * 127, weight.sign() * 127
     exact = tokens.long() @ weight.long().T
     assert exact.abs().max() <= 2**25  # float32 holds it, or the nearest even number
-    assert torch.equal(product_with(weight)(tokens), exact.to(torch.float32))
+    assert torch.equal(make_int8_product(weight)(tokens), exact.to(torch.float32))
 
 
 @needs_vnni
@@ -128,10 +128,10 @@ def test_a_text_alone_has_the_bytes_that_it_has_in_a_batch(network, threads):
     torch.set_num_threads(threads)
     try:
         together = hidden(int8, texts).split(LENGTHS)
-        pooled = int8.pooled("mean", int8.pack(Tokens.of(texts)))
+        pooled = int8.encode_batch("mean", int8.pack_batch(Tokens.of(texts)))
         for row, text in enumerate(texts):
             assert torch.equal(together[row], hidden(int8, [text]))
-            alone = int8.pooled("mean", int8.pack(Tokens.of([text])))
+            alone = int8.encode_batch("mean", int8.pack_batch(Tokens.of([text])))
             assert torch.equal(pooled[row], alone[0])
         assert torch.get_num_threads() == threads
     finally:
@@ -161,7 +161,7 @@ def test_networks_of_other_families_are_refused():
         Int8Encoder(transformers.DistilBertModel(config))
 
 
-@pytest.mark.skipif(not has_operators(), reason="PyTorch offers no oneDNN operators here")
+@pytest.mark.skipif(not has_onednn_operators(), reason="PyTorch offers no oneDNN operators here")
 @pytest.mark.parametrize("name", ["bert", "bert with tanh-GELU", "roberta"])
 @torch.inference_mode()
 def test_hidden_states_through_onednn_in_float32_are_those_of_the_network(name):
@@ -176,5 +176,5 @@ def test_hidden_states_through_onednn_in_float32_are_those_of_the_network(name):
     assert not any(
         type(layer) is nn.Linear for layer in layers if layer is not network.pooler.dense
     )
-    fused = {layer._fused for layer in layers if isinstance(layer, OneDNNLinear)}
-    assert fused == ({"none"} if "tanh" in name else {"none", "gelu"})
+    fuse_layers = {layer._fused for layer in layers if isinstance(layer, OneDNNLinear)}
+    assert fuse_layers == ({"none"} if "tanh" in name else {"none", "gelu"})

@@ -15,16 +15,16 @@ from foundation.errors import BenchError
 from retrievers.encoders import packed
 from retrievers.encoders.device import HALF_SUMS
 from retrievers.encoders.packed import (
-    KERNEL,
+    VARLEN_MODULE,
     CompiledNetwork,
     PackedBatch,
     PackedEncoder,
     PackedNetwork,
-    by_length,
+    attend_by_length,
     can_pack,
-    fused,
-    known,
-    pack,
+    fuse_layers,
+    is_plain_bert,
+    pack_batch,
     pool,
     variable_length_kernel,
 )
@@ -40,7 +40,7 @@ PAD = 1  # of RoBERTa
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 POOLINGS = [mode for mode in get_args(Pooling) if mode not in ("none", "cls+bow")]
 needs_kernel = pytest.mark.skipif(
-    find_spec(KERNEL) is None,
+    find_spec(VARLEN_MODULE) is None,
     reason="this PyTorch has no variable-length attention",
 )
 
@@ -73,9 +73,9 @@ def test_packed_hidden_states_and_pooling_are_those_of_the_hugging_face_model(
     network = bert() if name == "Bert" else roberta(name)
     packed = PackedEncoder(network)
     ids, types = texts()
-    batch = packed.pack(Tokens.of(ids, types if typed else None))
+    batch = packed.pack_batch(Tokens.of(ids, types if typed else None))
     hidden = packed(batch)
-    vectors = {mode: packed.pooled(mode, batch) for mode in POOLINGS}
+    vectors = {mode: packed.encode_batch(mode, batch) for mode in POOLINGS}
     for i, (text, kinds) in enumerate(zip(ids, types, strict=True)):
         kinds = kinds if typed else [0] * len(kinds)
         output = network(torch.tensor([text]), token_type_ids=torch.tensor([kinds]))
@@ -96,7 +96,7 @@ def test_packed_hidden_states_and_pooling_are_those_of_the_hugging_face_model(
 def test_attention_of_neighbours_of_one_length_is_that_of_each() -> None:
     ends = torch.tensor([0, 5, 10, 15, 17, 18, 19, 24], dtype=torch.int32)
     q, k, v = torch.randn(24, 3, 2, 8).unbind(1)
-    found = by_length(q, k, v, ends, 8)
+    found = attend_by_length(q, k, v, ends, 8)
     torch.testing.assert_close(found, one_by_one(q, k, v, ends, 8), atol=0, rtol=0)
 
 
@@ -107,7 +107,7 @@ def test_queries_keys_and_values_are_one_product_whose_weights_are_not_in_memory
     layers = [own.query, own.key, own.value]
     hidden = torch.randn(11, SIZES["hidden_size"])
     expected = torch.cat([layer(hidden) for layer in layers], dim=1)
-    together = PackedNetwork(network, one_by_one, fused).layers[0].query_key_value
+    together = PackedNetwork(network, one_by_one, fuse_layers).layers[0].query_key_value
     torch.testing.assert_close(together(hidden), expected, atol=1e-6, rtol=0)
     torch.testing.assert_close(torch.cat([x(hidden) for x in layers], dim=1), expected)
     storage = together.weight.untyped_storage().data_ptr()
@@ -121,27 +121,29 @@ def test_pooler_without_a_pooler_is_refused() -> None:
 
 @pytest.mark.parametrize(("padding_idx", "most"), [(None, 64), (1, 62)])
 def test_a_text_longer_than_the_positions_is_refused(padding_idx: int | None, most: int) -> None:
-    assert pack(Tokens.of([[5] * most]), padding_idx, POSITIONS).positions.max() == POSITIONS - 1
+    assert (
+        pack_batch(Tokens.of([[5] * most]), padding_idx, POSITIONS).positions.max() == POSITIONS - 1
+    )
     with pytest.raises(BenchError, match=f"a text of {most + 1} tokens, .* for {most}"):
-        pack(Tokens.of([[5], [5] * (most + 1)]), padding_idx, POSITIONS)
+        pack_batch(Tokens.of([[5], [5] * (most + 1)]), padding_idx, POSITIONS)
 
 
 def test_a_text_without_tokens_is_refused() -> None:
     with pytest.raises(BenchError, match="without tokens"):
-        pack(Tokens.of([[5], []]), None, POSITIONS)
+        pack_batch(Tokens.of([[5], []]), None, POSITIONS)
 
 
 @pytest.mark.parametrize(("longest", "bound"), [(1, 16), (16, 16), (17, 32), (64, 64)])
 def test_the_stated_length_is_a_power_of_two_that_holds_the_longest_text(
     longest: int, bound: int
 ) -> None:
-    assert pack(Tokens.of([[5], [5] * longest]), None, POSITIONS).max_length == bound
+    assert pack_batch(Tokens.of([[5], [5] * longest]), None, POSITIONS).max_length == bound
 
 
 def test_decoders_and_relative_positions_are_not_packed() -> None:
-    assert known(bert())
-    assert known(roberta())
-    assert not known(bert(is_decoder=True))
+    assert is_plain_bert(bert())
+    assert is_plain_bert(roberta())
+    assert not is_plain_bert(bert(is_decoder=True))
 
 
 @needs_kernel
@@ -176,7 +178,7 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> CompileCounter:
 def batches(made: CompiledNetwork) -> list[PackedBatch]:
     """Of many sizes, among them one text, and as many tokens as the longest text is long."""
     sizes = [[2], [16], [3, 4], [20, 7, 7, 5], [33], [62, 2], [2] * 20]
-    return [made.pack(Tokens.of([[5 + n] * n for n in lengths])) for lengths in sizes]
+    return [made.pack_batch(Tokens.of([[5 + n] * n for n in lengths])) for lengths in sizes]
 
 
 @needs_kernel
@@ -219,7 +221,7 @@ def test_compiling_is_deterministic_and_leaves_the_settings_of_pytorch_as_they_w
     before = settings()
     assert before[:3] == (True, True, False)
     CompiledNetwork(bert())
-    assert seen == [(False, False, False, packed.NETWORKS, True)]
+    assert seen == [(False, False, False, packed.MAX_COMPILES, True)]
     assert settings() == before
 
 

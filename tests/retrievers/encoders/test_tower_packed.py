@@ -18,8 +18,8 @@ import transformers
 
 from foundation.errors import BenchError
 from retrievers.encoders import tower
-from retrievers.encoders.int8 import has_operators
-from retrievers.encoders.packed import FIRST_CAPABILITY, KERNEL, would_pack
+from retrievers.encoders.int8 import has_onednn_operators
+from retrievers.encoders.packed import MIN_CAPABILITY, VARLEN_MODULE, can_pack_half
 from retrievers.encoders.routed import open_encoder
 from retrievers.encoders.tokens import Tokens
 from retrievers.encoders.tower import PaddedEncoder
@@ -41,7 +41,7 @@ GPT2: dict[str, Any] = {
 }
 
 needs_cuda = pytest.mark.skipif(
-    not torch.cuda.is_available() or torch.cuda.get_device_capability() < FIRST_CAPABILITY,
+    not torch.cuda.is_available() or torch.cuda.get_device_capability() < MIN_CAPABILITY,
     reason="needs a CUDA device of compute capability 8.0 or later",
 )
 
@@ -49,13 +49,13 @@ needs_cuda = pytest.mark.skipif(
 @pytest.fixture
 def with_padding(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no network run without padding."""
-    monkeypatch.setattr(tower, "_packed", lambda *_: None)
+    monkeypatch.setattr(tower, "_pack_network", lambda *_: None)
 
 
 @pytest.fixture
 def without_cuda() -> Iterator[None]:
     """Pack known networks on the CPU in float32, not compiled."""
-    if find_spec(KERNEL) is None:
+    if find_spec(VARLEN_MODULE) is None:
         pytest.skip("this PyTorch has no variable-length attention")
     with variable_length_on_cpu.packing():
         yield
@@ -93,14 +93,14 @@ def test_vectors_without_padding_are_those_with_padding(
 ) -> None:
     model = resolve_model(card_of(tmp_path, family, pooling))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tower, "_packed", lambda *_: None)
+        patch.setattr(tower, "_pack_network", lambda *_: None)
         expected = encoded(open_encoder(model, "cpu"))
     if way == "as on CUDA":
         request.getfixturevalue("without_cuda")
     encoder: Any = open_encoder(model, "cpu", budget)
     for found, padded in zip(encoded(encoder), expected, strict=True):
         np.testing.assert_allclose(found, padded, atol=1e-5)
-    assert encoder._towers.document.is_packed == (way == "as on CUDA" or has_operators())
+    assert encoder._towers.document.is_packed == (way == "as on CUDA" or has_onednn_operators())
 
 
 def test_a_text_without_tokens_is_one_of_padding_and_changes_no_other() -> None:
@@ -109,11 +109,12 @@ def test_a_text_without_tokens_is_one_of_padding_and_changes_no_other() -> None:
     texts = [[5, 6, 7], [], [8]]
     for mode in ("cls", "mean", "last"):
         found, empty, last = (
-            encoder.pooled(mode, encoder.pack(Tokens.of(ids))) for ids in (texts, [[]], [[3]])
+            encoder.encode_batch(mode, encoder.pack_batch(Tokens.of(ids)))
+            for ids in (texts, [[]], [[3]])
         )
         torch.testing.assert_close(found[1:2], empty)
         torch.testing.assert_close(empty, last)
-        alone = encoder.pooled(mode, encoder.pack(Tokens.of([texts[0]])))
+        alone = encoder.encode_batch(mode, encoder.pack_batch(Tokens.of([texts[0]])))
         torch.testing.assert_close(found[:1], alone)
 
 
@@ -126,7 +127,7 @@ def test_an_empty_text_of_a_tokenizer_without_special_tokens_is_one_of_padding(
     tiny.write_json(path, json.loads(path.read_text()) | {"post_processor": None})
     card = tiny.write_card(tmp_path / "tiny.toml", checkpoint="bert", pooling="mean")
     if not is_packed:
-        monkeypatch.setattr(tower, "_packed", lambda *_: None)
+        monkeypatch.setattr(tower, "_pack_network", lambda *_: None)
     encoder: Any = open_encoder(resolve_model(str(card)), "cpu")
     assert encoder.count_query_tokens(["", "alpha"]) == [0, 1]
     found = encoder.encode_queries(["alpha", "", "[PAD]"])
@@ -153,7 +154,7 @@ def test_lists_of_texts_that_are_launched_one_after_the_other_give_their_vectors
     half = len(TEXTS) // 2
     lists = [(TITLES, TEXTS), (TITLES[:half], TEXTS[:half]), ([""], ["alpha"]), ([], [])]
     prepared = [encoder.prepare_documents(*some) for some in lists]
-    assert {one.in_flight for one in prepared} == {3}
+    assert {one.lists_in_flight for one in prepared} == {3}
     before = encoder.timer.counts["tokens"]
     for one in prepared:
         one.launch()
@@ -188,7 +189,7 @@ def with_small_memory(tower: Any, tokens: int) -> SmallMemory:
     def count(mode: str, batch: Any) -> int:
         return int((batch.input_ids if tower.is_packed else batch.inputs["input_ids"]).numel())
 
-    tower._encoder.pooled = small = SmallMemory(tower._encoder.pooled, tokens, count)
+    tower._encoder.encode_batch = small = SmallMemory(tower._encoder.encode_batch, tokens, count)
     return small
 
 
@@ -258,13 +259,13 @@ def test_float32_on_a_gpu_is_told_what_half_precision_would_bring(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     cuda, network = torch.device("cuda"), tiny.write_bert(tmp_path / "bert")
-    assert would_pack(network, cuda)
-    assert not would_pack(network, torch.device("cpu"))
-    assert not would_pack(torch.nn.Linear(2, 2), cuda)
+    assert can_pack_half(network, cuda)
+    assert not can_pack_half(network, torch.device("cpu"))
+    assert not can_pack_half(torch.nn.Linear(2, 2), cuda)
     model = resolve_model(card_of(tmp_path, "bert", "mean"))
     open_encoder(model, "cpu").encode_queries(["alpha"])
     assert "bfloat16" not in caplog.text
-    monkeypatch.setattr(tower, "would_pack", lambda network, device: True)
+    monkeypatch.setattr(tower, "can_pack_half", lambda network, device: True)
     open_encoder(model, "cpu").encode_queries(["alpha"])
     assert "--dtype bfloat16 encodes without padding" in caplog.text
 

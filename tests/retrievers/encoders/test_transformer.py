@@ -21,7 +21,7 @@ from foundation import machine
 from foundation.errors import BenchError
 from retrievers.encoders.protocol import join
 from retrievers.encoders.routed import open_encoder
-from retrievers.encoders.transformer import first_occurrences, plan_batches
+from retrievers.encoders.transformer import find_first_occurrences, plan_batches
 from retrievers.models.model import resolve_model
 from tests.support import tiny_checkpoints as tiny
 
@@ -71,7 +71,7 @@ def test_batches_hold_each_text_once_and_as_many_as_fit(
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from([None, "", "b"]))))
 def test_repeats_point_at_their_first_occurrence(items: list[tuple[str, str | None]]) -> None:
-    found = first_occurrences(items)
+    found = find_first_occurrences(items)
     assert found.tolist() == [items.index(item) for item in items]
 
 

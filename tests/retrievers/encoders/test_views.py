@@ -49,14 +49,14 @@ def test_a_view_of_every_pooling_is_what_an_encoder_with_that_pooling_gives(pool
     recipe = view.recipe(shared.recipe)
     own = open_encoder(replace(model, recipe=msgspec.structs.replace(recipe, options={})), "cpu")
     expected = own.encode_documents([""] * 3, TEXTS)
-    found = view.floats(shared.encode_documents([""] * 3, TEXTS))
+    found = view.transform_documents(shared.encode_documents([""] * 3, TEXTS))
     np.testing.assert_allclose(found, expected, atol=1e-6)
     assert recipe.similarity == ("cos" if normalize else "dot")
 
 
 def test_fewer_dimensions_are_cut_before_vectors_are_scaled():
     vectors = stored()
-    found = View(pooling="mean", normalize=True, dimensions=5).floats(vectors)
+    found = View(pooling="mean", normalize=True, dimensions=5).transform_documents(vectors)
     cut = vectors[:, 16:21]
     np.testing.assert_allclose(found, cut / np.linalg.norm(cut, axis=1, keepdims=True), atol=1e-6)
 
@@ -95,7 +95,7 @@ def test_int8_vectors_have_256_steps_between_the_ends_of_each_dimension():
 
 def test_more_dimensions_than_there_are_is_an_error_that_says_how_many():
     with pytest.raises(BenchError, match="vectors that have 16"):
-        View(pooling="cls", normalize=True, dimensions=17).floats(stored())
+        View(pooling="cls", normalize=True, dimensions=17).transform_documents(stored())
 
 
 def test_models_whose_pooling_cannot_be_chosen_are_refused():
