@@ -1,4 +1,4 @@
-"""The queries on which two models differ most: what is relevant, and both rankings."""
+"""The queries on which two models differ most, with relevant documents and both rankings."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,17 +21,18 @@ from foundation.errors import BenchError
 from foundation.files import sha256_of_records
 from foundation.records import Record
 
-TOP = 5  # documents of each ranking
-JUDGED = 10  # relevant documents of a query
+TOP = 5  # documents shown from each ranking
+JUDGED = 10  # relevant documents shown for a query
 
 
 class ShownDocument(Record, kw_only=True):
-    """A document of a query: relevant, or among the first of a ranking.
+    """Document shown for a query: relevant, or among the first of a ranking.
 
     Attributes:
-        grade: None if it has none or is not known.
-        rank_a, rank_b: from 1; None if it was not retrieved.
-        text: title and text; "" if the corpus does not have it.
+        doc_id: id in the corpus.
+        grade: relevance grade; None if unjudged or unknown.
+        rank_a, rank_b: rank from 1; None if it was not retrieved.
+        text: title and text; "" if the corpus does not contain it.
     """
 
     doc_id: str
@@ -42,14 +43,16 @@ class ShownDocument(Record, kw_only=True):
 
 
 class ChangedQuery(Record, kw_only=True):
-    """A query on which two models differ.
+    """Query on which two models differ.
 
     Attributes:
-        text: None if the collection is not at hand.
-        answers: accepted answers, where they decide and not judgements.
-        documents: relevant ones, the highest grade first, then the best rank; then the first of
-            both rankings.
-        more_judged: how many relevant documents there are besides.
+        query_id: id of the query.
+        text: its text; None if the collection is not available.
+        score_a, score_b: score of each model.
+        answers: accepted answers, for collections judged by answer strings.
+        documents: relevant documents, the highest grade first, then the best rank; then the first
+            documents of both rankings.
+        more_judged: number of further relevant documents.
     """
 
     query_id: str
@@ -65,9 +68,12 @@ class ChangedQueries(Record, kw_only=True):
     """The queries of one collection that changed most between two models.
 
     Attributes:
-        changed: queries on which the models differ at all.
-        without: why texts and grades are missing; "" if they are there.
-        queries: those on which a is better, the largest difference first, then by id; then the
+        a, b: names of the models.
+        collection: name of the collection.
+        measure: measure of the scores.
+        changed: number of queries on which the models differ.
+        without: reason why texts and grades are missing; "" if they are available.
+        queries: queries on which a is better, the largest difference first, then by id; then the
             same for b.
     """
 
@@ -81,7 +87,12 @@ class ChangedQueries(Record, kw_only=True):
 
 
 def most_changed_rows(gains: Float64Array, count: int) -> list[int]:
-    """Places of the ``count`` largest gains and of the ``count`` largest losses; first of ties."""
+    """Return the rows of the ``count`` largest gains and the ``count`` largest losses.
+
+    Args:
+        gains: float64 ``(queries,)``; ties keep their order.
+        count: number of rows on each side.
+    """
     order = np.argsort(-np.abs(gains), kind="stable")
     wins, losses = order[gains[order] > SAME_SCORE], order[gains[order] < -SAME_SCORE]
     return [*wins[:count].tolist(), *losses[:count].tolist()]
@@ -94,10 +105,14 @@ def find_changed_queries(
     count: int,
     opened: Dataset | str,
 ) -> ChangedQueries:
-    """The ``count`` queries on which each of the two models is better by most.
+    """Find the queries on which each of two models gains most over the other.
 
     Args:
-        opened: the collection; or why it is not at hand, so that only ids are known.
+        names: names of the models.
+        evaluations: their results on one collection.
+        measure: measure to compare by.
+        count: number of queries for each model.
+        opened: the collection, or the reason why it is not available, so that only ids are shown.
     """
     a, b = (evaluation.scores.by_query(measure) for evaluation in evaluations)
     queries = sorted(a.keys() & b.keys())
@@ -145,7 +160,7 @@ def find_changed_queries(
 
 
 def _document_ranks(run: Run, query: str) -> dict[str, int]:
-    """Return the rank of each document, from 1; empty if the run lacks the query."""
+    """Return the rank of each document from 1, or nothing if the run lacks the query."""
     if query not in run.query_ids:
         return {}
     start, end = run.offsets[run.query_ids.index(query) :][:2].tolist()
@@ -164,7 +179,7 @@ def _judged_grades(chosen: Sequence[str], dataset: Dataset | None) -> dict[str, 
 def _documents_to_show(
     grades: Mapping[str, int], a: Mapping[str, int], b: Mapping[str, int]
 ) -> list[str]:
-    """Documents to show of a query, from their grades and their ranks in both rankings."""
+    """Select the documents to show for a query by their grades and their ranks."""
 
     def sort_key(doc_id: str) -> tuple[float, ...]:
         best = min(a.get(doc_id, math.inf), b.get(doc_id, math.inf))
@@ -176,7 +191,7 @@ def _documents_to_show(
 
 
 def _document_texts(doc_ids: Sequence[str], dataset: Dataset | None) -> dict[str, str]:
-    """Title and text of the documents that the corpus has."""
+    """Return title and text of the documents that the corpus contains."""
     if dataset is None or not doc_ids:
         return {}
     rows = dataset.corpus.rows_of(doc_ids)
@@ -189,12 +204,18 @@ def _document_texts(doc_ids: Sequence[str], dataset: Dataset | None) -> dict[str
 
 
 def check_scores_against_rankings(results: Iterable[Evaluation], workspace: Workspace) -> None:
-    """Refuse a result whose values are not those of its ranking, by judgements on this machine.
+    """Score stored rankings again and raise if the stored scores differ.
 
-    Rankings in an object store are not fetched for it. Files that agreed once are not scored again.
+    Only collections on this machine are checked, and only rankings in local folders. Files that
+    agreed once are not scored again.
+
+    Args:
+        results: stored results.
+        workspace: folders of collections and of the cache.
 
     Raises:
-        BenchError: there is one, or its ranking is not the one that was written with it.
+        BenchError: stored scores differ from their ranking, or the ranking is not the one that was
+            stored with them.
     """
     opened = cache(lambda protocol: open_evaluated_dataset(protocol, workspace))
 
@@ -216,9 +237,17 @@ def check_scores_against_rankings(results: Iterable[Evaluation], workspace: Work
 
 
 def open_evaluated_dataset(protocol: Protocol, workspace: Workspace) -> Dataset | str:
-    """The collection that was evaluated, with the same queries and judgements; else why not.
+    """Open the dataset that was evaluated, if its queries and judgements are available.
 
-    Looked for by its name, then where a collection of this content was. Nothing is downloaded.
+    It is looked up by name, then among the folders in which this content was seen before. Nothing
+    is downloaded.
+
+    Args:
+        protocol: protocol of the evaluation.
+        workspace: folders of collections and of the cache.
+
+    Returns:
+        The dataset, or the reason why it is not available.
     """
     try:
         named = replace(workspace, offline=True).dataset(
@@ -226,7 +255,7 @@ def open_evaluated_dataset(protocol: Protocol, workspace: Workspace) -> Dataset 
         )
     except BenchError:
         of_name: Dataset | str = (
-            f"{protocol.collection} is not on this machine (--data-dir says where to look)"
+            f"{protocol.collection} is not on this machine (set its folder with --data-dir)"
         )
     else:
         of_name = confirm_evaluated(named, protocol)
@@ -237,7 +266,7 @@ def open_evaluated_dataset(protocol: Protocol, workspace: Workspace) -> Dataset 
 
 
 def confirm_evaluated(dataset: Dataset, protocol: Protocol) -> Dataset | str:
-    """A collection if it is the one that was evaluated; else that it is not."""
+    """Return ``dataset`` if ``protocol`` was evaluated on its content, else the reason why not."""
     here = (dataset.queries_sha256, dataset.qrels_sha256)
     if here != (protocol.queries_sha256, protocol.qrels_sha256):
         return f"the {protocol.collection} on this machine is not the one that was evaluated"

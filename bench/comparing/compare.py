@@ -1,6 +1,6 @@
-"""Models beside each other: on each collection, and in the means of suites.
+"""Pairwise comparison of models: on each collection, and in the means of suites.
 
-Results are compared only under the same protocol. Recipes may differ, and are shown.
+Results are comparable only under the same protocol. Recipes may differ, and are shown.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -34,7 +34,12 @@ from foundation.records import Record
 
 @dataclass(frozen=True)
 class ComparedModel:
-    """One of the models that are compared: its name in tables, its evaluations by collection."""
+    """One of the models that are compared.
+
+    Attributes:
+        name: label in tables.
+        results: evaluations by collection.
+    """
 
     name: str
     results: Mapping[str, Evaluation]
@@ -42,13 +47,15 @@ class ComparedModel:
 
 @dataclass(frozen=True)
 class ComparisonSettings:
-    """Terms of a comparison.
+    """Settings of a comparison.
 
     Attributes:
-        measure: instead of the main measure of each collection.
-        force: compare results of different protocols, marked.
-        collections: only these; None for all.
-        suites: whose means are shown even as gaps; None for those that a model is complete on.
+        measure: used instead of the main measure of each collection.
+        force: compare results of different protocols, and mark them.
+        collections: collections to compare on; None for all.
+        suites: suites whose means are shown even if incomplete; None for those that a model is
+            complete on.
+        resampling: number of resamples, and seed.
     """
 
     measure: str | None = None
@@ -58,12 +65,17 @@ class ComparisonSettings:
     resampling: Resampling = field(default_factory=Resampling)
 
     def includes(self, collection: str) -> bool:
-        """True if the collection is compared."""
+        """Return True if ``collection`` is compared."""
         return self.collections is None or collection in self.collections
 
 
 class FieldDifference(Record):
-    """A field of the protocol or the recipe in which two models differ."""
+    """Field of the protocol or the recipe in which two models differ.
+
+    Attributes:
+        field: name of the field.
+        a, b: its value for each model; "" if it does not apply.
+    """
 
     field: str
     a: str
@@ -74,19 +86,22 @@ class FieldDifference(Record):
 
 
 def protocol_differences(a: Protocol, b: Protocol) -> tuple[FieldDifference, ...]:
-    """Fields that forbid to compare. An unknown corpus, of a run file, is no difference."""
-    told = [describe_protocol(a), describe_protocol(b)]
-    names = find_differing_facts(told)
+    """Return the fields in which two protocols differ, ``a`` and ``b``.
+
+    An unknown corpus, as for a run file, does not count as a difference.
+    """
+    facts = [describe_protocol(a), describe_protocol(b)]
+    names = find_differing_facts(facts)
     if not (a.corpus_sha256 and b.corpus_sha256):
         names = [name for name in names if name != "corpus_sha256"]
-    return tuple(FieldDifference(name, told[0][name], told[1][name]) for name in names)
+    return tuple(FieldDifference(name, facts[0][name], facts[1][name]) for name in names)
 
 
 def check_protocols(collection: str, models: Sequence[ComparedModel]) -> None:
-    """Refuse to compare models that were evaluated under different protocols.
+    """Raise if ``models`` were evaluated on ``collection`` under different protocols.
 
     Raises:
-        BenchError: what differs.
+        BenchError: the protocols differ; the message names the fields.
     """
     found = [one for one in models if collection in one.results]
     for first, other in combinations(found, 2):
@@ -95,19 +110,23 @@ def check_protocols(collection: str, models: Sequence[ComparedModel]) -> None:
             raise BenchError(
                 f"{first.name} and {other.name} were evaluated under different protocols on "
                 f"{collection}: {', '.join(map(str, differences))}",
-                f"evaluate {other.name} again; `compare --force` compares all the same and marks "
-                "it",
+                f"Evaluate {other.name} again, or pass --force to compare anyway.",
             )
 
 
 def read_score_matrix(
     collection: str, models: Sequence[ComparedModel], settings: ComparisonSettings
 ) -> ScoreMatrix:
-    """Read the values of all models on one collection.
+    """Read the scores of all models on one collection.
+
+    Args:
+        collection: name of the collection.
+        models: models to read; one without a result is a gap.
+        settings: measure, resampling, and whether protocols may differ.
 
     Raises:
-        BenchError: different protocols without ``force``, the models' main measures differ and none
-            is chosen, a value is not a number, or the models have different queries.
+        BenchError: the protocols differ and ``settings.force`` is False, the models' main measures
+            differ and none is chosen, a score is not finite, or the models have different queries.
     """
     if not settings.force:
         check_protocols(collection, models)
@@ -116,7 +135,7 @@ def read_score_matrix(
     queries = _common_queries(collection, values, settings.force)
     scores = np.array([[value[query] for value in values.values()] for query in queries])
     if not np.isfinite(scores).all():
-        raise BenchError(f"a value of {measure} on {collection} is not a number")
+        raise BenchError(f"a score of {measure} on {collection} is not finite")
     return ScoreMatrix(
         collection=collection,
         measure=measure,
@@ -132,10 +151,15 @@ def read_score_matrix(
 def read_complete_matrix(
     collection: str, models: Sequence[ComparedModel], settings: ComparisonSettings
 ) -> ScoreMatrix:
-    """`read_score_matrix` without gaps.
+    """Read the scores of all ``models`` on ``collection``; see `read_score_matrix`.
+
+    Args:
+        collection: name of the collection.
+        models: models to read.
+        settings: measure, resampling, and whether protocols may differ.
 
     Raises:
-        BenchError: as `read_score_matrix`, or a model is a gap.
+        BenchError: as `read_score_matrix`, or a model has no scores.
     """
     for model in models:
         if collection not in model.results:
@@ -145,14 +169,14 @@ def read_complete_matrix(
             )
     matrix = read_score_matrix(collection, models, settings)
     for name, why in matrix.gaps.items():
-        raise BenchError(f"{name} on {collection} has {why}", "evaluate it again")
+        raise BenchError(f"{name} on {collection} has {why}", "Evaluate it again.")
     return matrix
 
 
 def _scores_by_model(
     collection: str, measure: str, models: Sequence[ComparedModel]
 ) -> tuple[dict[str, dict[str, float]], dict[str, str]]:
-    """Values of the queries by model; and why a model has none."""
+    """Return the scores by model and query, and for each model without scores the reason."""
     values, gaps = {}, {}
     for model in models:
         if collection not in model.results:
@@ -169,6 +193,7 @@ def _scores_by_model(
 def _shared_measure(
     collection: str, models: Sequence[ComparedModel], settings: ComparisonSettings
 ) -> str:
+    """Return the measure to compare by, or raise if the models' main measures differ."""
     if settings.measure is not None:
         return parse_measure(settings.measure).name
     results = [model.results[collection] for model in models if collection in model.results]
@@ -176,7 +201,7 @@ def _shared_measure(
     if len(names) > 1:
         raise BenchError(
             f"the main measures of the results on {collection} differ: {', '.join(names)}",
-            "choose one with --measure",
+            "Choose one with --measure.",
         )
     return names[0]
 
@@ -184,16 +209,16 @@ def _shared_measure(
 def _common_queries(
     collection: str, values: Mapping[str, Mapping[str, float]], force: bool
 ) -> list[str]:
-    """Queries that all models have, sorted, so that no order changes what is drawn."""
+    """Return the queries that all models have, sorted so that their order never matters."""
     sets = [set(value) for value in values.values()]
     common = sorted(set.intersection(*sets)) if sets else []
     if any(len(queries) != len(common) for queries in sets) and not force:
         raise BenchError(
-            f"the results on {collection} are of different queries, though their protocols agree",
-            "one of them is damaged: evaluate it again",
+            f"the results on {collection} have different queries, although their protocols agree",
+            "One of them is damaged. Evaluate it again.",
         )
     if sets and not common:
-        raise BenchError(f"the results on {collection} have no query in common")
+        raise BenchError(f"the results on {collection} do not share a query")
     return common
 
 
@@ -206,15 +231,18 @@ class ComparisonRow(Record, kw_only=True):
 
     Attributes:
         on: name of the collection or suite.
-        queries: that both have, of all members.
-        members: that the mean is over; a suite among them counts once. 0 for a collection.
-        weighted: True if members do not count the same.
-        mean_a, mean_b: None if there is no result, or a member is missing.
-        paired: on a collection with p adjusted for all of this pair of models; None for a gap.
-        verdict: which is better, at 5 %.
-        missing: what is missing, and of which model; of a suite, its members.
-        protocol: what differs in the protocols, which only --force allows.
-        left_out: queries that not all models have, by force.
+        measure: measure of the scores.
+        queries: number of queries that both models have, summed over a suite's members.
+        members: number of sets in the mean, a nested suite counting once; 0 for a collection.
+        weighted: True if members have different weights.
+        mean_a, mean_b: mean scores; None if there isn't a result, or a member is missing.
+        in_domain_a, in_domain_b: whether the model was trained on the collection.
+        official: whether this is the published collection.
+        paired: difference, with p adjusted over the collections of this pair; None for a gap.
+        verdict: better model at the 5 % level.
+        missing: gaps, with the model's name; for a suite, its missing members.
+        protocol: differences between the protocols, if --force allowed them.
+        left_out: number of queries that only some models have, left out by --force.
     """
 
     on: str
@@ -235,11 +263,12 @@ class ComparisonRow(Record, kw_only=True):
 
 
 class Comparison(Record):
-    """Two models on all collections that either has.
-
-    Differences are first minus second: above 0 the first is better.
+    """Two models on all collections that either of them has.
 
     Attributes:
+        a, b: names of the models. Differences are a minus b: above 0, a is better.
+        collections: a row for each collection.
+        suites: a row for each suite.
         recipes: fields of the recipes that differ, with their values over the collections.
     """
 
@@ -251,11 +280,11 @@ class Comparison(Record):
 
 
 def compare(models: Sequence[ComparedModel], settings: ComparisonSettings) -> list[Comparison]:
-    """Every model with every later one.
+    """Compare each of ``models`` with every later one, by ``settings``.
 
     Raises:
-        BenchError: different protocols without ``force``, no collection that two models share, a
-            measure that nobody has, too few resamples, or damaged results.
+        BenchError: different protocols without ``settings.force``, no collection that two models
+            share, an unknown measure, too few resamples, or damaged results.
     """
     names = {name for model in models for name in model.results if settings.includes(name)}
     matrices = [read_score_matrix(name, models, settings) for name in sorted(names)]
@@ -268,6 +297,7 @@ def compare(models: Sequence[ComparedModel], settings: ComparisonSettings) -> li
 def _no_shared_collection(
     models: Sequence[ComparedModel], matrices: Sequence[ScoreMatrix], settings: ComparisonSettings
 ) -> BenchError:
+    """Return the error for models without a common collection or measure."""
     lacking = [
         f"{name} on {matrix.collection} has {matrix.gaps[name]}"
         for matrix in matrices
@@ -276,19 +306,20 @@ def _no_shared_collection(
     ]
     if lacking:
         return BenchError(
-            f"no two models have {settings.measure} on one collection: {'; '.join(lacking)}",
-            "choose another --measure, or run or score them again with this one",
+            f"no two models have {settings.measure} on the same collection: {'; '.join(lacking)}",
+            "Choose a different --measure, or evaluate them again with this one.",
         )
     has = [
         f"{model.name}: {', '.join(filter(settings.includes, model.results)) or 'none'}"
         for model in models
     ]
-    return BenchError(f"no two of the models have results on one collection: {'; '.join(has)}")
+    return BenchError(f"no two models have results on the same collection: {'; '.join(has)}")
 
 
 def _compare_pair(
     pair: ModelPair, matrices: Sequence[ScoreMatrix], settings: ComparisonSettings
 ) -> Comparison:
+    """Compare two models on all collections and suites."""
     a, b = pair
     relevant = [matrix for matrix in matrices if matrix.collection in {*a.results, *b.results}]
     parts = {
@@ -311,6 +342,7 @@ def _compare_pair(
 def _compare_on_collection(
     pair: ModelPair, matrix: ScoreMatrix, test: Difference | None
 ) -> ComparisonRow:
+    """Return the row of one collection."""
     a, b = pair
     results = [model.results.get(matrix.collection) for model in pair]
     protocols = [evaluation.result.protocol for evaluation in results if evaluation]
@@ -336,13 +368,14 @@ def _compare_on_collection(
 
 
 def _verdict(test: Difference | None) -> Verdict:
+    """Return the better model at the 5 % level."""
     if test is None or not test.significant:
         return "neither"
     return "a" if test.difference > 0 else "b"
 
 
 def _suites_to_show(pair: ModelPair, settings: ComparisonSettings) -> Iterator[str]:
-    """Suites to show: as chosen, or those that one of the two has a result on each member of."""
+    """Yield the chosen suites, or else each suite of which one model has every member."""
     if settings.suites is not None:
         yield from (name for name in settings.suites if suite_for(name).mean)
         return
@@ -355,7 +388,7 @@ def _suites_to_show(pair: ModelPair, settings: ComparisonSettings) -> Iterator[s
 def _compare_on_suite(
     suite: str, rows: Mapping[str, ComparisonRow], parts: Mapping[str, PairedScores]
 ) -> ComparisonRow | None:
-    """None if the members' measures differ, which have no mean."""
+    """Return the row of a suite's mean, or None if the members' measures differ."""
     weights = suite_weights(suite)
     members = [rows[name] for name in weights if name in parts and rows[name].official]
     names = {row.on for row in members}
@@ -387,24 +420,26 @@ def _weighted_mean(weights: Sequence[float], means: Sequence[float | None]) -> f
 
 
 def _collections_in(member: str) -> set[str]:
+    """Return the collections of a suite's member, which may be a suite itself."""
     return set(suite_weights(member)) if is_suite(member) else {member}
 
 
 def _recipe_differences(
     pair: ModelPair, collections: Collection[str]
 ) -> tuple[FieldDifference, ...]:
-    """Fields that differ on any of the collections; prompts may have several values each.
+    """Return the recipe fields that differ on any collection.
 
-    The recipe behind a run file is not known, so nothing can be said to differ from it.
+    Prompts may have several values. The recipe behind a run file is unknown, so only that it is a
+    run file counts as a difference.
     """
-    told = [[describe_recipe(model.results[name].result) for name in collections] for model in pair]
+    facts = [[describe_recipe(model.results[name].result) for name in collections] for model in pair]
     fields = dict.fromkeys(
-        field for recipes in zip(*told, strict=True) for field in find_differing_facts(recipes)
+        field for recipes in zip(*facts, strict=True) for field in find_differing_facts(recipes)
     )
     if RUN_FILE_FACT in fields:
         fields = dict.fromkeys([RUN_FILE_FACT])
     return tuple(
-        FieldDifference(name, *(_field_values(side, name) for side in told)) for name in fields
+        FieldDifference(name, *(_field_values(side, name) for side in facts)) for name in fields
     )
 
 

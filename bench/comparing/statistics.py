@@ -1,10 +1,10 @@
-"""Is one model better than another? Paired differences over queries, resampled.
+"""Paired differences between two models over the same queries, with intervals and p-values.
 
 Retrieval scores are awkward: most differences are exactly zero, the rest are skewed, and some
-collections have 50 queries. Hence a randomisation test, which assumes no distribution, for
-*whether* two models differ, and a bootstrap for *by how much*. The mean of a model is linear in
-its scores, so one matrix of signs and one of weights serve every pair of models on a collection,
-and every suite that holds it.
+collections have 50 queries. Therefore a randomisation test, which assumes no distribution, decides
+*whether* two models differ, and a bootstrap estimates *by how much*. The mean of a model is linear
+in its scores, so one matrix of signs and one of weights serve every pair of models on a collection,
+and every suite that contains it.
 """
 
 import hashlib
@@ -24,36 +24,41 @@ from foundation.records import Record
 
 ALPHA = 0.05  # two-sided
 POWER = 0.8
-FEW = 10  # changed queries, below which an interval says little
+FEW = 10  # with fewer changed queries an interval is unreliable
 SAME_SCORE = 1e-9  # scores of one query that differ by less are a tie
 SAME_MEAN = 1e-11  # above the rounding of any sum of 90,000 scores up to 1, in any order
-BLOCK_CELLS = 1 << 19  # of a matrix of signs or weights that is held at once: 4 MB
+BLOCK_CELLS = 1 << 19  # cells of a matrix of signs or weights in memory at once: 4 MB
 
 _NORMAL = NormalDist()
 Name = TypeVar("Name", bound=Hashable)
 
 
 class Resampling(Record):
-    """Number of resamples of the queries, and the seed (0 or more)."""
+    """Settings of the randomisation test and the bootstrap.
+
+    Attributes:
+        resamples: number of resamples of the queries.
+        seed: of the random numbers, 0 or more.
+    """
 
     resamples: int = 9_999
     seed: int = 0
 
     def check_enough(self, tests: int, sides: int = 1) -> None:
-        """Refuse so few that the smallest p they can give is not significant after Holm.
+        """Raise if even the smallest possible p would not be significant after Holm's correction.
 
         Args:
-            tests: in the family.
-            sides: 2 where the p of one side is doubled.
+            tests: number of tests in the family.
+            sides: 2 if a one-sided p is doubled.
 
         Raises:
-            BenchError: nothing could ever be told apart, so that a check would always pass.
+            BenchError: no difference could ever be significant, so every check would pass.
         """
         needed = math.ceil(sides * tests / ALPHA) - 1
         if self.resamples < needed:
             raise BenchError(
-                f"{self.resamples:,} resamples can find no difference among {tests} tests",
-                f"--resamples {needed} or more",
+                f"with {self.resamples:,} resamples none of {tests} tests can be significant",
+                f"Use --resamples {needed} or more.",
             )
 
 
@@ -62,17 +67,17 @@ class Difference(Record, kw_only=True):
 
     Attributes:
         on: collection, suite or "mean".
-        a, b: names of the models; b is "" if a stands alone.
-        difference: of the means; above 0 the first model is better.
-        low, high: 95 % interval of the difference, see `_interval`; None if all queries differ
-            alike (mostly not at all), or a collection has one query.
-        p: two-sided, of the paired randomisation test, see `_p_value`; never 0.
-        p_adjusted: p corrected for its family of tests; None if it is a test of its own.
-        exact: True if p is over all flips of signs, not over a sample of them.
-        wins, ties, losses: queries on which the first model is better, equal, worse.
-        effect: standardised paired difference: the mean over the standard deviation (d_z of Cohen,
-            1988); for a suite, over the root of the weighted mean of the collections' variances.
-            None if there is no variance.
+        a, b: names of the models; ``b`` is "" for the mean score of ``a`` alone.
+        difference: mean of a minus mean of b, so that above 0 the first model is better.
+        low, high: 95 % interval of the difference, see `_interval`. None if all queries differ by
+            the same amount (usually 0), or if a collection has one query.
+        p: two-sided p of the paired randomisation test, see `_p_value`. Never 0.
+        p_adjusted: p corrected for its family of tests; None for a single test.
+        exact: True if p counts all sign flips, not a sample of them.
+        wins, ties, losses: number of queries on which the first model is better, equal, worse.
+        effect: standardised paired difference: the mean divided by the standard deviation (d_z of
+            Cohen, 1988). In a suite, divided by the root of the weighted mean of the collections'
+            variances. None if there is no variance.
         detectable: minimum detectable effect in units of the measure, see `detectable_effect`.
     """
 
@@ -94,29 +99,34 @@ class Difference(Record, kw_only=True):
 
     @property
     def significant(self) -> bool:
-        """True at the 5 % level, by the adjusted p if there is one."""
+        """Whether p is at most 0.05, using the adjusted p if there is one."""
         return (self.p if self.p_adjusted is None else self.p_adjusted) <= ALPHA
 
     @property
     def verdict_on_b(self) -> Literal["worse", "better", "cannot tell"]:
-        """What b is, compared with a, at the 5 % level."""
+        """Verdict on the second model compared with the first, at the 5 % level."""
         if not self.significant:
             return "cannot tell"
         return "worse" if self.difference > 0 else "better"
 
     @property
     def changed(self) -> int:
-        """Queries on which the models differ."""
+        """Number of queries on which the models differ."""
         return self.wins + self.losses
 
     @property
     def few(self) -> bool:
-        """True if so few queries changed that the interval promises nothing."""
+        """Whether fewer than 10 queries changed, too few for a reliable interval."""
         return self.changed < FEW
 
 
 class MeanScore(Record):
-    """A mean over queries and its 95 % interval; None if nothing varies."""
+    """Mean score over queries with its 95 % interval.
+
+    Attributes:
+        value: the mean.
+        low, high: limits of the interval; None if the scores do not vary.
+    """
 
     value: float
     low: float | None
@@ -125,11 +135,11 @@ class MeanScore(Record):
 
 @dataclass(frozen=True)
 class ResampledMeans:
-    """Means of m models over resamples of one collection's queries, the same ones for each model.
+    """Means of m models over the same resamples of one collection's queries.
 
     Attributes:
-        bootstrap: float64 ``(resamples, m)``, over as many queries, drawn with replacement.
-        flipped: float64 ``(resamples, m)``, over all queries, each score with a random sign.
+        bootstrap: float64 ``(resamples, m)``, means over as many queries drawn with replacement.
+        flipped: float64 ``(resamples, m)``, means over all queries, each score with a random sign.
     """
 
     bootstrap: Float64Array
@@ -138,12 +148,12 @@ class ResampledMeans:
 
 @dataclass(frozen=True)
 class PairedScores:
-    """First model minus second on one collection, or minus nothing.
+    """Scores of one model minus another on one collection, or the scores of one model alone.
 
     Attributes:
-        scores: float64 ``(n,)``, by query.
-        bootstrap, flipped: float64 ``(resamples,)``: columns of `Resampled`, subtracted.
-        on, measure, a, b: as of `Difference`.
+        scores: float64 ``(queries,)``, difference on each query.
+        bootstrap, flipped: float64 ``(resamples,)``, differences of columns of `ResampledMeans`.
+        on, measure, a, b: labels, as in `Difference`.
     """
 
     scores: Float64Array
@@ -163,7 +173,15 @@ class PairedScores:
         second: int | None = None,
         **labels: str,
     ) -> Self:
-        """First column minus second of scores ``(n, m)``; the first alone without a second."""
+        """Subtract one model's scores from another's.
+
+        Args:
+            scores: float64 ``(queries, models)``.
+            drawn: resampled means of the same models.
+            first: column of the first model.
+            second: column of the second model; None to keep the first model's scores as they are.
+            labels: ``on``, ``measure``, ``a`` and ``b``.
+        """
         tables = (scores, drawn.bootstrap, drawn.flipped)
         columns = [t[:, first] - (0 if second is None else t[:, second]) for t in tables]
         return cls(columns[0], columns[1], columns[2], **labels)
@@ -171,14 +189,18 @@ class PairedScores:
 
 @dataclass(frozen=True)
 class ScoreMatrix:
-    """Models on the same queries of one collection, with the resamples that all of them share.
+    """Scores of several models on the same queries of one collection, with shared resamples.
 
     Attributes:
-        columns: column of each model.
+        collection: name of the collection.
+        measure: name of the measure.
+        columns: column of each model, by name.
         scores: float64 ``(queries, models)``.
-        gaps: why a model is not among them.
-        left_out: queries that not all of them have.
+        resampling: settings of the resamples.
+        gaps: reason by name for each model without scores.
+        left_out: number of queries that only some of the models have.
         queries: ids of the rows of ``scores``.
+        drawn: resampled means, if they were drawn already.
     """
 
     collection: str
@@ -193,22 +215,22 @@ class ScoreMatrix:
 
     @cached_property
     def resampled(self) -> ResampledMeans:
-        """The means over resampled queries; ``drawn``, or drawn when first needed."""
+        """Resampled means of all models, drawn on first use."""
         return self.drawn or resample(self.scores, self.resampling, random_stream(self.collection))
 
     def mean(self, name: str) -> float | None:
-        """Mean of a model over the queries; None for a gap."""
+        """Return the mean score of the model ``name`` over the queries, or None for a gap."""
         return float(self.scores[:, self.columns[name]].mean()) if name in self.columns else None
 
     def minus(self, a: str, b: str = "") -> PairedScores:
-        """First model minus second, neither of them a gap; the first alone without a second."""
+        """Subtract the scores of model ``b`` from those of ``a``, or keep ``a`` if ``b`` is ""."""
         labels = {"on": self.collection, "measure": self.measure, "a": a, "b": b}
         first, second = self.columns[a], self.columns[b] if b else None
         return PairedScores.from_columns(self.scores, self.resampled, first, second, **labels)
 
 
 def random_stream(collection: str) -> int:
-    """Each collection draws by itself: what else is compared does not change its figures."""
+    """Return the random stream of ``collection``: its resamples depend on its name alone."""
     return int.from_bytes(hashlib.sha256(collection.encode()).digest()[:8], "big")
 
 
@@ -216,7 +238,8 @@ def resample(scores: Float64Array, resampling: Resampling, stream: int = 0) -> R
     """Resample the queries of one collection for all models at once.
 
     Args:
-        scores: float64 ``(n, m)``: a row for each query, a column for each model.
+        scores: float64 ``(queries, models)``.
+        resampling: number of resamples, and seed.
         stream: collections with different streams are resampled independently.
     """
     queries, count = len(scores), resampling.resamples
@@ -228,14 +251,14 @@ def resample(scores: Float64Array, resampling: Resampling, stream: int = 0) -> R
 
 
 def _block_sizes(queries: int, count: int) -> Iterator[int]:
-    """Numbers of rows that add up to ``count``."""
+    """Yield numbers of rows that add up to ``count``, each small enough for one block of memory."""
     rows = max(1, BLOCK_CELLS // queries)
     for start in range(0, count, rows):
         yield min(rows, count - start)
 
 
 def _draw_weights(rng: np.random.Generator, queries: int, count: int) -> Iterator[Float64Array]:
-    """Times that each query is drawn: blocks of rows that sum to the number of queries."""
+    """Yield blocks of bootstrap weights: how often each query is drawn, ``(rows, queries)``."""
     for rows in _block_sizes(queries, count):
         drawn = rng.integers(queries, size=(rows, queries))
         drawn += np.arange(rows)[:, None] * queries
@@ -244,7 +267,7 @@ def _draw_weights(rng: np.random.Generator, queries: int, count: int) -> Iterato
 
 
 def _draw_signs(rng: np.random.Generator, queries: int, count: int) -> Iterator[Float64Array]:
-    """1 if the sign is plus, 0 if it is minus: blocks of fair coins."""
+    """Yield blocks of random signs ``(rows, queries)``: 1 for plus or 0 for minus."""
     for rows in _block_sizes(queries, count):
         coins = rng.integers(256, size=(rows, -(-queries // 8)), dtype=np.uint8)
         yield np.unpackbits(coins, axis=1, count=queries).astype(np.float64)
@@ -255,12 +278,12 @@ def paired_difference(
 ) -> Difference:
     """Compare two models on one collection, or in the weighted mean of several.
 
-    Queries are resampled within each collection; the collections are fixed. A conclusion is about
-    other queries of the same collections, not about other collections.
+    Queries are resampled within each collection, and the collections are fixed. A conclusion is
+    about other queries of the same collections, not about other collections.
 
     Args:
-        parts: by collection.
-        weights: of the collections in the mean; they sum to 1.
+        parts: paired scores on each collection.
+        weights: weight of each collection in the mean; they sum to 1.
         on: name of the mean; None for one collection.
     """
     first, scores = parts[0], [part.scores for part in parts]
@@ -295,7 +318,12 @@ def paired_difference(
 def mean_with_interval(
     parts: Sequence[PairedScores], weights: Sequence[float] | None = None
 ) -> MeanScore:
-    """Mean of a model over collections; ``weights`` sum to 1, and without any all are equal."""
+    """Return the mean score of one model over collections, with its 95 % interval.
+
+    Args:
+        parts: scores of the model on each collection.
+        weights: weight of each collection, summing to 1; None for equal weights.
+    """
     test = paired_difference(parts, weights or [1 / len(parts)] * len(parts))
     return MeanScore(test.difference, test.low, test.high)
 
@@ -310,21 +338,23 @@ def _weighted_sum(weights: Sequence[float], values: Sequence[Float64Array]) -> F
 def _p_value(
     difference: float, changed: Float64Array, flipped: Float64Array, same: float
 ) -> tuple[float, bool]:
-    """p of the paired randomisation test, and whether it is exact.
+    """Compute p of the paired randomisation test, and whether it is exact.
 
     The null hypothesis is that the two models are exchangeable on every query: each difference is
-    as likely with the other sign. p is the share of sign flips whose mean is at least as far from
-    0 (Fisher, 1935; for retrieval: Smucker, Allan and Carterette, CIKM 2007). Where the changed
-    queries have no more flips than there are resamples, all are enumerated; otherwise p is
-    (1 + those found) / (1 + resamples), so that the test keeps its level and p is never 0 (Phipson
-    and Smyth, 2010). A small p says that the models differ on queries like these. It is no test of
-    equal means alone: where many small gains and rare large losses balance, the differences are
-    not exchangeable, and 5 % becomes 5 to 8 with many queries and up to 22 with 50.
+    as likely with the opposite sign. p is the share of sign flips whose mean is at least as far
+    from 0 (Fisher, 1935; for retrieval: Smucker, Allan and Carterette, CIKM 2007). If the changed
+    queries have no more flips than there are resamples, all are enumerated. Otherwise p is (1 +
+    flips found) / (1 + resamples), so that the test keeps its level and p is never 0 (Phipson and
+    Smyth, 2010). A small p means that the models differ on queries like these. This is not a test
+    of equal means alone: if many small gains balance rare large losses, the differences are not
+    exchangeable, and the false positive rate of 5 % becomes 5 to 8 % with many queries and up to 22
+    % with 50.
 
     Args:
-        changed: what each query that changed adds to the difference.
-        flipped: differences with random signs.
-        same: rounding, within which two means are equal.
+        difference: the observed difference of means.
+        changed: contribution of each changed query to the difference.
+        flipped: differences under random signs.
+        same: rounding tolerance within which two means are equal.
     """
     bar = abs(difference) - same
     if len(changed) <= math.log2(len(flipped)):
@@ -342,8 +372,8 @@ class _Spread:
 
     Attributes:
         error: standard error, from unbiased variances.
-        drawn_error: the same of the bootstrap, whose variances divide by n and not by n - 1.
-        degrees: of freedom of ``error`` (Satterthwaite, 1946).
+        drawn_error: the same for the bootstrap, whose variances divide by n and not by n - 1.
+        degrees: degrees of freedom of ``error`` (Satterthwaite, 1946).
         skew: acceleration of the BCa interval: a sixth of the skewness of the mean.
         deviation: root of the weighted mean of the collections' variances.
     """
@@ -356,7 +386,7 @@ class _Spread:
 
 
 def _spread(parts: Sequence[Float64Array], weights: Sequence[float]) -> _Spread | None:
-    """None if it is not known or nothing varies."""
+    """Return the variation of a weighted mean of ``parts``, or None if it is unknown or zero."""
     if any(len(part) < 2 for part in parts):
         return None
     counts = np.array([len(part) for part in parts])
@@ -379,18 +409,21 @@ def _spread(parts: Sequence[Float64Array], weights: Sequence[float]) -> _Spread 
 def _interval(
     difference: float, drawn: Float64Array, spread: _Spread, same: float
 ) -> tuple[float, float]:
-    """Limits that hold the difference over all queries of this kind in 95 % of samples.
+    """Compute the 95 % interval of a difference.
 
     Each limit is the outer one of the percentile bootstrap and of BCa (Efron, 1987), both with
-    levels widened from the normal to the t distribution (Hesterberg, 2015): BCa corrects skewed
-    differences, and is too narrow where few queries changed, where the percentile is better. With
-    20 changed queries or more the simulations in the tests hold the difference 92 to 97 times in
-    100. With fewer, and wherever rare large losses may be missing from the sample, no bootstrap
-    holds its level: `Difference.few` marks the worst. The interval and p answer different
-    questions, and near 0.05 they may disagree.
+    levels widened from the normal to the t distribution (Hesterberg, 2015). BCa corrects for skewed
+    differences but is too narrow if few queries changed, and then the percentile bootstrap is
+    better. With 20 changed queries or more, the intervals cover the true difference in 92 to 97 %
+    of the simulations in the tests. With fewer, or if rare large losses may be missing from the
+    sample, no bootstrap keeps its level: `Difference.few` marks the worst cases. The interval and p
+    answer different questions and may disagree near 0.05.
 
     Args:
+        difference: the observed difference.
         drawn: differences over resampled queries.
+        spread: standard errors and skewness.
+        same: rounding tolerance.
     """
     widest = t_quantile(1 - ALPHA / 2, spread.degrees) * spread.error / spread.drawn_error
     levels = [_NORMAL.cdf(z) for z in (-widest, widest)]
@@ -405,34 +438,34 @@ def _interval(
 
 
 def _bca_level(z: float, bias: float, skew: float) -> float:
-    """Level of the bootstrap distribution at which BCa takes its limit; its own if undefined."""
+    """Return the level of the bootstrap distribution at which BCa takes its limit."""
     shrink = 1 - skew * (bias + z)
     return _NORMAL.cdf(bias + (bias + z) / shrink) if shrink > 0 else _NORMAL.cdf(z)
 
 
 def detectable_effect(error: float, degrees: float) -> float:
-    """Minimum detectable effect: the true difference found, at 5 % two-sided, 80 times in 100.
+    """Return the minimum detectable effect: the difference found with 80 % power at 5 %, two-sided.
 
-    (t(1 - 0.05 / 2) + t(0.8)) times the standard error (Bloom, 1995), within 1 % of the power of
-    the t test from 10 queries on. It takes the spread that was observed: where few queries changed
-    that is a guess, and a larger difference would change more queries.
+    It is (t(1 - 0.05 / 2) + t(0.8)) times the standard error (Bloom, 1995), within 1 % of the power
+    of the t test from 10 queries on. It uses the observed spread. If few queries changed, that is a
+    guess: a larger difference would change more queries.
 
     Args:
         error: standard error of the difference.
-        degrees: of freedom of the standard error; at least 1.
+        degrees: degrees of freedom of the standard error; at least 1.
     """
     return (t_quantile(1 - ALPHA / 2, degrees) + t_quantile(POWER, degrees)) * error
 
 
 def t_quantile(level: float, degrees: float) -> float:
-    """Quantile of Student's t distribution; ``degrees`` of freedom need not be whole."""
+    """Return the quantile of Student's t at ``level``, for any ``degrees`` of freedom."""
     from scipy.special import stdtrit  # late: `list` must answer without scipy
 
     return float(stdtrit(degrees, level))
 
 
 def adjust_p_values(family: Mapping[Name, Difference]) -> dict[Name, Difference]:
-    """The differences of a family of tests with their p of Holm."""
+    """Return the differences in ``family`` with p-values corrected by Holm's method."""
     p_values = holm([test.p for test in family.values()])
     return {
         name: msgspec.structs.replace(test, p_adjusted=p)
@@ -441,7 +474,7 @@ def adjust_p_values(family: Mapping[Name, Difference]) -> dict[Name, Difference]
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjusted p of a family of tests: at most 5 % chance of any false one (Holm, 1979)."""
+    """Correct ``p_values`` for their number: family-wise error 5 % (Holm, 1979)."""
     adjusted, highest = [0.0] * len(p_values), 0.0
     for rank, place in enumerate(np.argsort(p_values, kind="stable").tolist()):
         highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[place]))

@@ -1,15 +1,15 @@
-"""Backward and forward transfer between the collections of a sequence of trainings.
+"""Backward and forward transfer between the collections of successive trainings.
 
-Checkpoint i was trained on collection i, starting from checkpoint i - 1 and the first one from the
-base. R[i, j] is the score of checkpoint i on collection j. As Lopez-Paz and Ranzato define it
+Checkpoint i was trained on collection i, starting from checkpoint i - 1, and the first one from the
+base. R[i, j] is the score of checkpoint i on collection j. As defined by Lopez-Paz and Ranzato
 (Gradient Episodic Memory, NeurIPS 2017), with T trainings:
 
 * backward transfer: the mean over i < T of R[T, i] - R[i, i]; below 0 it is forgetting;
-* forward transfer: the mean over i > 1 of R[i - 1, i] - R[base, i]; theirs compares with a random
-  start, here it is with what the first training started from;
+* forward transfer: the mean over i > 1 of R[i - 1, i] - R[base, i]; they compare with a random
+  start, this module compares with the checkpoint from which the first training started;
 * average: the mean over i of R[T, i].
 
-All are means of differences of the same queries, so intervals resample these.
+All are means of differences on the same queries, so intervals resample the queries.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,11 +32,11 @@ from foundation.records import Record
 
 
 class Transfers(Record):
-    """One kind of transfer, checkpoint after minus checkpoint before.
+    """One kind of transfer: the checkpoint after minus the checkpoint before.
 
     Attributes:
-        mean: over the collections, which is of no two checkpoints.
-        rows: by collection, with p adjusted for their number.
+        mean: mean over the collections; its names are empty, as it compares no two checkpoints.
+        rows: difference on each collection, with p adjusted for their number.
     """
 
     mean: Difference
@@ -44,29 +44,37 @@ class Transfers(Record):
 
     @property
     def all_rows(self) -> tuple[Difference, ...]:
-        """The collections, then the mean."""
+        """Rows of the collections, then of the mean."""
         return (*self.rows, self.mean)
 
 
 class TransferRow(Record):
-    """A checkpoint: its level on each collection."""
+    """Scores of one checkpoint on each collection.
+
+    Attributes:
+        checkpoint: name of the checkpoint.
+        levels: mean score by collection.
+    """
 
     checkpoint: str
     levels: dict[str, MeanScore]
 
 
 class Forgetting(Record, kw_only=True):
-    """The matrix and what follows from it.
+    """Matrix of checkpoints by collections, with the transfer computed from it.
 
     Attributes:
-        rows: in the order trained, the base first if there is one.
-        base: its name; "" for none.
-        trained: collection of each checkpoint, in their order.
+        measure: measure of all scores.
+        rows: checkpoints in training order, the base first if there is one.
+        base: name of the base; "" for none.
+        trained: collection that each checkpoint was trained on, in order.
         also: further collections.
-        average: of the last checkpoint over ``trained``.
-        backward: None with one training.
-        forward: None with one training or without a base.
-        kept: on further collections, last checkpoint minus the base; None without either.
+        queries: number of queries by collection.
+        average: mean score of the last checkpoint over ``trained``.
+        backward: backward transfer; None with one training.
+        forward: forward transfer; None with one training or without a base.
+        kept: last checkpoint minus the base on further collections; None without either.
+        resampling: number of resamples, and seed.
     """
 
     measure: str
@@ -84,11 +92,13 @@ class Forgetting(Record, kw_only=True):
 
 @dataclass(frozen=True)
 class TrainingSequence:
-    """Checkpoints in the order trained, and their collections.
+    """Checkpoints in training order, and their collections.
 
     Attributes:
-        trained: collection of each checkpoint.
-        base: what the first training started from.
+        checkpoints: models in the order in which they were trained.
+        trained: collection that each checkpoint was trained on.
+        also: further collections.
+        base: model from which the first training started.
     """
 
     checkpoints: Sequence[ComparedModel]
@@ -105,14 +115,16 @@ class TrainingSequence:
 def measure_forgetting(
     sequence: TrainingSequence, measure: str | None, resampling: Resampling
 ) -> Forgetting:
-    """The matrix of checkpoints by collections, with transfer and its intervals.
+    """Compute the matrix of checkpoints by collections, with transfer and its intervals.
 
     Args:
-        measure: None for the main one, which all collections must share.
+        sequence: checkpoints and collections.
+        measure: measure to use; None for the main one, which all collections must share.
+        resampling: number of resamples, and seed.
 
     Raises:
-        BenchError: main measures differ; a result is missing, damaged, or under another protocol;
-            or too few resamples.
+        BenchError: the main measures differ; a result is missing, damaged, or under a different
+            protocol; or there are too few resamples.
     """
     resampling.check_enough(max(len(sequence.trained) - 1, len(sequence.also)))
     models, names = sequence.models, [*sequence.trained, *sequence.also]
@@ -122,7 +134,7 @@ def measure_forgetting(
     if len(measures) > 1:
         raise BenchError(
             f"the main measures of the collections differ: {', '.join(measures)}",
-            "choose one with --measure",
+            "Choose one with --measure.",
         )
     order = [checkpoint.name for checkpoint in sequence.checkpoints]
     last = order[-1]
@@ -147,6 +159,7 @@ def measure_forgetting(
 
 
 def _row(name: str, matrices: Mapping[str, ScoreMatrix]) -> TransferRow:
+    """Return the scores of one checkpoint on each collection."""
     levels = {key: mean_with_interval([matrix.minus(name)]) for key, matrix in matrices.items()}
     return TransferRow(name, levels)
 
@@ -154,10 +167,11 @@ def _row(name: str, matrices: Mapping[str, ScoreMatrix]) -> TransferRow:
 def _transfers(
     asked: Sequence[tuple[str, str, str]], matrices: Mapping[str, ScoreMatrix]
 ) -> Transfers | None:
-    """Differences on collections, and their mean; None if there are none.
+    """Return differences on collections and their mean, or None without any.
 
     Args:
         asked: collection, checkpoint after, checkpoint before.
+        matrices: scores by collection.
     """
     if not asked:
         return None

@@ -393,6 +393,6 @@ def test_resamples_are_enough_where_the_smallest_p_is_significant_after_holm():
     Resampling(299).check_enough(15)
     with pytest.raises(BenchError, match="298 resamples") as caught:
         Resampling(298).check_enough(15)
-    assert caught.value.hint == "--resamples 299 or more"
+    assert caught.value.hint == "Use --resamples 299 or more."
     with pytest.raises(BenchError):
         Resampling(598).check_enough(15, sides=2)

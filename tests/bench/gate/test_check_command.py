@@ -337,7 +337,7 @@ def test_an_anchor_is_a_second_comparison(place):
         ("bm25", ("--margin", "0.02"), "--margin has no effect here: it is for --rule margin"),
         ("bm25", ("--tolerance", "0.01"), "--tolerance has no effect here"),
         ("bm25", ("--expect-same", "--rule", "margin"), "--rule has no effect here"),
-        ("bm25", ("--resamples", "38"), "38 resamples can find no difference"),
+        ("bm25", ("--resamples", "38"), "with 38 resamples none of"),
     ],
 )
 def test_bad_input_is_an_error_before_anything_is_encoded(place, baseline, options, message):
