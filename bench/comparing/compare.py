@@ -432,7 +432,9 @@ def _recipe_differences(
     Prompts may have several values. The recipe behind a run file is unknown, so only that it is a
     run file counts as a difference.
     """
-    facts = [[describe_recipe(model.results[name].result) for name in collections] for model in pair]
+    facts = [
+        [describe_recipe(model.results[name].result) for name in collections] for model in pair
+    ]
     fields = dict.fromkeys(
         field for recipes in zip(*facts, strict=True) for field in find_differing_facts(recipes)
     )
