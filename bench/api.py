@@ -2,10 +2,12 @@
 
 import hashlib
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import wraps
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast, get_args
 
 import msgspec
 import pandas as pd
@@ -51,6 +53,36 @@ class ModelSettings(TypedDict, total=False):
     trust_code: bool
 
 
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def refuse_unknown_arguments(function: Function) -> Function:
+    """Make ``function`` raise a `BenchError` that suggests a name for an unknown argument."""
+    known = list(_argument_names(function))
+
+    @wraps(function)
+    def checked(*arguments: Any, **keywords: Any) -> Any:
+        for name in sorted(keywords.keys() - set(known)):
+            raise BenchError(
+                f"bench.{function.__name__} has no argument {name!r}",
+                did_you_mean(name, known, f"its arguments are {', '.join(known)}"),
+            )
+        return function(*arguments, **keywords)
+
+    return cast(Function, checked)
+
+
+def _argument_names(function: Callable[..., Any]) -> Iterator[str]:
+    """Yield the names of a function's arguments, and the fields of its typed ``**settings``."""
+    for name, parameter in signature(function).parameters.items():
+        if parameter.kind is Parameter.VAR_KEYWORD:
+            (fields,) = get_args(parameter.annotation)
+            yield from fields.__annotations__
+        else:
+            yield name
+
+
+@refuse_unknown_arguments
 def evaluate(
     model: Any,
     dataset: str | Path | Dataset,
@@ -114,6 +146,7 @@ def evaluate(
         return _save_to(evaluate_job(apart.prepare(opened, loaded, options)), out)
 
 
+@refuse_unknown_arguments
 def score(
     run: str | Path | Run | Mapping[str, Mapping[str, float]],
     dataset: str | Path | Dataset,
@@ -176,12 +209,6 @@ def _load_model(
     similarity: Similarity | None,
     settings: Mapping[str, Any],
 ) -> LoadedModel:
-    setting_names = ModelSettings.__annotations__
-    for wrong in sorted(settings.keys() - setting_names.keys()):
-        raise BenchError(
-            f"evaluate has no argument {wrong!r}",
-            did_you_mean(wrong, setting_names, f"settings of a model: {', '.join(setting_names)}"),
-        )
     if isinstance(model, str | Path):
         loaded = workspace.load(str(model), **settings)
         return loaded.with_name(name) if name else loaded
@@ -219,6 +246,7 @@ def _save_to(evaluation: Evaluation, out: str | Path | None) -> Evaluation:
     return evaluation if out is None else save(evaluation, parse_location(str(out)))
 
 
+@refuse_unknown_arguments
 def load_result(path: str | Path) -> Evaluation:
     """Read one result from its folder, its ``result.json``, or the URL of either.
 
@@ -228,6 +256,7 @@ def load_result(path: str | Path) -> Evaluation:
     return load(parse_location(str(path)))
 
 
+@refuse_unknown_arguments
 def results(folder: str | Path = "results") -> pd.DataFrame:
     """Read all results below a folder, or below a URL of a store.
 
@@ -316,6 +345,7 @@ class ComparisonResult:
         return comparison_data(self.record).frame()
 
 
+@refuse_unknown_arguments
 def compare(
     a: Results,
     b: Results,
@@ -356,6 +386,7 @@ def compare(
     return ComparisonResult(record, comparison_settings.resampling)
 
 
+@refuse_unknown_arguments
 def check(
     candidate: Results,
     baseline: Results,
@@ -417,6 +448,7 @@ def _compared_model(results: Results) -> ComparedModel:
     return ComparedModel(names[0], by_collection)
 
 
+@refuse_unknown_arguments
 def leaderboard(
     folder: str | Path = "results",
     *,
@@ -452,6 +484,7 @@ def leaderboard(
     return scores(board, measure).frame().set_index("model")
 
 
+@refuse_unknown_arguments
 def plot(comparison: ComparisonResult) -> "Figure":
     """A forest plot of a comparison, for a paper: each difference on its 95 % interval.
 

@@ -58,16 +58,38 @@ def test_what_the_package_lacks_is_an_attribute_error():
 def test_a_type_checker_finds_wrong_names(tmp_path):
     pytest.importorskip("mypy")
     program = tmp_path / "program.py"
-    lines = ['bench.evaluat("a", "b")', 'bench.evaluate("a", "b", poling="cls")']
-    program.write_text("\n".join(["import bench", *lines, 'bench.evaluate("a", "b", like="c")']))
+    wrong = [
+        'bench.evaluat("a", "b")',
+        'bench.evaluate("a", "b", poling="cls")',
+        'bench.leaderboard(suit="beir")',
+    ]
+    right = ['bench.evaluate("a", "b", like="c")', 'bench.leaderboard(suite="beir")']
+    program.write_text("\n".join(["import bench", *wrong, *right]))
     command = [sys.executable, "-m", "mypy", "--follow-imports=silent", program]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert [
         line.split(": error: ")[0] for line in done.stdout.splitlines() if "error:" in line
-    ] == [
-        f"{program}:2",
-        f"{program}:3",
-    ], done.stdout
+    ] == [f"{program}:{line}" for line in (2, 3, 4)], done.stdout
+
+
+@pytest.mark.parametrize(
+    ("function", "wrong", "meant"),
+    [
+        (bench.evaluate, "dtpe", "dtype"),
+        (bench.evaluate, "splt", "split"),
+        (bench.score, "measres", "measures"),
+        (bench.compare, "messure", "measure"),
+        (bench.check, "margn", "margin"),
+        (bench.leaderboard, "suit", "suite"),
+        (bench.results, "foldr", "folder"),
+        (bench.load_result, "pth", "path"),
+        (bench.plot, "comparision", "comparison"),
+    ],
+)
+def test_an_unknown_argument_is_refused_with_the_name_that_was_meant(function, wrong, meant):
+    with pytest.raises(BenchError, match=f"no argument '{wrong}'") as caught:
+        function(**{wrong: "x"})
+    assert caught.value.hint == f"did you mean {meant}?"
 
 
 def test_results_have_a_row_for_each_result_and_measure(tmp_path):

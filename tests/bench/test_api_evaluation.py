@@ -214,9 +214,6 @@ def test_comparisons_and_verdicts_are_those_of_the_command_line(dataset, cache):
     assert bench.check(b, b, expect_same=True).outcome == "OK"
     with pytest.raises(bench.BenchError, match="results of one model are needed"):
         bench.compare([a, b], b)
-    with pytest.raises(bench.BenchError, match="no argument 'dtpe'") as caught:
-        bench.evaluate("hashing", dataset, dtpe="float16")
-    assert caught.value.hint.startswith("did you mean dtype")
 
 
 def test_a_plot_of_a_comparison_is_a_figure(dataset, cache, tmp_path):
