@@ -19,21 +19,21 @@ from bench.results.reuse import check_stored_values, find_equivalent, find_store
 from bench.store import VectorStore
 from datasets_cfg.catalogue import (
     dataset_names,
-    expand,
+    expand_names,
     is_suite,
-    own_folder,
-    own_members,
     suite_names,
+    user_folder,
+    user_members,
 )
 from datasets_cfg.dataset import (
     FACTS_FILE,
     Dataset,
-    first_queries,
     name_in_results,
     open_dataset,
-    remember,
+    remember_folder,
+    take_first_queries,
 )
-from datasets_cfg.verify import Finding, check_published, remarks
+from datasets_cfg.verify import Finding, check_counts, evaluation_findings
 from foundation.errors import BenchError
 from foundation.locations import Location
 from retrievers.encoders.routed import open_encoder
@@ -102,7 +102,7 @@ class Workspace:
         """Folder of the vectors that are kept."""
         return self.cache_dir / self.vectors
 
-    def expand(self, names: Sequence[str]) -> list[str]:
+    def expand_names(self, names: Sequence[str]) -> list[str]:
         """Collections of what was typed: suites as their members, each once.
 
         Raises:
@@ -110,12 +110,12 @@ class Workspace:
                 user's own suite has another name than its results would have.
         """
         for name in names:
-            if name in card_names() and not own_folder(name, self.data_dir):
+            if name in card_names() and not user_folder(name, self.data_dir):
                 problem = f"{name} is a model, and a collection is needed here"
                 raise BenchError(problem, f"give it with --model {name}, after the collections")
-        expanded = expand(names, self.data_dir)
+        expanded = expand_names(names, self.data_dir)
         for suite in filter(is_suite, names):
-            for member, folder in own_members(suite, self.data_dir).items():
+            for member, folder in user_members(suite, self.data_dir).items():
                 if (name := name_in_results(folder)) != member:
                     raise BenchError(
                         f"{suite}: results on the member {member} would be called {name}",
@@ -149,7 +149,7 @@ class Workspace:
         Raises:
             BenchError: see `dataset`; or two folders have one name, by which results are known.
         """
-        opened = [_opened_once(self, name, split) for name in self.expand(names)]
+        opened = [_opened_once(self, name, split) for name in self.expand_names(names)]
         for name, count in Counter(dataset.name for dataset in opened).items():
             if count > 1:
                 raise BenchError(
@@ -166,23 +166,23 @@ class Workspace:
                 ``allow_mismatch`` is off; or its corpus has no relevant document.
         """
         dataset = asked if isinstance(asked, Dataset) else self.dataset(str(asked), split)
-        official = check_published(dataset, self.allow_mismatch)
+        official = check_counts(dataset, self.allow_mismatch)
         check_relevant(dataset)
         if not isinstance(asked, Dataset):
-            for finding in remarks(dataset):
+            for finding in evaluation_findings(dataset):
                 self.remark(dataset.name, finding)
-            remember(dataset)
+            remember_folder(dataset)
         return OpenDataset(dataset, official)
 
     def open_first(self, name: str, count: int, split: str | None = None) -> OpenDataset:
         """The first queries of a collection with a small corpus, for a first try.
 
         Raises:
-            BenchError: as `open`, or see `first_queries`.
+            BenchError: as `open`, or see `take_first_queries`.
         """
-        dataset = first_queries(self.open(name, split).dataset, count)
+        dataset = take_first_queries(self.open(name, split).dataset, count)
         check_relevant(dataset)
-        remember(dataset)
+        remember_folder(dataset)
         return OpenDataset(dataset, False)
 
     def open_judgements(self, name: str, split: str | None = None) -> OpenDataset:
@@ -192,8 +192,8 @@ class Workspace:
             BenchError: as `open`.
         """
         dataset = self.dataset(name, split, with_corpus=False)
-        official = check_published(dataset, self.allow_mismatch, with_corpus=False)
-        remember(dataset)
+        official = check_counts(dataset, self.allow_mismatch, with_corpus=False)
+        remember_folder(dataset)
         return OpenDataset(dataset, official)
 
     def weights(self, typed: Sequence[str]) -> dict[str, float]:
@@ -201,7 +201,7 @@ class Workspace:
         shares = mean_weights(typed)
         return {
             dataset.name: shares[dataset.name if dataset.name in shares else name]
-            for name, dataset in zip(self.expand(typed), self.datasets(typed), strict=True)
+            for name, dataset in zip(self.expand_names(typed), self.datasets(typed), strict=True)
         }
 
     def load(

@@ -31,7 +31,7 @@ Weight = Annotated[float, msgspec.Meta(gt=0)]
 Md5 = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{32})?$")]
 Url = Annotated[str, msgspec.Meta(pattern=r"^https?://[^/]+/.*[^/]$")]
 
-PACKED = (".zip", ".tar.gz", ".tgz")
+PACKED_SUFFIXES = (".zip", ".tar.gz", ".tgz")
 
 
 class Archive(Record):
@@ -57,9 +57,9 @@ class Archive(Record):
         return PurePosixPath(self.url).name
 
     @property
-    def packed(self) -> bool:
+    def is_packed(self) -> bool:
         """True for an archive that must be unpacked."""
-        return self.url.endswith(PACKED)
+        return self.url.endswith(PACKED_SUFFIXES)
 
 
 class Counts(Record):
@@ -151,7 +151,7 @@ class _Suites(Record):
     suites: tuple[Suite, ...]
 
 
-class _OwnSuite(Record):
+class _UserSuite(Record):
     """A user's own suite, which is called by the path of its file; see `Suite`."""
 
     members: tuple[str, ...]
@@ -182,11 +182,11 @@ def facts_for(name: str) -> Facts:
             hint=f"name one of its members: {members}, … (see `python -m bench show {name}`)",
         )
     if name not in _fact_files():
-        raise unknown(name, dataset_names())
+        raise unknown_name_error(name, dataset_names())
     return _facts(name)
 
 
-def declared(name: str) -> str:
+def declaration_text(name: str) -> str:
     """The text of the file of a declared collection."""
     return _fact_files()[name].read_text(encoding="utf-8")
 
@@ -205,8 +205,8 @@ def suite_for(name: str) -> Suite:
     if name in _suites():
         return _suites()[name]
     if not is_suite(name):
-        raise unknown(name, suite_names())
-    suite = read_toml(Path(name).expanduser(), _OwnSuite)
+        raise unknown_name_error(name, suite_names())
+    suite = read_toml(Path(name).expanduser(), _UserSuite)
     _check_members(suite.members, suite.weights, name)
     return Suite(name, suite.title or name, suite.members, suite.weights)
 
@@ -239,21 +239,21 @@ def collections_of(suite: str) -> list[str]:
     return list(dict.fromkeys(name for names in inner for name in names))
 
 
-def own_members(suite: str, data_dir: Path | None = None) -> dict[str, Path]:
+def user_members(suite: str, data_dir: Path | None = None) -> dict[str, Path]:
     """Folders of the members of a suite that are not declared, where they are found, by member.
 
-    Looked for beside the suite's file, then as `own_folder` does.
+    Looked for beside the suite's file, then as `user_folder` does.
     """
     folders: dict[str, Path] = {}
     for member in () if suite in _suites() else collections_of(suite):
         beside = Path(suite).expanduser().parent / member
-        folder = beside if beside.is_dir() else own_folder(member, data_dir)
+        folder = beside if beside.is_dir() else user_folder(member, data_dir)
         if folder and member not in _fact_files():
             folders[member] = folder
     return folders
 
 
-def own_folder(name: str, data_dir: Path | None = None) -> Path | None:
+def user_folder(name: str, data_dir: Path | None = None) -> Path | None:
     """Folder of a user's own collection: a path, or one below ``data_dir`` or BENCH_DATA.
 
     A declared name is none (``./beir`` is always the folder), nor, below those two, the last part
@@ -269,11 +269,11 @@ def own_folder(name: str, data_dir: Path | None = None) -> Path | None:
         return path
     if name in _last_parts(_fact_files()):
         return None
-    below = (root / name for root in roots(data_dir))
+    below = (root / name for root in data_folders(data_dir))
     return next((folder for folder in below if folder.is_dir()), None)
 
 
-def roots(data_dir: Path | None) -> list[Path]:
+def data_folders(data_dir: Path | None) -> list[Path]:
     """Folders of the user's that hold collections: ``data_dir``, then the one of BENCH_DATA.
 
     Raises:
@@ -294,20 +294,20 @@ def roots(data_dir: Path | None) -> list[Path]:
     return folders
 
 
-def expand(names: Iterable[str], data_dir: Path | None = None) -> list[str]:
+def expand_names(names: Iterable[str], data_dir: Path | None = None) -> list[str]:
     """Names of collections in what a user typed: collections, suites and folders, in that order.
 
     A suite stands for its members, recursively; what occurs twice is listed once. Folders are
-    those of `own_folder` and `own_members`.
+    those of `user_folder` and `user_members`.
 
     Raises:
         BenchError: a name is none of the three.
     """
-    members = (member for name in names for member in _members(name, data_dir))
+    members = (member for name in names for member in _expand_name(name, data_dir))
     return list(dict.fromkeys(members))
 
 
-def unknown(name: str, known: Iterable[str]) -> BenchError:
+def unknown_name_error(name: str, known: Iterable[str]) -> BenchError:
     """Error for a name that is neither declared nor a folder, with the closest ones."""
     known = tuple(known)
     whole = _last_parts(known)
@@ -323,17 +323,17 @@ def _last_parts(names: Iterable[str]) -> dict[str, str]:
     return {name.rpartition("/")[2]: name for name in names}
 
 
-def _members(name: str, data_dir: Path | None) -> Iterator[str]:
+def _expand_name(name: str, data_dir: Path | None) -> Iterator[str]:
     if name in _fact_files():
         yield name
     elif is_suite(name):
-        own = own_members(name, data_dir)
+        own = user_members(name, data_dir)
         for member in suite_for(name).members:
-            yield from [str(own[member])] if member in own else _members(member, data_dir)
-    elif own_folder(name, data_dir):
+            yield from [str(own[member])] if member in own else _expand_name(member, data_dir)
+    elif user_folder(name, data_dir):
         yield name
     else:
-        raise unknown(name, (*dataset_names(), *suite_names()))
+        raise unknown_name_error(name, (*dataset_names(), *suite_names()))
 
 
 @cache

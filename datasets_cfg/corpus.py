@@ -76,7 +76,7 @@ class Checksums(Record):
     sources: tuple[SourceChecksum, ...]
 
 
-_UNUSABLE = (DamagedBlockError, BenchError, OSError, ValueError, EOFError, pa.ArrowInvalid)
+_UNUSABLE_ERRORS = (DamagedBlockError, BenchError, OSError, ValueError, EOFError, pa.ArrowInvalid)
 
 
 class DamagedCorpusError(BenchError):
@@ -238,11 +238,11 @@ class Corpus:
         """
         if len(rows) and not (rows.min() >= 0 and rows.max() < len(self)):
             raise IndexError(f"rows outside 0..{len(self) - 1}: {rows.min()}..{rows.max()}")
-        return _cells(self.texts, rows)
+        return _take_texts(self.texts, rows)
 
     def documents_at(self, rows: Int64Array) -> tuple[list[str], list[str]]:
         """Titles and bodies of the given rows; only the pages that hold them are read."""
-        documents = _cells(self.titles, rows), _cells(self.texts, rows)
+        documents = _take_texts(self.titles, rows), _take_texts(self.texts, rows)
         self.release_pages()
         return documents
 
@@ -292,7 +292,7 @@ class Corpus:
         """
         try:
             corpus = _open(cls, folder)
-        except _UNUSABLE as error:
+        except _UNUSABLE_ERRORS as error:
             raise DamagedCorpusError(folder, str(error)) from error
         if len(corpus.mapped) <= CHECKED_AT_OPEN:
             corpus.check_texts()
@@ -300,7 +300,7 @@ class Corpus:
         return corpus
 
 
-def _cells(column: pa.ChunkedArray, rows: Int64Array) -> list[str]:
+def _take_texts(column: pa.ChunkedArray, rows: Int64Array) -> list[str]:
     """Texts of rows, chunk by chunk: Arrow joins the chunks that it takes from, often thousands."""
     ends = np.cumsum([len(chunk) for chunk in column.chunks])
     chunk_of = np.searchsorted(ends, rows, side="right")
@@ -313,12 +313,12 @@ def _cells(column: pa.ChunkedArray, rows: Int64Array) -> list[str]:
     return list(texts)
 
 
-def damage_of(folder: Path) -> str:
+def find_damage(folder: Path) -> str:
     """Damage of a corpus, after all of it was read; "" if it is whole."""
     try:
         corpus = _open(Corpus, folder)
         check_blocks(corpus.mapped, corpus.checksums.documents, texts=True)
-    except _UNUSABLE as error:
+    except _UNUSABLE_ERRORS as error:
         return str(error)
     return ""
 
@@ -331,7 +331,7 @@ def _open(kind: type[Corpus], folder: Path) -> Corpus:
     checksums = read_json(folder / CHECKSUMS_FILE, Checksums)
     manifest_path, rank_path = folder / MANIFEST_FILE, folder / TIE_RANK_FILE
     manifest = decode_json(
-        checked_content(manifest_path, checksums.manifest_sha256),
+        read_checked(manifest_path, checksums.manifest_sha256),
         CorpusManifest,
         manifest_path,
     )
@@ -339,9 +339,9 @@ def _open(kind: type[Corpus], folder: Path) -> Corpus:
         raise DamagedBlockError(
             f"its format is version {manifest.schema_version}, this is {SCHEMA_VERSION}"
         )
-    checked_content(rank_path, checksums.tie_rank_sha256)
+    read_checked(rank_path, checksums.tie_rank_sha256)
     tie_rank = np.load(rank_path, mmap_mode="r", allow_pickle=False)
-    mapped = _mapped(folder / DOCUMENTS_FILE)
+    mapped = _map_file(folder / DOCUMENTS_FILE)
     check_blocks(mapped, checksums.documents, texts=False)
     table = pa.ipc.open_file(pa.py_buffer(mapped)).read_all()
     if not table.schema.equals(SCHEMA) or not len(table) == len(tie_rank) == manifest.documents:
@@ -359,7 +359,7 @@ def _write(documents: Iterable[Document], folder: Path, sources: Sequence[Path])
         )
     manifest = CorpusManifest(SCHEMA_VERSION, count, empty, sha256, read_from)
     write_json(folder / MANIFEST_FILE, manifest)
-    mapped = _mapped(folder / DOCUMENTS_FILE)
+    mapped = _map_file(folder / DOCUMENTS_FILE)
     file = pa.py_buffer(mapped)
     table = pa.ipc.open_file(file).read_all()
     rank = _byte_order_rank(table.column("id").combine_chunks())
@@ -367,7 +367,7 @@ def _write(documents: Iterable[Document], folder: Path, sources: Sequence[Path])
     checksums = Checksums(
         manifest_sha256=sha256_of_file(folder / MANIFEST_FILE),
         tie_rank_sha256=sha256_of_file(folder / TIE_RANK_FILE),
-        documents=blocks_of(mapped, table, file.address),
+        documents=hash_blocks(mapped, table, file.address),
         sources=tuple(
             SourceChecksum(str(path.resolve()), sha256_of_file(path)) for path in sources
         ),
@@ -377,7 +377,7 @@ def _write(documents: Iterable[Document], folder: Path, sources: Sequence[Path])
     write_json(folder / CHECKSUMS_FILE, checksums)
 
 
-def _mapped(path: Path) -> mmap.mmap:
+def _map_file(path: Path) -> mmap.mmap:
     with path.open("rb") as file:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
@@ -441,7 +441,7 @@ def _batches(documents: Iterable[Document]) -> Iterator[list[tuple[bytes, bytes,
         yield batch
 
 
-def blocks_of(mapped: mmap.mmap, table: pa.Table, start_address: int) -> tuple[Block, ...]:
+def hash_blocks(mapped: mmap.mmap, table: pa.Table, start_address: int) -> tuple[Block, ...]:
     """Checksums of a whole file; titles and texts of each record batch have a block of their own.
 
     Args:
@@ -479,7 +479,7 @@ def check_blocks(mapped: mmap.mmap, blocks: Sequence[Block], texts: bool) -> Non
             raise DamagedBlockError(f"{DOCUMENTS_FILE} has another checksum in {place}")
 
 
-def checked_content(path: Path, sha256: str) -> bytes:
+def read_checked(path: Path, sha256: str) -> bytes:
     """Content of a small file.
 
     Raises:

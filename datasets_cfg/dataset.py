@@ -15,7 +15,7 @@ import platformdirs
 from tqdm import tqdm
 
 from datasets_cfg import stdlib_code
-from datasets_cfg.catalogue import Counts, Facts, dataset_names, facts_for, own_folder, suite_names
+from datasets_cfg.catalogue import Counts, Facts, dataset_names, facts_for, suite_names, user_folder
 from datasets_cfg.corpus import Corpus, DamagedCorpusError, SourceFile
 from datasets_cfg.locate import find_files
 from datasets_cfg.readers import (
@@ -24,7 +24,7 @@ from datasets_cfg.readers import (
     Queries,
     Reader,
     detect_layout,
-    layout_of,
+    reader_of_layout,
 )
 from datasets_cfg.readers.lines import BEIR_HEADER
 from foundation.errors import BenchError
@@ -39,8 +39,8 @@ from foundation.records import convert_table, read_toml
 
 FACTS_FILE = "dataset.toml"
 CORPORA = "corpora"  # folder of the cache
-OTHERS = 10  # documents without a judgement, for each query
-KEPT_FACTS = ("main_measure", "measures", "depth", "exclude_self", "title_track", "version")
+OTHERS_PER_QUERY = 10  # documents without a judgement, for each query
+INHERITED_FACTS = ("main_measure", "measures", "depth", "exclude_self", "title_track", "version")
 
 logger = logging.getLogger(__name__)
 
@@ -155,7 +155,7 @@ def open_dataset(
 ) -> Dataset:
     """Open a collection of the catalogue, or a folder of the user's own.
 
-    A folder (see `own_folder`) has the layout that its files show. Facts that its
+    A folder (see `user_folder`) has the layout that its files show. Facts that its
     ``dataset.toml`` does not declare have the defaults of `Facts`; one that claims the name of a
     declared collection has the facts of that collection. With another ``split`` than the
     declared one, published counts of queries and judgements no longer apply.
@@ -173,7 +173,7 @@ def open_dataset(
         BenchError: no such name or folder, files that are missing or malformed, or a folder that
             claims the name of a declared collection with other facts.
     """
-    folder = own_folder(name_or_folder, data_dir)
+    folder = user_folder(name_or_folder, data_dir)
     if folder:
         facts = facts_of_folder(folder)
     else:
@@ -181,12 +181,12 @@ def open_dataset(
         if facts.layout == "stdlib-code":
             return _open_stdlib_code(facts, split or facts.split, cache_dir)
     if split is not None and split != facts.split:
-        facts = _with_split(facts, split)
+        facts = _facts_of_split(facts, split)
     if not folder:
-        with_corpus = with_corpus or layout_of(facts.layout).answers_decide
+        with_corpus = with_corpus or reader_of_layout(facts.layout).answers_decide
         folder = find_files(facts, data_dir, cache_dir, download, with_corpus)
-    reader = layout_of(facts.layout)(folder, facts.split, facts.title_track == "title")
-    return _read(facts, reader, cache_dir)
+    reader = reader_of_layout(facts.layout)(folder, facts.split, facts.title_track == "title")
+    return _read_dataset(facts, reader, cache_dir)
 
 
 def name_in_results(folder: Path) -> str:
@@ -195,10 +195,10 @@ def name_in_results(folder: Path) -> str:
     Raises:
         BenchError: its ``dataset.toml`` is not TOML.
     """
-    return str(_stated_in(folder).get("name") or folder.resolve().name)
+    return str(_read_facts_file(folder).get("name") or folder.resolve().name)
 
 
-def _stated_in(folder: Path) -> dict[str, Any]:
+def _read_facts_file(folder: Path) -> dict[str, Any]:
     """The table of a folder's ``dataset.toml``; empty if there is none."""
     path = folder / FACTS_FILE
     return read_toml(path, dict[str, Any]) if os.path.lexists(path) else {}
@@ -213,16 +213,16 @@ def facts_of_folder(folder: Path) -> Facts:
     Raises:
         BenchError: the file is not valid, or claims a name with other facts.
     """
-    path, stated, name = folder / FACTS_FILE, _stated_in(folder), name_in_results(folder)
+    path, stated, name = folder / FACTS_FILE, _read_facts_file(folder), name_in_results(folder)
     if "name" in stated and name in suite_names():
-        raise BenchError(f"{path} claims the name {name}, which is a suite", _another_name(folder))
+        raise BenchError(f"{path} claims the name {name}, which is a suite", _rename_hint(folder))
     if name not in dataset_names():
         layout = stated.get("layout") or detect_layout(folder)
         return convert_table({**stated, "name": name, "layout": layout}, Facts, path)
     published = facts_for(name)
     if published.layout == "stdlib-code":
         problem = f"{folder} has the name {name}, which is made from Python's own source"
-        raise BenchError(problem, _another_name(folder))
+        raise BenchError(problem, _rename_hint(folder))
     facts = convert_table({**msgspec.to_builtins(published), **stated}, Facts, path)
     contradicted = [
         key
@@ -232,16 +232,16 @@ def facts_of_folder(folder: Path) -> Facts:
     if contradicted:
         raise BenchError(
             f"{path} claims the name {name} and contradicts its {' and '.join(contradicted)}",
-            f"remove that, or {_another_name(folder)}",
+            f"remove that, or {_rename_hint(folder)}",
         )
-    return facts if facts.split == published.split else _with_split(facts, facts.split)
+    return facts if facts.split == published.split else _facts_of_split(facts, facts.split)
 
 
-def _another_name(folder: Path) -> str:
+def _rename_hint(folder: Path) -> str:
     return f'write name = "another" into {folder / FACTS_FILE}'
 
 
-def _with_split(facts: Facts, split: str) -> Facts:
+def _facts_of_split(facts: Facts, split: str) -> Facts:
     counts = Counts(documents=facts.counts.documents)
     return msgspec.structs.replace(facts, split=split, counts=counts)
 
@@ -254,10 +254,10 @@ def _open_stdlib_code(facts: Facts, split: str, cache_dir: Path) -> Dataset:
         )
     folder = stdlib_code.generate(cache_dir, split)
     facts = msgspec.structs.replace(facts, version=stdlib_code.version_of(folder))
-    return _read(facts, layout_of("beir")(folder, split), cache_dir)
+    return _read_dataset(facts, reader_of_layout("beir")(folder, split), cache_dir)
 
 
-def _read(facts: Facts, reader: Reader, cache_dir: Path) -> Dataset:
+def _read_dataset(facts: Facts, reader: Reader, cache_dir: Path) -> Dataset:
     read = reader.judgements()
     return Dataset(facts, read.queries, read.qrels, read.answers, reader, cache_dir)
 
@@ -309,8 +309,8 @@ def _line(record: Mapping[str, str | None]) -> str:
     return msgspec.json.encode(record).decode()
 
 
-def first_queries(dataset: Dataset, count: int) -> Dataset:
-    """The first queries, what is judged for them, and `OTHERS` times as many further documents.
+def take_first_queries(dataset: Dataset, count: int) -> Dataset:
+    """Return a small dataset: the first queries, their judged documents, and some others.
 
     Scores on it say nothing about the collection: nearly all documents that could be mistaken for
     relevant ones are missing. Its name is that of the collection with ``/firstN``, so that prompts
@@ -334,9 +334,9 @@ def first_queries(dataset: Dataset, count: int) -> Dataset:
         if query in qrels:
             qrels[query][document] = grade
     judged = sorted({document for grades in qrels.values() for document in grades})
-    facts = {name: getattr(dataset.facts, name) for name in KEPT_FACTS}
+    facts = {name: getattr(dataset.facts, name) for name in INHERITED_FACTS}
     return Dataset.from_dicts(
-        dict(_first_documents(dataset, judged, OTHERS * count)),
+        dict(_first_documents(dataset, judged, OTHERS_PER_QUERY * count)),
         {id_: texts[id_] for id_ in ids},
         qrels,
         name=f"{dataset.name}/first{count}",
@@ -361,11 +361,11 @@ def _first_documents(
         yield id_, {"title": title, "text": text}
 
 
-def remember(dataset: Dataset) -> None:
+def remember_folder(dataset: Dataset) -> None:
     """Remember the folder of a collection of the user's own; declared ones are found by name."""
     if dataset.name not in dataset_names():
         hashes = dataset.queries_sha256, dataset.qrels_sha256
-        with replace_file(_memory(*hashes, dataset.cache_dir)) as file:
+        with replace_file(_memory_file(*hashes, dataset.cache_dir)) as file:
             file.write(os.fsencode(dataset.reader.folder.resolve()))
 
 
@@ -379,7 +379,9 @@ def open_remembered(
         split: which judgements.
     """
     try:
-        folder = os.fsdecode(read_regular_file(_memory(queries_sha256, qrels_sha256, cache_dir)))
+        folder = os.fsdecode(
+            read_regular_file(_memory_file(queries_sha256, qrels_sha256, cache_dir))
+        )
         dataset = open_dataset(folder, cache_dir=cache_dir, split=split or None, download=False)
     except (OSError, ValueError, BenchError):  # no memory of it, moved or changed since
         return None
@@ -387,6 +389,6 @@ def open_remembered(
     return dataset if hashes == (queries_sha256, qrels_sha256) else None
 
 
-def _memory(queries_sha256: str, qrels_sha256: str, cache_dir: Path) -> Path:
+def _memory_file(queries_sha256: str, qrels_sha256: str, cache_dir: Path) -> Path:
     """The file that holds the path of a folder with this content."""
     return cache_dir / "folders" / sha256_of_records([[queries_sha256, qrels_sha256]])[:16]

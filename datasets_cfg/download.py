@@ -23,9 +23,10 @@ CHUNK_BYTES = 1 << 20
 ATTEMPTS = 5
 FIRST_WAIT_S = 0.5
 TIMEOUT_S = 60.0
-_CUT = (ConnectionError, TimeoutError, ssl.SSLError, http.client.HTTPException)
-_STARTS_ANEW, _BUSY = 416, (429, 500, 502, 503, 504)  # answers that are worth another attempt
-_NOT_READABLE = (
+_CONNECTION_ERRORS = (ConnectionError, TimeoutError, ssl.SSLError, http.client.HTTPException)
+_RANGE_REFUSED = 416
+_RETRIED_STATUSES = (429, 500, 502, 503, 504)
+_ARCHIVE_ERRORS = (
     zipfile.BadZipFile,
     gzip.BadGzipFile,
     tarfile.TarError,
@@ -57,7 +58,7 @@ def download(url: str, target: Path, md5: str = "", size: int = 0) -> Path:
     try:
         with name_path_in_errors(part):
             target.parent.mkdir(parents=True, exist_ok=True)
-            _receive_persistently(url, part, size)
+            _receive_with_retries(url, part, size)
             check_md5(part, md5, url)
             part.replace(target)
     except OSError as error:
@@ -102,7 +103,7 @@ def unpack(archive: Path, folder: Path, inside: str = "", wanted: Collection[str
     with into(folder) as unfinished, temporary_folder(folder.parent) as temporary:
         try:
             _extract(archive, temporary, inside, wanted)
-        except _NOT_READABLE as error:
+        except _ARCHIVE_ERRORS as error:
             raise BenchError(
                 f"{archive} cannot be unpacked: {error}",
                 hint=f"remove it and run again, and it is downloaded anew: rm {archive}",
@@ -139,19 +140,19 @@ def _extract(archive: Path, target: Path, inside: str, wanted: Collection[str]) 
             pass
 
 
-def _receive_persistently(url: str, part: Path, size: int) -> None:
+def _receive_with_retries(url: str, part: Path, size: int) -> None:
     for attempt in range(ATTEMPTS):
         try:
             return _receive(url, part, size)
         except urllib.error.HTTPError as error:
             problem = f"the server answers {error.code} {error.reason}"
-            if error.code == _STARTS_ANEW:  # the part is no beginning of the file
+            if error.code == _RANGE_REFUSED:  # the part is no beginning of the file
                 part.unlink()
-            elif error.code not in _BUSY:
+            elif error.code not in _RETRIED_STATUSES:
                 raise BenchError(f"{url}: {problem}") from error
         except urllib.error.URLError as error:
             raise BenchError(f"{url} cannot be reached: {error.reason}") from error
-        except _CUT as error:
+        except _CONNECTION_ERRORS as error:
             problem = str(error) or type(error).__name__
         time.sleep(FIRST_WAIT_S * 2**attempt)
     raise BenchError(

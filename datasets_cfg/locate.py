@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path, PurePosixPath
 
-from datasets_cfg.catalogue import Archive, Facts, roots
+from datasets_cfg.catalogue import Archive, Facts, data_folders
 from datasets_cfg.download import check_md5, download, unpack
-from datasets_cfg.readers import layout_of
+from datasets_cfg.readers import reader_of_layout
 from foundation.errors import BenchError
 
 
@@ -34,23 +34,25 @@ def find_files(
         BenchError: not found and not to be had; the hint says how to obtain it and where to
             put it.
     """
-    given = roots(data_dir)
+    given = data_folders(data_dir)
     for root in given:
         for folder in _candidates(facts, root):
-            if _holds(facts, folder, with_corpus):
+            if _has_files(facts, folder, with_corpus):
                 return folder
     folder = cached_folder(facts, cache_dir)
-    if not (facts.public and with_corpus) and _holds(facts, folder, with_corpus):
+    if not (facts.public and with_corpus) and _has_files(facts, folder, with_corpus):
         return folder
     if not facts.public:
-        raise _licensed(facts, [*given, cache_dir / "data"])
-    needed = [archive for archive in facts.archives if with_corpus or _judges(facts, archive)]
-    missing = [archive for archive in needed if not _present(facts, archive, folder)]
+        raise _licence_error(facts, [*given, cache_dir / "data"])
+    needed = [
+        archive for archive in facts.archives if with_corpus or _has_judgements(facts, archive)
+    ]
+    missing = [archive for archive in needed if not _is_present(facts, archive, folder)]
     if missing and not fetch:
         problem = BenchError(f"it is not in {folder}, and downloads are off")
-        raise _absent(facts, missing[0], problem, cache_dir)
+        raise _absent_error(facts, missing[0], problem, cache_dir)
     for archive in missing:
-        _obtain(facts, archive, folder, cache_dir)
+        _download_archive(facts, archive, folder, cache_dir)
     return folder
 
 
@@ -61,7 +63,7 @@ def cached_folder(facts: Facts, cache_dir: Path) -> Path:
 
 def archive_path(facts: Facts, archive: Archive, cache_dir: Path) -> Path:
     """Path of a downloaded file in the cache: archives apart, plain files with the collection."""
-    if archive.packed:
+    if archive.is_packed:
         return cache_dir / "archives" / archive.file_name
     return cached_folder(facts, cache_dir) / archive.file_name
 
@@ -74,9 +76,9 @@ def _candidates(facts: Facts, root: Path) -> Iterator[Path]:
     yield root
 
 
-def _holds(facts: Facts, folder: Path, with_corpus: bool) -> bool:
+def _has_files(facts: Facts, folder: Path, with_corpus: bool) -> bool:
     """True if a folder has the files of the documents, or else of queries and judgements."""
-    reader = layout_of(facts.layout)(folder, facts.split, facts.title_track == "title")
+    reader = reader_of_layout(facts.layout)(folder, facts.split, facts.title_track == "title")
     try:
         _ = reader.corpus_files() if with_corpus else reader.judgement_files()
     except BenchError:
@@ -84,24 +86,24 @@ def _holds(facts: Facts, folder: Path, with_corpus: bool) -> bool:
     return True
 
 
-def _judges(facts: Facts, archive: Archive) -> bool:
+def _has_judgements(facts: Facts, archive: Archive) -> bool:
     """True unless an archive holds documents alone, and no queries or judgements."""
-    return not set(_names(archive)) <= set(layout_of(facts.layout).corpus_names)
+    return not set(_file_names(archive)) <= set(reader_of_layout(facts.layout).corpus_names)
 
 
-def _present(facts: Facts, archive: Archive, folder: Path) -> bool:
+def _is_present(facts: Facts, archive: Archive, folder: Path) -> bool:
     """True if the files of an archive are in ``folder``, plain or gzip-compressed."""
-    if archive.packed and not archive.files:
-        return _holds(facts, folder, with_corpus=True)
-    files = [(folder / name, folder / f"{name}.gz") for name in _names(archive)]
+    if archive.is_packed and not archive.files:
+        return _has_files(facts, folder, with_corpus=True)
+    files = [(folder / name, folder / f"{name}.gz") for name in _file_names(archive)]
     return all(plain.is_file() or packed.is_file() for plain, packed in files)
 
 
-def _names(archive: Archive) -> tuple[str, ...]:
+def _file_names(archive: Archive) -> tuple[str, ...]:
     return archive.files or (archive.file_name.removesuffix(".gz"),)
 
 
-def _obtain(facts: Facts, archive: Archive, folder: Path, cache_dir: Path) -> None:
+def _download_archive(facts: Facts, archive: Archive, folder: Path, cache_dir: Path) -> None:
     path = archive_path(facts, archive, cache_dir)
     if path.is_file():
         _check_once(path, archive.md5, str(path))
@@ -109,8 +111,8 @@ def _obtain(facts: Facts, archive: Archive, folder: Path, cache_dir: Path) -> No
         try:
             download(archive.url, path, archive.md5, archive.size_bytes)
         except BenchError as error:
-            raise _absent(facts, archive, error, cache_dir) from error
-    if archive.packed:
+            raise _absent_error(facts, archive, error, cache_dir) from error
+    if archive.is_packed:
         unpack(path, folder, archive.folder, archive.files)
 
 
@@ -118,7 +120,7 @@ def _obtain(facts: Facts, archive: Archive, folder: Path, cache_dir: Path) -> No
 _check_once = cache(check_md5)
 
 
-def _absent(facts: Facts, archive: Archive, why: BenchError, cache_dir: Path) -> BenchError:
+def _absent_error(facts: Facts, archive: Archive, why: BenchError, cache_dir: Path) -> BenchError:
     files = ", ".join(archive.files) or archive.file_name
     return BenchError(
         f"{facts.name}: {files} from {archive.url}: {why}",
@@ -129,8 +131,8 @@ def _absent(facts: Facts, archive: Archive, why: BenchError, cache_dir: Path) ->
     )
 
 
-def _licensed(facts: Facts, looked: list[Path]) -> BenchError:
-    files = layout_of(facts.layout).expected.format(split=facts.split)
+def _licence_error(facts: Facts, looked: list[Path]) -> BenchError:
+    files = reader_of_layout(facts.layout).expected.format(split=facts.split)
     return BenchError(
         f"{facts.name} needs a licence, so it cannot be downloaded; it is not in "
         f"{', '.join(map(str, looked))}",

@@ -100,13 +100,15 @@ def generate(cache_dir: Path, split: str = SPLIT) -> Path:
         )
     parent = "stdlib-code" if split == SPLIT else f"stdlib-code-{split}"
     folder = cache_dir / parent / _key(sources)
-    damaged = folder.is_dir() and not _is_whole(folder, split)
+    damaged = folder.is_dir() and not _is_intact(folder, split)
     if damaged:
         logger.warning("%s is damaged: it is made again from the standard library", folder)
     if damaged or not folder.is_dir():
-        candidates = list(functions(sources))
-        selected = select(candidates)
-        write(selected if split == SPLIT else rest(candidates, selected), folder, split)
+        candidates = list(find_functions(sources))
+        selected = select_evaluated(candidates)
+        write_collection(
+            selected if split == SPLIT else select_rest(candidates, selected), folder, split
+        )
     return folder
 
 
@@ -137,7 +139,7 @@ def _python_files(root: Path) -> Iterator[Path]:
         yield from (Path(folder, name) for name in files if name.endswith(".py"))
 
 
-def functions(sources: Iterable[tuple[str, Path]]) -> Iterator[Function]:
+def find_functions(sources: Iterable[tuple[str, Path]]) -> Iterator[Function]:
     """Functions and methods of the modules; of several with one name, the first."""
     for module, path in sources:
         named: dict[str, FunctionNode] = {}
@@ -167,31 +169,31 @@ def code_without_docstrings(node: FunctionNode) -> str:
     return ast.unparse(node)
 
 
-def select(
+def select_evaluated(
     candidates: Iterable[Function], documents: int = DOCUMENTS, queries: int = QUERIES
 ) -> SourceSelection:
     """Choose ``queries`` functions that can be asked for, and others up to ``documents``."""
-    unique, askable = _candidates(candidates)
+    unique, askable = _unique_and_askable(candidates)
     asked = askable[:queries]
     taken = {item.id for item in asked}
     others = [item for item in unique if item.id not in taken]
-    return _sorted([*asked, *others[: documents - len(asked)]], asked)
+    return _sorted_selection([*asked, *others[: documents - len(asked)]], asked)
 
 
-def rest(candidates: Iterable[Function], held_out: SourceSelection) -> SourceSelection:
+def select_rest(candidates: Iterable[Function], held_out: SourceSelection) -> SourceSelection:
     """All functions that are not in ``held_out``, and those of them that can be asked for.
 
     A sentence that differs from one of ``held_out`` in signs alone is not asked.
     """
-    unique, askable = _candidates(candidates)
+    unique, askable = _unique_and_askable(candidates)
     taken = {item.id for item in held_out.documents}
     read = {_words(item.sentence) for item in held_out.queries}
     documents = [item for item in unique if item.id not in taken]
     asked = [item for item in askable if item.id not in taken and _words(item.sentence) not in read]
-    return _sorted(documents, asked)
+    return _sorted_selection(documents, asked)
 
 
-def write(selection: SourceSelection, folder: Path, split: str = SPLIT) -> None:
+def write_collection(selection: SourceSelection, folder: Path, split: str = SPLIT) -> None:
     """Write a selection to ``folder`` in BEIR's layout, all files or none.
 
     Query ids differ from document ids, so that nobody takes a known item for a self-match.
@@ -211,7 +213,7 @@ def _qrels(selection: SourceSelection) -> bytes:
     return "\n".join(["\t".join(BEIR_HEADER), *rows, ""]).encode()
 
 
-def _is_whole(folder: Path, split: str) -> bool:
+def _is_intact(folder: Path, split: str) -> bool:
     """True if the files hash to the version that they state."""
     try:
         documents = read_documents(folder / "corpus.jsonl")
@@ -228,7 +230,7 @@ def _is_whole(folder: Path, split: str) -> bool:
     return (stated, qrels) == (selection.version, _qrels(selection))
 
 
-def _candidates(candidates: Iterable[Function]) -> tuple[list[Function], list[Function]]:
+def _unique_and_askable(candidates: Iterable[Function]) -> tuple[list[Function], list[Function]]:
     """Functions whose code is unique, and those of them that can be asked for; in hash order."""
     known = sorted(candidates, key=_hash_order)
     codes = Counter(item.code for item in known)
@@ -240,7 +242,7 @@ def _candidates(candidates: Iterable[Function]) -> tuple[list[Function], list[Fu
     return unique, askable
 
 
-def _sorted(documents: Iterable[Function], asked: Iterable[Function]) -> SourceSelection:
+def _sorted_selection(documents: Iterable[Function], asked: Iterable[Function]) -> SourceSelection:
     first, second = (tuple(sorted(some, key=lambda item: item.id)) for some in (documents, asked))
     return SourceSelection(first, second)
 

@@ -39,7 +39,7 @@ class Finding:
     suggestion: str = ""
 
 
-def verify(dataset: Dataset) -> list[Finding]:
+def verify_dataset(dataset: Dataset) -> list[Finding]:
     """Check a collection: counts, documents, queries and judgements.
 
     Builds the corpus if need be. Duplicate ids and malformed lines stop the build, and are then
@@ -55,7 +55,7 @@ def verify(dataset: Dataset) -> list[Finding]:
     return sorted(findings, key=lambda finding: get_args(Severity).index(finding.severity))
 
 
-def remarks(dataset: Dataset) -> list[Finding]:
+def evaluation_findings(dataset: Dataset) -> list[Finding]:
     """Findings to report before a collection is evaluated, because scores depend on them.
 
     Reads no text of documents but those that a query's id names.
@@ -63,7 +63,7 @@ def remarks(dataset: Dataset) -> list[Finding]:
     return [*_missing_documents(dataset), *_colliding_ids(dataset)]
 
 
-def check_published(dataset: Dataset, allow_mismatch: bool, with_corpus: bool = True) -> bool:
+def check_counts(dataset: Dataset, allow_mismatch: bool, with_corpus: bool = True) -> bool:
     """True for the published collection, and for one of which no count was published.
 
     Args:
@@ -73,7 +73,7 @@ def check_published(dataset: Dataset, allow_mismatch: bool, with_corpus: bool = 
     Raises:
         BenchError: it is another collection, and ``allow_mismatch`` is off.
     """
-    different = differences(dataset, with_corpus)
+    different = count_differences(dataset, with_corpus)
     if different and not allow_mismatch:
         raise BenchError(
             f"this is not the published {dataset.name}: {'; '.join(different)}",
@@ -83,7 +83,7 @@ def check_published(dataset: Dataset, allow_mismatch: bool, with_corpus: bool = 
     return not different
 
 
-def differences(dataset: Dataset, with_corpus: bool = True) -> list[str]:
+def count_differences(dataset: Dataset, with_corpus: bool = True) -> list[str]:
     """Differences of a collection from the published one; [] where it is that one."""
     published = dataset.facts.counts
     counted = {"queries": len(dataset.queries), "judgements": len(dataset.qrels)}
@@ -96,9 +96,9 @@ def differences(dataset: Dataset, with_corpus: bool = True) -> list[str]:
     ]
 
 
-def _counts(dataset: Dataset) -> Iterator[Finding]:
+def _count_findings(dataset: Dataset) -> Iterator[Finding]:
     advice = "this is not the collection that was published: scores do not compare"
-    yield from (Finding("error", text, 1, suggestion=advice) for text in differences(dataset))
+    yield from (Finding("error", text, 1, suggestion=advice) for text in count_differences(dataset))
     if empty := dataset.corpus.manifest.empty_documents:
         yield Finding("note", "documents have neither title nor text, and are kept", empty)
 
@@ -116,7 +116,7 @@ def _missing_documents(dataset: Dataset) -> Iterator[Finding]:
         "judgements point at documents that the corpus does not have "
         f"({relevant:,} of them relevant{': official, and kept' if official else ''})",
         len(missing),
-        _some(qrels.doc_ids[row] for row in missing),
+        _first_ids(qrels.doc_ids[row] for row in missing),
         "no run can find these: are corpus and qrels of the same release?" if harmful else "",
     )
 
@@ -129,7 +129,7 @@ def _queries_without_relevant(dataset: Dataset) -> Iterator[Finding]:
             "warning",
             "queries have no relevant document",
             len(without),
-            _some(without),
+            _first_ids(without),
             "they stay in the denominator and score 0 for every model",
         )
 
@@ -146,7 +146,7 @@ def _colliding_ids(dataset: Dataset) -> Iterator[Finding]:
                 "warning",
                 "relevant documents are dropped, since their id is the query's",
                 len(lost),
-                _some(lost),
+                _first_ids(lost),
                 "if the ids collide by accident, set exclude_self = false",
             )
     if excluded is not None:
@@ -160,7 +160,7 @@ def _colliding_ids(dataset: Dataset) -> Iterator[Finding]:
             "query ids are also ids of documents, and exclude_self is not set, so nothing is "
             f"dropped ({same:,} of these documents have the text of their query)",
             len(ids),
-            _some(ids),
+            _first_ids(ids),
             f"write into {dataset.reader.folder / FACTS_FILE}: exclude_self = true if the queries "
             "are documents of the corpus, as in ArguAna; exclude_self = false if ids collide by "
             "accident",
@@ -175,8 +175,8 @@ def _with_equal_texts(dataset: Dataset, rows: Int64Array) -> int:
     return sum(text == other.strip() for text, other in zip(asked, texts, strict=True))
 
 
-def _some(ids: Iterable[str]) -> tuple[str, ...]:
+def _first_ids(ids: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(ids))[:EXAMPLES]
 
 
-_CHECKS = (_counts, _missing_documents, _queries_without_relevant, _colliding_ids)
+_CHECKS = (_count_findings, _missing_documents, _queries_without_relevant, _colliding_ids)

@@ -17,7 +17,7 @@ from pathlib import Path
 from bench.training.training_sets import normalise_query
 from datasets_cfg.readers import dpr, msmarco
 from datasets_cfg.readers.lines import (
-    judged,
+    keep_judged_queries,
     read_beir_qrels,
     read_trec_qrels,
     read_tsv_queries,
@@ -39,7 +39,7 @@ asked = (
     else read_tsv_queries(queries)
 )
 read_qrels = read_beir_qrels if qrels.read_bytes().startswith(BEIR_QRELS) else read_trec_qrels
-judgements = judged(asked, read_qrels(qrels), qrels)
+judgements = keep_judged_queries(asked, read_qrels(qrels), qrels)
 split_of = dict(zip(judgements.queries.ids, map(half, judgements.queries.texts), strict=True))
 
 (folder / "qrels").mkdir(parents=True)

@@ -15,7 +15,7 @@ from bench.results.result import Conditions
 from bench.training.training_sets import find_leaks
 from bench.workspace import Workspace
 from datasets_cfg.dataset import Dataset
-from datasets_cfg.verify import differences
+from datasets_cfg.verify import count_differences
 from foundation.machine import library_version
 from retrievers.models.model import resolve_model
 from retrievers.training.engine.arguments import check_device
@@ -74,7 +74,7 @@ def _environment(grid: Grid, conditions: Conditions) -> Mapping[str, str]:
 def _describe_differences(evaluated: Sequence[Dataset]) -> Iterator[str]:
     """A sentence for each collection of the evaluation that is not the published one."""
     for dataset in evaluated:
-        if different := differences(dataset):
+        if different := count_differences(dataset):
             yield f"This is not the published {dataset.name}: {'; '.join(different)}."
 
 

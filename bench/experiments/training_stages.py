@@ -17,7 +17,7 @@ from bench.experiments.grid import Table, TrainingSource, merge_tables, split_so
 from bench.training.on_collections import adapt_on, finetune_on, pretrain_on
 from bench.training.training_sets import CorpusTexts
 from bench.workspace import Workspace
-from datasets_cfg.catalogue import expand
+from datasets_cfg.catalogue import expand_names
 from foundation.errors import BenchError
 from foundation.records import Record, read_json, write_json
 from retrievers.adapters.folder import check_method
@@ -93,7 +93,7 @@ class PretrainStage(ExperimentStage):
         """All of the preset, and ``on``; after ``base`` there is no start."""
         stage = "base" if self.shared else "pretrain"
         source, changes = split_source(table, stage, TrainingSource)
-        expand(source.on, self.workspace.data_dir)
+        expand_names(source.on, self.workspace.data_dir)
         before = "[base]" if self.after_base else ""
         return pretraining_table(source, changes, stage, "pre-trained in an ablation", before)
 
@@ -300,7 +300,7 @@ class FinetuneStage(ExperimentStage):
         base = msgspec.to_builtins(load(source.preset)) if source.preset else {}
         words = {"title": "fine-tuned in an ablation", "source": "", "unverified": ()}
         preset = finetune_preset.from_table({**merge_tables(base, changes), **words}, "[finetune]")
-        expand(source.on, self.workspace.data_dir)
+        expand_names(source.on, self.workspace.data_dir)
         if preset.adapter is not None:
             check_method(preset.adapter)
         queries = {"queries": source.queries} if source.queries else {}

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from bench.results.result import RESULT_FILE, Evaluation, Protocol, Result, load, load_all
-from datasets_cfg.catalogue import collections_of, expand, is_suite
+from datasets_cfg.catalogue import collections_of, expand_names, is_suite
 from foundation.errors import BenchError, did_you_mean
 from foundation.locations import Location, files_below, parse_location
 from retrievers.models.recipe import Prompts
@@ -313,7 +313,7 @@ def expand_collections(typed: Iterable[str], with_results: Collection[str]) -> l
 def _expand_name(name: str, with_results: Collection[str]) -> list[str]:
     if name in with_results:
         return [name]
-    return collections_of(name) if is_suite(name) else expand([name])
+    return collections_of(name) if is_suite(name) else expand_names([name])
 
 
 def _find_by_name(name: str, roots: Sequence[Location]) -> list[Evaluation]:

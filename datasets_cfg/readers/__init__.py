@@ -90,7 +90,7 @@ class Reader(ABC):
         answers_decide: what is found is decided by the texts of documents, not by their ids.
         folder: folder that holds the files.
         split: whose queries and judgements are read.
-        titled: join the documents with titles from a file of their own.
+        with_titles: join the documents with titles from a file of their own.
     """
 
     corpus_names: ClassVar[tuple[str, ...]]
@@ -99,7 +99,7 @@ class Reader(ABC):
 
     folder: Path
     split: str
-    titled: bool = False
+    with_titles: bool = False
 
     @abstractmethod
     def corpus_files(self) -> tuple[Path, ...]:
@@ -118,7 +118,7 @@ class Reader(ABC):
         """Queries with their judgements."""
 
 
-def layouts() -> dict[str, type[Reader]]:
+def known_layouts() -> dict[str, type[Reader]]:
     """Classes of readers by the names of their layouts."""
     names = sorted(found.name for found in pkgutil.iter_modules(__path__))
     modules = [importlib.import_module(f"{__name__}.{name}") for name in names]
@@ -130,13 +130,13 @@ def layouts() -> dict[str, type[Reader]]:
     }
 
 
-def layout_of(name: str) -> type[Reader]:
+def reader_of_layout(name: str) -> type[Reader]:
     """The class that reads a layout.
 
     Raises:
         BenchError: there is no such layout.
     """
-    known = layouts()
+    known = known_layouts()
     if name not in known:
         hint = did_you_mean(name, known, f"layouts: {', '.join(known)}")
         raise BenchError(f"there is no layout {name!r}", hint)
@@ -153,7 +153,7 @@ def detect_layout(folder: Path) -> str:
     Raises:
         BenchError: it holds none, or more than one.
     """
-    tells = {name: kind.corpus_names[0] for name, kind in layouts().items()}
+    tells = {name: kind.corpus_names[0] for name, kind in known_layouts().items()}
     found = [
         name
         for name, file in tells.items()

@@ -9,12 +9,12 @@ import msgspec
 
 from datasets_cfg.readers import Document, Judgements, Queries, Reader
 from datasets_cfg.readers.lines import (
-    bad_line,
-    checked_id,
+    check_id,
     collect_queries,
-    decoded,
+    decode_line,
     find_file,
-    judged,
+    keep_judged_queries,
+    line_error,
     read_beir_qrels,
     read_lines,
 )
@@ -56,7 +56,7 @@ class BeirReader(Reader):
     def judgements(self) -> Judgements:
         """Queries and qrels of the split."""
         queries, qrels = self.judgement_files()
-        return judged(read_queries(queries), read_beir_qrels(qrels), qrels)
+        return keep_judged_queries(read_queries(queries), read_beir_qrels(qrels), qrels)
 
     def _qrels_file(self) -> Path:
         folder = self.folder / "qrels"
@@ -75,7 +75,7 @@ def read_documents(path: Path) -> Iterator[Document]:
         BenchError: a line that is not such an object, named with its number.
     """
     for number, line in _decoded_lines(path, _DocumentLine):
-        yield Document(checked_id(path, number, line.id), line.title or "", line.text)
+        yield Document(check_id(path, number, line.id), line.title or "", line.text)
 
 
 def read_queries(path: Path) -> Queries:
@@ -95,8 +95,8 @@ def _decoded_lines(path: Path, kind: type[Line]) -> Iterator[tuple[int, Line]]:
             try:
                 yield number, decode(line)
             except UnicodeDecodeError as error:
-                decoded(path, number, line)  # raises with the first wrong byte of the line
-                raise bad_line(path, number, str(error)) from error
+                decode_line(path, number, line)  # raises with the first wrong byte of the line
+                raise line_error(path, number, str(error)) from error
             except msgspec.MsgspecError as error:
                 hint = 'one JSON object a line, with the strings "_id" and "text"; ids are quoted'
-                raise bad_line(path, number, str(error), hint) from error
+                raise line_error(path, number, str(error), hint) from error

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from datasets_cfg.readers import Document, Judgements, Qrels, Queries, Reader
-from datasets_cfg.readers.lines import bad_line, checked_id, decoded, find_file, read_lines
+from datasets_cfg.readers.lines import check_id, decode_line, find_file, line_error, read_lines
 
 _HEADER = ["id", "text", "title"]
 
@@ -53,9 +53,9 @@ def read_passages(path: Path) -> Iterator[Document]:
     rows = _csv_rows(path, 3)
     number, header = next(rows, (1, []))
     if header != _HEADER:
-        raise bad_line(path, number, f"the header is {header}, where {_HEADER} belongs")
+        raise line_error(path, number, f"the header is {header}, where {_HEADER} belongs")
     for number, (id_, text, title) in rows:
-        yield Document(checked_id(path, number, id_), title, text)
+        yield Document(check_id(path, number, id_), title, text)
 
 
 def read_questions(path: Path) -> Judgements:
@@ -72,7 +72,7 @@ def read_questions(path: Path) -> Judgements:
         texts.append(question.replace("’", "'"))
         answers[str(row)] = _answers(path, number, literal)
     if not texts:
-        raise bad_line(path, 1, "the file holds no questions")
+        raise line_error(path, 1, "the file holds no questions")
     nothing = Qrels((), (), np.empty(0, dtype=np.int32))
     return Judgements(Queries(tuple(answers), tuple(texts)), nothing, answers)
 
@@ -82,21 +82,21 @@ def _answers(path: Path, number: int, literal: str) -> tuple[str, ...]:
         value = ast.literal_eval(literal)
     except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
         message = f"the answers are not a Python list: {literal[:80]!r}"
-        raise bad_line(path, number, message) from error
+        raise line_error(path, number, message) from error
     if not (isinstance(value, list) and value and all(isinstance(text, str) for text in value)):
         message = f"the answers are not a list of one or more strings: {literal[:80]!r}"
-        raise bad_line(path, number, message)
+        raise line_error(path, number, message)
     return tuple(value)
 
 
 def _csv_rows(path: Path, columns: int) -> Iterator[tuple[int, list[str]]]:
-    lines = (decoded(path, number, line) + "\n" for number, line in read_lines(path))
+    lines = (decode_line(path, number, line) + "\n" for number, line in read_lines(path))
     rows = csv.reader(lines, delimiter="\t", strict=True)
     try:
         for fields in rows:
             if len(fields) != columns:
                 message = f"{len(fields)} columns where {columns} belong"
-                raise bad_line(path, rows.line_num, message)
+                raise line_error(path, rows.line_num, message)
             yield rows.line_num, fields
     except csv.Error as error:
-        raise bad_line(path, rows.line_num, str(error)) from error
+        raise line_error(path, rows.line_num, str(error)) from error

@@ -49,7 +49,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             for number, line in enumerate(iter(lambda: file.readline(_LINE_BYTES), b""), start=1):
                 if len(line) == _LINE_BYTES:
-                    raise bad_line(path, number, f"the line has {_LINE_BYTES:,} bytes or more")
+                    raise line_error(path, number, f"the line has {_LINE_BYTES:,} bytes or more")
                 if number == 1:
                     check_not_lfs_pointer(path, line)
                 start = 3 if number == 1 and line.startswith(_BYTE_ORDER_MARK) else 0
@@ -57,7 +57,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     except (EOFError, zlib.error, OSError) as error:
         if isinstance(error, OSError) and error.filename is not None:  # it could not be opened
             raise file_error(error) from error
-        raise bad_line(path, number + 1, str(error), "copy or download the file again") from error
+        raise line_error(path, number + 1, str(error), "copy or download the file again") from error
 
 
 def read_rows(path: Path, columns: int, separator: str | None) -> Iterator[tuple[int, list[str]]]:
@@ -69,16 +69,16 @@ def read_rows(path: Path, columns: int, separator: str | None) -> Iterator[tuple
         BenchError: a line has another number of columns, or is not UTF-8.
     """
     for number, line in read_lines(path):
-        text = decoded(path, number, line)
+        text = decode_line(path, number, line)
         if not text.strip():
             continue
         fields = text.split(separator)
         if len(fields) != columns:
-            raise bad_line(path, number, f"{len(fields)} columns where {columns} belong")
+            raise line_error(path, number, f"{len(fields)} columns where {columns} belong")
         yield number, fields
 
 
-def decoded(path: Path, number: int, line: bytes) -> str:
+def decode_line(path: Path, number: int, line: bytes) -> str:
     """Decode one line as UTF-8, or raise a `BenchError` that names it."""
     try:
         return line.decode()
@@ -89,26 +89,26 @@ def decoded(path: Path, number: int, line: bytes) -> str:
 def not_utf8(path: Path, number: int, error: UnicodeDecodeError) -> BenchError:
     """Error about a line that is not UTF-8, with its first wrong byte."""
     wrong = f"not UTF-8 (byte 0x{error.object[error.start]:02x} at column {error.start + 1})"
-    return bad_line(path, number, wrong, "convert the file to UTF-8")
+    return line_error(path, number, wrong, "convert the file to UTF-8")
 
 
-def checked_id(path: Path, number: int, id_: str) -> str:
+def check_id(path: Path, number: int, id_: str) -> str:
     """An id as it stands in a line, or a `BenchError` where it cannot be one."""
     if not id_:
-        raise bad_line(path, number, "the id is empty", "give it one: an id has a character")
+        raise line_error(path, number, "the id is empty", "give it one: an id has a character")
     if "\0" in id_:
-        raise bad_line(
+        raise line_error(
             path, number, f"the id {id_!r} holds a NUL", "remove it: is the file in UTF-8?"
         )
     return id_
 
 
-def bad_line(path: Path, number: int, message: str, hint: str = "") -> BenchError:
+def line_error(path: Path, number: int, message: str, hint: str = "") -> BenchError:
     """Error about line ``number`` (from 1) of ``path``."""
     return BenchError(f"{path}:{number}: {message}", hint=hint)
 
 
-def judged(queries: Queries, qrels: Qrels, source: Path) -> Judgements:
+def keep_judged_queries(queries: Queries, qrels: Qrels, source: Path) -> Judgements:
     """Keep the queries that ``qrels`` (read from ``source``) judges.
 
     Raises:
@@ -137,8 +137,8 @@ def collect_queries(rows: Iterable[tuple[int, str, str]], path: Path) -> Queries
     """Queries from ``(line number, id, text)``; a repeated id raises a `BenchError`."""
     texts: dict[str, str] = {}
     for number, id_, text in rows:
-        if checked_id(path, number, id_) in texts:
-            raise bad_line(path, number, f"query id {id_!r} occurs twice")
+        if check_id(path, number, id_) in texts:
+            raise line_error(path, number, f"query id {id_!r} occurs twice")
         texts[id_] = text
     return Queries(tuple(texts), tuple(texts.values()))
 
@@ -175,9 +175,9 @@ def read_trec_qrels(path: Path) -> Qrels:
 
 def _check_header(path: Path) -> None:
     number, line = next(read_lines(path), (1, b""))
-    header = decoded(path, number, line)
+    header = decode_line(path, number, line)
     if header.split("\t") != BEIR_HEADER:
-        raise bad_line(
+        raise line_error(
             path,
             number,
             f"the header is {header!r}, where the BEIR qrels format belongs",
@@ -189,14 +189,14 @@ def _collect_qrels(rows: Iterable[tuple[int, str, str, str]], path: Path) -> Qre
     """Qrels from ``(line number, query, document, grade)``; a line said twice counts once."""
     grades: dict[tuple[str, str], int] = {}
     for number, query, document, grade in rows:
-        checked_id(path, number, query)
-        checked_id(path, number, document)
+        check_id(path, number, query)
+        check_id(path, number, document)
         if not _GRADE.fullmatch(grade):
-            raise bad_line(path, number, f"the grade {grade!r} is not an integer")
+            raise line_error(path, number, f"the grade {grade!r} is not an integer")
         known = grades.setdefault((query, document), int(grade))
         if known != int(grade):
             message = f"document {document!r} of query {query!r} has grades {known} and {grade}"
-            raise bad_line(path, number, message)
+            raise line_error(path, number, message)
     return Qrels(
         query_ids=tuple(query for query, _ in grades),
         doc_ids=tuple(document for _, document in grades),

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from datasets_cfg.readers import Document, Judgements, Reader
 from datasets_cfg.readers.lines import (
-    bad_line,
-    checked_id,
+    check_id,
     find_file,
-    judged,
+    keep_judged_queries,
+    line_error,
     read_rows,
     read_trec_qrels,
     read_tsv_queries,
@@ -43,7 +43,7 @@ class MsmarcoReader(Reader):
 
     def corpus_files(self) -> tuple[Path, ...]:
         """Files that the documents come from: the collection and, where titled, the titles."""
-        names = self.corpus_names if self.titled else self.corpus_names[:1]
+        names = self.corpus_names if self.with_titles else self.corpus_names[:1]
         return tuple(find_file(self.folder, [name]) for name in names)
 
     def documents(self) -> Iterator[Document]:
@@ -78,13 +78,13 @@ class MsmarcoReader(Reader):
     def judgements(self) -> Judgements:
         """Queries and qrels of the split."""
         queries, qrels = self.judgement_files()
-        return judged(read_tsv_queries(queries), read_trec_qrels(qrels), qrels)
+        return keep_judged_queries(read_tsv_queries(queries), read_trec_qrels(qrels), qrels)
 
 
 def read_passages(path: Path) -> Iterator[Document]:
     """Stream ``collection.tsv``; a line without exactly two columns raises a `BenchError`."""
     for number, (id_, text) in read_rows(path, 2, "\t"):
-        yield Document(checked_id(path, number, id_), "", text)
+        yield Document(check_id(path, number, id_), "", text)
 
 
 def read_titled_passages(collection: Path, titles: Path) -> Iterator[Document]:
@@ -106,7 +106,7 @@ def read_titled_passages(collection: Path, titles: Path) -> Iterator[Document]:
         yield document._replace(title=title)
         number, (wanted, title) = next(rows, _NO_MORE)
     if number:
-        raise bad_line(
+        raise line_error(
             titles,
             number,
             f"passage {wanted!r} does not follow in {collection.name}",

@@ -7,9 +7,9 @@ from datasets_cfg.catalogue import (
     Archive,
     Facts,
     dataset_names,
-    expand,
+    expand_names,
     facts_for,
-    own_folder,
+    user_folder,
 )
 from foundation.errors import BenchError
 from foundation.records import decode_toml
@@ -22,13 +22,13 @@ def test_names_are_sorted_and_their_facts_load():
 
 
 def test_a_suite_expands_to_its_collections_and_nested_suites():
-    members = expand(["beir"])
+    members = expand_names(["beir"])
     assert len(members) == 13 + 12
-    assert [name for name in members if "cqadupstack" in name] == expand(["beir/cqadupstack"])
+    assert [name for name in members if "cqadupstack" in name] == expand_names(["beir/cqadupstack"])
 
 
 def test_collections_suites_and_folders_mix_and_nothing_occurs_twice(tmp_path):
-    names = expand(["beir/scifact", str(tmp_path), "beir-13", "beir/scifact"])
+    names = expand_names(["beir/scifact", str(tmp_path), "beir-13", "beir/scifact"])
     assert names[:2] == ["beir/scifact", str(tmp_path)]
     assert len(names) == 2 + 12
     assert names.count("beir/scifact") == 1
@@ -37,8 +37,8 @@ def test_collections_suites_and_folders_mix_and_nothing_occurs_twice(tmp_path):
 def test_a_declared_name_goes_before_a_folder_of_that_name(tmp_path, monkeypatch):
     (tmp_path / "msmarco").mkdir()
     monkeypatch.chdir(tmp_path)
-    assert expand(["msmarco"]) == ["msmarco/dev", "msmarco/dl19", "msmarco/dl20"]
-    assert expand(["./msmarco"]) == ["./msmarco"]
+    assert expand_names(["msmarco"]) == ["msmarco/dev", "msmarco/dl19", "msmarco/dl20"]
+    assert expand_names(["./msmarco"]) == ["./msmarco"]
 
 
 @pytest.mark.parametrize("source", ["data_dir", "BENCH_DATA"])
@@ -49,14 +49,14 @@ def test_a_folder_is_found_below_where_collections_lie(tmp_path, monkeypatch, so
     data_dir = tmp_path if source == "data_dir" else None
     if data_dir is None:
         monkeypatch.setenv("BENCH_DATA", str(tmp_path))
-    assert own_folder("classic/cisi", data_dir) == tmp_path / "classic" / "cisi"
-    assert own_folder(str(tmp_path / "scifact"), data_dir) == tmp_path / "scifact"
-    assert own_folder("beir", data_dir) is None
-    assert own_folder("scifact", data_dir) is None
-    assert own_folder("no/where", data_dir) is None
-    assert expand(["classic/cisi"], data_dir) == ["classic/cisi"]
+    assert user_folder("classic/cisi", data_dir) == tmp_path / "classic" / "cisi"
+    assert user_folder(str(tmp_path / "scifact"), data_dir) == tmp_path / "scifact"
+    assert user_folder("beir", data_dir) is None
+    assert user_folder("scifact", data_dir) is None
+    assert user_folder("no/where", data_dir) is None
+    assert expand_names(["classic/cisi"], data_dir) == ["classic/cisi"]
     with pytest.raises(BenchError, match="scifact") as caught:
-        expand(["scifact"], data_dir)
+        expand_names(["scifact"], data_dir)
     assert "beir/scifact" in caught.value.hint
 
 
@@ -66,7 +66,7 @@ def test_a_folder_is_found_below_where_collections_lie(tmp_path, monkeypatch, so
 )
 def test_an_unknown_name_suggests_the_closest(typed, meant):
     with pytest.raises(BenchError, match=repr(typed)) as caught:
-        expand([typed])
+        expand_names([typed])
     assert caught.value.hint.startswith(f"did you mean {meant}")
 
 
@@ -132,6 +132,6 @@ def test_a_wrong_type_or_value_is_refused(toml):
 
 
 def test_an_archive_knows_its_file_name_and_whether_it_is_packed():
-    assert Archive("https://host/a/b.tar.gz").packed
-    assert not Archive("https://host/a/b.tsv.gz").packed
+    assert Archive("https://host/a/b.tar.gz").is_packed
+    assert not Archive("https://host/a/b.tsv.gz").is_packed
     assert Archive("https://host/a/b.tsv.gz").file_name == "b.tsv.gz"

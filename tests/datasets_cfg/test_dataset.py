@@ -7,8 +7,8 @@ import pytest
 from datasets_cfg import stdlib_code
 from datasets_cfg.catalogue import facts_for
 from datasets_cfg.corpus import DamagedCorpusError
-from datasets_cfg.dataset import Dataset, open_dataset, open_remembered, remember
-from datasets_cfg.verify import check_published, differences
+from datasets_cfg.dataset import Dataset, open_dataset, open_remembered, remember_folder
+from datasets_cfg.verify import check_counts, count_differences
 from foundation.errors import BenchError
 
 HEADER = "query-id\tcorpus-id\tscore\n"
@@ -82,14 +82,14 @@ def test_a_folder_that_claims_a_declared_name_has_the_facts_of_that_collection(
     dataset = open_(folder)
 
     assert dataset.facts == facts_for("beir/scifact")
-    assert differences(dataset) == [
+    assert count_differences(dataset) == [
         "documents: 5,183 published, 2 found",
         "queries: 300 published, 2 found",
         "judgements: 339 published, 2 found",
     ]
     with pytest.raises(BenchError, match="not the published beir/scifact: documents: 5,183"):
-        check_published(dataset, allow_mismatch=False)
-    assert not check_published(dataset, allow_mismatch=True)
+        check_counts(dataset, allow_mismatch=False)
+    assert not check_counts(dataset, allow_mismatch=True)
 
 
 @pytest.mark.parametrize(
@@ -267,18 +267,18 @@ def test_a_folder_is_found_again_by_what_it_holds_and_not_once_that_changed(
         found = open_remembered(*hashes, dataset.facts.split, dataset.cache_dir)
         return found and found.reader.folder
 
-    remember(open_("beir/scifact", data_dir=bench_data))
+    remember_folder(open_("beir/scifact", data_dir=bench_data))
     assert not (tmp_path / "cache" / "folders").exists()  # it is found by its name
     for split in ("test", "dev"):
         dataset = open_(folder, split=split)
         assert again(dataset) is None
-        remember(dataset)
+        remember_folder(dataset)
         assert again(dataset) == folder
     for damage in (b"", b"\xff\0"):
         for path in (tmp_path / "cache" / "folders").iterdir():
             path.write_bytes(damage)
         assert again(dataset) is None
-    remember(dataset)
+    remember_folder(dataset)
     fill(folder, {"queries.jsonl": QUERIES.replace("ask 1", "ask otherwise")})
     assert again(dataset) is None
 
@@ -287,7 +287,7 @@ def test_counts_that_differ_from_the_published_ones_are_said(folder: Path, open_
     (folder / "dataset.toml").write_text(
         'split = "dev"\n[counts]\ndocuments = 3\njudgements = 2\nqueries = 1000\n'
     )
-    assert differences(open_(folder)) == [
+    assert count_differences(open_(folder)) == [
         "documents: 3 published, 2 found",
         "queries: 1,000 published, 1 found",
     ]
@@ -300,7 +300,7 @@ def test_the_embedded_collection_opens_by_name(embedded: Path, open_: Open) -> N
     assert len(dataset.queries) == stdlib_code.QUERIES
     assert len(dataset.corpus) == stdlib_code.DOCUMENTS
     assert not dataset.facts.exclude_self
-    assert differences(dataset) == []
+    assert count_differences(dataset) == []
     with pytest.raises(BenchError, match="no split train: its one split is test") as caught:
         open_("stdlib-code", split="train")
     assert "stdlib-code/train" in caught.value.hint
@@ -320,7 +320,7 @@ def test_what_the_embedded_collection_leaves_over_opens_as_its_training_collecti
 def test_real_scifact_has_its_published_counts(bench_data: Path, open_: Open) -> None:
     dataset = open_("beir/scifact", data_dir=bench_data)
 
-    assert differences(dataset) == []
+    assert count_differences(dataset) == []
     assert dataset.facts.exclude_self
     assert (len(dataset.corpus), len(dataset.queries)) == (5183, 300)
 

@@ -12,7 +12,7 @@ from datasets_cfg import readers
 from datasets_cfg.catalogue import Facts
 from datasets_cfg.dataset import open_dataset
 from datasets_cfg.locate import find_files
-from datasets_cfg.readers import Document, Reader, detect_layout, layout_of
+from datasets_cfg.readers import Document, Reader, detect_layout, reader_of_layout
 from datasets_cfg.readers.beir import read_documents, read_queries
 from datasets_cfg.readers.dpr import read_passages as read_dpr_passages
 from datasets_cfg.readers.dpr import read_questions
@@ -51,7 +51,7 @@ def beir(write: Write, tmp_path: Path) -> Reader:
     write("corpus.jsonl", '{"_id":"d1","title":"T","text":"one"}\n{"_id":"d2","text":"two"}\n')
     write("queries.jsonl", "".join(f'{{"_id":"q{n}","text":"ask {n}"}}\n' for n in (3, 1, 2)))
     write("qrels/test.tsv", f"{HEADER}q1\td1\t2\nq3\td2\t0\n")
-    return layout_of("beir")(tmp_path, "test")
+    return reader_of_layout("beir")(tmp_path, "test")
 
 
 def as_bytes(text: str | bytes) -> bytes:
@@ -82,7 +82,7 @@ def test_beir_files_may_be_compressed_and_carry_a_byte_order_mark(
     write("corpus.jsonl.gz", '\ufeff{"_id":"d1","text":"one"}\r\n\r\n')
     write("queries.jsonl.gz", '\ufeff{"_id":"q1","text":"ask"}')
     write("qrels/test.tsv.gz", f"\ufeff{HEADER}q1\td1\t1\n".replace("\n", "\r\n"))
-    reader = layout_of("beir")(tmp_path, "test")
+    reader = reader_of_layout("beir")(tmp_path, "test")
 
     assert list(reader.documents()) == [Document("d1", "", "one")]
     assert list(reader.judgements().qrels) == [("q1", "d1", 1)]
@@ -113,7 +113,7 @@ def test_truncated_gzip_data_are_named_with_their_line(write: Write) -> None:
 def test_a_missing_split_lists_those_that_exist(beir: Reader, tmp_path: Path, write: Write) -> None:
     write("qrels/train.tsv.gz", HEADER)
     with pytest.raises(BenchError, match=r"has no dev\.tsv") as caught:
-        layout_of("beir")(tmp_path, "dev").judgements()
+        reader_of_layout("beir")(tmp_path, "dev").judgements()
     assert caught.value.hint == "splits found: test, train"
 
 
@@ -180,7 +180,7 @@ def test_the_splits_of_an_msmarco_folder_are_named_if_another_is_asked_for(tmp_p
     for name in ("qrels.dev.small.tsv", "2019qrels-pass.txt", "qrels.mine.tsv.gz", "mine.qrels"):
         (tmp_path / name).touch()
     with pytest.raises(BenchError) as caught:
-        layout_of("msmarco")(tmp_path, "test").judgements()
+        reader_of_layout("msmarco")(tmp_path, "test").judgements()
     assert caught.value.hint == "splits found: dev, dl19, mine; name one with --split"
 
 
@@ -192,7 +192,7 @@ def test_msmarco_splits_are_found_by_their_distributed_names(
     write(queries, "7\t leading space\n8\tnot judged\n")
     write(qrels, "7 Q0 d1 1\n")
 
-    judgements = layout_of("msmarco")(tmp_path, split).judgements()
+    judgements = reader_of_layout("msmarco")(tmp_path, split).judgements()
 
     assert judgements.queries.ids == ("7",)
     assert judgements.queries.texts == (" leading space",)
@@ -225,7 +225,7 @@ def test_a_folder_with_two_layouts_is_refused(write: Write, tmp_path: Path) -> N
 
 def test_an_unknown_layout_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BenchError, match="no layout 'bier'"):
-        layout_of("bier")(tmp_path, "test")
+        reader_of_layout("bier")(tmp_path, "test")
 
 
 # What is wrong in a file
@@ -322,7 +322,7 @@ def test_real_collections_have_their_counts(
     judgements: int,
     bench_data: Path,
 ) -> None:
-    reader = layout_of(layout)(bench_data / folder, split)
+    reader = reader_of_layout(layout)(bench_data / folder, split)
     read = reader.judgements()
 
     assert detect_layout(bench_data / folder) == layout
@@ -364,7 +364,7 @@ class SemicolonReader(Reader):
     def judgements(self):
         asked, qrels = self.judgement_files()
         rows = ((number, *fields) for number, fields in read_rows(asked, 2, ";"))
-        return judged(collect_queries(rows, asked), read_trec_qrels(qrels), qrels)
+        return keep_judged_queries(collect_queries(rows, asked), read_trec_qrels(qrels), qrels)
 """
 
 

@@ -13,15 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datasets_cfg import stdlib_code
-from datasets_cfg.readers import Document, layout_of
+from datasets_cfg.readers import Document, reader_of_layout
 from datasets_cfg.stdlib_code import (
     Function,
     SourceSelection,
     code_without_docstrings,
+    find_functions,
     first_sentence,
-    functions,
-    rest,
-    select,
+    select_evaluated,
+    select_rest,
     source_files,
 )
 
@@ -41,7 +41,7 @@ def training(collection: Path) -> Path:
 def definitions(tmp_path: Path, source: str) -> dict[str, Function]:
     path = tmp_path / "module.py"
     path.write_text(source)
-    return {item.id: item for item in functions([("json", path)])}
+    return {item.id: item for item in find_functions([("json", path)])}
 
 
 @pytest.mark.parametrize(
@@ -132,12 +132,12 @@ def distinct(count: int) -> list[Function]:
 @pytest.mark.parametrize("sentence", ["A.walk(top) -> all files below top.", "Too short."])
 def test_sentences_that_give_away_the_name_or_say_little_are_not_asked(sentence: str) -> None:
     item = Function("m:A.walk", "code", sentence)
-    assert select([item], documents=1, queries=1) == SourceSelection((item,), ())
+    assert select_evaluated([item], documents=1, queries=1) == SourceSelection((item,), ())
 
 
 def test_the_selection_does_not_depend_on_the_order_of_files() -> None:
     found = distinct(50)
-    assert select(found, 20, 5) == select(found[::-1], 20, 5)
+    assert select_evaluated(found, 20, 5) == select_evaluated(found[::-1], 20, 5)
 
 
 WORDS = st.sampled_from(["add", "all", "numbers", "NUMBERS", "numbers!", "of", "a", "list"])
@@ -150,11 +150,11 @@ def test_the_rest_shares_no_function_no_code_and_no_words_of_a_query_with_what_i
     source: list[tuple[int, str]], documents: int, queries: int
 ) -> None:
     found = [Function(f"m:f{n}", f"code {code}", words) for n, (code, words) in enumerate(source)]
-    held_out = select(found, max(documents, queries), queries)
+    held_out = select_evaluated(found, max(documents, queries), queries)
 
-    training = rest(found, held_out)
+    training = select_rest(found, held_out)
 
-    everything = {item.id for item in select(found, len(found), 0).documents}
+    everything = {item.id for item in select_evaluated(found, len(found), 0).documents}
     assert {item.id for item in training.documents} == everything - ids_of(held_out.documents)
     assert not {item.code for item in training.documents} & {i.code for i in held_out.documents}
     assert words_of(training).isdisjoint(words_of(held_out))
@@ -185,7 +185,7 @@ def test_the_version_changes_with_any_text() -> None:
 
 
 def test_the_running_interpreter_gives_a_complete_collection(collection: Path) -> None:
-    reader = layout_of("beir")(collection, stdlib_code.SPLIT)
+    reader = reader_of_layout("beir")(collection, stdlib_code.SPLIT)
     documents = list(reader.documents())
     judgements = reader.judgements()
 
@@ -199,7 +199,7 @@ def test_the_running_interpreter_gives_a_complete_collection(collection: Path) -
 
 
 def test_no_document_contains_the_query_that_asks_for_it(collection: Path) -> None:
-    reader = layout_of("beir")(collection, stdlib_code.SPLIT)
+    reader = reader_of_layout("beir")(collection, stdlib_code.SPLIT)
     code_of = {document.id: document.text for document in reader.documents()}
     queries = reader.judgements().queries
 
@@ -214,7 +214,10 @@ def test_no_document_contains_the_query_that_asks_for_it(collection: Path) -> No
 def test_nothing_that_the_running_interpreter_gives_to_train_on_is_evaluated(
     collection: Path, training: Path
 ) -> None:
-    test, train = layout_of("beir")(collection, "test"), layout_of("beir")(training, "train")
+    test, train = (
+        reader_of_layout("beir")(collection, "test"),
+        reader_of_layout("beir")(training, "train"),
+    )
     test_documents, train_documents = list(test.documents()), list(train.documents())
     test_queries, train_queries = test.judgements().queries, train.judgements().queries
 
@@ -234,7 +237,7 @@ def bare(text: str) -> str:
 def test_a_made_collection_is_not_made_again(
     collection: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stdlib_code, "functions", None)
+    monkeypatch.setattr(stdlib_code, "find_functions", None)
     assert stdlib_code.generate(collection.parents[1]) == collection
 
 
@@ -265,7 +268,7 @@ def test_a_made_collection_that_was_damaged_is_made_again(
     few = [item for item in source_files(Path(sysconfig.get_path("stdlib"))) if "json" in item[0]]
     monkeypatch.setattr(stdlib_code, "source_files", lambda _: few)
     monkeypatch.setattr(stdlib_code, "DOCUMENTS", 5)
-    monkeypatch.setattr(stdlib_code.select, "__defaults__", (5, 2))
+    monkeypatch.setattr(stdlib_code.select_evaluated, "__defaults__", (5, 2))
     folder = stdlib_code.generate(tmp_path, split)
     whole = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     path = folder / "qrels" / f"{split}.tsv" if name == "qrels" else folder / name
@@ -275,7 +278,7 @@ def test_a_made_collection_that_was_damaged_is_made_again(
         content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
         path.write_bytes(content)
         assert stdlib_code.generate(tmp_path, split) == folder
-        found = layout_of("beir")(folder, split)
+        found = reader_of_layout("beir")(folder, split)
         assert list(found.documents()) == documents_of(whole, folder)
         assert (folder / "queries.jsonl").read_bytes() == whole[folder / "queries.jsonl"]
         assert (folder / "qrels" / f"{split}.tsv").read_bytes() == whole[

@@ -7,8 +7,8 @@ import pytest
 
 from datasets_cfg.catalogue import Counts, Facts
 from datasets_cfg.dataset import Dataset, open_dataset
-from datasets_cfg.readers import Document, Qrels, Queries, layout_of
-from datasets_cfg.verify import Finding, remarks, verify
+from datasets_cfg.readers import Document, Qrels, Queries, reader_of_layout
+from datasets_cfg.verify import Finding, evaluation_findings, verify_dataset
 
 CLEAN = [Document("d1", "", "one"), Document("d2", "two", ""), Document("d3", "a", "b")]
 JUDGED = [("q1", "d1", 1), ("q2", "d3", 2), ("q2", "d2", 0)]
@@ -31,7 +31,7 @@ def dataset_of(
         Queries(asked, asked),
         Qrels(queries, ids, np.array(grades, dtype=np.int32)),
         None,
-        layout_of("beir")(folder, "test"),
+        reader_of_layout("beir")(folder, "test"),
         folder / "cache",
     )
 
@@ -42,47 +42,55 @@ def only(findings: list[Finding]) -> Finding:
 
 
 def test_clean_data_have_no_findings(tmp_path):
-    assert verify(dataset_of(tmp_path)) == []
+    assert verify_dataset(dataset_of(tmp_path)) == []
 
 
 def test_a_judged_document_that_is_missing_warns(tmp_path):
-    found = only(verify(dataset_of(tmp_path, judged=[*JUDGED, ("q1", "gone", 1), ("q2", "no", 0)])))
+    found = only(
+        verify_dataset(dataset_of(tmp_path, judged=[*JUDGED, ("q1", "gone", 1), ("q2", "no", 0)]))
+    )
     assert (found.severity, found.count, found.examples) == ("warning", 2, ("gone", "no"))
     assert "1 of them relevant" in found.what
 
 
 def test_a_missing_document_that_is_not_relevant_is_a_note(tmp_path):
-    found = only(verify(dataset_of(tmp_path, judged=[*JUDGED, ("q2", "no", 0)])))
+    found = only(verify_dataset(dataset_of(tmp_path, judged=[*JUDGED, ("q2", "no", 0)])))
     assert (found.severity, found.count, found.examples) == ("note", 1, ("no",))
 
 
 def test_as_many_missing_documents_as_published_are_a_note(tmp_path):
     facts = Facts("mine", "beir", counts=Counts(dangling_judgements=1))
-    found = only(verify(dataset_of(tmp_path, judged=[*JUDGED, ("q1", "gone", 1)], facts=facts)))
+    found = only(
+        verify_dataset(dataset_of(tmp_path, judged=[*JUDGED, ("q1", "gone", 1)], facts=facts))
+    )
     assert (found.severity, found.count) == ("note", 1)
     assert "official" in found.what
 
 
 def test_a_query_without_a_relevant_document_warns(tmp_path):
-    found = only(verify(dataset_of(tmp_path, judged=[*JUDGED, ("q3", "d1", 0), ("q4", "d1", -1)])))
+    found = only(
+        verify_dataset(dataset_of(tmp_path, judged=[*JUDGED, ("q3", "d1", 0), ("q4", "d1", -1)]))
+    )
     assert (found.severity, found.count, found.examples) == ("warning", 2, ("q3", "q4"))
 
 
 def test_empty_documents_are_counted(tmp_path):
     empty = [Document("d4", " ", "\t"), Document("d5", "", "x"), Document("d6", "", "")]
-    found = only(verify(dataset_of(tmp_path, [*CLEAN, *empty])))
+    found = only(verify_dataset(dataset_of(tmp_path, [*CLEAN, *empty])))
     assert (found.severity, found.count) == ("note", 2)
 
 
 def test_colliding_ids_do_not_matter_where_nothing_is_dropped_on_purpose(tmp_path):
     facts = Facts("mine", "beir", exclude_self=False)
-    assert verify(dataset_of(tmp_path, judged=[*JUDGED, ("d1", "d1", 1)], facts=facts)) == []
+    assert (
+        verify_dataset(dataset_of(tmp_path, judged=[*JUDGED, ("d1", "d1", 1)], facts=facts)) == []
+    )
 
 
 @pytest.mark.parametrize(("text", "severity"), [("d1", "warning"), ("another", "note")])
 def test_colliding_ids_of_undeclared_meaning_name_the_fact_to_set(text, severity, tmp_path):
     documents = [*CLEAN[1:], Document("d1", "", text)]
-    found = only(verify(dataset_of(tmp_path, documents, judged=[*JUDGED, ("d1", "d3", 1)])))
+    found = only(verify_dataset(dataset_of(tmp_path, documents, judged=[*JUDGED, ("d1", "d3", 1)])))
     assert (found.severity, found.count, found.examples) == (severity, 1, ("d1",))
     assert f"{int(text == 'd1')} of these documents have the text of their query" in found.what
     assert f"write into {tmp_path / 'dataset.toml'}: exclude_self = true" in found.suggestion
@@ -91,29 +99,31 @@ def test_colliding_ids_of_undeclared_meaning_name_the_fact_to_set(text, severity
 def test_what_is_remarked_before_an_evaluation_is_what_scores_depend_on(tmp_path):
     judged = [*JUDGED, ("d1", "d1", 1), ("q1", "gone", 1)]
     facts = Facts("mine", "beir", counts=Counts(documents=3))
-    undecided = remarks(dataset_of(tmp_path, judged=judged, facts=facts))
+    undecided = evaluation_findings(dataset_of(tmp_path, judged=judged, facts=facts))
     decided = msgspec.structs.replace(facts, exclude_self=False)
     assert [finding.count for finding in undecided] == [1, 1]
-    assert undecided[:1] == remarks(dataset_of(tmp_path, judged=judged, facts=decided))
+    assert undecided[:1] == evaluation_findings(dataset_of(tmp_path, judged=judged, facts=decided))
 
 
 @pytest.mark.parametrize(("document", "warned"), [("d1", 1), ("d2", 0)])
 def test_colliding_ids_warn_where_a_relevant_document_would_be_dropped(document, warned, tmp_path):
     facts = Facts("mine", "beir", exclude_self=True)
-    found = verify(dataset_of(tmp_path, judged=[*JUDGED, ("d1", document, 1)], facts=facts))
+    found = verify_dataset(dataset_of(tmp_path, judged=[*JUDGED, ("d1", document, 1)], facts=facts))
     assert [(each.severity, each.count) for each in found] == [("warning", 1)] * warned
     assert all("exclude_self = false" in each.suggestion for each in found)
 
 
 def test_duplicate_ids_are_an_error_that_names_them(tmp_path):
-    found = only(verify(dataset_of(tmp_path, [*CLEAN, Document("d2", "again", "")])))
+    found = only(verify_dataset(dataset_of(tmp_path, [*CLEAN, Document("d2", "again", "")])))
     assert found.severity == "error"
     assert "'d2' occurs twice" in found.what
 
 
 def test_counts_that_differ_are_errors_and_come_first(tmp_path):
     facts = Facts("mine", "beir", counts=Counts(documents=5, queries=2))
-    findings = verify(dataset_of(tmp_path, judged=[*JUDGED, ("q1", "gone", 1)], facts=facts))
+    findings = verify_dataset(
+        dataset_of(tmp_path, judged=[*JUDGED, ("q1", "gone", 1)], facts=facts)
+    )
     assert [finding.severity for finding in findings] == ["error", "warning"]
     assert "documents: 5 published, 3 found" in findings[0].what
 
@@ -127,5 +137,5 @@ def test_counts_that_differ_are_errors_and_come_first(tmp_path):
     ],
 )
 def test_what_is_odd_in_real_collections_is_known(name, expected, bench_data, tmp_path):
-    found = verify(open_dataset(name, cache_dir=tmp_path, data_dir=bench_data))
+    found = verify_dataset(open_dataset(name, cache_dir=tmp_path, data_dir=bench_data))
     assert sorted((each.severity, each.count) for each in found) == sorted(expected)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from bench.evaluate.cost import EncodingCost
 from bench.evaluate.judging import suite_mean
 from bench.results.result import Result
-from datasets_cfg.catalogue import expand, suite_for
+from datasets_cfg.catalogue import expand_names, suite_for
 from datasets_cfg.verify import Finding
 from reports.evaluation import (
     collection_table,
@@ -119,7 +119,7 @@ def test_the_heading_says_which_rules_applied(fields):
 
 
 def test_a_complete_mean_names_its_measure_and_number_of_sets():
-    values = dict.fromkeys(expand(["beir"]), 0.25)
+    values = dict.fromkeys(expand_names(["beir"]), 0.25)
     mean = suite_mean("beir", "nDCG@10", values, {"beir/nq"})
     (row,) = rows_of(means_table([("words", mean)], {("words", "beir", "nDCG@10"): 0.3}))
     assert row == {

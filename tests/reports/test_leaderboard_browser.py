@@ -11,7 +11,7 @@ from bench.boards.build import BoardFilter, build_leaderboard
 from bench.boards.rows import find_distinct_results
 from bench.comparing.statistics import Resampling
 from bench.results.result import Timings
-from datasets_cfg.catalogue import expand
+from datasets_cfg.catalogue import expand_names
 from reports.leaderboard import page
 from retrievers.models.card import Card, ExpectedScore
 from tests.support.browser import (
@@ -26,7 +26,7 @@ from tests.support.browser import (
 )
 from tests.support.leaderboards import MEASURE, make_protocol, recipe_of, store
 
-FORUMS = expand(["beir/cqadupstack"])
+FORUMS = expand_names(["beir/cqadupstack"])
 SORT_BY = "thead th[data-column='{}'] button"
 
 

@@ -14,14 +14,14 @@ from bench.boards.build import BoardFilter, build_leaderboard
 from bench.boards.rows import find_distinct_results
 from bench.comparing.statistics import Resampling
 from bench.results.result import Timings
-from datasets_cfg.catalogue import expand
+from datasets_cfg.catalogue import expand_names
 from reports.leaderboard import SITE, markdown, page, scores, script_json
 from retrievers.models.card import Card, ExpectedScore
 from retrievers.models.checkpoint import Parameters
 from tests.support.leaderboards import MEASURE, make_protocol, recipe_of, store
 from tests.support.markdown import tables_of
 
-FORUMS = expand(["beir/cqadupstack"])
+FORUMS = expand_names(["beir/cqadupstack"])
 CLAIM = ExpectedScore(dataset="beir/scifact", measure=MEASURE, value=0.625, source="a paper")
 
 

@@ -30,7 +30,7 @@ from bench.gate.verdicts import conclude_check
 from bench.results.find import choose_results, find_named, find_results
 from bench.results.result import Evaluation, Protocol
 from bench.workspace import Workspace
-from datasets_cfg.catalogue import dataset_names, own_folder
+from datasets_cfg.catalogue import dataset_names, user_folder
 from datasets_cfg.dataset import name_in_results
 from foundation.errors import BenchError
 from foundation.files import replace_file
@@ -132,10 +132,10 @@ def _check_published(options: CheckOptions) -> None:
 
 def _folders(typed: Sequence[str], workspace: Workspace) -> dict[str, str]:
     """Folders of a user's own collections as typed, by the name in their results."""
-    named = workspace.expand(typed)
+    named = workspace.expand_names(typed)
     folders: dict[str, str] = {}
     for word in named:
-        if folder := own_folder(word, workspace.data_dir):
+        if folder := user_folder(word, workspace.data_dir):
             name = name_in_results(folder)
             other = folders.get(name, name if name in named else word)
             if other != word:

@@ -25,7 +25,7 @@ from bench.outcomes import ExitCode
 from bench.results.find import choose_results, expand_collections, find_named
 from bench.results.result import RESULT_FILE, Evaluation
 from bench.workspace import Workspace
-from datasets_cfg.catalogue import is_suite, own_folder
+from datasets_cfg.catalogue import is_suite, user_folder
 from datasets_cfg.dataset import name_in_results
 from foundation.errors import BenchError
 from foundation.locations import parse_location
@@ -92,7 +92,7 @@ def _collections(typed: Sequence[str], named: Named, workspace: Workspace) -> li
     known = {stored.collection for results in named.values() for stored in results}
     chosen: list[str] = []
     for name in typed:
-        folder = None if name in known or is_suite(name) else own_folder(name, workspace.data_dir)
+        folder = None if name in known or is_suite(name) else user_folder(name, workspace.data_dir)
         own = name_in_results(folder) if folder else name
         if folder and own not in known:
             raise BenchError(

@@ -11,10 +11,10 @@ from bench.cli.terminal import columns, print_json
 from bench.outcomes import ExitCode
 from bench.store.usage import Damage, ModelUsage, damaged, remove, selected, usage
 from bench.workspace import VECTORS, cache_folder
-from datasets_cfg.corpus import damage_of
+from datasets_cfg.corpus import find_damage
 from datasets_cfg.dataset import CORPORA
 from datasets_cfg.verify import Finding
-from datasets_cfg.verify import verify as verify_dataset
+from datasets_cfg.verify import verify_dataset as verify_dataset
 from foundation.errors import BenchError
 from reports.evaluation import cache_table, findings
 from reports.format import size
@@ -28,7 +28,7 @@ def fetch(options: FetchOptions) -> int:
         )
     workspace = make_workspace(options.folder_options)
     rows = []
-    for name in workspace.expand(options.names):
+    for name in workspace.expand_names(options.names):
         dataset = workspace.dataset(name)
         about = f"{len(dataset.corpus):,} documents, {len(dataset.queries):,} queries"
         rows.append({"name": name, "about": about})
@@ -47,7 +47,7 @@ def verify(options: VerifyOptions) -> int:
     """``verify``: what is peculiar in the data. Errors give the exit code of bad input."""
     by_collection: dict[str, list[Finding]] = {}
     workspace = make_workspace(options.folder_options)
-    for name in workspace.expand(options.names):
+    for name in workspace.expand_names(options.names):
         by_collection[name] = verify_dataset(workspace.dataset(name, options.split))
         if not options.output.json:
             print(findings(name, by_collection[name]), end="\n\n", flush=True)
@@ -93,5 +93,5 @@ def _pruned(store: Path, options: CacheOptions) -> Iterator[ModelUsage]:
 def _damaged_corpora(folder: Path) -> Iterator[Damage]:
     """Damaged corpora; those that are being built have names that begin with a dot."""
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if path.is_dir() and not path.name.startswith(".") and (reason := damage_of(path)):
+        if path.is_dir() and not path.name.startswith(".") and (reason := find_damage(path)):
             yield Damage(str(path), reason)

@@ -14,12 +14,12 @@ from bench.cli.terminal import as_json, columns, print_json
 from bench.outcomes import ExitCode
 from datasets_cfg.catalogue import (
     dataset_names,
-    declared,
+    declaration_text,
     facts_for,
     is_suite,
     suite_for,
     suite_names,
-    unknown,
+    unknown_name_error,
 )
 from foundation.errors import BenchError
 from foundation.locations import parse_location
@@ -188,7 +188,7 @@ def describe(name: str) -> tuple[msgspec.Struct, str]:
         BenchError: there is nothing of that name, or the file of a suite is not valid.
     """
     if name in dataset_names():
-        return facts_for(name), declared(name)
+        return facts_for(name), declaration_text(name)
     if is_suite(name):
         return suite_for(name), as_json(suite_for(name))
     shipped = (CARDS, *_preset_and_grid_files())
@@ -198,7 +198,7 @@ def describe(name: str) -> tuple[msgspec.Struct, str]:
     if name and (result := _result_at(name)):
         return result, as_json(result)
     names = (name for files in shipped for name in files.names())
-    hint = unknown(name, (*names, *dataset_names(), *suite_names())).hint
+    hint = unknown_name_error(name, (*names, *dataset_names(), *suite_names())).hint
     raise BenchError(f"nothing is called {name!r}, and there is no such result", hint)
 
 

@@ -49,7 +49,7 @@ def run(options: RunOptions) -> int:
         options.folder_options, options.hardware, options.protocol.allow_mismatch
     )
     models, published = _models(options, workspace)
-    count = len(workspace.expand(options.names)) * len(models)
+    count = len(workspace.expand_names(options.names)) * len(models)
     gaps = MissingEvaluations(stop=count == 1)
     jobs = _jobs(workspace, models, choices, gaps, options)
     if options.dry_run:
@@ -90,7 +90,7 @@ def _jobs(
     """What can be evaluated, by collection. What would fail late fails now."""
     jobs: list[list[Job]] = []
     known = not (options.recompute or choices.from_index)
-    for name in workspace.expand(options.names):
+    for name in workspace.expand_names(options.names):
         of_collection: list[Job] = []
         with gaps.catch(name):
             split, limit = options.protocol.split, options.limit

@@ -30,7 +30,7 @@ def speed(options: SpeedOptions) -> int:
     parts = options.parts or (() if options.names else PARTS)
     _check_against(options, parts)
     workspace = make_workspace(options.folder_options, Hardware(device=options.device))
-    raced = [workspace.dataset(name) for name in workspace.expand(options.names)]
+    raced = [workspace.dataset(name) for name in workspace.expand_names(options.names)]
     report = measure(_benchmarked_model(options, workspace), parts, raced, options.rounds, _log)
     if not options.output.json:
         print(speed_tables(report), end="\n\n")

@@ -58,7 +58,7 @@ def pretrain(options: PretrainOptions) -> int:
     """``pretrain``: train, draw the losses, print what to type next."""
     preset = _pretraining(options)
     workspace = make_workspace(options.folder_options)
-    datasets = [workspace.dataset(name) for name in workspace.expand(options.on)]
+    datasets = [workspace.dataset(name) for name in workspace.expand_names(options.on)]
     with training_context(options.out, options.training) as context:
         trained = pretrain_on(preset, datasets, context)
     if is_first_process():
@@ -79,9 +79,9 @@ def finetune(options: FinetuneOptions) -> int:
     preset = finetune_preset.changed(preset, _changes(options.training), "command line")
     model = resolve_model(options.model, like=options.like)
     workspace = make_workspace(options.folder_options)
-    names = workspace.expand(options.on)
+    names = workspace.expand_names(options.on)
     training = [workspace.dataset(name, options.split) for name in names]
-    evaluated = _evaluated(names, workspace.expand(options.held_out), workspace)
+    evaluated = _evaluated(names, workspace.expand_names(options.held_out), workspace)
     with training_context(options.out, options.training) as context:
         left_out = list(evaluated.values())
         trained = finetune_on(preset, model, training, workspace.store, context, evaluated=left_out)
@@ -89,7 +89,9 @@ def finetune(options: FinetuneOptions) -> int:
         rounds = f"{trained.rounds} rounds of " if trained.rounds > 1 else ""
         _print_trained(trained, rounds, f"{trained.queries:,} queries", options)
         if not options.output.json:
-            scored = [name for name in options.on if {*workspace.expand([name])} & {*evaluated}]
+            scored = [
+                name for name in options.on if {*workspace.expand_names([name])} & {*evaluated}
+            ]
             print_next(
                 "evaluate it", _run_command(scored, [trained.folder], options.folder_options)
             )
@@ -100,7 +102,7 @@ def adapt(options: AdaptOptions) -> int:
     """``adapt``: train on each collection in turn, and print the command that scores them all."""
     preset, method = _pretraining(options), _method(options)
     workspace = make_workspace(options.folder_options)
-    names = workspace.expand(options.on)
+    names = workspace.expand_names(options.on)
     datasets = [workspace.dataset(name) for name in names]
     with training_context(options.out, options.training) as context:
         trained = adapt_on(preset, datasets, method, context)
@@ -259,7 +261,7 @@ def _print_trained(
 def _print_after_pretraining(options: PretrainOptions, workspace: Workspace) -> None:
     """Print the commands that fine-tune and evaluate the checkpoint, if its collections have
     queries for them."""
-    out, names = str(options.out), workspace.expand(options.on)
+    out, names = str(options.out), workspace.expand_names(options.on)
     trainable = [found for name in names if (found := _training_name(name, workspace))]
     if trainable:
         words = ["python", "-m", "bench", "finetune", FINETUNING, "--model", out, "--on"]
@@ -341,7 +343,9 @@ def compose(options: ComposeOptions) -> int:
         stack_adapters(base, folders, out)
     elif options.how == "route":
         workspace = make_workspace(options.folder_options)
-        training = [workspace.dataset(name, TRAINING) for name in workspace.expand(options.on)]
+        training = [
+            workspace.dataset(name, TRAINING) for name in workspace.expand_names(options.on)
+        ]
         route_on(base, folders, out, training)
     else:
         average_adapters(base, folders, out, options.weights)
@@ -368,7 +372,7 @@ def _domains(options: ComposeOptions, base: Model) -> list[str]:
     """Return the collections that combined adapters are for."""
     if options.on:
         workspace = make_workspace(options.folder_options)
-        return list(_evaluated(workspace.expand(options.on), (), workspace))
+        return list(_evaluated(workspace.expand_names(options.on), (), workspace))
     card = load_card(options.out / CARD_FILE)
     learnt = [name for name in card.trained_on if name not in base.card.trained_on]
     return [name for name in learnt if name in dataset_names()]

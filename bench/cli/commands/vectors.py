@@ -97,7 +97,7 @@ def work(options: WorkOptions) -> int:
     workspace = make_workspace(options.folder_options, options.hardware)
     models = load_models(workspace, options.model, options.use)
     done = []
-    for name in workspace.expand(options.names):
+    for name in workspace.expand_names(options.names):
         dataset = workspace.dataset(name)
         for model in models:
             encoder = model.for_dataset(dataset.name).require_encoder()

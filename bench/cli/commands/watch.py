@@ -28,7 +28,7 @@ def watch(options: WatchOptions) -> int:
     out = options.out or training_of(options.folder) / "watch"
     _check(options)
     workspace = make_workspace(options.folder_options, options.hardware, options.allow_mismatch)
-    opened = [workspace.open(name, options.split) for name in workspace.expand(options.on)]
+    opened = [workspace.open(name, options.split) for name in workspace.expand_names(options.on)]
     aim = _aim(options, workspace, opened)
     watcher = Watcher(
         training=aim.training,

@@ -18,7 +18,7 @@ from bench.comparing.statistics import (
     resample,
 )
 from bench.results.result import SCORES_FILE, Timings
-from datasets_cfg.catalogue import expand, suite_for
+from datasets_cfg.catalogue import expand_names, suite_for
 from foundation.errors import BenchError
 from retrievers.models.card import Card, ExpectedScore
 from retrievers.models.recipe import Prompts
@@ -26,7 +26,7 @@ from tests.support.leaderboards import MEASURE, make_older, make_protocol, recip
 
 QUICK = Resampling(resamples=199)
 PLAIN = BoardFilter()
-FORUMS = expand(["beir/cqadupstack"])
+FORUMS = expand_names(["beir/cqadupstack"])
 
 
 def board_of(

@@ -7,13 +7,13 @@ from bench.boards.published_scores import collect_claims, list_claims, read_publ
 from bench.boards.rows import find_distinct_results
 from bench.comparing.statistics import Resampling
 from bench.evaluate.scoring import parse_measure
-from datasets_cfg.catalogue import dataset_names, expand, suite_for, suite_names
+from datasets_cfg.catalogue import dataset_names, expand_names, suite_for, suite_names
 from foundation.errors import BenchError
 from retrievers.models.card import Card, ExpectedScore
 from tests.support.leaderboards import MEASURE, store
 
 QUICK = Resampling(resamples=199)
-FORUMS = expand(["beir/cqadupstack"])
+FORUMS = expand_names(["beir/cqadupstack"])
 EVERY = [(name, one) for name, own in read_publications().items() for one in list_claims(own)]
 
 

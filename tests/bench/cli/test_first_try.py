@@ -8,7 +8,7 @@ import pytest
 from bench.cli.main import run_command
 from bench.evaluate.pipeline import in_domain
 from bench.workspace import Workspace
-from datasets_cfg.dataset import Dataset, first_queries
+from datasets_cfg.dataset import Dataset, take_first_queries
 from foundation.errors import BenchError
 from retrievers.models.card import load_card
 from retrievers.models.model import _with_query_prompt, resolve_model
@@ -34,7 +34,7 @@ def run(capsys, tmp_path, dataset: Dataset, *words: str) -> dict:
 
 
 def test_a_first_try_has_the_first_queries_their_judged_documents_and_the_first_others(whole):
-    small = first_queries(whole, 2)
+    small = take_first_queries(whole, 2)
     assert small.name == "own/first2"
     assert small.queries.ids == ("q0", "q1")
     assert set(small.qrels) == {("q0", "d50", 2), ("q1", "d3", 1), ("q1", "d51", 0)}
@@ -44,7 +44,7 @@ def test_a_first_try_has_the_first_queries_their_judged_documents_and_the_first_
 
 
 def test_a_first_try_of_more_queries_than_there_are_has_all_of_them(whole):
-    small = first_queries(whole, 99)
+    small = take_first_queries(whole, 99)
     assert small.queries.ids == whole.queries.ids
     assert len(small.corpus) == len(CORPUS)
 

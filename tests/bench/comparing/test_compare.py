@@ -26,7 +26,7 @@ from bench.evaluate.scoring import Scores
 from bench.results import find
 from bench.results.find import find_results, recipe_key
 from bench.results.result import RESULT_FILE, Evaluation, Result, save
-from datasets_cfg.catalogue import expand, suite_names
+from datasets_cfg.catalogue import expand_names, suite_names
 from foundation.errors import BenchError
 from retrievers.models.recipe import AdapterIdentity, Prompts, Recipe
 from tests.support import results as records
@@ -308,7 +308,7 @@ def test_the_verdict_names_the_better_model_only_where_p_allows_it():
 
 
 def test_p_is_corrected_over_the_collections_of_a_pair():
-    names = expand(["beir/cqadupstack"])[:5]
+    names = expand_names(["beir/cqadupstack"])[:5]
     models = [model("a", 1, names), model("b", 2, names, shift=0.12)]
     (found,) = compare(models, FAST)
     plain = [row.paired.p for row in found.collections]
@@ -426,13 +426,13 @@ def test_from_a_run_file_whose_recipe_is_not_known_nothing_differs():
 
 # Suites
 
-BEIR = expand(["beir"])
+BEIR = expand_names(["beir"])
 
 
 @pytest.mark.parametrize("suite", suite_names())
 def test_weights_of_a_suite_sum_to_one_over_all_its_collections(suite):
     weights = suite_weights(suite)
-    assert set(weights) == set(expand([suite]))
+    assert set(weights) == set(expand_names([suite]))
     assert sum(weights.values()) == pytest.approx(1)
 
 
@@ -483,7 +483,7 @@ def test_a_suite_that_was_asked_for_is_shown_even_where_nobody_is_complete():
 
 
 def test_collections_other_than_the_published_ones_are_in_no_mean():
-    names = expand(["beir/cqadupstack"])
+    names = expand_names(["beir/cqadupstack"])
     models = [model("a", 1, names), model("b", 2, names)]
     for one in models:
         one.results[names[0]] = entry(np.ones(3), collection=names[0], official=False)
@@ -493,7 +493,7 @@ def test_collections_other_than_the_published_ones_are_in_no_mean():
 
 
 def test_suites_of_different_measures_have_no_mean():
-    names = expand(["msmarco"])
+    names = expand_names(["msmarco"])
     models = [model(name, seed, names) for seed, name in enumerate("ab")]
     (found,) = compare(models, ComparisonSettings(suites=["msmarco"], resampling=FAST.resampling))
     assert found.suites == ()

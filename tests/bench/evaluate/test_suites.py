@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.evaluate.judging import member_score, suite_mean, suites_inner_first
-from datasets_cfg.catalogue import expand, suite_for, suite_names
+from datasets_cfg.catalogue import expand_names, suite_for, suite_names
 
 FORUMS = suite_for("beir/cqadupstack").members
 PLAIN = tuple(name for name in suite_for("beir").members if name != "beir/cqadupstack")
@@ -122,6 +122,6 @@ def test_inner_suites_come_before_the_suite_that_holds_them_and_once():
 
 @pytest.mark.parametrize("suite", suite_names())
 def test_every_suite_is_complete_with_the_collections_it_expands_to(suite):
-    names = expand([suite])
+    names = expand_names([suite])
     assert suite_mean(suite, "x", dict.fromkeys(names, 0.25)).value == 0.25
     assert suite_mean(suite, "x", dict.fromkeys(names[1:], 0.25)).value is None

@@ -8,7 +8,7 @@ import pytest
 from bench.outcomes import ExitCode
 from bench.results.export import TASKS, export_obstacle, mteb_files, mteb_measure, task_document
 from bench.results.result import Evaluation, load
-from datasets_cfg.catalogue import dataset_names, expand
+from datasets_cfg.catalogue import dataset_names, expand_names
 from tests.support.collections import DOCUMENTS, QRELS, QUERIES, write_collection
 from tests.support.leaderboards import make_protocol, recipe_of, result_of, store
 
@@ -135,7 +135,7 @@ def test_their_measures_have_our_parameters_or_no_name():
 
 
 def test_every_public_collection_has_one_task():
-    assert set(expand(["beir"])) <= set(TASKS) <= set(dataset_names())
+    assert set(expand_names(["beir"])) <= set(TASKS) <= set(dataset_names())
     for field in ("name", "dataset", "revision"):
         assert len({getattr(task, field) for task in TASKS.values()}) == len(TASKS)
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datasets_cfg.stdlib_code import functions, source_files
+from datasets_cfg.stdlib_code import find_functions, source_files
 
 CHARACTERS = 1000  # of a text: about a passage
 LIBRARIES = ("faiss-cpu", "numpy", "pyarrow", "tokenizers")
@@ -39,7 +39,7 @@ def version(name: str) -> str:
 def texts() -> list[str]:
     """500 functions of Python's standard library."""
     sources = source_files(Path(sysconfig.get_path("stdlib")))
-    return [one.code[:CHARACTERS] for one in itertools.islice(functions(sources), 500)]
+    return [one.code[:CHARACTERS] for one in itertools.islice(find_functions(sources), 500)]
 
 
 @pytest.fixture
