@@ -1,6 +1,7 @@
-"""Pages of the reference, generated from the code: options, records, presets, grids.
+"""Pages of the reference that are generated from the code: options, records, presets, grids.
 
-docs/conf.py calls `write_reference` whenever the site is built.
+docs/conf.py calls `write_reference` whenever the site is built. The pages are not committed;
+docs/reference/index.md says where to find the same facts without the site.
 """
 
 import ast
@@ -9,7 +10,7 @@ import inspect
 import itertools
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -54,8 +55,8 @@ from retrievers.training.pretrain.pretrain import PretrainResult
 NAMED = list[dict[str, str]]
 LOSSES = {"losses": dict[str, LossPoint], "pictures": list[str]}
 
-# Documents that commands print with ``--json``: a record, or an object with these keys; those of
-# the record at the key "" are its own.
+# Documents that commands print with ``--json``: a record, or an object with these keys. The fields
+# of a record at the key "" are keys of the document itself.
 DOCUMENTS: dict[str, Any] = {
     "run": {"results": list[Result], "means": list[SuiteMean], "gaps": list[MissingEvaluation]},
     "score": {"results": list[Result], "means": list[SuiteMean], "gaps": list[MissingEvaluation]},
@@ -84,8 +85,8 @@ DOCUMENTS: dict[str, Any] = {
     "export": {"files": list[str]},
 }
 
-# Facts of a document that its types do not tell.
-BESIDE = {
+# Facts about a document that its types do not express.
+REMARKS = {
     ("run", "means"): "`model`: its name",
     ("pretrain", "losses"): "the `first` and the `last`",
     ("finetune", "losses"): "the `first` and the `last`",
@@ -123,21 +124,9 @@ GRIDS = ROOT / "bench/experiments/grids"
 
 
 def write_reference(folder: Path) -> None:
-    """Write the generated pages; a page that is the same already is left alone."""
-    pages = {
-        "commands": commands(),
-        "cards": cards(),
-        "collections": collections(),
-        "results": results(),
-        "json": json_documents(),
-        "presets": shipped(
-            "Presets",
-            {"Pre-training": PRESETS / "pretrain", "Fine-tuning": PRESETS / "finetune"},
-        ),
-        "grids": grids(),
-    }
-    for name, text in pages.items():
-        path = folder / f"{name}.md"
+    """Write the generated pages to ``folder``. Pages that have not changed are not touched."""
+    for name, make in GENERATED.items():
+        path, text = folder / f"{name}.md", make()
         if not path.is_file() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")
 
@@ -292,16 +281,26 @@ def _default(value: Any) -> str:
 
 
 def cards() -> str:
-    """Fields of model cards, and the shipped ones."""
-    text = ["# Model cards\n\nA model is one TOML file.\n"]
-    for record in (Card, CardStage, CardPrompts, CardAdapter, ExpectedScore):
-        text.append(f"\n## {record.__name__}\n\n{summary(record)}\n\n{record_table(record)}")
+    """Return the page of the fields of model cards."""
+    records = (Card, CardStage, CardPrompts, CardAdapter, ExpectedScore)
+    return "# Model cards\n\nA model is one TOML file.\n" + record_sections(records)
+
+
+def record_sections(records: tuple[type[msgspec.Struct], ...]) -> str:
+    """Return a section for each of ``records``: its docstring and a table of its fields."""
+    return "".join(
+        f"\n## {record.__name__}\n\n{summary(record)}\n\n{record_table(record)}"
+        for record in records
+    )
+
+
+def models() -> str:
+    """Return the page of the shipped model cards."""
     rows = [
         (code(card.name), cell(card.title), code(card.checkpoint), cell(card.licence))
         for card in all_cards().values()
     ]
-    text.append("\n## Shipped cards\n\n" + table(("name", "title", "checkpoint", "licence"), rows))
-    return "".join(text)
+    return "# Shipped models\n\n" + table(("name", "title", "checkpoint", "licence"), rows)
 
 
 def grids() -> str:
@@ -323,10 +322,13 @@ def grids() -> str:
 
 
 def collections() -> str:
-    """Facts of collections, and the shipped ones."""
-    text = ["# Collections\n\nA collection is one TOML file, or a folder.\n"]
-    for record in (Facts, Archive, Counts, Suite):
-        text.append(f"\n## {record.__name__}\n\n{summary(record)}\n\n{record_table(record)}")
+    """Return the page of the fields of a collection's TOML file."""
+    about = "# Collections\n\nA collection is one TOML file, or a folder.\n"
+    return about + record_sections((Facts, Archive, Counts, Suite))
+
+
+def datasets() -> str:
+    """Return the page of the shipped collections."""
     rows = []
     for name in dataset_names():
         facts = facts_for(name)
@@ -341,33 +343,26 @@ def collections() -> str:
             )
         )
     header = ("name", "documents", "queries", "main measure", "licence")
-    text.append("\n## Shipped collections\n\n" + table(header, rows))
-    return "".join(text)
+    return "# Shipped collections\n\n" + table(header, rows)
 
 
 def results() -> str:
-    """The files of a result, and the fields of its record."""
-    text = [
-        "# Results on disk\n\nA result is a folder `OUT/<collection>/<model>/<key>/`:\n\n",
-        table(
-            ("file", "content"),
-            [
-                (code("result.json"), "means, protocol, recipe, checks, timings, conditions"),
-                (code("per_query.parquet"), "one row a query, one column a measure, unrounded"),
-                (
-                    code("run.arrow"),
-                    "the ranking: query, document, score; Arrow with zstd",
-                ),
-                (
-                    code("run.trec.gz"),
-                    "the ranking as a TREC run file, before schema 4",
-                ),
-            ],
-        ),
+    """Return the page of the files of a result and of the fields of its record."""
+    files = [
+        ("result.json", "means, protocol, recipe, checks, timings, conditions"),
+        ("per_query.parquet", "one row per query, one column per measure, unrounded"),
+        ("run.arrow", "the ranking: query, document, score; Arrow with zstd"),
+        ("run.trec.gz", "the ranking as a TREC run file, in results before schema 4"),
     ]
-    for record in (Result, Protocol, Recipe, Timings, Conditions):
-        text.append(f"\n## {record.__name__}\n\n{summary(record)}\n\n{record_table(record)}")
-    return "".join(text)
+    about = "# Results on disk\n\nA result is a folder `OUT/<collection>/<model>/<key>/`:\n\n"
+    listed = table(("file", "content"), [(code(name), content) for name, content in files])
+    return about + listed + record_sections((Result, Protocol, Timings, Conditions))
+
+
+def recipe() -> str:
+    """Return the page of the fields of a recipe."""
+    about = "# Recipe\n\nEverything that changes a vector.\n"
+    return about + record_sections((Recipe,))
 
 
 def json_documents() -> str:
@@ -383,7 +378,7 @@ def json_documents() -> str:
                     code("" if number else command),
                     code(key),
                     cell(_json_type(kind)),
-                    cell(BESIDE.get((command, key), "")),
+                    cell(REMARKS.get((command, key), "")),
                 )
             )
             _collect(kind, records)
@@ -433,3 +428,33 @@ def shipped(title: str, folders: dict[str, Path]) -> str:
         for path in sorted(folder.glob("*.toml")):
             text.append(f"\n### {path.stem}\n\n```toml\n{path.read_text().strip()}\n```\n")
     return "".join(text)
+
+
+def python() -> str:
+    """Return the page of the Python API, which Sphinx fills from the docstrings."""
+    return (
+        "# Python\n\n```{eval-rst}\n.. automodule:: bench\n"
+        "   :members:\n   :imported-members:\n```\n"
+    )
+
+
+def presets() -> str:
+    """Return the shipped presets as they are."""
+    folders = {"Pre-training": PRESETS / "pretrain", "Fine-tuning": PRESETS / "finetune"}
+    return shipped("Presets", folders)
+
+
+# The generated pages by name, in the order of the site's contents.
+GENERATED: dict[str, Callable[[], str]] = {
+    "commands": commands,
+    "python": python,
+    "cards": cards,
+    "models": models,
+    "collections": collections,
+    "datasets": datasets,
+    "results": results,
+    "recipe": recipe,
+    "json": json_documents,
+    "presets": presets,
+    "grids": grids,
+}

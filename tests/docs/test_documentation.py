@@ -16,12 +16,16 @@ from bench.cli.main import app
 from bench.experiments.report_record import Report
 from foundation.records import read_json
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
+
+from generate import GENERATED
+
 ROOT = Path(__file__).parents[2]
-GENERATED = {"commands", "cards", "collections", "results", "json", "presets", "grids"}
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"] + [
     page
     for page in sorted((ROOT / "docs").rglob("*.md"))
-    if page.relative_to(ROOT / "docs").parts[0] != "experiments" and page.stem not in GENERATED
+    if page.relative_to(ROOT / "docs").parts[0] != "experiments"
+    and page.relative_to(ROOT).as_posix() not in {f"docs/reference/{name}.md" for name in GENERATED}
 ]
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)[^)]*\)")
 
@@ -58,9 +62,8 @@ def test_every_command_of_the_documentation_can_be_typed(case):
 
 
 def described_types() -> list[tuple[str, str]]:
-    """Package and name of each type in the data model of the page on the architecture."""
-    page = (ROOT / "docs/explanation/architecture.md").read_text(encoding="utf-8")
-    model = page.partition("## The data model")[2].partition("## Two journeys")[0]
+    """Package and name of each type on the page about the data model."""
+    model = (ROOT / "docs/explanation/data-model.md").read_text(encoding="utf-8")
     package, found = "", []
     for cells in (line.split("|") for line in model.splitlines() if line.startswith("| ")):
         package = cells[1].strip(" `") or package
@@ -89,12 +92,48 @@ def test_python_of_the_documentation_names_what_there_is(case):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_inside_the_repository_lead_somewhere(page):
     targets = [target for target in LINK.findall(page.read_text()) if "://" not in target]
-    missing = [
-        target
-        for target in targets
-        if not (page.parent / target).exists() and Path(target).stem not in GENERATED
-    ]
-    assert missing == []
+    generated = {ROOT / f"docs/reference/{name}.md" for name in GENERATED}
+    paths = [(page.parent / target).resolve() for target in targets]
+    assert [path for path in paths if not path.exists() or path in generated] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_to_headings_lead_to_one(page):
+    for target, anchor in re.findall(r"\]\(([^)#\s:]*\.md)#([^)]+)\)", page.read_text()):
+        headings = re.findall(r"^#+ (.*)$", (page.parent / target).read_text(), re.MULTILINE)
+        assert anchor in [
+            re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings
+        ]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_pages_are_plain_markdown_which_a_code_host_shows(page):
+    """No directives, roles or targets of the site: a code host shows them as they are typed."""
+    text = re.sub(r"`[^`\n]+`", "", page.read_text())
+    assert re.findall(r"^(?:`{3,}\{.*|:{3,}.*|\(\w+\)=)$|\{\w+\}`", text, re.MULTILINE) == []
+
+
+def test_the_reference_has_a_section_for_each_generated_page():
+    index = (ROOT / "docs/reference/index.md").read_text()
+    for make in GENERATED.values():
+        assert f"\n#{make().partition(chr(10))[0]}\n" in index
+
+
+def test_measurements_are_tables_of_short_cells():
+    page = (ROOT / "docs/measurements.md").read_text(encoding="utf-8")
+    rows = [line.strip("|").split("|") for line in page.splitlines() if line.startswith("|")]
+    assert max(len(cell.strip()) for row in rows for cell in row) <= 150
+    assert len(rows) > 60
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_a_page_is_short(page):
+    """At most 800 words, without tables and code."""
+    text = re.sub(
+        r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
+    )
+    prose = [line for line in text.splitlines() if not line.startswith("|")]
+    assert len(" ".join(prose).split()) <= 800
 
 
 def test_the_readme_fits_eight_kilobytes():
@@ -102,7 +141,8 @@ def test_the_readme_fits_eight_kilobytes():
 
 
 def workflow() -> dict:
-    return yaml.safe_load((ROOT / "docs/tutorials/gate.yml").read_text())["jobs"]["check"]
+    (text,) = (text for page, text in blocks("yaml") if page == "docs/tutorials/gate-in-ci.md")
+    return yaml.safe_load(text)["jobs"]["check"]
 
 
 def test_the_workflow_of_the_tutorial_decides_as_it_says(tmp_path):
