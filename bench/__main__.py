@@ -5,7 +5,7 @@ import os
 import sys
 from typing import NoReturn
 
-from bench.cli.terminal import exit_code, guarded, terminal
+from bench.cli.terminal import final_exit_code, guard_streams, run_guarded
 from foundation.machine import let_openblas_use_avx512
 
 
@@ -24,8 +24,8 @@ def main(arguments: list[str] | None = None) -> int:
 
         return run_command(arguments)
 
-    with terminal() as stdout:
-        return exit_code(guarded(run), stdout)
+    with guard_streams() as stdout:
+        return final_exit_code(run_guarded(run), stdout)
 
 
 def command_line() -> NoReturn:

@@ -18,8 +18,8 @@ import msgspec
 
 from bench.boards.records import Leaderboard
 from bench.cli.commands.names import NameLine
-from bench.cli.commands.training import Composed
-from bench.cli.commands.vectors import EncodedHere
+from bench.cli.commands.training import ComposedAdapter
+from bench.cli.commands.vectors import EncodedCount
 from bench.cli.main import COMMANDS
 from bench.comparing.changed_queries import ChangedQueries
 from bench.comparing.compare import Comparison
@@ -60,7 +60,7 @@ LOSSES = {"losses": dict[str, LossPoint], "pictures": list[str]}
 DOCUMENTS: dict[str, Any] = {
     "run": {"results": list[Result], "means": list[SuiteMean], "gaps": list[MissingEvaluation]},
     "score": {"results": list[Result], "means": list[SuiteMean], "gaps": list[MissingEvaluation]},
-    "work": list[EncodedHere],
+    "work": list[EncodedCount],
     "index": IndexManifest,
     "speed": SpeedReport,
     "compare": {
@@ -73,7 +73,7 @@ DOCUMENTS: dict[str, Any] = {
     "pretrain": {"": PretrainResult, **LOSSES},
     "finetune": {"": FinetuneResult, **LOSSES},
     "adapt": {"checkpoints": list[PretrainResult], "scores": str},
-    "compose": Composed,
+    "compose": ComposedAdapter,
     "ablate": Report,
     "watch": {"out": str, "curve": Curve | None},
     "list": NAMED,

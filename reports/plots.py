@@ -384,7 +384,7 @@ def _mark_best(axes: "Axes", curve: Curve) -> None:
         "ms": 15,
         "label": f"best: {chosen.best}",
     }
-    for names, style in ((chosen.inseparable, circle), ((chosen.best,), star)):
+    for names, style in ((chosen.indistinguishable, circle), ((chosen.best,), star)):
         points = [point for point in curve.points if point.checkpoint in names]
         if points:
             steps = [point.step for point in points]

@@ -70,8 +70,8 @@ def _verdict(curve: Curve, chosen: Selection) -> Iterator[str]:
     where = "the mean" if curve.headline not in curve.collections else curve.headline
     yield f"best on {escape(where)}: {escape(best.checkpoint)}, step {best.step:,}"
     yield from _selection_caveats(chosen)
-    if chosen.inseparable:
-        yield f"cannot be told apart from it: {escape(format_names(chosen.inseparable))}"
+    if chosen.indistinguishable:
+        yield f"cannot be told apart from it: {escape(format_names(chosen.indistinguishable))}"
     else:
         yield "it is better than every other one"
     if chosen.on_test_data:

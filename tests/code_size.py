@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.cli.main import option_slots
+from bench.cli.main import count_arguments
 
 ROOT = Path(__file__).parents[1]
 PRODUCT = ("foundation", "datasets_cfg", "retrievers", "bench", "reports")
@@ -88,8 +88,8 @@ def main() -> None:
     tests = size(ROOT / "tests")
     print(f"{'tests':30}{tests.lines:8,}{tests.modules:6}")
     print(f"{'product':30}{product.lines:8,}{product.modules:6}   code lines, modules")
-    slots = option_slots()
-    print(f"{'commands, options of all':30}{len(slots):8,}{sum(slots.values()):6}")
+    arguments = count_arguments()
+    print(f"{'commands, options of all':30}{len(arguments):8,}{sum(arguments.values()):6}")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,12 @@ from cyclopts import App, CycloptsError, Group, Parameter
 from cyclopts.exceptions import MissingArgumentError, UnknownCommandError
 
 from bench.cli.options import data, decide, evaluate, train
-from bench.cli.options.shared import Slot, check_before_work, check_used, slots
+from bench.cli.options.shared import (
+    Argument,
+    arguments_of,
+    check_outputs_and_device,
+    refuse_ignored_options,
+)
 from bench.cli.terminal import as_typed, program_name
 from foundation.errors import BenchError
 from foundation.printable import shorten_words
@@ -46,7 +51,7 @@ COMMANDS: dict[str, tuple[type[Any], Group, str]] = {
     "compose": (train.ComposeOptions, TRAIN, "training.compose"),
     "ablate": (train.AblateOptions, STUDY, "ablate.ablate"),
     "watch": (train.WatchOptions, STUDY, "watch.watch"),
-    "list": (data.ListOptions, DATA, "names.listing"),
+    "list": (data.ListOptions, DATA, "names.list_names"),
     "show": (data.ShowOptions, DATA, "names.show"),
     "fetch": (data.FetchOptions, DATA, "data.fetch"),
     "verify": (data.VerifyOptions, DATA, "data.verify"),
@@ -83,13 +88,13 @@ def run_command(arguments: Sequence[str] | None = None) -> int:
     for word in typed:
         word.encode()  # Python stands by surrogates for bytes that no record can hold
     try:
-        code = app()(typed)
+        code = build_app()(typed)
     except CycloptsError as error:
         raise _as_bench_error(error) from error
     return int(code or 0)
 
 
-def app() -> App:
+def build_app() -> App:
     """All commands with their options."""
     from bench import __version__
 
@@ -98,7 +103,9 @@ def app() -> App:
         help="Evaluate dense retrievers: from a checkpoint to scores that can be trusted.",
         help_format="markdown",
         version=__version__,
-        default_parameter=Parameter(negative=(), show_default=_shown_default, allow_repeating=True),
+        default_parameter=Parameter(
+            negative=(), show_default=_format_default, allow_repeating=True
+        ),
         result_action="return_value",
         exit_on_error=False,
         print_error=False,
@@ -107,45 +114,51 @@ def app() -> App:
     for name, (record, group, function) in COMMANDS.items():
         description = (inspect.getdoc(record) or "").partition("Attributes:")[0]
         top.command(
-            _command(record, function),
+            _make_command(record, function),
             name=name,
             group=group,
-            usage=f"Usage: {usage(name, record)}",
+            usage=f"Usage: {usage_line(name, record)}",
             help=description,
         )
     return top
 
 
-def option_slots() -> dict[str, int]:
+def count_arguments() -> dict[str, int]:
     """The number of options and positionals of each command."""
-    return {name: len(list(slots(record))) for name, (record, *_) in COMMANDS.items()}
+    return {name: len(list(arguments_of(record))) for name, (record, *_) in COMMANDS.items()}
 
 
-def usage(name: str, record: type[Any]) -> str:
+def usage_line(name: str, record: type[Any]) -> str:
     """A command as it must be typed: positionals stand before the options, which take the rest."""
-    required = [slot for slot in slots(record) if slot.default is dataclasses.MISSING]
-    words = [_placeholder(slot) for slot in slots(record) if slot.positional]
-    words += [f"{slot.shown} {_placeholder(slot)}" for slot in required if not slot.positional]
+    required = [
+        argument for argument in arguments_of(record) if argument.default is dataclasses.MISSING
+    ]
+    words = [_placeholder(argument) for argument in arguments_of(record) if argument.positional]
+    words += [
+        f"{argument.typed_name} {_placeholder(argument)}"
+        for argument in required
+        if not argument.positional
+    ]
     return " ".join((program_name(), name, *words, "[OPTIONS]"))
 
 
-def _placeholder(slot: Slot) -> str:
-    word = slot.name.upper() + ("..." if slot.several else "")
-    return word if slot.default is dataclasses.MISSING else f"[{word}]"
+def _placeholder(argument: Argument) -> str:
+    word = argument.name.upper() + ("..." if argument.takes_several else "")
+    return word if argument.default is dataclasses.MISSING else f"[{word}]"
 
 
-def _command(record: type[Any], function: str) -> Any:
+def _make_command(record: type[Any], function: str) -> Any:
     """A function of the record of options, which imports the real one when it is called."""
 
     def command(options: Any) -> int:
-        check_used(options)
-        _prepare()
-        check_before_work(options)
+        refuse_ignored_options(options)
+        _configure_libraries()
+        check_outputs_and_device(options)
         module, _, name = function.partition(".")
         code: int = getattr(importlib.import_module(f"bench.cli.commands.{module}"), name)(options)
         return code
 
-    if all(slot.default is not dataclasses.MISSING for slot in slots(record)):
+    if all(argument.default is not dataclasses.MISSING for argument in arguments_of(record)):
         command.__defaults__ = (record(),)  # the parser wants one where nothing must be typed
     command.__annotations__ = {"options": Annotated[record, Parameter(name="*")], "return": int}
     return command
@@ -157,7 +170,7 @@ def examples_of(command: str) -> str:
     return textwrap.dedent(doc.rpartition("Examples:\n")[2]).strip()
 
 
-def _shown_default(value: Any) -> str | None:
+def _format_default(value: Any) -> str | None:
     """A default in ``--help``; None if the text says what happens without the option."""
     if value is None or value is False or value == () or value == "":
         return None
@@ -171,11 +184,11 @@ def _as_bench_error(error: CycloptsError) -> BenchError:
     if isinstance(error, UnknownCommandError):
         hint = "python -m bench --help"
     if isinstance(error, MissingArgumentError) and command in COMMANDS:
-        hint = usage(command, COMMANDS[command][0])
+        hint = usage_line(command, COMMANDS[command][0])
     return BenchError(shorten_words(str(error)), hint)
 
 
-def _prepare() -> None:
+def _configure_libraries() -> None:
     """Settings that libraries read when they are imported."""
     handler = logging.StreamHandler()
     handler.setLevel(logging.WARNING)  # some libraries set their own loggers to DEBUG

@@ -24,8 +24,8 @@ from foundation.errors import BenchError, as_sentence, as_user_error
 from foundation.printable import make_printable, shorten_words
 
 MODULE = "python -m bench"
-_GONE = (errno.EPIPE, errno.EBADF, errno.ESHUTDOWN)  # the reader left, or the stream was closed
-_MOVE = re.compile("\n*(?:\x1b\\[A)*")  # how tqdm goes from one bar to another
+_READER_LEFT = (errno.EPIPE, errno.EBADF, errno.ESHUTDOWN)  # or closed the stream
+_CURSOR_MOVE = re.compile("\n*(?:\x1b\\[A)*")  # how tqdm moves between bars
 
 
 class TerminalStream:
@@ -35,37 +35,37 @@ class TerminalStream:
         failure: why the rest was dropped; None while everything was written.
     """
 
-    def __init__(self, stream: TextIO, bars: bool) -> None:
+    def __init__(self, stream: TextIO, shows_bars: bool) -> None:
         self._stream = stream
-        self._bars = bars
+        self._shows_bars = shows_bars
         self.failure: OSError | None = None
 
     def write(self, text: str) -> int:
         """Write text as `make_printable` shows it."""
         if self.failure is None:
-            with self._until_it_fails():
-                self._stream.write(self._shown(text))
+            with self._catch_failure():
+                self._stream.write(self._as_printable(text))
         return len(text)
 
     def flush(self) -> None:
         """Flush the stream."""
         if self.failure is None:
-            with self._until_it_fails():
+            with self._catch_failure():
                 self._stream.flush()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
-    def _shown(self, text: str) -> str:
-        if self._bars and _MOVE.fullmatch(text):
+    def _as_printable(self, text: str) -> str:
+        if self._shows_bars and _CURSOR_MOVE.fullmatch(text):
             return text
         encoding = getattr(self._stream, "encoding", None) or "utf-8"
-        if self._bars and text.startswith("\r"):  # a bar, drawn anew
+        if self._shows_bars and text.startswith("\r"):  # a bar, drawn anew
             return "\r" + make_printable(text[1:], encoding)
         return make_printable(text, encoding)
 
     @contextmanager
-    def _until_it_fails(self) -> Iterator[None]:
+    def _catch_failure(self) -> Iterator[None]:
         try:
             yield
         except ValueError:  # closed by the program itself
@@ -79,12 +79,12 @@ class TerminalStream:
 
 
 @contextmanager
-def terminal() -> Iterator[TerminalStream]:
+def guard_streams() -> Iterator[TerminalStream]:
     """Stand between the program and its stdout and stderr; yields stdout."""
-    _open_closed()
+    _reopen_closed_streams()
     before = sys.stdout, sys.stderr
-    stdout = TerminalStream(sys.stdout or _null(), bars=False)
-    stderr = TerminalStream(sys.stderr or _null(), bars=True)
+    stdout = TerminalStream(sys.stdout or _open_null_device(), shows_bars=False)
+    stderr = TerminalStream(sys.stderr or _open_null_device(), shows_bars=True)
     sys.stdout, sys.stderr = cast(TextIO, stdout), cast(TextIO, stderr)
     try:
         yield stdout
@@ -128,17 +128,17 @@ def program_name() -> str:
     return "bench" if Path(sys.argv[0]).stem == "bench" else MODULE
 
 
-def exit_code(decision: int, stdout: TerminalStream) -> int:
+def final_exit_code(decision: int, stdout: TerminalStream) -> int:
     """The command's own decision; a lost output is said, and makes no success."""
     stdout.flush()
     failure = stdout.failure
-    if failure is None or failure.errno in _GONE:
+    if failure is None or failure.errno in _READER_LEFT:
         return decision
     print(f"error: the output is not complete: {failure.strerror}", file=sys.stderr)
     return decision or ExitCode.BAD_INPUT
 
 
-def _open_closed() -> None:
+def _reopen_closed_streams() -> None:
     """Open what the caller closed (``>&-``): else the next file opened is taken for stdout."""
     for number in range(3):
         try:
@@ -147,11 +147,11 @@ def _open_closed() -> None:
             os.open(os.devnull, os.O_RDWR)
 
 
-def _null() -> TextIO:
+def _open_null_device() -> TextIO:
     return open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123
 
 
-def guarded(command: Callable[[], int]) -> int:
+def run_guarded(command: Callable[[], int]) -> int:
     """Run a command.
 
     Returns:
@@ -168,17 +168,17 @@ def guarded(command: Callable[[], int]) -> int:
         return ExitCode.INTERRUPTED
     except Exception as error:
         known = as_user_error(error)
-        return _refuse(known) if known else _internal_error(error)
+        return _print_bad_input(known) if known else _print_internal_error(error)
 
 
-def _refuse(error: BenchError) -> int:
+def _print_bad_input(error: BenchError) -> int:
     print(f"error: {as_typed(shorten_words(str(error)))}", file=sys.stderr)
     hint = error.hint or "correct it and repeat the command"
     print(f"  {as_typed(shorten_words(as_sentence(hint)))}", file=sys.stderr)
     return ExitCode.BAD_INPUT
 
 
-def _internal_error(error: Exception) -> int:
+def _print_internal_error(error: Exception) -> int:
     print(
         f"{traceback.format_exc()}\n"
         f"internal error: {type(error).__name__}: {shorten_words(str(error))}\n"
@@ -189,7 +189,7 @@ def _internal_error(error: Exception) -> int:
     return ExitCode.INTERNAL_ERROR
 
 
-def columns(rows: Sequence[Sequence[str]]) -> str:
+def format_columns(rows: Sequence[Sequence[str]]) -> str:
     """Rows of text in columns without a frame."""
     from tabulate import tabulate
 
@@ -197,7 +197,7 @@ def columns(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(line.rstrip() for line in text.split("\n"))
 
 
-def print_next(what: str, command: str) -> None:
+def print_next_command(what: str, command: str) -> None:
     """The command to type next, by the name under which the program was called."""
     print(as_typed(f"{what}: {command}"))
 

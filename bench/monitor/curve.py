@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from bench.comparing.compare import ComparedModel, ComparisonSettings, read_complete_matrix
 from bench.comparing.statistics import MeanScore, Resampling, ScoreMatrix, mean_with_interval
 from bench.monitor.following import step_of
-from bench.monitor.selection import Selection, select
+from bench.monitor.selection import Selection, select_checkpoint
 from bench.results.result import Evaluation
 from foundation.records import Record
 
@@ -43,7 +43,7 @@ class Curve(Record, kw_only=True):
 
 
 @dataclass(frozen=True)
-class Aim:
+class WatchTarget:
     """The aim of a watch: its collections and measure.
 
     Attributes:
@@ -61,7 +61,9 @@ class Aim:
 
 
 def curve_of(
-    aim: Aim, evaluations: Mapping[str, Mapping[str, Evaluation]], broken: Mapping[str, str]
+    target: WatchTarget,
+    evaluations: Mapping[str, Mapping[str, Evaluation]],
+    broken: Mapping[str, str],
 ) -> Curve | None:
     """Make the curve of checkpoints; None if there are none.
 
@@ -72,23 +74,23 @@ def curve_of(
     if not evaluations:
         return None
     models = [ComparedModel(name, evaluations[name]) for name in sorted(evaluations, key=step_of)]
-    choices = ComparisonSettings(aim.measure, resampling=aim.resampling)
-    panels = [read_complete_matrix(name, models, choices) for name in aim.weights]
-    weights = list(aim.weights.values())
-    points = [_point(model.name, panels, weights) for model in models]
+    choices = ComparisonSettings(target.measure, resampling=target.resampling)
+    panels = [read_complete_matrix(name, models, choices) for name in target.weights]
+    weights = list(target.weights.values())
+    points = [_make_point(model.name, panels, weights) for model in models]
     return Curve(
-        training=aim.training,
-        measure=aim.measure,
-        collections=tuple(aim.weights),
-        headline=MEAN if len(aim.weights) > 1 else next(iter(aim.weights)),
+        training=target.training,
+        measure=target.measure,
+        collections=tuple(target.weights),
+        headline=MEAN if len(target.weights) > 1 else next(iter(target.weights)),
         points=tuple(points),
-        selection=select(panels, weights, aim.splits) if len(points) > 1 else None,
+        selection=select_checkpoint(panels, weights, target.splits) if len(points) > 1 else None,
         broken={name: why for name, why in broken.items() if name not in evaluations},
-        resampling=aim.resampling,
+        resampling=target.resampling,
     )
 
 
-def _point(name: str, panels: Sequence[ScoreMatrix], weights: Sequence[float]) -> CurvePoint:
+def _make_point(name: str, panels: Sequence[ScoreMatrix], weights: Sequence[float]) -> CurvePoint:
     parts = [panel.minus(name) for panel in panels]
     levels = {part.on: mean_with_interval([part]) for part in parts}
     if len(panels) > 1:

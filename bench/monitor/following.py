@@ -27,18 +27,18 @@ STEP = re.compile(
     r"(?!tmp|\.)(.*(checkpoint|ckpt|step|epoch|iter|iteration)s?[-_=]?)?(?P<step>\d+)",
     re.IGNORECASE,
 )
-STATE = "trainer_state.json"
-OF_THE_TRAINER = ("training_args.bin", "optimizer.pt", "scheduler.pt", "rng_state.pth")
-INNER = "checkpoints"  # of a training's folder, where they have one of their own
-MODEL = "model"  # of a checkpoint, where its own weights are those of training, heads and all
+TRAINER_STATE = "trainer_state.json"
+TRAINER_FILES = ("training_args.bin", "optimizer.pt", "scheduler.pt", "rng_state.pth")
+CHECKPOINTS_FOLDER = "checkpoints"  # inside the folder of some trainings
+MODEL_FOLDER = "model"  # inside a checkpoint whose own weights include heads for training
 CHANGING = "it is being written"
-SETTLE_S = 2.0  # between two looks at what may be being written
+SETTLE_SECONDS = 2.0  # between two scans of a folder that may be being written
 
-Files = Mapping[str, tuple[int, int]]  # size and time of change in ns, by path
+FileStates = Mapping[str, tuple[int, int]]  # size and time of change in ns, by path
 
 
 @dataclass(frozen=True)
-class SeenCheckpoint:
+class CheckpointState:
     """A checkpoint at one look.
 
     Attributes:
@@ -47,8 +47,8 @@ class SeenCheckpoint:
     """
 
     folder: Path
-    files: Files
-    lacks: str
+    files: FileStates
+    missing: str
 
     @property
     def name(self) -> str:
@@ -72,53 +72,61 @@ class CheckpointScanner:
     """Scanner of a folder of checkpoints: only a second look sees what is still changing."""
 
     folder: Path
-    _before: dict[str, Files] = field(default_factory=dict)
+    _previous: dict[str, FileStates] = field(default_factory=dict)
 
-    def look(self) -> tuple[SeenCheckpoint, ...]:
+    def scan(self) -> tuple[CheckpointState, ...]:
         """Return all checkpoints by step, with what each lacks."""
-        listed = {path: files for path in _checkpoints(self.folder) if (files := _files(path))}
-        by_trainer = any(STATE in files for files in listed.values())
+        listed = {
+            path: files
+            for path in _find_checkpoints(self.folder)
+            if (files := _read_file_states(path))
+        }
+        by_trainer = any(TRAINER_STATE in files for files in listed.values())
         seen = [
-            SeenCheckpoint(path, files, self._lacks(path.name, files, by_trainer))
+            CheckpointState(path, files, self._find_missing(path.name, files, by_trainer))
             for path, files in listed.items()
         ]
-        self._before = {path.name: files for path, files in listed.items()}
+        self._previous = {path.name: files for path, files in listed.items()}
         return tuple(sorted(seen, key=lambda each: (each.step, each.name)))
 
-    def _lacks(self, name: str, files: Files, by_trainer: bool) -> str:
-        if files != self._before.get(name):
+    def _find_missing(self, name: str, files: FileStates, by_trainer: bool) -> str:
+        if files != self._previous.get(name):
             return CHANGING
-        if STATE not in files and (by_trainer or any(one in files for one in OF_THE_TRAINER)):
-            return f"there is no {STATE}, which the Trainer writes last"
+        if TRAINER_STATE not in files and (
+            by_trainer or any(one in files for one in TRAINER_FILES)
+        ):
+            return f"there is no {TRAINER_STATE}, which the Trainer writes last"
         return ""
 
 
-def _checkpoints(folder: Path) -> list[Path]:
+def _find_checkpoints(folder: Path) -> list[Path]:
     """Folders whose name ends in a step; none if a training has removed them."""
-    paths = [path for place in (folder, folder / INNER) for path in _inside(place)]
+    paths = [
+        path for parent in (folder, folder / CHECKPOINTS_FOLDER) for path in _list_folder(parent)
+    ]
     return [path for path in paths if STEP.fullmatch(path.name) and path.is_dir()]
 
 
-def _inside(folder: Path) -> list[Path]:
+def _list_folder(folder: Path) -> list[Path]:
     try:
         return sorted(folder.iterdir())
     except FileNotFoundError:
         return []
 
 
-def training_of(folder: Path) -> Path:
+def training_folder(folder: Path) -> Path:
     """Return the folder that a training is known by: that of the checkpoints, or the one above."""
     here = folder.resolve()
-    return here.parent if here.name == INNER else here
+    return here.parent if here.name == CHECKPOINTS_FOLDER else here
 
 
 def model_folder(checkpoint: Path) -> Path:
     """Return the folder of the model: beside what training goes on with, or the checkpoint."""
-    inner = checkpoint / MODEL
+    inner = checkpoint / MODEL_FOLDER
     return inner if (inner / "config.json").is_file() else checkpoint
 
 
-def _files(folder: Path) -> Files:
+def _read_file_states(folder: Path) -> FileStates:
     """Empty where the folder is gone or is being removed."""
     try:
         stats = {path: path.stat() for path in sorted(folder.rglob("*")) if path.is_file()}
@@ -152,18 +160,18 @@ class Watcher:
     options: EvaluationOptions
     results: Location
     workspace: Workspace
-    place: Path
+    work_folder: Path
     open_model: Callable[[Path], LoadedModel]
     evaluations: dict[str, dict[str, Evaluation]] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     interrupted: str = ""
-    _done: dict[str, Files] = field(default_factory=dict)
+    _handled: dict[str, FileStates] = field(default_factory=dict)
 
-    def is_new(self, checkpoint: SeenCheckpoint) -> bool:
+    def is_new(self, checkpoint: CheckpointState) -> bool:
         """Return True for a complete checkpoint until these very files are dealt with."""
-        return not checkpoint.lacks and self._done.get(checkpoint.name) != checkpoint.files
+        return not checkpoint.missing and self._handled.get(checkpoint.name) != checkpoint.files
 
-    def leave_out(self, checkpoint: SeenCheckpoint, why: str, waiting: bool = False) -> None:
+    def leave_out(self, checkpoint: CheckpointState, why: str, waiting: bool = False) -> None:
         """Report a checkpoint that is not evaluated, or not yet; once for the same reason."""
         if self.left_out.get(checkpoint.name) != why:
             told = "waits" if waiting else "is left out"
@@ -172,22 +180,22 @@ class Watcher:
             )
             self.left_out[checkpoint.name] = why
 
-    def evaluate(self, checkpoint: SeenCheckpoint) -> None:
+    def evaluate(self, checkpoint: CheckpointState) -> None:
         """Evaluate on every collection; a checkpoint that fails is reported and left out."""
-        self._done[checkpoint.name] = checkpoint.files
+        self._handled[checkpoint.name] = checkpoint.files
         self.evaluations.pop(checkpoint.name, None)
         self.interrupted = checkpoint.name
         try:
-            self._evaluate(checkpoint.name, model_folder(checkpoint.folder))
+            self._evaluate_all(checkpoint.name, model_folder(checkpoint.folder))
             self.left_out.pop(checkpoint.name, None)
         except (BenchError, OSError) as error:
             self.leave_out(checkpoint, str(error))
         self.interrupted = ""
 
-    def _evaluate(self, name: str, folder: Path) -> None:
+    def _evaluate_all(self, name: str, folder: Path) -> None:
         loaded = self.open_model(folder).with_name(f"{self.training}/{name}")
         found = {}
-        workspace = replace(self.workspace, vectors=str(self.place.resolve() / "vectors"))
+        workspace = replace(self.workspace, vectors=str(self.work_folder.resolve() / "vectors"))
         known = find_results(self.results, loaded.name)
         for dataset in self.opened:
             job = workspace.prepare(dataset, loaded, self.options, known=known)
@@ -203,7 +211,7 @@ class Watcher:
 
 
 @dataclass(frozen=True)
-class Ending:
+class StopRule:
     """When to look, and when to end.
 
     Attributes:
@@ -217,33 +225,35 @@ class Ending:
     stop_after_s: float | None = None
 
 
-def follow(folder: Path, watcher: Watcher, ending: Ending, publish: Callable[[], None]) -> None:
+def follow_training(
+    folder: Path, watcher: Watcher, ending: StopRule, publish: Callable[[], None]
+) -> None:
     """Look, evaluate what is new, wait; Ctrl-C ends it, see `Watcher.interrupted`.
 
     Args:
         publish: called after a look that found something new.
     """
     try:
-        _follow(CheckpointScanner(folder), watcher, ending, publish)
+        _follow_scans(CheckpointScanner(folder), watcher, ending, publish)
     except KeyboardInterrupt:
         print("\nended by Ctrl-C; the same command goes on", file=sys.stderr)
 
 
-def _follow(
-    scanner: CheckpointScanner, watcher: Watcher, ending: Ending, publish: Callable[[], None]
+def _follow_scans(
+    scanner: CheckpointScanner, watcher: Watcher, ending: StopRule, publish: Callable[[], None]
 ) -> None:
-    look = scanner.look()
+    seen = scanner.scan()
     latest = time.monotonic()
     while True:
-        soon = ending.once or any(each.lacks == CHANGING for each in look)
-        time.sleep(min(SETTLE_S, ending.every_s) if soon else ending.every_s)
-        look = scanner.look()
-        new = [checkpoint for checkpoint in look if watcher.is_new(checkpoint)]
+        soon = ending.once or any(each.missing == CHANGING for each in seen)
+        time.sleep(min(SETTLE_SECONDS, ending.every_s) if soon else ending.every_s)
+        seen = scanner.scan()
+        new = [checkpoint for checkpoint in seen if watcher.is_new(checkpoint)]
         for checkpoint in new:
             watcher.evaluate(checkpoint)
-        for checkpoint in look:
-            if checkpoint.lacks:
-                watcher.leave_out(checkpoint, checkpoint.lacks, waiting=not ending.once)
+        for checkpoint in seen:
+            if checkpoint.missing:
+                watcher.leave_out(checkpoint, checkpoint.missing, waiting=not ending.once)
         if new:
             publish()
             latest = time.monotonic()

@@ -52,12 +52,12 @@ class Selection(Record, kw_only=True):
         return "test" in self.splits
 
     @property
-    def inseparable(self) -> tuple[str, ...]:
+    def indistinguishable(self) -> tuple[str, ...]:
         """Checkpoints that cannot be told apart from the best one."""
         return tuple(rival.b for rival in self.rivals if not rival.significant)
 
 
-def select(
+def select_checkpoint(
     panels: Sequence[ScoreMatrix],
     weights: Sequence[float],
     splits: Sequence[str] = (),
@@ -70,9 +70,9 @@ def select(
         splits: of the queries of the collections.
     """
     names = list(panels[0].columns)
-    best = _best(means_of(panels, weights))
+    best = _first_highest(weighted_means(panels, weights))
     pairs = list(combinations(range(len(names)), 2))
-    rivals, exact = _rivals(panels, weights, best, pairs)
+    rivals, exact = _compare_with_best(panels, weights, best, pairs)
     return Selection(
         best=names[best],
         candidates=len(names),
@@ -84,7 +84,7 @@ def select(
     )
 
 
-def _rivals(
+def _compare_with_best(
     panels: Sequence[ScoreMatrix], weights: Sequence[float], best: int, pairs: Sequence[Pair]
 ) -> tuple[tuple[Difference, ...], bool]:
     """The best one minus all others, and whether p is over all flips of signs."""
@@ -102,11 +102,11 @@ def _rivals(
     return tuple(rivals), exact
 
 
-def _best(means: Float64Array) -> int:
+def _first_highest(means: Float64Array) -> int:
     return int(np.flatnonzero(means >= means.max() - SAME_MEAN)[0])
 
 
-def means_of(panels: Sequence[ScoreMatrix], weights: Sequence[float]) -> Float64Array:
+def weighted_means(panels: Sequence[ScoreMatrix], weights: Sequence[float]) -> Float64Array:
     """Mean of each checkpoint, float64 ``(m,)``."""
     means = [w * panel.scores.mean(axis=0) for w, panel in zip(weights, panels, strict=True)]
     total: Float64Array = np.sum(means, axis=0)
@@ -130,41 +130,43 @@ def max_statistic(
     """
     first, second = (np.array(side) for side in zip(*pairs, strict=True))
     shares = [p.scores * (w / len(p.scores)) for w, p in zip(weights, panels, strict=True)]
-    scale = np.sqrt(sum(_squares(share, first, second) for share in shares))
-    flips, exact = _flips(panels, weights, shares)
+    scale = np.sqrt(sum(_sum_squares(share, first, second) for share in shares))
+    flips, exact = _flip_signs(panels, weights, shares)
     largest = np.zeros(len(flips))
-    for some in _blocks(len(pairs)):
-        ratios = _ratios(flips[:, first[some]] - flips[:, second[some]], scale[some])
+    for some in _pair_blocks(len(pairs)):
+        ratios = _scale_differences(flips[:, first[some]] - flips[:, second[some]], scale[some])
         np.maximum(largest, ratios.max(axis=1), out=largest)
-    means = means_of(panels, weights)
-    seen = _ratios(means[first] - means[second], scale) - _ratios(SAME_MEAN, scale)
+    means = weighted_means(panels, weights)
+    seen = _scale_differences(means[first] - means[second], scale) - _scale_differences(
+        SAME_MEAN, scale
+    )
     below = np.searchsorted(np.sort(largest), seen, side="left")
     as_far = len(largest) - below
     p = as_far / len(largest) if exact else (1 + as_far) / (1 + len(largest))
     return p.tolist(), exact
 
 
-def _blocks(pairs: int) -> Iterator[slice]:
+def _pair_blocks(pairs: int) -> Iterator[slice]:
     for start in range(0, pairs, BLOCK_PAIRS):
         yield slice(start, start + BLOCK_PAIRS)
 
 
-def _squares(shares: Float64Array, first: Int64Array, second: Int64Array) -> Float64Array:
+def _sum_squares(shares: Float64Array, first: Int64Array, second: Int64Array) -> Float64Array:
     """Sum of squared differences of each pair."""
     sums = [
         ((shares[:, first[some]] - shares[:, second[some]]) ** 2).sum(axis=0)
-        for some in _blocks(len(first))
+        for some in _pair_blocks(len(first))
     ]
     return np.concatenate(sums)
 
 
-def _ratios(differences: Float64Array | float, scale: Float64Array) -> Float64Array:
+def _scale_differences(differences: Float64Array | float, scale: Float64Array) -> Float64Array:
     """Absolute differences over their scale; 0 for pairs that differ nowhere."""
     size = np.abs(differences)
     return np.divide(size, scale, out=np.zeros(np.broadcast(size, scale).shape), where=scale > 0)
 
 
-def _flips(
+def _flip_signs(
     panels: Sequence[ScoreMatrix], weights: Sequence[float], shares: Sequence[Float64Array]
 ) -> tuple[Float64Array, bool]:
     """Means under flips of signs, up to what all checkpoints share; and whether these are all.

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 import bench
-from bench.cli.main import app
+from bench.cli.main import build_app
 from bench.experiments.report_record import Report
 from foundation.records import read_json
 
@@ -58,7 +58,7 @@ def id_of(case: tuple[str, str]) -> str:
 @pytest.mark.parametrize("case", commands(), ids=id_of)
 def test_every_command_of_the_documentation_can_be_typed(case):
     words = shlex.split(case[1].partition(" > ")[0], comments=True)[3:]
-    app().parse_args(words, exit_on_error=False, print_error=False)
+    build_app().parse_args(words, exit_on_error=False, print_error=False)
 
 
 def described_types() -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@ import pytest
 
 from bench.comparing.statistics import MeanScore, Resampling, ScoreMatrix
 from bench.monitor.curve import Curve, CurvePoint
-from bench.monitor.selection import select
+from bench.monitor.selection import select_checkpoint
 from reports.plots import draw_quality, plot_quality
 from reports.training import curve_markdown, forgetting_markdown
 from tests.support.forgetting_report import forgetting
@@ -46,7 +46,7 @@ def curve(
         collections=collections,
         headline="mean" if len(collections) > 1 else collections[0],
         points=tuple(points),
-        selection=select(panels, weights, [split]) if len(names) > 1 else None,
+        selection=select_checkpoint(panels, weights, [split]) if len(names) > 1 else None,
         broken={"checkpoint-20": "cut | off"},
         resampling=FAST,
     )

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from bench.cli.main import app
+from bench.cli.main import build_app
 
 
 def typed(*words: object) -> Any:
     """The record of options of a command line, as the command gets it."""
-    _, bound, _ = app().parse_args(
+    _, bound, _ = build_app().parse_args(
         [str(word) for word in words], exit_on_error=False, print_error=False
     )
     (options,) = bound.arguments.values() or (None,)

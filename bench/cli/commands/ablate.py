@@ -36,34 +36,38 @@ def ablate(options: AblateOptions) -> int:
     conditions = current_conditions(options.hardware.device)
     parts = [prepare_experiment(part, workspace, conditions) for part in grid.split_endpoints()]
     if options.dry_run:
-        return _show(parts, options)
+        return _show_plan(parts, options)
     for part in parts:
-        _say(_overview(part, options.out))
-    records = [_run(part, options, conditions) for part in parts]
+        _print_progress(_count_cells(part, options.out))
+    records = [_run_experiment(part, options, conditions) for part in parts]
     if options.output.json:
         print_json(records if grid.endpoints else records[0])
     return ExitCode.MISSING if any(record.gaps for record in records) else ExitCode.OK
 
 
-def _run(experiment: Experiment, options: AblateOptions, conditions: Conditions) -> Report:
+def _run_experiment(
+    experiment: Experiment, options: AblateOptions, conditions: Conditions
+) -> Report:
     """Work through a plan and write its report."""
-    outcome = run_experiment(experiment, options.out, _apart, _say, conditions.commit)
+    outcome = run_experiment(
+        experiment, options.out, _run_in_process, _print_progress, conditions.commit
+    )
     scores = partial(read_scores, out=options.out)
-    record = make_report(experiment, outcome, scores, _typed(options), conditions)
+    record = make_report(experiment, outcome, scores, _command_line(options), conditions)
     record = add_sequences(record, experiment, outcome, options.out)
     folder = options.out / experiment.grid.name
-    text = markdown(record, _pictures(record, folder))
+    text = markdown(record, _draw_pictures(record, folder))
     encoded = msgspec.json.format(msgspec.json.encode(record), indent=1)
     for name, content in (("md", text.encode()), ("json", encoded)):
         with replace_file(folder / f"report.{name}") as file:
             file.write(content)
-    _say(f"kept in {folder}")
+    _print_progress(f"kept in {folder}")
     if not options.output.json:
         print(text, end="")
     return record
 
 
-def _apart(stage: ExperimentStage, task: CellTask, out: Path) -> Cost:
+def _run_in_process(stage: ExperimentStage, task: CellTask, out: Path) -> Cost:
     """A task in a process of its own."""
     cost: Cost = run_in_subprocess(
         run_timed, stage, task.settings, task.starts_from(out), task.folder(out)
@@ -71,7 +75,7 @@ def _apart(stage: ExperimentStage, task: CellTask, out: Path) -> Cost:
     return cost
 
 
-def _show(parts: Sequence[Experiment], options: AblateOptions) -> int:
+def _show_plan(parts: Sequence[Experiment], options: AblateOptions) -> int:
     """``--dry-run``."""
     documents = [_plan_document(part, options.out) for part in parts]
     if options.output.json:
@@ -81,7 +85,7 @@ def _show(parts: Sequence[Experiment], options: AblateOptions) -> int:
         if len(parts) > 1:
             print(f"## {part.grid.title}", end="\n\n")
         print(plan_table(document["rows"], document["tasks"]), end="\n\n")
-        print("\n".join([_overview(part, options.out), *part.differing, *part.leaks]))
+        print("\n".join([_count_cells(part, options.out), *part.differing, *part.leaks]))
     return ExitCode.OK
 
 
@@ -101,7 +105,7 @@ def _plan_document(experiment: Experiment, out: Path) -> dict[str, Any]:
     }
 
 
-def _overview(experiment: Experiment, out: Path) -> str:
+def _count_cells(experiment: Experiment, out: Path) -> str:
     """Sizes of the grid, and the number of tasks left."""
     outcome = load_outcome(experiment, out)
     rows, seeds = len(experiment.rows), len(experiment.grid.seeds)
@@ -109,17 +113,17 @@ def _overview(experiment: Experiment, out: Path) -> str:
     return f"{cells}; {outcome.describe_remaining(experiment)}"
 
 
-def _pictures(record: Report, folder: Path) -> list[tuple[str, str]]:
+def _draw_pictures(record: Report, folder: Path) -> list[tuple[str, str]]:
     """Draw every axis."""
     if not can_plot():
-        _say("no pictures: pip install 'retrieval-bench[plots]'")
+        _print_progress("no pictures: pip install 'retrieval-bench[plots]'")
         return []
     from reports.plots import draw_factors
 
     return draw_factors(record, folder)
 
 
-def _typed(options: AblateOptions) -> str:
+def _command_line(options: AblateOptions) -> str:
     """The command line that makes the same report again."""
     words = ["python", "-m", "bench", "ablate", options.file]
     if options.variant:
@@ -131,6 +135,6 @@ def _typed(options: AblateOptions) -> str:
     return shlex.join(words)
 
 
-def _say(text: str) -> None:
+def _print_progress(text: str) -> None:
     """Print to people, beside the output."""
     print(text, file=sys.stderr, flush=True)

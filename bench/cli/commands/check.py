@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from bench.cli.commands.common import load_model, make_workspace, resampling_of
+from bench.cli.commands.common import load_model, make_resampling, make_workspace
 from bench.cli.options.decide import CheckOptions
 from bench.cli.terminal import RecordedWarnings, print_json
 from bench.comparing.changed_queries import open_evaluated_dataset
@@ -43,38 +43,42 @@ PUBLISHED = "published"
 def check(options: CheckOptions) -> int:
     """``check``: exits with the outcome, see `bench.gate.verdicts`."""
     with RecordedWarnings() as recorded:
-        done = _decide(options, recorded)
-    _write(done, options)
+        done = _compare_and_decide(options, recorded)
+    _write_verdict(done, options)
     for warning in done.warnings:
         if warning not in recorded.texts:  # those are on stderr already
             print(f"warning: {warning}", file=sys.stderr)
     return done.exit_code
 
 
-def _decide(options: CheckOptions, recorded: RecordedWarnings) -> Check:
+def _compare_and_decide(options: CheckOptions, recorded: RecordedWarnings) -> Check:
     """The decision, with every warning that was logged on the way."""
     _check_published(options)
     measure = None if options.measure is None else parse_measure(options.measure).name
-    comparison_settings = ComparisonSettings(measure, resampling=resampling_of(options.resampling))
+    comparison_settings = ComparisonSettings(
+        measure, resampling=make_resampling(options.resampling)
+    )
     workspace = make_workspace(options.folder_options, options.hardware, options.allow_mismatch)
-    model = load_model(workspace, options.checkpoint, options.use)
-    folders = _folders(options.on, workspace)
+    model = load_model(workspace, options.checkpoint, options.model_options)
+    folders = _own_folders(options.on, workspace)
     by_folder = {folder: name for name, folder in folders.items()}
     typed = [by_folder.get(word, word) for word in options.on]
-    others = _others(options, typed)
+    others = _find_references(options, typed)
     known = find_results(options.results)
-    scope = _scope(model, others, known, typed, options.results)
+    scope = _find_scope(model, others, known, typed, options.results)
     if not options.terms.expect_same:
         comparison_settings.resampling.check_enough(len(scope.weights), sides=2)
     name = candidate_name(model, known)
     _announce(name, others, scope)
-    effects = _state_effects(model, others[0], known, scope, comparison_settings, options)
+    effects = _print_detectable_effects(
+        model, others[0], known, scope, comparison_settings, options
+    )
     candidate = evaluate_candidate(
         *(
             workspace,
             model,
             name,
-            _compared(others, scope, folders, workspace),
+            _find_collections(others, scope, folders, workspace),
             known,
             options.results,
         ),
@@ -107,12 +111,12 @@ def _decide(options: CheckOptions, recorded: RecordedWarnings) -> Check:
         renamed=explain_renaming(model, name),
         hints=hints,
     )
-    of_vectors = [
+    vector_warnings = [
         f"{name}: {warning}"
         for name, entry in candidate.results.items()
         for warning in entry.result.preflight.get("warnings", ())
     ]
-    warnings = dict.fromkeys((*done.warnings, *recorded.texts, *of_vectors))
+    warnings = dict.fromkeys((*done.warnings, *recorded.texts, *vector_warnings))
     return msgspec.structs.replace(done, warnings=tuple(warnings))
 
 
@@ -130,7 +134,7 @@ def _check_published(options: CheckOptions) -> None:
         )
 
 
-def _folders(typed: Sequence[str], workspace: Workspace) -> dict[str, str]:
+def _own_folders(typed: Sequence[str], workspace: Workspace) -> dict[str, str]:
     """Folders of a user's own collections as typed, by the name in their results."""
     named = workspace.expand_names(typed)
     folders: dict[str, str] = {}
@@ -147,7 +151,7 @@ def _folders(typed: Sequence[str], workspace: Workspace) -> dict[str, str]:
     return folders
 
 
-def _others(options: CheckOptions, typed: Sequence[str]) -> list[StoredModel]:
+def _find_references(options: CheckOptions, typed: Sequence[str]) -> list[StoredModel]:
     """The baseline and, if there is one, the anchor: one result for each collection.
 
     With ``--on`` other collections make no name ambiguous.
@@ -162,7 +166,7 @@ def _others(options: CheckOptions, typed: Sequence[str]) -> list[StoredModel]:
     return others
 
 
-def _scope(
+def _find_scope(
     model: LoadedModel,
     others: Sequence[StoredModel],
     known: Sequence[Evaluation],
@@ -191,7 +195,7 @@ def _announce(name: str, others: Sequence[StoredModel], scope: Scope) -> None:
         print(f"left out by --on: {', '.join(scope.left_out)}", file=sys.stderr)
 
 
-def _state_effects(
+def _print_detectable_effects(
     model: LoadedModel,
     baseline: StoredModel,
     known: Sequence[Evaluation],
@@ -210,7 +214,7 @@ def _state_effects(
     return effects
 
 
-def _compared(
+def _find_collections(
     others: Sequence[StoredModel], scope: Scope, folders: Mapping[str, str], workspace: Workspace
 ) -> dict[str, tuple[str, Protocol | None]]:
     """What opens each collection, and the protocol of what there is to compare with.
@@ -231,7 +235,7 @@ def _compared(
     return found
 
 
-def _write(done: Check, options: CheckOptions) -> None:
+def _write_verdict(done: Check, options: CheckOptions) -> None:
     if options.junit is not None:
         with replace_file(options.junit) as file:
             file.write(junit(done).encode())

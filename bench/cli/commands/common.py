@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from bench.cli.options.shared import FolderOptions, Hardware, ModelUse, Resamples
+from bench.cli.options.shared import FolderOptions, HardwareOptions, ModelOptions, ResamplingOptions
 from bench.comparing.statistics import Resampling
 from bench.evaluate.index_search import parse_size
 from bench.evaluate.retrieval import LoadedModel
@@ -25,11 +25,13 @@ from retrievers.models.recipe import StoreDtype
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_HARDWARE = Hardware()
+DEFAULT_HARDWARE = HardwareOptions()
 
 
 def make_workspace(
-    folders: FolderOptions, hardware: Hardware = DEFAULT_HARDWARE, allow_mismatch: bool = False
+    folders: FolderOptions,
+    hardware: HardwareOptions = DEFAULT_HARDWARE,
+    allow_mismatch: bool = False,
 ) -> Workspace:
     """The workspace that the options describe."""
     memory = hardware.max_memory
@@ -40,11 +42,11 @@ def make_workspace(
         device=hardware.device,
         max_memory=None if memory is None else parse_size(memory),
         allow_mismatch=allow_mismatch,
-        remark=print_remark,
+        remark=print_finding,
     )
 
 
-def check_once(names: Iterable[str], hint: str = "name it once") -> None:
+def refuse_duplicates(names: Iterable[str], hint: str = "name it once") -> None:
     """Refuse a model or collection that is named twice.
 
     Raises:
@@ -55,7 +57,7 @@ def check_once(names: Iterable[str], hint: str = "name it once") -> None:
             raise BenchError(f"{name} is named {times} times", hint)
 
 
-def print_remark(collection: str, finding: Finding) -> None:
+def print_finding(collection: str, finding: Finding) -> None:
     """Print a finding about a collection on stderr, and log it if it is a warning."""
     lines = finding_lines(finding, collection)
     if finding.severity == "warning":
@@ -74,37 +76,47 @@ class CardSettings(Record):
 
 
 def load_model(
-    workspace: Workspace, name: str, use: ModelUse, networks: SharedNetworks | None = None
+    workspace: Workspace,
+    name: str,
+    model_options: ModelOptions,
+    networks: SharedNetworks | None = None,
 ) -> LoadedModel:
     """The model of this name with its encoder, as the options say."""
-    own = convert_table(assignments(use.set), CardSettings, "--set")
-    dtype, backend = (None, use.dtype) if use.dtype == "int8" else (use.dtype, None)
+    settings = convert_table(parse_assignments(model_options.set), CardSettings, "--set")
+    dtype, backend = (
+        (None, model_options.dtype)
+        if model_options.dtype == "int8"
+        else (model_options.dtype, None)
+    )
     return workspace.load(
         name,
         networks,
-        like=use.like,
-        adapter=use.adapter,
+        like=model_options.like,
+        adapter=model_options.adapter,
         dtype=dtype,
         backend=backend,
-        trust_code=use.trust_code,
-        **msgspec.structs.asdict(own),
+        trust_code=model_options.trust_code,
+        **msgspec.structs.asdict(settings),
     )
 
 
-def load_models(workspace: Workspace, names: Sequence[str], use: ModelUse) -> list[LoadedModel]:
+def load_models(
+    workspace: Workspace, names: Sequence[str], model_options: ModelOptions
+) -> list[LoadedModel]:
     """Load several models that share bases. ``--like`` applies to those without a card.
 
     Raises:
         BenchError: one cannot be used, or ``--like`` was given and all are cards.
     """
     networks, cards = SharedNetworks(), [name for name in names if is_card(name)]
-    of_cards = replace(use, like=None) if len(cards) < len(names) else use
+    card_options = replace(model_options, like=None) if len(cards) < len(names) else model_options
     return [
-        load_model(workspace, name, of_cards if name in cards else use, networks) for name in names
+        load_model(workspace, name, card_options if name in cards else model_options, networks)
+        for name in names
     ]
 
 
-def assignments(typed: Sequence[str]) -> dict[str, Any]:
+def parse_assignments(typed: Sequence[str]) -> dict[str, Any]:
     """``optimizer.warmup=0.2`` as a name and a value; what is no TOML value is a string.
 
     Raises:
@@ -124,6 +136,6 @@ def assignments(typed: Sequence[str]) -> dict[str, Any]:
     return overrides
 
 
-def resampling_of(options: Resamples) -> Resampling:
+def make_resampling(options: ResamplingOptions) -> Resampling:
     """The resampling behind intervals and p-values."""
     return Resampling(options.resamples)

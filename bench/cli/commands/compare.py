@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bench.cli.commands.common import check_once, make_workspace, resampling_of
+from bench.cli.commands.common import make_resampling, make_workspace, refuse_duplicates
 from bench.cli.options.decide import CompareOptions
 from bench.cli.terminal import print_json
 from bench.comparing.changed_queries import (
@@ -32,33 +32,33 @@ from foundation.locations import parse_location
 from reports.comparison import changes_table, comparison_table, legend
 from reports.training import forgetting_markdown
 
-Named = Mapping[str, Sequence[Evaluation]]  # results by what was typed; run files have none
+ResultsByName = Mapping[str, Sequence[Evaluation]]  # results by what was typed; run files have none
 
 
 def compare(options: CompareOptions) -> int:
     """``compare``: a table for each pair of models; then the queries that changed most."""
     if len(options.names) < 2:
         raise BenchError("one model cannot be compared", "python -m bench compare minilm bm25")
-    check_once(options.names)
+    refuse_duplicates(options.names)
     workspace = make_workspace(options.folder_options)
-    opened = _opened(options, workspace)
-    named = {
+    opened = _open_judgements(options, workspace)
+    results_by_name = {
         name: () if opened and _is_run_file(name) else find_named(name, *options.results)
         for name in options.names
     }
-    on = [opened.name] if opened else _collections(options.on, named, workspace)
+    on = [opened.name] if opened else _resolve_collections(options.on, results_by_name, workspace)
     if options.sequence:
-        return _print_transfer(options, named, on, workspace)
-    models = _compared_models(options, opened, named, on, workspace)
+        return _print_transfer(options, results_by_name, on, workspace)
+    models = _compared_models(options, opened, results_by_name, on, workspace)
     comparison_settings = ComparisonSettings(
         measure=options.measure,
         force=options.force,
         collections=on or None,
         suites=suites_inner_first(options.on) if options.on else None,
-        resampling=resampling_of(options.resampling),
+        resampling=make_resampling(options.resampling),
     )
     comparisons = compare_entrants(models, comparison_settings)
-    changes = _changes(comparisons, models, opened, options.changed, workspace)
+    changes = _find_changes(comparisons, models, opened, options.changed, workspace)
     if options.output.json:
         summary = {"resampling": comparison_settings.resampling, "comparisons": comparisons}
         print_json({**summary, "changed": list(changes)})
@@ -71,7 +71,7 @@ def compare(options: CompareOptions) -> int:
     return ExitCode.OK
 
 
-def _opened(options: CompareOptions, workspace: Workspace) -> OpenDataset | None:
+def _open_judgements(options: CompareOptions, workspace: Workspace) -> OpenDataset | None:
     """The collection that scores run files; its documents are needed only to show texts."""
     if not options.dataset:
         return None
@@ -87,9 +87,11 @@ def _is_run_file(name: str) -> bool:
     return path.exists() and not path.is_dir() and path.name != RESULT_FILE
 
 
-def _collections(typed: Sequence[str], named: Named, workspace: Workspace) -> list[str]:
+def _resolve_collections(
+    typed: Sequence[str], results_by_name: ResultsByName, workspace: Workspace
+) -> list[str]:
     """Collections that were named; a user's own by the name in its results, or by its folder."""
-    known = {stored.collection for results in named.values() for stored in results}
+    known = {stored.collection for results in results_by_name.values() for stored in results}
     chosen: list[str] = []
     for name in typed:
         folder = None if name in known or is_suite(name) else user_folder(name, workspace.data_dir)
@@ -106,16 +108,16 @@ def _collections(typed: Sequence[str], named: Named, workspace: Workspace) -> li
 def _compared_models(
     options: CompareOptions,
     opened: OpenDataset | None,
-    named: Named,
+    results_by_name: ResultsByName,
     on: Sequence[str],
     workspace: Workspace,
 ) -> list[ComparedModel]:
     """The models in the order typed, under the shortest names that tell them apart."""
     results_of: dict[str, Mapping[str, Evaluation]] = {}
     short: dict[str, str] = {}
-    for name, results in named.items():
+    for name, results in results_by_name.items():
         if opened and not results:
-            results_of[name] = {opened.name: _scored(Path(name), opened, options)}
+            results_of[name] = {opened.name: _score_run_file(Path(name), opened, options)}
             short[name] = "_".join(Path(name).name.split(".trec")[0].split())
         else:
             chosen = choose_results(name, results, on or None)
@@ -128,11 +130,11 @@ def _compared_models(
     once = [own for own in short.values() if list(short.values()).count(own) == 1]
     return [
         ComparedModel(short[name] if short[name] in once else name, results_of[name])
-        for name in named
+        for name in results_by_name
     ]
 
 
-def _scored(path: Path, opened: OpenDataset, options: CompareOptions) -> Evaluation:
+def _score_run_file(path: Path, opened: OpenDataset, options: CompareOptions) -> Evaluation:
     """A run file by the collection's own protocol, as ``score`` does it."""
     wanted = None if options.measure is None else [options.measure]
     file = read_run_file(path)
@@ -149,7 +151,7 @@ def _scored(path: Path, opened: OpenDataset, options: CompareOptions) -> Evaluat
     return done
 
 
-def _changes(
+def _find_changes(
     comparisons: Sequence[Comparison],
     models: Sequence[ComparedModel],
     given: OpenDataset | None,
@@ -172,12 +174,15 @@ def _changes(
 
 
 def _print_transfer(
-    options: CompareOptions, named: Named, also: Sequence[str], workspace: Workspace
+    options: CompareOptions,
+    results_by_name: ResultsByName,
+    also: Sequence[str],
+    workspace: Workspace,
 ) -> int:
     """Backward and forward transfer between the collections of successive trainings."""
-    trained = _collections(options.sequence, named, workspace)
-    check_once([*trained, *also])
-    models = _compared_models(options, None, named, [*trained, *also], workspace)
+    trained = _resolve_collections(options.sequence, results_by_name, workspace)
+    refuse_duplicates([*trained, *also])
+    models = _compared_models(options, None, results_by_name, [*trained, *also], workspace)
     extra = len(models) - len(trained)
     if extra not in (0, 1):
         raise BenchError(
@@ -186,7 +191,7 @@ def _print_transfer(
             "name both in the same order; collections that none was trained on go after --on",
         )
     sequence = TrainingSequence(models[extra:], trained, also, models[0] if extra else None)
-    matrix = measure_forgetting(sequence, options.measure, resampling_of(options.resampling))
+    matrix = measure_forgetting(sequence, options.measure, make_resampling(options.resampling))
     if options.output.json:
         print_json(matrix)
     else:

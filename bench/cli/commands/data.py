@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bench.cli.commands.common import load_models, make_workspace
 from bench.cli.options.data import CacheOptions, FetchOptions, VerifyOptions
-from bench.cli.terminal import columns, print_json
+from bench.cli.terminal import format_columns, print_json
 from bench.outcomes import ExitCode
 from bench.store.usage import Damage, ModelUsage, damaged, remove, selected, usage
 from bench.workspace import VECTORS, cache_folder
@@ -32,14 +32,16 @@ def fetch(options: FetchOptions) -> int:
         dataset = workspace.dataset(name)
         about = f"{len(dataset.corpus):,} documents, {len(dataset.queries):,} queries"
         rows.append({"name": name, "about": about})
-    for model in (loaded.model for loaded in load_models(workspace, options.model, options.use)):
+    for model in (
+        loaded.model for loaded in load_models(workspace, options.model, options.model_options)
+    ):
         folders = [str(each.root) for each in (model.document, model.query) if each]
         about = "; queries: ".join(folders) or "needs no files"
         rows.append({"name": model.card.name, "about": about})
     if options.output.json:
         print_json(rows)
     else:
-        print(columns([(row["name"], row["about"]) for row in rows]))
+        print(format_columns([(row["name"], row["about"]) for row in rows]))
     return ExitCode.OK
 
 
@@ -62,11 +64,13 @@ def cache(options: CacheOptions) -> int:
     """``cache``: a line a model. Damaged files give the exit code of bad input."""
     cache_dir = cache_folder(options.cache_dir)
     store = cache_dir / VECTORS
-    pruned = list(_pruned(store, options))
-    broken = [*damaged(store), *_damaged_corpora(cache_dir / CORPORA)] if options.verify else []
+    removed = list(_remove_selected(store, options))
+    broken = (
+        [*damaged(store), *_find_damaged_corpora(cache_dir / CORPORA)] if options.verify else []
+    )
     rows = usage(store)
     if options.output.json:
-        print_json({"stored": rows, "damaged": broken, "pruned": pruned})
+        print_json({"stored": rows, "damaged": broken, "pruned": removed})
     else:
         print(cache_table(rows, time.time()) if rows else f"no vectors in {store}")
     for damage in broken:
@@ -77,7 +81,7 @@ def cache(options: CacheOptions) -> int:
     return ExitCode.BAD_INPUT if broken else ExitCode.OK
 
 
-def _pruned(store: Path, options: CacheOptions) -> Iterator[ModelUsage]:
+def _remove_selected(store: Path, options: CacheOptions) -> Iterator[ModelUsage]:
     """Remove what was asked for, and say what was removed, or would be."""
     if not options.prune and options.older_than is None:
         return
@@ -90,7 +94,7 @@ def _pruned(store: Path, options: CacheOptions) -> Iterator[ModelUsage]:
         yield row
 
 
-def _damaged_corpora(folder: Path) -> Iterator[Damage]:
+def _find_damaged_corpora(folder: Path) -> Iterator[Damage]:
     """Damaged corpora; those that are being built have names that begin with a dot."""
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if path.is_dir() and not path.name.startswith(".") and (reason := find_damage(path)):

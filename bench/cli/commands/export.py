@@ -26,13 +26,15 @@ def export(options: ExportOptions) -> int:
         raise BenchError(
             f"--as gives one name to {len(options.names)} models", "export them one by one"
         )
-    chosen = {name: _chosen(name, options) for name in options.names}
+    chosen = {name: _choose_exportable(name, options) for name in options.names}
     written = []
     for typed, stored in chosen.items():
-        name = options.name or _name(stored)
+        name = options.name or _model_name(stored)
         result_folder(options.out, name, name)  # a name may lead out of the folder
-        for path, content in tqdm(_files(options.format, name, stored), desc=typed, unit=" files"):
-            written.append(str(_write(options.out, path, content)))
+        for path, content in tqdm(
+            _format_files(options.format, name, stored), desc=typed, unit=" files"
+        ):
+            written.append(str(_write_once(options.out, path, content)))
     print(f"{len(written)} files in {options.out}", file=sys.stderr)
     if options.output.json:
         print_json({"files": written})
@@ -41,7 +43,7 @@ def export(options: ExportOptions) -> int:
     return ExitCode.OK
 
 
-def _chosen(typed: str, options: ExportOptions) -> dict[str, Evaluation]:
+def _choose_exportable(typed: str, options: ExportOptions) -> dict[str, Evaluation]:
     """Results of one model that the format can hold, by collection."""
     results = find_named(typed, *options.results)
     wanted = (
@@ -59,20 +61,20 @@ def _chosen(typed: str, options: ExportOptions) -> dict[str, Evaluation]:
     return stored
 
 
-def _name(stored: Mapping[str, Evaluation]) -> str:
+def _model_name(stored: Mapping[str, Evaluation]) -> str:
     return next(iter(stored.values())).result.model
 
 
-def _files(format_: str, name: str, stored: Mapping[str, Evaluation]) -> Files:
+def _format_files(format_: str, name: str, stored: Mapping[str, Evaluation]) -> Files:
     """Paths below the folder, and contents."""
     if format_ == "mteb":
         yield from mteb_files(name, stored).items()
     else:
         for collection, record in stored.items():
-            yield f"{name}/{collection}.trec.gz", _run_file(name, record)
+            yield f"{name}/{collection}.trec.gz", _format_run_file(name, record)
 
 
-def _run_file(tag: str, record: Evaluation) -> bytes:
+def _format_run_file(tag: str, record: Evaluation) -> bytes:
     content = io.BytesIO()
     if has_white_space(record.run):
         collection = record.result.protocol.collection
@@ -82,7 +84,7 @@ def _run_file(tag: str, record: Evaluation) -> bytes:
     return content.getvalue()
 
 
-def _write(out: Location, path: str, content: bytes) -> Location:
+def _write_once(out: Location, path: str, content: bytes) -> Location:
     file = out / path
     if not file.exists():
         with write_location(file) as opened:

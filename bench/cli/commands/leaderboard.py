@@ -5,7 +5,7 @@ from tqdm import tqdm
 from bench.boards.build import BoardFilter, build_leaderboard, select_results
 from bench.boards.records import Leaderboard
 from bench.boards.rows import find_distinct_results, group_by_column
-from bench.cli.commands.common import make_workspace, resampling_of
+from bench.cli.commands.common import make_resampling, make_workspace
 from bench.cli.options.decide import LeaderboardOptions
 from bench.cli.terminal import print_json
 from bench.comparing.changed_queries import check_scores_against_rankings
@@ -22,7 +22,7 @@ FORMATS = {
 
 def leaderboard(options: LeaderboardOptions) -> int:
     """Print stored results side by side in the chosen format."""
-    board = _board(options)
+    board = _build_board(options)
     if options.output.json or options.format == "json":
         print_json(board)
     else:
@@ -30,7 +30,7 @@ def leaderboard(options: LeaderboardOptions) -> int:
     return ExitCode.OK
 
 
-def _board(options: LeaderboardOptions) -> Leaderboard:
+def _build_board(options: LeaderboardOptions) -> Leaderboard:
     board_filter = BoardFilter(
         suite=options.suite,
         measure=options.measure,
@@ -40,5 +40,5 @@ def _board(options: LeaderboardOptions) -> Leaderboard:
     shown = select_results(find_distinct_results(*options.results), board_filter)
     check_scores_against_rankings(shown, make_workspace(options.folder_options))
     with tqdm(desc="resampling", total=len(group_by_column(shown)), unit=" collections") as bar:
-        resampling = resampling_of(options.resampling)
+        resampling = make_resampling(options.resampling)
         return build_leaderboard(shown, all_cards(), board_filter, resampling, bar.update)

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import msgspec
 
 from bench.cli.options.data import ListOptions, ModelGroup, ShowOptions
-from bench.cli.terminal import as_json, columns, print_json
+from bench.cli.terminal import as_json, format_columns, print_json
 from bench.outcomes import ExitCode
 from datasets_cfg.catalogue import (
     dataset_names,
@@ -51,7 +51,7 @@ class NameLine(msgspec.Struct, omit_defaults=True):
     licence: str = ""
 
 
-def listing(options: ListOptions) -> int:
+def list_names(options: ListOptions) -> int:
     """``list``: one table of names, or its JSON document."""
     lines = [
         line
@@ -67,11 +67,11 @@ def listing(options: ListOptions) -> int:
     if options.output.json:
         print_json(lines)
     else:
-        print(columns([_cells(line) for line in lines]))
+        print(format_columns([_format_line(line) for line in lines]))
     return ExitCode.OK
 
 
-def _cells(line: NameLine) -> list[str]:
+def _format_line(line: NameLine) -> list[str]:
     if not line.group:
         return [line.name, line.about]
     size = f"{line.parameters / 1e6:,.0f}M" if line.parameters else ""
@@ -92,13 +92,13 @@ def group_of(card: Card) -> ModelGroup:
     return "ready" if all(find_local(*tower, card.package) for tower in needed) else "download"
 
 
-def _models() -> Iterable[NameLine]:
+def _list_models() -> Iterable[NameLine]:
     order: list[str] = list(GROUPS)
-    lines = map(_model, all_cards().values())
+    lines = map(_describe_model, all_cards().values())
     return sorted(lines, key=lambda line: (order.index(line.group), line.name))
 
 
-def _model(card: Card) -> NameLine:
+def _describe_model(card: Card) -> NameLine:
     notes = [card.title]
     if card.missing:
         notes.append(f"not available: {card.missing}")
@@ -110,7 +110,7 @@ def _model(card: Card) -> NameLine:
     return NameLine(card.name, about, group_of(card), card.parameters, card.dim, licence)
 
 
-def _dataset(name: str) -> NameLine:
+def _describe_dataset(name: str) -> NameLine:
     facts = facts_for(name)
     counts = (facts.counts.documents, "documents"), (facts.counts.queries, "queries")
     sizes = [f"{count:,} {what}" for count, what in counts if count is not None]
@@ -118,28 +118,28 @@ def _dataset(name: str) -> NameLine:
     return NameLine(name, "; ".join([facts.title, facts.main_measure, *sizes, *access]))
 
 
-def _measures() -> Iterable[NameLine]:
+def _list_measures() -> Iterable[NameLine]:
     from bench.evaluate.scoring import list_measures
 
     return starmap(NameLine, list_measures().items())
 
 
-def _indexes() -> Iterable[NameLine]:
+def _list_indexes() -> Iterable[NameLine]:
     from retrievers.index.faiss_index import INDEX_EXAMPLES
 
     return starmap(NameLine, INDEX_EXAMPLES.items())
 
 
-class _Head(msgspec.Struct):
+class _TitleAndVariants(msgspec.Struct):
     """The fields of a preset or grid that lists show; decoding all of it would import torch."""
 
     title: str
     variants: dict[str, Any] = {}
 
 
-def _heads(files: TomlFiles[Any], before: str = "") -> Iterable[NameLine]:
+def _list_titles(files: TomlFiles[Any], before: str = "") -> Iterable[NameLine]:
     for name in files.names():
-        head = read_toml(files.folder / f"{name}{SUFFIX}", _Head)
+        head = read_toml(files.folder / f"{name}{SUFFIX}", _TitleAndVariants)
         variants = f"; variants: {', '.join(head.variants)}" if head.variants else ""
         yield NameLine(name, f"{before}{head.title}{variants}")
 
@@ -153,19 +153,19 @@ def _preset_and_grid_files() -> tuple[TomlFiles[Any], TomlFiles[Any], TomlFiles[
     return PRETRAIN, FINETUNE, GRIDS
 
 
-def _presets() -> Iterable[NameLine]:
+def _list_presets() -> Iterable[NameLine]:
     pretrain, finetune, _ = _preset_and_grid_files()
-    return chain(_heads(pretrain, "pretrain: "), _heads(finetune, "finetune: "))
+    return chain(_list_titles(pretrain, "pretrain: "), _list_titles(finetune, "finetune: "))
 
 
 LISTS: dict[str, Callable[[], Iterable[NameLine]]] = {
-    "models": _models,
-    "datasets": lambda: map(_dataset, dataset_names()),
+    "models": _list_models,
+    "datasets": lambda: map(_describe_dataset, dataset_names()),
     "suites": lambda: (NameLine(name, suite_for(name).title) for name in suite_names()),
-    "measures": _measures,
-    "indexes": _indexes,
-    "presets": _presets,
-    "grids": lambda: _heads(_preset_and_grid_files()[2]),
+    "measures": _list_measures,
+    "indexes": _list_indexes,
+    "presets": _list_presets,
+    "grids": lambda: _list_titles(_preset_and_grid_files()[2]),
 }
 
 
@@ -195,14 +195,14 @@ def describe(name: str) -> tuple[msgspec.Struct, str]:
     for files in shipped:
         if name in files.names():
             return files.load(name), (files.folder / f"{name}{SUFFIX}").read_text()
-    if name and (result := _result_at(name)):
+    if name and (result := _load_result(name)):
         return result, as_json(result)
     names = (name for files in shipped for name in files.names())
     hint = unknown_name_error(name, (*names, *dataset_names(), *suite_names())).hint
     raise BenchError(f"nothing is called {name!r}, and there is no such result", hint)
 
 
-def _result_at(name: str) -> msgspec.Struct | None:
+def _load_result(name: str) -> msgspec.Struct | None:
     """The result in a folder or in its ``result.json``; None if there is none."""
     from bench.results.result import RESULT_FILE, load
 

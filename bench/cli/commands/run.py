@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from bench.cli.commands.common import check_once, load_models, make_workspace
+from bench.cli.commands.common import load_models, make_workspace, refuse_duplicates
 from bench.cli.options.evaluate import RunOptions, ScoreOptions
 from bench.cli.options.shared import WorkerOptions
 from bench.cli.terminal import print_json
@@ -36,7 +36,7 @@ from retrievers.index.faiss_index import IndexSpec
 if TYPE_CHECKING:
     from bench.engines.ray import RayCluster
 
-Published = Mapping[tuple[str, str, str], float]  # by model, collection and measure
+PublishedScores = Mapping[tuple[str, str, str], float]  # by model, collection and measure
 
 
 def run(options: RunOptions) -> int:
@@ -44,26 +44,26 @@ def run(options: RunOptions) -> int:
 
     Of several evaluations, one that cannot be had is a gap, and the others are made.
     """
-    choices = _choices(options)
+    choices = _read_settings(options)
     workspace = make_workspace(
         options.folder_options, options.hardware, options.protocol.allow_mismatch
     )
-    models, published = _models(options, workspace)
+    models, published = _load_models(options, workspace)
     count = len(workspace.expand_names(options.names)) * len(models)
     gaps = MissingEvaluations(stop=count == 1)
-    jobs = _jobs(workspace, models, choices, gaps, options)
+    jobs = _prepare_jobs(workspace, models, choices, gaps, options)
     if options.dry_run:
         _print_costs(jobs, gaps, options)
         return ExitCode.MISSING if gaps.missing else ExitCode.OK
-    engine = _engine(options.workers, workspace)
+    engine = _make_engine(options.workers, workspace)
     announce_encoding(chain(*jobs), engine.machines)
-    with engine.encoding(workspace, _to_share(jobs)) as spread:
-        results = _results(jobs, spread, published, gaps, options)
+    with engine.encoding(workspace, _encoding_work(jobs)) as spread:
+        results = _collect_results(jobs, spread, published, gaps, options)
     _print_summary(results, published, gaps, options)
     return ExitCode.MISSING if gaps.missing else ExitCode.OK
 
 
-def _engine(options: WorkerOptions, workspace: Workspace) -> "Children | RayCluster":
+def _make_engine(options: WorkerOptions, workspace: Workspace) -> "Children | RayCluster":
     if options.engine == "ray":
         from bench.engines.ray import RayCluster
 
@@ -71,7 +71,7 @@ def _engine(options: WorkerOptions, workspace: Workspace) -> "Children | RayClus
     return Children(1 if options.workers is None else options.workers, workspace.device)
 
 
-def _to_share(jobs: Iterable[Sequence[Job]]) -> list[Work]:
+def _encoding_work(jobs: Iterable[Sequence[Job]]) -> list[Work]:
     """The corpora that have to be encoded, as other processes find them."""
     return [
         Work(job.dataset.name, job.dataset.corpus.folder, job.model.model)
@@ -80,7 +80,7 @@ def _to_share(jobs: Iterable[Sequence[Job]]) -> list[Work]:
     ]
 
 
-def _jobs(
+def _prepare_jobs(
     workspace: Workspace,
     models: Sequence[LoadedModel],
     choices: EvaluationOptions,
@@ -91,7 +91,7 @@ def _jobs(
     jobs: list[list[Job]] = []
     known = not (options.recompute or choices.from_index)
     for name in workspace.expand_names(options.names):
-        of_collection: list[Job] = []
+        collection_jobs: list[Job] = []
         with gaps.catch(name):
             split, limit = options.protocol.split, options.limit
             opened = (
@@ -101,27 +101,27 @@ def _jobs(
                 with gaps.catch(opened.name, model.name):
                     result_folder(options.out, opened.name, model.name)  # names may lead out of it
                     out = options.out if known else None
-                    of_collection.append(workspace.prepare(opened, model, choices, out))
-        if of_collection:
-            jobs.append(of_collection)
+                    collection_jobs.append(workspace.prepare(opened, model, choices, out))
+        if collection_jobs:
+            jobs.append(collection_jobs)
     gaps.require_any(bool(jobs))
     return jobs
 
 
-def _results(
+def _collect_results(
     jobs: Sequence[Sequence[Job]],
     spread: Spread,
-    published: Published,
+    published: PublishedScores,
     gaps: MissingEvaluations,
     options: RunOptions,
 ) -> list[Result]:
     """The results that are stored or can be had; a table for each collection."""
     results: list[Result] = []
-    for of_collection in jobs:
+    for collection_jobs in jobs:
         made = []
-        for job in of_collection:
+        for job in collection_jobs:
             with gaps.catch(job.dataset.name, job.name):
-                made.append(_result(job, spread, options.out).result)
+                made.append(_load_or_evaluate(job, spread, options.out).result)
         if made and not options.output.json:
             print(collection_table(made, published), end="\n\n", flush=True)
         results += made
@@ -129,12 +129,12 @@ def _results(
     return results
 
 
-def _result(job: Job, spread: Spread, out: Location) -> Evaluation:
+def _load_or_evaluate(job: Job, spread: Spread, out: Location) -> Evaluation:
     if job.stored:
-        _say_stored(job.stored)
+        _print_stored(job.stored)
         return job.stored
     stored = save(evaluate(job.with_model(spread(job.model))), out)
-    _say_done(stored)
+    _print_evaluated(stored)
     return stored
 
 
@@ -151,10 +151,13 @@ def _print_costs(
 
 
 def _print_summary(
-    results: Sequence[Result], published: Published, gaps: MissingEvaluations, options: RunOptions
+    results: Sequence[Result],
+    published: PublishedScores,
+    gaps: MissingEvaluations,
+    options: RunOptions,
 ) -> None:
     """Means of the suites, then what is missing; with ``--json`` all there is."""
-    means = _means(options.names, results)
+    means = _compute_means(options.names, results)
     if options.output.json:
         rows = [{"model": model, **msgspec.structs.asdict(mean)} for model, mean in means]
         print_json({"results": results, "means": rows, "gaps": gaps.missing})
@@ -165,7 +168,9 @@ def _print_summary(
         print(("\n" if means else "") + gaps_table(gaps.missing))
 
 
-def _models(options: RunOptions, workspace: Workspace) -> tuple[list[LoadedModel], Published]:
+def _load_models(
+    options: RunOptions, workspace: Workspace
+) -> tuple[list[LoadedModel], PublishedScores]:
     """The models, under the names that their results will have, and their published scores."""
     if options.name and len(options.model) > 1:
         raise BenchError(
@@ -177,10 +182,10 @@ def _models(options: RunOptions, workspace: Workspace) -> tuple[list[LoadedModel
             f"--name {options.name}: what follows a {SELECTOR} chooses among results of one name",
             f"--name {options.name.replace(SELECTOR, '-')}",
         )
-    models = load_models(workspace, options.model, options.use)
+    models = load_models(workspace, options.model, options.model_options)
     if options.name:
         models = [model.with_name(options.name) for model in models]
-    check_once((model.name for model in models), "run one of them with --name")
+    refuse_duplicates((model.name for model in models), "run one of them with --name")
     return models, {
         (model.name, expected.dataset, expected.measure): expected.value
         for model in models
@@ -188,10 +193,10 @@ def _models(options: RunOptions, workspace: Workspace) -> tuple[list[LoadedModel
     }
 
 
-def _choices(options: RunOptions) -> EvaluationOptions:
+def _read_settings(options: RunOptions) -> EvaluationOptions:
     for name in options.measure or ():
         parse_measure(name)
-    folder = _exported(options.index)
+    folder = _find_index_folder(options.index)
     spec = IndexFolder(folder).manifest().spec if folder else options.index
     return EvaluationOptions(
         index=IndexSpec.parse(spec),
@@ -202,14 +207,14 @@ def _choices(options: RunOptions) -> EvaluationOptions:
     )
 
 
-def _exported(index: str) -> Path | None:
+def _find_index_folder(index: str) -> Path | None:
     """The folder of an index that was named; None for a factory string."""
     folder = Path(index)
     named = folder.is_dir() and (len(folder.parts) > 1 or (folder / MANIFEST_FILE).exists())
     return folder if named else None
 
 
-def _means(typed: Sequence[str], results: Sequence[Result]) -> list[tuple[str, SuiteMean]]:
+def _compute_means(typed: Sequence[str], results: Sequence[Result]) -> list[tuple[str, SuiteMean]]:
     """Means of the suites that were asked for and of those inside them, by model and measure."""
     means = []
     for suite in (name for name in suites_inner_first(typed) if suite_for(name).mean):
@@ -226,9 +231,9 @@ def _means(typed: Sequence[str], results: Sequence[Result]) -> list[tuple[str, S
     return means
 
 
-def _say_stored(stored: Evaluation) -> None:
+def _print_stored(stored: Evaluation) -> None:
     result = stored.result
-    _say_warnings(result)
+    _print_warnings(result)
     print(
         f"{result.protocol.collection}, {result.model}: stored in {stored.folder} since "
         f"{result.conditions.time}; --recompute evaluates again",
@@ -236,14 +241,14 @@ def _say_stored(stored: Evaluation) -> None:
     )
 
 
-def _say_warnings(result: Result) -> None:
+def _print_warnings(result: Result) -> None:
     for warning in result.preflight.get("warnings", ()):
         print(f"warning: {result.model}: {warning}", file=sys.stderr)
 
 
-def _say_done(stored: Evaluation) -> None:
+def _print_evaluated(stored: Evaluation) -> None:
     result, spent = stored.result, stored.result.timings
-    _say_warnings(result)
+    _print_warnings(result)
     encode_s = spent.encode_queries_s + spent.encode_documents_s
     rate = f", {spent.encoded_tokens / encode_s:,.0f} tokens/s" if spent.encoded_tokens else ""
     print(

@@ -8,7 +8,7 @@ import msgspec
 
 from bench.cli.commands.common import load_model, make_workspace
 from bench.cli.options.evaluate import SpeedOptions
-from bench.cli.options.shared import Hardware
+from bench.cli.options.shared import HardwareOptions
 from bench.outcomes import ExitCode
 from bench.speed.measurement import BenchmarkedModel, measure
 from bench.speed.peers import SCORES
@@ -28,8 +28,8 @@ def speed(options: SpeedOptions) -> int:
     The exit code is that of bad input where scores differ: such a race has no winner.
     """
     parts = options.parts or (() if options.names else PARTS)
-    _check_against(options, parts)
-    workspace = make_workspace(options.folder_options, Hardware(device=options.device))
+    _check_tools(options, parts)
+    workspace = make_workspace(options.folder_options, HardwareOptions(device=options.device))
     raced = [workspace.dataset(name) for name in workspace.expand_names(options.names)]
     report = measure(_benchmarked_model(options, workspace), parts, raced, options.rounds, _log)
     if not options.output.json:
@@ -38,7 +38,7 @@ def speed(options: SpeedOptions) -> int:
     return ExitCode.OK if all(race.agree for race in report.races) else ExitCode.BAD_INPUT
 
 
-def _check_against(options: SpeedOptions, parts: tuple[str, ...]) -> None:
+def _check_tools(options: SpeedOptions, parts: tuple[str, ...]) -> None:
     """Refuse other tools that would have no work, or are not installed."""
     for tool in options.against:
         if tool in SCORES and not options.names:
@@ -52,7 +52,7 @@ def _check_against(options: SpeedOptions, parts: tuple[str, ...]) -> None:
 
 
 def _benchmarked_model(options: SpeedOptions, workspace: Workspace) -> BenchmarkedModel:
-    loaded = load_model(workspace, options.model, options.use)
+    loaded = load_model(workspace, options.model, options.model_options)
     if loaded.encoder is None:
         raise BenchError(f"{loaded.name} makes no vectors: there is nothing to time")
     device, threads = _device_and_threads(loaded.model, options.device)
@@ -67,7 +67,7 @@ def _benchmarked_model(options: SpeedOptions, workspace: Workspace) -> Benchmark
         threads=threads,
         source=workspace.dataset(SOURCE),
         scratch=scratch,
-        arguments=_arguments(options),
+        arguments=_run_arguments(options),
         against=tuple(dict.fromkeys(options.against)),
         repeats=options.repeats,
     )
@@ -84,10 +84,10 @@ def _device_and_threads(model: Model, device: str) -> tuple[str, int]:
     return str(pick_device(device)), torch.get_num_threads()
 
 
-def _arguments(options: SpeedOptions) -> tuple[str, ...]:
+def _run_arguments(options: SpeedOptions) -> tuple[str, ...]:
     """The options of ``run`` for the same model."""
     words = ["--model", options.model]
-    for name, value in asdict(options.use).items():
+    for name, value in asdict(options.model_options).items():
         option = f"--{name.replace('_', '-')}"
         for each in value if isinstance(value, tuple) else (value,):
             words += [option] if each is True else [option, str(each)] if each else []

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from tqdm import tqdm
 
-from bench.cli.commands.common import assignments, make_workspace
+from bench.cli.commands.common import make_workspace, parse_assignments
 from bench.cli.options.shared import FolderOptions
 from bench.cli.options.train import (
     AdaptOptions,
@@ -21,7 +21,7 @@ from bench.cli.options.train import (
     PretrainOptions,
     TrainingSettings,
 )
-from bench.cli.terminal import print_json, print_next
+from bench.cli.terminal import print_json, print_next_command
 from bench.outcomes import ExitCode
 from bench.training.on_collections import adapt_on, finetune_on, pretrain_on, route_on
 from bench.workspace import Workspace
@@ -47,16 +47,16 @@ from retrievers.training.pretrain import preset as pretrain_preset
 from retrievers.training.pretrain.preset import Pretraining
 from retrievers.training.pretrain.pretrain import PretrainResult
 
-TRAINING = "train"  # a collection whose own split this is, is there to train on
-FINETUNING = "dpr-small"  # preset for a checkpoint that was pre-trained
+TRAINING_SPLIT = "train"  # a collection whose own split this is, is there to train on
+FINETUNING_PRESET = "dpr-small"  # preset for a checkpoint that was pre-trained
 SAVE_EVERY = "save_every"
-OF_THE_METHOD = "method."
+METHOD_PREFIX = "method."
 LENGTHS = ("epochs", "tokens")
 
 
 def pretrain(options: PretrainOptions) -> int:
     """``pretrain``: train, draw the losses, print what to type next."""
-    preset = _pretraining(options)
+    preset = _load_pretraining(options)
     workspace = make_workspace(options.folder_options)
     datasets = [workspace.dataset(name) for name in workspace.expand_names(options.on)]
     with training_context(options.out, options.training) as context:
@@ -76,12 +76,12 @@ def pretrain(options: PretrainOptions) -> int:
 def finetune(options: FinetuneOptions) -> int:
     """``finetune``: mine, train, draw the losses, print what to type next."""
     preset = finetune_preset.load_preset(options.preset)
-    preset = finetune_preset.changed(preset, _changes(options.training), "command line")
+    preset = finetune_preset.changed(preset, _read_changes(options.training), "command line")
     model = resolve_model(options.model, like=options.like)
     workspace = make_workspace(options.folder_options)
     names = workspace.expand_names(options.on)
     training = [workspace.dataset(name, options.split) for name in names]
-    evaluated = _evaluated(names, workspace.expand_names(options.held_out), workspace)
+    evaluated = _held_out_datasets(names, workspace.expand_names(options.held_out), workspace)
     with training_context(options.out, options.training) as context:
         left_out = list(evaluated.values())
         trained = finetune_on(preset, model, training, workspace.store, context, evaluated=left_out)
@@ -92,25 +92,25 @@ def finetune(options: FinetuneOptions) -> int:
             scored = [
                 name for name in options.on if {*workspace.expand_names([name])} & {*evaluated}
             ]
-            print_next(
-                "evaluate it", _run_command(scored, [trained.folder], options.folder_options)
+            print_next_command(
+                "evaluate it", _format_run_command(scored, [trained.folder], options.folder_options)
             )
     return ExitCode.OK
 
 
 def adapt(options: AdaptOptions) -> int:
     """``adapt``: train on each collection in turn, and print the command that scores them all."""
-    preset, method = _pretraining(options), _method(options)
+    preset, method = _load_pretraining(options), _read_method(options)
     workspace = make_workspace(options.folder_options)
     names = workspace.expand_names(options.on)
     datasets = [workspace.dataset(name) for name in names]
     with training_context(options.out, options.training) as context:
         trained = adapt_on(preset, datasets, method, context)
-    start, folders = preset.start.model, [_near(Path(each.folder)) for each in trained]
+    start, folders = preset.start.model, [_shorten_path(Path(each.folder)) for each in trained]
     # A checkpoint is used as the start's card says; an adapter has the start's recipe already.
     like = ["--like", start] if start in card_names() and not method.separate_models else []
-    scored = _evaluated(names, (), workspace)
-    line = _run_command(list(scored), folders, options.folder_options, like)
+    scored = _held_out_datasets(names, (), workspace)
+    line = _format_run_command(list(scored), folders, options.folder_options, like)
     curves = [read_curve(Path(folder) / CURVE_FILE) for folder in folders]
     rows = [
         {
@@ -125,52 +125,54 @@ def adapt(options: AdaptOptions) -> int:
         print_json({"checkpoints": rows, "scores": line})
         return ExitCode.OK
     for folder, row in zip(folders, rows, strict=True):
-        print(f"{folder}: {row['collection']}; {_losses(row['first_loss'], row['last_loss'])}")
-    print_next("scores of the checkpoints", line)
+        print(
+            f"{folder}: {row['collection']}; {_format_losses(row['first_loss'], row['last_loss'])}"
+        )
+    print_next_command("scores of the checkpoints", line)
     return ExitCode.OK
 
 
-def _pretraining(options: PretrainOptions | AdaptOptions) -> Pretraining:
+def _load_pretraining(options: PretrainOptions | AdaptOptions) -> Pretraining:
     """Return the preset that was named, with what was typed instead of its fields."""
     start = {"start.model": options.start} if options.start else {}
-    changes = start | _changes(options.training)
+    changes = start | _read_changes(options.training)
     preset = pretrain_preset.load_preset(options.preset)
     return pretrain_preset.changed(preset, changes, "command line")
 
 
-def _changes(settings: TrainingSettings) -> dict[str, Any]:
+def _read_changes(settings: TrainingSettings) -> dict[str, Any]:
     """Return the values that were typed instead of a preset's fields.
 
     Raises:
         BenchError: a length twice, or see `assignments`.
     """
-    typed = assignments(settings.set)
+    typed = parse_assignments(settings.set)
     if settings.steps is None:
         changes = typed
     elif length := next((name for name in LENGTHS if name in typed), ""):
         raise BenchError(f"--steps and {length} each say how long to train", "type one of them")
     else:
         changes = typed | {"steps": settings.steps}
-    own = (SAVE_EVERY, OF_THE_METHOD)
+    own = (SAVE_EVERY, METHOD_PREFIX)
     return {name: value for name, value in changes.items() if not name.startswith(own)}
 
 
-def _method(options: AdaptOptions) -> Method:
+def _read_method(options: AdaptOptions) -> Method:
     """Return the method with its settings.
 
     Raises:
         BenchError: there is none of that name, or it has no such setting.
     """
-    typed = assignments(options.training.set).items()
+    typed = parse_assignments(options.training.set).items()
     own = {
-        name.removeprefix(OF_THE_METHOD): value
+        name.removeprefix(METHOD_PREFIX): value
         for name, value in typed
-        if name.startswith(OF_THE_METHOD)
+        if name.startswith(METHOD_PREFIX)
     }
     return read_method({"name": options.method, **own}, f"--method {options.method}")
 
 
-def _evaluated(
+def _held_out_datasets(
     names: Sequence[str], held_out: Sequence[str], workspace: Workspace
 ) -> dict[str, Dataset]:
     """Return the splits that are held out: what was named, and what else the collections have."""
@@ -182,7 +184,7 @@ def _evaluated(
             if name in held_out:
                 raise
             continue  # a folder that has nothing but a training split
-        if name in held_out or dataset.facts.split != TRAINING:
+        if name in held_out or dataset.facts.split != TRAINING_SPLIT:
             datasets[name] = dataset
     return datasets
 
@@ -195,14 +197,14 @@ def training_context(out: Path, settings: TrainingSettings) -> Iterator[Training
         BenchError: another GPU than the first, or no number of steps between checkpoints.
     """
     check_device(settings.device)
-    save_every = assignments(settings.set).get(SAVE_EVERY, TrainingContext.save_every)
+    save_every = parse_assignments(settings.set).get(SAVE_EVERY, TrainingContext.save_every)
     if type(save_every) is not int or save_every < 1:
         raise BenchError(f"--set save_every={save_every}: a whole number from 1")
     bars: dict[str, Any] = {}
 
     def show(progress: Progress) -> None:
         if progress.stage not in bars:
-            _close(bars)
+            _close_bars(bars)
             # The first report of a stage says where it goes on from.
             first = progress.done - 1 if progress.unit == "steps" else 0
             bars[progress.stage] = tqdm(
@@ -217,10 +219,10 @@ def training_context(out: Path, settings: TrainingSettings) -> Iterator[Training
     try:
         yield TrainingContext(out, settings.device, save_every, show)
     finally:
-        _close(bars)
+        _close_bars(bars)
 
 
-def _close(bars: dict[str, Any]) -> None:
+def _close_bars(bars: dict[str, Any]) -> None:
     for bar in bars.values():
         bar.close()
     bars.clear()
@@ -248,7 +250,7 @@ def _print_trained(
         print_json({**msgspec.structs.asdict(trained), **losses})
         return
     resumed = f", resumed at {trained.resumed_at:,}" if trained.resumed_at else ""
-    change = _losses(first.losses["loss"], last.losses["loss"])
+    change = _format_losses(first.losses["loss"], last.losses["loss"])
     print(f"{trained.folder}: {how}{trained.steps:,} steps{resumed}, {read}; {change}")
     if isinstance(trained, FinetuneResult) and (size := trained.size):
         share = f"{100 * size.share:.3g} %"
@@ -262,28 +264,28 @@ def _print_after_pretraining(options: PretrainOptions, workspace: Workspace) -> 
     """Print the commands that fine-tune and evaluate the checkpoint, if its collections have
     queries for them."""
     out, names = str(options.out), workspace.expand_names(options.on)
-    trainable = [found for name in names if (found := _training_name(name, workspace))]
+    trainable = [found for name in names if (found := _find_training_dataset(name, workspace))]
     if trainable:
-        words = ["python", "-m", "bench", "finetune", FINETUNING, "--model", out, "--on"]
-        words += [*trainable, "--out", f"{out}-finetuned", *_typed(options.folder_options)]
-        print_next("fine-tune it", shlex.join(words))
-    scored = list(_evaluated(names, (), workspace))
-    print_next("evaluate it", _run_command(scored, [out], options.folder_options))
+        words = ["python", "-m", "bench", "finetune", FINETUNING_PRESET, "--model", out, "--on"]
+        words += [*trainable, "--out", f"{out}-finetuned", *_folder_words(options.folder_options)]
+        print_next_command("fine-tune it", shlex.join(words))
+    scored = list(_held_out_datasets(names, (), workspace))
+    print_next_command("evaluate it", _format_run_command(scored, [out], options.folder_options))
 
 
-def _training_name(name: str, workspace: Workspace) -> str:
+def _find_training_dataset(name: str, workspace: Workspace) -> str:
     """Return the dataset to fine-tune on after pre-training; "" if it has too few queries."""
-    own = f"{name}/{TRAINING}"
+    own = f"{name}/{TRAINING_SPLIT}"
     name = own if own in dataset_names() else name
     try:
-        judged = replace(workspace, offline=True).dataset(name, TRAINING).qrels
+        judged = replace(workspace, offline=True).dataset(name, TRAINING_SPLIT).qrels
     except BenchError:
         return ""
     queries = {query for query, *_ in judged}
-    return name if len(queries) >= finetune_preset.load_preset(FINETUNING).batch_size else ""
+    return name if len(queries) >= finetune_preset.load_preset(FINETUNING_PRESET).batch_size else ""
 
 
-def _run_command(
+def _format_run_command(
     collections: Sequence[str],
     models: Sequence[str],
     folders: FolderOptions,
@@ -292,26 +294,26 @@ def _run_command(
     """Return the command that evaluates models, as it can be typed; ``COLLECTION`` if none is
     known to fit."""
     words = ["python", "-m", "bench", "run", *(collections or ["COLLECTION"])]
-    return shlex.join([*words, "--model", *models, *more, *_typed(folders)])
+    return shlex.join([*words, "--model", *models, *more, *_folder_words(folders)])
 
 
-def _typed(folders: FolderOptions) -> list[str]:
+def _folder_words(folders: FolderOptions) -> list[str]:
     """Return the options for these folders, which the next command needs too."""
     typed = {"--data-dir": folders.data_dir, "--cache-dir": folders.cache_dir}
     return [word for option, path in typed.items() if path for word in (option, str(path))]
 
 
-def _losses(first: float, last: float) -> str:
+def _format_losses(first: float, last: float) -> str:
     return f"loss {first:.3f} -> {last:.3f}"
 
 
-def _near(folder: Path) -> str:
+def _shorten_path(folder: Path) -> str:
     """Return a path from here where it is below."""
     here = Path.cwd()
     return str(folder.relative_to(here) if folder.is_relative_to(here) else folder)
 
 
-class Composed(msgspec.Struct, frozen=True):
+class ComposedAdapter(msgspec.Struct, frozen=True):
     """The adapter that was written.
 
     Attributes:
@@ -344,13 +346,13 @@ def compose(options: ComposeOptions) -> int:
     elif options.how == "route":
         workspace = make_workspace(options.folder_options)
         training = [
-            workspace.dataset(name, TRAINING) for name in workspace.expand_names(options.on)
+            workspace.dataset(name, TRAINING_SPLIT) for name in workspace.expand_names(options.on)
         ]
         route_on(base, folders, out, training)
     else:
         average_adapters(base, folders, out, options.weights)
     counted = count_parameters(resolve_model(str(out)))
-    done = Composed(
+    done = ComposedAdapter(
         folder=str(out),
         how=options.how,
         base=base.card.name,
@@ -362,17 +364,18 @@ def compose(options: ComposeOptions) -> int:
     else:
         said = f"{done.parameters:,} parameters on {done.base}"
         print(f"{out}: {done.how} of {', '.join(done.adapters)}; {said}")
-        print_next(
-            "evaluate it", _run_command(_domains(options, base), [str(out)], options.folder_options)
+        print_next_command(
+            "evaluate it",
+            _format_run_command(_find_domains(options, base), [str(out)], options.folder_options),
         )
     return ExitCode.OK
 
 
-def _domains(options: ComposeOptions, base: Model) -> list[str]:
+def _find_domains(options: ComposeOptions, base: Model) -> list[str]:
     """Return the collections that combined adapters are for."""
     if options.on:
         workspace = make_workspace(options.folder_options)
-        return list(_evaluated(workspace.expand_names(options.on), (), workspace))
+        return list(_held_out_datasets(workspace.expand_names(options.on), (), workspace))
     card = load_card(options.out / CARD_FILE)
     learnt = [name for name in card.trained_on if name not in base.card.trained_on]
     return [name for name in learnt if name in dataset_names()]

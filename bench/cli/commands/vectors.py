@@ -51,12 +51,12 @@ def index(options: IndexOptions) -> int:
     if options.out.exists():
         raise BenchError(f"{options.out} is there already", "name another --out, or remove it")
     workspace = make_workspace(options.folder_options, options.hardware, options.allow_mismatch)
-    model = load_model(workspace, options.model, options.use)
+    model = load_model(workspace, options.model, options.model_options)
     job = workspace.prepare(workspace.open(options.dataset), model, EvaluationOptions(index=spec))
     announce_encoding([job])
-    kept = job.retriever.build_index(job.dataset)
+    index_folder = job.retriever.build_index(job.dataset)
     job.dataset.corpus.check()
-    manifest = export_index(kept, options.out, job.dataset, job.recipe)
+    manifest = export_index(index_folder, options.out, job.dataset, job.recipe)
     print(
         f"{manifest.documents:,} documents, {size(manifest.bytes)}: {options.out}", file=sys.stderr
     )
@@ -67,15 +67,17 @@ def index(options: IndexOptions) -> int:
     return ExitCode.OK
 
 
-def export_index(kept: IndexFolder, out: Path, dataset: Dataset, recipe: Recipe) -> IndexManifest:
+def export_index(
+    index_folder: IndexFolder, out: Path, dataset: Dataset, recipe: Recipe
+) -> IndexManifest:
     """Copy an index of the store to a folder of its own, with what it takes to search it.
 
     Raises:
         BenchError: it is damaged, or the folder cannot be written.
     """
-    manifest = msgspec.structs.replace(kept.checked(), recipe=recipe)
+    manifest = msgspec.structs.replace(index_folder.checked(), recipe=recipe)
     with replace_folder(out) as unfinished:
-        for path in kept.folder.iterdir():
+        for path in index_folder.folder.iterdir():
             shutil.copyfile(path, unfinished / path.name)
         ids = dataset.corpus.ids.to_pylist()
         (unfinished / IDS_FILE).write_bytes(msgspec.json.encode(ids))
@@ -84,7 +86,7 @@ def export_index(kept: IndexFolder, out: Path, dataset: Dataset, recipe: Recipe)
     return IndexFolder(out).checked()
 
 
-class EncodedHere(msgspec.Struct, frozen=True):
+class EncodedCount(msgspec.Struct, frozen=True):
     """Number of texts of a collection that this worker encoded."""
 
     collection: str
@@ -95,7 +97,7 @@ class EncodedHere(msgspec.Struct, frozen=True):
 def work(options: WorkOptions) -> int:
     """``work``: returns when the vectors of all collections are there."""
     workspace = make_workspace(options.folder_options, options.hardware)
-    models = load_models(workspace, options.model, options.use)
+    models = load_models(workspace, options.model, options.model_options)
     done = []
     for name in workspace.expand_names(options.names):
         dataset = workspace.dataset(name)
@@ -104,7 +106,7 @@ def work(options: WorkOptions) -> int:
             run_preflight(dataset, encoder, workspace.store)
             stored = encode_documents(dataset, encoder, workspace.store)
             dataset.corpus.check()
-            done.append(EncodedHere(dataset.name, model.name, stored.encoded))
+            done.append(EncodedCount(dataset.name, model.name, stored.encoded))
             print(
                 f"{dataset.name}, {model.name}: {stored.encoded:,} texts encoded here; the vectors "
                 f"of all {len(dataset.corpus):,} documents are in {workspace.vectors_dir}",

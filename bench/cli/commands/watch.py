@@ -12,8 +12,8 @@ from bench.cli.terminal import print_json
 from bench.evaluate.judging import common_measure
 from bench.evaluate.pipeline import OpenDataset
 from bench.evaluate.retrieval import EvaluationOptions
-from bench.monitor.curve import Aim, Curve, curve_of
-from bench.monitor.following import Ending, Watcher, follow, training_of
+from bench.monitor.curve import Curve, WatchTarget, curve_of
+from bench.monitor.following import StopRule, Watcher, follow_training, training_folder
 from bench.outcomes import ExitCode
 from bench.workspace import Workspace
 from foundation.errors import BenchError
@@ -25,32 +25,32 @@ from retrievers.models.card import load_card
 
 def watch(options: WatchOptions) -> int:
     """``watch``: evaluates until it is told to end; then the table, or one JSON document."""
-    out = options.out or training_of(options.folder) / "watch"
-    _check(options)
+    out = options.out or training_folder(options.folder) / "watch"
+    _check_options(options)
     workspace = make_workspace(options.folder_options, options.hardware, options.allow_mismatch)
     opened = [workspace.open(name, options.split) for name in workspace.expand_names(options.on)]
-    aim = _aim(options, workspace, opened)
+    target = _make_target(options, workspace, opened)
     watcher = Watcher(
-        training=aim.training,
+        training=target.training,
         opened=opened,
-        options=EvaluationOptions(measures=(aim.measure,)),
+        options=EvaluationOptions(measures=(target.measure,)),
         results=options.results,
         workspace=workspace,
-        place=out / ".work",
+        work_folder=out / ".work",
         open_model=lambda folder: workspace.load(str(folder), like=options.like),
     )
     load_library()
-    with _alone(out):
-        follow(
+    with _lock_folder(out):
+        follow_training(
             options.folder,
             watcher,
-            Ending(options.every, options.once, options.stop_after),
-            lambda: _write(_curve(watcher, aim), out),
+            StopRule(options.every, options.once, options.stop_after),
+            lambda: _write_curve(_make_curve(watcher, target), out),
         )
-        curve = _curve(watcher, aim)
-        _write(curve, out)
+        curve = _make_curve(watcher, target)
+        _write_curve(curve, out)
     if curve is None and options.once:
-        raise _nothing(options.folder, watcher.left_out)
+        raise _no_checkpoint(options.folder, watcher.left_out)
     if options.output.json:
         print_json({"out": str(out), "curve": curve})
     elif curve is not None:
@@ -61,7 +61,7 @@ def watch(options: WatchOptions) -> int:
     return ExitCode.OK
 
 
-def _check(options: WatchOptions) -> None:
+def _check_options(options: WatchOptions) -> None:
     """Bad input stops before the first look."""
     if not options.folder.is_dir():
         raise BenchError(
@@ -72,18 +72,20 @@ def _check(options: WatchOptions) -> None:
         load_card(options.like)
 
 
-def _aim(options: WatchOptions, workspace: Workspace, opened: Sequence[OpenDataset]) -> Aim:
+def _make_target(
+    options: WatchOptions, workspace: Workspace, opened: Sequence[OpenDataset]
+) -> WatchTarget:
     weights = workspace.weights(options.on)
     datasets = [each.dataset for each in opened]
-    return Aim(
-        training="_".join(training_of(options.folder).name.split()) or "training",
+    return WatchTarget(
+        training="_".join(training_folder(options.folder).name.split()) or "training",
         weights=weights,
         splits=[each.protocol().split for each in opened],
         measure=common_measure(datasets, options.measure, None),
     )
 
 
-def _alone(out: Path) -> FileLock:
+def _lock_folder(out: Path) -> FileLock:
     """Lock the folder of a watch.
 
     Raises:
@@ -96,11 +98,11 @@ def _alone(out: Path) -> FileLock:
     return lock
 
 
-def _curve(watcher: Watcher, aim: Aim) -> Curve | None:
-    return curve_of(aim, watcher.evaluations, watcher.left_out)
+def _make_curve(watcher: Watcher, target: WatchTarget) -> Curve | None:
+    return curve_of(target, watcher.evaluations, watcher.left_out)
 
 
-def _write(curve: Curve | None, out: Path) -> None:
+def _write_curve(curve: Curve | None, out: Path) -> None:
     """Table and picture of what is known, where they are not those of this curve already."""
     if curve is None:
         return
@@ -114,7 +116,7 @@ def _write(curve: Curve | None, out: Path) -> None:
             stream.write(text)
 
 
-def _nothing(folder: Path, why: Mapping[str, str]) -> BenchError:
+def _no_checkpoint(folder: Path, why: Mapping[str, str]) -> BenchError:
     reasons = "".join(f"\n  {name}: {reason}" for name, reason in why.items())
     return BenchError(
         f"{folder} has no checkpoint that can be evaluated{reasons}",

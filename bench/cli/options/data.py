@@ -4,14 +4,14 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, ClassVar, Literal
 
 from bench.cli.options.shared import (
-    Count,
     FolderOptions,
     LocalPath,
-    ModelUse,
+    ModelOptions,
     Names,
-    Only,
-    Output,
-    Several,
+    NonNegativeInt,
+    OptionConditions,
+    OutputOptions,
+    SeveralValues,
 )
 
 Listed = Literal["models", "datasets", "suites", "measures", "indexes", "presets", "grids"]
@@ -37,13 +37,13 @@ class ListOptions:
         python -m bench list presets
     """
 
-    only: ClassVar[Only] = {"group": {"what": "models"}}
+    only_if: ClassVar[OptionConditions] = {"group": {"what": "models"}}
 
     what: Listed
     _: KW_ONLY
     match: str = ""
-    group: Annotated[tuple[ModelGroup, ...], Several] = ()
-    output: Output = Output()
+    group: Annotated[tuple[ModelGroup, ...], SeveralValues] = ()
+    output: OutputOptions = OutputOptions()
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class ShowOptions:
 
     name: str
     _: KW_ONLY
-    output: Output = Output()
+    output: OutputOptions = OutputOptions()
 
 
 @dataclass(frozen=True)
@@ -79,9 +79,9 @@ class FetchOptions:
     names: tuple[str, ...] = ()
     _: KW_ONLY
     model: Names = ()
-    use: ModelUse = ModelUse()
+    model_options: ModelOptions = ModelOptions()
     folder_options: FolderOptions = FolderOptions()
-    output: Output = Output()
+    output: OutputOptions = OutputOptions()
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class VerifyOptions:
     _: KW_ONLY
     split: str | None = None
     folder_options: FolderOptions = FolderOptions()
-    output: Output = Output()
+    output: OutputOptions = OutputOptions()
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class CacheOptions:
     _: KW_ONLY
     verify: bool = False
     prune: Names = ()
-    older_than: Count | None = None
+    older_than: NonNegativeInt | None = None
     dry_run: bool = False
     cache_dir: LocalPath | None = None
-    output: Output = Output()
+    output: OutputOptions = OutputOptions()

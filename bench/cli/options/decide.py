@@ -7,19 +7,19 @@ from typing import Annotated, ClassVar, Literal
 from cyclopts import Parameter
 
 from bench.cli.options.shared import (
-    Count,
     FolderOptions,
-    Hardware,
-    ModelUse,
+    HardwareOptions,
+    ModelOptions,
     Names,
-    Only,
+    NonNegativeInt,
+    OptionConditions,
     OutFile,
     OutLocation,
-    Output,
-    Positive,
-    Resamples,
+    OutputOptions,
+    PositiveInt,
+    ResamplingOptions,
     ResultLocations,
-    Several,
+    SeveralValues,
     group,
 )
 from bench.gate.settings import GateSettings
@@ -51,7 +51,7 @@ class CompareOptions:
         python -m bench compare start after-bio after-law --sequence beir/nfcorpus my-law
     """
 
-    only: ClassVar[Only] = {
+    only_if: ClassVar[OptionConditions] = {
         "depth": {"dataset": True},
         "split": {"dataset": True},
         "sequence": {"dataset": False, "changed": False, "force": False},
@@ -61,15 +61,15 @@ class CompareOptions:
     on: Names = ()
     measure: str | None = None
     force: bool = False
-    changed: Count = 0
+    changed: NonNegativeInt = 0
     dataset: str | None = None
-    depth: Positive | None = None
+    depth: PositiveInt | None = None
     split: str | None = None
     sequence: Names = ()
-    results: Annotated[ResultLocations, Several] = (Path("results"),)
-    resampling: Resamples = Resamples()
+    results: Annotated[ResultLocations, SeveralValues] = (Path("results"),)
+    resampling: ResamplingOptions = ResamplingOptions()
     folder_options: FolderOptions = FolderOptions()
-    output: Output = Output()
+    output: OutputOptions = OutputOptions()
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class CheckOptions:
         python -m bench check minilm --baseline published --expect-same
     """
 
-    only: ClassVar[Only] = {
+    only_if: ClassVar[OptionConditions] = {
         "margin": {"rule": "margin"},
         "tolerance": {"expect_same": True},
         "rule": {"expect_same": False},
@@ -114,11 +114,11 @@ class CheckOptions:
     results: OutLocation = Path("results")
     terms: Annotated[GateSettings, group("Decision rule", 10)] = GateSettings()
     allow_mismatch: bool = False
-    resampling: Resamples = Resamples()
-    use: ModelUse = ModelUse()
-    hardware: Hardware = Hardware()
+    resampling: ResamplingOptions = ResamplingOptions()
+    model_options: ModelOptions = ModelOptions()
+    hardware: HardwareOptions = HardwareOptions()
     folder_options: FolderOptions = FolderOptions()
-    output: Output = Output()
+    output: OutputOptions = OutputOptions()
 
 
 @dataclass(frozen=True)
@@ -144,11 +144,11 @@ class LeaderboardOptions:
     format: Literal["markdown", "csv", "json", "html"] = "markdown"
     suite: str = ""
     measure: str = ""
-    published: Annotated[tuple[str, ...] | None, Several] = None
-    results: Annotated[ResultLocations, Several] = (Path("results"),)
+    published: Annotated[tuple[str, ...] | None, SeveralValues] = None
+    results: Annotated[ResultLocations, SeveralValues] = (Path("results"),)
     folder_options: FolderOptions = FolderOptions()
-    resampling: Resamples = Resamples()
-    output: Output = Output()
+    resampling: ResamplingOptions = ResamplingOptions()
+    output: OutputOptions = OutputOptions()
 
 
 @dataclass(frozen=True)
@@ -177,5 +177,5 @@ class ExportOptions:
     out: OutLocation
     on: Names = ()
     name: Annotated[str | None, Parameter(name="--as")] = None
-    results: Annotated[ResultLocations, Several] = (Path("results"),)
-    output: Output = Output()
+    results: Annotated[ResultLocations, SeveralValues] = (Path("results"),)
+    output: OutputOptions = OutputOptions()

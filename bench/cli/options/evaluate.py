@@ -5,20 +5,20 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from bench.cli.options.shared import (
-    Count,
     Device,
     FolderOptions,
-    Hardware,
+    HardwareOptions,
     LocalPath,
-    ModelUse,
+    ModelOptions,
     Names,
-    Only,
+    NonNegativeInt,
+    OptionConditions,
     OutFolder,
     OutLocation,
-    Output,
-    Positive,
+    OutputOptions,
+    PositiveInt,
     ProtocolOptions,
-    Several,
+    SeveralValues,
     WorkerOptions,
 )
 
@@ -67,25 +67,25 @@ class RunOptions:
         python -m bench run beir --model retromae --dry-run
     """
 
-    only: ClassVar[Only] = {"address": {"engine": "ray"}}
+    only_if: ClassVar[OptionConditions] = {"address": {"engine": "ray"}}
 
     names: tuple[str, ...]
     _: KW_ONLY
     model: Names
     name: str | None = None
     index: str = "flat"
-    recall_queries: Count | None = None
-    limit: Positive | None = None
+    recall_queries: NonNegativeInt | None = None
+    limit: PositiveInt | None = None
     recompute: bool = False
     dry_run: bool = False
     measure: tuple[str, ...] | None = None
     out: OutLocation = Path("results")
     workers: WorkerOptions = WorkerOptions()
     protocol: ProtocolOptions = ProtocolOptions()
-    use: ModelUse = ModelUse()
-    hardware: Hardware = Hardware()
+    model_options: ModelOptions = ModelOptions()
+    hardware: HardwareOptions = HardwareOptions()
     folder_options: FolderOptions = FolderOptions()
-    output: Output = Output()
+    output: OutputOptions = OutputOptions()
 
 
 @dataclass(frozen=True)
@@ -108,10 +108,10 @@ class WorkOptions:
     names: tuple[str, ...]
     _: KW_ONLY
     model: Names
-    use: ModelUse = ModelUse()
-    hardware: Hardware = Hardware()
+    model_options: ModelOptions = ModelOptions()
+    hardware: HardwareOptions = HardwareOptions()
     folder_options: FolderOptions = FolderOptions()
-    output: Output = Output()
+    output: OutputOptions = OutputOptions()
 
 
 @dataclass(frozen=True)
@@ -140,10 +140,10 @@ class IndexOptions:
     index: str
     out: OutFolder
     allow_mismatch: bool = False
-    use: ModelUse = ModelUse()
-    hardware: Hardware = Hardware()
+    model_options: ModelOptions = ModelOptions()
+    hardware: HardwareOptions = HardwareOptions()
     folder_options: FolderOptions = FolderOptions()
-    output: Output = Output()
+    output: OutputOptions = OutputOptions()
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ class ScoreOptions:
     out: OutLocation = Path("results")
     protocol: ProtocolOptions = ProtocolOptions()
     folder_options: FolderOptions = FolderOptions()
-    output: Output = Output()
+    output: OutputOptions = OutputOptions()
 
 
 @dataclass(frozen=True)
@@ -194,16 +194,16 @@ class SpeedOptions:
         python -m bench speed beir/nfcorpus --model minilm --against mteb beir
     """
 
-    only: ClassVar[Only] = {"rounds": {"names": True}}
+    only_if: ClassVar[OptionConditions] = {"rounds": {"names": True}}
 
     names: tuple[str, ...] = ()
     _: KW_ONLY
     model: str
-    parts: Annotated[tuple[Part, ...], Several] = ()
-    against: Annotated[tuple[Tool, ...], Several] = ()
-    repeats: Positive = 5
-    rounds: Positive = 1
-    use: ModelUse = ModelUse()
+    parts: Annotated[tuple[Part, ...], SeveralValues] = ()
+    against: Annotated[tuple[Tool, ...], SeveralValues] = ()
+    repeats: PositiveInt = 5
+    rounds: PositiveInt = 1
+    model_options: ModelOptions = ModelOptions()
     device: Device = "auto"
     folder_options: FolderOptions = FolderOptions()
-    output: Output = Output()
+    output: OutputOptions = OutputOptions()

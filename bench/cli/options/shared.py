@@ -1,6 +1,6 @@
 """Types of option values, option groups shared by commands, and checks before any work.
 
-A record of options is flat to whoever types: `slots` goes through the groups inside it.
+A record of options is flat to whoever types: `arguments_of` goes through the groups inside it.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ from retrievers.models.recipe import Dtype
 
 # Options that another option must allow: {"weights": {"how": "average"}} refuses --weights where
 # HOW is another; True is for "given", False for "not given".
-Only = Mapping[str, Mapping[str, Any]]
+OptionConditions = Mapping[str, Mapping[str, Any]]
 NOT_GIVEN: tuple[object, ...] = (None, False, (), "")
 
 
@@ -33,7 +33,7 @@ def group(title: str, sort_key: int) -> Parameter:
 
 
 @dataclass(frozen=True)
-class Slot:
+class Argument:
     """An option or positional of a command.
 
     Attributes:
@@ -50,17 +50,17 @@ class Slot:
     value: Any
 
     @property
-    def several(self) -> bool:
+    def takes_several(self) -> bool:
         """Whether it takes several values."""
         return "tuple[" in str(self.kind)
 
     @property
-    def shown(self) -> str:
+    def typed_name(self) -> str:
         """The name as in ``--help``."""
         return self.name.upper() if self.positional else f"--{self.name.replace('_', '-')}"
 
 
-def slots(record: Any, positional: bool = True) -> Iterator[Slot]:
+def arguments_of(record: Any, positional: bool = True) -> Iterator[Argument]:
     """Every option and positional of a record (a class, or one that was typed), groups included."""
     kind_of = get_type_hints(
         record if isinstance(record, type) else type(record), include_extras=True
@@ -71,73 +71,73 @@ def slots(record: Any, positional: bool = True) -> Iterator[Slot]:
         value = field.default if isinstance(record, type) else getattr(record, field.name)
         first = positional and not field.kw_only
         if dataclasses.is_dataclass(plain):
-            yield from slots(value, first)
+            yield from arguments_of(value, first)
         else:
-            yield Slot(field.name, kind, first, field.default, value)
+            yield Argument(field.name, kind, first, field.default, value)
 
 
-def check_used(options: Any) -> None:
+def refuse_ignored_options(options: Any) -> None:
     """Refuse what was typed and would be ignored, as ``only`` of the record says.
 
     Raises:
         BenchError: an option that has no effect beside the others.
     """
-    only: Only = getattr(options, "only", {})
-    typed = {slot.name: slot for slot in slots(options)}
-    for name, needs in only.items():
-        slot = typed[name]
-        for other, needed in needs.items():
-            if slot.value != slot.default and not _fits(typed[other].value, needed):
+    only_if: OptionConditions = getattr(options, "only_if", {})
+    typed = {argument.name: argument for argument in arguments_of(options)}
+    for name, conditions in only_if.items():
+        argument = typed[name]
+        for other, needed in conditions.items():
+            if argument.value != argument.default and not _is_satisfied(typed[other].value, needed):
                 raise BenchError(
-                    f"{slot.shown} has no effect here: it is for {_words(typed[other], needed)}",
-                    f"leave {slot.shown} out",
+                    f"{argument.typed_name} has no effect here: it is for {_describe_condition(typed[other], needed)}",
+                    f"leave {argument.typed_name} out",
                 )
 
 
-def _fits(value: Any, needed: Any) -> bool:
+def _is_satisfied(value: Any, needed: Any) -> bool:
     if isinstance(needed, bool):
         return (value not in NOT_GIVEN) == needed
     wanted = needed if isinstance(needed, tuple) else (needed,)
     return any(each in wanted for each in (value if isinstance(value, tuple) else (value,)))
 
 
-def _words(other: Slot, needed: Any) -> str:
+def _describe_condition(other: Argument, needed: Any) -> str:
     if isinstance(needed, bool):
-        return other.shown if needed else f"a command without {other.shown}"
+        return other.typed_name if needed else f"a command without {other.typed_name}"
     wanted = needed if isinstance(needed, tuple) else (needed,)
-    return f"{other.shown} {' or '.join(map(str, wanted))}"
+    return f"{other.typed_name} {' or '.join(map(str, wanted))}"
 
 
 @dataclass(frozen=True)
-class Written:
+class OutputMark:
     """Mark of an option that names what the command writes: it is checked before any work."""
 
     kind: Literal["folder", "file"]
 
 
-def check_before_work(options: Any) -> None:
+def check_outputs_and_device(options: Any) -> None:
     """Check what the command writes, as its record marks it, and that its device is there.
 
     Raises:
         BenchError: a place cannot be written, or there is no such device.
     """
-    for slot in slots(options):
-        for mark in marks(slot.kind) if slot.value is not None else ():
-            _check_written(slot.value, mark)
-        if slot.name == "device" and slot.value.startswith("cuda"):
+    for argument in arguments_of(options):
+        for mark in output_marks(argument.kind) if argument.value is not None else ():
+            _check_writable(argument.value, mark)
+        if argument.name == "device" and argument.value.startswith("cuda"):
             from retrievers.encoders.device import pick_device
 
-            pick_device(slot.value)
+            pick_device(argument.value)
 
 
-def marks(kind: Any) -> Iterator[Written]:
+def output_marks(kind: Any) -> Iterator[OutputMark]:
     """`Written` of a type such as ``Annotated[Path, ...] | None``."""
-    yield from (mark for mark in getattr(kind, "__metadata__", ()) if isinstance(mark, Written))
+    yield from (mark for mark in getattr(kind, "__metadata__", ()) if isinstance(mark, OutputMark))
     for inner in get_args(kind) if get_origin(kind) in (Union, UnionType) else ():
-        yield from marks(inner)
+        yield from output_marks(inner)
 
 
-def _check_written(location: Location, mark: Written) -> None:
+def _check_writable(location: Location, mark: OutputMark) -> None:
     """Raise if a location cannot be written, and leave nothing there.
 
     A file without a name is written: permissions alone do not tell of a read-only or full disk.
@@ -158,17 +158,17 @@ def _check_written(location: Location, mark: Written) -> None:
         raise BenchError(f"{location} cannot be written: it is a folder", "name a file")
 
 
-def _reads(read: Callable[[str], Any]) -> Callable[[Any, Sequence[Token]], Any]:
+def _convert_one(read: Callable[[str], Any]) -> Callable[[Any, Sequence[Token]], Any]:
     """A converter of cyclopts from a function of the one text that was typed."""
     return lambda _, tokens: read(tokens[0].value)
 
 
-def _reads_each(read: Callable[[str], Any]) -> Callable[[Any, Sequence[Token]], Any]:
+def _convert_each(read: Callable[[str], Any]) -> Callable[[Any, Sequence[Token]], Any]:
     """A converter for several texts: cyclopts leaves converters of a tuple's members aside."""
     return lambda _, tokens: tuple(read(token.value) for token in tokens)
 
 
-def whole_number(text: str, least: int = 0) -> int:
+def parse_whole_number(text: str, least: int = 0) -> int:
     """A number in decimal digits, without a sign.
 
     Raises:
@@ -179,13 +179,13 @@ def whole_number(text: str, least: int = 0) -> int:
     return int(text)
 
 
-def worker_number(text: str) -> int:
+def parse_worker_number(text: str) -> int:
     """A number of workers; 0 for ``auto``.
 
     Raises:
         ValueError: any other text.
     """
-    return 0 if text == "auto" else whole_number(text, least=1)
+    return 0 if text == "auto" else parse_whole_number(text, least=1)
 
 
 def number(text: str, above: float = -math.inf) -> float:
@@ -212,7 +212,7 @@ def device(text: str) -> str:
     return text
 
 
-def local_path(text: str) -> Path:
+def parse_local_path(text: str) -> Path:
     """A path.
 
     Raises:
@@ -226,41 +226,46 @@ def local_path(text: str) -> Path:
     return Path(text)
 
 
-def path_or_url(text: str) -> Location:
+def parse_path_or_url(text: str) -> Location:
     """A path, or the URL of an object store.
 
     Raises:
         ValueError: it is empty.
         BenchError: a URL that names no store.
     """
-    return parse_location(text) if ":/" in text else local_path(text)
+    return parse_location(text) if ":/" in text else parse_local_path(text)
 
 
-Count = Annotated[int, Parameter(converter=_reads(whole_number))]
-Positive = Annotated[int, Parameter(converter=_reads(partial(whole_number, least=1)))]
-Rate = Annotated[float, Parameter(converter=_reads(partial(number, above=0)))]
-Device = Annotated[str, Parameter(converter=_reads(device))]
-WorkerNumber = Annotated[int, Parameter(converter=_reads(worker_number), metavar="auto|N")]
-LocalPath = Annotated[Path, Parameter(converter=_reads(local_path))]
-OutFolder = Annotated[LocalPath, Written("folder")]
-OutFile = Annotated[LocalPath, Written("file")]
+NonNegativeInt = Annotated[int, Parameter(converter=_convert_one(parse_whole_number))]
+PositiveInt = Annotated[
+    int, Parameter(converter=_convert_one(partial(parse_whole_number, least=1)))
+]
+PositiveFloat = Annotated[float, Parameter(converter=_convert_one(partial(number, above=0)))]
+Device = Annotated[str, Parameter(converter=_convert_one(device))]
+WorkerNumber = Annotated[
+    int, Parameter(converter=_convert_one(parse_worker_number), metavar="auto|N")
+]
+LocalPath = Annotated[Path, Parameter(converter=_convert_one(parse_local_path))]
+OutFolder = Annotated[LocalPath, OutputMark("folder")]
+OutFile = Annotated[LocalPath, OutputMark("file")]
 LocationOption = Annotated[
-    Location, Parameter(converter=_reads(path_or_url), accepts_keys=False, metavar="FOLDER|URL")
+    Location,
+    Parameter(converter=_convert_one(parse_path_or_url), accepts_keys=False, metavar="FOLDER|URL"),
 ]
-OutLocation = Annotated[LocationOption, Written("folder")]
+OutLocation = Annotated[LocationOption, OutputMark("folder")]
 ResultLocations = Annotated[
-    tuple[Location, ...], Parameter(converter=_reads_each(path_or_url), accepts_keys=False)
+    tuple[Location, ...], Parameter(converter=_convert_each(parse_path_or_url), accepts_keys=False)
 ]
-LocalPaths = Annotated[tuple[Path, ...], Parameter(converter=_reads_each(local_path))]
-Counts = Annotated[tuple[int, ...], Parameter(converter=_reads_each(whole_number))]
-Weights = Annotated[tuple[float, ...], Parameter(converter=_reads_each(number))]
-Several = Parameter(consume_multiple=1)  # values after one option, at least one: --on A B C
-Names = Annotated[tuple[str, ...], Several]
+LocalPaths = Annotated[tuple[Path, ...], Parameter(converter=_convert_each(parse_local_path))]
+NonNegativeInts = Annotated[tuple[int, ...], Parameter(converter=_convert_each(parse_whole_number))]
+Numbers = Annotated[tuple[float, ...], Parameter(converter=_convert_each(number))]
+SeveralValues = Parameter(consume_multiple=1)  # values after one option, at least one: --on A B C
+Names = Annotated[tuple[str, ...], SeveralValues]
 
 
 @group("Output", 99)
 @dataclass(frozen=True, kw_only=True)
-class Output:
+class OutputOptions:
     """The form of a command's answer.
 
     Attributes:
@@ -287,7 +292,7 @@ class FolderOptions:
 
 @group("Model settings", 20)
 @dataclass(frozen=True, kw_only=True)
-class ModelUse:
+class ModelOptions:
     """Settings that take the place of the card's.
 
     Attributes:
@@ -312,7 +317,7 @@ class ModelUse:
 
 @group("Hardware", 80)
 @dataclass(frozen=True, kw_only=True)
-class Hardware:
+class HardwareOptions:
     """Device and memory of a model.
 
     Attributes:
@@ -355,18 +360,18 @@ class ProtocolOptions:
             result is marked.
     """
 
-    depth: Positive | None = None
+    depth: PositiveInt | None = None
     split: str | None = None
     allow_mismatch: bool = False
 
 
 @group("Intervals and p-values", 60)
 @dataclass(frozen=True, kw_only=True)
-class Resamples:
+class ResamplingOptions:
     """Resamples behind intervals and p-values.
 
     Attributes:
         resamples: Number of resamples of the queries, at most 1,000,000.
     """
 
-    resamples: Annotated[Positive, Parameter(validator=validators.Number(lte=1_000_000))] = 9_999
+    resamples: Annotated[PositiveInt, Parameter(validator=validators.Number(lte=1_000_000))] = 9_999

@@ -7,21 +7,21 @@ from typing import Annotated, ClassVar, Literal
 from cyclopts import Parameter
 
 from bench.cli.options.shared import (
-    Counts,
     Device,
     FolderOptions,
-    Hardware,
+    HardwareOptions,
     LocalPath,
     LocalPaths,
     Names,
-    Only,
+    NonNegativeInts,
+    Numbers,
+    OptionConditions,
     OutFolder,
     OutLocation,
-    Output,
-    Positive,
-    Rate,
-    Several,
-    Weights,
+    OutputOptions,
+    PositiveFloat,
+    PositiveInt,
+    SeveralValues,
     group,
 )
 
@@ -40,7 +40,7 @@ class TrainingSettings:
         device: auto (the first GPU, else the CPU), cpu or cuda.
     """
 
-    steps: Positive | None = None
+    steps: PositiveInt | None = None
     set: Annotated[tuple[str, ...], Parameter(name="--set")] = ()
     device: Device = "auto"
 
@@ -72,7 +72,7 @@ class PretrainOptions:
     start: str | None = None
     training: TrainingSettings = TrainingSettings()
     folder_options: FolderOptions = FolderOptions()
-    output: Output = Output()
+    output: OutputOptions = OutputOptions()
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class FinetuneOptions:
     held_out: Names = ()
     training: TrainingSettings = TrainingSettings()
     folder_options: FolderOptions = FolderOptions()
-    output: Output = Output()
+    output: OutputOptions = OutputOptions()
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class AdaptOptions:
     start: str | None = None
     training: TrainingSettings = TrainingSettings()
     folder_options: FolderOptions = FolderOptions()
-    output: Output = Output()
+    output: OutputOptions = OutputOptions()
 
 
 @dataclass(frozen=True)
@@ -179,16 +179,16 @@ class ComposeOptions:
         python -m bench finetune adapter-small --model minilm --on beir/nfcorpus --out models/fused --set 'adapter={method="fusion", over=["models/a", "models/b"]}'
     """
 
-    only: ClassVar[Only] = {"weights": {"how": "average"}, "on": {"how": "route"}}
+    only_if: ClassVar[OptionConditions] = {"weights": {"how": "average"}, "on": {"how": "route"}}
 
     how: Literal["average", "stack", "route"]
     folders: LocalPaths
     _: KW_ONLY
     out: OutFolder
-    weights: Annotated[Weights | None, Several] = None
+    weights: Annotated[Numbers | None, SeveralValues] = None
     on: Names = ()
     folder_options: FolderOptions = FolderOptions()
-    output: Output = Output()
+    output: OutputOptions = OutputOptions()
 
 
 @dataclass(frozen=True)
@@ -224,12 +224,12 @@ class AblateOptions:
     _: KW_ONLY
     variant: str = ""
     out: OutFolder = Path("ablations")
-    seeds: Annotated[Counts | None, Several] = None
+    seeds: Annotated[NonNegativeInts | None, SeveralValues] = None
     dry_run: bool = False
     allow_mismatch: bool = False
-    hardware: Hardware = Hardware()
+    hardware: HardwareOptions = HardwareOptions()
     folder_options: FolderOptions = FolderOptions()
-    output: Output = Output()
+    output: OutputOptions = OutputOptions()
 
 
 @dataclass(frozen=True)
@@ -262,7 +262,7 @@ class WatchOptions:
         python -m bench watch runs/minilm --on beir/scifact --stop-after 3600
     """
 
-    only: ClassVar[Only] = {"stop_after": {"once": False}}
+    only_if: ClassVar[OptionConditions] = {"stop_after": {"once": False}}
 
     folder: LocalPath
     _: KW_ONLY
@@ -271,11 +271,11 @@ class WatchOptions:
     measure: str | None = None
     split: str | None = None
     once: bool = False
-    every: Rate = 60.0
-    stop_after: Rate | None = None
+    every: PositiveFloat = 60.0
+    stop_after: PositiveFloat | None = None
     allow_mismatch: bool = False
     results: OutLocation = Path("results")
     out: OutFolder | None = None
-    hardware: Hardware = Hardware()
+    hardware: HardwareOptions = HardwareOptions()
     folder_options: FolderOptions = FolderOptions()
-    output: Output = Output()
+    output: OutputOptions = OutputOptions()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.cli.main import COMMANDS
-from bench.cli.options.shared import marks, slots
+from bench.cli.options.shared import arguments_of, output_marks
 from tests.support.collections import Bench, write_collection
 
 NOWHERE = "/proc/nowhere"  # root may write anywhere else
@@ -60,8 +60,8 @@ def test_every_option_that_is_written_is_checked() -> None:
     """Their names are those of today: a new one must be marked, too."""
     written = {"out", "markdown", "junit", "plot", "plots"}
     for name, (record, *_) in COMMANDS.items():
-        kinds = {slot.name: slot.kind for slot in slots(record)}
-        marked = {option for option, kind in kinds.items() if list(marks(kind))}
+        kinds = {slot.name: slot.kind for slot in arguments_of(record)}
+        marked = {option for option, kind in kinds.items() if list(output_marks(kind))}
         assert kinds.keys() & written == marked - {"results"}, name
 
 

@@ -7,8 +7,21 @@ from typing import Annotated, Any, ClassVar
 import pytest
 from cyclopts import App, Parameter
 
-from bench.cli.main import COMMANDS, app, examples_of, option_slots, run_command, usage
-from bench.cli.options.shared import Names, Only, check_used, group, slots
+from bench.cli.main import (
+    COMMANDS,
+    build_app,
+    count_arguments,
+    examples_of,
+    run_command,
+    usage_line,
+)
+from bench.cli.options.shared import (
+    Names,
+    OptionConditions,
+    arguments_of,
+    group,
+    refuse_ignored_options,
+)
 from foundation.errors import BenchError
 
 
@@ -33,7 +46,7 @@ class Terms:
 class DecideOptions:
     """Decide."""
 
-    only: ClassVar[Only] = {"margin": {"rule": "margin"}, "quick": {"on": True}}
+    only_if: ClassVar[OptionConditions] = {"margin": {"rule": "margin"}, "quick": {"on": True}}
 
     names: tuple[str, ...]
     _: KW_ONLY
@@ -43,28 +56,28 @@ class DecideOptions:
 
 
 def parsed(*words: str) -> Any:
-    app = App(result_action="return_value", exit_on_error=False)
+    build_app = App(result_action="return_value", exit_on_error=False)
 
     def command(options: Any) -> Any:
-        check_used(options)
+        refuse_ignored_options(options)
         return options
 
     command.__annotations__ = {"options": Annotated[DecideOptions, Parameter(name="*")]}
-    app.default(command)
-    return app(words)
+    build_app.default(command)
+    return build_app(words)
 
 
 def test_settings_of_another_package_are_options() -> None:
     options = parsed("a", "b", "--rule", "margin", "--margin", "0.2", "--on", "x", "y")
     assert options == DecideOptions(("a", "b"), on=("x", "y"), terms=Terms("margin", 0.2))
-    assert [slot.shown for slot in slots(DecideOptions)] == [
+    assert [slot.typed_name for slot in arguments_of(DecideOptions)] == [
         "NAMES",
         "--on",
         "--quick",
         "--rule",
         "--margin",
     ]
-    assert usage("decide", DecideOptions).endswith("decide NAMES... [OPTIONS]")
+    assert usage_line("decide", DecideOptions).endswith("decide NAMES... [OPTIONS]")
     with pytest.raises(BenchError, match="is no share"):
         parsed("a", "--rule", "margin", "--margin", "2")
 
@@ -81,10 +94,10 @@ def test_what_would_be_ignored_is_refused(words: list[str], named: str) -> None:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_record_names_each_option_once_and_conditions_of_options_it_has(name: str) -> None:
     record = COMMANDS[name][0]
-    names = [slot.name for slot in slots(record)]
-    assert len(set(names)) == len(names) == option_slots()[name]
-    only: Only = getattr(record, "only", {})
-    assert {*only, *(other for needs in only.values() for other in needs)} <= {*names}
+    names = [slot.name for slot in arguments_of(record)]
+    assert len(set(names)) == len(names) == count_arguments()[name]
+    only_if: OptionConditions = getattr(record, "only_if", {})
+    assert {*only_if, *(other for needs in only_if.values() for other in needs)} <= {*names}
 
 
 def test_positionals_stand_first_in_the_usage_line_and_in_the_hint() -> None:
@@ -104,4 +117,4 @@ def test_help_ends_with_examples_that_can_be_copied_and_typed(
     assert [line.strip() for line in shown.strip().splitlines()] == examples_of(name).splitlines()
     for line in examples_of(name).splitlines():
         command = line.rpartition("-m bench ")[2].partition("'" if "--wrap" in line else " > ")[0]
-        app().parse_args(shlex.split(command), exit_on_error=False, print_error=False)
+        build_app().parse_args(shlex.split(command), exit_on_error=False, print_error=False)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tqdm import tqdm
 
-from bench.cli.terminal import TerminalStream, columns, print_next
+from bench.cli.terminal import TerminalStream, format_columns, print_next_command
 from bench.results.result import RESULT_FILE
 from foundation.printable import make_printable, to_one_line
 from tests.support.collections import (
@@ -151,7 +151,7 @@ OBEYED = {
 @pytest.mark.parametrize("text", OBEYED)
 def test_what_a_terminal_would_obey_is_shown(text: str) -> None:
     stream = io.StringIO()
-    print(text, file=TerminalStream(stream, bars=False))
+    print(text, file=TerminalStream(stream, shows_bars=False))
     assert stream.getvalue() == OBEYED[text] + "\n"
     assert to_one_line(f"a\n\t{text} ").isprintable()
 
@@ -188,7 +188,7 @@ def test_json_stays_json_of_the_same_content() -> None:
 
 def test_progress_bars_move_the_cursor_and_names_in_them_do_not() -> None:
     stream = io.StringIO()
-    output = TerminalStream(stream, bars=True)
+    output = TerminalStream(stream, shows_bars=True)
     with (
         tqdm(total=2, desc="outer", file=output, mininterval=0) as outer,
         tqdm(total=2, desc="evil\x1b[2J\rgone", file=output, leave=False, mininterval=0) as inner,
@@ -256,7 +256,7 @@ def test_a_name_that_cannot_be_seen_is_refused_in_words_that_can(tmp_path: Path,
 
 
 def test_rows_of_text_stand_in_columns_as_they_are():
-    table = columns([("a", "1e3"), ("long/name", "x | y"), ("b", "")])
+    table = format_columns([("a", "1e3"), ("long/name", "x | y"), ("b", "")])
     assert table.splitlines() == ["a          1e3", "long/name  x | y", "b"]
 
 
@@ -270,5 +270,5 @@ def test_rows_of_text_stand_in_columns_as_they_are():
 )
 def test_the_next_command_is_shown_as_the_program_was_called(monkeypatch, capsys, called, name):
     monkeypatch.setattr("sys.argv", [called, "pretrain"])
-    print_next("evaluate it", "python -m bench run stdlib-code --model out")
+    print_next_command("evaluate it", "python -m bench run stdlib-code --model out")
     assert capsys.readouterr().out == f"evaluate it: {name} run stdlib-code --model out\n"

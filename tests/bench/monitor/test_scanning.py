@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from bench.monitor.following import (
-    STATE,
+    TRAINER_STATE,
     CheckpointScanner,
-    SeenCheckpoint,
+    CheckpointState,
     model_folder,
     step_of,
-    training_of,
+    training_folder,
 )
 from tests.support.tiny_checkpoints import write_bert
 from tests.support.training import train
@@ -33,22 +33,22 @@ def training(trained, tmp_path) -> Path:
     return Path(shutil.copytree(trained, tmp_path / "training"))
 
 
-def looked(folder: Path, scanner: CheckpointScanner | None = None) -> dict[str, SeenCheckpoint]:
+def looked(folder: Path, scanner: CheckpointScanner | None = None) -> dict[str, CheckpointState]:
     """What is seen at a second look, by name."""
     if scanner is None:
         scanner = CheckpointScanner(folder)
-        scanner.look()
-    return {one.name: one for one in scanner.look()}
+        scanner.scan()
+    return {one.name: one for one in scanner.scan()}
 
 
 def complete(folder: Path, scanner: CheckpointScanner | None = None) -> list[str]:
-    return [name for name, one in looked(folder, scanner).items() if not one.lacks]
+    return [name for name, one in looked(folder, scanner).items() if not one.missing]
 
 
 def test_a_checkpoint_of_the_trainer_is_complete_at_the_second_look(training):
     scanner = CheckpointScanner(training)
     assert complete(training, scanner) == []
-    assert [(one.name, one.step) for one in scanner.look()] == [(FIRST, 2), (LAST, 4)]
+    assert [(one.name, one.step) for one in scanner.scan()] == [(FIRST, 2), (LAST, 4)]
     assert complete(training, scanner) == [FIRST, LAST]
     (training / FIRST).rename(training / "checkpoint-10")  # steps order them, not names
     assert complete(training) == [LAST, "checkpoint-10"]
@@ -56,15 +56,15 @@ def test_a_checkpoint_of_the_trainer_is_complete_at_the_second_look(training):
 
 def test_what_changes_between_two_looks_is_still_being_written(training):
     scanner = CheckpointScanner(training)
-    scanner.look()
+    scanner.scan()
     with (training / LAST / "optimizer.pt").open("ab") as file:
         file.write(b"more")
-    look = looked(training, scanner)
-    assert look[LAST].lacks
+    scan = looked(training, scanner)
+    assert scan[LAST].missing
     after = looked(training, scanner)
-    assert not after[LAST].lacks
+    assert not after[LAST].missing
     os.utime(training / LAST / "model.safetensors", ns=(1, 1))  # copied anew: another one
-    scanner.look()
+    scanner.scan()
     anew = looked(training, scanner)
     assert (anew[FIRST] == after[FIRST], anew[LAST] == after[LAST]) == (True, False)
 
@@ -78,10 +78,10 @@ def test_a_step_follows_a_word_for_it_or_stands_alone(name, step):
 
 
 def test_without_the_file_that_the_trainer_writes_last_a_checkpoint_is_not_complete(training):
-    (training / LAST / STATE).unlink()
+    (training / LAST / TRAINER_STATE).unlink()
     found = looked(training)
-    assert not found[FIRST].lacks
-    assert "which the Trainer writes last" in found[LAST].lacks
+    assert not found[FIRST].missing
+    assert "which the Trainer writes last" in found[LAST].missing
 
 
 def test_folders_of_other_names_and_files_are_no_checkpoints(training):
@@ -102,7 +102,7 @@ def test_checkpoints_may_have_a_folder_of_their_own_and_a_model_inside(training,
     inner = tmp_path / "run" / "checkpoints"
     checkpoint = inner / "checkpoint-7"
     shutil.copytree(training / LAST, checkpoint / "model")
-    (checkpoint / "model" / STATE).rename(checkpoint / STATE)
+    (checkpoint / "model" / TRAINER_STATE).rename(checkpoint / TRAINER_STATE)
     (checkpoint / "model.safetensors").write_bytes(
         (checkpoint / "model" / "model.safetensors").read_bytes()
     )
@@ -110,11 +110,11 @@ def test_checkpoints_may_have_a_folder_of_their_own_and_a_model_inside(training,
     assert complete(inner) == ["checkpoint-7"]
     assert model_folder(checkpoint) == checkpoint / "model"
     assert model_folder(training / LAST) == training / LAST
-    assert training_of(inner) == training_of(tmp_path / "run") == tmp_path / "run"
+    assert training_folder(inner) == training_folder(tmp_path / "run") == tmp_path / "run"
 
 
 def test_a_training_that_removes_its_checkpoints_leaves_nothing_to_look_at(training):
     scanner = CheckpointScanner(training)
-    scanner.look()
+    scanner.scan()
     shutil.rmtree(training)
-    assert scanner.look() == ()
+    assert scanner.scan() == ()

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.comparing.statistics import ALPHA, Resampling, ScoreMatrix
-from bench.monitor.selection import max_statistic, select
+from bench.monitor.selection import max_statistic, select_checkpoint
 
 FAST = Resampling(resamples=199)
 VALUES = [0.0, 0.0, 0.25, 0.5, 1.0]  # exact in binary, so that sums tie exactly
@@ -112,9 +112,9 @@ def test_the_best_is_the_first_of_equal_ones_and_knows_who_cannot_be_told_apart(
     rng = np.random.default_rng(6)
     scores = np.clip(sparse_curve(rng, 200, 4), 0, 1)
     scores[:, 2] = scores[:, 1] = scores[:, 1] + 0.2
-    found = select([read_score_matrix(scores)], [1.0])
+    found = select_checkpoint([read_score_matrix(scores)], [1.0])
     assert found.best == "checkpoint-1"
-    assert found.inseparable == ("checkpoint-2",)
+    assert found.indistinguishable == ("checkpoint-2",)
     assert {one.b: one.verdict_on_b for one in found.rivals} == {
         "checkpoint-0": "worse",
         "checkpoint-2": "cannot tell",
@@ -125,7 +125,9 @@ def test_the_best_is_the_first_of_equal_ones_and_knows_who_cannot_be_told_apart(
 def test_two_collections_weigh_as_they_are_told():
     rng = np.random.default_rng(10)
     one, other = sparse_curve(rng, 30, 3), sparse_curve(rng, 50, 3)
-    found = select([read_score_matrix(one), read_score_matrix(other, "two")], [0.25, 0.75])
+    found = select_checkpoint(
+        [read_score_matrix(one), read_score_matrix(other, "two")], [0.25, 0.75]
+    )
     means = 0.25 * one.mean(axis=0) + 0.75 * other.mean(axis=0)
     assert found.best == f"checkpoint-{means.argmax()}"
     for rival in found.rivals:

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from bench.evaluate.pipeline import EvaluationOptions
-from bench.monitor.following import Ending, Watcher, follow
+from bench.monitor.following import StopRule, Watcher, follow_training
 from bench.outcomes import ExitCode
 from bench.results.find import find_results
 from bench.workspace import Workspace
@@ -285,7 +285,7 @@ def test_a_checkpoint_that_is_not_complete_yet_waits(tmp_path, capsys):
     )
     for once, told in ((False, "checkpoint-2 waits: "), (True, "checkpoint-2 is left out: ")):
         watcher.left_out.clear()
-        follow(tmp_path / "run", watcher, Ending(0.01, once, stop_after_s=0.0), list)
+        follow_training(tmp_path / "run", watcher, StopRule(0.01, once, stop_after_s=0.0), list)
         assert told in capsys.readouterr().err
 
 
@@ -301,6 +301,6 @@ def test_ctrl_c_in_an_evaluation_leaves_it_for_the_next_time(tmp_path):
     watcher = Watcher(
         "run", (), EvaluationOptions(), tmp_path / "out", workspace, work, interrupted
     )
-    follow(tmp_path / "run", watcher, Ending(0.01), list)
+    follow_training(tmp_path / "run", watcher, StopRule(0.01), list)
     assert watcher.interrupted == "checkpoint-2"
     assert not work.exists()

@@ -133,15 +133,15 @@ def test_a_stopped_training_ends_as_if_it_had_not_been(tmp_path, table, step):
 def test_checkpoints_of_a_running_training_are_models_that_a_watch_finds_complete(tmp_path):
     seen = {}
 
-    def look(progress):
+    def scan(progress):
         for scanner in [
             CheckpointScanner(found.parent) for found in tmp_path.rglob("checkpoint-*")
         ]:
-            for one in (each for each in (scanner.look(), scanner.look())[1] if not each.lacks):
+            for one in (each for each in (scanner.scan(), scanner.scan())[1] if not each.missing):
                 encoder = open_encoder(resolve_model(str(model_folder(one.folder))), "cpu")
                 seen[one.step] = encoder.encode_queries(TEXTS[:3])
 
-    run(tmp_path, BM25, progress=look, search=Search(), save_every=2)
+    run(tmp_path, BM25, progress=scan, search=Search(), save_every=2)
     assert {2, 4} <= set(seen)
     assert not np.array_equal(seen[2], seen[4])
 

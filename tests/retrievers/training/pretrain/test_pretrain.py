@@ -91,12 +91,12 @@ def test_checkpoints_of_a_running_training_are_models_that_a_watch_finds_complet
     out, seen = tmp_path / "out", {}
     scanner = CheckpointScanner(out)
 
-    def look(progress: Progress) -> None:
-        for one in (each for each in (scanner.look(), scanner.look())[1] if not each.lacks):
+    def scan(progress: Progress) -> None:
+        for one in (each for each in (scanner.scan(), scanner.scan())[1] if not each.missing):
             model = resolve_model(str(model_folder(one.folder)))
             seen[one.step] = open_encoder(model, "cpu").encode_queries(TEXTS[:3])
 
-    train(small.preset(start), out, save_every=4, progress=look)
+    train(small.preset(start), out, save_every=4, progress=scan)
     assert {4, 8} <= set(seen)
     assert not np.array_equal(seen[4], seen[8])
     encoder = open_encoder(resolve_model(str(out)), "cpu")
