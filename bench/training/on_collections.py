@@ -1,4 +1,4 @@
-"""Training on collections: names in, checkpoints that ``run`` evaluates out."""
+"""Training on collections: takes their names, writes checkpoints that ``run`` can evaluate."""
 
 import shutil
 from collections.abc import Sequence
@@ -46,15 +46,16 @@ from retrievers.training.pretrain.pretrain import PretrainResult, pretrain
 def pretrain_on(
     preset: Pretraining, datasets: Sequence[Dataset], context: TrainingContext
 ) -> PretrainResult:
-    """Pre-train on the corpora of collections; queries and judgements are not read.
+    """Pre-train on the corpora of collections, without reading their queries or judgements.
 
     Args:
-        preset: see `retrievers.training.pretrain.preset`.
-        context: whose folder gets the checkpoint.
+        preset: objective, start and length of the training.
+        datasets: collections whose documents are read.
+        context: device and output folder of the training.
 
     Raises:
-        BenchError: no collection has a document with a word.
-        BenchError: see `Dataset.corpus` and `retrievers.training.pretrain.pretrain`.
+        BenchError: If no collection has a document with a word, or for the reasons listed in
+            `Dataset.corpus` and `retrievers.training.pretrain.pretrain`.
     """
     texts = CorpusTexts([dataset.corpus for dataset in datasets])
     if not len(texts):
@@ -69,14 +70,20 @@ def adapt_on(
     method: Method,
     context: TrainingContext,
 ) -> tuple[PretrainResult, ...]:
-    """Pre-train on the corpus of each collection in turn; queries and judgements are not read.
+    """Pre-train on the corpus of each collection in turn, without reading queries or judgements.
 
     Args:
-        preset: of each training.
-        context: whose folder gets the checkpoints.
+        preset: objective, start and length of each training.
+        datasets: collections, in the order in which they are learnt.
+        method: continual learning method.
+        context: device and output folder of the whole sequence.
+
+    Returns:
+        One result for each collection, in order.
 
     Raises:
-        BenchError: see `Dataset.corpus` and `retrievers.training.continual.sequence`.
+        BenchError: For the reasons listed in `Dataset.corpus` and
+            `retrievers.training.continual.sequence.adapt`.
     """
     domains = [
         Domain(dataset.name, CorpusTexts([dataset.corpus]), trained_collections([dataset.name]))
@@ -96,24 +103,25 @@ def finetune_on(
     queries: int | None = None,
     max_memory: int | None = None,
 ) -> FinetuneResult:
-    """Fine-tune a model on splits of collections, with negatives that the suite's search mines.
+    """Fine-tune a model on splits of collections, with hard negatives found by exact search.
 
-    Training queries that read like an evaluated one are left out, with a warning.
+    Training queries that read like an evaluated query are left out, with a warning.
 
     Args:
-        model: where training starts.
-        training: collections, opened with the split that is trained on.
-        store: of vectors that other commands use too; those of models that are still trained are
-            kept in the context's folder until they were searched.
-        context: whose folder gets the checkpoint.
-        evaluated: what the result will be scored on.
-        queries: how many to train on, drawn at random with the preset's seed from those of all
-            collections; None for all.
-        max_memory: see `CollectionSearch`.
+        preset: rounds, loss and length of the training.
+        model: model that training starts from.
+        training: collections, opened with the split to train on.
+        store: vectors shared with other commands. Vectors of models that are still being trained go
+            to the training's folder instead, and are removed after the search.
+        context: device and output folder of the training.
+        evaluated: collections that the result will be scored on.
+        queries: number of training queries, drawn with the preset's seed from all collections. None
+            uses all of them.
+        max_memory: bytes that a search may use, see `CollectionSearch`.
 
     Raises:
-        BenchError: a split is itself evaluated, or there is nothing or too little to train on.
-        BenchError: see `retrievers.training.finetune.finetune.finetune`.
+        BenchError: If a training split is itself evaluated, if there is too little to train on, or
+            for the reasons listed in `retrievers.training.finetune.finetune.finetune`.
     """
     splits = tuple(
         TrainingSplit.of(dataset, leaked_queries(dataset, evaluated)) for dataset in training
@@ -130,10 +138,10 @@ def finetune_on(
 
 
 def apply_prompts(model: Model, names: Sequence[str]) -> Model:
-    """The model with the prompts of the collections.
+    """Return ``model`` with the prompts that its card has for the collections ``names``.
 
     Raises:
-        BenchError: it has different ones for them.
+        BenchError: If the card has different prompts for them.
     """
     models = [model.for_dataset(name) for name in names]
     if any(other.recipe.prompts != models[0].recipe.prompts for other in models):
@@ -145,14 +153,18 @@ def apply_prompts(model: Model, names: Sequence[str]) -> Model:
 
 
 def route_on(base: Model, folders: Sequence[Path], out: Path, training: Sequence[Dataset]) -> None:
-    """Write adapters that queries choose among.
+    """Write adapters together with a router that picks one of them for each query.
 
     Args:
-        training: for each adapter the collection of its domain, opened with the split whose
-            queries are its texts.
+        base: model that all adapters were trained on.
+        folders: one folder for each adapter.
+        out: folder to write.
+        training: collection of each adapter's domain, opened with the split whose queries the
+            router is fitted on.
 
     Raises:
-        BenchError: not one collection for each adapter, one without such queries, or see
+        BenchError: If the number of collections and adapters differ, if a collection has no
+            training queries, or for the reasons listed in
             `retrievers.adapters.compose.route_adapters`.
     """
     if len(training) != len(folders):
@@ -167,14 +179,15 @@ def route_on(base: Model, folders: Sequence[Path], out: Path, training: Sequence
 
 @dataclass(frozen=True)
 class CollectionSearch:
-    """The suite's search for negatives: each collection of a training set, by its own queries.
+    """Exact search for negatives that looks up the queries of each collection in its own corpus.
 
     Attributes:
-        splits: as the training set was made of.
-        store: of vectors of models that others use too.
-        training_folder: vectors of models below it are temporary: training still changes them.
-        max_memory: bytes that this process may hold while it searches; None for most of what is
-            free.
+        splits: the splits that the training set was made from, in order.
+        store: vectors of models that other commands use too.
+        training_folder: output folder of the training. Vectors of models below it are temporary.
+        device: ``auto``, ``cpu`` or ``cuda``.
+        max_memory: bytes that this process may use during a search. None takes most of the free
+            memory.
     """
 
     splits: tuple[TrainingSplit, ...]
@@ -184,7 +197,12 @@ class CollectionSearch:
     max_memory: int | None = None
 
     def __call__(self, model: Model | None, depth: int) -> MinedHits:
-        """Search with an encoder, exactly; with BM25 where ``model`` is None."""
+        """Search for all training queries with ``model``, or with BM25 if it is None.
+
+        Args:
+            model: encoder to search with, or None.
+            depth: documents to return for each query.
+        """
         found = [self._search(split, model, depth) for split in self.splits]
         starts = CorpusDocuments(tuple(split.dataset.corpus for split in self.splits)).starts
         rows = [
@@ -196,6 +214,7 @@ class CollectionSearch:
         return MinedHits(Hits(scores, np.concatenate(rows)), lowest)
 
     def _search(self, split: TrainingSplit, model: Model | None, depth: int) -> MinedHits:
+        """Search one collection and drop the documents that are the query itself."""
         dataset = split.dataset
         if model is None:
             bm25 = BM25(resolve_model("bm25").recipe)
@@ -208,6 +227,7 @@ class CollectionSearch:
     def _with_vectors(
         self, split: TrainingSplit, model: Model, depth: int
     ) -> tuple[Hits, Float32Array]:
+        """Encode and search one collection. Return hits and lowest scores of relevant documents."""
         dataset, timer = split.dataset, PhaseTimer()
         encoder = open_encoder(model.for_dataset(dataset.name), self.device)
         folder = self.training_folder / "vectors"
@@ -227,12 +247,12 @@ class CollectionSearch:
         return hits, np.array(lowest, np.float32)
 
     def _is_temporary(self, model: Model) -> bool:
-        """True if its weights, or those of its adapter, change when training goes on."""
+        """Return whether training still changes the weights of the model or of its adapter."""
         folders = [model.adapter, model.document.root if model.document else None]
         training = self.training_folder.resolve()
         return any(folder is not None and folder.is_relative_to(training) for folder in folders)
 
 
 def _dot_products(documents: Float32Array, query: Float32Array) -> Float32Array:
-    """Scores of exact search: the dot product in float64, rounded to float32."""
+    """Return dot products as exact search computes them: in float64, rounded to float32."""
     return (documents.astype(np.float64) @ query.astype(np.float64)).astype(np.float32)

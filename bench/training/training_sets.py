@@ -1,8 +1,8 @@
-"""Collections as training data: texts of corpora, judged queries, and which of them leak.
+"""Training data from collections: texts of corpora, judged queries, and detection of leaks.
 
-Leaks are training queries that are queries that the model will be scored on: a published train
-split can share questions with its own test split. Two of SciFact's and four of NFCorpus's training
-queries have the text of a test query, under other ids.
+A leak is a training query that the model will also be scored on. Published train splits can share
+questions with their own test split: two training queries of SciFact and four of NFCorpus have the
+text of a test query under a different id.
 """
 
 import re
@@ -32,26 +32,30 @@ _WORD = re.compile(r"\w+")
 
 @dataclass(frozen=True, eq=False)
 class CorpusDocuments:
-    """Documents of several corpora, one after the other."""
+    """Documents of several corpora, one corpus after the other.
+
+    Attributes:
+        corpora: the corpora, in order.
+    """
 
     corpora: tuple[Corpus, ...]
 
     @cached_property
     def starts(self) -> Int64Array:
-        """First row of each corpus, and the number of all documents."""
+        """First row of each corpus, followed by the total number of documents, int64."""
         return np.cumsum([0, *map(len, self.corpora)], dtype=np.int64)
 
     def __len__(self) -> int:
         return sum(map(len, self.corpora))
 
     def document_at(self, row: int) -> tuple[str, str]:
-        """Title and text of a row."""
+        """Return the title and the text of the document at ``row``."""
         number = int(np.searchsorted(self.starts, row, side="right")) - 1
         corpus, inner = self.corpora[number], row - int(self.starts[number])
         return corpus.titles[inner].as_py(), corpus.texts[inner].as_py()
 
     def read(self, rows: Int64Array) -> tuple[list[str], list[str]]:
-        """Titles and texts of the rows, in their order."""
+        """Return the titles and the texts of the documents at ``rows``, in that order."""
         found = [self.document_at(row) for row in rows.tolist()]
         for corpus in self.corpora:
             corpus.release_pages()
@@ -59,12 +63,13 @@ class CorpusDocuments:
 
 
 class CorpusTexts(LazyTexts):
-    """The documents of corpora, one after the other, each as title, space and text.
+    """Documents of several corpora as one sequence of texts, each a title, a space and a text.
 
-    Documents without a word are left out. A document is read from disk when it is asked for.
+    Documents without a word are left out. Each document is read from disk when it is accessed.
     """
 
     def __init__(self, corpora: Sequence[Corpus]) -> None:
+        """Take the documents of ``corpora``, one corpus after the other."""
         self.documents = CorpusDocuments(tuple(corpora))
         starts = self.documents.starts[:-1]
         rows = [
@@ -76,12 +81,12 @@ class CorpusTexts(LazyTexts):
         return len(self.rows)
 
     def text_at(self, index: int) -> str:
-        """Title and text of a document."""
+        """Return title and text of the document at ``index``."""
         return join("space", "", *self.documents.document_at(int(self.rows[index])))[0]
 
 
 def _rows_with_words(corpus: Corpus) -> Int64Array:
-    """Rows of the documents that have a title or a text."""
+    """Return the rows of documents whose title or text is not blank."""
     empty = pc.and_(_is_blank(corpus.titles), _is_blank(corpus.texts))
     rows: Int64Array = np.flatnonzero(~np.asarray(empty.combine_chunks()))
     return rows
@@ -93,11 +98,11 @@ def _is_blank(texts: pa.ChunkedArray) -> pa.ChunkedArray:
 
 @dataclass(frozen=True, eq=False)
 class TrainingSplit:
-    """The training split of one collection, as far as it can be trained on.
+    """Training split of one collection, without the queries that cannot be trained on.
 
     Attributes:
-        dataset: with those of its queries that have a relevant document in the corpus.
-        positives: rows of the corpus for each, rising.
+        dataset: collection that contains only queries with a relevant document in the corpus.
+        positives: for each query, the sorted rows of its relevant documents, int64.
     """
 
     dataset: Dataset
@@ -105,10 +110,14 @@ class TrainingSplit:
 
     @classmethod
     def of(cls, dataset: Dataset, without: frozenset[str] = frozenset()) -> "TrainingSplit":
-        """Judged relevant is what has a grade of 1 or more; ``without`` are ids of queries.
+        """Return the usable part of a split. Documents with a grade of 1 or more are relevant.
+
+        Args:
+            dataset: collection, opened with the split to train on.
+            without: ids of queries to leave out.
 
         Raises:
-            BenchError: no query is left.
+            BenchError: If no query is left.
         """
         rows = dataset.corpus.rows_of(dataset.qrels.doc_ids)
         relevant: dict[str, list[int]] = {}
@@ -128,7 +137,7 @@ class TrainingSplit:
         )
 
     def select(self, rows: Sequence[int]) -> "TrainingSplit":
-        """Some of its queries, at least one."""
+        """Return the split with only the queries at ``rows``, at least one."""
         return TrainingSplit(
             _select_queries(self.dataset, rows), tuple(self.positives[row] for row in rows)
         )
@@ -143,10 +152,17 @@ def _select_queries(dataset: Dataset, rows: Sequence[int]) -> Dataset:
 def draw_queries(
     splits: Sequence[TrainingSplit], count: int, seed: int
 ) -> tuple[TrainingSplit, ...]:
-    """Splits with so many queries in all, drawn at random; those of fewer are among those of more.
+    """Draw queries at random from all splits together.
+
+    The queries drawn for a smaller ``count`` are also drawn for a larger one.
+
+    Args:
+        splits: the splits to draw from. Splits without a drawn query are dropped.
+        count: total number of queries.
+        seed: seed of the draw.
 
     Raises:
-        BenchError: there are fewer.
+        BenchError: If the splits have fewer queries.
     """
     ends = np.cumsum([0, *(len(split.positives) for split in splits)])
     if count > ends[-1]:
@@ -164,7 +180,7 @@ def draw_queries(
 
 
 def training_set(splits: Sequence[TrainingSplit]) -> TrainingSet:
-    """Queries and relevant documents of several collections."""
+    """Combine ``splits`` of several collections into one training set."""
     documents = CorpusDocuments(tuple(split.dataset.corpus for split in splits))
     starts = documents.starts
     return TrainingSet(
@@ -180,10 +196,14 @@ def training_set(splits: Sequence[TrainingSplit]) -> TrainingSet:
 
 
 def leaked_queries(training: Dataset, evaluated: Sequence[Dataset]) -> frozenset[str]:
-    """Ids of the training queries that must be left out.
+    """Return the ids of training queries to leave out, with warnings that name them.
+
+    Args:
+        training: collection, opened with the split to train on.
+        evaluated: collections that the model will be scored on.
 
     Raises:
-        BenchError: see `find_leaks`.
+        BenchError: If a training query is itself evaluated, see `find_leaks`.
     """
     left_out: set[str] = set()
     for other in evaluated:
@@ -200,12 +220,16 @@ def leaked_queries(training: Dataset, evaluated: Sequence[Dataset]) -> frozenset
 
 
 def find_leaks(training: Dataset, evaluated: Dataset) -> tuple[str, ...]:
-    """Ids of the training queries that read like an evaluated one.
+    """Return the ids of training queries that have the text of an evaluated query.
 
-    A judged pair leaks with its query: documents alone are shared by any two splits.
+    Only queries are compared: any two splits of a collection share its documents.
+
+    Args:
+        training: collection, opened with the split to train on.
+        evaluated: collection, opened with the split to score.
 
     Raises:
-        BenchError: a training query is itself evaluated.
+        BenchError: If a training query is itself evaluated.
     """
     related = related_collections(training.name) == related_collections(evaluated.name)
     same = related or _same_files(training, evaluated)
@@ -222,10 +246,13 @@ def find_leaks(training: Dataset, evaluated: Dataset) -> tuple[str, ...]:
 def shared_queries(
     training: Queries, evaluated: Queries, ids_count: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Ids of training queries that are evaluated: by id, and by text.
+    """Return the ids of training queries that are evaluated, first by id, then by text.
 
     Args:
-        ids_count: whether both are of one collection; ids of two collide by accident.
+        training: queries to train on.
+        evaluated: queries to score.
+        ids_count: whether both come from one collection. Equal ids of two collections are a
+            coincidence.
     """
     ids = set(evaluated.ids) if ids_count else set()
     texts = {normalise_query(text) for text in evaluated.texts}
@@ -237,7 +264,7 @@ def shared_queries(
 
 
 def normalise_query(text: str) -> str:
-    """Words of a text without case, punctuation or Unicode's compatibility variants."""
+    """Return the words of ``text`` without case, punctuation and Unicode compatibility variants."""
     return " ".join(_WORD.findall(unicodedata.normalize("NFKC", text).casefold()))
 
 
@@ -251,7 +278,7 @@ FAMILIES = (
 
 
 def related_collections(name: str) -> tuple[str, ...]:
-    """Names that count as seen by a model that was trained on the collection."""
+    """Return the names of all collections that training on the collection ``name`` has seen."""
     for members in FAMILIES:
         if any(f"{name}/".startswith(f"{member}/") for member in members):
             return members
@@ -259,7 +286,7 @@ def related_collections(name: str) -> tuple[str, ...]:
 
 
 def trained_collections(names: Sequence[str]) -> tuple[str, ...]:
-    """Collections that the card of a model states as trained on, each once."""
+    """Return the collections that a model trained on ``names`` states as trained on, each once."""
     return tuple(dict.fromkeys(member for name in names for member in related_collections(name)))
 
 

@@ -1,1 +1,1 @@
-"""Recipes that make checkpoints: pre-training objectives, fine-tuning, and their presets."""
+"""Recipes that make checkpoints: pre-training, continual pre-training, fine-tuning and presets."""

@@ -1,9 +1,10 @@
-"""An adapter for a domain: masked language modelling on a frozen encoder.
+"""One adapter for each domain: masked language modelling on a frozen encoder.
 
 Houlsby et al., "Parameter-Efficient Transfer Learning for NLP", ICML 2019,
-https://arxiv.org/abs/1902.00751; one adapter per domain is what Ke et al. (ICLR 2023) compare with
-as "Adapter": what is kept apart forgets nothing, and hands nothing on. The loss is that of `mlm`;
-the head is trained too, beside the adapter, and dropped.
+https://arxiv.org/abs/1902.00751. Ke et al. (ICLR 2023) compare with one adapter per domain under
+the name ``Adapter``. Separate adapters forget nothing and transfer nothing. The loss is masked
+language modelling (`mlm`). The language-model head is trained together with the adapter and dropped
+afterwards.
 """
 
 from pathlib import Path
@@ -23,10 +24,10 @@ from retrievers.training.pretrain.preset import Pretraining
 
 
 class AdapterPerDomain(Method, kw_only=True):
-    """An adapter for each domain, on the encoder that the sequence starts from.
+    """Separate adapters for the domains, all on the encoder that the sequence starts from.
 
     Attributes:
-        adapter: AdapterHub's method, with its own defaults.
+        adapter: name of AdapterHub's method, used with its own defaults.
     """
 
     restarts: ClassVar[bool] = True
@@ -36,14 +37,14 @@ class AdapterPerDomain(Method, kw_only=True):
     adapter: str = "double_seq_bn"
 
     def check(self, preset: Pretraining) -> None:
-        """See `Method`."""
+        """Raise if ``preset`` has no start model or the adapter method cannot be used."""
         super().check(preset)
         if not preset.start.model:
             raise BenchError("an adapter needs a model that it is for", "name one with --start")
         check_method(self._settings())
 
     def objective(self, step: DomainStep) -> "DomainAdapter":
-        """See `Method`."""
+        """Return the settings that train the adapter of ``step``."""
         preset = step.preset
         return DomainAdapter(
             base=preset.start.model, adapter=self._settings(), seed=preset.seed, mask=step.mlm.mask
@@ -59,12 +60,12 @@ class AdapterPerDomain(Method, kw_only=True):
 
 
 class DomainAdapter(MLM, kw_only=True, tag_field="name", tag="domain-adapter"):
-    """Settings of an adapter for a domain, beside those of `MLM`.
+    """Settings of the training of one adapter, in addition to the settings of `MLM`.
 
     Attributes:
-        base: card or folder that training starts from, and whose recipe the result has.
-        adapter: that is trained.
-        seed: of its weights.
+        base: card or folder that training starts from. The result uses its recipe.
+        adapter: adapter to train.
+        seed: seed of the adapter's initial weights.
     """
 
     name: ClassVar[str] = "domain-adapter"
@@ -73,24 +74,25 @@ class DomainAdapter(MLM, kw_only=True, tag_field="name", tag="domain-adapter"):
     seed: int = 0
 
     def build_module(self, encoder: MaskedLM) -> nn.Module:
-        """See `Objective`; the encoder is changed in place.
+        """Build the training module around ``encoder``, which is changed in place.
 
         Raises:
-            BenchError: the base says not how it is used, or the adapter does not fit.
+            BenchError: If the base has no usage settings, or the adapter does not fit.
         """
         return DomainAdapterTraining(encoder, self)
 
 
 class DomainAdapterTraining(MLMTraining):
-    """The frozen encoder with an adapter, and its own head."""
+    """Frozen encoder with an adapter and the encoder's language-model head."""
 
     def __init__(self, encoder: MaskedLM, settings: DomainAdapter) -> None:
+        """Add the adapter described by ``settings`` to ``encoder``."""
         super().__init__(encoder)
         base = resolve_model(settings.base)
         self.adapted = add_adapter(encoder.encoder, settings.adapter, base, settings.seed)
 
     def save_encoder(self, folder: Path, card: Card) -> None:
-        """Write the adapter, with a card that uses it as the base is used."""
+        """Write the adapter to ``folder``, with the base's usage and the facts of ``card``."""
         told = {
             "title": card.title,
             "trained_on": card.trained_on,

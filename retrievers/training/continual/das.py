@@ -1,59 +1,61 @@
-"""DAS: continual pre-training that spares the units which earlier knowledge depends on.
+"""DAS: continual pre-training with soft masks on units that earlier knowledge depends on.
 
 Ke et al., "Continual Pre-training of Language Models", ICLR 2023,
-https://openreview.net/forum?id=m_GDIItaI3o. With I the accumulated importance of a unit and ∇ the
+https://openreview.net/forum?id=m_GDIItaI3o. Let I be the accumulated importance of a unit and ∇ the
 gradient of any weight of that unit:
 
     ∇' = (1 − I) ∇
     L = L_mlm − 1/n Σ_i log( exp(cos(a_i, p_i) / t)
                              / Σ_j [ exp(cos(a_i, p_j) / t) + exp(cos(a_i, k_j) / t) ] )
 
-a and p are the mean states of the whole text under two draws of dropout (all knowledge), k those
-with the units gated by I (earlier knowledge), so that what is learnt differs from what is known.
-Embeddings, norms and the head are free.
+a and p are the mean hidden states of the unmasked text under two dropout masks (full knowledge). k
+are the mean states with the units gated by I (earlier knowledge). The contrast makes newly learnt
+knowledge differ from earlier knowledge. Embeddings, norms and the head are trained without masks.
 
 A unit is an attention head, an intermediate neuron (after the activation) or an output neuron (of
-the layer's last linear map, before the residual connection). A gate multiplies what a unit puts
-out; at 1 it changes nothing. With g a virtual gate of 1 on a unit and L a loss that stands for the
-knowledge, averaged over texts:
+the layer's last linear map, before the residual connection). A gate multiplies the output of a
+unit; a gate of 1 has no effect. Let g be a virtual gate of 1 on a unit and L a loss that stands for
+the knowledge, averaged over texts:
 
     I = | tanh( standardised_layer( ∂L/∂g ) ) |
 
-* knowledge of a domain: L is the domain's own masked-language-model loss;
-* general knowledge, whose texts are gone: L is the divergence KL(p || q) of two readings of the
-  text with two draws of dropout, where p and q are the softmax of the last hidden states. A unit
-  that the difference depends on is one that matters to how robust the encoder is.
+* Knowledge of a domain: L is the masked language modelling loss of the domain.
+* General knowledge, whose texts are not available: L is the divergence KL(p || q) of two forward
+  passes over the text with different dropout masks. p and q are the softmax of the last hidden
+  states. A unit that changes the divergence matters for the robustness of the encoder.
 
-What matters to several kinds of knowledge accumulates by the element-wise maximum.
+The importance to several kinds of knowledge is combined by the element-wise maximum.
 
-AdamW divides each gradient by a running mean of its own size, so that a factor which does not
-change within a training moves the weights as if it were not there, unless it is 0 or gradients are
-small against its epsilon. ``soften = "update"`` therefore applies 1 − I to the step that the
-optimizer takes; ``"gradient"`` is as published.
+AdamW divides each gradient by a running mean of its own magnitude. A factor that is constant during
+a training therefore has almost no effect, unless it is 0 or the gradients are small compared with
+AdamW's epsilon. ``soften = "update"`` applies 1 − I to the optimizer's step instead; ``"gradient"``
+is as published.
 
-The authors' code, https://github.com/UIC-Liu-Lab/ContinualLM, does otherwise in places, and here
-the paper is followed:
+The authors' code, https://github.com/UIC-Liu-Lab/ContinualLM, differs from the paper in some
+points. This implementation follows the paper:
 
-* the gate of an intermediate neuron is before the activation there. Here it is after it: a gate is
-  on what a unit puts out, which is what the next layer reads;
-* the factors of heads are laid along the last dimension of the query, key and value weights there,
-  so that they soften the columns that read from the layer before. Here they are along the rows,
-  which are the heads, and the bias of the map after them, which belongs to no head, is free;
-* the two readings of a batch lie one after the other there and are paired as neighbours, so that
-  the positive of a text is another text. Here it is the text's own other reading;
-* their means are over all 164 places, padding too. Here padding does not count;
-* their softmax is over the places of a text (dimension 1 of states), padding among them. Here it is
-  over the width, so that p and q are distributions of one token's state, and padding is left out;
-* their second reading is that of a copy of the model, both in the mode in which they happen to be.
-  Here dropout is on for general knowledge, since the two draws are what is compared, and off for a
-  domain;
-* their loss of a domain reads texts of which nothing is masked, and predicts tokens that it sees.
-  Here it is that of masked language modelling, as in the paper;
-* they read 10,000 texts. Here `measured` says how many, 256 by default: gradients are means, and
-  10,000 take 40 times as long.
+* The code puts the gate of an intermediate neuron before the activation. Here it is after the
+  activation, since a gate acts on the output of a unit, which the next layer reads.
+* The code applies the factors of heads along the last dimension of the query, key and value
+  weights, so that they soften the columns that read from the previous layer. Here they are applied
+  along the rows, which belong to the heads. The bias of the linear map after the heads belongs to
+  no head and is trained freely.
+* The code concatenates the two forward passes of a batch but pairs neighbouring rows, so that the
+  positive of a text is a different text. Here it is the second pass over the same text.
+* The code averages over all 164 positions, including padding. Here padding is excluded.
+* The code takes the softmax over the positions of a text (dimension 1 of the states), including
+  padding. Here it is over the width, so that p and q are distributions of one token's state, and
+  padding is excluded.
+* The code runs the second pass with a copy of the model, both in whatever mode they are in. Here
+  dropout is on for general knowledge, since the two dropout masks are compared, and off for a
+  domain.
+* The code computes a domain's loss on unmasked texts, so the model predicts tokens that it sees.
+  Here the texts are masked, as in the paper.
+* The code reads 10,000 texts. Here the setting ``measured`` gives their number, 256 by default.
+  Gradients are means over texts, and 10,000 texts take 40 times as long.
 
-Defaults: t = 0.05; the paper trains RoBERTa-base on 640,000 texts of 164 tokens per domain, 248 in
-a batch, at a learning rate of 1e-4.
+Defaults: t = 0.05. The paper trains RoBERTa-base on 640,000 texts of 164 tokens per domain, with a
+batch size of 248 and a learning rate of 1e-4.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -84,11 +86,12 @@ Soften = Literal["gradient", "update"]
 
 
 class SoftMasking(Method, kw_only=True):
-    """Continual DAP-training with soft masks.
+    """Continual pre-training with soft masks on the gradients of important units.
 
     Attributes:
-        measured: texts of a domain that its importance is measured on; the authors read 10,000.
-        soften: what 1 − I multiplies.
+        measured: number of texts of a domain used to measure importance; the authors use 10,000.
+        soften: quantity that is multiplied by 1 − I, the ``gradient`` or the optimizer's
+            ``update``.
     """
 
     adds_to_mlm: ClassVar[bool] = True
@@ -97,7 +100,7 @@ class SoftMasking(Method, kw_only=True):
     soften: Soften = "gradient"
 
     def check(self, preset: Pretraining) -> None:
-        """See `Method`."""
+        """Raise if ``preset`` uses gradient checkpointing or an objective other than ``mlm``."""
         super().check(preset)
         if preset.gradient_checkpointing:
             raise BenchError(
@@ -106,12 +109,12 @@ class SoftMasking(Method, kw_only=True):
             )
 
     def objective(self, step: DomainStep) -> Objective:
-        """See `Method`."""
+        """Measure the importance of units before ``step`` and return the settings of its training."""
         state = step.state(self, self.measured, lambda: self._measure(step))
         return DAS(state=state, mask=step.mlm.mask, soften=self.soften)
 
     def _measure(self, step: DomainStep) -> Units:
-        """Return the importance to what is known in general, or to the domains so far, too."""
+        """Return the importance of units to general knowledge and to all domains so far."""
         encoder, tokenizer = step.open()
         batches = step.batches(tokenizer, self.measured, step.preset.batch_size)
         if not step.index:
@@ -122,7 +125,7 @@ class SoftMasking(Method, kw_only=True):
 
 
 def fill_units(encoder: MaskedLM, value: float) -> Units:
-    """Return the same number for all units of an encoder, on its device and in its dtype."""
+    """Return ``value`` for all units of ``encoder``, on its device and in its dtype."""
     config, like = encoder.config, next(encoder.parameters())
     sizes = (config.num_attention_heads, config.intermediate_size, config.hidden_size)
     shapes = [(config.num_hidden_layers, size) for size in sizes]
@@ -134,7 +137,10 @@ def fill_units(encoder: MaskedLM, value: float) -> Units:
 
 @contextmanager
 def gate_units(encoder: MaskedLM, gates: Units) -> Iterator[None]:
-    """Within it, the encoder's units are multiplied by gates, which get gradients."""
+    """Multiply the outputs of the units of ``encoder`` by ``gates`` inside the context.
+
+    Gradients flow to the gates.
+    """
     handles = []
     for number, layer in enumerate(_layers(encoder)):
         heads, inner, output = (gates[kind][number] for kind in KINDS)
@@ -152,14 +158,14 @@ def gate_units(encoder: MaskedLM, gates: Units) -> Iterator[None]:
 
 
 def unit_weights(encoder: MaskedLM) -> Iterator[tuple[torch.nn.Parameter, str, int, int]]:
-    """The weights that belong to units.
+    """Yield the weights that belong to units of ``encoder``.
 
     A head has its rows of the query, key and value maps and their biases, and the columns of the
-    map after it; neurons have their rows and biases.
+    map after it. Neurons have their rows and biases.
 
     Yields:
-        Parameter, kind as in `KINDS`, layer, and `ROWS` or `COLUMNS`: along which dimension of the
-        parameter the units lie, each head as `head_width` places in a row.
+        Parameter, kind of unit (see `KINDS`), layer, and the dimension of the parameter along which
+        the units lie (`ROWS` or `COLUMNS`). Each head covers `head_width` consecutive positions.
     """
     for number, layer in enumerate(_layers(encoder)):
         attention = layer.attention.self
@@ -173,7 +179,7 @@ def unit_weights(encoder: MaskedLM) -> Iterator[tuple[torch.nn.Parameter, str, i
 
 
 def head_width(encoder: MaskedLM) -> int:
-    """Width of one attention head."""
+    """Return the width of one attention head of ``encoder``."""
     return int(encoder.config.hidden_size // encoder.config.num_attention_heads)
 
 
@@ -190,31 +196,36 @@ def _scale_output(gate: Tensor) -> Callable[[Any, Any, Tensor], Tensor]:
 
 
 def general_importance(encoder: MaskedLM, batches: Iterable[Batch]) -> Units:
-    """Importance to general knowledge, between 0 and 1.
+    """Compute the importance of units to general knowledge, between 0 and 1.
 
     Args:
-        batches: as masked language modelling reads them, of any texts.
+        encoder: encoder with dropout, in training mode.
+        batches: masked batches of any texts.
 
     Raises:
-        BenchError: the encoder has no dropout.
+        BenchError: If the encoder has no dropout.
     """
     check_dropout(encoder, "the importance of units to general knowledge")
     return normalise(gate_gradients(encoder, batches, kl_divergence))
 
 
 def domain_importance(encoder: MaskedLM, batches: Iterable[Batch]) -> Units:
-    """Importance to a domain, between 0 and 1.
+    """Compute the importance of units to a domain, between 0 and 1.
 
     Args:
-        batches: as masked language modelling reads them, of the domain's texts.
+        encoder: encoder, in evaluation mode.
+        batches: masked batches of the domain's texts.
     """
     return normalise(gate_gradients(encoder, batches, masked_loss))
 
 
 def gate_gradients(encoder: MaskedLM, batches: Iterable[Batch], loss: Loss) -> Units:
-    """Gradient of a loss with respect to gates of 1, averaged over batches.
+    """Compute the gradient of a loss with respect to gates of 1, averaged over batches.
 
-    The encoder is in the mode that it was given in, and keeps its weights and gradients.
+    Args:
+        encoder: encoder; its mode, weights and gradients are not changed.
+        batches: masked batches.
+        loss: function of the encoder and a batch.
     """
     total, count = fill_units(encoder, 0), 0
     for batch in batches:
@@ -230,21 +241,28 @@ def gate_gradients(encoder: MaskedLM, batches: Iterable[Batch], loss: Loss) -> U
 
 
 def normalise(gradients: Units) -> Units:
-    """Standardised within each layer and kind, then tanh, then the absolute value.
+    """Turn gradients into importance: standardise, then take tanh and the absolute value.
 
-    A layer whose units do not differ has importance 0 everywhere.
+    Standardisation is within each layer and kind of unit. A layer whose units all have the same
+    gradient gets an importance of 0.
+
+    Args:
+        gradients: gradients of the gates, ``(layers, units)`` for each kind.
     """
     return {kind: _normalise(gradients[kind]) for kind in KINDS}
 
 
 def masked_loss(encoder: MaskedLM, batch: Batch) -> Tensor:
-    """The loss of masked language modelling."""
+    """Return the masked language modelling loss of ``encoder`` on ``batch``."""
     loss: Tensor = MLMTraining(encoder)(**batch)["loss"]
     return loss
 
 
 def kl_divergence(encoder: MaskedLM, batch: Batch) -> Tensor:
-    """KL divergence between two readings, averaged over the tokens that are no padding."""
+    """Return the KL divergence between two forward passes of ``encoder`` over ``batch``.
+
+    The mean is over all tokens except padding.
+    """
     mask = batch["attention_mask"]
     p, q = (
         functional.log_softmax(encoder(batch["input_ids"], mask)[-1][mask.bool()], dim=-1)
@@ -254,7 +272,7 @@ def kl_divergence(encoder: MaskedLM, batch: Batch) -> Tensor:
 
 
 def _normalise(kind: Tensor) -> Tensor:
-    """Importance of units, ``(layers, units)``."""
+    """Return the importance of units of one kind, ``(layers, units)``."""
     centred = kind - kind.mean(dim=1, keepdim=True)
     deviation = centred.square().sum(dim=1, keepdim=True) / max(kind.shape[1] - 1, 1)
     scaled = centred / deviation.sqrt()
@@ -262,12 +280,12 @@ def _normalise(kind: Tensor) -> Tensor:
 
 
 class DAS(MLM, kw_only=True):
-    """Settings of DAS, beside those of `MLM`.
+    """Settings of DAS, in addition to the settings of `MLM`.
 
     Attributes:
-        state: file with the accumulated importance, see `KINDS`.
+        state: file with the accumulated importance of units, see `KINDS`.
         temperature: t.
-        soften: what 1 − I multiplies.
+        soften: quantity that is multiplied by 1 − I.
     """
 
     state: str
@@ -275,22 +293,23 @@ class DAS(MLM, kw_only=True):
     soften: Soften = "gradient"
 
     def build_module(self, encoder: MaskedLM) -> nn.Module:
-        """See `Objective`.
+        """Build the training module around ``encoder``.
 
         Raises:
-            BenchError: the encoder has no dropout, or the state is of another one.
+            BenchError: If the encoder has no dropout or the state belongs to a different encoder.
         """
         return DASTraining(encoder, self)
 
 
 class DASTraining(nn.Module):
-    """The encoder with its own head, whose units are softened.
-
-    Raises:
-        BenchError: see `DAS.build_module`.
-    """
+    """Encoder with its head, whose important units learn more slowly."""
 
     def __init__(self, encoder: MaskedLM, settings: DAS) -> None:
+        """Read the importance of units that ``settings`` name, and attach it to ``encoder``.
+
+        Raises:
+            BenchError: If the encoder has no dropout or the state belongs to a different encoder.
+        """
         super().__init__()
         check_dropout(encoder, "DAS")
         self.encoder = encoder
@@ -307,13 +326,19 @@ class DASTraining(nn.Module):
 
     @property
     def importance(self) -> Units:
-        """Accumulated before this training."""
+        """Importance accumulated before this training."""
         return {kind: getattr(self, kind) for kind in KINDS}
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor
     ) -> dict[str, Tensor]:
-        """The loss over the masked tokens, and the contrast of what is known with what was."""
+        """Return the masked language modelling loss, the contrast, and their sum as ``loss``.
+
+        Args:
+            input_ids: int64 ``(texts, length)``.
+            attention_mask: bool ``(texts, length)``, False at padding.
+            labels: int64 ``(texts, length)``, -100 at tokens that are not masked.
+        """
         mlm = self.encoder.loss(self.encoder(input_ids, attention_mask)[-1], labels)
         whole = torch.where(labels == IGNORED, input_ids, labels)
         first, second = self._means(whole.repeat(2, 1), attention_mask.repeat(2, 1)).chunk(2)
@@ -323,18 +348,18 @@ class DASTraining(nn.Module):
         return {"loss": mlm + contrast, "mlm": mlm, "contrast": contrast}
 
     def before_step(self) -> None:
-        """Remember where the weights of units are."""
+        """Store the weights of all units."""
         if self.soften == "update":
             self.before = [parameter.detach().clone() for parameter, _ in self.free]
 
     def after_step(self) -> None:
-        """Take back the part I of each step."""
+        """Undo the share I of the optimizer's step."""
         with torch.no_grad():
             for (parameter, free), before in zip(self.free, self.before, strict=False):
                 parameter.copy_(torch.lerp(before, parameter, free().expand_as(parameter)))
 
     def _means(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Means of the last states of the tokens that are no padding, ``(texts, width)``."""
+        """Return the mean last state of each text without padding, ``(texts, width)``."""
         states = self.encoder(input_ids, attention_mask)[-1]
         real = attention_mask[..., None].to(states.dtype)
         means: Tensor = (states * real).sum(1) / real.sum(1)
@@ -343,7 +368,7 @@ class DASTraining(nn.Module):
     def _free_share(
         self, parameter: nn.Parameter, kind: str, layer: int, side: int
     ) -> Callable[[], Tensor]:
-        """Function giving 1 − I in the shape of a parameter, on the device where I is by then."""
+        """Return a function that computes 1 − I in the shape of a parameter, on the device of I."""
         width = head_width(self.encoder) if kind == "heads" else 1
         shape = [1] * parameter.dim()
         shape[side] = -1

@@ -1,28 +1,29 @@
-"""Distillation: continual pre-training that keeps the answers of the model before the domain.
+"""Distillation: continual pre-training that keeps the predictions of the previous model.
 
 Li and Hoiem, "Learning without Forgetting", ECCV 2016, https://arxiv.org/abs/1606.09282. The model
-that a domain's training starts from is kept, frozen, and teaches on the texts of that domain: no
-text of an earlier one is read again. With z' the teacher's logits at a masked token, z those of the
-model that learns, and V the vocabulary:
+before a domain is frozen and teaches on the texts of the new domain, so no text of an earlier
+domain is read again. Let z' be the teacher's logits at a masked token, z the student's logits, and
+V the vocabulary:
 
     L     = L_mlm + λ L_old
     L_old = − Σ_{i ∈ V} softmax(z' / T)_i log softmax(z / T)_i, mean over the masked tokens
 
-Here the entropy of softmax(z' / T), the least value of L_old, is subtracted. What is left is
-KL( softmax(z' / T) || softmax(z / T) ), of the same gradient, and 0 if nothing was forgotten.
+This implementation subtracts the entropy of softmax(z' / T), which is the minimum of L_old. The
+result is KL( softmax(z' / T) || softmax(z / T) ), which has the same gradient and is 0 if nothing
+was forgotten.
 
-Distilled are the predictions of masked tokens. The paper keeps what the output layers of earlier
-tasks say, and here there is one such layer, the head of masked language modelling, which was
-trained at masked tokens alone; Jin et al., "Lifelong Pretraining", NAACL 2022,
-https://arxiv.org/abs/2110.08534, distil these logits in continual pre-training, too. To hold
-the embedding at ``[CLS]``, which L_mlm does not train, would be another method.
+The predictions at masked tokens are distilled. The paper preserves the outputs of the output layers
+of earlier tasks. Here the only such layer is the head of masked language modelling, which was
+trained at masked tokens only. Jin et al., "Lifelong Pretraining", NAACL 2022,
+https://arxiv.org/abs/2110.08534, also distil these logits in continual pre-training. Preserving the
+embedding at ``[CLS]``, which L_mlm does not train, would be a different method.
 
-The paper records the teacher's answers once; here they are computed for each draw of masks, which
-is the same, as the teacher does not change. It has no dropout. The paper's warm-up trains a new
-output layer alone, and there is none here. Before the first domain there is no teacher: the model
-that a sequence starts from may have no head.
+The paper records the teacher's outputs once. Here they are computed for each draw of masks, which
+is equivalent because the teacher is fixed and runs without dropout. The paper first trains a new
+output layer alone; this is not needed here. There is no teacher before the first domain, since the
+start model of a sequence may have no head.
 
-Defaults: λ = 1, T = 2, the paper's.
+Defaults: λ = 1 and T = 2, as in the paper.
 """
 
 from typing import Annotated, ClassVar
@@ -41,7 +42,7 @@ from retrievers.training.pretrain.start import open_start
 
 
 class LearningWithoutForgetting(Method, kw_only=True):
-    """Distillation from the model before a domain.
+    """Distillation from the model before each domain.
 
     Attributes:
         weight: λ.
@@ -54,7 +55,7 @@ class LearningWithoutForgetting(Method, kw_only=True):
     temperature: Annotated[float, msgspec.Meta(gt=0)] = 2.0
 
     def objective(self, step: DomainStep) -> Objective:
-        """See `Method`."""
+        """Return the preset's objective for the first ``step`` of a sequence, else `Distill`."""
         if not step.index:  # before the first domain there is nothing to hold
             return step.preset.objective
         return Distill(
@@ -66,10 +67,10 @@ class LearningWithoutForgetting(Method, kw_only=True):
 
 
 class Distill(MLM, kw_only=True):
-    """Settings of distillation from the model before a domain, beside those of `MLM`.
+    """Settings of the distillation, in addition to the settings of `MLM`.
 
     Attributes:
-        teacher: folder of that model, with its head.
+        teacher: folder of the model before the domain, with its head.
         weight: λ.
         temperature: T.
     """
@@ -79,10 +80,10 @@ class Distill(MLM, kw_only=True):
     temperature: Annotated[float, msgspec.Meta(gt=0)] = 2.0
 
     def build_module(self, encoder: MaskedLM) -> nn.Module:
-        """See `Objective`.
+        """Build the training module around ``encoder`` and load the teacher.
 
         Raises:
-            BenchError: the teacher cannot be loaded.
+            BenchError: If the teacher cannot be loaded.
         """
         teacher = open_start(Start(model=self.teacher), seed=0)
         teacher.build_module(MLM(mask=self.mask), seed=0)
@@ -90,15 +91,19 @@ class Distill(MLM, kw_only=True):
 
 
 class DistillTraining(nn.Module):
-    """The encoder with its own head, and the teacher.
-
-    Args:
-        teacher: it is frozen.
-    """
+    """Encoder with its head, and a frozen teacher."""
 
     def __init__(
         self, encoder: MaskedLM, teacher: MaskedLM, weight: float, temperature: float
     ) -> None:
+        """Attach a teacher to an encoder.
+
+        Args:
+            encoder: encoder to train.
+            teacher: encoder to learn from; it is frozen.
+            weight: λ.
+            temperature: T.
+        """
         super().__init__()
         self.encoder, self.weight, self.temperature = encoder, weight, temperature
         # In a tuple it is no part of the module, which is trained and saved.
@@ -107,7 +112,16 @@ class DistillTraining(nn.Module):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor
     ) -> dict[str, Tensor]:
-        """The loss over the masked tokens, and λ times the divergence from the teacher."""
+        """Return the masked language modelling loss and the weighted divergence from the teacher.
+
+        Args:
+            input_ids: int64 ``(texts, length)``.
+            attention_mask: bool ``(texts, length)``, False at padding.
+            labels: int64 ``(texts, length)``, -100 at tokens that are not masked.
+
+        Returns:
+            The losses by name, with their sum as ``loss``.
+        """
         logits = self.encoder.predict(self.encoder(input_ids, attention_mask)[-1], labels)
         (teacher,) = self.teacher
         with torch.no_grad():
@@ -119,10 +133,12 @@ class DistillTraining(nn.Module):
 
 
 def kl_divergence(logits: Tensor, answers: Tensor, temperature: float) -> Tensor:
-    """KL divergence of softened predictions from a teacher's, mean over tokens; 0 for none.
+    """Return the KL divergence of softened predictions from a teacher's, averaged over tokens.
 
     Args:
-        logits, answers: of the model and of its teacher, ``(tokens, vocabulary)``.
+        logits: the student's logits, ``(tokens, vocabulary)``. The divergence of 0 tokens is 0.
+        answers: the teacher's logits, ``(tokens, vocabulary)``.
+        temperature: T.
     """
     wide = torch.promote_types(logits.dtype, torch.float32)
     softened, target = (

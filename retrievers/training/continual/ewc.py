@@ -1,16 +1,18 @@
-"""EWC: continual pre-training that holds the weights which earlier domains depend on.
+"""EWC: continual pre-training with a penalty on weights that earlier domains depend on.
 
 Kirkpatrick et al., "Overcoming catastrophic forgetting in neural networks", PNAS 2017,
-https://arxiv.org/abs/1612.00796. With θ_t the weights after domain t and F_t the diagonal of the
-Fisher information there:
+https://arxiv.org/abs/1612.00796. Let θ_t be the weights after domain t and F_t the diagonal of the
+Fisher information at θ_t:
 
     L = L_mlm + λ/2 Σ_t Σ_i F_t,i (θ_i − θ_t,i)²
 
-The sum over domains is itself such a term, but for a constant: F = Σ_t F_t around
-θ̄ = Σ_t F_t θ_t / F. So what is held does not grow with the sequence. F is the empirical one: the
-mean over texts of the squared gradient of the masked-language-model loss of that text alone.
+Up to a constant, the sum over domains is again a single term of this form, with F = Σ_t F_t and
+centre θ̄ = Σ_t F_t θ_t / F. The stored state therefore does not grow with the sequence. F is the
+empirical Fisher information: the mean over texts of the squared gradient of the masked language
+modelling loss of one text.
 
-Default: λ = 5000, which the code of Ke et al. (ICLR 2023) calls the best of 500 to 50,000.
+Default: λ = 5000, which the code of Ke et al. (ICLR 2023) calls the best value between 500 and
+50,000.
 """
 
 from collections.abc import Iterable, Mapping
@@ -33,7 +35,7 @@ class ElasticWeightConsolidation(Method, kw_only=True):
     """Elastic weight consolidation.
 
     Attributes:
-        measured: texts of a domain that its Fisher information is measured on.
+        measured: number of texts of a domain used to estimate its Fisher information.
         strength: λ.
     """
 
@@ -43,14 +45,14 @@ class ElasticWeightConsolidation(Method, kw_only=True):
     strength: Annotated[float, msgspec.Meta(gt=0)] = 5_000.0
 
     def objective(self, step: DomainStep) -> Objective:
-        """See `Method`."""
+        """Return the preset's objective for the first ``step`` of a sequence, else `EWC`."""
         if not step.index:  # before the first domain there is nothing to hold
             return step.preset.objective
         state = step.state(self, self.measured, lambda: self._measure(step))
         return EWC(state=state, mask=step.mlm.mask, strength=self.strength)
 
     def _measure(self, step: DomainStep) -> dict[str, Tensor]:
-        """Return the Fisher information of the domain before, added to that of earlier ones."""
+        """Return the Fisher information of all earlier domains together."""
         encoder, tokenizer = step.open()
         # Without dropout, so that the gradients of a text are its own.
         information = estimate_fisher(encoder.eval(), step.batches(tokenizer, self.measured, 1))
@@ -60,10 +62,10 @@ class ElasticWeightConsolidation(Method, kw_only=True):
 
 
 class EWC(MLM, kw_only=True):
-    """Settings of EWC, beside those of `MLM`.
+    """Settings of EWC, in addition to the settings of `MLM`.
 
     Attributes:
-        state: file with what is held, see `accumulate_fisher`.
+        state: file with the Fisher information and its centre, see `accumulate_fisher`.
         strength: λ.
     """
 
@@ -71,18 +73,25 @@ class EWC(MLM, kw_only=True):
     strength: Annotated[float, msgspec.Meta(gt=0)] = 5_000.0
 
     def build_module(self, encoder: MaskedLM) -> nn.Module:
-        """See `Objective`.
+        """Build the training module around ``encoder``.
 
         Raises:
-            BenchError: the state is of another model.
+            BenchError: If the state belongs to a different model.
         """
         return EWCTraining(encoder, read_fisher(encoder, self.state), self.strength)
 
 
 class EWCTraining(nn.Module):
-    """The encoder with its own head, and what holds its weights."""
+    """Encoder with its head, and the penalty on its weights."""
 
     def __init__(self, encoder: MaskedLM, held: Mapping[str, Tensor], strength: float) -> None:
+        """Attach the penalty to an encoder.
+
+        Args:
+            encoder: encoder to train.
+            held: Fisher information and centre of each parameter, see `accumulate_fisher`.
+            strength: λ.
+        """
         super().__init__()
         self.encoder, self.strength = encoder, strength
         for number, (name, parameter) in enumerate(encoder.named_parameters()):
@@ -94,13 +103,19 @@ class EWCTraining(nn.Module):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor
     ) -> dict[str, Tensor]:
-        """The loss over the masked tokens, and the penalty."""
+        """Return the masked language modelling loss, the penalty, and their sum as ``loss``.
+
+        Args:
+            input_ids: int64 ``(texts, length)``.
+            attention_mask: bool ``(texts, length)``, False at padding.
+            labels: int64 ``(texts, length)``, -100 at tokens that are not masked.
+        """
         mlm = self.encoder.loss(self.encoder(input_ids, attention_mask)[-1], labels)
         penalty = self.penalty()
         return {"loss": mlm + penalty, "mlm": mlm, "penalty": penalty}
 
     def penalty(self) -> Tensor:
-        """λ/2 Σ F (θ − θ̄)²."""
+        """Return λ/2 Σ F (θ − θ̄)² as a scalar."""
         parts = []
         for number, parameter in enumerate(self.encoder.parameters()):
             moved = parameter - getattr(self, f"centre_{number}")
@@ -109,10 +124,14 @@ class EWCTraining(nn.Module):
 
 
 def estimate_fisher(encoder: MaskedLM, texts: Iterable[Batch]) -> dict[str, Tensor]:
-    """Diagonal of the empirical Fisher information, by name of the encoder's parameters.
+    """Estimate the diagonal of the empirical Fisher information.
 
     Args:
-        texts: batches of one text, as masked language modelling reads them.
+        encoder: encoder, in evaluation mode for gradients without dropout.
+        texts: batches of one text each, masked as in training.
+
+    Returns:
+        One tensor for each parameter of the encoder, by name and in its shape.
     """
     named = dict(encoder.named_parameters())
     total, count = {name: torch.zeros_like(weight) for name, weight in named.items()}, 0
@@ -129,13 +148,14 @@ def estimate_fisher(encoder: MaskedLM, texts: Iterable[Batch]) -> dict[str, Tens
 def accumulate_fisher(
     encoder: MaskedLM, information: Mapping[str, Tensor], before: Mapping[str, Tensor] | None
 ) -> dict[str, Tensor]:
-    """F and θ̄ after a domain, by `FISHER` and `CENTRE` and the name of a parameter.
+    """Return F and θ̄ after a domain, under `FISHER` and `CENTRE` followed by the parameter's name.
 
-    Where nothing weighs, the centre is where the weights are.
+    If F is 0 at a weight, the centre is its current value.
 
     Args:
-        information: F_t, around the weights as they are.
-        before: what was held; None after the first domain.
+        encoder: encoder with the weights after the domain.
+        information: F_t, by name of parameter.
+        before: F and θ̄ after the previous domain. None after the first domain.
     """
     held: dict[str, Tensor] = {}
     for name, weight in encoder.named_parameters():
@@ -150,7 +170,7 @@ def accumulate_fisher(
 
 
 def read_fisher(encoder: MaskedLM, path: Path | str) -> dict[str, Tensor]:
-    """Return what a state file of this encoder holds."""
+    """Read the Fisher information and the centre of ``encoder`` from the state file ``path``."""
     named = dict(encoder.named_parameters())
     like = {part + name: weight for name, weight in named.items() for part in (FISHER, CENTRE)}
     return read_state(path, like)

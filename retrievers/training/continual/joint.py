@@ -1,7 +1,7 @@
-"""Joint training, which bounds what keeping can reach.
+"""Joint training, an upper bound on what methods against forgetting can reach.
 
-After domain t stands what one training on D_1 ∪ … ∪ D_t gives, from the start of the sequence and
-for as long as its t trainings were together.
+The checkpoint after domain t is trained on D_1 ∪ … ∪ D_t from the start of the sequence, for as
+many steps as the t trainings of the sequence take together.
 """
 
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ from retrievers.training.continual.sequence import DomainStep, Method
 
 
 class Joint(Method, kw_only=True):
-    """All domains so far at once."""
+    """Training on all domains so far at once."""
 
     restarts: ClassVar[bool] = True
     reads_all_domains: ClassVar[bool] = True
 
     def texts(self, step: DomainStep) -> Sequence[str]:
-        """See `Method`: all texts, one corpus after the other."""
+        """Return all texts of the domains of ``step``, one corpus after the other."""
         corpora = [domain.texts for domain in step.domains]
         rows = [
             corpus_locations(number, np.arange(len(texts))) for number, texts in enumerate(corpora)

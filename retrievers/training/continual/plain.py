@@ -4,4 +4,4 @@ from retrievers.training.continual.sequence import Method
 
 
 class Plain(Method, kw_only=True):
-    """No measure against forgetting."""
+    """Sequential training without any measure against forgetting."""

@@ -2,8 +2,9 @@
 
 Rolnick et al., "Experience Replay for Continual Learning", NeurIPS 2019,
 https://arxiv.org/abs/1811.11682; Chaudhry et al., "On Tiny Episodic Memories in Continual
-Learning", 2019, https://arxiv.org/abs/1902.10486. With D_t the texts of domain t, M_t a buffer of m
-texts of domains 1 … t − 1, as many of each, and r the share that is replayed, domain t minimises
+Learning", 2019, https://arxiv.org/abs/1902.10486. Let D_t be the texts of domain t, M_t a buffer
+with m texts of the domains 1 … t − 1 in equal parts, and r the replayed share. The training on
+domain t minimises
 
     L_t = (1 − r) E_{x ∈ D_t} L(x) + r E_{x ∈ M_t} L(x)
 """
@@ -21,18 +22,18 @@ from retrievers.training.pretrain.texts import LazyTexts
 
 
 class Replay(Method, kw_only=True):
-    """Experience replay.
+    """Experience replay with a fixed buffer size.
 
     Attributes:
-        buffer: texts of all earlier domains that are kept.
-        replayed: share of the texts of a training that are of the buffer.
+        buffer: number of texts kept from all earlier domains together.
+        replayed: share of the texts in a training that come from the buffer.
     """
 
     buffer: Annotated[int, msgspec.Meta(ge=1)] = 1_000
     replayed: Rate = 0.5
 
     def texts(self, step: DomainStep) -> Sequence[str]:
-        """See `Method`."""
+        """Return the texts of the last domain of ``step``, mixed with the replay buffer."""
         *earlier, own = [domain.texts for domain in step.domains]
         if not earlier:
             return own
@@ -40,20 +41,23 @@ class Replay(Method, kw_only=True):
 
 
 class MixedTexts(LazyTexts):
-    """Texts of several corpora by places, each read when it is asked for.
-
-    Args:
-        places: of each text, the number of its corpus and its row there, int64 ``(texts, 2)``.
-    """
+    """Texts of several corpora in a given order, each read when it is accessed."""
 
     def __init__(self, corpora: Sequence[Sequence[str]], locations: Int64Array) -> None:
+        """Arrange texts of several corpora.
+
+        Args:
+            corpora: the corpora to read from.
+            locations: for each text, the number of its corpus and its row in it, int64 ``(texts,
+                2)``.
+        """
         self.corpora, self.locations = corpora, locations
 
     def __len__(self) -> int:
         return len(self.locations)
 
     def text_at(self, index: int) -> str:
-        """See `LazyTexts`."""
+        """Return the text at ``index``."""
         corpus, row = map(int, self.locations[index])
         return self.corpora[corpus][row]
 
@@ -61,14 +65,15 @@ class MixedTexts(LazyTexts):
 def mix_replay(
     earlier: Sequence[Sequence[str]], texts: Sequence[str], buffer: int, share: float, seed: int
 ) -> MixedTexts:
-    """The texts of a domain, and those of the buffer as often as makes up their share.
+    """Return the texts of a domain followed by enough repetitions of the buffer to reach its share.
 
     Args:
-        earlier: corpora of the domains before it; a text that is kept for a domain was kept for
-            the one before it, too.
-        buffer: texts that are kept of all of them, one of each at least.
-        share: of the texts that training reads, in 0..1.
-        seed: of the texts that are kept.
+        earlier: corpora of earlier domains. A text in the buffer of one domain was also in the
+            buffer of the domain before.
+        texts: texts of the current domain.
+        buffer: number of texts kept from all earlier domains together, at least one from each.
+        share: share of the buffer in the texts that training reads, between 0 and 1.
+        seed: seed of the choice of texts for the buffer.
     """
     room = max(1, buffer // len(earlier))
     kept = np.concatenate(
@@ -87,5 +92,5 @@ def mix_replay(
 
 
 def corpus_locations(number: int, rows: Int64Array) -> Int64Array:
-    """Places of rows of a corpus."""
+    """Return the locations of ``rows`` in corpus ``number``, int64 ``(rows, 2)``."""
     return np.stack([np.full_like(rows, number), rows], axis=1)

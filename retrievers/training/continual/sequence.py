@@ -1,10 +1,9 @@
-"""Continual pre-training: one checkpoint per domain, each going on from the one before.
+"""Continual pre-training: one checkpoint per domain, each trained from the previous one.
 
-A method is one file of this package, with a class of the base `Method` in it. Its name is that of
-the file, and nothing else lists it. What a method must know of earlier domains is measured between
-two trainings and kept in a file, so that no text of an earlier domain is read again. A sequence
-that was killed goes on where it was when the same call is made again; domains can be added at its
-end.
+A method is a module of this package with a subclass of `Method`. The module's name is the method's
+name, and modules are not listed anywhere. Facts about earlier domains that a method needs are
+measured between two trainings and stored in a file, so that no text of an earlier domain is read
+again. The same call continues a sequence that was killed. Domains can be appended to a sequence.
 """
 
 import importlib
@@ -46,12 +45,13 @@ Batch = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Domain:
-    """A corpus of the sequence.
+    """Corpus of the sequence.
 
     Attributes:
-        name: of the collection, for folders.
-        texts: at least one.
-        seen: what the card of a model that read them states as trained on; empty for the name.
+        name: name of the collection, used for folders.
+        texts: texts, at least one.
+        trained_on: collections that the card of a model trained on these texts names. Empty stands
+            for the name of the domain.
     """
 
     name: str
@@ -60,13 +60,17 @@ class Domain:
 
 
 class Method(Record, kw_only=True):
-    """A way to learn a sequence of domains: its settings, and what it changes of each training.
+    """Method of continual learning: its settings, and the changes it makes to each training.
 
     Attributes:
-        from_start: every training begins where the sequence does, not from the model before.
-        kept_apart: each domain is searched with what was trained on it alone.
-        reads_all: a training reads all domains so far, as long as the sequence so far.
-        adds_to_mlm: it adds to masked language modelling, and is for no other objective.
+        restarts: whether every training begins with the start model of the sequence instead of the
+            previous checkpoint.
+        separate_models: whether each domain is searched with the model trained on that domain
+            alone.
+        reads_all_domains: whether a training reads all domains so far, and takes as long as the
+            sequence so far.
+        adds_to_mlm: whether the method extends masked language modelling and supports no other
+            objective.
     """
 
     restarts: ClassVar[bool] = False
@@ -76,22 +80,22 @@ class Method(Record, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Name of its file."""
+        """Name of the method and of its module."""
         return type(self).__module__.rpartition(".")[2]
 
     def texts(self, step: "DomainStep") -> Sequence[str]:
-        """Return the texts that the training on a domain reads."""
+        """Return the texts that the training of ``step`` reads."""
         return step.domains[-1].texts
 
     def objective(self, step: "DomainStep") -> Objective:
-        """Return the objective on a domain, with what the method must know before it."""
+        """Return the objective of the training of ``step``. Measure state that it needs first."""
         return step.preset.objective
 
     def check(self, preset: Pretraining) -> None:
-        """Refuse a preset that the method cannot use; reads neither texts nor a model.
+        """Raise if the method cannot use ``preset``. Reads neither texts nor a model.
 
         Raises:
-            BenchError: its objective, gradient checkpointing or start is not for the method.
+            BenchError: If the objective, gradient checkpointing or the start are not supported.
         """
         if self.adds_to_mlm and preset.objective.name != "mlm":
             raise BenchError(
@@ -107,10 +111,10 @@ def method_names() -> tuple[str, ...]:
 
 
 def method_type(name: str) -> type[Method]:
-    """Return the class of a method.
+    """Return the class of the method called ``name``.
 
     Raises:
-        BenchError: there is none of that name.
+        BenchError: If no method has this name.
     """
     names = method_names()
     if name not in names:
@@ -127,17 +131,21 @@ def method_type(name: str) -> type[Method]:
 
 
 def read_method(table: Any, source: str) -> Method:
-    """Return the method of a table such as ``{"name": "ewc"}``, or of its name alone.
+    """Read a method from a table such as ``{"name": "ewc"}``.
+
+    Args:
+        table: name and settings of the method, or only its name.
+        source: origin of the table for error messages.
 
     Raises:
-        BenchError: no name, an unknown one, an unknown setting, or a value of the wrong type.
+        BenchError: If the name or a setting is missing, unknown or of the wrong type.
     """
     settings = {"name": table} if isinstance(table, str) else dict(table)
     return convert_table(settings, method_type(str(settings.pop("name", ""))), source)
 
 
 def method_table(method: Method) -> dict[str, Any]:
-    """Return the table that `read_method` reads, with all settings."""
+    """Return ``method`` as a table with all settings, as `read_method` reads it."""
     return {"name": method.name, **msgspec.to_builtins(method)}
 
 
@@ -147,17 +155,18 @@ def adapt(
     """Pre-train on one domain after the other.
 
     Args:
-        preset: of each training.
-        domains: in the order that they are learnt, each once.
-        context: whose folder gets the checkpoints, see `domain_folder`, with ``states`` where the
-            method keeps any.
+        preset: objective, start and length of each training.
+        domains: domains in the order in which they are learnt, each once.
+        method: continual learning method.
+        context: output folder of the sequence. It gets one checkpoint per domain, see
+            `domain_folder`, and the folder ``states`` if the method stores state.
 
     Returns:
-        A checkpoint for each domain.
+        One result for each domain, in order.
 
     Raises:
-        BenchError: a preset or a model that the method cannot use, a folder with another
-            sequence or another process, or what `pretrain` raises.
+        BenchError: If the method cannot use the preset or the model, if the folder holds a
+            different sequence or is in use, or for the reasons listed in `pretrain`.
     """
     check_sequence(preset, domains, method)
     context = context.with_folder(context.out.resolve())
@@ -168,15 +177,27 @@ def adapt(
 
 
 def domain_folder(out: Path, index: int, name: str) -> Path:
-    """Of the checkpoint after a domain: a name of its own wherever results are collected."""
+    """Return the folder of the checkpoint after a domain, whose name is unique among results.
+
+    Args:
+        out: folder of the sequence.
+        index: number of the domain, from 0.
+        name: name of the domain.
+    """
     return out / f"{out.resolve().name}-{index + 1}-{name.strip('/').replace('/', '-')}"
 
 
 def check_sequence(preset: Pretraining, domains: Sequence[Domain], method: Method) -> None:
-    """Refuse what cannot work before any work.
+    """Raise before any work if a sequence cannot be trained.
+
+    Args:
+        preset: objective, start and length of each training.
+        domains: domains in the order in which they are learnt.
+        method: continual learning method.
 
     Raises:
-        BenchError: see `adapt`.
+        BenchError: If the method cannot use the preset, if several processes train, if a domain is
+            repeated or empty, or if the preset's length exceeds the model's.
     """
     method.check(preset)
     if world_size() > 1:
@@ -196,7 +217,7 @@ def check_sequence(preset: Pretraining, domains: Sequence[Domain], method: Metho
 def _train(
     preset: Pretraining, domains: Sequence[Domain], method: Method, context: TrainingContext
 ) -> PretrainResult:
-    """Train on the last of some domains, after the others."""
+    """Train on the last of ``domains``, after the others were learnt."""
     replace = msgspec.structs.replace
     last = len(domains) - 1
     if last and not method.restarts:
@@ -219,12 +240,12 @@ def _train(
 
 @dataclass(frozen=True)
 class DomainStep:
-    """The training on one domain of a sequence, as a method sees it.
+    """Training on one domain of a sequence, as a method sees it.
 
     Attributes:
-        preset: with the start of this training.
-        domains: so far; the last is learnt now.
-        context: of the sequence.
+        preset: preset with the start model of this training.
+        domains: domains so far. The last one is learnt now.
+        context: context of the sequence.
     """
 
     preset: Pretraining
@@ -238,25 +259,26 @@ class DomainStep:
 
     @property
     def mlm(self) -> MLM:
-        """The preset's objective of a method that adds to masked language modelling."""
+        """Objective of the preset, for methods that extend masked language modelling."""
         assert isinstance(self.preset.objective, MLM)  # see `Method.check`
         return self.preset.objective
 
     def state_file(self, index: int) -> Path:
-        """Return the path of what is known before the training on a domain."""
+        """Return the file with the state measured before the training on domain ``index``."""
         return self.context.out / STATES / f"{index + 1}.safetensors"
 
     def state(
         self, method: Method, measured: int, measure: Callable[[], Mapping[str, Tensor]]
     ) -> str:
-        """Return the file with what is known before this training; measured where missing.
+        """Return the file with the state before this training, and measure the state if necessary.
 
         Args:
-            measured: texts that are read.
-            measure: computes what the file holds.
+            method: method that needs the state.
+            measured: number of texts that the measurement reads.
+            measure: function that computes the tensors of the file.
 
         Raises:
-            BenchError: the file was measured for another sequence.
+            BenchError: If the file was measured for a different sequence.
         """
         path = self.state_file(self.index)
         texts = self._learnt_domain.texts
@@ -280,16 +302,18 @@ class DomainStep:
         return str(path)
 
     def open(self) -> tuple[MaskedLM, Any]:
-        """Return the encoder that this training starts from, with its head, and the tokenizer."""
+        """Load the encoder that this training starts from, with its head, and the tokenizer."""
         started = open_start(self.preset.start, self.preset.seed, self._learnt_domain.texts)
         started.build_module(self.mlm, self.preset.seed)
         return started.encoder.to(pick_device(self.context.device)), started.tokenizer
 
     def batches(self, tokenizer: Any, measured: int, size: int) -> Iterator[Batch]:
-        """Yield masked batches of what was learnt before, as training reads them.
+        """Yield masked batches of the previous domain's texts, as training reads them.
 
         Args:
-            measured: number of texts; all where there are fewer.
+            tokenizer: tokenizer of the encoder.
+            measured: number of texts to read, at most all of them.
+            size: texts of a batch.
         """
         preset, device = self.preset, pick_device(self.context.device)
         collate = self.mlm.collator(tokenizer, preset.max_tokens)
@@ -305,15 +329,20 @@ class DomainStep:
 
     @property
     def _learnt_domain(self) -> Domain:
-        """The domain just learnt; before all, the first stands for what the model knows."""
+        """Previous domain, or the first domain in place of general knowledge."""
         return self.domains[max(self.index - 1, 0)]
 
 
 def read_state(path: Path | str, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors of a state file, of the type and on the device of others by name.
+    """Read the tensors of a state file.
+
+    Args:
+        path: the file.
+        like: tensors by name, whose shapes the file must have. The result has their dtype and
+            device.
 
     Raises:
-        BenchError: they are those of another model.
+        BenchError: If the file belongs to a different model.
     """
     held = load_file(str(path))
     for name, expected in like.items():
@@ -326,7 +355,7 @@ def read_state(path: Path | str, like: Mapping[str, Tensor]) -> dict[str, Tensor
 
 
 def _read_made_from(path: Path) -> str | None:
-    """Training that a state file says it was made from; None if it is missing or damaged."""
+    """Return the training that a state file was measured for. None if it is missing or damaged."""
     if not path.exists():
         return None
     try:

@@ -1,1 +1,1 @@
-"""Parts that every training shares: trainer, run folder, curve, saving."""
+"""Parts that all trainings share: trainer, output folder, loss curve, checkpoints."""

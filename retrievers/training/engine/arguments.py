@@ -1,7 +1,8 @@
-"""Settings of a training: its optimizer, where it runs, and the processes that share it.
+"""Settings of a training: optimizer, device, checkpoints, and the processes that share the work.
 
-Of several processes one searches and writes, and the others wait for its files, not at a barrier
-of the devices: those give up after minutes, and a corpus can take hours to encode.
+With several processes, the first one searches and writes, and the others wait for its files. They
+do not wait at a barrier of the devices, because barriers time out after minutes and encoding a
+corpus can take hours.
 """
 
 import atexit
@@ -34,14 +35,15 @@ POLL_S = 0.2
 
 
 class Optimizer(Record, kw_only=True):
-    """AdamW (Loshchilov and Hutter, 2019) and its schedule: the ``[optimizer]`` table of presets.
+    """AdamW (Loshchilov and Hutter, 2019) with a schedule: the ``[optimizer]`` table of presets.
 
     Attributes:
-        algorithm: ``adamw``; part of the identity of trainings that exist.
+        algorithm: ``adamw``, the only one. The field is part of the identity of stored trainings.
         lr: highest learning rate.
-        warmup: share of the steps over which it rises from 0.
-        schedule: how it falls to 0 afterwards; ``constant`` does not.
-        max_grad_norm: gradients are scaled down to this norm.
+        warmup: share of the steps during which the learning rate rises from 0.
+        weight_decay: weight decay of AdamW.
+        schedule: decay to 0 after the warm-up; ``constant`` does not decay.
+        max_grad_norm: gradients are clipped to this norm.
     """
 
     algorithm: Literal["adamw"] = "adamw"
@@ -53,10 +55,10 @@ class Optimizer(Record, kw_only=True):
 
 
 def check_packages(*names: str) -> None:
-    """Refuse to begin without packages that a training needs.
+    """Raise before a training starts if the packages ``names`` cannot be imported.
 
     Raises:
-        BenchError: one is not installed.
+        BenchError: If a package is not installed.
     """
     try:
         for name in names:
@@ -69,24 +71,28 @@ def check_packages(*names: str) -> None:
 
 
 def world_size() -> int:
-    """Processes that ``accelerate launch`` started."""
+    """Return the number of processes that ``accelerate launch`` started."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def is_first_process() -> bool:
-    """True in the process that searches, writes and prints."""
+    """Return whether this process searches, writes and prints."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def wait_for_file(path: Path) -> None:
-    """Wait until the first process has written a file; it appears whole."""
+    """Wait until the first process has written the file ``path``, which appears atomically."""
     while not is_first_process() and not path.exists():
         time.sleep(POLL_S)
 
 
 @contextmanager
 def first_process_first(device: str) -> Iterator[None]:
-    """Of the processes that share a training, the others wait until the first is through."""
+    """Let the first process run the block alone, then all others.
+
+    Args:
+        device: ``auto``, ``cpu`` or ``cuda``.
+    """
     if world_size() == 1:
         yield
         return
@@ -101,9 +107,9 @@ def first_process_first(device: str) -> Iterator[None]:
 
 @cache  # once is enough
 def disconnect_at_exit() -> None:
-    """Close the connection between the processes before Python ends.
+    """Close the connection between processes before Python exits.
 
-    Left open, Gloo's threads may meet an interpreter that is gone, and abort a finished training.
+    If it stays open, Gloo's threads can outlive the interpreter and abort a finished training.
     """
     atexit.register(_disconnect)
 
@@ -120,11 +126,11 @@ class Progress:
     """Progress of a stage of a training.
 
     Attributes:
-        stage: its name, such as ``round 1``.
-        done: units that are done, those of earlier calls included.
-        total: units of the whole stage.
-        unit: what is counted.
-        point: of the loss curve, where this step has one.
+        stage: name, such as ``round 1``.
+        done: finished units, including units of earlier calls.
+        total: units of the stage.
+        unit: name of the units.
+        point: point of the loss curve, if this step has one.
     """
 
     stage: str
@@ -136,15 +142,15 @@ class Progress:
 
 @dataclass(frozen=True)
 class TrainingContext:
-    """Where a training runs, how often it is saved, and who is told how far it is.
+    """Output folder, device, checkpoint interval and progress callback of a training.
 
-    Nothing here changes the weights that come out.
+    None of these settings changes the resulting weights.
 
     Attributes:
-        out: folder of the training; gone on with where it is not finished.
+        out: output folder. An unfinished training in it is continued.
         device: ``auto``, ``cpu`` or ``cuda``, see `check_device`.
-        save_every: steps between two checkpoints; the last two are kept until the end.
-        progress: called in the first process after each step, and after other work.
+        save_every: steps between two checkpoints. The last two checkpoints are kept until the end.
+        progress: function that the first process calls after each step and after other work.
     """
 
     out: Path
@@ -153,20 +159,20 @@ class TrainingContext:
     progress: Callable[[Progress], None] | None = None
 
     def with_folder(self, folder: Path) -> "TrainingContext":
-        """The context of a part of the training, in a folder of its own."""
+        """Return the context of a part of the training, whose output folder is ``folder``."""
         return replace(self, out=folder)
 
     def report(self, progress: Progress) -> None:
-        """Tell how far a stage is."""
+        """Call the progress callback with ``progress`` in the first process."""
         if self.progress is not None and is_first_process():
             self.progress(progress)
 
 
 def check_device(name: str) -> None:
-    """Refuse a device that no training runs on: a trainer takes the first GPU that it sees.
+    """Raise if the device ``name`` is not supported: trainers always use the first visible GPU.
 
     Raises:
-        BenchError: it is another GPU.
+        BenchError: If it is another GPU.
     """
     number = name.partition(":")[2]
     if number and int(number):
@@ -178,18 +184,20 @@ def check_device(name: str) -> None:
 
 @dataclass(frozen=True)
 class FitSettings:
-    """One training of one model.
+    """Settings of one training of one model.
 
     Attributes:
-        context: whose folder gets the checkpoints and the loss curve.
+        context: context whose folder gets the checkpoints and the loss curve.
         stage: name in progress reports.
-        steps: of the optimizer.
+        optimizer: optimizer and schedule.
+        steps: optimizer steps.
         batch_size: examples of one forward pass on one device.
-        accumulate: forward passes of a step.
-        memory_hint: what to do where a batch does not fit into memory.
-        precision: of the forward pass; weights and optimizer are float32.
-        save_model: writes the model of a step to a folder, as it can be evaluated, for those who
-            watch the training; None if nobody does.
+        seed: seed of dropout and of the trainer.
+        memory_hint: advice if a batch does not fit into memory.
+        accumulate: forward passes per step.
+        precision: precision of the forward pass; weights and optimizer states are float32.
+        save_model: function that writes the model of a step to a folder in evaluable form, for
+            ``watch``. None writes no model.
     """
 
     context: TrainingContext
@@ -214,7 +222,12 @@ class FitSettings:
         return self.context.out / CURVE_FILE
 
     def arguments(self, kind: Callable[..., Any], **own: Any) -> Any:
-        """The settings in the words of a trainer: ``kind`` makes them."""
+        """Return the settings as arguments of a Hugging Face trainer.
+
+        Args:
+            kind: class of the arguments.
+            own: further arguments of that class.
+        """
         from retrievers.encoders.device import pick_device, warn_if_bfloat16_is_emulated
 
         device = pick_device(self.context.device)
@@ -249,10 +262,9 @@ class FitSettings:
 
 
 def count_loaders(on_cpu: bool) -> int:
-    """Processes that make the next batches for this one while a GPU computes; none on a CPU.
+    """Return the number of data loader processes, 0 if ``on_cpu``.
 
-    What a batch holds follows from its place in the training alone, so who makes it changes
-    nothing.
+    A batch depends only on its index in the training, so the number of loaders changes nothing.
     """
     cores = len(os.sched_getaffinity(0)) // world_size()
     return 0 if on_cpu else max(0, min(MOST_LOADERS, cores - 1))

@@ -1,4 +1,4 @@
-"""The loss curve of a training: one JSON document a line, on disk while training goes on."""
+"""Loss curve of a training: a JSON Lines file that grows during the training."""
 
 import time
 from collections.abc import Mapping
@@ -19,14 +19,14 @@ CURVE_FILE = "losses.jsonl"
 
 
 class LossPoint(msgspec.Struct, frozen=True):
-    """Means over the steps since the point before.
+    """Means over the steps since the previous point.
 
     Attributes:
-        step: the last of these steps, counted from 1.
-        losses: ``loss`` and the losses that it is the sum of.
+        step: last of these steps, from 1.
+        losses: ``loss`` and its components, by name.
         lr: learning rate of the last step.
-        seconds: of these steps.
-        tokens: read in these steps by this process, padding not counted.
+        seconds: duration of these steps.
+        tokens: tokens that this process read in these steps, without padding.
     """
 
     step: int
@@ -38,9 +38,15 @@ class LossPoint(msgspec.Struct, frozen=True):
 
 @dataclass
 class LossMeter:
-    """Losses and tokens since the last point, summed where they are computed.
+    """Sums of losses and tokens since the last point, kept on the device.
 
-    To read a number from a GPU waits for it, so that is done once a point.
+    Reading a value from a GPU waits for pending work, so it is done only once per point.
+
+    Attributes:
+        sums: sum of each loss over the batches, by name.
+        batches: number of batches.
+        tokens: sum of tokens. None before the first batch.
+        since: time of the last point, from ``time.perf_counter``.
     """
 
     sums: "dict[str, Tensor]" = field(default_factory=dict)
@@ -49,7 +55,12 @@ class LossMeter:
     since: float = field(default_factory=time.perf_counter)
 
     def add(self, losses: "Mapping[str, Tensor]", real: "Tensor") -> None:
-        """Add one forward pass: its losses, and which of its tokens are no padding."""
+        """Add one forward pass.
+
+        Args:
+            losses: losses by name, scalars.
+            real: mask of tokens that are not padding, or their count.
+        """
         for name, loss in losses.items():
             value = loss.detach()
             self.sums[name] = self.sums[name] + value if name in self.sums else value.clone()
@@ -58,11 +69,16 @@ class LossMeter:
 
     @property
     def finite(self) -> bool:
-        """False if a loss since the last point is not a number."""
+        """Whether all losses since the last point are finite."""
         return all(bool(total.isfinite().all()) for total in self.sums.values())
 
     def take_point(self, step: int, lr: float) -> LossPoint:
-        """The means since the last point; the next ones begin here."""
+        """Return the means since the last point and reset the meter.
+
+        Args:
+            step: number of the last step.
+            lr: learning rate of that step.
+        """
         now = time.perf_counter()
         point = LossPoint(
             step=step,
@@ -76,16 +92,18 @@ class LossMeter:
 
 
 def append_point(path: Path, point: LossPoint) -> None:
-    """Add a point at the end of a file."""
+    """Append ``point`` to the file ``path``."""
     with path.open("ab") as file:
         file.write(msgspec.json.encode(point) + b"\n")
 
 
 def read_curve(path: Path) -> list[LossPoint]:
-    """All points, at least one; a last line that a kill cut short is left out.
+    """Read all points of the loss curve ``path``, at least one.
+
+    An incomplete last line, left by a killed training, is skipped.
 
     Raises:
-        BenchError: there is no such file, or it holds something else, or nothing.
+        BenchError: If the file is missing, empty or not a loss curve.
     """
     try:
         lines = _complete_lines(path)
@@ -98,9 +116,9 @@ def read_curve(path: Path) -> list[LossPoint]:
 
 
 def cut_curve(path: Path, step: int) -> None:
-    """Forget what came after a step, so that a training can go on from there.
+    """Remove the points after ``step`` from the file ``path``, so that a training can resume there.
 
-    Lines that cannot be read are forgotten too: they are no reason not to go on.
+    Damaged lines are removed as well.
     """
     if not path.exists():
         return

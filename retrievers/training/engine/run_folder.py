@@ -1,12 +1,12 @@
-"""The folder of a training: what is trained in it, who works in it, and what came out.
+"""Output folder of a training: the identity of the training, a lock, checkpoints and the result.
 
-``training.json`` says what is trained, so that a folder is gone on with by the same training only;
-``trained.json`` is written when that is finished, after the model itself, with the hash of its
-weights: a finished training whose weights have changed since is refused.
+``training.json`` identifies the training, so that only the same training continues a folder.
+``trained.json`` is written last, after the model, and contains the hashes of the weights. A
+finished training whose weights have changed since is refused.
 
-A training goes on from its last whole checkpoint. The last file of a checkpoint is ``complete``:
-its manifest, with the size and the hash of every other file. What a kill, a full disk or a failing
-one left of a checkpoint does not fit its manifest, or has none, and the one before is taken.
+A training resumes from its last complete checkpoint. The last file of a checkpoint is ``complete``:
+a manifest with the size and hash of every other file. A checkpoint that a kill or a disk error left
+incomplete does not match its manifest or has none, and the previous one is used.
 """
 
 import logging
@@ -59,30 +59,39 @@ logger = logging.getLogger(__name__)
 
 
 class FileHash(Record):
-    """Content of a file: size in bytes, and sha256 (hex)."""
+    """Content of a file.
+
+    Attributes:
+        size: size in bytes.
+        sha256: sha256 as a hexadecimal string.
+    """
 
     size: int
     sha256: str
 
     @classmethod
     def of(cls, path: Path) -> "FileHash":
-        """Return the size and the hash of a file."""
+        """Return the size and hash of the file ``path``."""
         return cls(path.stat().st_size, sha256_of_file(path))
 
 
 class FinishedFiles(msgspec.Struct, frozen=True):
-    """Weights of a finished training in its record, by path in the folder."""
+    """Hashes of the weights in the record of a finished training.
+
+    Attributes:
+        files: hashes by path relative to the folder.
+    """
 
     files: dict[str, FileHash] = {}
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A folder and the training that asks for it.
+    """Output folder, and the training that wants to use it.
 
     Attributes:
-        path: of the folder, which need not exist.
-        training: msgspec Struct with all that decides the result.
+        path: path of the folder, which need not exist.
+        training: record of everything that decides the result.
     """
 
     path: Path
@@ -90,17 +99,21 @@ class RunFolder:
 
     @property
     def has_model(self) -> bool:
-        """True if the model is written: its card is the last of its files."""
+        """Whether the model has been written. Its card is the last of its files."""
         return (self.path / CARD_FILE).exists()
 
     def result(self, kind: type[T]) -> T | None:
-        """The record that this training wrote when it was finished.
+        """Return the record that this training wrote when it finished.
 
-        None if it is not finished, or if the file is damaged.
+        Args:
+            kind: type of the record.
+
+        Returns:
+            The record. None if the training is unfinished or the record is damaged.
 
         Raises:
-            BenchError: the folder holds another training, or something else, or its weights are
-                damaged.
+            BenchError: If the folder holds a different training or other files, or if its weights
+                are damaged.
         """
         if not self.has_model:
             return None
@@ -117,11 +130,14 @@ class RunFolder:
 
     @contextmanager
     def claim(self, device: str) -> Iterator[None]:
-        """Have the folder for this training alone; all of its processes share it.
+        """Reserve the folder for this training, which all of its processes share.
+
+        Args:
+            device: ``auto``, ``cpu`` or ``cuda``.
 
         Raises:
-            BenchError: another process works in it, or it holds another training, or something
-                else; the folder is as it was then.
+            BenchError: If another process uses the folder, or if it holds a different training or
+                other files. The folder is not changed then.
         """
         with ExitStack() as held:
             with first_process_first(device):
@@ -135,7 +151,10 @@ class RunFolder:
             yield
 
     def finish(self, result: msgspec.Struct) -> None:
-        """Say that the training is finished, once its model is written."""
+        """Write ``result`` as the record of the finished training, and remove the checkpoints.
+
+        The model must have been written before.
+        """
         if is_first_process():
             shutil.rmtree(self.path / CHECKPOINTS, ignore_errors=True)
             files = {
@@ -146,7 +165,7 @@ class RunFolder:
             write_json(self.path / TRAINED_FILE, record)  # last: a kill leaves nothing behind
 
     def _weight_files(self) -> list[Path]:
-        """Files of weights of the finished model."""
+        """Return the weight files of the finished model."""
         return [
             path
             for path in sorted(self.path.rglob("*"))
@@ -156,10 +175,10 @@ class RunFolder:
         ]
 
     def _refuse_damaged(self, files: Mapping[str, FileHash]) -> None:
-        """Refuse a model whose weights are not as they were written.
+        """Raise if the weights differ from what the training wrote.
 
         Args:
-            files: that were written; none in records of earlier versions.
+            files: hashes of the weights. Empty for records of earlier versions.
         """
         problem = find_changed_file(self.path, files)
         for path in self._weight_files():
@@ -175,7 +194,7 @@ class RunFolder:
             )
 
     def _refuse_other_training(self) -> None:
-        """Refuse a folder of something else, or of another training that came to anything."""
+        """Raise if the folder holds other files, or weights of a different training."""
         if not self.path.exists():
             return
         entries = {
@@ -202,10 +221,10 @@ class RunFolder:
 
 
 def lock_folder(path: Path) -> FileLock:
-    """The right to train into a folder, which ends with the process; the folder is made.
+    """Lock the folder ``path`` for training until the process ends. Create it if necessary.
 
     Raises:
-        BenchError: another process has it.
+        BenchError: If another process holds the lock.
     """
     path.mkdir(parents=True, exist_ok=True)
     lock = FileLock.try_acquire(path / LOCK)
@@ -218,11 +237,11 @@ def lock_folder(path: Path) -> FileLock:
 
 
 class CheckpointManifest(Record, kw_only=True):
-    """List of a folder's files when it was whole.
+    """Files of a complete folder.
 
     Attributes:
-        training: of earlier versions.
-        files: by path in the folder.
+        training: only in manifests of earlier versions.
+        files: hashes by path relative to the folder.
     """
 
     training: str = ""
@@ -230,9 +249,9 @@ class CheckpointManifest(Record, kw_only=True):
 
 
 def write_manifest(folder: Path) -> None:
-    """Write the manifest that says that a folder is whole; checkpoints inside it are left out.
+    """Write the manifest that marks ``folder`` as complete, without the checkpoints inside it.
 
-    A file that has not reached the disk when the power fails does not fit the manifest either.
+    If a file is lost in a power failure, the folder no longer matches its manifest.
     """
     reset_permissions(folder)
     paths = {path.relative_to(folder): path for path in sorted(folder.rglob("*"))}
@@ -245,7 +264,7 @@ def write_manifest(folder: Path) -> None:
 
 
 def find_damage(folder: Path) -> str:
-    """Damage to a folder that was sealed, in words; "" if it is whole."""
+    """Describe the damage to ``folder``. Return an empty string if it matches its manifest."""
     try:
         manifest = read_json(folder / COMPLETE, CheckpointManifest)
     except BenchError:
@@ -254,7 +273,10 @@ def find_damage(folder: Path) -> str:
 
 
 def find_changed_file(folder: Path, files: Mapping[str, FileHash]) -> str:
-    """Return what happened to the first file that is not as it was written; "" if all are."""
+    """Describe the first file of ``folder`` that does not match ``files``.
+
+    Return an empty string if all files match.
+    """
     for name, expected in files.items():
         path = folder / name
         if not path.is_file():
@@ -265,12 +287,9 @@ def find_changed_file(folder: Path, files: Mapping[str, FileHash]) -> str:
 
 
 def last_complete_checkpoint(folder: Path) -> Path | None:
-    """The last whole checkpoint of a training; what came after it is removed.
+    """Return the last complete checkpoint in ``folder``, and remove later ones.
 
-    Damaged checkpoints are named; those that a kill left unfinished are not.
-
-    Args:
-        folder: of the checkpoints.
+    Removed checkpoints are logged if they are damaged, but not if they are merely unfinished.
     """
     for checkpoint in sorted(folder.glob("checkpoint-*"), key=checkpoint_step, reverse=True):
         sealed = (checkpoint / COMPLETE).exists()
@@ -285,18 +304,18 @@ def last_complete_checkpoint(folder: Path) -> Path | None:
 
 
 def checkpoint_step(checkpoint: Path | None) -> int:
-    """The step after which a checkpoint was written; 0 for none."""
+    """Return the step after which ``checkpoint`` was written, 0 for None."""
     number = checkpoint.name.rpartition("-")[2] if checkpoint else ""
     return int(number) if number.isdecimal() else 0
 
 
 class ModelSize(Record, kw_only=True):
-    """Costs of a finished checkpoint or adapter.
+    """Size of a trained checkpoint or adapter.
 
     Attributes:
-        parameters: of the network, adapters included; tied ones count once.
-        trained: of these, those that the optimizer changed.
-        saved_bytes: of the files of weights that were written.
+        parameters: parameters of the network including adapters. Tied parameters count once.
+        trained: parameters that the optimizer changed.
+        saved_bytes: total size of the weight files.
     """
 
     parameters: int
@@ -305,17 +324,17 @@ class ModelSize(Record, kw_only=True):
 
     @property
     def share(self) -> float:
-        """Trained parameters of all, in 0..1."""
+        """Share of trained parameters, between 0 and 1."""
         return self.trained / self.parameters
 
 
 def write_size(network: Any, folder: Path, files: Iterable[Path]) -> None:
-    """Count parameters and bytes, and write ``size.json``.
+    """Count parameters and bytes, and write them to ``size.json``.
 
     Args:
-        network: as it was trained.
-        folder: of the training.
-        files: that were written; of these, those of weights count.
+        network: network as it was trained.
+        folder: output folder of the training.
+        files: written files, of which weight files are counted.
     """
     counts = [(weight.numel(), weight.requires_grad) for weight in network.parameters()]
     weights = [path for path in files if path.suffix in WEIGHT_SUFFIXES]
@@ -328,17 +347,22 @@ def write_size(network: Any, folder: Path, files: Iterable[Path]) -> None:
 
 
 def read_size(folder: Path) -> ModelSize | None:
-    """The size that `write_size` wrote; None if it wrote none.
+    """Return the size that `write_size` wrote to ``folder``, or None if there is none.
 
     Raises:
-        BenchError: the file is damaged.
+        BenchError: If the file is damaged.
     """
     path = folder / SIZE_FILE
     return read_json(path, ModelSize, "remove it") if path.is_file() else None
 
 
 def load_or_compute(path: Path, compute: Callable[[], Array]) -> Array:
-    """The array in a file; the first process computes it if there is none, or a damaged one."""
+    """Read an array from a file. The first process computes it if it is missing or damaged.
+
+    Args:
+        path: file of the array, in NumPy's format.
+        compute: function that computes the array.
+    """
     if is_first_process():
         try:
             kept: Array = np.load(path, allow_pickle=False)

@@ -1,8 +1,9 @@
-"""The folder of a checkpoint: where a training finds the one it starts from, and what it writes.
+"""Checkpoint folders: the files that a training reads at its start and writes at its end.
 
-``config.json``, ``model.safetensors`` and the tokenizer are a plain Hugging Face checkpoint;
-``modules.json`` and what it names make it one of sentence-transformers; ``card.toml`` says how its
-vectors are made and what it was trained on. ``heads/`` holds what training goes on with.
+``config.json``, ``model.safetensors`` and the tokenizer form a plain Hugging Face checkpoint.
+``modules.json`` and the files that it names make it a sentence-transformers folder. ``card.toml``
+states how vectors are made and which collections the model was trained on. ``heads/`` holds weights
+that are only needed to continue pre-training.
 """
 
 from pathlib import Path
@@ -27,20 +28,29 @@ NEW_HEADS = "remove its folder to begin with new heads"
 
 
 def save_checkpoint(model: Any, tokenizer: Any, out: Path, card: Card) -> None:
-    """Write a checkpoint that ``python -m bench run ... --model OUT`` takes.
+    """Write a checkpoint that ``python -m bench run ... --model OUT`` accepts.
 
-    The card is written last, so that a folder with a card is whole.
+    The card is written last, so a folder with a card is complete.
 
     Args:
-        model: a Hugging Face encoder, without heads.
-        card: its name and checkpoint are replaced by those of the folder.
+        model: Hugging Face encoder without heads.
+        tokenizer: tokenizer of the encoder.
+        out: folder to write.
+        card: card of the result. Its name and checkpoint are replaced by those of the folder.
     """
     save_files(model, tokenizer, out, card)
     write_card(card, out)
 
 
 def save_files(model: Any, tokenizer: Any, out: Path, card: Card) -> None:
-    """Write all files of a checkpoint but its card."""
+    """Write all files of a checkpoint except its card.
+
+    Args:
+        model: Hugging Face encoder without heads.
+        tokenizer: tokenizer of the encoder.
+        out: folder to write.
+        card: card of the result, which decides whether sentence-transformers files are written.
+    """
     with replace_entries(out) as folder:
         with silence_transformers():  # version 5 draws a bar for each file
             model.save_pretrained(str(folder), safe_serialization=True)
@@ -50,12 +60,13 @@ def save_files(model: Any, tokenizer: Any, out: Path, card: Card) -> None:
 
 
 def save_heads(module: nn.Module, encoder: nn.Module, out: Path, objective: Any) -> None:
-    """Write what the module holds besides the encoder, apart, so that training can go on.
+    """Write the weights outside the encoder to a separate file, so that pre-training can continue.
 
     Args:
-        module: of an objective.
-        encoder: the part of it that `save_checkpoint` saves.
-        objective: whose settings are saved beside the weights.
+        module: module of an objective.
+        encoder: part of the module that `save_checkpoint` writes.
+        out: folder of the checkpoint.
+        objective: settings of the objective, which are saved with the weights.
     """
     tensors = {name: value.detach().cpu() for name, value in head_parameters(module, encoder)}
     with replace_entries(out / HEADS) as folder:
@@ -64,16 +75,22 @@ def save_heads(module: nn.Module, encoder: nn.Module, out: Path, objective: Any)
 
 
 def load_heads(module: nn.Module, encoder: nn.Module, folder: Path, objective: Any) -> bool:
-    """Go on with the heads of a folder, where it has any.
+    """Load the heads of a checkpoint if it has any.
 
-    All of them are taken where all fit, as with the same objective, and when coCondenser goes on
-    from Condenser; otherwise only the head for masked language modelling, which all have.
+    All heads are loaded if all fit, for example for the same objective or from Condenser to
+    coCondenser. Otherwise only the language-model head is loaded, which all objectives have.
+
+    Args:
+        module: module of an objective, whose heads are replaced.
+        encoder: part of the module that is not a head.
+        folder: folder of the checkpoint.
+        objective: settings of the objective.
 
     Returns:
-        True if any were taken.
+        True if heads were loaded.
 
     Raises:
-        BenchError: the heads are damaged, or of the same objective and do not fit.
+        BenchError: If the heads are damaged, or belong to the same objective and do not fit.
     """
     path = folder / HEADS / HEADS_FILE
     if not path.is_file():
@@ -96,16 +113,22 @@ def load_heads(module: nn.Module, encoder: nn.Module, folder: Path, objective: A
 
 
 def head_parameters(module: nn.Module, encoder: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """Parameters of a module that are not the encoder's, by name; tied ones count as its own."""
+    """Return the parameters of ``module`` outside ``encoder``, by name.
+
+    Parameters that are tied to the encoder are not among them.
+    """
     inside = {id(parameter) for parameter in encoder.parameters()}
     return [(name, own) for name, own in module.named_parameters() if id(own) not in inside]
 
 
 def find_checkpoint(model: str) -> tuple[Checkpoint, tuple[str, ...]]:
-    """Files of a checkpoint by card, folder or Hub id, and what it was trained on.
+    """Find a checkpoint, and the collections that it was trained on.
+
+    Args:
+        model: name of a card, path of a folder, or Hub id.
 
     Raises:
-        BenchError: there is none, or its files are damaged.
+        BenchError: If the checkpoint is missing or damaged.
     """
     folder = Path(model).expanduser()
     if model in card_names() or model.endswith(".toml"):
@@ -127,7 +150,7 @@ def find_checkpoint(model: str) -> tuple[Checkpoint, tuple[str, ...]]:
 
 
 def _check_plain(card: Card) -> None:
-    """Refuse to start from a part of a model as if it were all."""
+    """Raise if the card describes more than one encoder, since the other parts would be lost."""
     parts = {"an adapter": card.adapter, "a second encoder": card.query_checkpoint}
     for part, there in parts.items():
         if there:

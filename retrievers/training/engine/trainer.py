@@ -1,7 +1,7 @@
-"""Common parts of trainers: resuming, whole checkpoints, the loss curve, and a stop at NaN.
+"""Common parts of trainers: resuming, complete checkpoints, the loss curve, and a stop at NaN.
 
-The trainers themselves are those of Hugging Face and of sentence-transformers, with
-`FiniteLossMixin` before them.
+The trainers themselves come from Hugging Face and sentence-transformers. `FiniteLossMixin` precedes
+them among the base classes.
 """
 
 import os
@@ -40,7 +40,7 @@ MAX_STEPS_UNCHECKED = 50  # steps between two looks at the loss
 
 
 class SharedMachineArguments(TrainingArguments):  # type: ignore[misc]
-    """Arguments of a trainer that is not the first of its process, nor alone on its machine."""
+    """Trainer arguments for several trainings per process and several processes per machine."""
 
     def __post_init__(self) -> None:
         # An earlier training of this process leaves its precision behind; arguments decide.
@@ -50,10 +50,10 @@ class SharedMachineArguments(TrainingArguments):  # type: ignore[misc]
 
     @property
     def device(self) -> torch.device:
-        """Where this process trains.
+        """Device of this process.
 
-        Of several on a CPU each has a device of its own number, such as ``cpu:1``, which no
-        tensor of a checkpoint is loaded onto.
+        On a CPU each of several processes gets a numbered device such as ``cpu:1``, onto which
+        checkpoints cannot be loaded. It is replaced by ``cpu``.
         """
         device: torch.device = super().device
         return torch.device("cpu") if device.type == "cpu" else device
@@ -61,11 +61,11 @@ class SharedMachineArguments(TrainingArguments):  # type: ignore[misc]
 
 @dataclass(frozen=True)
 class FitResult:
-    """Times of a training.
+    """Duration of a training.
 
     Attributes:
-        seconds: of this call.
-        resumed_at: step that it went on from; 0 if it began.
+        seconds: wall-clock seconds of this call.
+        resumed_at: step that this call resumed from, 0 if it started from scratch.
     """
 
     seconds: float
@@ -73,10 +73,17 @@ class FitResult:
 
 
 class FiniteLossMixin:
-    """Mixin of all trainers: they resume, save whole checkpoints, and stop at NaN.
+    """Mixin of all trainers, which resume, save complete checkpoints and stop at NaN.
 
-    A checkpoint is written only while the loss and all weights are numbers, so that the last one
-    is good.
+    A checkpoint is written only if the loss and all weights are finite, so the last one is usable.
+
+    Attributes:
+        model: network to train.
+        args: arguments of the trainer.
+        state: state of the trainer.
+        accelerator: accelerator of the trainer.
+        settings: settings of the current call of `fit`.
+        meter: losses since the last point of the curve.
     """
 
     model: nn.Module
@@ -87,13 +94,14 @@ class FiniteLossMixin:
     meter: LossMeter
 
     def fit(self, settings: FitSettings, until: int | None = None) -> FitResult:
-        """Train from the last whole checkpoint, if there is one.
+        """Train from the last complete checkpoint, or from the start if there is none.
 
         Args:
-            until: step after which it stops, with a checkpoint; None for the last one.
+            settings: settings of the training.
+            until: step after which to save and stop. None for the last step.
 
         Raises:
-            BenchError: not enough memory, no room for a checkpoint, or a loss that is not a number.
+            BenchError: If memory or disk space runs out, or the loss is not finite.
         """
         start, until = last_complete_checkpoint(settings.checkpoints), until or settings.steps
         if start is not None and checkpoint_step(start) >= until:
@@ -115,10 +123,10 @@ class FiniteLossMixin:
         return FitResult(time.perf_counter() - began, checkpoint_step(start))
 
     def check_finite(self, step: int) -> None:
-        """Stop if the loss or a weight is not a number. The last checkpoint is good.
+        """Raise if the loss or a weight at ``step`` is not finite.
 
         Raises:
-            BenchError: one is not.
+            BenchError: The message names the last checkpoint, which is usable.
         """
         weights = (parameter.isfinite().all() for parameter in self.model.parameters())
         if self.meter.finite and all(map(bool, weights)):
@@ -140,7 +148,7 @@ class FiniteLossMixin:
                 write_manifest(checkpoint)
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        """Weights of the module, tied ones once; the Trainer's own refuses tied ones."""
+        """Save the weights of the module. Unlike the Trainer's own method, allow tied weights."""
         folder = Path(output_dir or self.args.output_dir)
         folder.mkdir(parents=True, exist_ok=True)
         save_model(self.model, str(folder / WEIGHTS))
@@ -152,7 +160,7 @@ class FiniteLossMixin:
 
     @contextmanager
     def _explain_memory_errors(self) -> Iterator[None]:
-        """Turn a lack of memory into what to do next."""
+        """Replace an out-of-memory error by a message that says what to change."""
         try:
             yield
         except (MemoryError, RuntimeError) as error:  # torch.OutOfMemoryError is a RuntimeError
@@ -163,14 +171,22 @@ class FiniteLossMixin:
 
 
 class CurveCallback(TrainerCallback):  # type: ignore[misc]
-    """Writes the loss curve, and tells how far the training is."""
+    """Callback that writes the loss curve and reports progress."""
 
     def __init__(self, trainer: FiniteLossMixin) -> None:
+        """Write the loss curve of ``trainer``."""
         self.trainer = trainer
         self.every = min(MAX_STEPS_UNCHECKED, max(1, trainer.args.max_steps // POINTS))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """After each step."""
+        """Write a point of the curve if it is due, and report progress.
+
+        Args:
+            args: arguments of the trainer.
+            state: state of the trainer.
+            control: control flags of the trainer.
+            others: other objects of the trainer, among them the learning rate schedule.
+        """
         step, point, settings = state.global_step, None, self.trainer.settings
         if step % self.every == 0 or step == args.max_steps:
             if not self.trainer.meter.finite:
@@ -186,22 +202,33 @@ class CurveCallback(TrainerCallback):  # type: ignore[misc]
 
 @dataclass
 class StopCallback(TrainerCallback):  # type: ignore[misc]
-    """Saves and stops after a step."""
+    """Callback that saves and stops after a step.
+
+    Attributes:
+        step: the step.
+    """
 
     step: int
 
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """After each step."""
+        """Request a checkpoint and a stop after the step.
+
+        Args:
+            args: arguments of the trainer.
+            state: state of the trainer, with the number of steps.
+            control: control flags to set.
+            others: other objects of the trainer.
+        """
         if state.global_step == self.step:
             control.should_save = control.should_training_stop = True
 
 
 @contextmanager
 def explain_write_errors(path: Path) -> Iterator[None]:
-    """Say what could not be written; torch and safetensors have errors of their own for that.
+    """Replace errors of torch and safetensors by a message that names ``path`` and the reason.
 
     Raises:
-        BenchError: it could not.
+        BenchError: If the block could not write.
     """
     try:
         yield
@@ -216,5 +243,5 @@ def explain_write_errors(path: Path) -> Iterator[None]:
 
 
 def load_weights(module: nn.Module, checkpoint: Path) -> None:
-    """Take the weights of a checkpoint; each must be there."""
+    """Load all weights of ``checkpoint`` into ``module``."""
     load_model(module, str(checkpoint / WEIGHTS))

@@ -1,9 +1,9 @@
-"""Batches of fine-tuning: which queries come together, what is drawn for them, and their tensors.
+"""Batches of fine-tuning: the queries of each step, their negatives, and the tensors.
 
-The order is a pure function of the examples and a seed. Every epoch shows every query once, with
-one of its relevant documents. In-batch negatives are the other queries' documents, so a batch
-should hold no document that is relevant to two of its queries: a query that would bring one is put
-off to a later batch.
+The order depends only on the examples and a seed. Every epoch shows every query once, with one of
+its relevant documents. The documents of the other queries in a batch are negatives, so no document
+in a batch should be relevant to two of its queries. A query that would add such a document is
+deferred to a later batch.
 """
 
 from collections import deque
@@ -26,11 +26,13 @@ MAX_DEFERRED = 4  # batches' worth of queries that may be put off for one batch
 
 @dataclass(frozen=True, eq=False)
 class BatchOrder:
-    """Queries of each step and the relevant document shown with each, int64 ``(steps, batch)``.
+    """Queries of each step, and the relevant document shown with each.
 
     Attributes:
-        crowded: batches in which a document is relevant to two queries: so many are relevant that
-            batches without that were not found.
+        queries: numbers of the queries, int64 ``(steps, batch)``.
+        positives: rows of their relevant documents, int64 ``(steps, batch)``.
+        conflicting_batches: number of batches in which a document is relevant to two queries,
+            because no batch without such a document was found.
     """
 
     queries: Int64Array
@@ -48,9 +50,10 @@ class NegativePool:
     """Hard negatives of each query, with the scores of a teacher if there is one.
 
     Attributes:
-        rows: int64 ``(q, keep)``, -1 if unfilled.
-        scores: of the negatives, float32 ``(q, keep)``; empty without a teacher.
-        positive_scores: of each relevant document; of no query without a teacher.
+        rows: rows of the negatives, int64 ``(q, keep)``, -1 if unfilled.
+        scores: teacher's scores of the negatives, float32 ``(q, keep)``. Empty without a teacher.
+        positive_scores: teacher's scores of each query's relevant documents. Empty without a
+            teacher.
     """
 
     rows: Int64Array
@@ -58,16 +61,17 @@ class NegativePool:
     positive_scores: Sequence[Float32Array] = ()
 
     def take(self, queries: Int64Array) -> "NegativePool":
-        """The scored pool of some of the queries."""
+        """Return the pool of the queries at ``queries``, int64. The pool must have scores."""
         own = [self.positive_scores[query] for query in queries]
         return NegativePool(self.rows[queries], self.scores[queries], own)
 
     def labels(self, query: int, positives: Int64Array, rows: Int64Array) -> Float32Array:
-        """Return the scores of drawn documents, float32 ``(1 + negatives,)``.
+        """Return the teacher's scores of drawn documents, float32 ``(1 + negatives,)``.
 
         Args:
-            positives: rows of the query's relevant documents.
-            rows: a relevant document, then negatives.
+            query: number of the query.
+            positives: rows of the query's relevant documents, int64.
+            rows: row of a relevant document, followed by rows of negatives, int64.
         """
         indices = [int(np.flatnonzero(self.rows[query] == row)[0]) for row in rows[1:]]
         own = self.positive_scores[query][positives == rows[0]]
@@ -76,14 +80,21 @@ class NegativePool:
 
 @dataclass(frozen=True, eq=False)
 class Batches:
-    """Collator of sentence-transformers' trainer: ``query``, ``document_0`` (relevant), ...
+    """Collator of sentence-transformers' trainer.
 
-    What it draws follows from the seed and the place alone, so that a resumed training goes on
-    with the batches that it would have had.
+    The columns are ``query``, ``document_0`` (relevant), ``document_1`` and so on. Random draws
+    depend only on the seed and the index in the order, so a resumed training sees the batches that
+    it would have seen.
 
     Attributes:
-        keys: of all relevant documents and all negatives.
+        examples: queries and relevant documents.
+        order: queries of each step.
+        pool: negatives to draw from.
+        keys: keys of the texts of all relevant documents and all negatives.
+        inputs: tokenization of queries and documents.
         count: negatives of each query.
+        seed: seed of the draws.
+        valid_label_columns: required by the trainer.
     """
 
     examples: TrainingSet
@@ -96,7 +107,11 @@ class Batches:
     valid_label_columns: tuple[str, ...] = ()  # the trainer asks for it
 
     def __call__(self, features: Sequence[Mapping[str, int]]) -> dict[str, torch.Tensor]:
-        """Tensors of the places ``features[i]["index"]``, and ``label`` where a teacher scored."""
+        """Return the tensors of a batch, with ``label`` if a teacher scored the pool.
+
+        Args:
+            features: indices into the order, each as ``{"index": i}``.
+        """
         indices = np.array([feature["index"] for feature in features])
         queries = self.order.queries.ravel()[indices]
         steps = np.unique(indices // self.order.batch_size).tolist()
@@ -118,7 +133,11 @@ class Batches:
         return batch
 
     def rows_at(self, index: int) -> Int64Array:
-        """The documents of a place, int64 ``(1 + count,)``: the relevant one, then negatives."""
+        """Return the rows of a relevant document and its negatives, int64 ``(1 + count,)``.
+
+        Args:
+            index: index into the flattened order.
+        """
         return self._draw_rows(index, self._relevant_keys(index // self.order.batch_size))
 
     def _draw_rows(self, index: int, banned: Sequence[int]) -> Int64Array:
@@ -135,7 +154,7 @@ class Batches:
         return np.concatenate([positive, negatives])
 
     def _relevant_keys(self, step: int) -> Sequence[int]:
-        """Keys of what is relevant to any query of the step."""
+        """Return the keys of all documents that are relevant to a query of the step."""
         own = [self.examples.positives[query] for query in self.order.queries[step].tolist()]
         return self.keys.of(np.concatenate(own)).tolist() if self.count else []
 
@@ -143,13 +162,17 @@ class Batches:
 def plan_order(
     examples: TrainingSet, keys: TextKeys, batch_size: int, steps: int, seed: int
 ) -> BatchOrder:
-    """The batches of a training.
+    """Choose the queries of each batch.
 
     Args:
-        keys: of all relevant documents.
+        examples: queries and relevant documents.
+        keys: keys of the texts of all relevant documents.
+        batch_size: queries of a batch.
+        steps: number of batches.
+        seed: seed of the order.
 
     Raises:
-        BenchError: see `check_batch`.
+        BenchError: If there are fewer queries than ``batch_size``.
     """
     check_batch(len(examples), batch_size)
     own = [frozenset(keys.of(rows).tolist()) for rows in examples.positives]
@@ -163,7 +186,7 @@ def plan_order(
 
 
 def check_batch(queries: int, batch_size: int) -> None:
-    """Refuse batches that are larger than the number of queries."""
+    """Raise if ``batch_size`` exceeds the number of ``queries``."""
     if batch_size > queries:
         raise BenchError(
             f"a batch of {batch_size} queries is more than the {queries} there are",
@@ -172,10 +195,10 @@ def check_batch(queries: int, batch_size: int) -> None:
 
 
 def per_device(batch_size: int) -> int:
-    """Examples of a batch that each of the devices gets.
+    """Return the number of examples of a batch of ``batch_size`` that each device gets.
 
     Raises:
-        BenchError: the devices cannot share a batch evenly.
+        BenchError: If the devices cannot share a batch evenly.
     """
     count, rest = divmod(batch_size, world_size())
     if rest:
@@ -189,14 +212,17 @@ def per_device(batch_size: int) -> int:
 def draw_negatives(
     pool: Int64Array, banned: Sequence[int], keys: TextKeys, count: int, rng: np.random.Generator
 ) -> Int64Array:
-    """``count`` of a query's negatives at random, without repetition where there are enough.
+    """Draw negatives of a query at random, without repetition if there are enough.
 
     Args:
-        pool: rows, -1 if unfilled.
+        pool: rows of the query's negatives, int64, -1 if unfilled.
         banned: keys of texts that are relevant to a query of the batch.
+        keys: keys of the texts of all negatives.
+        count: number of negatives.
+        rng: random generator.
 
     Returns:
-        Rows int64 ``(count,)``, all -1 if none is left.
+        Rows, int64 ``(count,)``, all -1 if no negative is allowed.
     """
     rows = pool[pool >= 0]
     rows = rows[~np.isin(keys.of(rows), np.array(banned, np.uint64))]
@@ -209,14 +235,19 @@ def draw_negatives(
 def random_negatives(
     relevant: Int64Array, documents: int, count: int, rng: np.random.Generator
 ) -> Int64Array:
-    """``count`` rows of documents that are not relevant, int64 ``(count,)``; rows may repeat.
+    """Draw documents that are not relevant. Rows may repeat.
 
     Args:
-        relevant: rows, rising.
-        documents: how many there are.
+        relevant: sorted rows of the relevant documents, int64.
+        documents: number of documents.
+        count: number of negatives.
+        rng: random generator.
+
+    Returns:
+        Rows, int64 ``(count,)``.
 
     Raises:
-        BenchError: all are relevant.
+        BenchError: If all documents are relevant.
     """
     others = documents - len(relevant)
     if not others:
@@ -227,7 +258,7 @@ def random_negatives(
 
 
 class _Example(NamedTuple):
-    """A query, one of its relevant documents, and the key of that document's text."""
+    """Query, one of its relevant documents, and the key of that document's text."""
 
     query: int
     positive: int
@@ -235,7 +266,7 @@ class _Example(NamedTuple):
 
 
 def _shuffled_epochs(examples: TrainingSet, keys: TextKeys, seed: int) -> Iterator[_Example]:
-    """Queries, epoch after epoch, without end."""
+    """Yield examples, epoch after epoch, without end."""
     for epoch in count():
         rng = np.random.default_rng((seed, epoch))
         order, draws = rng.permutation(len(examples)), rng.random(len(examples))
@@ -248,10 +279,11 @@ def _shuffled_epochs(examples: TrainingSet, keys: TextKeys, seed: int) -> Iterat
 def _next_batch(
     stream: Iterator[_Example], waiting: deque[_Example], own: Sequence[frozenset[int]], size: int
 ) -> tuple[list[_Example], bool]:
-    """The next batch, and whether a document is relevant to two of its queries.
+    """Return the next batch, and whether a document in it is relevant to two queries.
 
     Args:
-        waiting: put off by earlier batches; those that this one puts off come first then.
+        waiting: examples deferred by earlier batches. Examples that this batch defers are put
+            first.
         own: keys of the relevant documents of each query.
     """
     chosen, deferred, conflict = list[_Example](), list[_Example](), False
@@ -274,6 +306,6 @@ def _next_batch(
 
 
 def _first_absent(deferred: Sequence[_Example], chosen: Sequence[_Example]) -> _Example | None:
-    """The first that was put off and whose query is not in the batch."""
+    """Return the first deferred example whose query is not in the batch."""
     there = {one.query for one in chosen}
     return next((one for one in deferred if one.query not in there), None)

@@ -1,14 +1,14 @@
-"""Fine-tune an encoder: from a preset and judged queries to a folder that can be evaluated at once.
+"""Fine-tune an encoder: from a preset and judged queries to a folder that can be evaluated.
 
-A training that was killed goes on from its last whole checkpoint when the same call is made again,
-with the batches and negatives that it would have had; one that is finished is not repeated.
+The same call continues a training that was killed from its last complete checkpoint, with the
+batches and negatives that it would have had. A finished training is not repeated.
 
-In the folder: the checkpoint (see `engine.save`) with its loss curve and negatives; ``rounds/N``
-the same of the rounds before the last; ``teacher`` the cross-encoder and its scores.
+The folder holds the checkpoint (see `engine.save`) with its loss curve and negatives. ``rounds/N``
+holds the same for earlier rounds, and ``teacher`` the cross-encoder and its scores.
 
-Where negatives are refreshed, a round is cut into phases: each ends with a checkpoint, from which
-the corpus is encoded and searched again, and from which the next phase goes on. So a training that
-was killed in any phase ends as if it had not been.
+A round whose negatives are refreshed is divided into phases. Each phase ends with a checkpoint,
+with which the corpus is encoded and searched again and from which the next phase continues. A
+training that was killed in any phase therefore ends with the same weights.
 """
 
 import logging
@@ -80,15 +80,15 @@ REFRESHED = "refreshed"  # the model as trained so far, removed when it has mine
 
 
 class FinetuneTraining(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Identity of a fine-tuning: all that decides the result.
+    """Identity of a fine-tuning: everything that decides the result.
 
     Attributes:
-        preset: all of it, as a table.
+        preset: complete preset as a table.
         start: fingerprint of the start model's recipe.
         examples: sha256 (hex) of queries and relevant documents.
-        trained_on: what the finished card states.
-        processes: that share each step.
-        below: sha256 of the files of adapters that a new one is put on.
+        trained_on: collections that the finished card names.
+        processes: number of processes that share each step.
+        below: sha256 of the files of adapters that a new adapter is stacked on.
     """
 
     preset: dict[str, Any]
@@ -100,17 +100,17 @@ class FinetuneTraining(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class FinetuneResult(msgspec.Struct, frozen=True):
-    """A finished fine-tuning.
+    """Finished fine-tuning.
 
     Attributes:
-        folder: of the checkpoint, for ``--model``.
-        steps: of each round.
-        rounds: how many.
-        queries: that were trained on.
-        seconds: of the optimizer's steps in the last call.
-        resumed_at: step that the last call went on from, over all rounds; 0 if it began.
-        size: parameters and bytes of what was trained; None in records from before they were
-            counted.
+        folder: folder of the checkpoint, for ``--model``.
+        steps: optimizer steps of each round.
+        rounds: number of rounds.
+        queries: number of training queries.
+        seconds: wall-clock seconds of the optimizer's steps in the last call.
+        resumed_at: step that the last call resumed from, summed over rounds. 0 if it started from
+            scratch.
+        size: parameters and bytes of the trained part. None in records of earlier versions.
     """
 
     folder: str
@@ -123,7 +123,7 @@ class FinetuneResult(msgspec.Struct, frozen=True):
 
 
 def _table(preset: Finetuning) -> dict[str, Any]:
-    """Return all of a preset, with the settings of adapters that trainings before had, too."""
+    """Return the complete preset, with the adapter settings that earlier versions stored."""
     table: dict[str, Any] = msgspec.to_builtins(preset)
     if preset.adapter:
         table["adapter"] |= FORMER_SETTINGS
@@ -131,10 +131,14 @@ def _table(preset: Finetuning) -> dict[str, Any]:
 
 
 def refuse_search(model: Model | None, depth: int) -> MinedHits:
-    """Refuse to search: a fine-tuning with in-batch negatives alone needs no search.
+    """Raise instead of searching: the default for a training with in-batch negatives only.
+
+    Args:
+        model: not used.
+        depth: not used.
 
     Raises:
-        BenchError: the preset mines negatives.
+        BenchError: Always.
     """
     raise BenchError("this preset mines negatives, and no search was handed in")
 
@@ -150,12 +154,15 @@ def finetune(
     """Fine-tune an encoder on judged queries.
 
     Args:
-        model: where every round starts.
-        mine: searches for negatives; not needed where the preset has in-batch negatives alone.
+        preset: rounds, loss and length of the training.
+        model: model that every round starts from.
+        examples: queries and relevant documents.
+        context: output folder, device and checkpoint interval.
+        search: search for negatives. Not needed if the preset uses in-batch negatives only.
 
     Raises:
-        BenchError: a model that cannot be trained here, a folder with another training or another
-            process, not enough memory, or a loss that is not a number.
+        BenchError: If the model cannot be trained, the folder holds a different training or is in
+            use, memory runs out, or the loss is not finite.
     """
     check_packages("accelerate", "datasets", "sentence_transformers.sentence_transformer")
     card = trained_card(model, preset, examples.trained_on)
@@ -191,14 +198,16 @@ def finetune(
 
 @dataclass(frozen=True, eq=False)
 class Round:
-    """One round: the encoder of one mines the negatives of the next.
+    """One round of a fine-tuning. Its encoder mines the negatives of the next round.
 
     Attributes:
-        start: model where every round starts.
-        card: of what comes out.
-        mine: searches for negatives.
+        preset: preset of the training.
+        start: model that every round starts from.
+        card: card of the result.
+        examples: queries and relevant documents.
+        search: search for negatives.
         whole: context of the whole training.
-        number: of the round, from 1.
+        number: number of the round, from 1.
     """
 
     preset: Finetuning
@@ -211,17 +220,17 @@ class Round:
 
     @property
     def mining(self) -> Mining:
-        """Where its negatives come from."""
+        """Source of this round's negatives."""
         return self.preset.rounds[self.number - 1]
 
     @property
     def context(self) -> TrainingContext:
-        """The context of the round, whose folder gets its checkpoint."""
+        """Context of the round, whose folder gets its checkpoint."""
         last = self.number == len(self.preset.rounds)
         return self.whole if last else self.whole.with_folder(self._folder(self.number))
 
     def _folder(self, number: int) -> Path:
-        """Folder of a round that is not the last."""
+        """Return the folder of a round that is not the last."""
         return self.whole.out / "rounds" / str(number)
 
     def _mining_model(self) -> Model:
@@ -230,7 +239,7 @@ class Round:
         return resolve_model(str(self._folder(before))) if before else self.start
 
     def train(self) -> FinetuneResult:
-        """Train, and write the checkpoint; a finished round is not repeated."""
+        """Train and write the checkpoint. A finished round is not repeated."""
         examples, pool = self._first_pool()
         return replace(self, examples=examples)._train(pool)
 
@@ -251,17 +260,17 @@ class Round:
 
     @property
     def steps(self) -> int:
-        """Steps of the optimizer."""
+        """Optimizer steps of the round."""
         return self.preset.steps_for(self.mining, len(self.examples))
 
     @cached_property
     def student(self) -> Student:
-        """The model that is trained."""
+        """Model that is trained."""
         return Student(self.preset, self.start, self.card)
 
     @cached_property
     def order(self) -> BatchOrder:
-        """The queries of each batch."""
+        """Queries of each batch."""
         keys = TextKeys.read(self.examples.documents, self.examples.positives)
         preset, steps = self.preset, self.steps
         order = plan_order(self.examples, keys, preset.batch_size, steps, preset.seed)
@@ -291,7 +300,10 @@ class Round:
         )
 
     def _first_pool(self) -> tuple[TrainingSet, NegativePool]:
-        """Negatives before the first step; with a teacher, and without queries it has none for."""
+        """Return the negatives before the first step.
+
+        With a teacher they have scores, and queries without negatives are left out of the examples.
+        """
         pool = self._find_negatives(0, self._mining_model)
         if self.preset.teacher is None:
             return self.examples, pool
@@ -307,10 +319,12 @@ class Round:
         return teacher.score(pool.rows, self.context.out / "teacher-scores")
 
     def _find_negatives(self, step: int, miner: Callable[[], Model]) -> NegativePool:
-        """Negatives as they are found at a step, which are kept.
+        """Return the negatives found at a step, which are stored.
 
         Args:
-            miner: gives the model of that step; called where its negatives are not there yet.
+            step: the step.
+            miner: function that returns the model of that step. It is called only if the negatives
+                are not stored yet.
         """
         parts = [self._search_source(source, step, miner) for source in self.mining.sources]
         return NegativePool(merge_negatives(parts, len(self.examples)))
@@ -325,7 +339,7 @@ class Round:
         return load_or_compute(self.context.out / NEGATIVES / f"{name}.npy", find)
 
     def _fit(self, pool: NegativePool) -> FitResult:
-        """Train all phases that are not done."""
+        """Train all phases that are not finished."""
         checkpoints, every = self.settings.checkpoints, self.mining.refresh_steps
         seconds, resumed_at = 0.0, checkpoint_step(last_complete_checkpoint(checkpoints))
         searches = range(0, self.steps, every or self.steps)
@@ -338,7 +352,7 @@ class Round:
         return FitResult(seconds, resumed_at)
 
     def _refresh_pool(self, step: int) -> NegativePool:
-        """Negatives as the model of a step finds them; the phase begins there or goes on."""
+        """Return the negatives that the model of a step finds. The next phase starts there."""
         folder = self.context.out / REFRESHED
 
         def load_model_of_step() -> Model:
@@ -359,7 +373,7 @@ class Round:
         return pool
 
     def _fit_phase(self, pool: NegativePool, until: int) -> float:
-        """Train up to a step; return the seconds that it took."""
+        """Train up to a step and return the seconds that it took."""
         # Imports sentence-transformers' trainers, which `check_packages` has found.
         from retrievers.training.finetune.losses import RetrieverTrainer, build_loss
 
@@ -380,7 +394,7 @@ class Round:
 
 
 def memory_hint(preset: Finetuning) -> str:
-    """Return what to do if a batch does not fit into memory."""
+    """Return advice for a batch of ``preset`` that does not fit into memory."""
     chunks = isinstance(preset.loss, Contrastive)
     keeps = "set loss.chunk, which keeps the batch (GradCache); or " if chunks else ""
     return f"{keeps}lower batch_size or max_document_tokens, or use gradient_checkpointing"

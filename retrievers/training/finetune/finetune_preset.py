@@ -1,10 +1,10 @@
-"""Presets of fine-tuning, strict TOML files: loss, negatives, batches, length of training.
+"""Presets of fine-tuning, strict TOML files: loss, negatives, batches and length of the training.
 
-Parts of an encoder that are trained alone: ``biases`` is BitFit, Ben Zaken, Ravfogel and Goldberg,
-ACL 2022, https://arxiv.org/abs/2106.10199. Of every layer z = W x + b and every LayerNorm
-g ⊙ x + b, the b are trained and all else is frozen. ``last-layers``: Lee, Tang and Lin, "What Would
-Elsa Do? Freezing Layers During Transformer Fine-Tuning", 2019, https://arxiv.org/abs/1911.03090. Of
-L layers, those after L − n are trained; the embeddings and the layers below are frozen.
+Parts of an encoder that can be trained alone: ``biases`` is BitFit, Ben Zaken, Ravfogel and
+Goldberg, ACL 2022, https://arxiv.org/abs/2106.10199. In every layer z = W x + b and every LayerNorm
+g ⊙ x + b, only b is trained. ``last-layers`` follows Lee, Tang and Lin, "What Would Elsa Do?
+Freezing Layers During Transformer Fine-Tuning", 2019, https://arxiv.org/abs/1911.03090. Of L
+layers, the last n are trained. The embeddings and the layers below are frozen.
 """
 
 from pathlib import Path
@@ -24,20 +24,20 @@ Source = Literal["bm25", "model"]
 
 
 class Mining(Record, kw_only=True):
-    """Where the negatives of one round of training come from.
+    """Source of the negatives of one round of training.
 
     Attributes:
-        sources: ``bm25``, ``model`` (the encoder as it is: before training, or that of the last
-            round), both, or none for in-batch negatives alone.
-        depth: documents that are searched for each query.
-        skip: how many of the best are left out, once the relevant ones are.
+        sources: ``bm25``, ``model`` (the encoder before training, or the encoder of the previous
+            round), both, or neither for in-batch negatives only.
+        depth: documents retrieved for each query.
+        skip: number of top-ranked documents to leave out, after relevant ones were removed.
         keep: negatives kept for each query and source, the best ones.
-        margin: of the model's scores: a negative scores at least this much below the lowest
-            relevant document; None for no such filter.
-        refresh_steps: search again with the encoder as trained so far, every so many steps (ANCE:
-            Xiong et al., ICLR 2021); 0 for never.
-        epochs: how often the round shows each query; None for as often as the preset says, and
-            where that sets steps.
+        margin: a negative must score at least this much below the lowest relevant document, by the
+            model's scores. None for no such filter.
+        refresh_steps: steps between two searches with the encoder as trained so far (ANCE: Xiong et
+            al., ICLR 2021). 0 for never.
+        epochs: number of times that the round shows each query. None for the preset's epochs or
+            steps.
     """
 
     sources: tuple[Source, ...] = ()
@@ -61,11 +61,13 @@ class Contrastive(Record, kw_only=True, tag_field="name", tag="contrastive"):
     """Cross-entropy over in-batch and hard negatives (Karpukhin et al., DPR, EMNLP 2020).
 
     Attributes:
-        temperature: similarities are divided by it; None for 0.05 with cosine and 1 with dot.
-        chunk: texts of one forward pass: the loss is still over the whole batch, whose vectors'
-            gradients are cached (GradCache: Gao et al., RepL4NLP 2021); 0 for all at once.
-        in_batch: documents of the batch's other queries are negatives too; False for a query's own
-            hard negatives alone (ANCE: Xiong et al., ICLR 2021).
+        temperature: similarities are divided by it. None for 0.05 with cosine and 1 with dot
+            product.
+        chunk: texts of one forward pass. The loss is still over the whole batch, whose vectors'
+            gradients are cached (GradCache: Gao et al., RepL4NLP 2021). 0 encodes the batch at
+            once.
+        in_batch: whether documents of the batch's other queries are negatives too. False uses only
+            a query's own hard negatives (ANCE: Xiong et al., ICLR 2021).
     """
 
     temperature: Above0 | None = None
@@ -81,8 +83,8 @@ class KL(Record, kw_only=True, tag_field="name", tag="kl"):
     """KL divergence from a cross-encoder's distribution over a query's own documents.
 
     Attributes:
-        temperature: the retriever's similarities are divided by it; None as in `Contrastive`.
-        contrastive_weight: of the contrastive loss of the same batch, which is added.
+        temperature: the retriever's similarities are divided by it. None as in `Contrastive`.
+        contrastive_weight: weight of the contrastive loss of the same batch, which is added.
         teacher_temperature: the teacher's scores are divided by it.
     """
 
@@ -96,31 +98,37 @@ COSINE_TEMPERATURE = 0.05  # or its range of -1 to 1 could not rule out a single
 
 
 def loss_temperature(loss: Loss, similarity: Similarity) -> float:
-    """Temperature: similarities are divided by it."""
+    """Return the temperature that similarities are divided by.
+
+    Args:
+        loss: settings of the loss.
+        similarity: similarity of the model, which decides the default.
+    """
     if loss.temperature is not None:
         return loss.temperature
     return COSINE_TEMPERATURE if similarity == "cos" else 1.0
 
 
 class Teacher(Record, kw_only=True):
-    """A cross-encoder that scores queries with their documents.
+    """Cross-encoder that scores queries with their documents.
 
     Attributes:
-        model: folder or Hub id of a trained one; without it one is trained on relevant documents
-            and mined negatives.
-        start: card, folder or Hub id of the encoder that its training starts from; without it the
-            one that the retriever starts from.
-        loss: ``binary`` cross-entropy of each pair; or ``listwise``, the cross-entropy of finding
+        model: folder or Hub id of a trained cross-encoder. Without it, one is trained on relevant
+            documents and mined negatives.
+        start: card, folder or Hub id of the encoder that its training starts from. Without it, the
+            retriever's start model is used.
+        optimizer: optimizer and schedule of its training.
+        loss: ``binary`` cross-entropy of each pair, or ``listwise``, the cross-entropy of finding
             the relevant document among its negatives (Gao, Dai and Callan, "Rethink Training of
             BERT Rerankers in Multi-Stage Retrieval Pipeline", ECIR 2021).
-        negatives: of each relevant document in its training; in a list that is short of them,
-            random documents.
-        batch_size: of one forward pass over all devices: pairs, or lists.
+        negatives: negatives for each relevant document in its training. A list that is too short is
+            filled with random documents.
+        batch_size: pairs or lists of one forward pass over all devices.
         accumulate: forward passes of a step.
-        epochs: how often its training shows each query.
-        max_tokens: of a pair.
-        margin: negatives that it scores less than this below the lowest relevant document are
-            dropped; None for no such filter.
+        epochs: number of times that its training shows each query.
+        max_tokens: longest pair in tokens.
+        margin: negatives that score less than this below the lowest relevant document are dropped.
+            None for no such filter.
     """
 
     model: str = ""
@@ -140,26 +148,26 @@ class Teacher(Record, kw_only=True):
 
     @property
     def pairs_at_once(self) -> int:
-        """Pairs of one forward pass: a list has one for each of its documents."""
+        """Pairs of one forward pass. A list has one pair for each of its documents."""
         return self.batch_size * (1 + self.negatives if self.loss == "listwise" else 1)
 
 
 class Biases(Record, kw_only=True, tag_field="name", tag="biases"):
-    """All biases, and nothing else.
+    """Train only the biases.
 
     Attributes:
-        lr: learning rate instead of the optimizer's: so few weights want a higher one.
+        lr: learning rate instead of the optimizer's. So few weights need a higher one.
     """
 
     lr: Above0 | None = None
 
 
 class LastLayers(Record, kw_only=True, tag_field="name", tag="last-layers"):
-    """The last layers of the encoder.
+    """Train only the last layers of the encoder.
 
     Attributes:
-        layers: how many.
-        lr: see `Biases`.
+        layers: number of layers.
+        lr: learning rate instead of the optimizer's.
     """
 
     layers: Count
@@ -170,11 +178,20 @@ Part = Biases | LastLayers
 
 
 class UsageSettings(Record, kw_only=True):
-    """Use of the model, in training and ever after; None is as the start model is used.
+    """Changes to how the model makes vectors, in training and afterwards.
+
+    None keeps the setting of the start model.
 
     Attributes:
-        lower_case: lower-case texts, where the tokenizer does not. Where it is not set, it is no
-            part of what a training is known by: it came after trainings were stored.
+        pooling: pooling of token states.
+        normalize: whether vectors are scaled to unit length.
+        similarity: ``dot`` or ``cos``.
+        title_join: rule that joins title and text.
+        segment_ids: whether title and text have different segment ids.
+        max_query_tokens: longest query in tokens.
+        max_document_tokens: longest document in tokens.
+        lower_case: lower-case texts even if the tokenizer does not. If unset, it is not part of a
+            training's identity, because it was added after trainings had been stored.
     """
 
     pooling: Pooling | None = None
@@ -187,37 +204,43 @@ class UsageSettings(Record, kw_only=True):
     lower_case: bool | msgspec.UnsetType = msgspec.UNSET
 
     def of(self, card: Card) -> Card:
-        """A card with what is set here.
+        """Return ``card`` with these settings applied.
 
         Raises:
-            BenchError: the card would contradict itself.
+            BenchError: If the card would contradict itself.
         """
         fields = msgspec.to_builtins(self).items()  # without what is unset
         return replace_fields(card, {name: set_ for name, set_ in fields if set_ is not None})
 
 
 class Finetuning(Record, kw_only=True):
-    """Everything that decides a fine-tuned checkpoint, but for its start and its collections.
+    """Preset of a fine-tuning: everything that decides the checkpoint except start and collections.
+
+    Set the length with either ``steps`` or ``epochs``.
 
     Attributes:
-        title: in tables and reports.
-        rounds: negatives of each round. Every round starts from the same weights; the encoder of
-            one mines the negatives of the next, and that of the last is the result.
-        loss: what is minimised.
-        teacher: scores negatives, for a distillation or for its margin alone.
-        adapter: what is trained instead of the encoder, which is frozen then.
-        part: of the encoder that is trained, the rest being frozen; None for all of it.
-        use: how the finished checkpoint makes vectors.
+        title: title in tables and reports.
+        rounds: source of negatives of each round. Every round starts from the same weights. The
+            encoder of one round mines the negatives of the next, and the encoder of the last is the
+            result.
+        loss: loss and its settings.
+        teacher: cross-encoder that scores negatives, for a distillation or only for its margin.
+        adapter: adapter to train instead of the encoder, which is frozen.
+        part: part of the encoder to train. None trains all of it.
+        use: changes to how the finished checkpoint makes vectors.
+        optimizer: optimizer and schedule.
         batch_size: queries of one step, over all devices.
-        hard_negatives: of each query in a batch.
-        max_query_tokens: in training; None for as used afterwards.
-        max_document_tokens: the same.
-        steps: how many in each round; or
-        epochs: how often a round shows each query, where the round does not say it itself.
-        precision: of the forward pass; weights and optimizer are float32.
-        gradient_checkpointing: less memory for about a third more time.
-        source: paper and repository that the figures are from.
-        unverified: what was not read in a first-party source.
+        hard_negatives: hard negatives of each query in a batch.
+        max_query_tokens: longest query in training, in tokens. None for the length used afterwards.
+        max_document_tokens: longest document in training, in tokens. None for the length used
+            afterwards.
+        steps: optimizer steps of each round.
+        epochs: number of times that a round shows each query, unless the round sets it.
+        seed: seed of the order, of negatives and of new weights.
+        precision: precision of the forward pass; weights and optimizer states are float32.
+        gradient_checkpointing: save memory at the cost of about a third more time.
+        source: paper and repository of the settings.
+        unverified: settings that were not found in a first-party source.
     """
 
     title: str
@@ -266,14 +289,19 @@ class Finetuning(Record, kw_only=True):
             raise ValueError("refreshed negatives have no scores of the teacher: drop one of them")
 
     def effective_optimizer(self) -> Optimizer:
-        """The optimizer, as the adapter or the part needs it if there is one."""
+        """Return the optimizer, with the learning rate of the adapter or part if it sets one."""
         own = self.adapter or self.part
         if own is None:
             return self.optimizer
         return msgspec.structs.replace(self.optimizer, lr=own.lr or self.optimizer.lr)
 
     def steps_for(self, mining: Mining, queries: int) -> int:
-        """Steps of a round with so many queries."""
+        """Return the number of steps of a round.
+
+        Args:
+            mining: settings of the round.
+            queries: number of training queries.
+        """
         if self.steps is not None:
             return self.steps
         epochs = self.epochs if mining.epochs is None else mining.epochs

@@ -1,15 +1,15 @@
-"""The losses and the trainers of fine-tuning, on those of sentence-transformers.
+"""Losses and trainers of fine-tuning, built on sentence-transformers.
 
-Imports sentence-transformers, so it is imported when training starts.
+This module imports sentence-transformers, so it is imported only when training starts.
 
-With vectors q of queries, d of documents and s = q . d / temperature (vectors have unit length
-where the model normalises):
+Let q be vectors of queries, d vectors of documents, and s = q . d / temperature. Vectors have unit
+length if the model normalises them.
 
     contrastive   mean over i of  -log( exp s(q_i, d_i+) / sum over all documents of the batch,
-                  or over those of query i alone )
+                  or over the documents of query i only )
     kl            mean over i of  KL( softmax t_i / teacher temperature || softmax s_i )
 
-where t are the teacher's scores, and s_i and t_i run over the documents of query i alone.
+t are the teacher's scores. s_i and t_i run over the documents of query i only.
 """
 
 from collections.abc import Callable, Iterable
@@ -44,16 +44,16 @@ Similarity = Callable[[Tensor, Tensor], Tensor]
 def build_loss(
     settings: Loss, model: Any, *, temperature: float = 1.0, devices: int = 1
 ) -> nn.Module:
-    """A loss of sentence-transformers' trainer.
+    """Build a loss for sentence-transformers' trainer.
 
-    ``forward(features, labels)`` takes the tokenised queries, relevant documents and each further
-    document of the queries; labels are the teacher's scores ``(batch, 1 + negatives)`` or None.
+    ``forward(features, labels)`` takes the tokenised queries, relevant documents and further
+    documents. Labels are the teacher's scores ``(batch, 1 + negatives)`` or None.
 
     Args:
-        settings: which, and its numbers.
+        settings: loss and its settings.
         model: a SentenceTransformer.
-        temperature: from `loss_temperature`.
-        devices: over more than one, documents of all are negatives.
+        temperature: temperature from `loss_temperature`.
+        devices: number of devices. If greater than 1, documents of all devices are negatives.
     """
     if isinstance(settings, Contrastive) and not settings.in_batch:
         return HardNegativesLoss(model, temperature)
@@ -63,24 +63,38 @@ def build_loss(
 
 
 class HardNegativesLoss(nn.Module):
-    """Cross-entropy of finding the relevant document among a query's own (ANCE's NLL)."""
+    """Cross-entropy of finding the relevant document among a query's own documents (ANCE's NLL)."""
 
     def __init__(self, model: Any, temperature: float) -> None:
+        """Score documents with ``model`` and divide similarities by ``temperature``."""
         super().__init__()
         self.model = model
         self._similarity = _rowwise_similarity(temperature)
 
     def forward(self, features: Iterable[dict[str, Tensor]], labels: Tensor | None) -> Tensor:
-        """The loss of one batch."""
+        """Return the loss of one batch, a scalar.
+
+        Args:
+            features: tokenised queries, relevant documents and each further column of documents.
+            labels: not used.
+        """
         query, *documents = (self.model(each)["sentence_embedding"] for each in features)
         scores = torch.stack([self._similarity(query, each) for each in documents], dim=1)
         return functional.cross_entropy(scores, scores.new_zeros(len(scores)).long())
 
 
 class DistillationLoss(nn.Module):
-    """KL with a share of the contrastive loss; vectors are computed once."""
+    """KL divergence from a teacher plus a weighted contrastive loss of the same vectors."""
 
     def __init__(self, model: Any, settings: KL, temperature: float, gather: bool) -> None:
+        """Combine the two losses.
+
+        Args:
+            model: a SentenceTransformer.
+            settings: weight of the contrastive loss and temperature of the teacher.
+            temperature: temperature of the retriever's similarities.
+            gather: whether documents of all devices are negatives of the contrastive loss.
+        """
         super().__init__()
         self.model = model
         similarity = _rowwise_similarity(temperature)
@@ -90,7 +104,12 @@ class DistillationLoss(nn.Module):
         self._contrast: Any = _contrastive(model, temperature, 0, gather)
 
     def forward(self, features: Iterable[dict[str, Tensor]], labels: Tensor) -> Tensor:
-        """The loss of one batch."""
+        """Return the loss of one batch, a scalar.
+
+        Args:
+            features: tokenised queries, relevant documents and each further column of documents.
+            labels: teacher's scores, float32 ``(batch, 1 + negatives)``.
+        """
         vectors = [self.model(each)["sentence_embedding"] for each in features]
         targets = labels / self._teacher_temperature
         loss: Tensor = self._distil.compute_loss_from_embeddings(vectors, targets)
@@ -101,14 +120,14 @@ class DistillationLoss(nn.Module):
 
 
 def reranker_loss(model: Any, settings: Teacher) -> nn.Module:
-    """A loss of sentence-transformers' trainer of cross-encoders.
+    """Build a loss for sentence-transformers' trainer of cross-encoders.
 
     ``forward(inputs, labels)`` takes the queries and the documents of all pairs, lists one after
-    the other, and labels ``(pairs,)``, 1 for relevant ones.
+    the other. Labels ``(pairs,)`` are 1 for relevant documents and 0 for others.
 
     Args:
-        settings: which, and how long a list is.
         model: a CrossEncoder with one score.
+        settings: loss, and the length of a list.
     """
     if settings.loss == "listwise":
         return ListwiseLoss(model, 1 + settings.negatives)
@@ -117,9 +136,10 @@ def reranker_loss(model: Any, settings: Teacher) -> nn.Module:
 
 
 class ListwiseLoss(nn.Module):
-    """Cross-entropy of finding the relevant document of a list by its score, mean over lists."""
+    """Cross-entropy of finding the relevant document of a list, averaged over lists."""
 
     def __init__(self, model: Any, documents: int) -> None:
+        """Score lists of ``documents`` documents with ``model``."""
         super().__init__()
         self.model = model
         self.documents = documents
@@ -127,7 +147,14 @@ class ListwiseLoss(nn.Module):
     def forward(
         self, inputs: list[list[str]], labels: Tensor, prompt: str | None = None, task: Any = None
     ) -> Tensor:
-        """The loss of one batch."""
+        """Return the loss of one batch, a scalar.
+
+        Args:
+            inputs: texts of queries and texts of documents, one of each per pair.
+            labels: 1 for relevant documents and 0 for others, float32 ``(pairs,)``.
+            prompt: prompt of the cross-encoder.
+            task: task of the cross-encoder.
+        """
         pairs = list(zip(*inputs, strict=True))
         features = self.model.preprocess(pairs, prompt=prompt, task=task)
         device = self.model.device
@@ -154,10 +181,15 @@ def _contrastive(model: Any, temperature: float, chunk: int, gather: bool) -> nn
 
 
 def pairwise_dot_products(queries: Tensor, documents: Tensor) -> Tensor:
-    """Dot products ``(queries, documents)``, in float32 at least.
+    """Return the dot products of all pairs, ``(queries, documents)``, in float32 or float64.
 
-    Vectors may come from a forward pass in bfloat16. Its 8 bits are enough for them, but not for
-    what is divided by a temperature: at 0.02 a cosine's last bit is 0.2 of a logit.
+    Vectors can come from a forward pass in bfloat16, whose 8 bits are enough for vectors but not
+    for scores that are divided by a temperature: at 0.02 the last bit of a cosine is 0.2 of a
+    logit.
+
+    Args:
+        queries: vectors of queries, ``(queries, dim)``.
+        documents: vectors of documents, ``(documents, dim)``.
     """
     with torch.autocast(queries.device.type, enabled=False):
         return _at_least_float32(queries) @ _at_least_float32(documents).T
@@ -185,11 +217,11 @@ class RerankerArguments(SharedMachineArguments, CrossEncoderTrainingArguments): 
 
 
 class IndexedTrainer(FiniteLossMixin):
-    """A trainer of sentence-transformers that reads place after place.
+    """Trainer of sentence-transformers whose examples are indices into the order of the training.
 
     Attributes:
-        kind: of its arguments.
-        may_have_unused: whether the model may have parameters that no loss depends on.
+        kind: class of its arguments.
+        may_have_unused: whether the model may have parameters that the loss does not depend on.
     """
 
     kind: ClassVar[type[SharedMachineArguments]]
@@ -203,7 +235,14 @@ class IndexedTrainer(FiniteLossMixin):
         collate: Callable[[Any], dict[str, Any]],
         settings: FitSettings,
     ) -> Self:
-        """A trainer whose collator gets the places of each batch, in order."""
+        """Build a trainer that reads the examples in order.
+
+        Args:
+            model: model to train.
+            loss: loss of a batch.
+            collate: function that makes a batch from features ``{"index": i}``.
+            settings: settings of the training.
+        """
         step = settings.batch_size * settings.accumulate * world_size()
         indices = np.arange(settings.steps * step)
         return cls(
@@ -219,10 +258,16 @@ class IndexedTrainer(FiniteLossMixin):
         )
 
     def add_model_card_callback(self, default_args_dict: Any) -> None:
-        """No model card in prose: `card.toml` says what there is to say."""
+        """Ignore ``default_args_dict``: ``card.toml`` replaces the library's model card."""
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], **others: Any) -> Any:
-        """The loss, which goes to the loss curve too."""
+        """Return the loss and add it to the loss curve.
+
+        Args:
+            model: model to train.
+            inputs: batch of tensors.
+            others: further arguments of the trainer.
+        """
         masks = [value for name, value in inputs.items() if name.endswith("attention_mask")]
         loss = super().compute_loss(model, inputs, **others)  # type: ignore[misc]
         real = torch.stack([mask.sum() for mask in masks]) if masks else torch.zeros(1).long()
@@ -231,19 +276,19 @@ class IndexedTrainer(FiniteLossMixin):
 
 
 class RetrieverTrainer(IndexedTrainer, SentenceTransformerTrainer):  # type: ignore[misc]
-    """Trains a SentenceTransformer, whose pooler may be unused."""
+    """Trainer of a SentenceTransformer, whose pooler may be unused."""
 
     kind = RetrieverArguments
     may_have_unused = True
 
 
 class RerankerTrainer(IndexedTrainer, CrossEncoderTrainer):  # type: ignore[misc]
-    """Trains a CrossEncoder."""
+    """Trainer of a CrossEncoder."""
 
     kind = RerankerArguments
     may_have_unused = False
 
 
 def _keep_order(dataset: Dataset, *, batch_size: int, **others: Any) -> BatchSampler:
-    """The places as they are: their order is the order of training."""
+    """Return batches of consecutive examples, without shuffling."""
     return BatchSampler(SequentialSampler(dataset), batch_size, drop_last=False)

@@ -1,8 +1,8 @@
-"""The model that is trained, as sentence-transformers has it, its card, and its inputs.
+"""Student of a fine-tuning: the model as sentence-transformers has it, its card, and its inputs.
 
-Weights, tokenizer and pooling are those with which the suite evaluates the finished folder, and so
-are prompts, the rule for titles, lengths and segment ids: a model that is trained on other inputs
-than it is used with is worse, and nothing says so.
+Weights, tokenizer, pooling, prompts, the rule for titles, lengths and segment ids are those with
+which the finished folder is evaluated. A model that is trained on other inputs than it is used with
+performs worse, without any warning.
 """
 
 import copy
@@ -36,22 +36,25 @@ Tensors = dict[str, torch.Tensor]
 
 
 class Student:
-    """The model that is trained, with what of it is trained, and how it is saved.
-
-    Args:
-        start: whose weights it begins with.
-        card: of what comes out.
+    """Model that is trained, with the selection of trained weights.
 
     Attributes:
         model: a SentenceTransformer.
-        adapted: its network with an adapter; None without one.
-        inputs: of the model.
-
-    Raises:
-        BenchError: see `build_student`; or the adapter or the part does not fit.
+        adapted: its network with an adapter. None without one.
+        inputs: tokenization of its queries and documents.
     """
 
     def __init__(self, preset: Finetuning, start: Model, card: Card) -> None:
+        """Load the weights and select those that are trained.
+
+        Args:
+            preset: adapter, part of the encoder, lengths and seed.
+            start: model whose weights it begins with.
+            card: card of the result.
+
+        Raises:
+            BenchError: If the checkpoint is damaged, or the adapter or the part does not fit.
+        """
         recipe = training_recipe(start, card, preset)
         torch.manual_seed(preset.seed)
         self.model = build_student(start, recipe)
@@ -66,16 +69,16 @@ class Student:
 
     @property
     def network(self) -> Any:
-        """The encoder of transformers inside the model."""
+        """Encoder of transformers inside the model."""
         return self.model[0].model
 
     @property
     def tokenizer(self) -> Any:
-        """The tokenizer inside the model."""
+        """Tokenizer inside the model."""
         return self.model[0].processor
 
     def save(self, folder: Path, card: Card) -> None:
-        """Write what was trained, as a folder that can be evaluated; the card comes last."""
+        """Write the trained weights to ``folder`` in evaluable form, ``card`` last."""
         if self.adapted is None:
             save_files(self.network, self.tokenizer, folder, card)
             write_size(self.network, folder, folder.iterdir())
@@ -87,10 +90,15 @@ class Student:
 
 
 def trained_card(model: Model, preset: Finetuning, trained_on: tuple[str, ...]) -> Card:
-    """The card of the checkpoint that comes out.
+    """Return the card of the finished checkpoint.
+
+    Args:
+        model: start model.
+        preset: preset of the training.
+        trained_on: names of the collections.
 
     Raises:
-        BenchError: the start has parts that are not trained here, or the preset does not fit.
+        BenchError: If the start has parts that cannot be trained, or the preset does not fit.
     """
     card = model.card
     _check_trainable(model)
@@ -115,7 +123,13 @@ def trained_card(model: Model, preset: Finetuning, trained_on: tuple[str, ...]) 
 
 
 def training_recipe(model: Model, card: Card, preset: Finetuning) -> Recipe:
-    """Recipe of vectors in training: as the card says, but for the preset's shorter texts."""
+    """Return the recipe of vectors in training: the card's, with the preset's shorter lengths.
+
+    Args:
+        model: start model.
+        card: card of the result.
+        preset: preset of the training.
+    """
     return msgspec.structs.replace(
         model.recipe,
         **card.usage
@@ -128,10 +142,14 @@ def training_recipe(model: Model, card: Card, preset: Finetuning) -> Recipe:
 
 
 def build_student(model: Model, recipe: Recipe) -> Any:
-    """A SentenceTransformer with the weights of a model, in float32.
+    """Return a SentenceTransformer with the weights of a model, in float32.
+
+    Args:
+        model: the model.
+        recipe: pooling, similarity and lengths.
 
     Raises:
-        BenchError: the checkpoint is damaged.
+        BenchError: If the checkpoint is missing or damaged.
     """
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Transformer
@@ -162,10 +180,10 @@ def build_student(model: Model, recipe: Recipe) -> Any:
 
 
 def train_only(network: PreTrainedModel, part: Part) -> None:
-    """Freeze what is not of the part.
+    """Freeze all weights of ``network`` outside ``part``.
 
     Raises:
-        BenchError: the part has more layers than the encoder.
+        BenchError: If the part has more layers than the encoder.
     """
     if isinstance(part, Biases):
         trained = {name for name, _ in network.named_parameters() if name.endswith(".bias")}
@@ -176,7 +194,7 @@ def train_only(network: PreTrainedModel, part: Part) -> None:
 
 
 def _last_layer_parameters(network: PreTrainedModel, count: int) -> set[str]:
-    """Names of the parameters of the last layers."""
+    """Return the names of the parameters of the last layers."""
     depth = network.config.num_hidden_layers
     if count > depth:
         raise BenchError(
@@ -193,15 +211,16 @@ def _last_layer_parameters(network: PreTrainedModel, count: int) -> set[str]:
 
 
 class TextInputs:
-    """Queries and documents of one recipe as padded batches.
-
-    Args:
-        tokenizer: fast tokenizer of the checkpoint.
-        network: whose ``forward`` says whether it reads segment ids.
-        recipe: prompts, title rule, segment ids and lengths.
-    """
+    """Tokenization of queries and documents by one recipe into padded batches."""
 
     def __init__(self, tokenizer: Any, network: Any, recipe: Recipe) -> None:
+        """Prepare the tokenizer.
+
+        Args:
+            tokenizer: fast tokenizer of the checkpoint.
+            network: encoder, whose ``forward`` shows whether it takes segment ids.
+            recipe: prompts, rule for titles, segment ids and lengths.
+        """
         reads = inspect.signature(network.forward).parameters
         self._texts = TextTokenizer(
             copy.deepcopy(tokenizer.backend_tokenizer),  # the tokenizer itself is saved
@@ -217,13 +236,22 @@ class TextInputs:
             )
 
     def queries(self, texts: Sequence[str]) -> Tensors:
-        """Token ids, mask and segment ids of queries, int64 ``(n, longest)``."""
+        """Return token ids, mask and segment ids of queries, int64 ``(n, longest)``.
+
+        Args:
+            texts: texts of the queries.
+        """
         prompt = self._recipe.prompts.query
         segments = [(prompt + text, None) for text in texts]
         return self._tensors(segments, self._recipe.max_query_tokens)
 
     def documents(self, titles: Sequence[str], texts: Sequence[str]) -> Tensors:
-        """Token ids, mask and segment ids of documents, int64 ``(n, longest)``."""
+        """Return token ids, mask and segment ids of documents, int64 ``(n, longest)``.
+
+        Args:
+            titles: titles of the documents.
+            texts: texts of the documents.
+        """
         rule, prompt = self._recipe.title_join, self._recipe.prompts.document
         pairs = zip(titles, texts, strict=True)
         segments = [join(rule, prompt, *pair, self._separator) for pair in pairs]

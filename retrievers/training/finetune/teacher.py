@@ -1,8 +1,8 @@
-"""The teacher of a fine-tuning: a cross-encoder that scores what a retriever learns from.
+"""Teacher of a fine-tuning: a cross-encoder that scores the retriever's negatives.
 
-It reads query and document together (Nogueira and Cho, 2019), which is slower and better than two
-vectors. Scores are its logits, before any sigmoid. It is opened, or trained once on mined
-negatives, and scores the negatives of each round.
+It reads query and document together (Nogueira and Cho, 2019), which is slower and more accurate
+than comparing two vectors. Scores are its logits before any sigmoid. It is loaded, or trained once
+on mined negatives, and then scores the negatives of each round.
 """
 
 import shutil
@@ -49,11 +49,15 @@ BLOCK = 256  # queries whose scores are kept at a time
 
 @dataclass(frozen=True, eq=False)
 class CrossEncoderTeacher:
-    """The teacher of a preset.
+    """Teacher of a preset.
 
     Attributes:
-        student: it is trained from the student's encoder where the settings name none.
-        context: whose folder is for a teacher that is trained.
+        settings: model or training of the teacher.
+        student: start model of the retriever, which the teacher starts from unless the settings
+            name a start.
+        examples: queries and relevant documents.
+        context: context whose folder gets a teacher that is trained.
+        seed: seed of its training.
     """
 
     settings: Teacher
@@ -66,11 +70,11 @@ class CrossEncoderTeacher:
         """Return the queries that have negatives, and these negatives with their scores.
 
         Args:
-            rows: negatives of each query, int64 ``(q, keep)``, -1 if unfilled.
-            scores_folder: where the scores are kept.
+            rows: rows of the negatives of each query, int64 ``(q, keep)``, -1 if unfilled.
+            scores_folder: folder in which the scores are stored.
 
         Raises:
-            BenchError: there is no such teacher, it cannot be trained, or no negative is left.
+            BenchError: If the teacher is missing or cannot be trained, or no negative is left.
         """
         examples, settings = self.examples, self.settings
         on_gpu = pick_device(self.context.device).type == "cuda"
@@ -85,7 +89,11 @@ class CrossEncoderTeacher:
         return examples.take(left), pool.take(left)
 
     def open(self, rows: Int64Array) -> Any:
-        """Return a trained cross-encoder: the one that is named, or one that is trained once."""
+        """Load the named cross-encoder, or train one once.
+
+        Args:
+            rows: rows of the negatives of each query, int64 ``(q, keep)``, for its training.
+        """
         settings, folder = self.settings, self.context.out
         if settings.model:
             named, _ = find_checkpoint(settings.model)
@@ -140,8 +148,10 @@ class TextPairs:
     """Collator of the cross-encoder's trainer: texts of queries and documents, and labels.
 
     Attributes:
-        places: query, document and label (1 relevant, 0 not) of each place, int64 ``(n, 3)``; or of
-            each document of a list at each place, ``(n, documents, 3)``.
+        examples: queries and relevant documents.
+        pairs: query, document and label (1 relevant, 0 not) of each example, int64 ``(n, 3)``, or
+            of each document of a list, ``(n, documents, 3)``.
+        valid_label_columns: required by the trainer.
     """
 
     examples: TrainingSet
@@ -149,7 +159,7 @@ class TextPairs:
     valid_label_columns: tuple[str, ...] = ()
 
     def __call__(self, features: Sequence[Mapping[str, int]]) -> dict[str, Any]:
-        """Texts of the places ``features[i]["index"]``."""
+        """Return the texts and labels of the examples ``features``, each as ``{"index": i}``."""
         pairs = self.pairs[[feature["index"] for feature in features]]
         queries, rows, labels = pairs.reshape(-1, 3).T
         return {
@@ -160,9 +170,18 @@ class TextPairs:
 
 
 def plan_pairs(examples: TrainingSet, pool: Int64Array, settings: Teacher, seed: int) -> Int64Array:
-    """Pairs that the teacher is trained on, in order: places as in `TextPairs`, whole batches.
+    """Choose the pairs that the teacher is trained on, in order and in complete batches.
 
     Each epoch shows each query once, with one relevant document and its negatives.
+
+    Args:
+        examples: queries and relevant documents.
+        pool: rows of the negatives of each query, int64 ``(q, keep)``, -1 if unfilled.
+        settings: loss, number of negatives, batch size and epochs.
+        seed: seed of the order and of the draws.
+
+    Returns:
+        Pairs as in `TextPairs`.
     """
     wanted = round(settings.epochs * len(examples))
     listwise = settings.loss == "listwise"
@@ -193,15 +212,16 @@ def plan_pairs(examples: TrainingSet, pool: Int64Array, settings: Teacher, seed:
 
 
 def cross_encoder(checkpoint: Checkpoint, max_tokens: int, *, trained: bool, seed: int = 0) -> Any:
-    """A CrossEncoder with one score, on the CPU.
+    """Load a CrossEncoder with one score, on the CPU.
 
     Args:
-        checkpoint: of an encoder, which gets a new head, or of a cross-encoder.
-        trained: whether it must have its head already.
-        seed: of a new head.
+        checkpoint: checkpoint of a cross-encoder, or of an encoder that gets a new head.
+        max_tokens: longest pair in tokens.
+        trained: whether the checkpoint must already have a head.
+        seed: seed of a new head.
 
     Raises:
-        BenchError: it cannot be loaded, or it has no head, or not one score.
+        BenchError: If it cannot be loaded, has no head, or has several scores.
     """
     from sentence_transformers import CrossEncoder
     from sentence_transformers.base.modules import Transformer
@@ -239,11 +259,14 @@ def score_pool(
     context: TrainingContext,
     batch_size: int,
 ) -> NegativePool:
-    """The negatives with the teacher's scores, which are kept in a folder as they are computed.
+    """Return the negatives with the teacher's scores, which are stored as they are computed.
 
     Args:
-        rows: negatives of each query, int64 ``(q, keep)``, -1 if unfilled.
-        context: whose folder gets the scores.
+        teacher: a CrossEncoder.
+        examples: queries and relevant documents.
+        rows: rows of the negatives of each query, int64 ``(q, keep)``, -1 if unfilled.
+        context: context whose folder gets the scores.
+        batch_size: pairs of one forward pass.
     """
     scores = np.full(rows.shape, -np.inf, np.float32)
     positive_scores: list[Float32Array] = []
@@ -262,14 +285,19 @@ def score_pool(
 
 
 def drop_close_negatives(pool: NegativePool, margin: float) -> NegativePool:
-    """The pool without negatives that score less than ``margin`` below the lowest relevant one."""
+    """Drop negatives that the teacher scores too close to the lowest relevant document.
+
+    Args:
+        pool: negatives with scores.
+        margin: smallest difference of scores that is kept.
+    """
     lowest = np.array([own.min() for own in pool.positive_scores], np.float32)
     close = pool.scores > lowest[:, None] - np.float32(margin)
     return NegativePool(np.where(close, -1, pool.rows), pool.scores, pool.positive_scores)
 
 
 def read_documents(documents: Documents, rows: Int64Array) -> list[str]:
-    """Title and text of each row as one string."""
+    """Return title and text of each row of ``rows`` in ``documents`` as one string."""
     pairs = zip(*documents.read(rows), strict=True)
     return [join("space", "", title, text)[0] for title, text in pairs]
 
@@ -281,7 +309,7 @@ def _predict(
     asked: Sequence[Int64Array],
     batch_size: int,
 ) -> Float32Array:
-    """Scores of all relevant documents of some queries, then of all their negatives.
+    """Return the scores of all relevant documents of some queries, then of all their negatives.
 
     Args:
         asked: rows of the relevant documents of each query, then rows of its negatives.

@@ -1,10 +1,10 @@
 """Training data of a retriever: queries, their relevant documents, and hard negatives.
 
-Hard negatives are what a search finds for a query and nobody judged relevant. The search is handed
-in, so that this package need not know collections. What it finds is cleaned: relevant documents go,
-documents that repeat the text of a relevant one go, and so does what scores too close to the
-relevant ones to be wrong (a margin; Qu et al., RocketQA, NAACL 2021, call such documents false
-negatives).
+Hard negatives are documents that a search finds for a query and that nobody judged relevant. The
+search is passed in, so this package does not depend on collections. Its results are filtered:
+relevant documents are removed, as are documents with the text of a relevant one and, with a margin,
+documents whose score is too close to a relevant one. Qu et al., RocketQA, NAACL 2021, call the
+latter false negatives.
 """
 
 import hashlib
@@ -25,26 +25,26 @@ READ_ROWS = 4_096  # documents whose texts are held at a time
 
 
 class Documents(Protocol):
-    """Documents by row, wherever they are kept."""
+    """Documents that are read by row."""
 
     def __len__(self) -> int:
-        """Number of documents."""
+        """Return the number of documents."""
         ...
 
     def read(self, rows: Int64Array) -> tuple[list[str], list[str]]:
-        """Titles and texts of the rows, in their order."""
+        """Return the titles and the texts of the documents at ``rows``, in that order."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingSet:
-    """Queries with the documents that answer them.
+    """Queries with their relevant documents.
 
     Attributes:
-        queries: texts, length q.
-        positives: for each query the rows of its relevant documents, one or more, rising.
-        documents: of all collections, one after the other.
-        trained_on: names of the collections, which the finished card states.
+        queries: texts of q queries.
+        positives: for each query the sorted rows of its relevant documents, at least one, int64.
+        documents: documents of all collections, one collection after the other.
+        trained_on: names of the collections, for the finished card.
     """
 
     queries: tuple[str, ...]
@@ -56,7 +56,7 @@ class TrainingSet:
         return len(self.queries)
 
     def take(self, queries: Int64Array) -> "TrainingSet":
-        """Some of the queries, and all documents."""
+        """Return the training set with only the queries at ``queries``, int64."""
         taken = queries.tolist()
         return TrainingSet(
             queries=tuple(self.queries[query] for query in taken),
@@ -67,7 +67,7 @@ class TrainingSet:
 
     @cached_property
     def sha256(self) -> str:
-        """Hash of what is trained on: query texts, and texts of their relevant documents."""
+        """Hash of the queries' texts and of the texts of their relevant documents."""
         digest = hashlib.sha256()
         for text in self.queries:
             _update_digest(digest, text)
@@ -81,13 +81,13 @@ class TrainingSet:
 
 @dataclass(frozen=True, eq=False)
 class TextKeys:
-    """Keys of texts, for each of some rows, that tell which rows hold the same text.
+    """Hashes of document texts, which show which rows have the same text.
 
-    Titles count: equal keys mean equal title and text (64 bits of BLAKE2b).
+    Equal keys mean equal title and text (64 bits of BLAKE2b).
 
     Attributes:
-        rows: int64 ``(m,)``, rising.
-        keys: uint64 ``(m,)``.
+        rows: sorted rows, int64 ``(m,)``.
+        keys: hashes, uint64 ``(m,)``.
     """
 
     rows: Int64Array
@@ -95,7 +95,12 @@ class TextKeys:
 
     @classmethod
     def read(cls, documents: Documents, rows: Iterable[Int64Array]) -> "TextKeys":
-        """Keys of all documents that occur in any of the arrays; negative rows are none."""
+        """Compute the keys of all documents that occur in any of the arrays.
+
+        Args:
+            documents: documents to read.
+            rows: arrays of rows, int64. Negative rows are ignored.
+        """
         occurs = np.zeros(len(documents), np.bool_)  # not a sorted copy of all that was found
         for own in (own for some in rows for own in np.atleast_2d(some)):
             occurs[own[own >= 0]] = True
@@ -108,18 +113,19 @@ class TextKeys:
         return cls(wanted, np.array(keys, np.uint64))
 
     def of(self, rows: Int64Array) -> UInt64Array:
-        """Keys of rows that were read, in any shape."""
+        """Return the keys of ``rows``, uint64 in the same shape. All rows must have been read."""
         return self.keys[np.searchsorted(self.rows, rows)]
 
 
 @dataclass(frozen=True, eq=False)
 class MinedHits:
-    """Hits of a search for each query of a training set.
+    """Results of a search for all queries of a training set.
 
     Attributes:
-        hits: best first, q x depth; rows of the training set's documents, -1 if unfilled.
-        lowest: float32 ``(q,)``, the lowest score of a query's relevant documents on the same
-            scale; infinite if there is no such scale (BM25).
+        hits: hits in descending order of score, ``(q, depth)``. Rows refer to the documents of the
+            training set, -1 if unfilled.
+        lowest: lowest score of a relevant document of each query, float32 ``(q,)``. Infinite if it
+            was not computed (BM25).
     """
 
     hits: Hits
@@ -127,18 +133,26 @@ class MinedHits:
 
 
 class NegativeSearch(Protocol):
-    """Searches the documents of a training set for all of its queries."""
+    """Search for all queries of a training set in its documents."""
 
     def __call__(self, model: Model | None, depth: int) -> MinedHits:
-        """With an encoder, exactly; with BM25 where ``model`` is None."""
+        """Search with ``model``, or with BM25 if it is None, for ``depth`` documents per query."""
         ...
 
 
 def select_negatives(mined: MinedHits, examples: TrainingSet, settings: Mining) -> Int64Array:
-    """Negatives of each query, best first, int64 ``(q, keep)``, -1 if there are fewer.
+    """Select hard negatives of each query, the best ones first.
+
+    Args:
+        mined: results of a search.
+        examples: queries and relevant documents.
+        settings: number of negatives, ranks to skip and margin.
+
+    Returns:
+        Rows, int64 ``(q, keep)``, -1 if there are fewer.
 
     Raises:
-        BenchError: not one query has a negative.
+        BenchError: If no query has a negative.
     """
     found = np.full((len(examples), settings.keep), -1, np.int64)
     keys = TextKeys.read(examples.documents, [mined.hits.rows, *examples.positives])
@@ -158,7 +172,15 @@ def select_negatives(mined: MinedHits, examples: TrainingSet, settings: Mining) 
 
 
 def merge_negatives(pools: Sequence[Int64Array], queries: int) -> Int64Array:
-    """Return the negatives of any number of sources together, each once; int64 ``(q, most)``."""
+    """Merge the negatives of several sources, without repetition.
+
+    Args:
+        pools: one array of rows for each source, int64 ``(q, keep)``, -1 if unfilled.
+        queries: number of queries.
+
+    Returns:
+        Rows, int64 ``(q, most)``, -1 if there are fewer.
+    """
     both = np.concatenate([np.empty((queries, 0), np.int64), *pools], axis=1)
     kept = [np.array(list(dict.fromkeys(row[row >= 0].tolist())), np.int64) for row in both]
     rows = np.full((len(both), max([1, *map(len, kept)])), -1, np.int64)

@@ -1,1 +1,1 @@
-"""Pre-training objectives, and what they share."""
+"""Pre-training objectives, and the modules that they share."""

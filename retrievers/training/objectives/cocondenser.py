@@ -1,23 +1,23 @@
-"""coCondenser: Condenser over span pairs, and a contrast between the spans' vectors.
+"""coCondenser: Condenser on pairs of spans, with a contrastive loss between their vectors.
 
-Gao and Callan, "Unsupervised Corpus Aware Language Model Pre-training for Dense Passage
-Retrieval", ACL 2022, https://arxiv.org/abs/2108.05540. Two spans are drawn from each of n
-documents. With h_ij the late ``[CLS]`` of span j of document i:
+Gao and Callan, "Unsupervised Corpus Aware Language Model Pre-training for Dense Passage Retrieval",
+ACL 2022, https://arxiv.org/abs/2108.05540. Two spans are drawn from each of n documents. Let h_ij
+be the late ``[CLS]`` of span j of document i:
 
     L_ij^co = − log( exp⟨h_i1, h_i2⟩ / Σ_{kl ≠ ij} exp⟨h_ij, h_kl⟩ )
     L       = L_mlm + L_mlm^c + 1/2n Σ_i Σ_j L_ij^co
 
-The first two are Condenser's, over the masked tokens of all spans. The loss of the batch is
-computed at once over about 2,048 documents by gradient caching; the spans of all processes count.
+The first two losses are Condenser's, over the masked tokens of all spans. The contrastive loss
+covers about 2,048 documents at once by gradient caching, including the spans of all processes.
 
 The authors' code reads documents that were cut into spans beforehand, draws two spans of each, and
-leaves out documents of one span. Here two parts of equally many tokens are drawn from the whole
-document: halves of a short one. As there where a span exceeds the length, they may begin and end
-inside a word.
+skips documents with one span. Here two parts with equally many tokens are drawn from the complete
+document. They are its halves if it is short. They may begin and end inside a word, as in the
+authors' code when a span exceeds the length.
 
-Defaults: as Condenser, whose checkpoint, head included, it starts from; AdamW, learning rate 1e-4
-with linear warm-up (a tenth of the steps) and decay, weight decay 0.01, about 2,048 documents in a
-step, 8 epochs, spans of 128 tokens.
+Defaults: as Condenser, whose checkpoint and head it starts from. AdamW, learning rate 1e-4 with
+linear warm-up (a tenth of the steps) and decay, weight decay 0.01, about 2,048 documents per step,
+8 epochs, spans of 128 tokens.
 """
 
 from collections.abc import Sequence
@@ -37,47 +37,55 @@ from retrievers.training.objectives.masking import TokenBatch, draw_spans
 
 
 class CoCondenser(Condenser, kw_only=True):
-    """Settings of coCondenser: those of `Condenser`, and gradient caching.
+    """Settings of coCondenser: all settings of `Condenser`, and gradient caching.
 
     Attributes:
-        sub_batch: spans that are encoded at a time; None encodes all at once. A batch has two for
-            each of its documents.
+        sub_batch: spans that are encoded at a time. None encodes all at once. A batch has two spans
+            for each of its documents.
     """
 
     reads_documents: ClassVar[bool] = True
     sub_batch: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
     def build_module(self, encoder: MaskedLM) -> nn.Module:
-        """See `Objective`.
+        """Build the training module around ``encoder``.
 
         Raises:
-            BenchError: the encoder has no layer after ``skip_from``.
+            BenchError: If the encoder has no layer after ``skip_from``.
         """
         return CoCondenserTraining(encoder, self)
 
     def read(
         self, texts: Sequence[str], tokenizer: Any, max_tokens: int, rng: np.random.Generator
     ) -> TokenBatch:
-        """See `Objective`; the two spans of a text are neighbours in the batch."""
+        """Draw two spans of each text, which become neighbouring rows, see `Objective.read`.
+
+        Args:
+            texts: complete documents.
+            tokenizer: fast Hugging Face tokenizer.
+            max_tokens: longest span in tokens, including special tokens.
+            rng: random generator.
+        """
         return draw_spans(tokenizer, texts, max_tokens, ["random"], rng)
 
 
 class CoCondenserTraining(CondenserTraining):
-    """Condenser's head, whose saved weights fit, and the contrast, which has none."""
+    """Condenser's encoder and head, whose saved weights fit, with a contrastive loss."""
 
     def __init__(self, encoder: MaskedLM, settings: CoCondenser) -> None:
+        """Build the head that ``settings`` describe around ``encoder``."""
         super().__init__(encoder, settings)
         self.sub_batch = settings.sub_batch
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor
     ) -> dict[str, Tensor]:
-        """``loss`` and those it is the sum of: ``head_mlm``, ``late_mlm`` and ``contrast``.
+        """Return ``loss`` and its components ``head_mlm``, ``late_mlm`` and ``contrast``.
 
         Args:
-            input_ids: int64 ``(2n, length)``; rows 2i and 2i + 1 are spans of document i.
-            attention_mask: bool ``(2n, length)``.
-            labels: int64 ``(2n, length)``, -100 where nothing is masked.
+            input_ids: int64 ``(2n, length)``. Rows 2i and 2i + 1 are spans of document i.
+            attention_mask: bool ``(2n, length)``, False at padding.
+            labels: int64 ``(2n, length)``, -100 at tokens that are not masked.
         """
         batch = (input_ids, attention_mask, labels)
         vectors, head, late = encode_in_sub_batches(self.outputs, batch, self.sub_batch)

@@ -1,24 +1,23 @@
 """Condenser: masked tokens are predicted from early token states and the late ``[CLS]``.
 
 Gao and Callan, "Condenser: a Pre-training Architecture for Dense Retrieval", EMNLP 2021,
-https://arxiv.org/abs/2104.08253. The encoder of L layers is split after layer S. A short head
-reads
+https://arxiv.org/abs/2104.08253. The encoder of L layers is split after layer S. A short head reads
 
     [ h_cls^L ; h_1^S … h_N^S ]
 
-so that what the layers after S find out about the text reaches the head's predictions through
-``[CLS]`` alone. With m the masked tokens and x̃ → x the masked and the original text:
+so that information about the text from the layers after S reaches the head only through ``[CLS]``.
+Let m be the masked tokens, x the original text and x̃ the masked text:
 
     L_mlm   = − 1/|m| Σ_{i ∈ m} log softmax(lm(h_i^head))[x_i]
     L_mlm^c = − 1/|m| Σ_{i ∈ m} log softmax(lm(h_i^L))[x_i]          ("late MLM")
     L       = L_mlm + L_mlm^c
 
-lm is one masked-language-model head for both, tied to the word embeddings. The layers of the head
-are dropped after training.
+lm is a single language-model head for both, tied to the word embeddings. The layers of Condenser's
+head are dropped after training.
 
 Defaults: S = L / 2 (6 of 12), 2 layers in the head, late MLM, 15 % of the tokens masked as whole
-words; AdamW, learning rate 1e-4 with linear warm-up (a tenth of the steps) and decay, weight decay
-0.01, 1,024 texts of 128 tokens in a step, 8 epochs.
+words. AdamW, learning rate 1e-4 with linear warm-up (a tenth of the steps) and decay, weight decay
+0.01, 1,024 texts of 128 tokens per step, 8 epochs.
 """
 
 from typing import Annotated
@@ -41,13 +40,13 @@ Outputs = tuple[Tensor, Tensor, Tensor]
 
 
 class Condenser(MLM, kw_only=True):
-    """Settings of Condenser, beside those of `MLM`.
+    """Settings of Condenser, in addition to the settings of `MLM`.
 
     Attributes:
-        head_layers: layers of the head.
-        skip_from: the layer whose token states the head reads; 0 is the embedding layer; None is
-            half the depth.
-        late_mlm: whether the last layer predicts too.
+        head_layers: number of layers in the head.
+        skip_from: layer whose token states the head reads. 0 is the embedding layer, None the
+            middle layer.
+        late_mlm: whether the last layer also predicts masked tokens.
     """
 
     head_layers: Annotated[int, msgspec.Meta(ge=1)] = 2
@@ -55,18 +54,18 @@ class Condenser(MLM, kw_only=True):
     late_mlm: bool = True
 
     def build_module(self, encoder: MaskedLM) -> nn.Module:
-        """See `Objective`.
+        """Build the training module around ``encoder``.
 
         Raises:
-            BenchError: the encoder has no layer after ``skip_from``.
+            BenchError: If the encoder has no layer after ``skip_from``.
         """
         return CondenserTraining(encoder, self)
 
     def skipped_from(self, encoder: MaskedLM) -> int:
-        """``skip_from`` in layers of this encoder.
+        """Return ``skip_from`` as a layer of ``encoder``.
 
         Raises:
-            BenchError: see `build_module`.
+            BenchError: If the encoder has no layer after it.
         """
         depth = len(encoder.layers)
         layer = depth // 2 if self.skip_from is None else self.skip_from
@@ -79,13 +78,14 @@ class Condenser(MLM, kw_only=True):
 
 
 class CondenserTraining(nn.Module):
-    """The encoder and Condenser's head.
-
-    Raises:
-        BenchError: see `Condenser.build_module`.
-    """
+    """Encoder with Condenser's head."""
 
     def __init__(self, encoder: MaskedLM, settings: Condenser) -> None:
+        """Build the head that ``settings`` describe around ``encoder``.
+
+        Raises:
+            BenchError: If the encoder has no layer after ``skip_from``.
+        """
         super().__init__()
         self.encoder = encoder
         self.skip_from = settings.skipped_from(encoder)
@@ -97,16 +97,28 @@ class CondenserTraining(nn.Module):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor
     ) -> dict[str, Tensor]:
-        """``loss`` and the two it is the sum of, ``head_mlm`` and ``late_mlm``."""
+        """Return ``loss`` and its components ``head_mlm`` and ``late_mlm``.
+
+        Args:
+            input_ids: int64 ``(texts, length)``.
+            attention_mask: bool ``(texts, length)``, False at padding.
+            labels: int64 ``(texts, length)``, -100 at tokens that are not masked.
+        """
         _, head, late = self.outputs(input_ids, attention_mask, labels)
         return self.total(head, late, labels)
 
     def outputs(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor) -> Outputs:
-        """Vectors and losses of each text, independent of the others in the batch.
+        """Return vectors and losses of each text, which do not depend on other texts of the batch.
+
+        Args:
+            input_ids: int64 ``(texts, length)``.
+            attention_mask: bool ``(texts, length)``, False at padding.
+            labels: int64 ``(texts, length)``, -100 at tokens that are not masked.
 
         Returns:
             The late ``[CLS]`` vectors ``(texts, width)``, and for each text the sum of the
-            cross-entropies of its masked tokens at the head and at the last layer, ``(texts,)``.
+            cross-entropies of its masked tokens at the head and at the last layer, each
+            ``(texts,)``.
         """
         states = self.encoder(input_ids, attention_mask)
         late, early = states[-1], states[self.skip_from]
@@ -118,7 +130,13 @@ class CondenserTraining(nn.Module):
         return late[:, 0], at_head, at_last.expand_as(at_head)
 
     def total(self, head: Tensor, late: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """Sums of texts to the means over all masked tokens of the batch."""
+        """Turn sums over texts into means over all masked tokens of the batch.
+
+        Args:
+            head: sums of cross-entropies at the head, ``(texts,)``.
+            late: sums of cross-entropies at the last layer, ``(texts,)``.
+            labels: int64 ``(texts, length)``, -100 at tokens that are not masked.
+        """
         masked = (labels != IGNORED).sum().clamp(min=1)
         losses = {"head_mlm": head.sum() / masked}
         if self.late_mlm:

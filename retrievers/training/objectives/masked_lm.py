@@ -1,16 +1,16 @@
-"""What objectives share: BERT or RoBERTa with its head, layers, and contrasts of vectors.
+"""Modules that objectives share: BERT or RoBERTa with its head, layers, and contrastive losses.
 
-A contrast of a batch is one across all processes. Its scores are computed in float32 at least:
-bfloat16 would round large inner products by whole units.
+Contrastive losses cover the vectors of all processes. Their scores are computed in float32 or
+float64, because bfloat16 would round large inner products by whole units.
 
 Gradient caching: Gao, Zhang, Han and Callan, "Scaling Deep Contrastive Learning Batch Size under
-Memory Limited Setup", 2021, https://arxiv.org/abs/2101.06983. The batch is cut into sub-batches.
-Each is encoded and only its outputs are kept; the loss of all outputs is differentiated with
-respect to them (the cache); then each sub-batch is encoded again, with the same dropout, and its
-part of the cache flows back through it. Memory is that of one sub-batch, the price is a second
-forward pass, and the gradient is that of the whole batch. Here autograd itself does this, by a
-checkpoint around each sub-batch, which keeps the state of the random numbers. So it needs nothing
-from the trainer, and scaled losses, gradient accumulation and several processes work as ever.
+Memory Limited Setup", 2021, https://arxiv.org/abs/2101.06983. The batch is divided into
+sub-batches. Each is encoded and only its outputs are kept. The loss of all outputs is
+differentiated with respect to them (the cache). Then each sub-batch is encoded again with the same
+dropout, and its part of the cache is propagated back through it. Only one sub-batch is in memory at
+a time, at the cost of a second forward pass, and the gradient is exact. Here autograd does this
+with a checkpoint around each sub-batch, which preserves the random state. Trainers need no change,
+and scaled losses, gradient accumulation and several processes work as usual.
 """
 
 from collections.abc import Callable
@@ -27,16 +27,14 @@ from retrievers.training.objectives.masking import IGNORED
 
 
 class MaskedLM(nn.Module):
-    """An encoder and its head, whose decoder is tied to the word embeddings.
-
-    Args:
-        model: ``BertForMaskedLM`` or ``RobertaForMaskedLM``.
-
-    Raises:
-        BenchError: the architecture is another one.
-    """
+    """Encoder with its language-model head, whose decoder is tied to the word embeddings."""
 
     def __init__(self, model: Any) -> None:
+        """Wrap ``model``, a ``BertForMaskedLM`` or ``RobertaForMaskedLM``.
+
+        Raises:
+            BenchError: If the model has a different architecture.
+        """
         super().__init__()
         if model.config.model_type not in HEAD_ATTRIBUTES:
             raise BenchError(
@@ -52,30 +50,30 @@ class MaskedLM(nn.Module):
 
     @property
     def encoder(self) -> Any:
-        """The encoder without a head: what is kept in the end."""
+        """Encoder without a head, which becomes the finished checkpoint."""
         return self.model.base_model
 
     @property
     def head(self) -> nn.Module:
-        """Hidden states ``(..., width)`` to logits ``(..., vocabulary)``."""
+        """Head that maps hidden states ``(..., width)`` to logits ``(..., vocabulary)``."""
         return find_head(self.model)
 
     @property
     def layers(self) -> nn.ModuleList:
-        """The encoder's transformer layers, first to last."""
+        """Transformer layers of the encoder, first to last."""
         layers: nn.ModuleList = self.encoder.encoder.layer
         return layers
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
-        """Hidden states after the embeddings and after each layer.
+        """Return the hidden states after the embeddings and after each layer.
 
         Args:
             input_ids: int64 ``(texts, length)``.
             attention_mask: bool or int64 ``(texts, length)``, 0 at padding.
 
         Returns:
-            ``layers + 1`` tensors ``(texts, length, width)``; the last holds the embeddings of
-            texts at position 0.
+            ``layers + 1`` tensors ``(texts, length, width)``. Position 0 of the last one holds the
+            embeddings of texts.
         """
         states: tuple[Tensor, ...] = self.encoder(
             input_ids=input_ids,
@@ -86,46 +84,60 @@ class MaskedLM(nn.Module):
         return states
 
     def embed(self, input_ids: Tensor) -> Tensor:
-        """The embedding layer: words and positions, normalised; ``(texts, length, width)``."""
+        """Return the embedding layer's output for ``input_ids``, ``(texts, length, width)``."""
         embedded: Tensor = self.encoder.embeddings(input_ids=input_ids)
         return embedded
 
     def embed_vectors(self, vectors: Tensor) -> Tensor:
-        """The embedding layer with vectors ``(texts, length, width)`` in the place of words."""
+        """Return the output of the embedding layer with ``vectors`` in place of word embeddings.
+
+        Args:
+            vectors: ``(texts, length, width)``, which is also the shape of the result.
+        """
         embedded: Tensor = self.encoder.embeddings(inputs_embeds=vectors)
         return embedded
 
     def positions(self, length: int) -> Tensor:
-        """Position embeddings of the first places, ``(length, width)``."""
+        """Return the embeddings of the first ``length`` positions, ``(length, width)``."""
         table = self.encoder.embeddings.position_embeddings
         first = 0 if self.config.model_type == "bert" else table.padding_idx + 1
         positions: Tensor = table.weight[first : first + length]
         return positions
 
     def predict(self, states: Tensor, labels: Tensor) -> Tensor:
-        """Logits of the tokens with a label, ``(tokens, vocabulary)``; none of the others.
+        """Return the logits of tokens with a label, ``(tokens, vocabulary)``.
 
         Args:
-            states: ``(texts, length, width)``.
-            labels: int64 ``(texts, length)``, -100 if there is nothing to say.
+            states: hidden states, ``(texts, length, width)``.
+            labels: int64 ``(texts, length)``, -100 for tokens without a label.
         """
         logits: Tensor = self.head(states[labels != IGNORED])
         return logits
 
     def loss(self, states: Tensor, labels: Tensor) -> Tensor:
-        """Mean cross-entropy over the tokens with a label; see `predict`."""
+        """Return the mean cross-entropy over the tokens with a label, a scalar.
+
+        Args:
+            states: hidden states, ``(texts, length, width)``.
+            labels: int64 ``(texts, length)``, -100 for tokens without a label.
+        """
         return masked_cross_entropy(self.predict(states, labels), labels)
 
 
 def masked_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Mean cross-entropy of what `MaskedLM.predict` gives for labels; 0 if there are none."""
+    """Return the mean cross-entropy of predictions, 0 if no token has a label.
+
+    Args:
+        logits: result of `MaskedLM.predict`, ``(tokens, vocabulary)``.
+        labels: int64 ``(texts, length)``, -100 for tokens without a label.
+    """
     chosen = labels != IGNORED
     total = functional.cross_entropy(logits, labels[chosen], reduction="sum")
     return total / chosen.sum().clamp(min=1)
 
 
 def initialise(module: nn.Module, deviation: float) -> None:
-    """Random weights as BERT draws them: normal, biases 0, norms 1."""
+    """Initialise ``module`` as BERT does: normal weights with ``deviation``, biases 0, norms 1."""
     for part in module.modules():
         if isinstance(part, nn.Linear):
             nn.init.normal_(part.weight, std=deviation)
@@ -136,16 +148,14 @@ def initialise(module: nn.Module, deviation: float) -> None:
 
 
 class TransformerLayer(nn.Module):
-    """A layer of BERT whose queries and context may be two streams; new, with random weights.
+    """New layer of BERT with random weights, whose queries and context may be different streams.
 
     Devlin et al., BERT, NAACL 2019; Vaswani et al., Attention Is All You Need, NIPS 2017. With one
-    stream for both it is BERT's own layer.
-
-    Args:
-        config: of the encoder, for widths, heads, dropout and activation.
+    stream for both it equals BERT's own layer.
     """
 
     def __init__(self, config: Any) -> None:
+        """Take widths, heads, dropout and activation from the encoder's ``config``."""
         super().__init__()
         from transformers.activations import ACT2FN
 
@@ -162,13 +172,13 @@ class TransformerLayer(nn.Module):
         initialise(self, config.initializer_range)
 
     def forward(self, stream: Tensor, context: Tensor, allowed: Tensor) -> Tensor:
-        """One layer; the residual connections are those of ``stream``.
+        """Apply the layer. Residual connections add ``stream``.
 
         Args:
             stream: queries, ``(texts, rows, width)``.
             context: keys and values, ``(texts, length, width)``.
-            allowed: bool, ``(texts, rows, length)`` or, for all rows alike, ``(texts, length)``:
-                True if a row may attend.
+            allowed: bool ``(texts, rows, length)``, True if a row may attend to a position.
+                ``(texts, length)`` holds for all rows.
         """
         attended = self.output(self._attend(stream, context, allowed))
         stream = self.attention_norm(stream + self.dropout(attended))
@@ -188,28 +198,33 @@ class TransformerLayer(nn.Module):
         return attended.transpose(1, 2).flatten(2)
 
     def _split(self, states: Tensor) -> Tensor:
-        """``(texts, length, width)`` to ``(texts, heads, length, width of a head)``."""
+        """Reshape ``(texts, length, width)`` to ``(texts, heads, length, head width)``."""
         return torch.unflatten(states, -1, (self.heads, -1)).transpose(1, 2)
 
 
 def replace_after_cls(states: Tensor, embedded: Tensor) -> Tensor:
-    """The state at position 0, then the embeddings of the other positions."""
+    """Return ``states`` with the vectors of ``embedded`` after position 0.
+
+    Args:
+        states: ``(texts, length, width)``, of which position 0 is kept.
+        embedded: ``(texts, length, width)``, of which all other positions are taken.
+    """
     return torch.cat([states[:, :1], embedded[:, 1:].to(states.dtype)], dim=1)
 
 
 def sum_losses(**losses: Tensor) -> dict[str, Tensor]:
-    """The losses by name, and their sum as ``loss``."""
+    """Return ``losses`` by name, with their sum as ``loss``."""
     return {"loss": torch.stack(list(losses.values())).sum(), **losses}
 
 
 def contrastive_loss(anchors: Tensor, candidates: Tensor, temperature: float = 1.0) -> Tensor:
-    """Cross-entropy of finding, for anchor i, candidate i among those of all processes.
+    """Return the cross-entropy of finding candidate i for anchor i among all processes' candidates.
 
         L = -1/n sum_i log( exp(<a_i, c_i> / t) / sum_j exp(<a_i, c_j> / t) )
 
     Args:
         anchors: ``(n, width)``.
-        candidates: ``(n, width)``.
+        candidates: ``(n, width)``, or more rows, of which the first n belong to the anchors.
         temperature: t.
     """
     everyone, first = gather_vectors(candidates)
@@ -218,7 +233,13 @@ def contrastive_loss(anchors: Tensor, candidates: Tensor, temperature: float = 1
 
 
 def cosine_contrastive_loss(anchors: Tensor, candidates: Tensor, temperature: float) -> Tensor:
-    """`contrastive_loss` of the cosines: the vectors are scaled to unit length first."""
+    """Return `contrastive_loss` of the vectors scaled to unit length.
+
+    Args:
+        anchors: ``(n, width)``.
+        candidates: ``(n, width)``, or more rows, of which the first n belong to the anchors.
+        temperature: the cosines are divided by it.
+    """
     anchors, candidates = (
         functional.normalize(_at_least_float32(side), dim=1) for side in (anchors, candidates)
     )
@@ -226,12 +247,12 @@ def cosine_contrastive_loss(anchors: Tensor, candidates: Tensor, temperature: fl
 
 
 def span_contrastive_loss(vectors: Tensor) -> Tensor:
-    """Cross-entropy of finding, for each span, the other span of its document among all others.
+    """Return the cross-entropy of finding, for each span, the other span of its document.
 
         L = -1/2n sum_ij log( exp(<h_i1, h_i2>) / sum_{kl != ij} exp(<h_ij, h_kl>) )
 
     Args:
-        vectors: ``(2n, width)``; rows 2i and 2i + 1 are the two spans of document i.
+        vectors: ``(2n, width)``. Rows 2i and 2i + 1 are the two spans of document i.
     """
     everyone, first = gather_vectors(vectors)
     own = first + torch.arange(len(vectors), device=vectors.device)
@@ -240,9 +261,15 @@ def span_contrastive_loss(vectors: Tensor) -> Tensor:
 
 
 def gather_vectors(vectors: Tensor) -> tuple[Tensor, int]:
-    """Vectors of all processes ``(processes * n, width)``, and the row where one's own begin.
+    """Return the vectors of all processes, and the first row of this process.
 
-    Every process must have equally many. Gradients flow back to where a vector came from.
+    Gradients flow back to the process of each vector.
+
+    Args:
+        vectors: vectors of this process, ``(n, width)``, with the same n in every process.
+
+    Returns:
+        Vectors, ``(processes * n, width)``, and a row.
     """
     if not distributed.is_available() or not distributed.is_initialized():
         return vectors, 0
@@ -251,7 +278,7 @@ def gather_vectors(vectors: Tensor) -> tuple[Tensor, int]:
 
 
 class _Gather(torch.autograd.Function):
-    """Rows of all processes; backward, the sum of the gradients that all have for one's own."""
+    """Rows of all processes. The gradient of a row is summed over all processes."""
 
     @staticmethod
     def forward(ctx: Any, vectors: Tensor) -> Tensor:
@@ -278,12 +305,13 @@ def _at_least_float32(vectors: Tensor) -> Tensor:
 def encode_in_sub_batches(
     encode: Callable[..., tuple[Tensor, ...]], batch: tuple[Tensor, ...], size: int | None
 ) -> tuple[Tensor, ...]:
-    """Outputs of ``encode(*batch)``, computed ``size`` rows at a time.
+    """Return the outputs of ``encode(*batch)``, computed ``size`` rows at a time.
 
     Args:
-        encode: gives ``(rows, ...)`` outputs, each row from the same row of its inputs alone.
+        encode: function that returns tensors ``(rows, ...)``, each row computed from the same row
+            of its inputs only.
         batch: inputs with equally many rows.
-        size: rows of a sub-batch; None encodes all at once.
+        size: rows of a sub-batch. None encodes all at once.
     """
     if size is None:
         return encode(*batch)

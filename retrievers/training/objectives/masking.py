@@ -1,8 +1,8 @@
-"""Tokens of texts and of spans, and whole-word masks without a Python loop over tokens.
+"""Tokens of texts and spans, and vectorised whole-word masks.
 
-A word is what the tokenizer's first step splits off, so that the pieces of a word are masked
-together (whole-word masking, https://github.com/google-research/bert, release of May 2019).
-Everything drawn comes from a generator that the caller seeds.
+A word is a unit of the tokenizer's pre-tokenization. All pieces of a word are masked together
+(whole-word masking, https://github.com/google-research/bert, release of May 2019). All random
+numbers come from a generator that the caller seeds.
 """
 
 from collections.abc import Sequence
@@ -23,13 +23,13 @@ CONTEXTS = 256  # masks of a text that the rows of enhanced decoding share
 
 @dataclass(frozen=True)
 class TokenBatch:
-    """A batch of texts, padded on the right to the longest.
+    """Batch of texts, padded on the right to the longest.
 
     Attributes:
-        ids: int64 ``(texts, length)``.
+        ids: token ids, int64 ``(texts, length)``.
         real: bool ``(texts, length)``, False at padding.
-        words: int64 ``(texts, length)``, number of the word in its text, counted from 0 without
-            gaps; -1 at special tokens and padding.
+        words: number of the word in its text, from 0 without gaps, int64 ``(texts, length)``; -1 at
+            special tokens and padding.
     """
 
     ids: Int64Array
@@ -37,23 +37,28 @@ class TokenBatch:
     words: Int64Array
 
     def take(self, rows: Int64Array) -> "TokenBatch":
-        """The texts of some rows, in their order."""
+        """Return the texts at ``rows``, in that order."""
         return TokenBatch(self.ids[rows], self.real[rows], self.words[rows])
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Facts of a tokenizer that masking needs: the id of the mask, and how many ids there are."""
+    """Properties of a tokenizer that masking needs.
+
+    Attributes:
+        mask_id: id of the mask token.
+        size: number of token ids.
+    """
 
     mask_id: int
     size: int
 
     @classmethod
     def of(cls, tokenizer: Any) -> "Vocabulary":
-        """From a Hugging Face tokenizer.
+        """Return the properties of ``tokenizer``, a Hugging Face tokenizer.
 
         Raises:
-            BenchError: it has no mask token.
+            BenchError: If it has no mask token.
         """
         if tokenizer.mask_token_id is None:
             raise BenchError(
@@ -63,7 +68,13 @@ class Vocabulary:
 
 
 def tokenize(tokenizer: Any, texts: Sequence[str], max_tokens: int) -> TokenBatch:
-    """Tokens of texts, special tokens included, cut after ``max_tokens``."""
+    """Tokenize texts and truncate them.
+
+    Args:
+        tokenizer: fast Hugging Face tokenizer.
+        texts: texts of the batch.
+        max_tokens: longest text in tokens, including special tokens.
+    """
     encodings = tokenizer(
         list(texts), truncation=True, max_length=max_tokens, padding=True
     ).encodings  # tensors of the tokenizer's own are made token by token in Python
@@ -76,11 +87,12 @@ def tokenize(tokenizer: Any, texts: Sequence[str], max_tokens: int) -> TokenBatc
 
 
 def pad(ids: Sequence[Int64Array], words: Sequence[Int64Array], padding_id: int) -> TokenBatch:
-    """A batch of texts that are tokenised already.
+    """Make a batch of tokenized texts.
 
     Args:
-        ids: of each text, special tokens included.
-        words: number of the word at each token of a text, rising; -1 at special tokens.
+        ids: token ids of each text, including special tokens, int64.
+        words: number of the word at each token, ascending int64, -1 at special tokens.
+        padding_id: id of the padding token.
     """
     lengths = np.array([len(row) for row in ids])
     real = np.arange(lengths.max()) < lengths[:, None]
@@ -92,7 +104,7 @@ def pad(ids: Sequence[Int64Array], words: Sequence[Int64Array], padding_id: int)
 
 
 def renumber(words: Int64Array) -> Int64Array:
-    """Word numbers of each row counted from 0 without gaps; -1 stays."""
+    """Renumber ``words`` in each row from 0 without gaps. Entries of -1 are kept."""
     before = np.concatenate([np.full_like(words[:, :1], NOT_A_WORD), words[:, :-1]], axis=1)
     begins = (words != before) & (words != NOT_A_WORD)
     return np.where(words == NOT_A_WORD, NOT_A_WORD, begins.cumsum(axis=1) - 1)
@@ -105,19 +117,21 @@ def draw_spans(
     contexts: Sequence[Context],
     rng: np.random.Generator,
 ) -> TokenBatch:
-    """Tokens of two spans of each text, drawn from all of its tokens.
+    """Draw two spans from each text and tokenize them.
 
-    The spans of a text are equally long: as long as is read or, of a short text, half of its
-    tokens. They are cut between tokens, so that no part of a text is out of reach. A text of fewer
-    than two tokens is both spans itself. Each text is tokenised once, as a whole.
+    The two spans of a text are equally long: the maximal length or, for a short text, half of its
+    tokens. They are cut between tokens, so every part of a text can be drawn. A text with fewer
+    than two tokens is both spans itself. Each text is tokenized once, as a whole.
 
     Args:
-        tokenizer: fast tokenizer of Hugging Face.
-        max_tokens: of a span, special tokens included.
-        contexts: kinds of pairs, see `draw_starts`; each text gets one of them at random.
+        tokenizer: fast Hugging Face tokenizer.
+        texts: complete documents.
+        max_tokens: longest span in tokens, including special tokens.
+        contexts: kinds of contexts, see `draw_starts`. One is drawn for each text.
+        rng: random generator.
 
     Returns:
-        Rows 2i and 2i + 1 are the spans of text i, in the order of the text.
+        A batch whose rows 2i and 2i + 1 are the spans of text i, in the order of the text.
     """
     room = max_tokens - tokenizer.num_special_tokens_to_add()
     encoded = tokenizer(list(texts), truncation=False, verbose=False)
@@ -141,14 +155,15 @@ def draw_spans(
 def draw_starts(
     tokens: int, size: int, context: Context, rng: np.random.Generator
 ) -> tuple[int, int]:
-    """First token of either span of a text; every place that a kind allows is equally likely.
+    """Draw the first token of each span of a text. All allowed positions are equally likely.
 
     Args:
-        tokens: of the text, at least ``2 * size``.
-        size: tokens of a span, at least 1.
-        context: ``nearby``, the second span follows the first; ``overlap``, it begins in the second
-            half of the first, by a number of shared tokens that is drawn before the place, and
-            follows it where they are of one token; ``random``, anywhere behind the first.
+        tokens: number of tokens of the text, at least ``2 * size``.
+        size: number of tokens of a span, at least 1.
+        context: ``nearby``: the second span follows the first. ``overlap``: it begins in the second
+            half of the first; the number of shared tokens is drawn before the position, and spans
+            of one token do not overlap. ``random``: it lies anywhere after the first.
+        rng: random generator.
     """
     if context == "random":
         first, second = sorted(rng.choice(tokens - 2 * size + 2, 2, replace=False).tolist())
@@ -159,19 +174,20 @@ def draw_starts(
 
 
 def whole_word_mask(words: Int64Array, rate: float, rng: np.random.Generator) -> BoolArray:
-    """Mask whole words until a share of the tokens of each text is masked.
+    """Mask whole words until a given share of the tokens of each text is masked.
 
-    Words are taken in a random order while they fit into ``rate`` times the text's tokens (special
-    ones not counted). The word that would exceed it is taken with the probability of the part of
-    it that still fits, so that the expected share is ``rate`` in every text whatever its words;
-    where nothing was taken, the first word is.
+    Words are taken in random order while they fit into ``rate`` times the text's tokens (special
+    tokens are not counted). The word that would exceed this number is taken with a probability
+    equal to the fraction of it that fits, so that the expected share is ``rate`` for every text. If
+    no word was taken, the first one is.
 
     Args:
-        words: int64 ``(texts, length)``, see `TokenBatch`.
-        rate: between 0 and 1.
+        words: numbers of words, int64 ``(texts, length)``, see `TokenBatch`.
+        rate: share of tokens to mask, between 0 and 1.
+        rng: random generator.
 
     Returns:
-        bool ``(texts, length)``, True if masked; a text without words has none.
+        bool ``(texts, length)``, True if masked. A text without words has no masked token.
     """
     sizes = _word_sizes(words)
     masked = _masked_words(sizes, rate, rng)
@@ -180,7 +196,7 @@ def whole_word_mask(words: Int64Array, rate: float, rng: np.random.Generator) ->
 
 
 def _masked_words(sizes: Int64Array, rate: float, rng: np.random.Generator) -> BoolArray:
-    """Mask over the words of each text, see `whole_word_mask`; ``sizes`` are in tokens."""
+    """Return a mask over the words of each text, see `whole_word_mask`. ``sizes`` are in tokens."""
     keys = rng.random(sizes.shape, np.float32)
     keys[sizes == 0] = 2  # words that are not there: last
     order = keys.argsort(axis=1)
@@ -200,7 +216,7 @@ def _masked_words(sizes: Int64Array, rate: float, rng: np.random.Generator) -> B
 
 
 def _word_sizes(words: Int64Array) -> Int64Array:
-    """Tokens of each word, int64 ``(texts, words)``; one column if there are none."""
+    """Return the tokens of each word, int64 ``(texts, words)``, with at least one column."""
     count = max(int(words.max(initial=NOT_A_WORD)), 0) + 1
     rows = np.arange(len(words))[:, None] * count
     real = words != NOT_A_WORD
@@ -211,7 +227,14 @@ def _word_sizes(words: Int64Array) -> Int64Array:
 def replace_masked(
     ids: Int64Array, masked: BoolArray, vocabulary: Vocabulary, rng: np.random.Generator
 ) -> Int64Array:
-    """Ids with 80 % of the masked tokens replaced by the mask, 10 % by a random id, 10 % kept."""
+    """Replace masked tokens: 80 % by the mask token, 10 % by a random token, 10 % by themselves.
+
+    Args:
+        ids: token ids, int64 ``(texts, length)``, which is also the shape of the result.
+        masked: bool ``(texts, length)``.
+        vocabulary: size and mask token of the vocabulary.
+        rng: random generator.
+    """
     shown = ids.copy()
     texts, columns = masked.nonzero()
     draws = rng.random(len(texts), dtype=np.float32)
@@ -225,10 +248,17 @@ def replace_masked(
 def mask_tokens(
     tokens: TokenBatch, rate: float, vocabulary: Vocabulary, rng: np.random.Generator
 ) -> tuple[Int64Array, Int64Array]:
-    """Inputs of a masked language model, and the tokens it must predict.
+    """Return the inputs and labels of a masked language model.
+
+    Args:
+        tokens: tokens of the texts.
+        rate: share of tokens to mask, between 0 and 1.
+        vocabulary: size and mask token of the vocabulary.
+        rng: random generator.
 
     Returns:
-        Input ids and labels, int64 ``(texts, length)``; labels are -100 where nothing is masked.
+        Input ids and labels, int64 ``(texts, length)``. Labels are -100 at tokens that are not
+        masked.
     """
     masked = whole_word_mask(tokens.words, rate, rng)
     inputs = replace_masked(tokens.ids, masked, vocabulary, rng)
@@ -238,22 +268,34 @@ def mask_tokens(
 def masked_lm_batch(
     tokens: TokenBatch, rate: float, vocabulary: Vocabulary, rng: np.random.Generator
 ) -> dict[str, Int64Array | BoolArray]:
-    """The batch of a masked language model; see `mask_tokens`."""
+    """Return the batch of a masked language model, see `mask_tokens`.
+
+    Args:
+        tokens: tokens of the texts.
+        rate: share of tokens to mask, between 0 and 1.
+        vocabulary: size and mask token of the vocabulary.
+        rng: random generator.
+    """
     inputs, labels = mask_tokens(tokens, rate, vocabulary, rng)
     return {"input_ids": inputs, "attention_mask": tokens.real, "labels": labels}
 
 
 def context_mask(tokens: TokenBatch, rate: float, rng: np.random.Generator) -> BoolArray:
-    """The context that each token is reconstructed from in RetroMAE's enhanced decoding.
+    """Draw the context from which RetroMAE's enhanced decoding reconstructs each token.
 
-    Of every text so many whole-word masks are drawn as it has tokens, but at most `CONTEXTS`, each
-    of which hides a share of ``rate`` of the tokens; every row has one of them at random, as in the
-    authors' collator (https://github.com/staoxiao/RetroMAE, src/pretrain/data.py). A row never sees
-    its own token and never padding; special tokens, position 0 among them, are never hidden from
-    other rows, and position 0 is shown to itself too.
+    For each text, as many whole-word masks are drawn as it has tokens, at most `CONTEXTS`. Each
+    hides a share ``rate`` of the tokens. Every row uses one of them at random, as in the authors'
+    collator (https://github.com/staoxiao/RetroMAE, src/pretrain/data.py). A row never sees its own
+    token or padding. Special tokens, including position 0, are never hidden from other rows, and
+    position 0 also sees itself.
+
+    Args:
+        tokens: tokens of the texts.
+        rate: share of tokens to hide, between 0 and 1.
+        rng: random generator.
 
     Returns:
-        bool ``(texts, length, length)``: True if the row may attend to the column.
+        bool ``(texts, length, length)``, True if the row may attend to the column.
     """
     texts, length = tokens.words.shape
     sizes = _word_sizes(tokens.words)

@@ -1,14 +1,14 @@
 """Masked language modelling with whole-word masks.
 
 Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding",
-NAACL 2019, https://arxiv.org/abs/1810.04805. With m the masked tokens, x̃ the text with 80 % of
-them replaced by the mask, 10 % by a random token and 10 % as they are, and h the last hidden
+NAACL 2019, https://arxiv.org/abs/1810.04805. Let m be the masked tokens, x̃ the text with 80 % of
+them replaced by the mask token, 10 % by a random token and 10 % unchanged, and h the last hidden
 states:
 
     L = − 1/|m| Σ_{i ∈ m} log softmax(head(h_i))[x_i]
 
-Whole words are masked, at 15 % of the tokens. The head's decoder is the table of word embeddings;
-a checkpoint without a head gets a new one around it.
+Whole words are masked, 15 % of the tokens. The head's decoder is the table of word embeddings. A
+checkpoint without a head gets a new one with that decoder.
 """
 
 import numpy as np
@@ -23,30 +23,43 @@ class MLM(Settings, kw_only=True):
     """Settings of masked language modelling.
 
     Attributes:
-        mask: share of the tokens that is masked.
+        mask: share of tokens that are masked.
     """
 
     mask: Rate = 0.15
 
     def build_module(self, encoder: MaskedLM) -> nn.Module:
-        """See `Objective`."""
+        """Build the training module around ``encoder``."""
         return MLMTraining(encoder)
 
     def batch(self, tokens: TokenBatch, vocabulary: Vocabulary, rng: np.random.Generator) -> Batch:
-        """See `Objective`."""
+        """Mask tokens, see `Objective.batch`.
+
+        Args:
+            tokens: tokens of the texts.
+            vocabulary: size and mask token of the vocabulary.
+            rng: random generator.
+        """
         return masked_lm_batch(tokens, self.mask, vocabulary, rng)
 
 
 class MLMTraining(nn.Module):
-    """The encoder with its own head and nothing else."""
+    """Encoder with its language-model head."""
 
     def __init__(self, encoder: MaskedLM) -> None:
+        """Train ``encoder`` and its head."""
         super().__init__()
         self.encoder = encoder
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor
     ) -> dict[str, Tensor]:
-        """The loss over the masked tokens."""
+        """Return the mean cross-entropy of the masked tokens as ``loss``.
+
+        Args:
+            input_ids: int64 ``(texts, length)``.
+            attention_mask: bool ``(texts, length)``, False at padding.
+            labels: int64 ``(texts, length)``, -100 at tokens that are not masked.
+        """
         states = self.encoder(input_ids, attention_mask)
         return {"loss": self.encoder.loss(states[-1], labels)}

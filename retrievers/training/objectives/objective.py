@@ -1,8 +1,9 @@
-"""The base class of pre-training objectives, and how they are found.
+"""Base class of pre-training objectives, and the lookup of objectives by name.
 
-An objective is one file of this package. Its name in a preset is that of the file and, in lower
-case, that of the file's class: a strict, frozen record with the settings of the ``[objective]``
-table, which makes the batches and the module that is trained on them. Nothing else lists it.
+An objective is a module of this package. Its name in presets is the module's name and, in lower
+case, the name of the module's class: a strict, frozen record with the settings of the
+``[objective]`` table, which makes the batches and the training module. Modules are found by their
+names, not listed anywhere.
 """
 
 import importlib
@@ -29,12 +30,13 @@ NOT_OBJECTIVES = {"objective", "masking", "masked_lm"}  # files that are no obje
 
 
 class Example(TypedDict):
-    """One place in the stream of training texts.
+    """Text at one index of the training's stream.
 
     Attributes:
-        text: of the document.
-        draw: a number of its own for every place, the same in every run with the same seed: what
-            a collator draws must follow from it alone, so that a resumed run draws the same.
+        text: the text.
+        draw: seed of the text's random draws, unique for each index and equal in every run with the
+            same seed. A collator must derive all its draws from it, so that a resumed run repeats
+            them.
     """
 
     text: str
@@ -46,11 +48,11 @@ Batch = dict[str, Int64Array | BoolArray]
 
 
 class Objective:
-    """An objective: its settings make the batches and the module that is trained on them.
+    """Objective, whose settings make the batches and the module that is trained on them.
 
     Attributes:
-        reads_documents: whether it draws its spans from whole documents.
-        similarity: by which the trained vectors are compared, ``dot`` or ``cos``.
+        reads_documents: whether it draws spans from complete documents.
+        similarity: similarity of the trained vectors, ``dot`` or ``cos``.
     """
 
     __slots__ = ()
@@ -63,34 +65,51 @@ class Objective:
         return type(self).__name__.lower()
 
     def build_module(self, encoder: "MaskedLM") -> "nn.Module":
-        """A module that trains the encoder.
+        """Build the module that trains ``encoder``.
 
-        It holds the encoder as its attribute ``encoder``; whatever else it holds is saved apart
-        and dropped from the finished checkpoint. ``forward(**batch)`` returns a dictionary of
-        scalars: ``loss``, which is minimised, and the losses that it is the sum of, by name. It
-        may have ``before_step()`` and ``after_step()``, called around each step of the optimizer,
-        and ``save_encoder(folder, card)`` where its result is not a whole encoder.
+        The module holds the encoder as its attribute ``encoder``. All other weights are saved
+        separately and dropped from the finished checkpoint. ``forward(**batch)`` returns a
+        dictionary of scalars: ``loss``, which is minimised, and its components by name. The module
+        may have ``before_step()`` and ``after_step()``, called around each optimizer step, and
+        ``save_encoder(folder, card)`` if its result is not a complete encoder.
 
         Raises:
-            BenchError: the settings do not fit the encoder.
+            BenchError: If the settings do not fit the encoder.
         """
         raise NotImplementedError
 
     def read(
         self, texts: Sequence[str], tokenizer: Any, max_tokens: int, rng: np.random.Generator
     ) -> TokenBatch:
-        """The tokens of texts that the encoder reads."""
+        """Tokenize texts for the encoder.
+
+        Args:
+            texts: texts of the batch.
+            tokenizer: fast Hugging Face tokenizer.
+            max_tokens: longest text in tokens, including special tokens.
+            rng: random generator.
+        """
         return tokenize(tokenizer, texts, max_tokens)
 
     def batch(self, tokens: TokenBatch, vocabulary: Vocabulary, rng: np.random.Generator) -> Batch:
-        """The arguments of the module's ``forward``, from the tokens of `read`."""
+        """Return the arguments of the module's ``forward``.
+
+        Args:
+            tokens: result of `read`.
+            vocabulary: size and mask token of the vocabulary.
+            rng: random generator.
+        """
         raise NotImplementedError
 
     def collator(self, tokenizer: Any, max_tokens: int) -> Collator:
-        """Collator that turns texts into the batch that ``forward`` takes.
+        """Return a function that turns examples into the batch that ``forward`` takes.
+
+        Args:
+            tokenizer: fast Hugging Face tokenizer.
+            max_tokens: longest text in tokens, including special tokens.
 
         Raises:
-            BenchError: the tokenizer has no mask token.
+            BenchError: If the tokenizer has no mask token.
         """
         from torch import from_numpy
 
@@ -106,20 +125,20 @@ class Objective:
 
 
 class Settings(Objective, Record, kw_only=True, tag_field="name", tag=str.lower):
-    """Base class of the settings of objectives, strict records with the name in ``name``."""
+    """Base class of the settings of objectives: strict records with a field ``name``."""
 
 
 def objective_names() -> tuple[str, ...]:
-    """Names of all objectives, sorted."""
+    """Return the names of all objectives, sorted."""
     folders = importlib.import_module(__name__.rpartition(".")[0]).__path__
     return tuple(sorted({file.name for file in pkgutil.iter_modules(folders)} - NOT_OBJECTIVES))
 
 
 def objective_type(name: str) -> type[Objective]:
-    """The class of an objective, imported when it is asked for: it imports torch.
+    """Return the class of the objective called ``name``. Its module is imported only then.
 
     Raises:
-        BenchError: there is none of that name.
+        BenchError: If no objective has this name.
     """
     if name not in objective_names():
         hint = did_you_mean(name, objective_names(), f"use one of {', '.join(objective_names())}")
@@ -133,10 +152,13 @@ def objective_type(name: str) -> type[Objective]:
 
 
 def read_objective(table: Any) -> Objective:
-    """The objective of a preset's ``[objective]`` table, such as ``{"name": "mlm"}``.
+    """Read the objective of a preset's ``[objective]`` table, such as ``{"name": "mlm"}``.
+
+    Args:
+        table: name and settings of the objective.
 
     Raises:
-        BenchError: no name, an unknown one, an unknown field, or a value of the wrong type.
+        BenchError: If the name or a setting is missing, unknown or of the wrong type.
     """
     name = table.get("name") if isinstance(table, Mapping) else None
     if not isinstance(name, str):

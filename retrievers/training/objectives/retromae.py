@@ -1,27 +1,27 @@
 """RetroMAE: a text is reconstructed from its sentence embedding and little else.
 
 Xiao et al., "RetroMAE: Pre-Training Retrieval-oriented Language Models Via Masked Auto-Encoder",
-EMNLP 2022, https://arxiv.org/abs/2205.12035. With h_0 the encoder's last hidden state at
-``[CLS]``, read from a text masked at 30 %, e the embeddings of words and p those of positions:
+EMNLP 2022, https://arxiv.org/abs/2205.12035. Let h_0 be the encoder's last hidden state at
+``[CLS]`` for a text masked at 30 %, e the word embeddings and p the position embeddings:
 
     L = L_enc + L_dec                      L_enc: masked language modelling, as in `mlm`
 
-Basic decoding, one to three layers over the decoder's own masked copy x̂ of the text (50 % masked):
+Basic decoding: one to three layers read the decoder's own masked copy x̂ of the text (50 % masked):
 
     H = [h_0, e_x̂1 + p_1, …, e_x̂N + p_N]
-    L_dec: cross-entropy over the tokens that x̂ masks
+    L_dec: cross-entropy over the masked tokens of x̂
 
-Enhanced decoding, one layer of two streams over the text x as it is:
+Enhanced decoding: one layer of two streams reads the unmasked text x:
 
     H1 = [h_0 + p_0, …, h_0 + p_N]         H2 = [h_0, e_x1 + p_1, …, e_xN + p_N]
     A = softmax(H1 W_Q (H2 W_K)ᵀ / √d + M) H2 W_V        residual: H1
     M_ij = 0 if j = 0, or if j ≠ i and j is in the context drawn for i; else −∞
-    L_dec: cross-entropy over all tokens but the special ones
+    L_dec: cross-entropy over all tokens except special ones
 
-The context of each token is one of up to 256 draws of its text, each of which hides half of the
-tokens as whole words, as in the authors' code (https://github.com/staoxiao/RetroMAE). e + p is the
-encoder's embedding layer, with its normalisation; p_0 … p_N are added to h_0 as they are. The
-decoder shares embeddings and head with the encoder, and is dropped.
+The context of each token is one of up to 256 draws for its text. Each draw hides half of the tokens
+as whole words, as in the authors' code (https://github.com/staoxiao/RetroMAE). e + p is the
+encoder's embedding layer, including its normalisation; p_0 … p_N are added to h_0 without it. The
+decoder shares embeddings and head with the encoder and is dropped after training.
 """
 
 from abc import ABC, abstractmethod
@@ -51,15 +51,16 @@ from retrievers.training.objectives.objective import Batch, Rate, Settings
 
 
 class RetroMAE(Settings, kw_only=True):
-    """Settings of RetroMAE; the defaults are the paper's.
+    """Settings of RetroMAE, with the paper's defaults.
 
     Attributes:
-        decoding: ``enhanced`` exists for one layer only.
-        encoder_mask: share of the tokens that the encoder does not see.
-        decoder_mask: share of the tokens that the decoder does not see: one draw a text in basic
-            decoding, one of up to 256 draws for each token in enhanced decoding.
-        decoder_reads: ``zero`` puts a vector of zeros in the place of h_0, so that nothing goes
-            through the sentence embedding: a control of what it causes, not the paper's.
+        decoding: ``basic`` or ``enhanced``, which has one layer only.
+        decoder_layers: number of layers in the decoder.
+        encoder_mask: share of tokens hidden from the encoder.
+        decoder_mask: share of tokens hidden from the decoder: one draw per text in basic decoding,
+            one of up to 256 draws for each token in enhanced decoding.
+        decoder_reads: ``zero`` replaces h_0 by zeros, so that nothing passes through the sentence
+            embedding. This is a control experiment that is not in the paper.
     """
 
     decoding: Literal["enhanced", "basic"] = "enhanced"
@@ -73,19 +74,25 @@ class RetroMAE(Settings, kw_only=True):
             raise ValueError("enhanced decoding has one layer: use basic decoding for more")
 
     def build_module(self, encoder: MaskedLM) -> nn.Module:
-        """See `Objective`."""
+        """Build the training module around ``encoder``."""
         zero_cls = self.decoder_reads == "zero"
         if self.decoding == "enhanced":
             return EnhancedDecoding(encoder, zero_cls)
         return BasicDecoding(encoder, self.decoder_layers, zero_cls)
 
     def batch(self, tokens: TokenBatch, vocabulary: Vocabulary, rng: np.random.Generator) -> Batch:
-        """See `Objective`."""
+        """Return the encoder's and the decoder's inputs, see `Objective.batch`.
+
+        Args:
+            tokens: tokens of the texts.
+            vocabulary: size and mask token of the vocabulary.
+            rng: random generator.
+        """
         batch = masked_lm_batch(tokens, self.encoder_mask, vocabulary, rng)
         return batch | self._decoder_batch(self.decoder_tokens(tokens), vocabulary, rng)
 
     def decoder_tokens(self, tokens: TokenBatch) -> TokenBatch:
-        """Texts that the decoder tells from the embeddings of those that the encoder reads."""
+        """Return the texts that the decoder reconstructs, given the encoder's ``tokens``."""
         return tokens
 
     def _decoder_batch(
@@ -101,9 +108,10 @@ class RetroMAE(Settings, kw_only=True):
 
 
 class RetroMAETraining(nn.Module, ABC):
-    """The encoder with a decoder, which kinds of decoding add; ``zero_cls``: zeros for h_0."""
+    """Encoder with a decoder, which subclasses add."""
 
     def __init__(self, encoder: MaskedLM, zero_cls: bool = False) -> None:
+        """Train ``encoder``. With ``zero_cls`` the decoder reads zeros instead of h_0."""
         super().__init__()
         self.encoder, self.zero_cls = encoder, zero_cls
 
@@ -116,17 +124,19 @@ class RetroMAETraining(nn.Module, ABC):
         decoder_labels: Tensor,
         decoder_context: Tensor,
     ) -> dict[str, Tensor]:
-        """All losses and their sum.
+        """Return all losses by name, with their sum as ``loss``.
 
         Args:
-            input_ids: int64 ``(texts, length)``, as the encoder reads it.
+            input_ids: the encoder's inputs, int64 ``(texts, length)``.
             attention_mask: bool ``(texts, length)``, False at padding.
-            labels: int64 ``(texts, length)``, -100 but at the encoder's masked tokens.
-            decoder_input_ids: int64 ``(texts, length)``, as the decoder reads it; nothing is masked
+            labels: int64 ``(texts, length)``, -100 except at the encoder's masked tokens.
+            decoder_input_ids: the decoder's inputs, int64 ``(texts, length)``, which are not masked
                 in enhanced decoding.
-            decoder_labels: int64 ``(texts, length)``, -100 but at the tokens that the decoder says.
-            decoder_context: what the decoder sees: bool ``(texts, length, length)``, see
-                `context_mask`, or, in basic decoding, ``(texts, length)``, all but padding.
+            decoder_labels: int64 ``(texts, length)``, -100 except at tokens that the decoder
+                predicts.
+            decoder_context: tokens that the decoder sees: bool ``(texts, length, length)`` in
+                enhanced decoding, see `context_mask`, and ``(texts, length)`` in basic decoding,
+                False at padding.
         """
         states = self.encoder(input_ids, attention_mask)[-1]
         read = torch.zeros_like(states) if self.zero_cls else states
@@ -139,22 +149,47 @@ class RetroMAETraining(nn.Module, ABC):
 
     @abstractmethod
     def decode(self, states: Tensor, input_ids: Tensor, seen: Tensor) -> Tensor:
-        """States of the decoder, from the state at position 0; ``(texts, length, width)``."""
+        """Return the decoder's states, ``(texts, length, width)``.
+
+        Args:
+            states: encoder's last states, ``(texts, length, width)``, of which position 0 is used.
+            input_ids: decoder's inputs, int64 ``(texts, length)``.
+            seen: tokens that the decoder sees, as ``decoder_context`` of `forward`.
+        """
 
     def further_losses(self, states: Tensor, real: Tensor, tokens: Tensor) -> dict[str, Tensor]:
-        """Losses besides those of encoder and decoder; RetroMAE has none."""
+        """Return losses in addition to encoder and decoder losses. RetroMAE has none.
+
+        Args:
+            states: last hidden states, ``(texts, length, width)``.
+            real: bool ``(texts, length)``, False at padding.
+            tokens: int64 ``(texts, length)``, the decoder's labels.
+        """
         return {}
 
 
 class BasicDecoding(RetroMAETraining):
-    """The encoder with a decoder that reads its own masked copy."""
+    """Encoder with a decoder that reads its own masked copy of the text."""
 
     def __init__(self, encoder: MaskedLM, layers: int, zero_cls: bool = False) -> None:
+        """Build the decoder around an encoder.
+
+        Args:
+            encoder: encoder to train.
+            layers: number of layers in the decoder.
+            zero_cls: whether the decoder reads zeros instead of h_0.
+        """
         super().__init__(encoder, zero_cls)
         self.decoder = nn.ModuleList(TransformerLayer(encoder.config) for _ in range(layers))
 
     def decode(self, states: Tensor, input_ids: Tensor, seen: Tensor) -> Tensor:
-        """See `RetroMAETraining`."""
+        """Return the decoder's states, ``(texts, length, width)``.
+
+        Args:
+            states: encoder's last states, ``(texts, length, width)``, of which position 0 is used.
+            input_ids: decoder's masked inputs, int64 ``(texts, length)``.
+            seen: bool ``(texts, length)``, False at padding.
+        """
         stream = replace_after_cls(states, self.encoder.embed(input_ids))
         for layer in self.decoder:
             stream = layer(stream, stream, seen)
@@ -162,19 +197,31 @@ class BasicDecoding(RetroMAETraining):
 
 
 class EnhancedDecoding(RetroMAETraining):
-    """The encoder with a decoder of two streams."""
+    """Encoder with a decoder layer of two streams."""
 
     def __init__(self, encoder: MaskedLM, zero_cls: bool = False) -> None:
+        """Build the decoder around ``encoder``. With ``zero_cls`` it reads zeros instead of h_0."""
         super().__init__(encoder, zero_cls)
         self.decoder = TransformerLayer(encoder.config)
 
     def decode(self, states: Tensor, input_ids: Tensor, seen: Tensor) -> Tensor:
-        """See `RetroMAETraining`."""
+        """Return the decoder's states, ``(texts, length, width)``.
+
+        Args:
+            states: encoder's last states, ``(texts, length, width)``, of which position 0 is used.
+            input_ids: tokens of the texts, int64 ``(texts, length)``.
+            seen: context of each token, bool ``(texts, length, length)``.
+        """
         context = replace_after_cls(states, self.encoder.embed(input_ids))
         queries = self.queries(states[:, :1], states.shape[1])
         stream: Tensor = self.decoder(queries, context, seen)
         return stream
 
     def queries(self, cls: Tensor, length: int) -> Tensor:
-        """H1 from h_0 ``(texts, 1, width)``: ``(texts, length, width)``."""
+        """Return H1 for texts of ``length`` tokens, ``(texts, length, width)``.
+
+        Args:
+            cls: h_0, ``(texts, 1, width)``.
+            length: number of positions.
+        """
         return cls + self.encoder.positions(length)

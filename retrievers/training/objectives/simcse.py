@@ -1,15 +1,16 @@
-"""SimCSE: a text read twice, with two draws of dropout, is its own positive.
+"""SimCSE: a text encoded twice with different dropout masks is its own positive.
 
 Gao, Yao and Chen, "SimCSE: Simple Contrastive Learning of Sentence Embeddings", EMNLP 2021,
-https://arxiv.org/abs/2104.08821 (the unsupervised one). With z_i and z_i' the ``[CLS]`` vectors of
-text i under two dropout masks, after a dense layer and tanh:
+https://arxiv.org/abs/2104.08821 (the unsupervised variant). Let z_i and z_i' be the ``[CLS]``
+vectors of text i under two dropout masks, after a dense layer and tanh:
 
     L = − 1/n Σ_i log( exp(cos(z_i, z_i') / t) / Σ_j exp(cos(z_i, z_j') / t) )
 
-The dense layer is dropped: vectors are ``[CLS]`` before it, which the paper found better.
+The dense layer is dropped after training: vectors are the ``[CLS]`` states before it, which the
+paper found better.
 
-Defaults: t = 0.05, dropout of the checkpoint (0.1); for BERT-base 64 texts in a batch, learning
-rate 3e-5, one epoch over a million sentences of Wikipedia, 32 tokens.
+Defaults: t = 0.05, and the dropout of the checkpoint (0.1). For BERT-base, 64 texts per batch,
+learning rate 3e-5, one epoch over a million sentences of Wikipedia, 32 tokens.
 """
 
 from typing import Annotated, ClassVar
@@ -35,7 +36,7 @@ class SimCSE(Settings, kw_only=True):
 
     Attributes:
         temperature: t.
-        sub_batch: texts that are encoded at a time; None encodes all at once.
+        sub_batch: texts that are encoded at a time. None encodes all at once.
     """
 
     similarity: ClassVar[str] = "cos"
@@ -43,26 +44,33 @@ class SimCSE(Settings, kw_only=True):
     sub_batch: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
     def build_module(self, encoder: MaskedLM) -> nn.Module:
-        """See `Objective`.
+        """Build the training module around ``encoder``.
 
         Raises:
-            BenchError: the encoder has no dropout.
+            BenchError: If the encoder has no dropout.
         """
         return SimCSETraining(encoder, self)
 
     def batch(self, tokens: TokenBatch, vocabulary: Vocabulary, rng: np.random.Generator) -> Batch:
-        """See `Objective`; the texts as they are."""
+        """Return the texts without masks, see `Objective.batch`.
+
+        Args:
+            tokens: tokens of the texts.
+            vocabulary: not used.
+            rng: not used.
+        """
         return {"input_ids": tokens.ids, "attention_mask": tokens.real}
 
 
 class SimCSETraining(nn.Module):
-    """The encoder and the dense layer after it.
-
-    Raises:
-        BenchError: see `SimCSE.build_module`.
-    """
+    """Encoder with a dense layer on ``[CLS]``."""
 
     def __init__(self, encoder: MaskedLM, settings: SimCSE) -> None:
+        """Build the dense layer that ``settings`` describe around ``encoder``.
+
+        Raises:
+            BenchError: If the encoder has no dropout.
+        """
         super().__init__()
         check_dropout(encoder, "SimCSE")
         width = encoder.config.hidden_size
@@ -77,7 +85,7 @@ class SimCSETraining(nn.Module):
             parameter.requires_grad_(id(parameter) in inside)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> dict[str, Tensor]:
-        """The contrast of two readings.
+        """Return the contrastive loss of two forward passes as ``loss``.
 
         Args:
             input_ids: int64 ``(texts, length)``.
@@ -89,16 +97,25 @@ class SimCSETraining(nn.Module):
         return {"loss": cosine_contrastive_loss(first, second, self.temperature)}
 
     def vectors(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor]:
-        """``[CLS]`` vectors after the dense layer, ``(texts, width)``."""
+        """Return the ``[CLS]`` vectors after the dense layer, ``(texts, width)``.
+
+        Args:
+            input_ids: int64 ``(texts, length)``.
+            attention_mask: bool ``(texts, length)``, False at padding.
+        """
         states = self.encoder(input_ids, attention_mask)
         return (torch.tanh(self.dense(states[-1][:, 0])),)
 
 
 def check_dropout(encoder: MaskedLM, objective: str) -> None:
-    """Refuse an encoder that reads a text twice alike.
+    """Raise if two forward passes of an encoder are equal because it has no dropout.
+
+    Args:
+        encoder: the encoder.
+        objective: name of the objective, for the message.
 
     Raises:
-        BenchError: it has no dropout.
+        BenchError: If the encoder has no dropout.
     """
     config = encoder.config
     if not config.hidden_dropout_prob and not config.attention_probs_dropout_prob:

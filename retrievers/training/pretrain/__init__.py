@@ -1,1 +1,1 @@
-"""Pre-training an encoder on texts."""
+"""Pre-training: presets, start models, texts, and the training itself."""

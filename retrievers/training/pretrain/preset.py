@@ -1,4 +1,4 @@
-"""Presets of pre-training, strict TOML files: start, objective, optimizer, length."""
+"""Presets of pre-training, strict TOML files with start, objective, optimizer and length."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,11 +13,15 @@ PRESETS = Path(__file__).parents[1] / "presets" / "pretrain"
 
 
 class Scratch(Record, kw_only=True):
-    """A new BERT with random weights.
+    """New BERT with random weights. Set either ``tokenizer`` or ``vocabulary``.
 
     Attributes:
-        tokenizer: card, folder or Hub id whose tokenizer and vocabulary it gets; or
-        vocabulary: pieces of a WordPiece vocabulary that is trained on the texts themselves.
+        tokenizer: card, folder or Hub id whose tokenizer and vocabulary it gets.
+        vocabulary: size of a WordPiece vocabulary that is trained on the texts themselves.
+        layers: number of layers.
+        width: dimension of the hidden states.
+        heads: attention heads of each layer.
+        intermediate: width of the feed-forward networks.
         positions: longest input in tokens.
     """
 
@@ -37,11 +41,11 @@ class Scratch(Record, kw_only=True):
 
 
 class Start(Record, kw_only=True):
-    """Where the weights come from: one of the two.
+    """Initial weights. Set either ``model`` or ``scratch``.
 
     Attributes:
         model: card, folder or Hub id.
-        scratch: a new model.
+        scratch: settings of a new model.
     """
 
     model: str = ""
@@ -53,22 +57,27 @@ class Start(Record, kw_only=True):
 
 
 class Pretraining(Record, kw_only=True):
-    """Everything that decides a pre-trained checkpoint, but for its texts.
+    """Preset of a pre-training: everything that decides the checkpoint except the texts.
+
+    Set the length with one of ``steps``, ``epochs`` and ``tokens``.
 
     Attributes:
-        title: in tables and reports.
+        title: title in tables and reports.
+        start: initial weights.
+        objective: objective and its settings.
+        optimizer: optimizer and schedule.
         batch_size: texts of one forward pass on one device.
         accumulate: forward passes of one step.
-        max_tokens: of a text, special tokens included.
-        long_texts: a document of more tokens is split into blocks, each a text of its own; or it is
-            truncated, and its tail is never read. Objectives that draw spans of documents read
-            whole documents.
-        steps: how many; or
-        epochs: how often each text is read; or
-        tokens: how many are read, as the loss curve counts them: the same for every objective.
-        precision: of the forward pass; weights and optimizer are float32.
-        gradient_checkpointing: less memory for about a third more time.
-        source: paper and section that the figures are from.
+        max_tokens: longest text in tokens, including special tokens.
+        long_texts: ``split`` turns a longer document into several blocks, each a text. ``truncate``
+            drops the end of a longer document. Objectives that draw spans read complete documents.
+        steps: optimizer steps.
+        epochs: number of times that each text is read.
+        tokens: number of tokens read, as counted in the loss curve: equal for all objectives.
+        seed: seed of new weights, of the order of texts, of masks and of dropout.
+        precision: precision of the forward pass; weights and optimizer states are float32.
+        gradient_checkpointing: save memory at the cost of about a third more time.
+        source: paper and section of the settings.
     """
 
     title: str
@@ -114,6 +123,6 @@ changed = FILES.changed
 
 
 def to_table(preset: Pretraining) -> dict[str, Any]:
-    """Plain data that says all of a preset."""
+    """Return all fields of ``preset`` as plain data."""
     table: dict[str, Any] = msgspec.to_builtins(preset)
     return table

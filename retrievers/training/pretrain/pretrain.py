@@ -1,7 +1,7 @@
-"""Pre-train an encoder: from a preset and texts to a folder that can be evaluated at once.
+"""Pre-train an encoder: from a preset and texts to a folder that can be evaluated.
 
-A training that was killed goes on from its last whole checkpoint when the same call is made again,
-and reads what it would have read; one that is finished is not repeated.
+The same call continues a training that was killed from its last complete checkpoint, and reads the
+texts that it would have read. A finished training is not repeated.
 """
 
 from collections.abc import Sequence
@@ -51,15 +51,15 @@ LESS_MEMORY = (
 
 
 class PretrainTraining(msgspec.Struct, frozen=True):
-    """Identity of a pre-training: all that decides the result.
+    """Identity of a pre-training: everything that decides the result.
 
     Attributes:
-        preset: all of it, as a table.
-        steps: that it takes.
-        texts: how many there are, blocks of long documents counted each.
-        sample: sha256 (hex) of about 1,000 documents, evenly spaced.
-        trained_on: collections that the texts are from, and those that the start had seen.
-        processes: that share each step.
+        preset: complete preset as a table.
+        steps: optimizer steps.
+        texts: number of texts. Each block of a long document counts.
+        sample: sha256 (hex) of about 1,000 evenly spaced documents.
+        trained_on: collections that the texts come from, and those that the start was trained on.
+        processes: number of processes that share each step.
     """
 
     preset: dict[str, Any]
@@ -71,14 +71,15 @@ class PretrainTraining(msgspec.Struct, frozen=True):
 
 
 class PretrainResult(msgspec.Struct, frozen=True):
-    """A finished pre-training.
+    """Finished pre-training.
 
     Attributes:
-        folder: of the checkpoint, for ``--model``.
-        steps: of the optimizer.
-        texts_read: with repetitions.
-        seconds: of the last call, resumed steps not counted.
-        resumed_at: step that the last call went on from; 0 if it began.
+        folder: folder of the checkpoint, for ``--model``.
+        objective: name of the objective.
+        steps: optimizer steps.
+        texts_read: number of texts read, including repetitions.
+        seconds: wall-clock seconds of the last call, without resumed steps.
+        resumed_at: step that the last call resumed from, 0 if it started from scratch.
     """
 
     folder: str
@@ -98,17 +99,19 @@ def pretrain(
 ) -> PretrainResult:
     """Pre-train an encoder on documents.
 
-    The folder of the context then holds a checkpoint (see `engine.save`), the loss curve and what
-    was trained. Started by ``accelerate launch``, all processes share each step.
+    Afterwards the folder of the context holds a checkpoint (see `engine.save`), the loss curve and
+    the record of the training. All processes started by ``accelerate launch`` share each step.
 
     Args:
-        documents: at least one; read when they are needed.
-        trained_on: collections that they are from, for the card.
+        preset: objective, start and length of the training.
+        documents: documents, at least one. They are read when they are needed.
+        context: output folder, device and checkpoint interval.
+        trained_on: names of the collections of the documents, for the card.
 
     Raises:
-        BenchError: no documents, a package that is not installed, a start that cannot be loaded, a
-            folder with another training or another process, not enough memory, or a loss that is
-            not a number.
+        BenchError: If there are no documents, a package is missing, the start cannot be loaded, the
+            folder holds a different training or is in use, memory runs out, or the loss is not
+            finite.
     """
     if not len(documents):
         raise BenchError("there are no texts to train on")
@@ -146,26 +149,35 @@ def pretrain(
 
 
 class StepCallback(TrainerCallback):  # type: ignore[misc]
-    """Lets a module change the steps of the optimizer, see `Objective.build_module`."""
+    """Callback that lets a module change the optimizer's steps, see `Objective.build_module`."""
 
     def __init__(self, module: Any) -> None:
+        """Call the hooks of ``module``."""
         self.module = module
 
     def on_pre_optimizer_step(self, *_: Any, **others: Any) -> None:
-        """Before a step, after gradients were clipped."""
+        """Call the hook before a step, after gradients were clipped."""
         self.module.before_step()
 
     def on_optimizer_step(self, *_: Any, **others: Any) -> None:
-        """After it."""
+        """Call the hook after a step."""
         self.module.after_step()
 
 
 class StreamTrainer(FiniteLossMixin, Trainer):  # type: ignore[misc]
-    """Trains an objective's module on a stream."""
+    """Trainer of an objective's module on a stream of texts."""
 
     def __init__(
         self, module: nn.Module, settings: FitSettings, stream: Stream, collate: Collator
     ) -> None:
+        """Prepare the training.
+
+        Args:
+            module: module of an objective.
+            settings: settings of the training.
+            stream: texts in the order of the training.
+            collate: function that makes a batch of texts.
+        """
         arguments = settings.arguments(
             SharedMachineArguments, remove_unused_columns=False, ddp_find_unused_parameters=False
         )
@@ -175,7 +187,7 @@ class StreamTrainer(FiniteLossMixin, Trainer):  # type: ignore[misc]
             self.add_callback(StepCallback(module))
 
     def _get_train_sampler(self, *_: Any) -> Any:
-        """The stream in its own order; with several processes each gets its batches."""
+        """Return a sampler that keeps the order of the stream. Processes share its batches."""
         return SequentialSampler(self.train_dataset)
 
     def compute_loss(
@@ -185,7 +197,14 @@ class StreamTrainer(FiniteLossMixin, Trainer):  # type: ignore[misc]
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> Any:
-        """The objective's loss; its parts go to the loss curve."""
+        """Return the objective's loss, and add its components to the loss curve.
+
+        Args:
+            model: module of an objective.
+            inputs: batch of tensors.
+            return_outputs: also return all losses.
+            num_items_in_batch: not used.
+        """
         losses = model(**inputs)
         self.meter.add(losses, count_tokens(inputs))
         return (losses["loss"], losses) if return_outputs else losses["loss"]
@@ -193,7 +212,7 @@ class StreamTrainer(FiniteLossMixin, Trainer):  # type: ignore[misc]
 
 @dataclass(frozen=True)
 class _TrainingRun:
-    """One training, and where it goes."""
+    """One training with its start model and output folder."""
 
     preset: Pretraining
     started: StartModel
@@ -202,7 +221,7 @@ class _TrainingRun:
     context: TrainingContext
 
     def module(self) -> nn.Module:
-        """The objective's module with the heads of the start, where it has any."""
+        """Return the objective's module, with the heads of the start model if it has any."""
         module = self.started.build_module(self.preset.objective, self.preset.seed)
         if self.preset.gradient_checkpointing:
             for part in module.modules():
@@ -234,7 +253,7 @@ class _TrainingRun:
         return fitted
 
     def save(self, module: nn.Module, folder: Path, steps: int) -> None:
-        """Write the encoder as a model, its heads apart."""
+        """Write the encoder as a model, and its heads to a separate file."""
         encoder = self.started.encoder.encoder
         save_heads(module, encoder, folder, self.preset.objective)
         card = pretrained_card(self.preset, steps, self.training.trained_on)
@@ -249,10 +268,10 @@ def _has_trained_weights(part: nn.Module) -> bool:
 
 
 def check_length(preset: Pretraining, started: StartModel) -> None:
-    """Refuse texts that are longer than the model's positions.
+    """Raise if the texts of ``preset`` are longer than the positions of the model ``started``.
 
     Raises:
-        BenchError: they are.
+        BenchError: If they are.
     """
     if preset.max_tokens > started.max_tokens:
         raise BenchError(
@@ -263,12 +282,18 @@ def check_length(preset: Pretraining, started: StartModel) -> None:
 
 
 def start_name(start: Start) -> str:
-    """Return the name of the model that a training starts from, without its path."""
+    """Return the name of the model that ``start`` names, without its folder."""
     return Path(start.model).name.removesuffix(SUFFIX) if start.model else "scratch"
 
 
 def pretrained_card(preset: Pretraining, steps: int, trained_on: tuple[str, ...]) -> Card:
-    """The card of the finished checkpoint: ``[CLS]`` vectors, compared as they were trained."""
+    """Return the card of the finished checkpoint, with ``[CLS]`` pooling.
+
+    Args:
+        preset: preset of the training, whose objective decides the similarity.
+        steps: optimizer steps so far, for the title.
+        trained_on: collections that the model was trained on.
+    """
     cosine = preset.objective.similarity == "cos"
     return Card(
         name="",

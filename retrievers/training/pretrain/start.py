@@ -1,14 +1,14 @@
-"""Where training starts: the weights and the tokenizer of a checkpoint, or a new model.
+"""Start of a training: the weights and the tokenizer of a checkpoint, or a new model.
 
-A checkpoint's weights are read without executing anything that arrives with them, and each of the
-encoder's must be there. The head may be missing (all-MiniLM-L6-v2 has none): then it is new.
+Weights are read without executing code that comes with them, and every weight of the encoder must
+be present. The language-model head may be missing, as in all-MiniLM-L6-v2, and is new then.
 
-A new model may get a WordPiece vocabulary that is trained on the texts which it will read: Schuster
-and Nakajima, "Japanese and Korean Voice Search", ICASSP 2012; Wu et al., "Google's Neural Machine
-Translation System", 2016; as trained by Hugging Face ``tokenizers``: from single characters on, the
-most frequent pair of neighbouring pieces becomes a piece. That trainer numbers the pieces of one
-character inside a word in an order that is random in each process, and breaks ties by these
-numbers. Here they are numbered beforehand, so that equal texts give equal vocabularies.
+The vocabulary of a new model can be trained on the texts that the model will read: WordPiece
+(Schuster and Nakajima, "Japanese and Korean Voice Search", ICASSP 2012; Wu et al., "Google's Neural
+Machine Translation System", 2016) with Hugging Face ``tokenizers``, which repeatedly merges the
+most frequent pair of neighbouring pieces. That trainer numbers the single-character continuation
+pieces in an order that differs between processes, and breaks ties by these numbers. Here they are
+numbered in advance, so that equal texts give equal vocabularies.
 """
 
 import re
@@ -38,11 +38,13 @@ CHARACTERS = 1_000  # the most frequent ones; words with others are unknown
 
 @dataclass(frozen=True)
 class StartModel:
-    """Encoder that training begins with.
+    """Encoder that a training begins with.
 
     Attributes:
-        folder: of the checkpoint; None for a new model.
-        trained_on: collections that the checkpoint had seen.
+        encoder: encoder and its language-model head.
+        tokenizer: Hugging Face tokenizer.
+        folder: folder of the checkpoint. None for a new model.
+        trained_on: collections that the checkpoint was trained on.
     """
 
     encoder: MaskedLM
@@ -59,13 +61,16 @@ class StartModel:
         return limit
 
     def build_module(self, objective: Objective, seed: int) -> nn.Module:
-        """An objective's module around the encoder, with the heads of the checkpoint if it has any.
+        """Build an objective's module around the encoder, with the checkpoint's heads if it has
+        any.
 
         Args:
-            seed: of heads that are new.
+            objective: the objective.
+            seed: seed of new heads.
 
         Raises:
-            BenchError: see `load_heads` and the objective.
+            BenchError: If the heads do not fit, see `load_heads`, or the objective does not support
+                the encoder.
         """
         torch.manual_seed(seed)
         module = objective.build_module(self.encoder)
@@ -75,15 +80,16 @@ class StartModel:
 
 
 def open_start(start: Start, seed: int, documents: Sequence[str] = ()) -> StartModel:
-    """Load the checkpoint, or make a new model; ``seed`` decides what is random.
+    """Load a checkpoint or make a new model.
 
     Args:
-        documents: that a vocabulary is trained on, where the start asks for one.
+        start: initial weights.
+        seed: seed of random weights.
+        documents: documents to train a vocabulary on, if the start asks for one.
 
     Raises:
-        BenchError: there is no such checkpoint, it is damaged, or it is of an architecture
-            that cannot be trained here.
-        BenchError: see `train_tokenizer`.
+        BenchError: If the checkpoint is missing, damaged or of an unsupported architecture, or for
+            the reasons listed in `train_tokenizer`.
     """
     torch.manual_seed(seed)
     if start.scratch is not None:
@@ -137,18 +143,19 @@ def _check_missing(folder: Path, keys: Iterable[str]) -> None:
 
 
 def train_tokenizer(texts: Sequence[str], size: int) -> Any:
-    """BERT's uncased tokenizer with a vocabulary of its own.
+    """Train BERT's uncased tokenizer with a new vocabulary.
 
     Args:
-        size: of the vocabulary in pieces, the five special ones among them; texts with fewer words
-            give a smaller one.
+        texts: texts to train on.
+        size: size of the vocabulary in pieces, including the five special tokens. Texts with few
+            words give a smaller vocabulary.
 
     Returns:
-        A fast tokenizer of Hugging Face.
+        A fast Hugging Face tokenizer.
 
     Raises:
-        BenchError: the characters of the texts alone are more than ``size`` pieces, or there are
-            none.
+        BenchError: If the texts have no characters, or more characters than fit into ``size``
+            pieces.
     """
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
@@ -182,7 +189,7 @@ def train_tokenizer(texts: Sequence[str], size: int) -> Any:
 
 
 def _characters(texts: Sequence[str], normalizer: Any) -> list[str]:
-    """The most frequent characters of the texts, sorted."""
+    """Return the most frequent characters of the texts, sorted."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(normalizer.normalize_str(text))
@@ -191,7 +198,7 @@ def _characters(texts: Sequence[str], normalizer: Any) -> list[str]:
 
 
 def _add_special_tokens(tokenizer: Any) -> Any:
-    """With BERT's special tokens around each text."""
+    """Return the tokenizer with BERT's special tokens around each text."""
     from tokenizers import processors
     from transformers import PreTrainedTokenizerFast
 

@@ -1,12 +1,12 @@
-"""What a pre-training reads, in which order, and for how many steps.
+"""Texts of a pre-training: their division into blocks, their order, and the number of steps.
 
-Documents come in blocks that a model reads whole, so that training sees their tails too, as in the
-authors' scripts of RetroMAE (examples/pretrain/preprocess.py) and of Condenser
-(helper/create_train.py), which fill a block with sentences of one document until it is full. There
-a block that exceeds the length loses the excess; here a block ends before the word that would
-exceed it, and no token of a document is lost.
+Long documents are divided into blocks that fit the model, so that training also reads their ends.
+The authors' scripts of RetroMAE (examples/pretrain/preprocess.py) and Condenser
+(helper/create_train.py) fill a block with sentences of one document. If a block exceeds the length
+there, the excess is lost. Here a block ends before the word that would exceed the length, and no
+token of a document is lost.
 
-The order is a function of the seed and nothing else.
+The order depends only on the seed.
 """
 
 import hashlib
@@ -33,11 +33,11 @@ COUNTED_TEXTS = 4_096  # texts, the first that are read, whose tokens stand for 
 
 
 class LazyTexts(Sequence[str]):
-    """Texts that are read when they are asked for."""
+    """Sequence of texts that are read when they are accessed."""
 
     @abstractmethod
     def text_at(self, index: int) -> str:
-        """The text of a place, from 0."""
+        """Return the text at ``index``, from 0."""
 
     def __getitem__(self, index: Any) -> Any:
         chosen = range(len(self))[index]
@@ -47,18 +47,12 @@ class LazyTexts(Sequence[str]):
 
 
 class Blocks(LazyTexts):
-    """The blocks of all documents, in their order; those of a document, joined, are the document.
-
-    Args:
-        documents: read twice, here and when a block is asked for.
-        tokenizer: fast tokenizer of Hugging Face.
-        max_tokens: of a block, special tokens included.
-        report: told how many documents were cut so far.
+    """Blocks of all documents, in order. The blocks of a document, joined, are the document.
 
     Attributes:
-        document: of each block, int64 ``(blocks,)``, rising.
+        document: document of each block, ascending int64 ``(blocks,)``.
         start: first character of each block in its document, int64 ``(blocks,)``.
-        end: the character after its last, int64 ``(blocks,)``.
+        end: character after the last one of each block, int64 ``(blocks,)``.
     """
 
     def __init__(
@@ -68,6 +62,14 @@ class Blocks(LazyTexts):
         max_tokens: int,
         report: Callable[[Progress], None] | None = None,
     ) -> None:
+        """Divide documents into blocks.
+
+        Args:
+            documents: documents, which are read here and again when a block is accessed.
+            tokenizer: fast Hugging Face tokenizer.
+            max_tokens: longest block in tokens, including special tokens.
+            report: function that is called with the number of documents done so far.
+        """
         self.documents = documents
         room = max_tokens - tokenizer.num_special_tokens_to_add()
         parts = list(_cut_documents(documents, tokenizer, room, report))
@@ -77,7 +79,7 @@ class Blocks(LazyTexts):
         return len(self.document)
 
     def text_at(self, index: int) -> str:
-        """The characters of a block."""
+        """Return the text of the block at ``index``."""
         text = self.documents[int(self.document[index])]
         return text[self.start[index] : self.end[index]]
 
@@ -88,10 +90,15 @@ def training_texts(
     tokenizer: Any,
     report: Callable[[Progress], None] | None = None,
 ) -> Sequence[str]:
-    """Texts that a training reads: the blocks of documents, or documents as they are.
+    """Return the texts that a training reads: blocks of documents, or complete documents.
 
-    Documents are read as they are where the preset truncates them, and by an objective that draws
-    its spans from whole documents.
+    Documents stay complete if the preset truncates them or its objective draws spans from them.
+
+    Args:
+        preset: preset of the training.
+        documents: the documents.
+        tokenizer: fast Hugging Face tokenizer.
+        report: function that is called with the number of documents done so far.
     """
     if preset.long_texts == "truncate" or preset.objective.reads_documents:
         return documents
@@ -104,7 +111,7 @@ def _cut_documents(
     room: int,
     report: Callable[[Progress], None] | None,
 ) -> Iterator[Int64Array]:
-    """Document, start and end of each block, int64 ``(blocks, 3)``, some documents at a time."""
+    """Yield document, start and end of the blocks of some documents, int64 ``(blocks, 3)``."""
     for first in range(0, len(documents), READ_DOCUMENTS):
         texts = documents[first : first + READ_DOCUMENTS]
         encoded = tokenizer(texts, add_special_tokens=False, truncation=False, verbose=False)
@@ -119,9 +126,9 @@ def _cut_documents(
 
 
 def _cut_positions(encoding: Any, room: int) -> Iterator[int]:
-    """Characters where a document is cut: before the word that a block has no room for.
+    """Yield the characters at which a document is cut: before the word that does not fit the block.
 
-    A word of more tokens than a block holds is cut where the block ends.
+    A word with more tokens than a block holds is cut at the end of the block.
     """
     words, offsets = encoding.word_ids, encoding.offsets
     end = room
@@ -136,18 +143,20 @@ def _cut_positions(encoding: Any, room: int) -> Iterator[int]:
 
 
 class Stream:
-    """Places 0, 1, 2, … of a training; each pass over the texts has an order of its own.
+    """Texts of a training, in a different order in each pass over them.
 
-    A place always holds the same text with the same draw, so that a training that was killed
-    goes on as if it had not been, and trainings with one seed read the same texts in one order.
-
-    Args:
-        texts: at least one; read when they are asked for.
-        places: length of the stream.
-        seed: of the orders and the draws.
+    An index always gives the same text and the same random draw. A training that was killed
+    therefore resumes exactly, and trainings with equal seeds read equal texts in equal order.
     """
 
     def __init__(self, texts: Sequence[str], length: int, seed: int) -> None:
+        """Order texts for a training.
+
+        Args:
+            texts: texts, at least one. They are read when they are accessed.
+            length: number of texts that the training reads.
+            seed: seed of the order and of the draws.
+        """
         self.texts, self.length, self.seed = texts, length, seed
         # Of one pass at a time: the stream is read forwards.
         self._order = lru_cache(maxsize=2)(self._shuffled)
@@ -167,7 +176,7 @@ class Stream:
 
 
 def hash_sample(texts: Sequence[str]) -> str:
-    """sha256 (hex) of about 1,000 texts, evenly spaced."""
+    """Return the sha256 (hex) of about 1,000 evenly spaced texts of ``texts``."""
     digest = hashlib.sha256()
     for index in range(0, len(texts), max(1, len(texts) // SAMPLED_TEXTS)):
         content = texts[index].encode()
@@ -176,10 +185,16 @@ def hash_sample(texts: Sequence[str]) -> str:
 
 
 def count_steps(preset: Pretraining, texts: Sequence[str], collate: Collator) -> int:
-    """Steps of a training on these texts.
+    """Return the number of steps of a training.
 
-    Tokens are counted on the first texts that training would read, as it would read them, so that
-    an objective that reads two spans of a document takes fewer steps for as many tokens.
+    If the preset sets a number of tokens, tokens are counted on the first texts as training would
+    read them. An objective that reads two spans of a document therefore takes fewer steps for
+    equally many tokens.
+
+    Args:
+        preset: preset of the training.
+        texts: texts that the training reads.
+        collate: function that makes a batch of texts.
     """
     if preset.steps is not None:
         return preset.steps
@@ -195,11 +210,11 @@ def count_steps(preset: Pretraining, texts: Sequence[str], collate: Collator) ->
 
 
 def texts_per_step(preset: Pretraining) -> int:
-    """Texts that all processes read together in a step."""
+    """Return the number of texts that all processes read together in a step of ``preset``."""
     return preset.batch_size * preset.accumulate * world_size()
 
 
 def count_tokens(batch: Mapping[str, "Tensor"]) -> "Tensor":
-    """Tokens of the texts in a batch that are no padding, by its masks; a scalar."""
+    """Count the tokens in ``batch`` that are not padding. Return a scalar tensor."""
     masks = [mask.sum() for name, mask in batch.items() if name.endswith("_mask")]
     return sum(masks[1:], start=masks[0])
