@@ -109,7 +109,7 @@ class SoftMasking(Method, kw_only=True):
             )
 
     def objective(self, step: DomainStep) -> Objective:
-        """Measure the importance of units before ``step`` and return the settings of its training."""
+        """Measure the importance of units before ``step`` and return its settings."""
         state = step.state(self, self.measured, lambda: self._measure(step))
         return DAS(state=state, mask=step.mlm.mask, soften=self.soften)
 
