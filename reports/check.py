@@ -25,7 +25,7 @@ from reports import format as fmt
 from reports.format import interval, score, signed
 from reports.table import Column, Table, bullet_list, escape
 
-LONGEST = 70  # signs of a query's text
+LONGEST = 70  # characters of a query's text
 
 
 def verdict_paragraph(check: Check, verdict: PairVerdict) -> str:
@@ -61,20 +61,21 @@ def _lead_sentence(check: Check, verdict: PairVerdict) -> str:
     candidate, other = check.candidate, f"the {verdict.role}, {verdict.name}"
     outcome = verdict.outcome
     if outcome == "MISSING":
-        return f"{candidate} cannot be judged beside {other}"
+        return f"{candidate} cannot be fully compared with {other}"
     if outcome == "REGRESSION":
         return f"{candidate} is worse than {other}"
     if outcome == "DRIFT":
-        return f"{candidate} does not have the scores of {other}"
+        return f"{candidate} does not reproduce the scores of {other}"
     if outcome == "INCONCLUSIVE":
         if verdict.same_model:
-            return f"{candidate} is {other}: nothing was checked"
-        return f"It cannot be said whether {candidate} is worse than {other}"
+            return f"{candidate} is the same model as {other}, so nothing was checked"
+        return f"There is not enough evidence to decide whether {candidate} is worse than {other}"
     if check.tolerance is not None:
-        within = "" if _unchanged(verdict) else ", within the tolerance,"
-        return f"{candidate} has{within} the scores of {other}"
+        if _unchanged(verdict):
+            return f"{candidate} has exactly the scores of {other}"
+        return f"{candidate} reproduces the scores of {other} within the tolerance"
     if _unchanged(verdict):
-        return f"{candidate} ranks as {other} does"
+        return f"{candidate} gives the same rankings as {other}"
     if check.rule == "margin":
         return f"{candidate} is not worse than {other} by more than {score(check.margin)}"
     return f"{candidate} shows no significant loss against {other}"
@@ -119,16 +120,16 @@ def _missing_sentences(verdict: PairVerdict) -> list[str]:
 def _left_out_sentences(verdict: PairVerdict) -> list[str]:
     """Return a sentence on collections that lost but are left out by ``--on``."""
     lost = [f"{row.name}, {score_change(row)}" for row in verdict.elsewhere]
-    return [f"By the stored results it lost on what --on leaves out: {format_names(lost)}"] * any(
-        lost
-    )
+    if not lost:
+        return []
+    return [f"On collections left out by --on, stored results show a loss: {format_names(lost)}"]
 
 
 def _reason_sentences(verdict: PairVerdict) -> list[str]:
     """The reason of an outcome that the scores do not explain."""
     if verdict.outcome != "INCONCLUSIVE" or verdict.same_model:
         return []
-    return [f"The reason: {format_names(verdict.reasons)}"]
+    return [f"Reason: {format_names(verdict.reasons)}"]
 
 
 def _promise_sentences(check: Check, verdict: PairVerdict) -> list[str]:
@@ -138,23 +139,23 @@ def _promise_sentences(check: Check, verdict: PairVerdict) -> list[str]:
         return []
     if _unchanged(verdict):
         return []
-    of_mean = " of the mean" if len(verdict.rows) > 1 else ""
+    in_mean = " in the mean" if len(verdict.rows) > 1 else ""
     if limit < 0:
-        return [f"A gain{of_mean} of at least {score(-limit)} is sure (95 %)"]
-    return [f"A loss{of_mean} of more than {score(limit)} is ruled out (95 %)"]
+        return [f"A gain of at least {score(-limit)}{in_mean} is certain (95 % confidence)"]
+    return [f"A loss of more than {score(limit)}{in_mean} is ruled out (95 % confidence)"]
 
 
 def _worst_query_sentences(queries: Sequence[LostQuery]) -> list[str]:
     if not queries:
         return []
     several = len({query.collection for query in queries}) > 1
-    told = [
+    changes = [
         f"{_quoted(query)}{f' of {query.collection}' if several else ''} "
         f"{query.baseline:.2f} → {query.candidate:.2f}"
         for query in queries
     ]
-    what = "The queries that lost most" if len(told) > 1 else "The only query that lost"
-    return [f"{what}: {', '.join(told)}"]
+    subject = "The queries that lost most" if len(changes) > 1 else "The only query that lost"
+    return [f"{subject}: {', '.join(changes)}"]
 
 
 def _quoted(query: LostQuery) -> str:
@@ -171,9 +172,9 @@ def markdown(check: Check) -> str:
         parts.append(bullet_list(escape(f"warning: {text}") for text in check.warnings))
     if check.left_out:
         names = escape(", ".join(check.left_out))
-        parts.append(f"Left out by --on, though there are results: {names}.")
+        parts.append(f"Left out by --on, despite stored results: {names}.")
     for verdict in check.against:
-        heading = f"### Beside the {verdict.role}, {escape(verdict.name)}: {verdict.outcome}"
+        heading = f"### Compared with the {verdict.role}, {escape(verdict.name)}: {verdict.outcome}"
         parts += [heading, _score_table(verdict.all_rows)]
     parts += ["### How it was decided", *_decision_section(check)]
     return "\n\n".join(parts) + "\n"
@@ -185,10 +186,11 @@ def _decision_section(check: Check) -> Iterator[str]:
     yield bullet_list(map(escape, check.reasons))
     for verdict in check.against:
         if any(row.paired for row in verdict.rows):
-            yield f"Tests of the differences to the {verdict.role}, {escape(verdict.name)}:"
+            other = f"the {verdict.role}, {escape(verdict.name)}"
+            yield f"Significance tests of the differences from {other}:"
             yield _test_table([row for row in verdict.all_rows if row.paired])
     if check.effects:
-        yield "What the collections could show, as stated before encoding:"
+        yield "Minimum detectable effects, stated before encoding:"
         yield effects_table(check.effects)
 
 
@@ -199,7 +201,7 @@ def effects_table(effects: Sequence[DetectableEffect]) -> str:
         Column("queries", lambda effect: effect.queries, fmt.count),
         Column("deviation", lambda effect: effect.deviation, fmt.fixed_digits(3)),
         Column("detectable", lambda effect: effect.detectable, fmt.score),
-        Column("deviation from", lambda effect: effect.source),
+        Column("source of the deviation", lambda effect: effect.source),
     ]
     return Table(effects, columns).markdown()
 
@@ -224,7 +226,7 @@ def _test_table(rows: Sequence[CheckRow]) -> str:
     columns: list[Column[CheckRow]] = [
         Column("collection", lambda row: row.name),
         Column("p (randomisation)", lambda row: row.paired and row.paired.p, fmt.p_value),
-        Column("p (rare gains may be missing)", lambda row: row.p_skew, fmt.p_value),
+        Column("p (allowing for rare gains)", lambda row: row.p_skew, fmt.p_value),
         Column("p (Holm)", lambda row: row.p_holm, fmt.p_value),
     ]
     return Table(rows, columns).markdown()
@@ -236,10 +238,10 @@ def _rule_sentence(check: Check) -> str:
         return f"The check expects the scores of a known checkpoint. Exit code {check.exit_code}."
     rule = {
         "loss": "fails a candidate that lost significantly on a collection (Holm-adjusted p) or in "
-        "the mean. The larger of two p-values counts: one allows for rare gains that these queries "
-        "may miss. The rule passes a candidate only if a loss as large as the floor, or as the "
-        "effect stated as detectable, is ruled out",
-        "margin": "passes a candidate only if a loss of the mean of more than "
+        "the mean. The larger of two p-values counts: one allows for rare gains missing from these "
+        "queries. The rule passes a candidate only if a loss as large as the floor, or as the "
+        "stated minimum detectable effect, is ruled out",
+        "margin": "passes a candidate only if a mean loss of more than "
         f"{fmt.score(check.margin)} is ruled out (one-sided, 95 %, bootstrap-t), and fails one "
         "whose mean lost significantly",
     }[check.rule]
@@ -303,7 +305,10 @@ def _row_outcome(row: CheckRow, outcome: str) -> tuple[str, str]:
     if row.failure:
         return outcome, row.failure
     if row.paired is not None and row.paired.changed and row.paired.few:
-        return "INCONCLUSIVE", f"{row.paired.changed} queries changed"
+        return (
+            "INCONCLUSIVE",
+            f"only {format_count(row.paired.changed, 'query', 'queries')} changed",
+        )
     return "OK", ""
 
 
@@ -312,8 +317,8 @@ def _row_scores(row: CheckRow) -> str:
     if row.difference is None:
         return ""
     limits = interval(row.paired)
-    told = f"; 95 % interval of the difference {limits}" if limits else ""
-    return f"baseline → candidate: {score_change(row)}{told}"
+    suffix = f"; 95 % interval of the difference {limits}" if limits else ""
+    return f"baseline → candidate: {score_change(row)}{suffix}"
 
 
 def _add_case(suite: ElementTree.Element, candidate: str, name: str) -> ElementTree.Element:
@@ -322,9 +327,9 @@ def _add_case(suite: ElementTree.Element, candidate: str, name: str) -> ElementT
 
 def _add_note(case: ElementTree.Element, word: str, message: str) -> None:
     if word in KINDS:
-        said = _xml(f"{word}: {message}")
-        note = ElementTree.SubElement(case, KINDS[word], type=word, message=said)
-        note.text = said
+        text = _xml(f"{word}: {message}")
+        note = ElementTree.SubElement(case, KINDS[word], type=word, message=text)
+        note.text = text
 
 
 def _add_output(case: ElementTree.Element, text: str) -> None:

@@ -1,14 +1,14 @@
-"""The release gate: may this checkpoint ship?
+"""The release gate: decides whether a checkpoint may replace the baseline.
 
-A check is seven steps: results are read once; the collections are listed (`scope`); what they can
-show is stated (`power`); what is missing is evaluated (`scope.evaluate_candidate`); the candidate
-is compared with the baseline and the anchor (`evidence`, with `skew` for rare large differences);
-`verdicts.decide` applies the truth table to the differences and names the rows that decided; the
-report is written (`reports.check`).
+A check has seven steps: read the stored results once; list the collections (`scope`); state the
+minimum detectable effect (`power`); evaluate the candidate (`scope.evaluate_candidate`); compare it
+with the baseline and the anchor (`evidence`, with `skew` for rare large differences); apply the
+truth table (`verdicts.decide`), which names the rows that decided; write the report
+(`reports.check`).
 
-Types, in `records`: `GateSettings` (rule and limits, as the command line has them), `CheckRow` (a
-collection or the mean), `PairVerdict` (the candidate beside one other model), `Check` (the whole
-decision). `verdicts.Evidence` and `verdicts.Decision` are what the truth table maps.
+Types, in `records`: `GateSettings` (rule and limits, as on the command line), `CheckRow` (a
+collection or the mean), `PairVerdict` (the candidate compared with one other model), `Check` (the
+complete decision). The truth table maps `verdicts.Evidence` to `verdicts.Decision`.
 
 Read `verdicts.py` first.
 """

@@ -1,4 +1,4 @@
-"""A candidate beside one other model: the evidence of `bench.gate.verdicts`, and its rows."""
+"""Comparison of a candidate with one other model: the evidence for `bench.gate.verdicts`."""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
@@ -56,13 +56,18 @@ def check_against(
     comparison_settings: ComparisonSettings,
     effects: Sequence[DetectableEffect] = (),
 ) -> PairVerdict:
-    """Compare with stored results and decide.
+    """Compare the candidate with stored results and decide.
 
     Args:
-        effects: that were stated beforehand of a candidate beside this model.
+        candidate: checkpoint with its results.
+        other: baseline or anchor.
+        scope: collections and their weights.
+        settings: rule and limits.
+        comparison_settings: measure and resampling.
+        effects: minimum detectable effects stated beforehand for this pair.
 
     Raises:
-        BenchError: results of different protocols.
+        BenchError: the results have different protocols.
     """
     weights, ours, baseline = scope.weights, candidate.results, other.results
     matrices, gaps = _score_matrices(candidate, other, scope, comparison_settings)
@@ -110,10 +115,10 @@ def check_against(
 def _score_matrices(
     candidate: Candidate, other: StoredModel, scope: Scope, comparison_settings: ComparisonSettings
 ) -> tuple[dict[str, ScoreMatrix], dict[str, str]]:
-    """Return the scores of both models by collection, and why a collection has none.
+    """Return the scores of both models by collection, and the reason for each gap.
 
     Raises:
-        BenchError: results of different protocols.
+        BenchError: the results have different protocols.
     """
     weights, ours, baseline = scope.weights, candidate.results, other.results
     gaps = {name: "no result" for name in weights if name not in ours}
@@ -133,7 +138,13 @@ def _score_matrices(
 
 @dataclass(frozen=True)
 class LossTests:
-    """Tests of the differences by collection and, of several, `THE_MEAN`; see `Evidence`."""
+    """Tests of the differences by collection and, for several, of `THE_MEAN`.
+
+    Attributes:
+        plain: randomisation test.
+        cautious: larger p of both tests, see `Evidence`.
+        skew: resampled means for the bootstrap-t.
+    """
 
     plain: Mapping[str, Difference]
     cautious: Mapping[str, Difference]
@@ -143,10 +154,12 @@ class LossTests:
 def loss_tests(
     parts: Mapping[str, PairedScores], weights: Mapping[str, float], resampling: Resampling
 ) -> LossTests:
-    """Both tests on each collection, with Holm over them, and on the mean.
+    """Test each collection twice, with Holm's correction, and then the mean.
 
     Args:
-        weights: of the collections in the mean; empty for no mean.
+        parts: paired scores by collection.
+        weights: weight of each collection in the mean; empty for no mean.
+        resampling: number of resamples, and seed.
     """
     skew = {name: studentise(part.scores, resampling) for name, part in parts.items()}
     tests = {name: paired_difference([part]) for name, part in parts.items()}
@@ -164,12 +177,12 @@ def loss_tests(
 
 
 def _allow_for_unseen(test: Difference, skew: StudentisedMean) -> Difference:
-    """The test, allowing for gains that the sample missed."""
+    """Return the test with the larger p of two, allowing for gains that the sample lacks."""
     return msgspec.structs.replace(test, p=max(test.p, loss_p_value(skew)))
 
 
 def _tested_row(name: str, tests: LossTests, decision: Decision, **scores: Any) -> CheckRow:
-    """The row of a collection, or of `THE_MEAN`, with its scores."""
+    """Return the row of a collection, or of `THE_MEAN`, with its scores."""
     cautious = tests.cautious[name]
     return CheckRow(
         name=MEAN if name == THE_MEAN else name,
@@ -195,7 +208,7 @@ def _mean_row(
 
 
 def _worst_queries(matrices: Iterable[ScoreMatrix], model: Candidate) -> tuple[LostQuery, ...]:
-    """The queries that lost most on all collections; of equals, the first by name."""
+    """Return the queries that lost most over all collections, ties sorted by name."""
     lost = [
         LostQuery(
             collection=matrix.collection,
@@ -217,14 +230,14 @@ def _worst_queries(matrices: Iterable[ScoreMatrix], model: Candidate) -> tuple[L
 def _same_rankings(
     tests: Mapping[str, Difference], a: Mapping[str, Evaluation], b: Mapping[str, Evaluation]
 ) -> bool:
-    """Runs are only read where no score differs."""
+    """Return True if all rankings are equal. Runs are only read if no score differs."""
     if any(test.changed for test in tests.values()):
         return False
     return all(_same_run(a[name].run, b[name].run) for name in tests if name != THE_MEAN)
 
 
 def _same_model(a: Evaluation, b: Evaluation, test: Difference) -> bool:
-    """True of one recipe. Without files, objects of one class may share it: scores tell."""
+    """Return True for one recipe. Python objects without files can share it, so scores decide."""
     told = [(one.result.fingerprint, one.result.index) for one in (a, b)]
     hashed = a.result.recipe is not None and a.result.recipe.files
     return told[0] == told[1] and bool(hashed or not test.changed)
@@ -245,11 +258,16 @@ def find_losses_elsewhere(
     settings: GateSettings,
     comparison_settings: ComparisonSettings,
 ) -> tuple[CheckRow, ...]:
-    """Rows that would fail on stored results of both which a check leaves out, each by itself.
+    """Find regressions in stored results of both models on collections that a check leaves out.
+
+    Each collection is tested separately.
 
     Args:
-        own: stored results of the candidate; of several on a collection, the last.
+        own: stored results of the candidate; the last one counts if a collection has several.
+        other: baseline or anchor.
         names: collections that the check leaves out.
+        settings: rule and limits.
+        comparison_settings: measure and resampling.
     """
     recipes = {recipe_key(one.result) for one in other.results.values()}
     ours = {one.collection: one for one in own}
@@ -273,11 +291,12 @@ def find_losses_elsewhere(
 def check_published(
     candidate: Candidate, expected: Sequence[ExpectedScore], names: Iterable[str]
 ) -> PairVerdict:
-    """Hold measured scores to published ones, by tolerance: these have no values of queries.
+    """Compare measured scores with published ones, by tolerance instead of per-query tests.
 
     Args:
-        expected: by the card.
-        names: of the collections.
+        candidate: checkpoint with its results.
+        expected: published scores on the card.
+        names: collections to compare on.
     """
     rows: list[CheckRow] = []
     for name in names:
@@ -321,7 +340,7 @@ def _claim_row(claim: ExpectedScore, candidate: Candidate) -> CheckRow:
 
 
 def _describe_mismatch(claim: ExpectedScore, value: float | None) -> str:
-    """The difference of a measured value from the published one; "" within the tolerance."""
+    """Describe how far a score is from the published one, or return "" within the tolerance."""
     if value is not None and abs(value - claim.value) <= claim.tolerance:  # false for nan, too
         return ""
     measured = "not measured" if value is None else f"{value - claim.value:+.4f}"

@@ -1,10 +1,11 @@
 """Minimum detectable effect of a check, stated before anything is encoded.
 
-It needs the standard deviation of the differences, which nobody knows yet. Stored results of other
-models beside this baseline are the best source, if they are of the candidate's kind: sibling
-checkpoints differ far less than different models. One stored result must not decide what is
-stated: a copy of the baseline would promise everything, a broken checkpoint nothing. So both are
-left out, and the median of the rest counts. Without any, a pessimistic constant stands in.
+It depends on the standard deviation of the differences, which is not known yet. The best estimate
+comes from stored results of other models compared with the same baseline, if they are of the same
+kind as the candidate: sibling checkpoints differ far less than different models. No single stored
+result may determine the estimate, since a copy of the baseline would promise everything and a
+broken checkpoint nothing. Both are left out, and the median of the rest is used. Without any, a
+pessimistic constant stands in.
 """
 
 import math
@@ -31,11 +32,13 @@ class DetectableEffect(Record):
     """Minimum detectable effect on one collection, or in the mean.
 
     Attributes:
+        name: name of the collection, or "mean".
+        queries: number of queries.
         deviation: standard deviation of the differences; None for the mean.
-        source: where the deviation comes from, for people.
-        detectable: loss that is found, at 5 % two-sided, 80 times in 100 by the t test, with what
-            the gate allows for gains that a sample misses. The gate, whose tests assume less, finds
-            it 69 to 84 times in 100 real pairs of `tests/benchmarks/gate_simulation.py`.
+        source: origin of the deviation, for people.
+        detectable: loss found by the t test with a power of 80 % at the 5 % level, two-sided,
+            including the gate's allowance for gains missing from the sample. The gate assumes less
+            and has a power of 69 to 84 % on real pairs, see `tests/benchmarks/gate_simulation.py`.
     """
 
     name: str
@@ -46,7 +49,10 @@ class DetectableEffect(Record):
 
 
 def relation_between(a: Result, b: Result) -> str:
-    """Siblings make vectors of one form with one architecture; others are different models."""
+    """Return "siblings" if results ``a`` and ``b`` are of one architecture and form of vectors.
+
+    Otherwise they are "different models".
+    """
     recipes = (a.recipe, b.recipe)
     forms = [(r.kind, r.dim, r.pooling, r.similarity) if r else None for r in recipes]
     return "siblings" if forms[0] and forms[0] == forms[1] else "different models"
@@ -60,15 +66,15 @@ def detectable_effects(
     measure: str | None = None,
     floor: float = 0.1,
 ) -> tuple[DetectableEffect, ...]:
-    """Effects on each collection, and then on the mean where there will be one.
+    """Estimate the minimum detectable effect on each collection, and then in the mean.
 
     Args:
-        kind: of candidate and baseline, see `relation_between`.
+        kind: relation of candidate and baseline, see `relation_between`.
         baselines: the baseline's stored results by collection.
         known: stored results of any model, which are paired with the baseline's.
-        weights: of the collections in the mean.
-        measure: instead of the main one of each collection.
-        floor: models whose means are further apart are no pair: the floor decides on such a one.
+        weights: weight of each collection in the mean.
+        measure: used instead of the main one of each collection.
+        floor: pairs whose means are further apart are not used, since the floor decides on those.
     """
     asked = {name: measure or baseline.result.main_measure for name, baseline in baselines.items()}
     effects = [
@@ -96,15 +102,13 @@ def _effect_on(
     return DetectableEffect(baseline.collection, queries, deviation, source, effect)
 
 
-NamedDifferences = tuple[
-    str, Float64Array
-]  # another model beside the baseline: its name, differences
+NamedDifferences = tuple[str, Float64Array]  # name of a model, differences
 
 
 def _expected_deviation(
     kind: str, baseline: Evaluation, known: Sequence[Evaluation], measure: str, floor: float
 ) -> tuple[float, str]:
-    """Standard deviation of the differences to expect, and where it comes from."""
+    """Return the standard deviation of the differences to expect, and its origin."""
     pairs = _paired_with_baseline(kind, baseline, known, measure)
     reasons = [_reason_unusable(differences, floor) for _, differences in pairs]
     usable = [pair for pair, reason in zip(pairs, reasons, strict=True) if not reason]
@@ -119,17 +123,17 @@ def _expected_deviation(
 
 
 def _reason_unusable(differences: Float64Array, floor: float) -> str:
-    """Why a pair says nothing of a candidate worth checking; "" if it does."""
+    """Return the reason why a pair is not informative, or "" if it is."""
     if np.count_nonzero(np.abs(differences) > SAME_SCORE) < FEW:
         return f"fewer than {FEW} queries differ"
     apart = abs(float(differences.mean()))
-    return f"{apart:.4f} apart, more than the floor" if apart > floor else ""
+    return f"means differ by {apart:.4f}, more than the floor" if apart > floor else ""
 
 
 def _paired_with_baseline(
     kind: str, baseline: Evaluation, known: Sequence[Evaluation], measure: str
 ) -> list[NamedDifferences]:
-    """The newest results of a kind under the baseline's protocol, each evaluation once."""
+    """Return differences from the baseline of the newest stored results of the same kind."""
     if measure not in baseline.result.measures:
         return []
     results = {

@@ -1,4 +1,4 @@
-"""Records of a check: its settings, the rows of its tables, the verdict on each comparison."""
+"""Records of a check: rows of its tables, the verdict of each comparison, the decision."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,13 +17,13 @@ CANDIDATE, BASELINE, ANCHOR = "candidate", "baseline", "anchor"
 
 @dataclass(frozen=True)
 class StoredModel:
-    """A model that the candidate is compared with.
+    """Model that the candidate is compared with.
 
     Attributes:
         role: ``baseline`` or ``anchor``.
-        name: as it was typed.
-        results: by collection, those that are compared; empty for published scores.
-        known: all that are stored under its name.
+        name: as typed.
+        results: stored results to compare with, by collection; empty for published scores.
+        known: all results stored under its name.
     """
 
     role: str
@@ -41,11 +41,16 @@ class CheckRow(Record, kw_only=True):
     """One collection, or the mean: candidate minus baseline.
 
     Attributes:
-        p_skew: that a loss is one though rare gains may be missing, see `bench.gate.skew`.
-        p_holm: the larger p, corrected for the number of collections; None for the mean.
-        failure: why it decides against the candidate.
-        missing: why there is nothing to compare.
-        candidate_in_domain, baseline_in_domain: it was trained on the collection.
+        name: name of the collection, or "mean".
+        measure: measure of the scores.
+        candidate, baseline: mean scores; None for a gap.
+        paired: difference with its interval and p; None for a gap or a published score.
+        p_skew: p of the loss allowing for rare gains missing from the sample, see
+            `bench.gate.skew`.
+        p_holm: larger of both p-values, corrected for the number of collections; None for the mean.
+        failure: reason why this row decides against the candidate.
+        missing: reason why there is nothing to compare.
+        candidate_in_domain, baseline_in_domain: whether the model was trained on the collection.
     """
 
     name: str
@@ -62,17 +67,20 @@ class CheckRow(Record, kw_only=True):
 
     @property
     def difference(self) -> float | None:
-        """Candidate minus baseline; None if one is a gap."""
+        """Candidate minus baseline, or None for a gap."""
         if self.candidate is None or self.baseline is None:
             return None
         return self.candidate - self.baseline
 
 
 class LostQuery(Record, kw_only=True):
-    """A query on which the candidate is worse.
+    """Query on which the candidate is worse.
 
     Attributes:
-        text: "" if the collection is not at hand.
+        collection: name of the collection.
+        query_id: id of the query.
+        text: its text; "" if the collection is not available.
+        candidate, baseline: scores of the query.
     """
 
     collection: str
@@ -83,15 +91,20 @@ class LostQuery(Record, kw_only=True):
 
 
 class PairVerdict(Record, kw_only=True):
-    """The candidate beside one other model.
+    """Verdict on the candidate compared with one other model.
 
     Attributes:
         role: ``baseline`` or ``anchor``.
-        mean: None if a collection is missing, there is one only, or measures differ.
-        largest_loss: of the mean, that is not ruled out at 95 %.
-        worst: the queries that lost most, the largest loss first.
-        same_model: the candidate is the model that it is compared with.
-        elsewhere: collections that ``--on`` leaves out, and that lost by the stored results.
+        name: name of the other model.
+        outcome: OK, INCONCLUSIVE, MISSING, DRIFT or REGRESSION.
+        reasons: sentences that explain the outcome.
+        rows: a row for each collection, or for each published score.
+        mean: row of the mean; None if a collection is missing, there is only one, or measures
+            differ.
+        largest_loss: largest loss of the mean that is not ruled out at 95 %; None if unknown.
+        worst: queries with the largest losses, the largest first.
+        same_model: whether the candidate is the model that it is compared with.
+        elsewhere: collections left out by ``--on`` on which stored results show a loss.
     """
 
     role: str
@@ -107,18 +120,27 @@ class PairVerdict(Record, kw_only=True):
 
     @property
     def all_rows(self) -> tuple[CheckRow, ...]:
-        """The collections, then the mean if there is one."""
+        """Rows of the collections, then of the mean if there is one."""
         return (*self.rows, self.mean) if self.mean else self.rows
 
 
 class Check(Record, kw_only=True, rename={"effects": "foreseen"}):
-    """The whole decision; the worst of its comparisons is its outcome.
+    """Complete decision. Its outcome is the worst of its comparisons.
 
     Attributes:
-        tolerance: of a checkpoint that claims to be a known one; else None.
-        effects: what was stated before anything was encoded; ``foreseen`` in JSON.
+        candidate: name of the candidate.
+        outcome: OK, INCONCLUSIVE, MISSING, DRIFT or REGRESSION.
+        exit_code: exit code of the command.
+        reasons: sentences that explain the outcome.
+        rule: decision rule.
+        margin: largest loss of the mean that rule margin accepts.
+        floor: largest loss on a collection under either rule.
+        tolerance: largest difference accepted by --expect-same; None without it.
+        against: verdict for the baseline, and for the anchor if there is one.
+        effects: minimum detectable effects stated before encoding; ``foreseen`` in JSON.
+        warnings: warnings about the evidence.
         left_out: collections with results that ``--on`` does not name.
-        renamed: why the candidate has a name that nobody gave it.
+        renamed: reason why the candidate has a name that nobody gave it; "" otherwise.
     """
 
     candidate: str

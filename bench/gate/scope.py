@@ -1,11 +1,11 @@
-"""Subject of a check: the candidate with its results, and the collections it is checked on.
+"""Subject of a check: the candidate with its results, and the collections to compare on.
 
-A missing result must never narrow a check in silence. Without ``--on``, it is on every collection
-that the baseline or the candidate has a result on, or that the baseline was checked on before.
-Where one side has no result the outcome is MISSING, and says what asked for the collection. With
-``--on`` it is on what was typed; what that leaves out is stated.
+A missing result never narrows a check silently. Without ``--on``, a check covers every collection
+on which the baseline or the candidate has a result, or on which the baseline was checked before. If
+one side has no result, the outcome is MISSING, with the reason why the collection is included. With
+``--on``, it covers the named collections, and the report lists the others.
 
-History of the format of what is remembered: 1, the first.
+History of the format of ``checked.json``: 1, the first.
 """
 
 import hashlib
@@ -27,16 +27,18 @@ from foundation.errors import BenchError
 from foundation.locations import Location, files_below, write_location
 from foundation.records import Record, read_json
 
-DIGITS = 8  # of a fingerprint in a name
+DIGITS = 8  # number of digits of a fingerprint in a name
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A checkpoint with its results, by collection.
+    """Checkpoint under test, with its results by collection.
 
     Attributes:
-        failures: why there is no result.
-        queries: of the collections that were opened.
+        name: name in results.
+        results: evaluations by collection.
+        failures: reason for each collection without a result.
+        queries: queries of each collection that was opened.
     """
 
     name: str
@@ -45,11 +47,11 @@ class Candidate:
     queries: Mapping[str, Queries] = field(default_factory=dict)
 
     def is_in_domain(self, collection: str) -> bool:
-        """True if it was trained on the collection."""
+        """Return True if the candidate was trained on ``collection``."""
         return collection in self.results and self.results[collection].result.in_domain
 
     def text(self, collection: str, query_id: str) -> str:
-        """Text of a query; "" if the collection is not at hand."""
+        """Return the text of ``query_id`` in ``collection``, or "" if it is not available."""
         if collection not in self.queries:
             return ""
         queries = self.queries[collection]
@@ -57,10 +59,14 @@ class Candidate:
 
 
 def candidate_name(model: LoadedModel, known: Sequence[Evaluation]) -> str:
-    """The name that the candidate's results have.
+    """Return the name of the candidate's results.
 
-    Its own, unless another recipe or other weights have results of that name: then the fingerprint
-    is part of it, so that the name of a baseline never stands for two models.
+    This is its own name, unless different weights or settings have results of that name. Then the
+    fingerprint is appended, so that the name of a baseline never stands for two models.
+
+    Args:
+        model: the candidate.
+        known: all stored results.
     """
     named = [stored for stored in known if stored.result.model == model.name]
     if len(candidate_results(model, named)) == len(named):
@@ -69,7 +75,7 @@ def candidate_name(model: LoadedModel, known: Sequence[Evaluation]) -> str:
 
 
 def explain_renaming(model: LoadedModel, name: str) -> str:
-    """Say why the results have another name than the candidate; "" if they have its own."""
+    """Explain why results of ``model`` are called ``name``, or "" if that is its own."""
     if name == model.name:
         return ""
     return (
@@ -79,7 +85,12 @@ def explain_renaming(model: LoadedModel, name: str) -> str:
 
 
 def candidate_results(model: LoadedModel, known: Sequence[Evaluation]) -> list[Evaluation]:
-    """Stored results of the candidate, under whatever name."""
+    """Select the stored results of the candidate, under any name.
+
+    Args:
+        model: the candidate.
+        known: all stored results.
+    """
     recipe = model.model.recipe
     fingerprints = {
         name: recipe.for_dataset(name).fingerprint
@@ -100,16 +111,20 @@ def evaluate_candidate(
     measures: tuple[str, ...] | None = None,
     others: Sequence[StoredModel] = (),
 ) -> Candidate:
-    """Evaluate what is missing; a collection that fails is a gap, the others are still evaluated.
+    """Evaluate the candidate on each collection without a stored result.
+
+    A collection that fails becomes a gap, and the others are still evaluated.
 
     Args:
-        name: of the results, see `candidate_name`.
-        collections: what opens each of them, and the protocol of what it is compared with, whose
-            split and depth are used.
-        known: stored results, among which the candidate's are looked for.
-        out: where new results are kept.
-        measures: None for those of each collection.
-        others: that it is compared with, whose results must agree with themselves.
+        workspace: folders and device.
+        model: the candidate.
+        name: name in results, see `candidate_name`.
+        collections: for each collection, the name or folder that opens it, and the protocol of the
+            result to compare with, which determines split and depth.
+        known: stored results, which may include the candidate's.
+        out: folder for new results.
+        measures: measures to compute; None for the collection's own.
+        others: models to compare with, whose stored scores must agree with their rankings.
     """
     gaps = MissingEvaluations()
     stored: dict[str, Evaluation] = {}
@@ -142,10 +157,12 @@ FORMAT = 1
 
 
 class CheckedBaseline(Record, kw_only=True):
-    """A baseline, or an anchor, had a result on a collection when a candidate was checked.
+    """Record that a baseline or anchor had a result on a collection when a candidate was checked.
 
     Attributes:
-        baseline: as it was typed.
+        format: version of this record.
+        baseline: name as typed.
+        collection: name of the collection.
     """
 
     format: int = FORMAT
@@ -154,13 +171,13 @@ class CheckedBaseline(Record, kw_only=True):
 
 
 class Scope(Record, kw_only=True):
-    """The collections of a check.
+    """Collections of a check.
 
     Attributes:
-        weights: of the collections in the mean, in the order of the report.
-        reasons: why a collection belongs to the check, where neither ``--on`` nor a result of the
-            baseline says so.
-        left_out: collections with results, or that the baseline was checked on before, which
+        weights: weight of each collection in the mean, in the order of the report.
+        reasons: reason why a collection is included although neither ``--on`` nor a result of the
+            baseline names it.
+        left_out: collections with results, or on which the baseline was checked before, that
             ``--on`` does not name.
     """
 
@@ -169,7 +186,7 @@ class Scope(Record, kw_only=True):
     left_out: tuple[str, ...] = ()
 
     def gaps(self, other: StoredModel) -> dict[str, str]:
-        """Why a collection belongs to the check that another model has no result on."""
+        """Return the reason for each included collection on which ``other`` has no result."""
         return {
             name: f"{other.name} has no result, but {reason}"
             for name, reason in self.reasons.items()
@@ -177,26 +194,26 @@ class Scope(Record, kw_only=True):
         }
 
     def hints(self, other: StoredModel) -> list[str]:
-        """Say what to type where another model has no result."""
+        """Return the commands to type if ``other`` lacks results."""
         models = [stored.result.model for stored in other.results.values()]
         if not (gaps := self.gaps(other)):
             return []
         command = f"python -m bench run {' '.join(gaps)} --model {models[0]}"
-        return [f"evaluate the {other.role} ({command}), or name with --on what to check on"]
+        return [f"run `{command}`, or name the collections to check with --on"]
 
 
 def determine_scope(
     typed: Sequence[str], baseline: Collection[str], further: Mapping[str, Iterable[str]]
 ) -> Scope:
-    """The scope of a check.
+    """Determine the collections of a check.
 
     Args:
-        typed: collections and suites of ``--on``; empty if it was not typed.
+        typed: collections and suites of ``--on``; empty without it.
         baseline: collections on which the baseline has results.
-        further: collections that belong to the check for another reason, by this reason.
+        further: collections included for other reasons, by reason.
 
     Raises:
-        BenchError: there is no collection.
+        BenchError: there are no collections.
     """
     reasons: dict[str, str] = {}
     for reason, collections in further.items():
@@ -206,7 +223,7 @@ def determine_scope(
     known = (*sorted(baseline), *sorted(reasons))
     weights = mean_weights(typed or known)
     if not weights:
-        raise BenchError("nothing to check on", "name collections or suites with --on")
+        raise BenchError("there are no collections to check on", "Name them with --on.")
     if not typed:
         return Scope(weights=weights, reasons=reasons)
     left_out = tuple(name for name in known if name not in weights)
@@ -214,21 +231,24 @@ def determine_scope(
 
 
 def previously_checked(results: Location, baseline: str) -> list[str]:
-    """Collections that a baseline was checked on before; a damaged file is reported and skipped."""
+    """Return the collections on which ``baseline`` was checked before, as recorded in ``results``.
+
+    A damaged record is logged and skipped.
+    """
     folder = results / LEDGER / _folder_name(baseline)
     names = set()
     for path in files_below(folder, CHECKED_FILE) if folder.is_dir() else ():
         try:
             record = read_json(path, CheckedBaseline)
         except BenchError as error:
-            logger.warning("%s is left out: %s", path, error)
+            logger.warning("ignoring %s: %s", path, error)
         else:
             names.add(record.collection if record.baseline == baseline else "")
     return sorted(names - {""})
 
 
 def remember_checked(results: Location, baseline: str, collections: Iterable[str]) -> None:
-    """Write down that a baseline has results on these collections and was checked there."""
+    """Record in ``results`` that ``baseline`` was checked on ``collections``."""
     try:
         for collection in collections:
             path = (
@@ -239,9 +259,9 @@ def remember_checked(results: Location, baseline: str, collections: Iterable[str
                 with write_location(path) as file:
                     file.write(msgspec.json.format(msgspec.json.encode(record), indent=1))
     except (BenchError, OSError) as error:
-        logger.warning("what the baseline was checked on cannot be remembered: %s", error)
+        logger.warning("cannot record the collections of this check: %s", error)
 
 
 def _folder_name(name: str) -> str:
-    """A name of a folder for any name: 16 hexadecimal digits."""
+    """Return a folder name for any ``name``: 16 hexadecimal digits."""
     return hashlib.sha256(msgspec.json.encode((name,))).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Settings of a check, which are options of the command line: imported without NumPy."""
+"""Settings of a check, which are also options of the command line. Imported without NumPy."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -11,20 +11,19 @@ WIDEST = {"margin": 0.1, "floor": 0.2, "tolerance": 0.01}
 
 @dataclass(frozen=True, kw_only=True)
 class GateSettings:
-    """The decision rule of ``check``, and its limits.
+    """Decision rule of ``check``, and its limits.
 
     Attributes:
-        rule: loss fails on a significant loss; margin (non-inferiority) passes only where a
-            loss beyond --margin is ruled out.
+        rule: loss fails on a significant loss; margin (non-inferiority) passes only if a loss
+            beyond --margin is ruled out.
         margin: Largest loss of the mean that rule margin accepts.
         floor: No candidate passes that lost more than this on any collection, under either rule.
-        expect_same: Expect the scores of the baseline: a difference in either direction is
-            drift (exit code 5).
-        tolerance: Largest difference that --expect-same accepts; published scores state their
-            own.
+        expect_same: Expect the baseline's scores: a difference in either direction is drift (exit
+            code 5).
+        tolerance: Largest difference that --expect-same accepts; published scores state their own.
 
     Raises:
-        BenchError: a limit is outside `WIDEST`: a wider one would accept any model.
+        BenchError: a limit is outside `WIDEST`, so wide that any model would pass.
     """
 
     rule: Rule = "loss"
@@ -36,4 +35,4 @@ class GateSettings:
     def __post_init__(self) -> None:
         for name, most in WIDEST.items():
             if not 0 <= getattr(self, name) <= most:
-                raise BenchError(f"--{name} {getattr(self, name)} is not from 0 to {most}")
+                raise BenchError(f"--{name} {getattr(self, name)} is outside 0 to {most}")

@@ -1,13 +1,13 @@
-"""Means of skewed differences: is a loss one where gains are rare, which losses are ruled out?
+"""Bootstrap-t tests for skewed differences, allowing for rare large ones missing from the sample.
 
-A sample may miss rare large differences: the mean then leans to the other side exactly where its
-standard error looks small. Flips of signs, the t test and the percentile bootstrap take no note of
-it. Here the mean is divided by its standard error in every resample (bootstrap-t; Efron, 1982;
-Hall, 1988). No resample shows what the sample missed, so each collection may have missed as much
-as `UNSEEN` says. That costs little but where few queries are known, and is enough where typical
-gains are a part of the measure's range: the simulation in the tests folder has the figures. The
-same holds for gains that hide rare large losses: sign flips around a margin, the t bound and the
-percentile bootstrap rule losses out too often.
+A sample may lack rare large differences. Then the mean leans to the other side, exactly when its
+standard error looks small. Sign flips, the t test and the percentile bootstrap ignore this. Here
+the mean is divided by its standard error in every resample (bootstrap-t; Efron, 1982; Hall, 1988).
+No resample shows differences that the sample lacks, so each collection is assumed to lack as much
+as `UNSEEN`. The price is small except on few queries, and the allowance is sufficient if typical
+gains are a fraction of the measure's range: the simulation in the tests has the figures. The same
+holds for gains that hide rare large losses: sign flips around a margin, the t bound and the
+percentile bootstrap rule out losses too often.
 """
 
 import hashlib
@@ -20,21 +20,23 @@ import numpy as np
 from bench.comparing.statistics import FEW, SAME_MEAN, SAME_SCORE, Resampling
 from foundation.arrays import Float64Array
 
-LEVEL = 0.95  # one-sided, of `largest_loss`
-UNSEEN = 1.0  # queries of a collection that gain or lose all, and are not in the sample
-ROUNDING = 1e-12  # of a variance, relative to the mean square
-BLOCK_DRAWS = 1 << 19  # held at once: 4 MB
+LEVEL = 0.95  # one-sided confidence of `largest_loss`
+UNSEEN = 1.0  # queries missing from the sample that gain or lose the full measure
+ROUNDING = 1e-12  # rounding of a variance, relative to the mean square
+BLOCK_DRAWS = 1 << 19  # draws in memory at once: 4 MB
 
 
 @dataclass(frozen=True)
 class StudentisedMean:
-    """A mean of differences with its standard error, and both in every resample.
+    """Mean of differences with its standard error, and both in every resample.
 
     Attributes:
-        changed: queries on which the models differ.
-        known: False if a collection has one query, which shows no spread.
-        unseen: what the mean may have missed, in units of the measure.
-        means, errors: float64 ``(resamples,)``; an error of 0 if a resample has no spread.
+        mean: mean difference.
+        error: its standard error.
+        changed: number of queries on which the models differ.
+        known: False if a collection has one query, so that the spread is unknown.
+        unseen: gain or loss that the sample may lack, in units of the measure.
+        means, errors: float64 ``(resamples,)``; an error is 0 if a resample has no spread.
     """
 
     mean: float
@@ -47,7 +49,7 @@ class StudentisedMean:
 
     @property
     def is_inconclusive(self) -> bool:
-        """True if nothing can be concluded: too few queries changed."""
+        """Whether too few queries changed for any conclusion."""
         return self.changed < FEW or not self.known
 
 
@@ -55,7 +57,8 @@ def studentise(differences: Float64Array, resampling: Resampling) -> Studentised
     """Resample the queries of one collection.
 
     Args:
-        differences: float64 ``(n,)``: candidate minus baseline, by query; a measure from 0 to 1.
+        differences: float64 ``(queries,)``, candidate minus baseline by a measure from 0 to 1.
+        resampling: number of resamples, and seed.
     """
     means, errors = _resample_means(differences, resampling)
     return StudentisedMean(
@@ -70,7 +73,12 @@ def studentise(differences: Float64Array, resampling: Resampling) -> Studentised
 
 
 def combine_means(parts: Sequence[StudentisedMean], weights: Sequence[float]) -> StudentisedMean:
-    """The weighted mean of several collections, each resampled by itself; weights sum to 1."""
+    """Return the weighted mean of several collections, each resampled separately.
+
+    Args:
+        parts: mean of each collection.
+        weights: weight of each collection; they sum to 1.
+    """
     pairs = list(zip(weights, parts, strict=True))
     return StudentisedMean(
         mean=sum(weight * part.mean for weight, part in pairs),
@@ -84,14 +92,19 @@ def combine_means(parts: Sequence[StudentisedMean], weights: Sequence[float]) ->
 
 
 def unseen_allowance(queries: Sequence[int], weights: Sequence[float] = (1.0,)) -> float:
-    """Gain or loss that a mean over collections of so many queries may have missed."""
+    """Return the gain or loss that a mean may lack.
+
+    Args:
+        queries: number of queries of each collection.
+        weights: weight of each collection; they sum to 1.
+    """
     return sum(weight * UNSEEN / count for weight, count in zip(weights, queries, strict=True))
 
 
 def loss_p_value(difference: StudentisedMean) -> float:
-    """p that a loss is one though rare gains may be missing: bootstrap-t, doubled as two-sided.
+    """Return p of a loss by bootstrap-t, doubled as for a two-sided test.
 
-    1 if the mean did not lose more than it may have missed, or says little.
+    It is 1 if the mean of ``difference`` lost no more than the sample may lack, or is inconclusive.
     """
     loss = -difference.mean - difference.unseen
     if loss <= 0 or difference.is_inconclusive:
@@ -99,18 +112,22 @@ def loss_p_value(difference: StudentisedMean) -> float:
     if difference.error <= SAME_MEAN:
         return 2 / (1 + len(difference.means))
     further = difference.mean - difference.means >= loss / difference.error * difference.errors
-    further |= difference.errors <= SAME_MEAN  # without spread it may be anything
+    further |= difference.errors <= SAME_MEAN  # a mean without spread may be anything
     return min(1.0, 2 * (1 + int(np.count_nonzero(further))) / (1 + len(difference.means)))
 
 
 def largest_loss(difference: StudentisedMean) -> float | None:
-    """The loss of a mean beyond which losses are ruled out at 95 %, one-sided.
+    """Return the upper confidence limit of the loss (95 %, one-sided): larger losses are ruled out.
 
     Below 0, a gain is certain.
 
+    Args:
+        difference: mean with its resamples.
+
     Returns:
-        None if nothing is ruled out: too few queries changed, a collection has one query, or
-        too many resamples have no spread.
+        None if nothing is ruled out: too few queries changed, a collection has one query, or too
+            many
+        resamples have no spread.
     """
     if difference.is_inconclusive:
         return None
@@ -123,7 +140,7 @@ def largest_loss(difference: StudentisedMean) -> float | None:
 
 
 def _upper_quantile(difference: StudentisedMean) -> float:
-    """Upper quantile of the studentised distances; a resample without spread may be anything."""
+    """Return the upper quantile of the studentised distances, which may be infinite."""
     flat = difference.errors <= SAME_MEAN
     distances = (difference.means - difference.mean) / np.where(flat, 1.0, difference.errors)
     studentised = np.where(flat, np.inf, distances)
@@ -134,9 +151,9 @@ def _upper_quantile(difference: StudentisedMean) -> float:
 def _resample_means(
     differences: Float64Array, resampling: Resampling
 ) -> tuple[Float64Array, Float64Array]:
-    """Mean and standard error in each resample: float64 ``(resamples,)`` each.
+    """Return mean and standard error in each resample, float64 ``(resamples,)`` each.
 
-    Queries that did not change add nothing to a sum, and are drawn as a number only.
+    Unchanged queries add nothing to a sum, so only their number is drawn.
     """
     content = hashlib.sha256(np.ascontiguousarray(differences).tobytes()).digest()
     rng = np.random.default_rng([resampling.seed, int.from_bytes(content[:8], "big")])

@@ -1,17 +1,17 @@
-"""From figures to one outcome and its exit code. A pure function, with its truth table.
+"""Decision table of a check: maps its figures to one outcome and exit code.
 
 The first row that applies decides:
 
 ========================================================================  ============  ====
 figures                                                                   outcome       exit
 ========================================================================  ============  ====
-an evaluation failed or there is no result                                MISSING       4
-the checkpoint claims to be a known one, and a score differs              DRIFT         5
+an evaluation failed or a result is missing                               MISSING       4
+--expect-same, and a score differs beyond the tolerance                   DRIFT         5
 a collection lost more than the floor, significantly (p of Holm <= 0.05)  REGRESSION    1
 the same, not significantly, and no row below is a REGRESSION             INCONCLUSIVE  3
-it claims to be a known one, and no score differs beyond the tolerance    OK            0
-the candidate is what it is compared with: one recipe, the same weights   INCONCLUSIVE  3
-every ranking is the same                                                 OK            0
+--expect-same, and no score differs beyond the tolerance                  OK            0
+candidate and baseline are one recipe with the same weights               INCONCLUSIVE  3
+all rankings are identical                                                OK            0
 fewer than 10 queries changed                                             INCONCLUSIVE  3
 rule loss: a collection lost (p of Holm <= 0.05), or the mean (p)         REGRESSION    1
 rule loss: the same by the randomisation test alone, p of skew > .05      INCONCLUSIVE  3
@@ -19,28 +19,29 @@ rule loss: a loss of the floor, or of the stated effect, not ruled out    INCONC
 rule loss: none of this                                                   OK            0
 rule margin: losses beyond the margin are ruled out                       OK            0
 rule margin: not ruled out, and the mean lost (p <= 0.05)                 REGRESSION    1
-rule margin: neither, however large the loss observed                     INCONCLUSIVE  3
+rule margin: neither, however large the observed loss                     INCONCLUSIVE  3
 ========================================================================  ============  ====
 
 Bad input exits with 2, an internal error with 70. With an anchor, the worse of both outcomes
 decides: REGRESSION, then DRIFT, MISSING, INCONCLUSIVE, OK.
 
-p is the larger of two: the randomisation test's, which is exact where the models are exchangeable,
-and the one of `bench.gate.skew`, which allows for rare large gains that balance many small
-losses and that a sample may miss. Both are two-sided and only losses count: without any difference
-between the models, a collection or the mean is a false alarm in at most about 2.5 % of checks each,
-and 5 % together. Rule margin needs the same significance: on few queries a loss beyond the margin
-is observed by chance alone. `tests/benchmarks/gate_simulation.py` measures both rules on real
-differences, what the allowance costs, and where it is too small: measures that are all or nothing,
-such as R@10 with one relevant document, whose rare gains are as large as the allowance and more
-than one of which may be missing.
+p is the larger of two: the randomisation test's, which is exact if the models are exchangeable, and
+the one of `bench.gate.skew`, which allows for rare large gains that balance many small losses and
+that a sample may lack. Both are two-sided and only losses count. Without any difference between the
+models, a collection or the mean is a false alarm in at most about 2.5 % of checks each, and 5 % in
+total. Rule margin requires the same significance, since on few queries chance alone produces losses
+beyond the margin. `tests/benchmarks/gate_simulation.py` measures both rules on real differences,
+the price of the allowance, and its limits: measures that are all or nothing, such as R@10 with one
+relevant document, whose rare gains are as large as the allowance and of which the sample may lack
+more than one.
 
-The floor is for the difference that was observed. On a small collection chance alone goes beyond
-it, so that only a significant loss is a REGRESSION, by either rule; no other is a pass.
+The floor applies to the observed difference. On a small collection chance alone exceeds it, so that
+only a significant loss is a REGRESSION, under either rule; without significance, the candidate
+still does not pass.
 
-The loss that must be ruled out (one-sided, 95 %) for rule loss to pass is of the mean, or of each
-collection if there is no mean. It is held to what was stated before encoding, not to the
-candidate's own spread: one that changes more queries does not pass more easily.
+For rule loss to pass, a loss of the mean (or of each collection, if there are several without a
+mean) must be ruled out, one-sided at 95 %. The limit is stated before encoding and does not depend
+on the candidate's own spread, so a candidate that changes more queries does not pass more easily.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -51,25 +52,26 @@ from bench.gate.power import DetectableEffect
 from bench.gate.records import Check, Outcome, PairVerdict
 from bench.gate.settings import GateSettings
 from bench.outcomes import ExitCode
+from foundation.printable import format_count
 
 BY_SEVERITY: tuple[Outcome, ...] = ("OK", "INCONCLUSIVE", "MISSING", "DRIFT", "REGRESSION")
-THE_MEAN = "the mean"  # instead of a collection
-SAME_MODEL = "the candidate is the model that it is compared with, so that nothing was checked"
+THE_MEAN = "the mean"  # key of the mean among the collections
+SAME_MODEL = "the candidate is the same model, so nothing was checked"
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that decides: candidate minus baseline, by collection and, of several, `THE_MEAN`.
+    """Figures that decide: candidate minus baseline, by collection and, for several, `THE_MEAN`.
 
     Attributes:
-        plain: by the randomisation test, p of collections corrected for their number (Holm).
+        plain: randomisation tests, with p of collections corrected for their number (Holm).
         cautious: the same with the larger p of two, see the module.
-        same_rankings: every ranking is the same.
-        same_model: it is the same model on every collection.
-        losses: largest that is not ruled out, of each collection and `THE_MEAN`; None if nothing
-            is.
-        stated: effects that were stated as detectable, in the same way.
-        missing: why a collection has nothing to compare, by name.
+        same_rankings: whether all rankings are identical.
+        same_model: whether it is the same model on every collection.
+        losses: largest loss that is not ruled out, on each collection and `THE_MEAN`; None if every
+            loss is possible.
+        stated: minimum detectable effects stated beforehand, by the same names.
+        missing: reason for each collection that cannot be compared.
     """
 
     plain: Mapping[str, Difference]
@@ -87,27 +89,29 @@ class Evidence:
 
     @property
     def mean_or_collections(self) -> list[str]:
-        """What a loss must be ruled out of: the mean, or each collection if there is none."""
+        """Names for which a loss must be ruled out: the mean, or else each collection."""
         return [THE_MEAN] if THE_MEAN in self.cautious else list(self.cautious)
 
     @property
     def largest_loss(self) -> float | None:
-        """Of the mean, or of the only collection, that is not ruled out; None if nothing is."""
+        """Largest loss of the mean, or of the only collection, that is not ruled out."""
         mean_or_collections = self.mean_or_collections
         return self.losses.get(mean_or_collections[0]) if len(mean_or_collections) == 1 else None
 
     @property
     def changed(self) -> int:
-        """Queries on which the scores differ."""
+        """Number of queries on which the scores differ."""
         return sum(test.changed for test in self.collections.values())
 
 
 @dataclass(frozen=True)
 class Decision:
-    """An outcome, and the reasons for people.
+    """Outcome with its reasons.
 
     Attributes:
-        failures: why a collection or `THE_MEAN` decided against the candidate, by its name.
+        outcome: OK, INCONCLUSIVE, MISSING, DRIFT or REGRESSION.
+        reasons: sentences for people.
+        failures: reason for each collection, or `THE_MEAN`, that decided against the candidate.
     """
 
     outcome: Outcome
@@ -121,21 +125,23 @@ class Decision:
 
 
 def decide(evidence: Evidence, settings: GateSettings) -> Decision:
-    """Apply the truth table of this module."""
+    """Apply the truth table of this module to ``evidence`` under ``settings``."""
     if evidence.missing:
         reasons = (f"{name}: {why}" for name, why in evidence.missing.items())
         return Decision("MISSING", tuple(reasons))
     if settings.expect_same and (drifted := _find_drift(evidence, settings.tolerance)):
         return _decide_because("DRIFT", drifted)
     beyond = _losses_beyond_floor(evidence, settings.floor)
-    sure = {name: said for name, said in beyond.items() if evidence.cautious[name].significant}
-    if sure:
-        return _decide_because("REGRESSION", sure)
+    significant = {
+        name: reason for name, reason in beyond.items() if evidence.cautious[name].significant
+    }
+    if significant:
+        return _decide_because("REGRESSION", significant)
     decided = _decide_by_rule(evidence, settings)
     if beyond and decided.outcome != "REGRESSION":
-        words = ", which is not significant"
+        words = ", but not significantly"
         return _decide_because(
-            "INCONCLUSIVE", {name: said + words for name, said in beyond.items()}
+            "INCONCLUSIVE", {name: reason + words for name, reason in beyond.items()}
         )
     return decided
 
@@ -147,7 +153,7 @@ def _decide_by_rule(evidence: Evidence, settings: GateSettings) -> Decision:
     if evidence.same_model:
         return Decision("INCONCLUSIVE", (SAME_MODEL,))
     if evidence.same_rankings:
-        return Decision("OK", ("every ranking is the same",))
+        return Decision("OK", ("all rankings are identical",))
     if evidence.changed < FEW:
         return Decision("INCONCLUSIVE", (_describe_few_changes(evidence.changed),))
     if settings.rule == "margin":
@@ -156,7 +162,7 @@ def _decide_by_rule(evidence: Evidence, settings: GateSettings) -> Decision:
 
 
 def worst_decision(decisions: Iterable[Decision]) -> Decision:
-    """The worst of several decisions; the first of equals."""
+    """Return the worst of ``decisions``, or the first of equals."""
     return max(decisions, key=lambda decision: BY_SEVERITY.index(decision.outcome))
 
 
@@ -190,7 +196,8 @@ def _decide_by_loss(evidence: Evidence, floor: float) -> Decision:
         )
     if plain:
         words = (
-            "chance does not explain it, but rare gains that these queries miss could balance it"
+            "significant in the randomisation test, but rare gains missing from these queries "
+            "could outweigh it"
         )
         unclear = {name: f"{_describe_loss(name, test)}: {words}" for name, test in plain.items()}
         return _decide_because("INCONCLUSIVE", unclear)
@@ -205,18 +212,18 @@ def _decide_by_loss(evidence: Evidence, floor: float) -> Decision:
 
 
 def _loss_not_ruled_out(name: str, evidence: Evidence, floor: float) -> str:
-    """Say which loss must be ruled out and is not; "" for none."""
+    """Describe the loss that must be ruled out and is not, or return ""."""
     left, stated = evidence.losses.get(name), evidence.stated.get(name, floor)
     limit = min(floor, stated)
     if left is not None and left <= limit:
         return ""
-    what = "the floor" if limit == floor else "stated beforehand as detectable"
-    known = "no loss is ruled out" if left is None else f"a loss of {left:.4f} is not ruled out"
-    return f"{name}: {known}, and one of {limit:.4f} ({what}) must be"
+    origin = "the floor" if limit == floor else "the stated detectable effect"
+    loss = "" if left is None else f" of {left:.4f}"
+    return f"{name}: a loss{loss} cannot be ruled out, and the limit is {limit:.4f} ({origin})"
 
 
 def _is_loss(test: Difference) -> bool:
-    """True for a loss that chance does not explain."""
+    """Return True for a significant loss."""
     return test.difference < 0 and test.significant
 
 
@@ -230,17 +237,17 @@ def _describe_significant_loss(name: str, test: Difference) -> str:
 
 
 def _describe_few_changes(changed: int) -> str:
-    queries = "query" if changed == 1 else "queries"
-    return f"{changed} {queries} changed: too few to say anything (from {FEW} on)"
+    queries = format_count(changed, "query", "queries")
+    return f"only {queries} changed, too few to decide ({FEW} are needed)"
 
 
 def _decide_by_margin(evidence: Evidence, margin: float) -> Decision:
     limit = evidence.largest_loss
     if limit is not None and limit <= margin:
-        return Decision("OK", (f"a loss of the mean beyond {margin:.4f} is ruled out",))
-    reason = f"a loss of the mean beyond {margin:.4f} is not ruled out"
+        return Decision("OK", (f"a mean loss of more than {margin:.4f} is ruled out",))
+    reason = f"a mean loss of more than {margin:.4f} cannot be ruled out"
     if limit is not None:
-        reason += f" (only one beyond {limit:.4f})"
+        reason += f" (only one of more than {limit:.4f})"
     name = next(iter(evidence.cautious)) if len(evidence.cautious) == 1 else THE_MEAN
     mean = evidence.cautious.get(name)
     if mean and _is_loss(mean):
@@ -249,11 +256,11 @@ def _decide_by_margin(evidence: Evidence, margin: float) -> Decision:
 
 
 def _describe_observed(mean: Difference, margin: float) -> str:
-    explained = ", which chance can explain" if -mean.difference > margin else ""
-    return f"; observed {mean.difference:+.4f}{explained}"
+    chance = ", which is not significant" if -mean.difference > margin else ""
+    return f"; observed {mean.difference:+.4f}{chance}"
 
 
-SUSPICIOUS_GAIN = 0.1  # of a mean over a collection: more than most new models bring
+SUSPICIOUS_GAIN = 0.1  # gain on a collection that hardly any new model brings
 
 
 def conclude_check(
@@ -266,10 +273,16 @@ def conclude_check(
     renamed: str = "",
     hints: Sequence[str] = (),
 ) -> Check:
-    """Take the worst of the outcomes, and add warnings.
+    """Combine the verdicts into one decision, with warnings.
 
     Args:
-        hints: what to type where something is missing; the first warnings.
+        candidate: name of the candidate.
+        against: verdict for the baseline, and for the anchor if there is one.
+        effects: minimum detectable effects stated before encoding.
+        settings: rule and limits.
+        left_out: collections with results that ``--on`` does not name.
+        renamed: reason why the candidate has a name that nobody gave it.
+        hints: commands to type if results are missing; they become the first warnings.
     """
     decision = worst_decision(
         Decision(verdict.outcome, _reasons_with_role(verdict)) for verdict in against
@@ -297,7 +310,7 @@ def _warnings(
     effects: Sequence[DetectableEffect],
     settings: GateSettings,
 ) -> list[str]:
-    """Warnings about the evidence; none if the same scores are expected."""
+    """Return warnings about the evidence, none if the same scores are expected."""
     if settings.expect_same:
         return []
     warnings = [
@@ -305,13 +318,14 @@ def _warnings(
     ]
     if settings.rule == "margin" and effects and effects[-1].detectable > settings.margin:
         warnings.append(
-            f"these collections find a loss of {effects[-1].detectable:.4f} with a power of 80 %, "
-            f"and one of {settings.margin:.4f} (the margin) less often"
+            f"with a power of 80 % these collections detect a loss of "
+            f"{effects[-1].detectable:.4f}; the margin of "
+            f"{settings.margin:.4f} is smaller and is detected less often"
         )
     for verdict in against:
         warnings += [
-            f"{row.name}: a gain of {row.paired.difference:.4f} is suspiciously large: look for "
-            "test queries in the training data, and try `verify`"
+            f"{row.name}: a gain of {row.paired.difference:.4f} is suspiciously large; look for "
+            "test queries in the training data, and run `python -m bench verify`"
             for row in verdict.rows
             if row.paired and row.paired.difference > SUSPICIOUS_GAIN
         ]
@@ -319,19 +333,19 @@ def _warnings(
 
 
 def _in_domain_warnings(candidate: str, verdict: PairVerdict) -> list[str]:
-    """Warnings about models that were trained on collections of the check."""
+    """Return warnings about models that were trained on collections of the check."""
     both = [r.name for r in verdict.rows if r.candidate_in_domain and r.baseline_in_domain]
     ours = [r.name for r in verdict.rows if r.candidate_in_domain and r.name not in both]
     theirs = [r.name for r in verdict.rows if r.baseline_in_domain and r.name not in both]
     other = f"the {verdict.role}, {verdict.name},"
-    told = (
-        (f"the candidate, {candidate}, and {other} were", both, "of other collections"),
-        (f"the candidate, {candidate}, was", ours, f"of other collections; {other} was not"),
-        (f"{other} was", theirs, "of other collections; the candidate was not"),
+    cases = (
+        (f"the candidate, {candidate}, and {other} were", both, "about other collections"),
+        (f"the candidate, {candidate}, was", ours, f"about other collections; {other} was not"),
+        (f"{other} was", theirs, "about other collections; the candidate was not"),
     )
     return [
-        f"{who} trained on {', '.join(names)}: the difference there says little {what}"
-        for who, names, what in told
+        f"{who} trained on {', '.join(names)}, so the difference there says little {scope}"
+        for who, names, scope in cases
         if names
     ]
 

@@ -193,7 +193,10 @@ def test_a_verdict_says_at_once_what_was_lost_on_collections_that_were_left_out(
     other = structs.replace(SOME, name="elsewhere", failure="lost")
     first, second, *_ = verdict(check, outcome="OK", elsewhere=(other,)).split(". ")
     assert "0.5000" in first
-    assert "--on leaves out: elsewhere, nDCG@10 0.6000 → 0.5000 (-0.1000)" in second
+    assert (
+        "left out by --on, stored results show a loss: elsewhere, nDCG@10 0.6000 → 0.5000 (-0.1000)"
+        in second
+    )
 
 
 def test_a_name_that_nobody_gave_has_its_reason_beside_it(check):
@@ -204,13 +207,15 @@ def test_a_name_that_nobody_gave_has_its_reason_beside_it(check):
 def test_the_scores_of_the_baseline_are_only_equal_ones(check):
     same = structs.replace(check, tolerance=0.0005)
     equal = structs.replace(SOME, paired=some_paired(0.0))
-    assert "has the scores of" in verdict(same, outcome="OK", rows=(equal,), mean=None)
-    assert "has, within the tolerance, the" in verdict(same, outcome="OK", rows=(SOME,), mean=None)
+    assert "has exactly the scores of" in verdict(same, outcome="OK", rows=(equal,), mean=None)
+    assert "within the tolerance: nDCG" in verdict(same, outcome="OK", rows=(SOME,), mean=None)
 
 
 def test_a_candidate_that_is_the_baseline_is_said_in_the_first_line(check):
     said = verdict(check, outcome="INCONCLUSIVE", same_model=True, rows=(SOME,), mean=None)
-    assert said.startswith(f"{AWKWARD} is the baseline, {AWKWARD}: nothing was checked")
+    assert said.startswith(
+        f"{AWKWARD} is the same model as the baseline, {AWKWARD}, so nothing was checked"
+    )
 
 
 def test_a_verdict_of_several_collections_has_the_mean_and_those_that_lost(check):

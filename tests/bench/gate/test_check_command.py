@@ -62,7 +62,7 @@ def test_a_candidate_that_is_the_baseline_was_not_checked_unless_that_was_asked(
     done = place.run("bm25", "bm25")
     assert done.code == ExitCode.INCONCLUSIVE
     assert done.stdout.split("\n\n")[1].startswith(
-        "bm25 is the baseline, bm25: nothing was checked"
+        "bm25 is the same model as the baseline, bm25, so nothing was checked"
     )
     code, document, stderr = place.check("bm25", "bm25", "--expect-same")
     assert (code, document["outcome"]) == (0, "OK")
@@ -73,7 +73,7 @@ def test_a_copy_of_the_baseline_under_another_name_is_the_baseline(place):
     place.bench("run", place.collection, "--model", place.card("old", 16))
     done = place.run(place.card("copy", 16), "old")
     assert done.code == ExitCode.INCONCLUSIVE
-    assert "copy is the baseline, old: nothing was checked" in done.stdout
+    assert "copy is the same model as the baseline, old, so nothing was checked" in done.stdout
     tuned = place.run(place.card("tuned", 16), "old", "--set", "store_dtype=float16")
     assert "is the baseline" not in tuned.stdout
 
@@ -84,8 +84,11 @@ def test_a_loss_on_stored_results_that_on_leaves_out_is_in_the_first_lines(place
     bad = place.card("bad", 2)
     assert place.bench("run", second, "--model", bad).code == 0
     first = place.run(bad, "hashing").stdout.split("\n\n")[1]
-    assert "By the stored results it lost on what --on leaves out: second, nDCG@10" in first
-    assert "leaves out" not in place.run(bad, "hashing", "--on", place.collection, second).stdout
+    assert "On collections left out by --on, stored results show a loss: second, nDCG@10" in first
+    assert (
+        "left out by --on, stored"
+        not in place.run(bad, "hashing", "--on", place.collection, second).stdout
+    )
 
 
 def test_a_name_with_digits_of_a_fingerprint_is_explained(place):
@@ -199,7 +202,7 @@ def test_what_is_typed_after_on_decides_and_what_it_leaves_out_is_stated(place):
     done = place.run("bm25", "bm25", "--expect-same")
     assert done.code == ExitCode.OK, done.stderr
     assert "left out by --on: second" in done.stderr
-    assert "Left out by --on, though there are results: second." in done.stdout
+    assert "Left out by --on, despite stored results: second." in done.stdout
     assert json.loads(place.run("bm25", "bm25", "--json").stdout)["left_out"] == ["second"]
 
 
@@ -317,7 +320,7 @@ def test_reports_are_written_in_folders_that_are_made(place, tmp_path):
     assert suite.get("failures") == "0"
     outputs = {case.get("name"): case.findtext("system-out") for case in suite.iter("testcase")}
     assert "nDCG@10 1.0000 → 1.0000 (+0.0000)" in outputs["tiny"]
-    assert outputs["outcome"].startswith("bm25 has the scores of the baseline, bm25: ")
+    assert outputs["outcome"].startswith("bm25 has exactly the scores of the baseline, bm25: ")
 
 
 def test_an_anchor_is_a_second_comparison(place):
@@ -333,7 +336,7 @@ def test_an_anchor_is_a_second_comparison(place):
         ("bm25", ("--anchor", "published"), "no anchor"),
         ("bm25", ("--anchor", "published", "--expect-same"), "no anchor"),
         ("bm25", ("--measure", "nDCG@x"), "nDCG@x"),
-        ("bm25", ("--rule", "margin", "--margin", "1"), "--margin 1.0 is not from 0 to 0.1"),
+        ("bm25", ("--rule", "margin", "--margin", "1"), "--margin 1.0 is outside 0 to 0.1"),
         ("bm25", ("--margin", "0.02"), "--margin has no effect here: it is for --rule margin"),
         ("bm25", ("--tolerance", "0.01"), "--tolerance has no effect here"),
         ("bm25", ("--expect-same", "--rule", "margin"), "--rule has no effect here"),

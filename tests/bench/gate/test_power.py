@@ -90,7 +90,7 @@ def test_neither_a_copy_of_the_baseline_nor_a_broken_model_changes_what_is_state
     assert "left out: " in found.source
     assert "copy (fewer than 10 queries differ)" in found.source
     assert "broken (" in found.source
-    assert "apart, more than the floor)" in found.source
+    assert ", more than the floor)" in found.source
 
 
 @pytest.mark.parametrize("name", ["copy", "broken"])

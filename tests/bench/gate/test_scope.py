@@ -40,7 +40,7 @@ def test_a_suite_is_its_members_and_leaves_none_of_them_out():
 
 
 def test_a_check_on_nothing_is_an_error():
-    with pytest.raises(BenchError, match="nothing to check on"):
+    with pytest.raises(BenchError, match="no collections to check on"):
         determine_scope([], [], {})
 
 
@@ -50,7 +50,7 @@ def test_a_gap_says_what_asks_for_the_collection_and_a_hint_what_to_type(tmp_pat
     known = StoredModel("baseline", "old", {"a": stored})
     assert scope.gaps(known) == {"c": "old has no result, but the candidate has one"}
     (hint,) = scope.hints(known)
-    assert hint.startswith("evaluate the baseline (python -m bench run c --model hashing)")
+    assert hint.startswith("run `python -m bench run c --model hashing`")
     assert "--on" in hint
     complete = StoredModel("anchor", "older", {"a": stored, "c": stored})
     assert (scope.gaps(complete), scope.hints(complete)) == ({}, [])
