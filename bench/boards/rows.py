@@ -24,10 +24,9 @@ from bench.results.result import Evaluation, Protocol, Result
 from datasets_cfg.catalogue import dataset_names, facts_for
 from foundation.errors import BenchError
 from foundation.locations import Location
+from retrievers.models.recipe import UNKNOWN_SETTINGS
 
 SAME_SCORE = 1e-9  # a repeated evaluation, not another one
-
-UNSTATED = ("pooling", "max_query_tokens", "max_document_tokens", "dtype")
 
 
 def find_distinct_results(*locations: Location) -> list[Evaluation]:
@@ -225,9 +224,8 @@ def _variant_facts(some: Sequence[Evaluation]) -> dict[str, str]:
 def row_facts(some: Sequence[Evaluation]) -> dict[str, str]:
     """The recipe and index of a row, as far as they apply and all its results share them."""
     facts = {name: value for name, value in _variant_facts(some).items() if value}
-    if facts.get("kind") == "python" and facts.get("pooling", "none") == "none":
-        # An object that does not state its settings; records have had defaults in their place.
-        return facts | dict.fromkeys(UNSTATED, "unknown")
+    if facts.get("pooling") == "unknown":  # a Python object that does not state its settings
+        return dict.fromkeys(UNKNOWN_SETTINGS, "unknown") | facts
     if facts.get("kind") != "bm25":
         return facts
     return {name: value for name, value in facts.items() if name.startswith(("kind", "options."))}

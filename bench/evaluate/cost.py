@@ -135,4 +135,4 @@ def _lengths(encoder: Encoder, titles: Sequence[str], texts: Sequence[str]) -> I
     if count is None:  # an encoder without a tokenizer, such as hashing
         return np.array([len(f"{a} {b}".split()) for a, b in zip(titles, texts, strict=True)])
     lengths = np.array(cast("list[int]", count(titles, texts)), dtype=np.int64)
-    return np.minimum(lengths, encoder.recipe.max_document_tokens)
+    return np.minimum(lengths, encoder.recipe.max_document_tokens or lengths)

@@ -199,7 +199,7 @@ def _make_workloads(target: BenchmarkedModel) -> Iterator[tuple[str, list[str]]]
     """Documents of constant lengths that the model reads whole, then real ones; with names."""
     encoder, source = target.encoder, target.source
     for tokens in CONSTANT_TOKENS:
-        if tokens <= encoder.recipe.max_document_tokens:
+        if tokens <= (encoder.recipe.max_document_tokens or tokens):
             yield f"{tokens} tokens", make_documents(encoder, target.documents_in(tokens), tokens)
     count = target.documents_in(mean_tokens(encoder, source.corpus))
     yield f"as in {source.name}", list(dict.fromkeys(target.texts[:count]))
@@ -223,7 +223,8 @@ def truncated_lengths(encoder: Encoder, texts: Sequence[str]) -> Int64Array:
     """Tokens of each text as it is encoded, int64 ``(n,)``; words without a tokenizer."""
     count = getattr(encoder, "count_document_tokens", None)
     counts = count([""] * len(texts), texts) if count else [len(text.split()) for text in texts]
-    return np.minimum(np.array(counts, dtype=np.int64), encoder.recipe.max_document_tokens)
+    lengths = np.array(counts, dtype=np.int64)
+    return np.minimum(lengths, encoder.recipe.max_document_tokens or lengths)
 
 
 def _measure_latency(target: BenchmarkedModel, log: Log) -> tuple[Latency, ...]:

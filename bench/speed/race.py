@@ -203,7 +203,7 @@ def make_job(model: Model, device: str, threads: int) -> PeerJob:
         device=device,
         dtype=recipe.dtype,
         threads=threads,
-        max_tokens=recipe.max_document_tokens,
+        max_tokens=recipe.max_document_tokens or 0,
         batch_size=0,
         similarity=recipe.similarity,
         query_prompt=recipe.prompts.query,

@@ -164,7 +164,7 @@ def wrap_encoder(
 
 
 def _read_settings(encoder: Any) -> dict[str, Any]:
-    """Settings of a SentenceTransformer that its recipe records; empty for other objects."""
+    """Return the settings of a SentenceTransformer; other objects do not state theirs."""
     length = getattr(encoder, "max_seq_length", None)
     if not (isinstance(length, int) and hasattr(encoder, "encode_query")):
         return {}
@@ -172,11 +172,11 @@ def _read_settings(encoder: Any) -> dict[str, Any]:
     prompts = getattr(encoder, "prompts", None) or {}
     dtype = str(getattr(encoder, "dtype", "")).removeprefix("torch.")
     return {
-        "pooling": next((POOLING[mode] for mode in modes if mode in POOLING), "none"),
+        "pooling": next((POOLING[mode] for mode in modes if mode in POOLING), "unknown"),
         "max_query_tokens": length,
         "max_document_tokens": length,
         "truncation_side": getattr(_find_tokenizer(encoder), "truncation_side", "right"),
-        "dtype": dtype if dtype in get_args(Dtype) else "float32",
+        "dtype": dtype if dtype in get_args(Dtype) else "unknown",
         "prompts": Prompts(prompts.get("query") or "", prompts.get("document") or ""),
     }
 
@@ -333,7 +333,7 @@ class HashingEncoder(Encoder):
         return [len(_WORD.findall(text)) for text in join_documents(self.recipe, titles, texts)]
 
     def _encode(
-        self, texts: Sequence[str], max_words: int, advance: Callback | None
+        self, texts: Sequence[str], max_words: int | None, advance: Callback | None
     ) -> Float32Array:
         vectors = np.zeros((len(texts), self.dim), np.float32)
         for row, text in enumerate(texts):

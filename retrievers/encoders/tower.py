@@ -39,7 +39,7 @@ from retrievers.encoders.tokens import TextTokenizer, Tokens
 from retrievers.models.checkpoint import Checkpoint
 from retrievers.models.loading import load_network, load_stage, load_tokenizer
 from retrievers.models.model import SharedNetworks
-from retrievers.models.recipe import Dtype, Recipe, StoredPooling
+from retrievers.models.recipe import Recipe, StoredPooling
 
 FEW_TOKENS = 128  # of a call: one thread computes them in some tens of milliseconds
 CUDA_IN_FLIGHT = 3  # batches: one is computed, one waits, one is copied back
@@ -350,7 +350,7 @@ class PaddedBatch:
     ends: torch.Tensor
 
 
-def check_dtype(dtype: Dtype, device: torch.device) -> None:
+def check_dtype(dtype: str, device: torch.device) -> None:
     """Refuse float16 on the CPU, where it is slow and overflows; say where bfloat16 is slow."""
     if dtype == "float16" and device.type == "cpu":
         raise BenchError("float16 needs a GPU", "use --dtype bfloat16 or --dtype float32")

@@ -109,7 +109,7 @@ class TransformerEncoder(Encoder):
         ]
 
     def _prepare(
-        self, tower: "Tower", segments: list[Segments], max_tokens: int
+        self, tower: "Tower", segments: list[Segments], max_tokens: int | None
     ) -> "PreparedTexts":
         first = find_first_occurrences(segments)
         distinct = np.flatnonzero(first == np.arange(len(segments)))

@@ -16,6 +16,7 @@ from foundation.files import replace_file
 from foundation.records import SUFFIX, Record, TomlFiles
 from retrievers.models.recipe import (
     AdapterKind,
+    Dtype,
     Option,
     Pooling,
     Prompts,
@@ -141,6 +142,9 @@ class Card(Usage, kw_only=True):
     expected: tuple[ExpectedScore, ...] = ()
     warning: str = ""
     missing: str = ""
+    max_query_tokens: int = 512
+    max_document_tokens: int = 512
+    dtype: Dtype = "float32"
 
     def __post_init__(self) -> None:
         unknown = set(self.unverified) - set(self.__struct_fields__)

@@ -12,11 +12,14 @@ import numpy as np
 from foundation.arrays import Float32Array, Float64Array
 from foundation.records import Record
 from retrievers.encoders.protocol import Encoder
-from retrievers.models.recipe import Dtype
+from retrievers.models.recipe import StoredDtype
 
 # Relative distance between a text's vectors, alone and in a padded batch. float32 differs by
 # rounding; a wrong attention mask differs by 0.01 and more.
-BATCH_TOLERANCE: dict[Dtype, float] = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
+BATCH_TOLERANCE: dict[StoredDtype, float] = {
+    **{"float32": 1e-4, "unknown": 1e-4},
+    **{"float16": 1e-2, "bfloat16": 5e-2},
+}
 MIN_SPREAD = 0.05  # root mean square distance from the mean vector, as a share of the norm
 UNIT_TOLERANCE = 1e-2
 MAX_TRUNCATED = 0.1
@@ -163,10 +166,12 @@ def _batch_difference(
     return float((distance[lengths > 0] / lengths[lengths > 0]).max(initial=0.0))
 
 
-def _cut_share(encoder: Encoder, name: str, limit: int, *texts: Sequence[str]) -> float | None:
+def _cut_share(
+    encoder: Encoder, name: str, limit: int | None, *texts: Sequence[str]
+) -> float | None:
     """Share of texts with more tokens than the limit; None if the encoder counts none."""
     count: Callable[..., Sequence[int]] | None = getattr(encoder, name, None)
-    if count is None:
+    if count is None or limit is None:
         return None
     counts = count(*texts)
     return sum(tokens > limit for tokens in counts) / max(len(counts), 1)

@@ -5,6 +5,7 @@ without loading a model. Where the files lie, the device and the batch size are 
 """
 
 import hashlib
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -15,11 +16,12 @@ Pooling = Literal["none", "cls", "mean", "last", "pooler"]
 # Poolings that one forward pass serves, in the order in which they are stored.
 EVERY_POOLING: tuple[Pooling, ...] = ("cls", "mean", "last")
 # The last one stands in results of earlier versions.
-StoredPooling = Pooling | Literal["every", "cls+bow"]
+StoredPooling = Pooling | Literal["every", "cls+bow", "unknown"]
 Similarity = Literal["dot", "cos"]
 TitleJoin = Literal["space", "pair", "sep", "none"]
 TruncationSide = Literal["right", "left"]
 Dtype = Literal["float32", "bfloat16", "float16"]
+StoredDtype = Dtype | Literal["unknown"]
 StoreDtype = Literal["float32", "float16"]
 Backend = Literal["torch", "int8"]
 StoredBackend = Backend | Literal["onnx", "int7"]  # these stand in results of earlier versions
@@ -35,6 +37,13 @@ PYTHON_OBJECT_FACTS = (
     "prompts",
     *ADDED_LATER,
 )
+# Settings of a Python object that does not state them.
+UNKNOWN_SETTINGS: Mapping[str, Any] = {
+    "pooling": "unknown",
+    "max_query_tokens": None,
+    "max_document_tokens": None,
+    "dtype": "unknown",
+}
 AdapterKind = Literal["adapterhub", "peft", "routed"]
 Option = bool | int | float | str
 
@@ -92,11 +101,16 @@ class Usage(Record, kw_only=True):
     similarity: Similarity = "dot"
     title_join: TitleJoin = "space"
     segment_ids: bool = True
-    max_query_tokens: int = 512
-    max_document_tokens: int = 512
+    max_query_tokens: int | None = 512
+    max_document_tokens: int | None = 512
     truncation_side: TruncationSide = "right"
     lower_case: bool = False
-    dtype: Dtype = "float32"
+    dtype: StoredDtype = "float32"
+
+    @property
+    def max_tokens(self) -> int:
+        """Length of the longest input, a query or a document, in tokens; 0 if it is unknown."""
+        return max(self.max_query_tokens or 0, self.max_document_tokens or 0)
 
     @property
     def usage(self) -> dict[str, Any]:
@@ -140,6 +154,12 @@ class Recipe(Usage, kw_only=True):
     store_dtype: StoreDtype = "float32"
     encoder: str = ""
     options: dict[str, Option] = {}
+
+    def __post_init__(self) -> None:
+        """Mark settings that a Python object does not state; old records have defaults instead."""
+        if self.kind == "python" and not self.encoder and self.pooling == "none":
+            for name, value in UNKNOWN_SETTINGS.items():
+                msgspec.structs.force_setattr(self, name, value)
 
     @property
     def fingerprint(self) -> str:

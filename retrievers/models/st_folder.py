@@ -400,7 +400,7 @@ def write_st_files(folder: Path, settings: Card | Recipe, width: int) -> None:
         "similarity_fn_name": "cosine" if settings.similarity == "cos" else "dot",
     }
     lengths = {
-        "max_seq_length": max(settings.max_query_tokens, settings.max_document_tokens),
+        "max_seq_length": settings.max_tokens,
         "do_lower_case": settings.lower_case,
     }
     _write_json(folder / "modules.json", modules)

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -136,6 +137,11 @@ def test_the_record_of_a_sentence_transformer_has_its_own_settings(minilm, datas
 def test_settings_that_a_function_does_not_state_are_unknown(dataset, cache):
     done = bench.evaluate(count_words, dataset, name="words", cache_dir=cache)
     assert done.record.parameters is None
+    stated = msgspec.to_builtins(done.record.recipe)
+    assert {stated[name] for name in ("pooling", "dtype")} == {"unknown"}
+    assert stated["max_query_tokens"] is stated["max_document_tokens"] is None
+    with_defaults = stated | {"pooling": "none", "max_query_tokens": 512, "dtype": "float32"}
+    assert msgspec.convert(with_defaults, Recipe) == done.record.recipe  # as stored before
     facts = row_facts([SimpleNamespace(result=done.record)])
     assert (facts["pooling"], facts["max_document_tokens"]) == ("unknown", "unknown")
 

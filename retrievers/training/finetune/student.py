@@ -169,7 +169,7 @@ def build_student(model: Model, recipe: Recipe) -> Any:
             config_kwargs=dict(local),
         )
     transformer.model, transformer.processor = network, tokenizer
-    transformer.max_seq_length = max(recipe.max_query_tokens, recipe.max_document_tokens)
+    transformer.max_seq_length = recipe.max_tokens
     pooling = Pooling(network.config.hidden_size, pooling_mode=ST_POOLING[recipe.pooling])
     modules = [transformer, pooling, *([Normalize()] if recipe.normalize else [])]
     return SentenceTransformer(
@@ -257,7 +257,7 @@ class TextInputs:
         segments = [join(rule, prompt, *pair, self._separator) for pair in pairs]
         return self._tensors(segments, self._recipe.max_document_tokens)
 
-    def _tensors(self, segments: Sequence[Segments], longest: int) -> Tensors:
+    def _tensors(self, segments: Sequence[Segments], longest: int | None) -> Tensors:
         tokens = self._texts(segments, longest)
         mask = np.arange(tokens.lengths.max()) < tokens.lengths[:, None]
         tensors = {
