@@ -63,7 +63,7 @@ def cache_folder(given: str | Path | None = None) -> Path:
     return Path(named) if named else Path(platformdirs.user_cache_path("retrieval-bench"))
 
 
-def _log_remark(collection: str, finding: Finding) -> None:
+def _log_finding(collection: str, finding: Finding) -> None:
     logger.warning("%s: %s: %d; %s", collection, finding.what, finding.count, finding.suggestion)
 
 
@@ -80,7 +80,7 @@ class Workspace:
             free.
         allow_mismatch: evaluate a collection although it differs from the published one.
         vectors: folder of the vectors, below ``cache_dir`` where it is no absolute path.
-        remark: told what is peculiar in a collection that is opened for evaluation.
+        report_finding: told what is peculiar in a collection that is opened for evaluation.
     """
 
     cache_dir: Path
@@ -90,7 +90,7 @@ class Workspace:
     max_memory: int | None = None
     allow_mismatch: bool = False
     vectors: str = VECTORS
-    remark: Callable[[str, Finding], None] = _log_remark
+    report_finding: Callable[[str, Finding], None] = _log_finding
 
     @cached_property
     def store(self) -> VectorStore:
@@ -170,7 +170,7 @@ class Workspace:
         check_relevant(dataset)
         if not isinstance(asked, Dataset):
             for finding in evaluation_findings(dataset):
-                self.remark(dataset.name, finding)
+                self.report_finding(dataset.name, finding)
             remember_folder(dataset)
         return OpenDataset(dataset, official)
 

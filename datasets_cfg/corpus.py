@@ -313,7 +313,7 @@ def _take_texts(column: pa.ChunkedArray, rows: Int64Array) -> list[str]:
     return list(texts)
 
 
-def find_damage(folder: Path) -> str:
+def describe_damage(folder: Path) -> str:
     """Damage of a corpus, after all of it was read; "" if it is whole."""
     try:
         corpus = _open(Corpus, folder)

@@ -1,10 +1,12 @@
-"""Engines: who encodes documents, besides this process.
+"""Engines: processes or cluster tasks that encode documents for this process.
 
-`Children` are processes of this machine that fill the same store, as ``bench work`` does elsewhere:
-its leases schedule, so they need no messages. `bench.engines.ray.RayCluster` runs tasks, each of
-which returns the vectors of one shard. Either has ``machines``, how many times as fast as this
-process it encodes, and ``encoding``, which helps while a block lasts and gives what makes of a
-loaded model one whose documents it encodes.
+`WorkerProcesses` run on this machine and fill the same store, as ``bench work`` does on another
+one. They need no messages, since the leases of the store divide the work.
+`bench.engines.ray.RayCluster` runs tasks, each of which returns the vectors of one shard.
+
+Both have ``machines``, how many times as fast as this process they encode, and a context manager
+``encoding``, which yields a function that wraps a loaded model so that the engine encodes its
+documents.
 """
 
 import logging
@@ -31,15 +33,15 @@ from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import Model, SharedNetworks
 
 POLL_S = 1.0
-POLLS_STOPPED = 5  # in a row, until a child that was stopped is ended
+STOPPED_POLLS = 5  # in a row, until a child that was stopped is ended
 
-Spread = Callable[[LoadedModel], LoadedModel]
+DistributeModel = Callable[[LoadedModel], LoadedModel]
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Work:
+class EncodingTask:
     """A corpus that another process is to encode; picklable.
 
     Attributes:
@@ -57,7 +59,7 @@ def worker_count(asked: int, processors: int, gpus: int) -> int:
     return asked or gpus or max(1, processors // 8)
 
 
-class Children:
+class WorkerProcesses:
     """Processes that share the processors and GPUs of this machine with this one.
 
     Each takes the shards that nobody has leased. One that dies lets go of its lease, and one that
@@ -87,7 +89,9 @@ class Children:
         ]
 
     @contextmanager
-    def encoding(self, workspace: Workspace, work: Sequence[Work]) -> Iterator[Spread]:
+    def encoding(
+        self, workspace: Workspace, work: Sequence[EncodingTask]
+    ) -> Iterator[DistributeModel]:
         """Start the children, share the threads with them, and end them afterwards."""
         if self.workers == 1:
             yield lambda model: model
@@ -96,7 +100,7 @@ class Children:
 
         children = [_start(workspace, work, environment) for environment in self.environments]
         threads, over = torch.get_num_threads(), threading.Event()
-        watching = threading.Thread(target=_end_stopped, args=(children, over), daemon=True)
+        watching = threading.Thread(target=_kill_stopped, args=(children, over), daemon=True)
         watching.start()
         torch.set_num_threads(min(threads, self.threads))
         try:
@@ -123,7 +127,7 @@ def _gpus(device: str) -> list[str]:
 
 
 def _start(
-    workspace: Workspace, work: Sequence[Work], environment: Mapping[str, str]
+    workspace: Workspace, work: Sequence[EncodingTask], environment: Mapping[str, str]
 ) -> BaseProcess:
     seen = "cpu" if workspace.device == "cpu" else "auto"  # a child sees the GPU that it may use
     child = get_context("spawn").Process(
@@ -139,7 +143,7 @@ def _start(
     return child
 
 
-def _end_stopped(children: Sequence[BaseProcess], over: threading.Event) -> None:
+def _kill_stopped(children: Sequence[BaseProcess], over: threading.Event) -> None:
     """End children that somebody has stopped: they would hold their leases for ever."""
     stopped = dict.fromkeys(children, 0)
     while not over.wait(POLL_S):
@@ -149,14 +153,14 @@ def _end_stopped(children: Sequence[BaseProcess], over: threading.Event) -> None
             except psutil.NoSuchProcess:
                 continue
             stopped[child] = stopped[child] + 1 if status == psutil.STATUS_STOPPED else 0
-            if stopped[child] == POLLS_STOPPED:
+            if stopped[child] == STOPPED_POLLS:
                 logger.warning("worker %d was stopped, and is ended", child.pid)
                 child.kill()
 
 
-def _encode_all(workspace: Workspace, work: Sequence[Work]) -> None:
+def _encode_all(workspace: Workspace, work: Sequence[EncodingTask]) -> None:
     """Encode the corpora in order, as the main function of a child process."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
     logging.basicConfig(level=logging.ERROR)  # the parent has the same warnings
     networks, loaded = SharedNetworks(), dict[str, Encoder]()
     try:
@@ -172,7 +176,7 @@ def _encode_all(workspace: Workspace, work: Sequence[Work]) -> None:
         print(f"warning: a worker failed: {as_picklable_error(error)}", file=sys.stderr)
 
 
-def _end_with_parent() -> None:
+def _exit_with_parent() -> None:
     if parent := parent_process():
         wait([parent.sentinel])
         os._exit(1)

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
-from bench.engines import Spread, Work, worker_count
+from bench.engines import DistributeModel, EncodingTask, worker_count
 from bench.evaluate.retrieval import LoadedModel
 from bench.workspace import Workspace
 from foundation.arrays import Float32Array
@@ -27,13 +27,13 @@ from retrievers.models.model import Model
 SETTINGS = ("HF_HOME", "HF_HUB_OFFLINE", "HF_TOKEN", "TOKENIZERS_PARALLELISM")
 POLL_S = 5.0
 PATIENCE_S = 120.0  # for a task while no other is at work
-AHEAD = 2  # tasks for each worker: one at work, one that waits
+TASKS_PER_WORKER = 2  # tasks for each worker: one at work, one that waits
 RETRIES = 5  # of a task whose worker or node is lost
 
-AGAIN = "type the same command again: shards that are written are kept"
+RETRY_HINT = "type the same command again: shards that are written are kept"
 
-Ray = Any  # the module, which is imported when it is asked for
-Answer = tuple[Float32Array, Mapping[str, float], Mapping[str, int]] | Exception
+RayModule = Any  # the module, which is imported when it is asked for
+TaskResult = tuple[Float32Array, Mapping[str, float], Mapping[str, int]] | Exception
 
 
 class RayCluster:
@@ -49,7 +49,7 @@ class RayCluster:
     """
 
     def __init__(self, address: str | None, workers: int, device: str, **options: Any) -> None:
-        self.ray = connect(address, **options)
+        self.ray = connect_to_ray(address, **options)
         has = self.ray.cluster_resources()
         gpus = 0 if device == "cpu" else int(has.get("GPU", 0))
         self.machines = worker_count(workers, int(has.get("CPU", 1)), gpus)
@@ -61,30 +61,32 @@ class RayCluster:
             num_gpus=min(1.0, gpus / self.machines),
             max_retries=RETRIES,
             retry_exceptions=True,  # what is raised is Ray's own: errors of encoders are values
-        )(_encode)
+        )(_encode_in_worker)
         self._pending: set[Any] = set()
 
     @contextmanager
-    def encoding(self, workspace: Workspace, work: Sequence[Work]) -> Iterator[Spread]:
+    def encoding(
+        self, workspace: Workspace, work: Sequence[EncodingTask]
+    ) -> Iterator[DistributeModel]:
         """Encode documents by tasks while the block lasts, then leave the cluster."""
         try:
-            yield self._spread
+            yield self._distribute
         finally:
             self.ray.shutdown()
 
-    def _spread(self, loaded: LoadedModel) -> LoadedModel:
+    def _distribute(self, loaded: LoadedModel) -> LoadedModel:
         if loaded.encoder is None:
             return loaded
         encoder = RayEncoder(self, loaded.model, loaded.encoder)
         return LoadedModel(loaded.model, cast(Encoder, encoder))
 
     def submit(self, arguments: Sequence[Any]) -> Any:
-        """Begin a task; returns the reference to its `Answer`."""
+        """Begin a task; returns the reference to its `TaskResult`."""
         reference = self._task.remote(str(Path.cwd()), self._device, *arguments)
         self._pending.add(reference)
         return reference
 
-    def answer(self, reference: Any, arguments: Sequence[Any]) -> Answer:
+    def wait_for(self, reference: Any, arguments: Sequence[Any]) -> TaskResult:
         """Wait for a task; submit it again if it is lost, or if it alone does not end.
 
         Raises:
@@ -96,29 +98,29 @@ class RayCluster:
                 ready, _ = self.ray.wait(copies, timeout=POLL_S)
                 if ready:
                     self._pending.difference_update(copies)
-                    answer: Answer = self.ray.get(ready[0])
+                    answer: TaskResult = self.ray.get(ready[0])
                     return answer
             except self.ray.exceptions.RayError as error:
-                self._check()
+                self._check_head()
                 self._pending.difference_update(copies)
                 lost += 1
                 if lost > RETRIES:
                     reason = " ".join(str(error).split())
                     raise BenchError(
-                        f"a worker of the Ray cluster was lost: {reason}", AGAIN
+                        f"a worker of the Ray cluster was lost: {reason}", RETRY_HINT
                     ) from error
                 copies = [self.submit(arguments)]
-            self._check()
+            self._check_head()
             others = list(self._pending.difference(copies))
             busy = others and self.ray.wait(others, num_returns=len(others), timeout=0)[1]
             idle_s = 0.0 if busy else idle_s + POLL_S
             if idle_s >= PATIENCE_S and len(copies) == 1:
                 copies.append(self.submit(arguments))
 
-    def _check(self) -> None:
+    def _check_head(self) -> None:
         """See that the head of the cluster is there: Ray ends processes that have lost it."""
-        if not _answers(self._head):
-            raise BenchError(f"the Ray cluster at {self._head} is gone", AGAIN)
+        if not _is_listening(self._head):
+            raise BenchError(f"the Ray cluster at {self._head} is gone", RETRY_HINT)
 
 
 class RayEncoder:
@@ -151,7 +153,7 @@ class RayShard:
     def __init__(self, cluster: RayCluster, timer: PhaseTimer, arguments: Sequence[Any]) -> None:
         self._cluster, self._clock, self._arguments = cluster, timer, arguments
         self._reference: Any = None
-        self.in_flight = AHEAD * cluster.machines
+        self.in_flight = TASKS_PER_WORKER * cluster.machines
 
     def launch(self) -> None:
         """Submit the task."""
@@ -165,7 +167,7 @@ class RayShard:
         """
         if self._reference is None:
             self.launch()
-        answer = self._cluster.answer(self._reference, self._arguments)
+        answer = self._cluster.wait_for(self._reference, self._arguments)
         if isinstance(answer, Exception):
             raise answer
         vectors, seconds, counts = answer
@@ -175,7 +177,7 @@ class RayShard:
         return vectors
 
 
-def connect(address: str | None, **options: Any) -> Ray:
+def connect_to_ray(address: str | None, **options: Any) -> RayModule:
     """Ray, connected to the cluster of an address, or to one that is started on this machine.
 
     Args:
@@ -191,7 +193,7 @@ def connect(address: str | None, **options: Any) -> Ray:
     settings = {name: os.environ[name] for name in SETTINGS if name in os.environ}
     options |= {"address": address} if address else {"address": "local", "include_dashboard": False}
     try:
-        if address and re.fullmatch(r"[^/]+:\d+", address) and not _answers(address):
+        if address and re.fullmatch(r"[^/]+:\d+", address) and not _is_listening(address):
             raise ConnectionError("nothing listens there")  # Ray would try for minutes
         ray.init(
             **options,
@@ -207,7 +209,7 @@ def connect(address: str | None, **options: Any) -> Ray:
     return ray
 
 
-def _answers(address: str) -> bool:
+def _is_listening(address: str) -> bool:
     """True if something listens at ``host:port``."""
     host, _, port = address.rpartition(":")
     try:
@@ -217,12 +219,14 @@ def _answers(address: str) -> bool:
     return True
 
 
-_opened: list[tuple[Model, Encoder]] = []  # of this worker, which Ray gives one task after another
+_loaded_models: list[
+    tuple[Model, Encoder]
+] = []  # of this worker, which Ray gives one task after another
 
 
-def _encode(
+def _encode_in_worker(
     folder: str, device: str, model: Model, collection: str, titles: Any, texts: Any
-) -> Answer:
+) -> TaskResult:
     """Encode documents in a worker of the cluster. Errors are values, which Ray sends as they are.
 
     Args:
@@ -232,9 +236,9 @@ def _encode(
     try:
         with suppress(OSError):
             os.chdir(folder)
-        if model not in [known for known, _ in _opened]:
-            _opened.append((model, open_encoder(model, device)))
-        encoder = next(encoder for known, encoder in _opened if known == model)
+        if model not in [known for known, _ in _loaded_models]:
+            _loaded_models.append((model, open_encoder(model, device)))
+        encoder = next(encoder for known, encoder in _loaded_models if known == model)
         encoder = encoder.for_dataset(collection) if collection else encoder
         timer: PhaseTimer = getattr(encoder, "timer", None) or PhaseTimer()
         before = timer.copy()

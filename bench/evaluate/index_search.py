@@ -330,7 +330,7 @@ class IndexOfCorpus:
         folder = self.kept.folder
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock.acquire(folder.with_name(f"{folder.name}.lock")):
-            known = self.kept.loaded_if_whole(device)
+            known = self.kept.load_if_intact(device)
             if known is not None:
                 return known
             return self._built(vectors, exact.plan(vectors, 1, 1).tile_rows, device)
@@ -345,7 +345,7 @@ class IndexOfCorpus:
     def remember(self, about: str, recall: dict[str, float]) -> None:
         """Keep what was found of some exact rankings, if the index itself is kept here."""
         if not self.exported and self.kept.folder.is_dir():
-            self.kept.remember_recall(about, recall)
+            self.kept.add_recall(about, recall)
 
     def _built(self, vectors: Vectors, tile_rows: int, device: str) -> FaissIndex:
         start = time.perf_counter()

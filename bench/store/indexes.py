@@ -20,7 +20,7 @@ from retrievers.models.recipe import Recipe
 
 INDEX_FILE, MANIFEST_FILE = "index.faiss", "manifest.json"
 INDEXES = "indexes"  # folder beside the vectors of a recipe
-AGAIN = "write the index again, or name another folder"
+REBUILD_HINT = "write the index again, or name another folder"
 
 logger = logging.getLogger(__name__)
 
@@ -82,9 +82,9 @@ class IndexFolder:
                 f"{self.folder} holds no index: there is no {MANIFEST_FILE}",
                 "python -m bench index DATASET --model MODEL --index SPEC --out DIR",
             )
-        manifest = read_json(path, IndexManifest, AGAIN)
+        manifest = read_json(path, IndexManifest, REBUILD_HINT)
         if _checksum(manifest) != manifest.checksum:
-            raise BenchError(f"{path} is not as it was written", AGAIN)
+            raise BenchError(f"{path} is not as it was written", REBUILD_HINT)
         return manifest
 
     def checked(self) -> IndexManifest:
@@ -97,9 +97,9 @@ class IndexFolder:
         try:
             whole = sha256_of_file(path) == manifest.sha256
         except OSError as error:
-            raise BenchError(f"{path} cannot be read: {error.strerror}", AGAIN) from error
+            raise BenchError(f"{path} cannot be read: {error.strerror}", REBUILD_HINT) from error
         if not whole:
-            raise BenchError(f"{path} is not the file that was written", AGAIN)
+            raise BenchError(f"{path} is not the file that was written", REBUILD_HINT)
         return manifest
 
     def load(self, device: str = "cpu") -> FaissIndex:
@@ -112,7 +112,7 @@ class IndexFolder:
         path, spec = self.folder / INDEX_FILE, IndexSpec.parse(manifest.spec)
         return FaissIndex.load(path, spec, manifest.dim, device)
 
-    def loaded_if_whole(self, device: str) -> FaissIndex | None:
+    def load_if_intact(self, device: str) -> FaissIndex | None:
         """Load the index of the store; None if it is not there, or with a warning if damaged."""
         if not self.folder.is_dir():
             return None
@@ -136,17 +136,17 @@ class IndexFolder:
             digest = sha256_of_file(path)
             size = path.stat().st_size
             done = msgspec.structs.replace(manifest, bytes=size, sha256=digest)
-            (unfinished / MANIFEST_FILE).write_bytes(formatted(done))
+            (unfinished / MANIFEST_FILE).write_bytes(encode_manifest(done))
 
-    def remember_recall(self, about: str, recall: dict[str, float]) -> None:
+    def add_recall(self, about: str, recall: dict[str, float]) -> None:
         """Add to the manifest how much was found of some exact rankings."""
         manifest = self.manifest()
         known = {**manifest.recall, about: recall}
         with replace_file(self.folder / MANIFEST_FILE) as file:
-            file.write(formatted(msgspec.structs.replace(manifest, recall=known)))
+            file.write(encode_manifest(msgspec.structs.replace(manifest, recall=known)))
 
 
-def formatted(manifest: IndexManifest) -> bytes:
+def encode_manifest(manifest: IndexManifest) -> bytes:
     """The manifest as it is on disk, with its checksum."""
     whole = msgspec.structs.replace(manifest, checksum=_checksum(manifest))
     return msgspec.json.format(msgspec.json.encode(whole), indent=1)

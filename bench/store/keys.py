@@ -21,7 +21,7 @@ from retrievers.models.recipe import Role
 KEY_BYTES = 16
 CORPUS_SUFFIX = ".corpus"  # not that of a shard's keys, which are nothing without a manifest
 BATCH_DOCUMENTS = 1 << 13  # as Python strings at a time
-FOUND_AT_ONCE = 1 << 21  # keys that are looked up: 100 MB
+LOOKUP_CHUNK = 1 << 21  # keys that are looked up: 100 MB
 
 
 def document_keys(titles: Sequence[str], texts: Sequence[str]) -> UInt64Array:
@@ -72,12 +72,12 @@ def keys_from_bytes(content: bytes | memoryview) -> UInt64Array:
     return np.frombuffer(content, "<u8").astype(np.uint64, copy=False).reshape(-1, 2)
 
 
-def name_of(keys: UInt64Array) -> str:
+def shard_name(keys: UInt64Array) -> str:
     """Hash of keys in their order, 32 hexadecimal digits."""
     return hashlib.blake2b(keys.astype("<u8").tobytes(), digest_size=KEY_BYTES).hexdigest()
 
 
-def first_rows(keys: UInt64Array) -> Int64Array:
+def first_occurrences(keys: UInt64Array) -> Int64Array:
     """Rows of the first occurrence of each key, rising, int64."""
     order = np.lexsort((keys[:, 1], keys[:, 0]))
     ordered = keys[order]
@@ -86,7 +86,7 @@ def first_rows(keys: UInt64Array) -> Int64Array:
     return np.sort(order[is_first])
 
 
-def find(keys: UInt64Array, among: UInt64Array) -> Int64Array:
+def find_rows(keys: UInt64Array, among: UInt64Array) -> Int64Array:
     """For each key its first row ``among`` others, int64 ``(n,)``; -1 if it is not there.
 
     Keys are looked up some at a time, sorted by their upper halves, because a search in rising
@@ -96,8 +96,8 @@ def find(keys: UInt64Array, among: UInt64Array) -> Int64Array:
     order = np.argsort(among[:, 0], kind="stable")
     upper = among[order, 0]
     places_among = np.full(len(keys), -1, np.int64)
-    for start in range(0, len(keys), FOUND_AT_ONCE):
-        some = keys[start : start + FOUND_AT_ONCE]
+    for start in range(0, len(keys), LOOKUP_CHUNK):
+        some = keys[start : start + LOOKUP_CHUNK]
         asked = np.argsort(some[:, 0], kind="stable")
         place = np.searchsorted(upper, some[asked, 0])
         while len(asked):

@@ -21,15 +21,15 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.store.keys import find, first_rows, name_of
-from bench.store.shards import MANIFEST_NAME, Shard, StoredVectors, discard, read_shard
+from bench.store.keys import find_rows, first_occurrences, shard_name
+from bench.store.shards import MANIFEST_NAME, Shard, StoredVectors, discard_if_damaged, read_shard
 from foundation.arrays import Float32Array, Int64Array, UInt64Array
 from foundation.errors import BenchError
 from foundation.files import FileLock
 from retrievers.encoders.protocol import Callback
 from retrievers.models.recipe import Recipe
 
-Encode = Callable[[Callback | None], Float32Array]
+EncodeShard = Callable[[Callback | None], Float32Array]
 
 SHARD_ROWS = 2048  # a minute or two of work for a small model on two cores
 HALF_SHARD_ROWS = 16_384  # in half precision, on a GPU: a second of work, and many of its batches
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
-class Batch:
+class PendingShard:
     """Texts that become one shard: their keys, and their rows where they are read from."""
 
     keys: UInt64Array
@@ -50,7 +50,7 @@ class Batch:
     @property
     def name(self) -> str:
         """Name of the shard."""
-        return name_of(self.keys)
+        return shard_name(self.keys)
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +65,7 @@ class EncodingPlan:
 
     keys: UInt64Array
     vectors: StoredVectors | None
-    missing: tuple[Batch, ...]
+    missing: tuple[PendingShard, ...]
 
     @property
     def missing_rows(self) -> int:
@@ -88,26 +88,30 @@ class Planner:
             folder: of one side of the recipe.
             keys: of the texts, ``(n, 2)``.
         """
-        present = dict(_present(folder))
+        present = dict(_read_shards(folder))
         while True:
             shards = tuple(present)
-            places = find(keys, np.concatenate([np.empty((0, 2), np.uint64), *present.values()]))
-            broken = self._broken(_used(shards, places))
+            positions = find_rows(
+                keys, np.concatenate([np.empty((0, 2), np.uint64), *present.values()])
+            )
+            broken = self._find_damaged(_shards_used(shards, positions))
             if not broken:
                 break
             for shard in broken:
                 del present[shard]
-        missing = tuple(_cut(keys, np.flatnonzero(places < 0), shard_rows(recipe)))
-        vectors = None if missing else StoredVectors(shards, places, recipe.dim)
+        missing = tuple(
+            _split_into_shards(keys, np.flatnonzero(positions < 0), rows_per_shard(recipe))
+        )
+        vectors = None if missing else StoredVectors(shards, positions, recipe.dim)
         return EncodingPlan(keys, vectors, missing)
 
-    def _broken(self, shards: Sequence[Shard]) -> list[Shard]:
+    def _find_damaged(self, shards: Sequence[Shard]) -> list[Shard]:
         """Those whose vectors are not what was written."""
         with ThreadPoolExecutor() as pool:
-            whole = list(pool.map(self._is_whole, shards))
+            whole = list(pool.map(self._is_intact, shards))
         return [shard for shard, good in zip(shards, whole, strict=True) if not good]
 
-    def _is_whole(self, shard: Shard) -> bool:
+    def _is_intact(self, shard: Shard) -> bool:
         """Checked once in a process, and again where the file has changed since."""
         try:
             status = shard.path.stat()
@@ -115,13 +119,13 @@ class Planner:
             if self._checked.get(shard) != stamp:
                 shard.check()
         except (FileNotFoundError, BenchError):
-            discard(shard.manifest_path)
+            discard_if_damaged(shard.manifest_path)
             return False
         self._checked[shard] = stamp
         return True
 
 
-def _present(folder: Path) -> Iterator[tuple[Shard, UInt64Array]]:
+def _read_shards(folder: Path) -> Iterator[tuple[Shard, UInt64Array]]:
     """Shards with their keys, by name."""
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if MANIFEST_NAME.fullmatch(path.name):
@@ -129,31 +133,31 @@ def _present(folder: Path) -> Iterator[tuple[Shard, UInt64Array]]:
                 try:
                     yield read_shard(path)
                 except BenchError:
-                    discard(path)
+                    discard_if_damaged(path)
 
 
-def _used(shards: Sequence[Shard], places: Int64Array) -> list[Shard]:
+def _shards_used(shards: Sequence[Shard], positions: Int64Array) -> list[Shard]:
     """The shards that hold any of these places."""
     starts = np.cumsum([0, *(shard.rows for shard in shards)])
-    numbers = np.unique(np.searchsorted(starts, places[places >= 0], side="right") - 1)
+    numbers = np.unique(np.searchsorted(starts, positions[positions >= 0], side="right") - 1)
     return [shards[number] for number in numbers.tolist()]
 
 
-def shard_rows(recipe: Recipe) -> int:
+def rows_per_shard(recipe: Recipe) -> int:
     """Texts of a new shard."""
     return SHARD_ROWS if recipe.dtype == "float32" else HALF_SHARD_ROWS
 
 
-def _cut(keys: UInt64Array, rows: Int64Array, most: int) -> Iterator[Batch]:
+def _split_into_shards(keys: UInt64Array, rows: Int64Array, most: int) -> Iterator[PendingShard]:
     """The distinct texts among some rows, in order, as many as a shard holds at a time."""
-    distinct = rows[first_rows(keys[rows])]
+    distinct = rows[first_occurrences(keys[rows])]
     for start in range(0, len(distinct), most):
         some = distinct[start : start + most]
-        yield Batch(keys[some], some)
+        yield PendingShard(keys[some], some)
 
 
 @dataclass(frozen=True)
-class ShardWork:
+class ShardEncoder:
     """The work of turning batches into shards.
 
     Attributes:
@@ -161,16 +165,16 @@ class ShardWork:
         prepare: reads and tokenises a batch, and returns what encodes it; called in a thread.
             What it returns may have ``launch()``, which begins without waiting, and
             ``in_flight``, how many shards should be launched at a time.
-        keep: writes a shard; called in another.
+        write: writes a shard; called in another.
         advance: called with the number of texts that are encoded, here or by another process.
     """
 
     folder: Path
-    prepare: Callable[[Batch], Encode]
-    keep: Callable[[Batch, Float32Array], None]
+    prepare: Callable[[PendingShard], EncodeShard]
+    write: Callable[[PendingShard, Float32Array], None]
     advance: Callback | None = None
 
-    def do(self, batches: Sequence[Batch]) -> int:
+    def encode(self, batches: Sequence[PendingShard]) -> int:
         """Make all of these shards, or wait for others who do.
 
         Returns:
@@ -180,38 +184,38 @@ class ShardWork:
             OSError: no space is left.
             BenchError: the encoder fails.
         """
-        refused: list[Batch] = []
+        refused: list[PendingShard] = []
         encoded = 0
         with (
             ExitStack() as held,
             ThreadPoolExecutor(1) as writer,
-            closing(self._prepared(self._free(batches, refused, held))) as prepared,
+            closing(self._prepare_ahead(self._lease_free(batches, refused, held))) as prepared,
         ):
             writing: Future[None] | None = None
-            for batch, lease, encode in launched(prepared):
+            for batch, lease, encode in launch_ahead(prepared):
                 logger.info("shard %s: %d texts", batch.name, len(batch))
                 vectors = encode(self.advance)
                 encoded += len(batch)
                 if writing:
                     writing.result()
-                writing = writer.submit(self._finish, batch, lease, vectors)
+                writing = writer.submit(self._write_and_release, batch, lease, vectors)
             if writing:
                 writing.result()
-        if waiting := [batch for batch in refused if not self._is_there(batch)]:
+        if waiting := [batch for batch in refused if not self._exists(batch)]:
             logger.warning(
                 "waiting for another process: it encodes %d shards of these texts", len(waiting)
             )
         # without another lease in hand, so that none waits for the other
         return encoded + sum(map(self._wait_for, refused))
 
-    def _free(
-        self, batches: Sequence[Batch], refused: list[Batch], held: ExitStack
-    ) -> Iterator[tuple[Batch, FileLock]]:
+    def _lease_free(
+        self, batches: Sequence[PendingShard], refused: list[PendingShard], held: ExitStack
+    ) -> Iterator[tuple[PendingShard, FileLock]]:
         """Lease one batch after the other; what others have leased goes to ``refused``."""
         for batch in batches:
             if self._is_done(batch):
                 continue
-            lease = FileLock.try_acquire(self._lock_of(batch))
+            lease = FileLock.try_acquire(self._lock_path(batch))
             if lease is None:
                 refused.append(batch)
                 continue
@@ -221,9 +225,9 @@ class ShardWork:
             else:
                 yield batch, lease
 
-    def _prepared(
-        self, leased: Iterator[tuple[Batch, FileLock]]
-    ) -> Generator[tuple[Batch, FileLock, Encode]]:
+    def _prepare_ahead(
+        self, leased: Iterator[tuple[PendingShard, FileLock]]
+    ) -> Generator[tuple[PendingShard, FileLock, EncodeShard]]:
         """With what encodes each; the next one is prepared while one is in use."""
         with ThreadPoolExecutor(1) as ahead:
             coming = ((*each, ahead.submit(self.prepare, each[0])) for each in leased)
@@ -231,36 +235,38 @@ class ShardWork:
                 if now:
                     yield now[0], now[1], now[2].result()
 
-    def _finish(self, batch: Batch, lease: FileLock, vectors: Float32Array) -> None:
+    def _write_and_release(
+        self, batch: PendingShard, lease: FileLock, vectors: Float32Array
+    ) -> None:
         with lease:
-            self.keep(batch, vectors)
+            self.write(batch, vectors)
 
-    def _wait_for(self, batch: Batch) -> int:
+    def _wait_for(self, batch: PendingShard) -> int:
         """Wait for a shard; returns how many texts had to be encoded here after all."""
-        with FileLock.acquire(self._lock_of(batch)):
+        with FileLock.acquire(self._lock_path(batch)):
             if self._is_done(batch):
                 return 0
-            self.keep(batch, self.prepare(batch)(self.advance))  # the other process has died
+            self.write(batch, self.prepare(batch)(self.advance))  # the other process has died
             return len(batch)
 
-    def _lock_of(self, batch: Batch) -> Path:
+    def _lock_path(self, batch: PendingShard) -> Path:
         return self.folder / f"{batch.name}.lock"
 
-    def _is_there(self, batch: Batch) -> bool:
+    def _exists(self, batch: PendingShard) -> bool:
         return (self.folder / f"{batch.name}.json").exists()
 
-    def _is_done(self, batch: Batch) -> bool:
-        there = self._is_there(batch)
+    def _is_done(self, batch: PendingShard) -> bool:
+        there = self._exists(batch)
         if there and self.advance:
             self.advance(len(batch))
         return there
 
 
-def launched(
-    prepared: Iterator[tuple[Batch, FileLock, Encode]],
-) -> Iterator[tuple[Batch, FileLock, Encode]]:
+def launch_ahead(
+    prepared: Iterator[tuple[PendingShard, FileLock, EncodeShard]],
+) -> Iterator[tuple[PendingShard, FileLock, EncodeShard]]:
     """Launch what can be, as many shards ahead as each says; in order."""
-    flying: deque[tuple[Batch, FileLock, Encode]] = deque()
+    flying: deque[tuple[PendingShard, FileLock, EncodeShard]] = deque()
     for shard in prepared:
         launch: Callable[[], None] | None = getattr(shard[2], "launch", None)
         if launch:

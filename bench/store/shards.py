@@ -24,14 +24,14 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from bench.store.keys import KEY_BYTES, keys_from_bytes, name_of
+from bench.store.keys import KEY_BYTES, keys_from_bytes, shard_name
 from foundation.arrays import Float16Array, Float32Array, Int64Array, UInt64Array
 from foundation.errors import BenchError
 from foundation.files import FileLock, read_regular_file, replace_files, sha256_of_file
 from foundation.records import Record, decode_json
 from retrievers.models.recipe import Recipe, Role, StoreDtype
 
-Stored = Float32Array | Float16Array
+StoredArray = Float32Array | Float16Array
 
 GAP_BYTES = 1 << 16  # reading on over a gap costs less than another read
 FORMAT = 1
@@ -125,7 +125,7 @@ def write_shard(
         BenchError: a number is too large for float16.
         OSError: no space is left.
     """
-    content = stored(vectors, recipe)
+    content = convert_for_storage(vectors, recipe)
     key_bytes = keys.astype("<u8").tobytes()
     manifest = ShardManifest(
         format=FORMAT,
@@ -136,7 +136,7 @@ def write_shard(
         vectors_sha256=hashlib.sha256(content.data).hexdigest(),
         keys_sha256=hashlib.sha256(key_bytes).hexdigest(),
     )
-    path = folder / f"{name_of(keys)}.json"
+    path = folder / f"{shard_name(keys)}.json"
     shard = Shard(path, manifest)
     contents: list[bytes | memoryview] = [content.data, key_bytes, msgspec.json.encode(manifest)]
     with replace_files([shard.path, shard.keys_path, path]) as files:  # the manifest last
@@ -145,7 +145,7 @@ def write_shard(
     return path
 
 
-def stored(vectors: Float32Array, recipe: Recipe) -> npt.NDArray[np.floating]:
+def convert_for_storage(vectors: Float32Array, recipe: Recipe) -> npt.NDArray[np.floating]:
     """Vectors as they are written: of the recipe's store dtype, little-endian, C order.
 
     Raises:
@@ -164,7 +164,7 @@ def stored(vectors: Float32Array, recipe: Recipe) -> npt.NDArray[np.floating]:
     return content
 
 
-def discard(manifest_path: Path) -> None:
+def discard_if_damaged(manifest_path: Path) -> None:
     """Remove a damaged shard, unless it was written anew meanwhile or is just being written.
 
     The damage is told: somebody should know that a disk or a copy is not to be trusted.
@@ -187,7 +187,7 @@ class StoredVectors:
 
     Attributes:
         shards: of one recipe, and so of one type.
-        places: int64 ``(n,)``, row of each text in all shards put one after the other; texts
+        positions: int64 ``(n,)``, row of each text in all shards put one after the other; texts
             that are the same share one.
         dim: length of a vector.
         encoded: distinct texts that this process encoded; the others were stored already, or
@@ -195,48 +195,48 @@ class StoredVectors:
     """
 
     shards: tuple[Shard, ...]
-    places: Int64Array
+    positions: Int64Array
     dim: int
     encoded: int = 0
 
     @property
     def shape(self) -> tuple[int, int]:
         """Number of texts and length of a vector."""
-        return len(self.places), self.dim
+        return len(self.positions), self.dim
 
     def tiles(self, rows: int) -> Iterator[tuple[int, Float32Array]]:
         """First row and float32 ``(m, dim)``, m = ``rows`` but for the last."""
-        for start in range(0, len(self.places), rows):
-            yield start, self._gather(self.places[start : start + rows], "<f4")
+        for start in range(0, len(self.positions), rows):
+            yield start, self._gather(self.positions[start : start + rows], "<f4")
 
-    def stored_tiles(self, rows: int) -> Iterator[tuple[int, Stored]]:
+    def stored_tiles(self, rows: int) -> Iterator[tuple[int, StoredArray]]:
         """The same tiles, of the type in which they are stored: halves are half the bytes."""
         dtype = DTYPES[self.shards[0].manifest.dtype] if self.shards else "<f4"
-        for start in range(0, len(self.places), rows):
-            yield start, self._gather(self.places[start : start + rows], dtype)
+        for start in range(0, len(self.positions), rows):
+            yield start, self._gather(self.positions[start : start + rows], dtype)
 
     def rows(self, wanted: Int64Array) -> Float32Array:
         """Vectors of some rows, in the order asked; float32 ``(len(wanted), dim)``."""
-        vectors: Float32Array = self._gather(self.places[wanted], "<f4")
+        vectors: Float32Array = self._gather(self.positions[wanted], "<f4")
         return vectors
 
     @cached_property
     def _starts(self) -> Int64Array:
         return np.cumsum([0, *(shard.rows for shard in self.shards)])
 
-    def _gather(self, places: Int64Array, dtype: str) -> Any:
-        vectors = np.empty((len(places), self.dim), dtype)
-        order = np.argsort(places, kind="stable")
-        ordered = places[order]
+    def _gather(self, positions: Int64Array, dtype: str) -> Any:
+        vectors = np.empty((len(positions), self.dim), dtype)
+        order = np.argsort(positions, kind="stable")
+        ordered = positions[order]
         cuts = np.searchsorted(ordered, self._starts)
         for number in np.flatnonzero(np.diff(cuts)):
             some = slice(cuts[number], cuts[number + 1])
             local = ordered[some] - self._starts[number]
-            _read(self.shards[number], local, order[some], vectors)
+            _read_rows(self.shards[number], local, order[some], vectors)
         return vectors
 
 
-def _read(shard: Shard, local: Int64Array, into: Int64Array, vectors: Stored) -> None:
+def _read_rows(shard: Shard, local: Int64Array, into: Int64Array, vectors: StoredArray) -> None:
     """Put rows of a shard, rising, into rows of ``vectors``; neighbours are read together.
 
     Raises:

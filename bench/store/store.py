@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 
 from bench.store.keys import corpus_keys, query_keys
-from bench.store.planning import Batch, Encode, EncodingPlan, Planner, ShardWork
+from bench.store.planning import EncodeShard, EncodingPlan, PendingShard, Planner, ShardEncoder
 from bench.store.shards import StoredVectors, write_shard
 from datasets_cfg.corpus import Corpus
 from foundation.arrays import Float32Array, UInt64Array
@@ -54,7 +54,7 @@ class VectorStore:
         The texts are read when a corpus is first seen, afterwards their keys. Shards that are
         damaged are named in a warning, and removed.
         """
-        keys = corpus_keys(corpus, self._made(self.folder / KEYS_FOLDER))
+        keys = corpus_keys(corpus, self._make_folder(self.folder / KEYS_FOLDER))
         return self._plan(encoder.recipe.side("document"), keys)
 
     def documents(
@@ -74,7 +74,7 @@ class VectorStore:
             BenchError: the encoder fails.
         """
         encoded = self.encode_documents(encoder, corpus, plan, advance)
-        return self._encoded(encoder.recipe.side("document"), plan, encoded)
+        return self._vectors_of(encoder.recipe.side("document"), plan, encoded)
 
     def encode_documents(
         self,
@@ -92,14 +92,14 @@ class VectorStore:
             BenchError: as `documents`.
         """
 
-        def prepare(batch: Batch) -> Encode:
+        def prepare(batch: PendingShard) -> EncodeShard:
             titles, texts = corpus.documents_at(batch.rows)
-            ahead: Callable[..., Encode] | None = getattr(encoder, "prepare_documents", None)
+            ahead: Callable[..., EncodeShard] | None = getattr(encoder, "prepare_documents", None)
             if ahead:  # it tokenises them now
                 return ahead(titles, texts)
             return lambda advance: encoder.encode_documents(titles, texts, advance)
 
-        return self._work(encoder, "document", prepare, advance).do(plan.missing)
+        return self._shard_encoder(encoder, "document", prepare, advance).encode(plan.missing)
 
     def queries(self, encoder: Encoder, texts: Sequence[str]) -> Float32Array:
         """Vectors of queries, float32 ``(q, dim)``; encoded where they are not stored.
@@ -108,14 +108,14 @@ class VectorStore:
             BenchError: as `documents`.
         """
 
-        def prepare(batch: Batch) -> Encode:
+        def prepare(batch: PendingShard) -> EncodeShard:
             some = [texts[row] for row in batch.rows.tolist()]
             return lambda advance: encoder.encode_queries(some, advance)
 
         side = encoder.recipe.side("query")
         plan = self._plan(side, query_keys(texts))
-        encoded = self._work(encoder, "query", prepare, None).do(plan.missing)
-        return self._encoded(side, plan, encoded).rows(np.arange(len(texts)))
+        encoded = self._shard_encoder(encoder, "query", prepare, None).encode(plan.missing)
+        return self._vectors_of(side, plan, encoded).rows(np.arange(len(texts)))
 
     def remember(
         self, encoder: Encoder, about: str, compute: Callable[[], dict[str, Any]]
@@ -125,7 +125,7 @@ class VectorStore:
         Raises:
             OSError: no space is left.
         """
-        path = self._described(encoder.recipe) / fact_name(about)
+        path = self._recipe_folder(encoder.recipe) / fact_file_name(about)
         try:
             return read_fact(path)
         except FileNotFoundError:
@@ -135,7 +135,7 @@ class VectorStore:
         fact = compute()
         value = msgspec.json.encode(fact)
         with replace_file(path) as file:
-            kept = _KeptFact(about, hashlib.sha256(value).hexdigest(), msgspec.Raw(value))
+            kept = _StoredFact(about, hashlib.sha256(value).hexdigest(), msgspec.Raw(value))
             file.write(msgspec.json.encode(kept))
         return fact
 
@@ -145,10 +145,10 @@ class VectorStore:
 
     def _plan(self, side: Recipe, keys: UInt64Array) -> EncodingPlan:
         folder = self.folder_of(side)
-        self._use(folder)
+        self._protect_from_deletion(folder)
         return self._planner.plan(folder, side, keys)
 
-    def _encoded(self, side: Recipe, plan: EncodingPlan, encoded: int) -> StoredVectors:
+    def _vectors_of(self, side: Recipe, plan: EncodingPlan, encoded: int) -> StoredVectors:
         """All vectors of a plan, after what was missing was encoded."""
         done = self._plan(side, plan.keys) if plan.missing else plan
         if done.vectors is None:
@@ -159,47 +159,47 @@ class VectorStore:
             )
         return replace(done.vectors, encoded=encoded)
 
-    def _work(
+    def _shard_encoder(
         self,
         encoder: Encoder,
         role: Role,
-        prepare: Callable[[Batch], Encode],
+        prepare: Callable[[PendingShard], EncodeShard],
         advance: Callback | None,
-    ) -> ShardWork:
+    ) -> ShardEncoder:
         """The work that makes shards of one side."""
         side = encoder.recipe.side(role)
-        folder = self._described(side)
+        folder = self._recipe_folder(side)
         timer: PhaseTimer = getattr(encoder, "timer", None) or PhaseTimer()
 
-        def keep(batch: Batch, vectors: Float32Array) -> None:
+        def keep(batch: PendingShard, vectors: Float32Array) -> None:
             with timer.phase("write"):
                 write_shard(folder, role, side, batch.keys, vectors)
 
-        return ShardWork(folder, prepare, keep, advance)
+        return ShardEncoder(folder, prepare, keep, advance)
 
-    def _use(self, folder: Path) -> None:
+    def _protect_from_deletion(self, folder: Path) -> None:
         """Keep others from removing a folder while this process lives."""
         if folder not in self._in_use:
             with suppress(FileNotFoundError):
                 self._in_use[folder] = FolderLock.shared(folder)
 
-    def _made(self, folder: Path) -> Path:
+    def _make_folder(self, folder: Path) -> Path:
         """A folder that is there, and is not removed while this process lives.
 
         Raises:
             OSError: no space is left.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        self._use(folder)
-        return folder if folder in self._in_use else self._made(folder)
+        self._protect_from_deletion(folder)
+        return folder if folder in self._in_use else self._make_folder(folder)
 
-    def _described(self, recipe: Recipe) -> Path:
+    def _recipe_folder(self, recipe: Recipe) -> Path:
         """The folder of a recipe, which its file describes; the file's time is that of last use.
 
         Raises:
             OSError: no space is left.
         """
-        folder = self._made(self.folder_of(recipe))
+        folder = self._make_folder(self.folder_of(recipe))
         path = folder / RECIPE_FILE
         if not path.exists():
             write_json(path, recipe)
@@ -208,7 +208,7 @@ class VectorStore:
         return folder
 
 
-class _KeptFact(Record):
+class _StoredFact(Record):
     """A fact as it is on disk; ``sha256`` is of ``value`` as it stands there."""
 
     about: str
@@ -216,7 +216,7 @@ class _KeptFact(Record):
     value: msgspec.Raw
 
 
-def fact_name(about: str) -> str:
+def fact_file_name(about: str) -> str:
     """Name of the file of a fact."""
     return f"{hashlib.sha256(about.encode()).hexdigest()}{FACT_SUFFIX}"
 
@@ -228,8 +228,8 @@ def read_fact(path: Path) -> dict[str, Any]:
         BenchError: it is not what was written.
         FileNotFoundError: there is none.
     """
-    kept = decode_json(read_regular_file(path), _KeptFact, path.name)
+    kept = decode_json(read_regular_file(path), _StoredFact, path.name)
     whole = hashlib.sha256(kept.value).hexdigest() == kept.sha256
-    if not whole or fact_name(kept.about) != path.name:
+    if not whole or fact_file_name(kept.about) != path.name:
         raise BenchError(f"{path.name} is not what was written")
     return decode_json(bytes(kept.value), dict[str, Any], path.name)

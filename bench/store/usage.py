@@ -50,29 +50,29 @@ class Damage(msgspec.Struct, frozen=True):
     reason: str
 
 
-class _Described(msgspec.Struct):
+class _RecipeHeader(msgspec.Struct):
     """The fields read of ``recipe.json``, also one of another version."""
 
     model: str
     store_dtype: str = "float32"
 
 
-def usage(store: Path) -> list[ModelUsage]:
+def measure_usage(store: Path) -> list[ModelUsage]:
     """The folders of a store, the largest first."""
-    rows = [_stored(folder) for folder in _folders(store)]
+    rows = [_folder_usage(folder) for folder in _folders(store)]
     return sorted(rows, key=lambda row: (-row.bytes, row.fingerprint))
 
 
-def damaged(store: Path) -> Iterator[Damage]:
+def find_damage(store: Path) -> Iterator[Damage]:
     """Read everything in a store and name what does not fit its checksum."""
     with ThreadPoolExecutor() as pool:
         for folder in _folders(store):
-            for damage in pool.map(_damage, sorted(folder.rglob("*"))):
+            for damage in pool.map(_file_damage, sorted(folder.rglob("*"))):
                 if damage:
                     yield damage
 
 
-def selected(
+def select_models(
     rows: Sequence[ModelUsage], names: Iterable[str], older_than_days: float | None, now: float
 ) -> list[ModelUsage]:
     """Rows of some models, or of all where none is named, that were not used for some days.
@@ -87,27 +87,27 @@ def selected(
     chosen = list(rows)
     if names := list(names):
         for name in names:
-            if not any(_is_called(row, name) for row in rows):
+            if not any(_matches(row, name) for row in rows):
                 raise BenchError(
                     f"no vectors of {name!r} are stored",
                     f"stored: {', '.join(sorted({row.model for row in rows})) or 'nothing'}",
                 )
-        chosen = [row for row in rows if any(_is_called(row, name) for name in names)]
+        chosen = [row for row in rows if any(_matches(row, name) for name in names)]
     if older_than_days is not None:
         chosen = [row for row in chosen if now - row.last_used > older_than_days * DAY_S]
     return chosen
 
 
-def remove(store: Path, row: ModelUsage) -> bool:
+def remove_folder(store: Path, row: ModelUsage) -> bool:
     """Remove a folder with all its vectors; False, and nothing happens, where it is in use."""
     folder = store / row.fingerprint
-    alone = FolderLock.try_exclusive(folder)
-    if alone is None:
+    lock = FolderLock.try_exclusive(folder)
+    if lock is None:
         return False
     try:
         shutil.rmtree(folder)
     finally:
-        alone.release()
+        lock.release()
     return True
 
 
@@ -115,13 +115,13 @@ def _folders(store: Path) -> list[Path]:
     return sorted(path for path in store.iterdir() if path.is_dir()) if store.is_dir() else []
 
 
-def _is_called(row: ModelUsage, name: str) -> bool:
+def _matches(row: ModelUsage, name: str) -> bool:
     return bool(name) and (row.model == name or row.fingerprint.startswith(name))
 
 
-def _stored(folder: Path) -> ModelUsage:
+def _folder_usage(folder: Path) -> ModelUsage:
     files = _files(folder)
-    described = _described(folder)
+    described = _read_header(folder)
     times = {path: status.st_mtime for path, status in files.items()}
     latest = max(times.values(), default=folder.stat().st_mtime)
     return ModelUsage(
@@ -144,13 +144,13 @@ def _files(folder: Path) -> dict[Path, os.stat_result]:
     return files
 
 
-def _described(folder: Path) -> _Described:
+def _read_header(folder: Path) -> _RecipeHeader:
     if folder.name == KEYS_FOLDER:
-        return _Described("(keys of corpora)", "")
+        return _RecipeHeader("(keys of corpora)", "")
     try:
-        return read_json(folder / RECIPE_FILE, _Described)
+        return read_json(folder / RECIPE_FILE, _RecipeHeader)
     except BenchError:
-        return _Described(UNKNOWN, "")
+        return _RecipeHeader(UNKNOWN, "")
 
 
 def _texts(folder: Path, files: Mapping[Path, os.stat_result]) -> int | None:
@@ -169,7 +169,7 @@ def _rows(manifest_path: Path) -> int:
         return 0
 
 
-def _damage(path: Path) -> Damage | None:
+def _file_damage(path: Path) -> Damage | None:
     try:
         if path.suffix == CORPUS_SUFFIX:
             read_keys(path)

@@ -19,7 +19,7 @@ import numpy as np
 import psutil
 import torch
 
-from bench.engines import Children
+from bench.engines import WorkerProcesses
 from bench.store.planning import SHARD_ROWS
 from tests.support.collections import write_collection
 from tests.support.engines import Bed
@@ -52,7 +52,7 @@ def encoded(bed: Bed) -> tuple[float, float]:
 def encoded_by_workers(bed: Bed, first: Bed) -> tuple[float, float]:
     """The same with a child, which has loaded its model once it has encoded some of ``first``."""
     workspace, missing = bed.workspace, len(first.missing())
-    with Children(WORKERS, "cpu").encoding(workspace, first.work + bed.work):
+    with WorkerProcesses(WORKERS, "cpu").encoding(workspace, first.work + bed.work):
         while len(first.missing()) == missing:
             time.sleep(0.05)
         first.encode()

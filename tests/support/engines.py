@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.engines import Work
+from bench.engines import EncodingTask
 from bench.evaluate.pipeline import OpenDataset
 from bench.evaluate.retrieval import LoadedModel
 from bench.store.planning import SHARD_ROWS
@@ -61,9 +61,9 @@ class Bed:
         return [batch.name for batch in self.plan().missing]
 
     @property
-    def work(self) -> list[Work]:
+    def work(self) -> list[EncodingTask]:
         """What children of this process would encode."""
-        return [Work(self.opened.name, self.corpus.folder, self.model.model)]
+        return [EncodingTask(self.opened.name, self.corpus.folder, self.model.model)]
 
     def encode(self, advance=None):
         """Encode all that is missing, or wait for others who do."""

@@ -42,7 +42,7 @@ def make_workspace(
         device=hardware.device,
         max_memory=None if memory is None else parse_size(memory),
         allow_mismatch=allow_mismatch,
-        remark=print_finding,
+        report_finding=print_finding,
     )
 
 

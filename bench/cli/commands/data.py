@@ -9,12 +9,18 @@ from bench.cli.commands.common import load_models, make_workspace
 from bench.cli.options.data import CacheOptions, FetchOptions, VerifyOptions
 from bench.cli.terminal import format_columns, print_json
 from bench.outcomes import ExitCode
-from bench.store.usage import Damage, ModelUsage, damaged, remove, selected, usage
+from bench.store.usage import (
+    Damage,
+    ModelUsage,
+    find_damage,
+    measure_usage,
+    remove_folder,
+    select_models,
+)
 from bench.workspace import VECTORS, cache_folder
-from datasets_cfg.corpus import find_damage
+from datasets_cfg.corpus import describe_damage
 from datasets_cfg.dataset import CORPORA
-from datasets_cfg.verify import Finding
-from datasets_cfg.verify import verify_dataset as verify_dataset
+from datasets_cfg.verify import Finding, verify_dataset
 from foundation.errors import BenchError
 from reports.evaluation import cache_table, findings
 from reports.format import size
@@ -66,9 +72,9 @@ def cache(options: CacheOptions) -> int:
     store = cache_dir / VECTORS
     removed = list(_remove_selected(store, options))
     broken = (
-        [*damaged(store), *_find_damaged_corpora(cache_dir / CORPORA)] if options.verify else []
+        [*find_damage(store), *_find_damaged_corpora(cache_dir / CORPORA)] if options.verify else []
     )
-    rows = usage(store)
+    rows = measure_usage(store)
     if options.output.json:
         print_json({"stored": rows, "damaged": broken, "pruned": removed})
     else:
@@ -85,9 +91,9 @@ def _remove_selected(store: Path, options: CacheOptions) -> Iterator[ModelUsage]
     """Remove what was asked for, and say what was removed, or would be."""
     if not options.prune and options.older_than is None:
         return
-    for row in selected(usage(store), options.prune, options.older_than, time.time()):
+    for row in select_models(measure_usage(store), options.prune, options.older_than, time.time()):
         what = f"{row.model} ({row.fingerprint[:8]}, {size(row.bytes)})"
-        if not options.dry_run and not remove(store, row):
+        if not options.dry_run and not remove_folder(store, row):
             print(f"warning: {what} is in use by another process, and is kept", file=sys.stderr)
             continue
         print(f"{'would remove' if options.dry_run else 'removed'} {what}", file=sys.stderr)
@@ -97,5 +103,5 @@ def _remove_selected(store: Path, options: CacheOptions) -> Iterator[ModelUsage]
 def _find_damaged_corpora(folder: Path) -> Iterator[Damage]:
     """Damaged corpora; those that are being built have names that begin with a dot."""
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if path.is_dir() and not path.name.startswith(".") and (reason := find_damage(path)):
+        if path.is_dir() and not path.name.startswith(".") and (reason := describe_damage(path)):
             yield Damage(str(path), reason)

@@ -15,7 +15,7 @@ from bench.cli.commands.common import load_models, make_workspace, refuse_duplic
 from bench.cli.options.evaluate import RunOptions, ScoreOptions
 from bench.cli.options.shared import WorkerOptions
 from bench.cli.terminal import print_json
-from bench.engines import Children, Spread, Work
+from bench.engines import DistributeModel, EncodingTask, WorkerProcesses
 from bench.evaluate.cost import announce_encoding, estimate_costs
 from bench.evaluate.judging import SuiteMean, suite_mean, suites_inner_first
 from bench.evaluate.pipeline import Job, evaluate, evaluate_run
@@ -57,24 +57,24 @@ def run(options: RunOptions) -> int:
         return ExitCode.MISSING if gaps.missing else ExitCode.OK
     engine = _make_engine(options.workers, workspace)
     announce_encoding(chain(*jobs), engine.machines)
-    with engine.encoding(workspace, _encoding_work(jobs)) as spread:
-        results = _collect_results(jobs, spread, published, gaps, options)
+    with engine.encoding(workspace, _encoding_work(jobs)) as distribute:
+        results = _collect_results(jobs, distribute, published, gaps, options)
     _print_summary(results, published, gaps, options)
     return ExitCode.MISSING if gaps.missing else ExitCode.OK
 
 
-def _make_engine(options: WorkerOptions, workspace: Workspace) -> "Children | RayCluster":
+def _make_engine(options: WorkerOptions, workspace: Workspace) -> "WorkerProcesses | RayCluster":
     if options.engine == "ray":
         from bench.engines.ray import RayCluster
 
         return RayCluster(options.address, options.workers or 0, workspace.device)
-    return Children(1 if options.workers is None else options.workers, workspace.device)
+    return WorkerProcesses(1 if options.workers is None else options.workers, workspace.device)
 
 
-def _encoding_work(jobs: Iterable[Sequence[Job]]) -> list[Work]:
+def _encoding_work(jobs: Iterable[Sequence[Job]]) -> list[EncodingTask]:
     """The corpora that have to be encoded, as other processes find them."""
     return [
-        Work(job.dataset.name, job.dataset.corpus.folder, job.model.model)
+        EncodingTask(job.dataset.name, job.dataset.corpus.folder, job.model.model)
         for job in chain(*jobs)
         if job.model.encoder and not job.stored
     ]
@@ -110,7 +110,7 @@ def _prepare_jobs(
 
 def _collect_results(
     jobs: Sequence[Sequence[Job]],
-    spread: Spread,
+    distribute: DistributeModel,
     published: PublishedScores,
     gaps: MissingEvaluations,
     options: RunOptions,
@@ -121,7 +121,7 @@ def _collect_results(
         made = []
         for job in collection_jobs:
             with gaps.catch(job.dataset.name, job.name):
-                made.append(_load_or_evaluate(job, spread, options.out).result)
+                made.append(_load_or_evaluate(job, distribute, options.out).result)
         if made and not options.output.json:
             print(collection_table(made, published), end="\n\n", flush=True)
         results += made
@@ -129,11 +129,11 @@ def _collect_results(
     return results
 
 
-def _load_or_evaluate(job: Job, spread: Spread, out: Location) -> Evaluation:
+def _load_or_evaluate(job: Job, distribute: DistributeModel, out: Location) -> Evaluation:
     if job.stored:
         _print_stored(job.stored)
         return job.stored
-    stored = save(evaluate(job.with_model(spread(job.model))), out)
+    stored = save(evaluate(job.with_model(distribute(job.model))), out)
     _print_evaluated(stored)
     return stored
 

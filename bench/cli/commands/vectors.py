@@ -15,7 +15,7 @@ from bench.cli.terminal import print_json
 from bench.evaluate.cost import announce_encoding
 from bench.evaluate.retrieval import EvaluationOptions, encode_documents, run_preflight
 from bench.outcomes import ExitCode
-from bench.store.indexes import IndexFolder, IndexManifest, formatted
+from bench.store.indexes import IndexFolder, IndexManifest, encode_manifest
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
 from foundation.files import replace_folder
@@ -82,7 +82,7 @@ def export_index(
         ids = dataset.corpus.ids.to_pylist()
         (unfinished / IDS_FILE).write_bytes(msgspec.json.encode(ids))
         (unfinished / PROGRAM_FILE).write_text(PROGRAM, encoding="utf-8")
-        (unfinished / MANIFEST_FILE).write_bytes(formatted(manifest))
+        (unfinished / MANIFEST_FILE).write_bytes(encode_manifest(manifest))
     return IndexFolder(out).checked()
 
 

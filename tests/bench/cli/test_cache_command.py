@@ -196,4 +196,4 @@ def test_a_plan_keeps_its_vectors_from_being_removed(folder, tmp_path):
     plan = store.plan(CountingEncoder(), corpus)
     run(folder, prune=["words", "keys"])
     assert (folder / FINGERPRINT).exists()
-    assert plan.vectors.rows(plan.vectors.places).shape == (10, DIM)
+    assert plan.vectors.rows(plan.vectors.positions).shape == (10, DIM)

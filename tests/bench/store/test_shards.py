@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from bench.evaluate.exact import exact_search
 from bench.evaluate.exact.torch_engine import TorchEngine
-from bench.store.keys import document_keys, find, first_rows, name_of, query_keys
+from bench.store.keys import document_keys, find_rows, first_occurrences, query_keys, shard_name
 from bench.store.shards import (
     GAP_BYTES,
     ShardManifest,
@@ -56,14 +56,14 @@ def test_title_text_and_role_cannot_be_mistaken_for_each_other():
 def test_find_gives_the_first_row_of_a_key(keys, among, at_once):
     expected = [among.index(key) if key in among else -1 for key in keys]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bench.store.keys.FOUND_AT_ONCE", at_once)
-        assert find(as_keys(keys), as_keys(among)).tolist() == expected
+        patch.setattr("bench.store.keys.LOOKUP_CHUNK", at_once)
+        assert find_rows(as_keys(keys), as_keys(among)).tolist() == expected
 
 
 @given(keys=few_keys)
 def test_first_rows_are_those_of_a_dictionary(keys):
     expected = list({key: keys.index(key) for key in keys}.values())
-    assert first_rows(as_keys(keys)).tolist() == expected
+    assert first_occurrences(as_keys(keys)).tolist() == expected
 
 
 def test_a_shard_says_what_its_files_hold(tmp_path):
@@ -71,7 +71,7 @@ def test_a_shard_says_what_its_files_hold(tmp_path):
     vectors = np.arange(24, dtype=np.float32).reshape(3, 8)
     path = write_shard(tmp_path, "query", RECIPE, keys, vectors)
     content, names = vectors.astype("<f4").tobytes(), keys.astype("<u8").tobytes()
-    assert path.stem == name_of(keys) == hashlib.blake2b(names, digest_size=16).hexdigest()
+    assert path.stem == shard_name(keys) == hashlib.blake2b(names, digest_size=16).hexdigest()
     assert path.with_suffix(".f32").read_bytes() == content
     assert path.with_suffix(".keys").read_bytes() == names
     assert msgspec.json.decode(path.read_bytes(), type=ShardManifest) == ShardManifest(

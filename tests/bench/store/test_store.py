@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.store import VectorStore, planning
-from bench.store.keys import name_of
+from bench.store.keys import shard_name
 from bench.store.shards import Shard
 from datasets_cfg.corpus import Corpus
 from foundation.errors import BenchError
@@ -307,7 +307,7 @@ def test_only_the_texts_of_a_damaged_shard_are_encoded_again(
     first = store.plan(CountingEncoder(), corpus).missing[1]
     before = encode(store, corpus)
     undisturbed = files_below(tmp_path / "vectors")
-    shard = next(s for s in before.shards if s.manifest_path.stem == name_of(first.keys))
+    shard = next(s for s in before.shards if s.manifest_path.stem == shard_name(first.keys))
     damage(shard)
     if not same_process:
         store = VectorStore(tmp_path / "vectors")
@@ -567,7 +567,7 @@ WORK = """
     encoder, corpus = SlowEncoder(), Corpus.open(Path(sys.argv[1]))
     print("ready", flush=True)
     vectors = encode(VectorStore(Path(sys.argv[2])), corpus, encoder)
-    print(len(encoder.documents), vectors.encoded, len(vectors.places))
+    print(len(encoder.documents), vectors.encoded, len(vectors.positions))
 """
 
 

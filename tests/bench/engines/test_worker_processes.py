@@ -12,7 +12,7 @@ from multiprocessing import active_children
 import psutil
 import pytest
 
-from bench.engines import Children, worker_count
+from bench.engines import WorkerProcesses, worker_count
 from bench.store.planning import SHARD_ROWS
 from foundation.errors import BenchError
 from tests.bench.cli.test_full_disk import limited
@@ -28,7 +28,7 @@ def two_threads(monkeypatch):
 @contextmanager
 def encoding_child(bed):
     """A child that has written a shard and has others in hand; this process has done nothing."""
-    with Children(2, "cpu").encoding(bed.workspace, bed.work):
+    with WorkerProcesses(2, "cpu").encoding(bed.workspace, bed.work):
         (child,) = active_children()
         wait_until(lambda: len(bed.missing()) < 5, child.is_alive)
         yield child
@@ -62,7 +62,7 @@ def test_a_child_that_cannot_work_is_reported_and_the_others_go_on(
     two_threads, collection, card, tmp_path, capfd
 ):
     bed = Bed(tmp_path, collection, card)
-    with Children(2, "cpu").encoding(bed.workspace, bed.work):
+    with WorkerProcesses(2, "cpu").encoding(bed.workspace, bed.work):
         (child,) = active_children()
         bed.corpus.folder.rename(tmp_path / "moved")
         child.join()
@@ -131,15 +131,18 @@ def test_there_is_one_worker_for_each_gpu_or_for_every_eight_processors(
 
 def test_children_share_threads_and_gpus_with_this_process(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "12")
-    assert [each["OMP_NUM_THREADS"] for each in Children(3, "cpu").environments] == ["4", "4"]
-    assert "CUDA_VISIBLE_DEVICES" not in Children(3, "cpu").environments[0]
+    assert [each["OMP_NUM_THREADS"] for each in WorkerProcesses(3, "cpu").environments] == [
+        "4",
+        "4",
+    ]
+    assert "CUDA_VISIBLE_DEVICES" not in WorkerProcesses(3, "cpu").environments[0]
     monkeypatch.setattr("bench.engines.sees_gpu", lambda: True)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
-    children = Children(4, "auto")
+    children = WorkerProcesses(4, "auto")
     assert [each["CUDA_VISIBLE_DEVICES"] for each in children.environments] == ["7", "4", "7"]
     assert children.machines == 2
 
 
 def test_one_gpu_of_several_is_no_place_for_workers():
     with pytest.raises(BenchError, match="--device cuda:1 is one"):
-        Children(2, "cuda:1")
+        WorkerProcesses(2, "cuda:1")
