@@ -1,4 +1,4 @@
-"""From stored results to the record of a leaderboard."""
+"""Builds a `Leaderboard` from stored results."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
@@ -28,14 +28,14 @@ from retrievers.models.card import Card
 
 
 class BoardFilter(msgspec.Struct, frozen=True):
-    """Selection of what a leaderboard shows.
+    """Selection of the results that a leaderboard shows.
 
     Attributes:
-        suite: only this one and its members; "" for all.
-        measure: only this one; `MAIN_MEASURE` for the main one of each collection.
-        every_measure: also intervals of the measures that are not main.
-        published: names of publications whose systems are shown too, ``cards`` for those of
-            cards; empty or ``all`` for all, None for no systems but those with a row.
+        suite: show only this suite and its members; "" for all.
+        measure: show only this measure; `MAIN_MEASURE` for the main one of each collection.
+        every_measure: compute intervals for all measures, not only the main ones.
+        published: names of publications whose systems are shown as well, ``cards`` for the scores
+            on cards; empty or ``all`` for all, None for measured models only.
     """
 
     suite: str = ""
@@ -51,15 +51,17 @@ def build_leaderboard(
     resampling: Resampling,
     advance: Callable[[int], None] = lambda done: None,
 ) -> Leaderboard:
-    """Make a leaderboard.
+    """Build a leaderboard.
 
     Args:
-        cards: by name of model.
+        stored: results to show.
+        cards: model cards by name.
+        board_filter: suite, measures and publications to show.
+        resampling: number of resamples, and seed.
         advance: called with 1 after each column.
 
     Raises:
-        BenchError: nothing is left to show, or values of queries are damaged.
-        BenchError: there is no such suite.
+        BenchError: there is nothing to show, per-query scores are damaged, or a suite is unknown.
     """
     results_by_column = group_by_column(select_results(stored, board_filter))
     by_row = group_by_row(results_by_column)
@@ -106,11 +108,10 @@ def _claims_shown(
 
 
 def select_results(stored: Sequence[Evaluation], board_filter: BoardFilter) -> list[Evaluation]:
-    """Results on the collections that are to be shown.
+    """Select the results in ``stored`` on the collections that ``board_filter`` shows.
 
     Raises:
-        BenchError: there are none.
-        BenchError: there is no such suite.
+        BenchError: there are none, or the suite is unknown.
     """
     if not board_filter.suite:
         return list(stored)
@@ -133,7 +134,7 @@ def _measures_to_resample(column: CollectionColumn, board_filter: BoardFilter) -
 def _check_measure(measure: str, shown: Iterable[CollectionColumn]) -> None:
     known = dict.fromkeys(name for column in shown for name in column.measures)
     if measure and measure not in known:
-        raise BenchError(f"no result has {measure}", f"measured are {', '.join(known)}")
+        raise BenchError(f"no result has {measure}", f"Choose one of {', '.join(known)}.")
 
 
 def _collection_column(name: str, some: Sequence[Evaluation]) -> CollectionColumn:
@@ -172,7 +173,7 @@ def _catalogue_facts(collection: str) -> dict[str, str]:
 
 
 def _suite_columns(shown: Iterable[CollectionColumn], only: str) -> list[SuiteColumn]:
-    """Suites with a mean: those asked for, or all with a member that was measured."""
+    """Return suites with a mean: the chosen ones, or all with a measured member."""
     measured = {column.collection: column.main_measure for column in shown if column.main}
     names = suite_names()
     if only:
@@ -210,12 +211,15 @@ def _build_row(
     claims: Sequence[Claim],
     cards: Mapping[str, Card],
 ) -> Row:
-    """A row with its cells and means.
+    """Build a row with its cells and means.
 
     Args:
+        name: name of the row.
         by_column: results of the row, by name of column.
-        claims: those of its own checkpoint stand beside its scores.
-        cards: by name of model.
+        suites: suites with a mean.
+        rank_groups: intervals and groups.
+        claims: published scores, of which the model's own are shown next to its scores.
+        cards: model cards by name.
     """
     results = {column: stored.result for column, stored in by_column.items()}
     first = next(iter(results.values()))
@@ -263,7 +267,7 @@ def _build_row(
 def _means_by_measure(
     suite: str, results: Mapping[str, Result], score: Callable[[str, str, float], Score]
 ) -> dict[str, Mean]:
-    """By measure. Only the published collections count, as their columns are named."""
+    """Return a suite's mean by each measure, over the published collections only."""
     official = {name: result for name, result in results.items() if result.protocol.official}
     seen = {name for name, result in official.items() if result.in_domain}
     means = {}
@@ -312,7 +316,7 @@ def _build_cell(result: Result, scores: dict[str, Score]) -> Cell:
 
 
 def _encoding_seconds(spent: Timings) -> float:
-    """Seconds of encoding; 0 if no tokens were counted or all vectors were in the store."""
+    """Return seconds of encoding, or 0 if all vectors were in the store."""
     encoded = spent.encoded_tokens
     return spent.encode_queries_s + spent.encode_documents_s if encoded else 0.0
 
@@ -323,7 +327,7 @@ def _describe_machine(result: Result) -> str:
 
 
 def _encoding_speed(results: Sequence[Result]) -> tuple[float | None, str]:
-    """Tokens per second, and on what: the machine that encoded most."""
+    """Return tokens per second on the machine that encoded most, and its name."""
     tokens: dict[str, int] = {}
     seconds: dict[str, float] = {}
     for result in results:

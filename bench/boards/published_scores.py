@@ -1,8 +1,8 @@
-"""Published scores: what others say of their systems, as data with its source.
+"""Published scores of other systems, with their sources.
 
-Cards state the scores of their own checkpoints. Here are further systems, a TOML file for each
-publication. A claim is never measured, and never part of a mean; a mean that was printed is a
-claim of its own, on the suite that it is the mean of.
+Cards state the published scores of their own checkpoints. Further systems are listed here, in a
+TOML file for each publication. A published score is never mixed with measured ones or averaged. A
+published mean is a claim of its own, on the suite that it averages.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -24,10 +24,11 @@ class PublishedSystem(Record, kw_only=True):
     """One system of a publication.
 
     Attributes:
-        scores: in 0..1, by measure and by collection or suite.
-        source: instead of the publication's.
-        second_hand: copied from somebody else's publication.
-        note: what a reader must know of these scores.
+        name: name in the publication.
+        scores: scores from 0 to 1, by measure and by collection or suite.
+        source: used instead of the publication's source.
+        second_hand: whether the scores were copied from somebody else's publication.
+        note: remark that readers of these scores need.
     """
 
     name: str
@@ -38,11 +39,13 @@ class PublishedSystem(Record, kw_only=True):
 
 
 class Publication(Record, kw_only=True):
-    """A table that somebody published.
+    """Published table of scores.
 
     Attributes:
+        title: title of the publication.
         source: its address.
-        second_hand: whether all of it was read in a copy.
+        systems: systems with scores.
+        second_hand: whether all scores were read in a copy.
     """
 
     title: str
@@ -52,7 +55,7 @@ class Publication(Record, kw_only=True):
 
 
 def read_publications(folder: Path = PUBLISHED) -> dict[str, Publication]:
-    """By name, which is that of the file, sorted.
+    """Read all publications in ``folder``, by file name.
 
     Raises:
         BenchError: a file is not TOML, or has an unknown key or a value of the wrong type.
@@ -63,14 +66,16 @@ def read_publications(folder: Path = PUBLISHED) -> dict[str, Publication]:
 def collect_claims(
     cards: Mapping[str, Card], models: Collection[str], names: Sequence[str] | None
 ) -> list[Claim]:
-    """Claims to show: of the models that were measured, and of other systems as far as named.
+    """Collect published scores of measured models, and of other systems if chosen.
 
     Args:
-        names: of publications, and ``cards`` for models that were not measured; empty or ``all``
-            for all, None for no other systems.
+        cards: model cards by name.
+        models: names of measured models.
+        names: publications to include, and ``cards`` for cards of models that were not measured;
+            empty or ``all`` for all, None for measured models only.
 
     Raises:
-        BenchError: there is no such publication.
+        BenchError: a publication is unknown.
     """
     wanted = names or ()
     every = not wanted or ALL in wanted
@@ -87,12 +92,12 @@ def _check_names(names: Sequence[str], publications: Mapping[str, Publication]) 
         if name not in known:
             raise BenchError(
                 f"no published scores are called {name!r}",
-                did_you_mean(name, known, f"there are {', '.join(known)}"),
+                did_you_mean(name, known, f"Choose from {', '.join(known)}."),
             )
 
 
 def _of_cards(cards: Mapping[str, Card]) -> Iterable[Claim]:
-    """Claims of cards about their own checkpoints."""
+    """Yield published scores of cards' own checkpoints."""
     for card in cards.values():
         for expected in card.expected:
             yield Claim(
@@ -101,7 +106,7 @@ def _of_cards(cards: Mapping[str, Card]) -> Iterable[Claim]:
 
 
 def list_claims(publication: Publication) -> Iterable[Claim]:
-    """Every score of a publication."""
+    """Yield every score of ``publication``."""
     for system in publication.systems:
         second_hand = system.second_hand or publication.second_hand
         source = system.source or publication.source

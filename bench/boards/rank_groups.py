@@ -1,8 +1,8 @@
-"""Intervals of means, and groups of models in place of ranks.
+"""Intervals of means, and groups of models that do not differ significantly, instead of ranks.
 
-Neighbours on a leaderboard can seldom be told apart. A group is led by its best model and ends
-before the first one that is worse at the 5 % level: paired sign flips of the queries, Holm over
-the pairs with the leader. That model leads the next group.
+Neighbours on a leaderboard rarely differ significantly. A group is led by its best model and ends
+before the first model that is worse at the 5 % level, by paired sign flips of the queries with
+Holm's correction over the pairs with the leader. That model leads the next group.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -26,18 +26,23 @@ from bench.evaluate.judging import suite_weights
 from bench.results.result import Evaluation
 from foundation.arrays import Float64Array
 
-ByRow = Mapping[str, Mapping[str, Evaluation]]  # result by name of column, by name of row
+ByRow = Mapping[str, Mapping[str, Evaluation]]  # name of row -> name of column -> result
 
 
 class RankGroup(NamedTuple):
-    """Where a mean stands: limits of its 95 % bootstrap interval, and its group (1 is the best)."""
+    """Position of a mean score.
+
+    Attributes:
+        low, high: limits of its 95 % bootstrap interval.
+        group: number of its group, 1 for the best.
+    """
 
     low: float
     high: float
     group: int
 
 
-RankGroups = dict[tuple[str, str, str], RankGroup]  # by row, column or suite, and measure
+RankGroups = dict[tuple[str, str, str], RankGroup]  # (row, column or suite, measure)
 
 
 def compute_rank_groups(
@@ -47,15 +52,18 @@ def compute_rank_groups(
     resampling: Resampling,
     advance: Callable[[int], None],
 ) -> RankGroups:
-    """Intervals and groups in every column and, where every member has scores, in every suite.
+    """Compute intervals and groups in every column, and in every suite with complete rows.
 
     Args:
-        wanted: measures that are resampled, by column.
+        by_row: results by name of row, then by name of column.
+        wanted: measures to resample, by column.
+        suites: names of the suites.
+        resampling: number of resamples, and seed.
         advance: called with 1 after each column.
 
     Raises:
-        BenchError: values of queries are damaged, or are of other queries; or too few resamples
-            for so many models.
+        BenchError: per-query scores are damaged or of different queries, or there are too few
+            resamples for so many models.
     """
     _check_resamples(by_row, wanted, resampling)
     found: RankGroups = {}
@@ -81,7 +89,7 @@ def compute_rank_groups(
 
 
 class _SuiteMeans:
-    """Weighted means over the collections of a suite so far, of rows with scores on each."""
+    """Running weighted means over the collections of a suite, for rows with scores on each."""
 
     def __init__(self, rows: Sequence[str]) -> None:
         self.rows = rows
@@ -89,7 +97,7 @@ class _SuiteMeans:
         self.drawn = ResampledMeans(np.zeros((1, len(rows))), np.zeros((1, len(rows))))
 
     def add(self, weight: float, matrix: ScoreMatrix, means: Float64Array) -> None:
-        """One more collection."""
+        """Add one collection with its weight."""
         own = [matrix.columns[row] for row in self.rows]
         self.means = self.means + weight * means[own]
         self.drawn = ResampledMeans(
@@ -99,7 +107,7 @@ class _SuiteMeans:
 
 
 def _complete_rows(by_row: ByRow, shares: Mapping[str, float], measure: str) -> list[str]:
-    """Rows with values of queries on every collection of a suite."""
+    """Return the rows with per-query scores on every collection of a suite."""
     return [
         row
         for row, cells in by_row.items()
@@ -111,7 +119,7 @@ def _complete_rows(by_row: ByRow, shares: Mapping[str, float], measure: str) -> 
 
 
 def _check_resamples(by_row: ByRow, columns: Collection[str], resampling: Resampling) -> None:
-    """The smallest p that resamples can give must survive Holm, or all models are one group."""
+    """Raise if even the smallest p is not significant after Holm, which makes all one group."""
     most = max(sum(column in cells for cells in by_row.values()) for column in columns)
     resampling.check_enough(most - 1)
 
@@ -119,9 +127,9 @@ def _check_resamples(by_row: ByRow, columns: Collection[str], resampling: Resamp
 def _matrices(
     column: str, results: Mapping[str, Evaluation], measures: Sequence[str], resampling: Resampling
 ) -> Iterator[ScoreMatrix]:
-    """Scores of the rows that have values of queries, by each measure.
+    """Yield the scores of the rows with per-query scores, by each measure.
 
-    All measures are resampled at once: drawing the queries takes longer than the products.
+    All measures are resampled at once, since drawing the queries takes longer than the products.
     """
     known = [ComparedModel(row, {column: done}) for row, done in results.items() if done.has_scores]
     asked = [ComparisonSettings(measure, resampling=resampling) for measure in measures]
@@ -151,11 +159,12 @@ def _rank_column(
 
 
 def assign_groups(means: Float64Array, flipped: Float64Array) -> list[int]:
-    """Number of the group of each model, 1 for the best.
+    """Assign each model to a group, 1 for the best.
 
     Args:
-        means: float64 ``(m,)``.
-        flipped: float64 ``(resamples, m)``: means with random signs, the same for every model.
+        means: float64 ``(models,)``.
+        flipped: float64 ``(resamples, models)``, means under random signs, the same for every
+            model.
     """
     order = np.argsort(-means, kind="stable")
     signs = np.ascontiguousarray(flipped.T[order])
@@ -171,11 +180,11 @@ def assign_groups(means: Float64Array, flipped: Float64Array) -> list[int]:
 
 
 def _count_not_worse(behind: Float64Array, flipped: Float64Array) -> int:
-    """Number of models in a row that are not worse than the leader at the 5 % level.
+    """Return the number of models in a row that are not worse than the leader at the 5 % level.
 
     Args:
-        behind: float64 ``(m,)``, leader minus model, rising.
-        flipped: float64 ``(m, resamples)``, the same with random signs.
+        behind: float64 ``(models,)``, leader minus model, rising.
+        flipped: float64 ``(models, resamples)``, the same under random signs.
     """
     as_far = (np.abs(flipped) >= behind[:, None] - SAME_MEAN).sum(axis=1)
     adjusted = holm(((1 + as_far) / (1 + flipped.shape[1])).tolist())

@@ -1,7 +1,7 @@
-"""The record that the tables and the page of a leaderboard are made from.
+"""Record of a leaderboard, from which its tables and its page are made.
 
-Scores stand beside what qualifies them: interval, group, protocol, recipe, training data, and the
-published score, which is a claim. What is not there is a gap, and a mean over a gap is a gap.
+Each score comes with its interval, group, protocol, recipe, training data, and the published score.
+A missing score is a gap, and a mean over a gap is a gap.
 """
 
 import re
@@ -10,18 +10,18 @@ import msgspec
 
 from retrievers.models.checkpoint import Parameters
 
-MAIN_MEASURE = ""  # stands for the main measure of each collection
+MAIN_MEASURE = ""  # the main measure of each collection
 
 
 class Score(msgspec.Struct, frozen=True):
-    """One number of a leaderboard.
+    """One score of a leaderboard.
 
     Attributes:
         value: mean over all queries, or over a suite.
-        low, high: 95 % interval (bootstrap over queries); None if no values by query are kept.
-        group: 1 for the best; models in one group cannot be told apart from its leader.
-        published: score of the same checkpoint that somebody stated.
-        source: who stated it.
+        low, high: 95 % interval (bootstrap over queries); None without per-query scores.
+        group: 1 for the best; models in a group do not differ significantly from its best one.
+        published: published score of the same checkpoint.
+        source: source of the published score.
     """
 
     value: float
@@ -36,10 +36,16 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     """One model on one collection.
 
     Attributes:
-        scores: by measure.
-        facts: of this evaluation only, such as its time, in words.
-        tokens_per_s: of encoding; None if nothing was encoded.
-        search_ms: milliseconds per query; None if a run file was scored.
+        scores: scores by measure.
+        in_domain: whether the model was trained on the collection.
+        judged_at_10: share of judged documents in the top 10.
+        tie_low, tie_high: range of the main score over all orders of tied documents.
+        index_recall: share of the exact top k that the index found, by depth.
+        unanswered: number of queries without retrieved documents.
+        tokens_per_s: encoding speed in tokens per second; None if nothing was encoded.
+        search_ms: milliseconds per query; None for a run file.
+        facts: facts about this evaluation, such as its time, as text.
+        warnings: warnings that were recorded with the result.
     """
 
     scores: dict[str, Score]
@@ -56,11 +62,13 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mean(msgspec.Struct, frozen=True, kw_only=True):
-    """One model over one suite, by one measure; `SuiteMean` with what surrounds it.
+    """One model over one suite, by one measure.
 
     Attributes:
-        score: None if a member is missing.
+        score: mean score; None if a member is missing.
         zero_shot: mean over the members that the model was not trained on.
+        zero_shot_members: number of these members.
+        missing: members without a score.
     """
 
     score: Score | None
@@ -73,13 +81,16 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """A model under one recipe.
 
     Attributes:
-        name: the model's, with what tells it from other rows of the same model.
-        recipe: in words.
-        cells: by name of column.
-        means: by suite, then by measure.
-        trained_on: as its card says.
-        tokens_per_s: over all that was encoded on one machine, named by ``speed_device``.
-        parameters: None if no result knows them.
+        name: name of the model, with the settings that distinguish rows of the same model.
+        model: name of the model.
+        title: title on its card.
+        recipe: settings as text.
+        cells: results by name of column.
+        means: means by suite, then by measure.
+        trained_on: collections that its card lists as training data.
+        tokens_per_s: encoding speed on the machine ``speed_device``.
+        speed_device: machine that encoded most.
+        parameters: number of parameters; None if unknown.
     """
 
     name: str
@@ -94,18 +105,18 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     parameters: Parameters | None
 
     def score(self, column: str, measure: str) -> Score | None:
-        """Score in a column or suite."""
+        """Return the score by ``measure`` in the ``column`` of a collection or suite."""
         if column in self.cells:
             return self.cells[column].scores.get(measure)
         mean = self.means.get(column, {}).get(measure)
         return mean.score if mean else None
 
     def mean(self, suite: "SuiteColumn", measure: str) -> Mean | None:
-        """Mean of a suite, by its main measure where none is asked for; None if all is gap."""
+        """Return the mean of ``suite`` by ``measure``, or by its main measure if that is ""."""
         return self.means.get(suite.name, {}).get(measure or suite.main_measure)
 
     def score_in(self, column: "ScoreColumn", measure: str) -> Score | None:
-        """Score in a column or suite, by its main measure where none is asked for."""
+        """Return the score in ``column`` by ``measure``, or by its main measure if that is ""."""
         return self.score(column.name, measure or column.main_measure)
 
 
@@ -113,8 +124,16 @@ class CollectionColumn(msgspec.Struct, frozen=True, kw_only=True):
     """A collection under one protocol.
 
     Attributes:
-        main: whether it stands for its collection, also in means.
-        protocol, about: facts in words.
+        name: name of the column.
+        collection: name of the collection.
+        main: whether it represents its collection, also in means.
+        official: whether this is the published collection.
+        main_measure: main measure of the collection.
+        measures: measures of any result.
+        queries: number of queries.
+        documents: number of documents; None if unknown.
+        title_track: track of the collection's titles, if it has several.
+        protocol, about: facts as text.
     """
 
     name: str
@@ -134,8 +153,11 @@ class SuiteColumn(msgspec.Struct, frozen=True, kw_only=True):
     """A suite with a mean.
 
     Attributes:
-        main_measure: that all members share; "" if they differ.
-        collections: all that count, also those inside an inner suite.
+        name: name of the suite.
+        title: its title.
+        main_measure: main measure of all members; "" if they differ.
+        members: members of the mean, which may be suites.
+        collections: all collections, including those of nested suites.
     """
 
     name: str
@@ -149,13 +171,17 @@ ScoreColumn = CollectionColumn | SuiteColumn
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """A published score: of a collection or suite, and who stated it.
+    """A published score with its source.
 
     Attributes:
-        model: name of a card, or of a system as the publication has it.
+        model: name of a card, or of a system as in the publication.
+        name: collection or suite.
+        measure: name of the measure.
+        value: the score.
+        source: source of the score.
         publication: title; "" for a card's own checkpoint.
-        second_hand: copied from somebody else's publication.
-        note: what a reader must know of it.
+        second_hand: whether it was copied from somebody else's publication.
+        note: remark that readers of this score need.
     """
 
     model: str
@@ -169,16 +195,18 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class Leaderboard(msgspec.Struct, frozen=True, kw_only=True):
-    """A leaderboard.
+    """Models, collections, scores and published scores.
 
     Attributes:
-        measures: of any column.
-        claims: of any card, and of publications that were asked for, for the columns and suites
-            shown; also of models without results.
-        results: how many evaluations it was made from.
+        measures: measures of any column.
+        columns: collections, each under one protocol.
+        suites: suites with a mean.
+        rows: models.
+        claims: published scores on the columns and suites shown, also of models without results.
+        results: number of evaluations.
         newest: time of the newest one, ISO 8601.
-        resamples: behind every interval and group.
-        published: whether claims of other systems are to be shown beside the rows.
+        resamples: number of resamples of every interval and group.
+        published: whether published scores of other systems are shown.
     """
 
     measures: tuple[str, ...]
@@ -192,7 +220,7 @@ class Leaderboard(msgspec.Struct, frozen=True, kw_only=True):
     published: bool = False
 
     def systems(self) -> list[tuple[Claim, ...]]:
-        """Claims of one system in one source together, of those that are no row, as given."""
+        """Group published scores without a row of their own by system and source."""
         known = {row.model for row in self.rows}
         by_system: dict[tuple[str, str], list[Claim]] = {}
         for claim in self.claims:
@@ -206,7 +234,10 @@ class Leaderboard(msgspec.Struct, frozen=True, kw_only=True):
         return [*self.suites, *self.columns]
 
     def headline(self, measure: str) -> ScoreColumn:
-        """Where models are ranked: the first suite that any has whole, else the fullest column."""
+        """Return the column to rank models by: the first suite that any model has completely.
+
+        Without one, it is the collection with most scores by ``measure``.
+        """
 
         def filled(column: ScoreColumn) -> int:
             return sum(row.score_in(column, measure) is not None for row in self.rows)
@@ -215,7 +246,7 @@ class Leaderboard(msgspec.Struct, frozen=True, kw_only=True):
         return next(whole, None) or max(self.columns, key=filled)
 
     def ranked(self, measure: str) -> list[Row]:
-        """Rows by falling score in the headline; those without one last, by name."""
+        """Sort rows by falling score in the headline column of ``measure``, then by name."""
         headline = self.headline(measure)
 
         def order(row: Row) -> tuple[float, list[tuple[str, int]]]:
@@ -226,5 +257,5 @@ class Leaderboard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def natural_sort_key(name: str) -> list[tuple[str, int]]:
-    """Sorting key by which ``dl9`` comes before ``dl19``."""
+    """Return a sorting key of ``name`` that puts ``dl9`` before ``dl19``."""
     return [(text, int(digits or 0)) for text, digits in re.findall(r"(\D*)(\d*)", name)]

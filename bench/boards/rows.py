@@ -1,8 +1,8 @@
-"""Columns and rows of a leaderboard, as stored results share them.
+"""Columns and rows of a leaderboard, from stored results.
 
-A column is a collection under one protocol: scores of different protocols never stand in one. A
-row is a model under one recipe and index; prompts are resolved by collection and may differ
-inside a row.
+A column is a collection under one protocol, since scores of different protocols are not comparable.
+A row is a model under one recipe and index. Prompts depend on the collection and may differ within
+a row.
 """
 
 from collections import Counter, defaultdict
@@ -26,26 +26,26 @@ from foundation.errors import BenchError
 from foundation.locations import Location
 from retrievers.models.recipe import UNKNOWN_SETTINGS
 
-SAME_SCORE = 1e-9  # a repeated evaluation, not another one
+SAME_SCORE = 1e-9  # smaller differences are a repeated evaluation
 
 
 def find_distinct_results(*locations: Location) -> list[Evaluation]:
-    """All results below some folders, repeats of the same evaluation left out.
+    """Find all results below ``locations``, without repeats of the same evaluation.
 
     Raises:
-        BenchError: there is none, or one is damaged or of another schema.
+        BenchError: there are none, or one is damaged or of a different schema.
     """
     results = [stored for location in locations for stored in find_results(location)]
     if not results:
         raise BenchError(
             f"{', '.join(map(str, locations))} holds no results",
-            "name the folder with --results, or make results: python -m bench run --help",
+            "Name the folder of results with --results, or make some with `python -m bench run`.",
         )
     return _drop_repeats(results)
 
 
 def _drop_repeats(results: Iterable[Evaluation]) -> list[Evaluation]:
-    """Of those that have the same key and the same scores: most measures, then the newest."""
+    """Keep, of results with equal key and scores, the one with most measures, then the newest."""
     kept: dict[str, list[Evaluation]] = defaultdict(list)
     for stored in sorted(results, key=_measures_and_time, reverse=True):
         if not any(_is_repeat(stored.result, other.result) for other in kept[stored.result.key]):
@@ -60,7 +60,7 @@ def _measures_and_time(stored: Evaluation) -> tuple[int, str]:
 
 
 def _is_repeat(result: Result, other: Result) -> bool:
-    """True if the other says all that the result says."""
+    """Return True if the other result has the same scores."""
     same = (
         name in other.measures and abs(value - other.measures[name]) <= SAME_SCORE
         for name, value in result.measures.items()
@@ -69,10 +69,13 @@ def _is_repeat(result: Result, other: Result) -> bool:
 
 
 def group_by_column(stored: Sequence[Evaluation]) -> dict[str, list[Evaluation]]:
-    """Results by name of column; the column that stands for a collection has its name.
+    """Group results by column. The column that represents a collection has the collection's name.
 
-    That is the official protocol, as declared, and the newest of those. The name of any other
-    says in what it differs: ``beir/scifact@depth=100``.
+    That is the official protocol, then the declared one, then the newest. The names of the others
+    list their differences: ``beir/scifact@depth=100``.
+
+    Args:
+        stored: results to group.
     """
     by_collection: dict[str, dict[Protocol, list[Evaluation]]] = defaultdict(
         lambda: defaultdict(list)
@@ -96,10 +99,7 @@ def group_by_column(stored: Sequence[Evaluation]) -> dict[str, list[Evaluation]]
 
 
 def _protocols_with_corpus(stored: Iterable[Evaluation]) -> dict[Protocol, Protocol]:
-    """Protocols without a corpus, to the only one that has it and is the same otherwise.
-
-    A run file is scored without its corpus.
-    """
+    """Map protocols without a corpus, as of a run file, to the only equal one with a corpus."""
     known: dict[Protocol, set[Protocol]] = defaultdict(set)
     for protocol in {entry.result.protocol for entry in stored}:
         if protocol.corpus_sha256:
@@ -110,7 +110,10 @@ def _protocols_with_corpus(stored: Iterable[Evaluation]) -> dict[Protocol, Proto
 def _column_priority(
     protocol: Protocol, some: Sequence[Evaluation]
 ) -> tuple[bool, bool, str, int, bytes]:
-    """Larger for what stands for a collection; the last two only make the choice the same."""
+    """Return a larger value for the protocol that represents a collection.
+
+    The last two values only make the choice deterministic.
+    """
     newest = max(stored.result.conditions.time for stored in some)
     return (
         protocol.official,
@@ -130,15 +133,18 @@ def _is_declared(protocol: Protocol) -> bool:
 
 
 def _distinct_column_name(name: str, facts: Mapping[str, str], others: Mapping[str, str]) -> str:
-    """A name with the facts that are not the others', as `results_of` reads them."""
+    """Return a name with the facts that differ, as it can be typed on the command line."""
     different = [f"{fact}={facts.get(fact, '')}" for fact in find_differing_facts([facts, others])]
     return SELECTOR.join([name, *different])
 
 
 def group_by_row(by_column: Mapping[str, Sequence[Evaluation]]) -> dict[str, dict[str, Evaluation]]:
-    """Results by name of row, then by name of column.
+    """Group results by row, then by column.
 
-    A model of which there are several recipes has a row for each: ``minilm@index=IVF64,Flat``.
+    A model with several recipes has a row for each: ``minilm@index=IVF64,Flat``.
+
+    Args:
+        by_column: results by name of column.
     """
     cells = [(column, entry) for column, some in by_column.items() for entry in some]
     by_model: dict[str, list[tuple[str, Evaluation]]] = defaultdict(list)
@@ -157,7 +163,7 @@ def _same_prompts(result: Result) -> Hashable:
     return result.recipe and result.recipe.prompts
 
 
-# A row is split by the first of these, and by the next only where a cell would hold two results.
+# A row is split by the first of these, and by the next if a cell still has two results.
 SPLIT_BY: tuple[Callable[[Result], Hashable], ...] = (
     recipe_key,
     _same_prompts,
@@ -181,9 +187,9 @@ def _split_into_rows(
 
 
 def _row_labels(variants: Sequence[Mapping[str, Evaluation]]) -> list[str]:
-    """Labels that tell the variants of one model apart; "" if there is one.
+    """Return labels that distinguish the variants of one model, or "" if there is one.
 
-    Those that differ in nothing else are told apart by the time of their newest result.
+    Variants that differ in nothing else are labelled by the time of their newest result.
     """
     facts = [_variant_facts(list(variant.values())) for variant in variants]
     names = _distinguishing_facts(facts)
@@ -198,9 +204,9 @@ def _row_labels(variants: Sequence[Mapping[str, Evaluation]]) -> list[str]:
 
 
 def _distinguishing_facts(facts: Sequence[Mapping[str, str]]) -> list[str]:
-    """Few facts that tell all apart whom any facts tell apart.
+    """Return a small set of facts that distinguishes all variants.
 
-    Those that all have come first; without any, a run file is told from a model by its hash.
+    Facts that every variant has come first. The hash of a run file is used last.
     """
     told = sorted(find_differing_facts(facts), key=lambda name: name not in describe_run_file(""))
     left = sorted(told, key=lambda name: not all(fact.get(name) for fact in facts))
@@ -215,14 +221,18 @@ def _distinguishing_facts(facts: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def _variant_facts(some: Sequence[Evaluation]) -> dict[str, str]:
-    """Facts that all results of a row share: not prompts that depend on the collection."""
+    """Return the facts that all results of a row share, so not all prompts."""
     facts = [describe_recipe(stored.result) for stored in some]
     varied = find_differing_facts(facts)
     return {name: value for name, value in facts[0].items() if name not in varied}
 
 
 def row_facts(some: Sequence[Evaluation]) -> dict[str, str]:
-    """The recipe and index of a row, as far as they apply and all its results share them."""
+    """Return the recipe and index that all results of a row share, as far as they apply.
+
+    Args:
+        some: results of the row.
+    """
     facts = {name: value for name, value in _variant_facts(some).items() if value}
     if facts.get("pooling") == "unknown":  # a Python object that does not state its settings
         return dict.fromkeys(UNKNOWN_SETTINGS, "unknown") | facts
