@@ -23,7 +23,7 @@ from pathlib import Path
 
 import psutil
 
-from bench.evaluate.exact.search import sees_gpu, thread_count
+from bench.evaluate.exact.search import count_threads, has_gpu
 from bench.evaluate.retrieval import LoadedModel
 from bench.workspace import Workspace
 from datasets_cfg.corpus import Corpus
@@ -76,9 +76,9 @@ class WorkerProcesses:
 
     def __init__(self, workers: int, device: str) -> None:
         gpus = _gpus(device) if workers != 1 else []
-        self.workers = worker_count(workers, thread_count(), len(gpus))
+        self.workers = worker_count(workers, count_threads(), len(gpus))
         self.machines = max(1, min(self.workers, len(gpus)))
-        self.threads = max(1, thread_count() // self.workers)
+        self.threads = max(1, count_threads() // self.workers)
         self.environments = [
             {
                 "OMP_NUM_THREADS": str(self.threads),
@@ -117,7 +117,7 @@ def _gpus(device: str) -> list[str]:
     """GPUs that children may use, as ``CUDA_VISIBLE_DEVICES`` names them."""
     if ":" in device:
         raise BenchError(f"--workers use every GPU, and --device {device} is one", "--device cuda")
-    if device == "cpu" or not sees_gpu():
+    if device == "cpu" or not has_gpu():
         return []
     if given := os.environ.get("CUDA_VISIBLE_DEVICES"):
         return given.split(",")

@@ -70,7 +70,7 @@ def parse_size(text: str) -> int:
     return size
 
 
-def show_size(size: int) -> str:
+def format_size(size: int) -> str:
     """Bytes as people type them, rounded up: what is shown is enough when it is typed."""
     unit = next((unit for unit in ("TB", "GB", "MB", "KB") if size >= UNITS[unit]), "B")
     whole, tenth = divmod(-(-size * 10 // UNITS[unit]), 10)
@@ -125,7 +125,7 @@ def row_bytes(dim: int) -> int:
     return 2 * 4 * dim + 2 * dim + 40
 
 
-def enough_memory(needed: int, loading: int = 0) -> str:
+def memory_option(needed: int, loading: int = 0) -> str:
     """Return the option that gives enough instead of a budget that was refused.
 
     Args:
@@ -133,7 +133,7 @@ def enough_memory(needed: int, loading: int = 0) -> str:
             tenth more.
         loading: bytes that it will hold in addition once a model is loaded.
     """
-    return f"--max-memory {show_size(needed + needed // 10 + loading)}"
+    return f"--max-memory {format_size(needed + needed // 10 + loading)}"
 
 
 def plan_search(
@@ -151,7 +151,7 @@ def plan_search(
         budget_bytes: for the whole process.
         rows: documents.
         resident: bytes that the process holds already; by default what it holds now.
-        loading: see `enough_memory`.
+        loading: see `memory_option`.
 
     Raises:
         BenchError: not even the smallest tiles fit.
@@ -162,11 +162,11 @@ def plan_search(
     if tile_rows < min(rows, SMALLEST_TILE_ROWS):
         needed = held + search_bytes(rows, dim, queries, k, SMALLEST_TILE_ROWS)
         raise BenchError(
-            f"search needs at least {show_size(needed)} for "
+            f"search needs at least {format_size(needed)} for "
             f"{format_count(queries, 'query', 'queries')} at depth {k:,} over {rows:,} documents, "
-            f"{show_size(held)} of it held already; "
-            f"the budget is {show_size(budget_bytes)}",
-            f"{enough_memory(needed, loading)}, or a smaller --depth",
+            f"{format_size(held)} of it held already; "
+            f"the budget is {format_size(budget_bytes)}",
+            f"{memory_option(needed, loading)}, or a smaller --depth",
         )
     tile_rows = max(1, tile_rows)
     return SearchPlan(tile_rows, held + search_bytes(rows, dim, queries, k, tile_rows))
@@ -193,8 +193,8 @@ def check_index_fits(
     if needed > budget_bytes:
         raise BenchError(
             f"the index {spec} over {rows:,} vectors of {dim} dimensions needs at least "
-            f"{show_size(needed)}, the budget is {show_size(budget_bytes)}",
-            f"{enough_memory(needed, loading)}, a smaller index such as IVF4096,PQ64?nprobe=64, "
+            f"{format_size(needed)}, the budget is {format_size(budget_bytes)}",
+            f"{memory_option(needed, loading)}, a smaller index such as IVF4096,PQ64?nprobe=64, "
             "or --index flat, which reads the vectors in pieces",
         )
     return needed
@@ -229,7 +229,7 @@ class ExactSearch:
         """The best documents of each query ``(q, dim)``, in canonical order."""
         corpus = self.dataset.corpus
         tile_rows = self.plan(vectors, len(queries), depth).tile_rows
-        with progress(f"{self.dataset.name}: search", len(corpus)) as bar:
+        with progress_bar(f"{self.dataset.name}: search", len(corpus)) as bar:
             return exact_search(
                 vectors,
                 queries,
@@ -242,22 +242,22 @@ class ExactSearch:
             )
 
 
-def progress(title: str, documents: int) -> "tqdm[Any]":
+def progress_bar(title: str, documents: int) -> "tqdm[Any]":
     """A bar of documents."""
     return tqdm(desc=title, total=documents, unit=" documents", unit_scale=True)
 
 
 @dataclass(frozen=True)
-class IndexOfCorpus:
+class CorpusIndex:
     """The index of one recipe's vectors of one corpus, on disk or about to be built.
 
     Attributes:
-        kept: where it lies.
+        index_folder: where it lies.
         manifest: of the index, or what it will say.
         exported: it was named by the user, and is not built here.
     """
 
-    kept: IndexFolder
+    index_folder: IndexFolder
     manifest: IndexManifest
     exported: bool = False
 
@@ -270,7 +270,7 @@ class IndexOfCorpus:
         spec: IndexSpec,
         view: View | None,
         folder: Path,
-    ) -> "IndexOfCorpus":
+    ) -> "CorpusIndex":
         """The index in the store; ``folder`` is that of the vectors."""
         manifest = IndexManifest(
             spec=str(spec),
@@ -289,14 +289,14 @@ class IndexOfCorpus:
         return cls(IndexFolder(folder / INDEXES / manifest.key), manifest)
 
     @classmethod
-    def exported_to(cls, folder: Path, dataset: Dataset, recipe: Recipe) -> "IndexOfCorpus":
+    def from_export(cls, folder: Path, dataset: Dataset, recipe: Recipe) -> "CorpusIndex":
         """The index of a folder that `index` wrote.
 
         Raises:
             BenchError: there is none, or it is of another model or corpus.
         """
-        kept = IndexFolder(folder)
-        manifest = kept.manifest()
+        index_folder = IndexFolder(folder)
+        manifest = index_folder.manifest()
         asked, held = recipe.side("document"), manifest.recipe.side("document")
         if asked.fingerprint != held.fingerprint:
             raise BenchError(
@@ -311,9 +311,9 @@ class IndexOfCorpus:
                 f"and not of these {len(dataset.corpus):,} of {dataset.name}",
                 f"python -m bench run {manifest.collection} --index {folder}",
             )
-        return cls(kept, manifest, exported=True)
+        return cls(index_folder, manifest, exported=True)
 
-    def opened(self, vectors: Vectors | None, exact: ExactSearch, device: str) -> FaissIndex:
+    def load_or_build(self, vectors: Vectors | None, exact: ExactSearch, device: str) -> FaissIndex:
         """The index, ready to be searched: loaded, or built from the vectors and kept.
 
         Of several processes one builds, and the others wait for it.
@@ -326,28 +326,28 @@ class IndexOfCorpus:
             BenchError: it cannot be built, or an exported one is damaged.
         """
         if vectors is None or self.exported:
-            return self.kept.load(device)
-        folder = self.kept.folder
+            return self.index_folder.load(device)
+        folder = self.index_folder.folder
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock.acquire(folder.with_name(f"{folder.name}.lock")):
-            known = self.kept.load_if_intact(device)
+            known = self.index_folder.load_if_intact(device)
             if known is not None:
                 return known
-            return self._built(vectors, exact.plan(vectors, 1, 1).tile_rows, device)
+            return self._build(vectors, exact.plan(vectors, 1, 1).tile_rows, device)
 
     def recall(self, about: str) -> dict[str, float] | None:
         """The recall measured against some exact rankings; None if it was not."""
         try:
-            return self.kept.manifest().recall.get(about)
+            return self.index_folder.manifest().recall.get(about)
         except BenchError:
             return None
 
     def remember(self, about: str, recall: dict[str, float]) -> None:
         """Keep what was found of some exact rankings, if the index itself is kept here."""
-        if not self.exported and self.kept.folder.is_dir():
-            self.kept.add_recall(about, recall)
+        if not self.exported and self.index_folder.folder.is_dir():
+            self.index_folder.add_recall(about, recall)
 
-    def _built(self, vectors: Vectors, tile_rows: int, device: str) -> FaissIndex:
+    def _build(self, vectors: Vectors, tile_rows: int, device: str) -> FaissIndex:
         start = time.perf_counter()
         index = FaissIndex(IndexSpec.parse(self.manifest.spec), vectors.dim, device)
         if index.needs_training:
@@ -356,7 +356,7 @@ class IndexOfCorpus:
             index.add(tile)
         spent = time.perf_counter() - start
         try:
-            self.kept.keep(index, msgspec.structs.replace(self.manifest, build_s=spent))
+            self.index_folder.keep(index, msgspec.structs.replace(self.manifest, build_s=spent))
         except BenchError as error:  # what is searched now lies in memory
             logger.warning("the index %s is not kept: %s", self.manifest.spec, error)
         return index
@@ -374,24 +374,24 @@ class IndexSearch:
     """
 
     dataset: Dataset
-    index: IndexOfCorpus
+    index: CorpusIndex
     queries: Float32Array
     depth: int
     sampled: Int64Array
     device: str
 
     @cached_property
-    def own(self) -> Int64Array | None:
+    def self_rows(self) -> Int64Array | None:
         """Row of each query's own document, which is left out; None if none are."""
         if not self.dataset.facts.exclude_self:
             return None
         return self.dataset.corpus.rows_of(self.dataset.queries.ids)
 
     @cached_property
-    def about(self) -> str:
+    def recall_key(self) -> str:
         """Key under which recall is kept: changes with the exact rankings and what is compared."""
         content = hashlib.sha256(np.ascontiguousarray(self.queries).tobytes())
-        content.update(b"" if self.own is None else self.own.tobytes())
+        content.update(b"" if self.self_rows is None else self.self_rows.tobytes())
         content.update(self.sampled.tobytes())
         digest = content.hexdigest()[:32]
         return f"{len(self.sampled)} queries {digest} depth {self.depth} {self.device}"
@@ -399,7 +399,7 @@ class IndexSearch:
     @property
     def needs_vectors(self) -> bool:
         """False for an exported index whose recall is known, or not asked for."""
-        known = not len(self.sampled) or self.index.recall(self.about) is not None
+        known = not len(self.sampled) or self.index.recall(self.recall_key) is not None
         return not (self.index.exported and known)
 
     def run(self, vectors: Vectors | None, exact: ExactSearch) -> tuple[Hits, dict[str, float]]:
@@ -409,25 +409,25 @@ class IndexSearch:
             vectors: of the documents; None if none are needed.
             exact: search of queries to a depth.
         """
-        own, k = self.own, min(self.depth, len(self.dataset.corpus))
-        wide = k if own is None else k + 1
-        opened = self.index.opened(vectors, exact, self.device)
+        self_rows, k = self.self_rows, min(self.depth, len(self.dataset.corpus))
+        wide = k if self_rows is None else k + 1
+        opened = self.index.load_or_build(vectors, exact, self.device)
         found = opened.search(self.queries, wide)
-        hits = search.canonical(found, self.dataset.corpus.tie_rank, wide)
-        ranked = hits if own is None else search.exclude_self_matches(hits, own, k)
-        self._warn_if_short(ranked, min(k, len(self.dataset.corpus) - (own is not None)))
-        recall = self.index.recall(self.about)
+        hits = search.sort_canonically(found, self.dataset.corpus.tie_rank, wide)
+        ranked = hits if self_rows is None else search.exclude_self_matches(hits, self_rows, k)
+        self._warn_if_short(ranked, min(k, len(self.dataset.corpus) - (self_rows is not None)))
+        recall = self.index.recall(self.recall_key)
         if recall is None and len(self.sampled) and vectors is not None:
             truth = exact(vectors, self.queries[self.sampled], wide)
-            if own is not None:  # a query's own document would count among the found ones
-                truth = search.exclude_self_matches(truth, own[self.sampled], k)
+            if self_rows is not None:  # a query's own document would count among the found ones
+                truth = search.exclude_self_matches(truth, self_rows[self.sampled], k)
             some = Hits(ranked.scores[self.sampled], ranked.rows[self.sampled])
             depths = [depth for depth in RECALL_DEPTHS if depth < self.depth]
             recall = {
-                f"recall@{depth}": float(search.recall(some, truth, depth).mean())
+                f"recall@{depth}": float(search.recall_at_k(some, truth, depth).mean())
                 for depth in (*depths, self.depth)
             }
-            self.index.remember(self.about, recall)
+            self.index.remember(self.recall_key, recall)
         return ranked, recall or {}
 
     def _warn_if_short(self, ranked: Hits, wanted: int) -> None:
@@ -442,7 +442,7 @@ class IndexSearch:
             )
 
 
-def sample_of(queries: int, wanted: int | None) -> Int64Array:
+def sample_queries(queries: int, wanted: int | None) -> Int64Array:
     """Rows of the queries that recall is measured on: all, or a seeded sample, rising."""
     if wanted is None or wanted >= queries:
         return np.arange(queries)

@@ -11,20 +11,20 @@ import numpy as np
 from tqdm import tqdm
 
 from bench.evaluate import search
-from bench.evaluate.exact.search import sees_gpu
+from bench.evaluate.exact.search import has_gpu
 from bench.evaluate.index_search import (
+    CorpusIndex,
     ExactSearch,
-    IndexOfCorpus,
     IndexSearch,
     Vectors,
     check_index_fits,
     default_budget,
-    enough_memory,
+    format_size,
+    memory_option,
     plan_search,
-    progress,
+    progress_bar,
     resident_bytes,
-    sample_of,
-    show_size,
+    sample_queries,
 )
 from bench.results.result import Timings
 from bench.store import StoredVectors, VectorStore
@@ -149,9 +149,9 @@ class BM25Retriever:
         needed = resident_bytes() + index_bytes(len(dataset.corpus)) + places
         if self.max_memory is not None and needed > self.max_memory:
             raise BenchError(
-                f"BM25 needs {show_size(needed)} for {len(dataset.corpus):,} documents; the budget "
-                f"is {show_size(self.max_memory)}",
-                f"{enough_memory(needed)}, or a smaller --depth",
+                f"BM25 needs {format_size(needed)} for {len(dataset.corpus):,} documents; the "
+                f"budget is {format_size(self.max_memory)}",
+                f"{memory_option(needed)}, or a smaller --depth",
             )
         return needed
 
@@ -281,7 +281,7 @@ class VectorRetriever:
             self.model.check_unchanged()
         return SearchResult(hits, timings, recall, preflight)
 
-    def corpus_index(self, dataset: Dataset) -> IndexOfCorpus:
+    def corpus_index(self, dataset: Dataset) -> CorpusIndex:
         """The index that is searched: that of the store, or of a folder.
 
         Raises:
@@ -289,19 +289,19 @@ class VectorRetriever:
         """
         recipe, view, dim = self.encoder.recipe, self.options.view, self.encoder.dim
         if self.options.from_index is not None:
-            return IndexOfCorpus.exported_to(self.options.from_index, dataset, recipe)
+            return CorpusIndex.from_export(self.options.from_index, dataset, recipe)
         if view:
             dim = view.width(dim) + (view.similarity == "euclidean")
         folder = self.store.folder_of(recipe.side("document"))
-        return IndexOfCorpus.of(dataset, recipe, dim, self.options.index, view, folder)
+        return CorpusIndex.of(dataset, recipe, dim, self.options.index, view, folder)
 
     def build_index(self, dataset: Dataset) -> IndexFolder:
         """The index of a collection in the store; what is missing is encoded, built and kept."""
         run_preflight(dataset, self.encoder, self.store)
         stored = encode_documents(dataset, self.encoder, self.store)
         index = self.corpus_index(dataset)
-        index.opened(self._apply_view(stored), self._exact(dataset), "cpu")
-        return index.kept
+        index.load_or_build(self._apply_view(stored), self._exact(dataset), "cpu")
+        return index.index_folder
 
     @cached_property
     def _clock(self) -> PhaseTimer:
@@ -331,7 +331,7 @@ class VectorRetriever:
     def _make_index_search(
         self, dataset: Dataset, queries: Float32Array, depth: int
     ) -> IndexSearch:
-        sampled = sample_of(len(queries), self.options.recall_queries)
+        sampled = sample_queries(len(queries), self.options.recall_queries)
         device = faiss_device(self.device)
         return IndexSearch(dataset, self.corpus_index(dataset), queries, depth, sampled, device)
 
@@ -345,7 +345,7 @@ class VectorRetriever:
         # "lexicon-enhanced" retrieval. A document without a word of the query is not found.
         words = search_bm25(dataset, BM25(resolve_model("bm25").recipe), depth)
         products = search.multiply_by_similarity(words, queries, vectors.rows)
-        return search.canonical(products, dataset.corpus.tie_rank, depth)
+        return search.sort_canonically(products, dataset.corpus.tie_rank, depth)
 
 
 Retriever: TypeAlias = VectorRetriever | BM25Retriever
@@ -379,12 +379,12 @@ def search_bm25(dataset: Dataset, bm25: BM25, depth: int) -> Hits:
     """The best documents of BM25, self-matches included."""
     corpus = dataset.corpus
     batches = ((titles, texts) for _, titles, texts in corpus.iter_batches(10_000))
-    with progress(f"{dataset.name}: bm25 indexes", len(corpus)) as bar:
+    with progress_bar(f"{dataset.name}: bm25 indexes", len(corpus)) as bar:
         bm25.index(batches, bar.update, dataset.cache_dir)
     shape = len(dataset.queries), depth
     hits = Hits(np.full(shape, -np.inf, np.float32), np.full(shape, -1))
     for row, query in enumerate(dataset.queries.texts):  # any number may tie with its last
-        ranked = search.canonical(bm25.search([query], depth), corpus.tie_rank, depth)
+        ranked = search.sort_canonically(bm25.search([query], depth), corpus.tie_rank, depth)
         hits.scores[row], hits.rows[row] = ranked.scores[0], ranked.rows[0]
     return hits
 
@@ -404,7 +404,7 @@ def apply_exclude_self(dataset: Dataset, hits: Hits, k: int) -> Hits:
 def search_device(device: str) -> str:
     """Where exact search runs; the ranking is the same everywhere. ``auto``: on a GPU if any."""
     if device == "auto":
-        return "cuda" if sees_gpu() else "cpu"
+        return "cuda" if has_gpu() else "cpu"
     return device
 
 

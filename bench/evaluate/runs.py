@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from bench.evaluate.search import order, order_keys
+from bench.evaluate.search import canonical_order, order_keys
 from foundation.arrays import Float32Array, Int32Array, Int64Array
 from foundation.errors import BenchError
 from foundation.files import read_regular_file
@@ -136,7 +136,7 @@ class Run:
             rows = np.argsort(query_codes, kind="stable")
             for start, end in itertools.pairwise(offsets):
                 query_rows = rows[start:end]
-                rows[start:end] = query_rows[order(scores[query_rows], codes[query_rows])]
+                rows[start:end] = query_rows[canonical_order(scores[query_rows], codes[query_rows])]
             codes, scores = codes[rows], scores[rows]
         return cls(tuple(query_ids.to_pylist()), offsets, ids, codes.astype(np.int32), scores)
 

@@ -16,7 +16,7 @@ from retrievers.index.faiss_index import Hits
 MAX_RANK = 2**32 - 2
 
 
-def order(scores: npt.ArrayLike, tie_rank: npt.ArrayLike) -> Int64Array:
+def canonical_order(scores: npt.ArrayLike, tie_rank: npt.ArrayLike) -> Int64Array:
     """Positions in canonical order along the last axis: score, then ``tie_rank``, both falling.
 
     This is trec_eval's order when ``tie_rank`` is the rank of the document id by bytes. Scores
@@ -33,7 +33,7 @@ def order(scores: npt.ArrayLike, tie_rank: npt.ArrayLike) -> Int64Array:
     return np.argsort(~keys, axis=-1, kind="stable")
 
 
-def canonical(hits: Hits, tie_rank: Int64Array, k: int) -> Hits:
+def sort_canonically(hits: Hits, tie_rank: Int64Array, k: int) -> Hits:
     """Hits of any index or engine in canonical order, cut or padded to depth k.
 
     Args:
@@ -43,8 +43,8 @@ def canonical(hits: Hits, tie_rank: Int64Array, k: int) -> Hits:
     Raises:
         BenchError: a score is NaN.
     """
-    ranks = _ranks(tie_rank, hits.rows)
-    best = order(hits.scores, ranks)[:, :k]
+    ranks = _tie_ranks(tie_rank, hits.rows)
+    best = canonical_order(hits.scores, ranks)[:, :k]
     rows = np.take_along_axis(hits.rows, best, axis=1)
     scores = np.take_along_axis(hits.scores, best, axis=1)
     missing = ((0, 0), (0, k - rows.shape[1]))
@@ -58,7 +58,7 @@ def multiply_by_similarity(
 ) -> Hits:
     """The same documents, each score multiplied by the inner product with the query.
 
-    Computed in float64 and rounded. The order is that of before: see `canonical`.
+    Computed in float64 and rounded. The order is that of before: see `sort_canonically`.
 
     Args:
         queries: float32 ``(q, dim)``.
@@ -88,7 +88,7 @@ def exclude_self_matches(hits: Hits, self_rows: Int64Array, k: int) -> Hits:
     )
 
 
-def recall(hits: Hits, truth: Hits, k: int) -> Float64Array:
+def recall_at_k(hits: Hits, truth: Hits, k: int) -> Float64Array:
     """Share of the true top k that the found top k holds, float64 ``(q,)``; 1 if none exist."""
     true_rows, found_rows = truth.rows[:, :k], hits.rows[:, :k]
     width = int(max(true_rows.max(initial=0), found_rows.max(initial=0))) + 1
@@ -130,7 +130,7 @@ def ranks_of_keys(keys: UInt64Array) -> Int64Array:
     return (keys & np.uint64(0xFFFFFFFF)).astype(np.int64)
 
 
-def _ranks(tie_rank: Int64Array, rows: Int64Array) -> Int64Array:
+def _tie_ranks(tie_rank: Int64Array, rows: Int64Array) -> Int64Array:
     """Tie rank of each row, -1 if unfilled: row -1 must not read the last document's."""
     ranks = np.full(rows.shape, -1, np.int64)
     filled = rows >= 0

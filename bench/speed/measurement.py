@@ -318,11 +318,11 @@ def compare_indexes(
         if spec.needs_faiss:
             build_s, index = time_call(partial(_build_index, spec, documents, device))
             size, find = _measure_saved_bytes(index), partial(index.search, queries, k)
-        hits: Hits = search.canonical(find(), ranks, k)
+        hits: Hits = search.sort_canonically(find(), ranks, k)
         points.append(
             IndexPoint(
                 index=str(spec),
-                recall=float(search.recall(hits, truth, k).mean()),
+                recall=float(search.recall_at_k(hits, truth, k).mean()),
                 queries_per_s=Spread.of(
                     [len(queries) / time_call(find)[0] for _ in range(repeats)]
                 ),

@@ -4,10 +4,10 @@ The ranking does not depend on tile size, query block, engine or device: float32
 candidates, an error bound says which other documents could still enter, and float64 decides.
 
 `search` goes through the tiles, on the processor with NumPy; `torch_engine` finds and scores
-candidates on a GPU; `task` has the vectors, the error bounds, and the scores that decide.
+candidates on a GPU; `certificate` has the vectors, the error bounds, and the scores that decide.
 """
 
+from bench.evaluate.exact.certificate import ArrayVectors, Vectors
 from bench.evaluate.exact.search import TILE_ROWS, exact_search
-from bench.evaluate.exact.task import ArrayVectors, Vectors
 
 __all__ = ["TILE_ROWS", "ArrayVectors", "Vectors", "exact_search"]

@@ -18,20 +18,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from bench.evaluate.exact.task import (
-    Pairs,
+from bench.evaluate.exact.certificate import (
+    Candidates,
     Tile,
     TileArray,
     Vectors,
     as_float32,
-    dot_error,
-    double_distance,
-    gathered_rows,
-    lowest_score,
-    most_candidates,
+    float32_error,
+    float64_error,
+    guaranteed_score,
+    lowest_proposal,
+    max_candidates,
     norm_bounds,
-    reached_score,
-    rounded_scores,
+    rescored_rows,
+    round_scores,
 )
 from bench.evaluate.search import order_keys, ranks_of_keys, scores_of_keys
 from foundation.arrays import (
@@ -50,13 +50,13 @@ if TYPE_CHECKING:
 
 TILE_ROWS = 1 << 17  # 400 MB of 768 dimensions; smaller tiles rescore more candidates
 BLOCK_BYTES = 1 << 28  # arrays that grow with queries x candidates
-MOST_QUERIES = 1 << 16  # of a block: candidates count them in 16 bits
+MAX_QUERIES = 1 << 16  # of a block: candidates count them in 16 bits
 CANDIDATE_BYTES = 64  # of one candidate of one query, until it is merged
 SCORE_BYTES = 5  # of one query and row: the float32 score, and whether it is high enough
 PRODUCT_ROWS = 1 << 11  # scores of a thousand queries stay in a third-level cache
 FIRST_ROWS = 16  # for each place of a ranking: the first bar is the best of so many
 FIRST_BYTES = 16  # of one query and row of these: scores three times, and places
-MERGED_PLACES = 1 << 16  # at a time and thread
+MERGED_CELLS = 1 << 16  # at a time and thread
 
 # Of NVIDIA's driver, of Windows' subsystem for Linux, of AMD's driver.
 GPU_FILES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
@@ -98,9 +98,9 @@ def exact_search(
         BenchError: the device is unknown or missing.
     """
     _check_shapes(vectors, queries, k, tie_rank)
-    with ThreadPoolExecutor(thread_count()) as pool, ThreadPoolExecutor(1) as reader:
+    with ThreadPoolExecutor(count_threads()) as pool, ThreadPoolExecutor(1) as reader:
         chosen = engine or engine_for(device, pool)
-        search = _Search(
+        search = _CorpusSearch(
             np.ascontiguousarray(queries), k, tie_rank, chosen, pool, timer or PhaseTimer()
         )
         try:
@@ -128,13 +128,13 @@ def engine_for(device: str, pool: ThreadPoolExecutor) -> "NumpyEngine | TorchEng
     return TorchEngine(device)
 
 
-def thread_count() -> int:
+def count_threads() -> int:
     """``OMP_NUM_THREADS`` where it is set, as for other libraries; else the processors allowed."""
     first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     return int(first) if first.isdecimal() and int(first) else len(os.sched_getaffinity(0))
 
 
-def sees_gpu() -> bool:
+def has_gpu() -> bool:
     """True if PyTorch has a GPU; it is imported only where a driver has left its file."""
     if "torch" not in sys.modules and not any(Path(file).exists() for file in GPU_FILES):
         return False
@@ -164,22 +164,22 @@ def _check_shapes(vectors: Vectors, queries: Float32Array, k: int, tie_rank: Int
         raise BenchError(f"depth {k}: at least one document is retrieved")
 
 
-NO_PAIRS = Pairs(np.empty(0, np.uint16), np.empty(0, np.int32), np.empty(0, np.float32))
+NO_CANDIDATES = Candidates(np.empty(0, np.uint16), np.empty(0, np.int32), np.empty(0, np.float32))
 
 
 def block_queries(k: int) -> int:
     """Queries at a time: their candidates fill half of a block, scores the other half."""
-    return min(max(1, BLOCK_BYTES // (2 * CANDIDATE_BYTES * most_candidates(k))), MOST_QUERIES)
+    return min(max(1, BLOCK_BYTES // (2 * CANDIDATE_BYTES * max_candidates(k))), MAX_QUERIES)
 
 
 def block_bytes(queries: int, k: int) -> int:
     """Most memory of the arrays that grow with queries x candidates."""
-    candidates = CANDIDATE_BYTES * most_candidates(k)
+    candidates = CANDIDATE_BYTES * max_candidates(k)
     wanted = 2 * queries * max(candidates, SCORE_BYTES * PRODUCT_ROWS)
     return max(2 * candidates, min(BLOCK_BYTES, wanted))
 
 
-class _Search:
+class _CorpusSearch:
     """The top k of each query so far, as unsorted keys. An unfilled place has key 0."""
 
     def __init__(
@@ -201,7 +201,7 @@ class _Search:
         step = block_queries(self.k)
         with self._blas.limit(limits=1, user_api="blas"):  # products side by side
             for first in range(0, len(self.queries), step):
-                _BlockSearch(self, tile, slice(first, first + step)).run()
+                _TileSearch(self, tile, slice(first, first + step)).run()
 
     def hits(self) -> Hits:
         """The hits in canonical order, sorted some queries at a time."""
@@ -209,7 +209,7 @@ class _Search:
         row_of_rank[self.tie_rank] = np.arange(len(self.tie_rank))
         scores = np.full(self.keys.shape, -np.inf, np.float32)
         rows = np.full(self.keys.shape, -1, np.int64)
-        step = max(1, MERGED_PLACES // self.k)
+        step = max(1, MERGED_CELLS // self.k)
         for first in range(0, len(self.keys), step):
             some = slice(first, first + step)
             keys = np.sort(self.keys[some], axis=1)[:, ::-1]
@@ -219,38 +219,38 @@ class _Search:
         return Hits(scores, rows)
 
 
-class _BlockSearch:
+class _TileSearch:
     """The search of a tile for a block of queries, whose best it changes."""
 
-    def __init__(self, search: _Search, tile: Tile, block: slice) -> None:
+    def __init__(self, search: _CorpusSearch, tile: Tile, block: slice) -> None:
         self._search, self._tile = search, tile
         self._queries, self._keys = search.queries[block], search.keys[block]
         dim, norms = self._queries.shape[1], search.norms[block]
-        self._doubles = self._queries.astype(np.float64)
-        self._error = dot_error(dim, norms, tile.norm)
-        self._distance = double_distance(dim, norms, tile.norm)
-        self._most = len(self._queries) * most_candidates(search.k)
-        self._bar = scores_of_keys(self._keys)  # scores that k different documents have
-        self._held: list[Pairs] = []
+        self._queries64 = self._queries.astype(np.float64)
+        self._error = float32_error(dim, norms, tile.norm)
+        self._sum_error = float64_error(dim, norms, tile.norm)
+        self._limit = len(self._queries) * max_candidates(search.k)
+        self._threshold = scores_of_keys(self._keys)  # scores that k different documents have
+        self._pending: list[Candidates] = []
 
     def run(self) -> None:
         """Make the best so far the best of the tile, too."""
         before, rows = self._tile.start, len(self._tile.vectors)
-        least = most_candidates(self._search.k)  # of so many rows none can be too many candidates
-        done, size = self._search_first(), rows
+        least = max_candidates(self._search.k)  # of so many rows none can be too many candidates
+        done, size = self._search_first_rows(), rows
         while done < rows:
             size = min(size, max(least, before + done))
             piece = slice(done, min(done + size, rows))
-            pairs = self._reaching(piece)
+            pairs = self._find_candidates(piece)
             if pairs is None:
                 size = max(least, (piece.stop - done) // 2)
                 continue
-            self._raise_bar(pairs)
-            self._hold(pairs)
+            self._raise_threshold(pairs)
+            self._add_pending(pairs)
             done, size = piece.stop, 2 * size
         self._rescore()
 
-    def _search_first(self) -> int:
+    def _search_first_rows(self) -> int:
         """Search the first rows, for which there is no bar; how many, or 0 if in vain.
 
         The best k of all their scores are picked. A GPU does without: it passes candidates fast.
@@ -259,63 +259,65 @@ class _BlockSearch:
         first = tile.vectors[: FIRST_ROWS * k]
         if tile.start or len(first) <= k or tile.vectors is not tile.stored:
             return 0
-        fitting = BLOCK_BYTES // (2 * FIRST_BYTES * len(first) * thread_count())
-        step = max(1, min(fitting, -(-len(self._queries) // thread_count())))
+        fitting = BLOCK_BYTES // (2 * FIRST_BYTES * len(first) * count_threads())
+        step = max(1, min(fitting, -(-len(self._queries) // count_threads())))
 
-        def picked(start: int) -> Pairs:
+        def picked(start: int) -> Candidates:
             some = slice(start, start + step)
             scores = self._queries[some] @ first.T
-            self._bar[some] = np.partition(scores, len(first) - k, axis=1)[:, -k:]
-            pairs = Pairs.reaching(scores, self._lowest(some), start)
+            self._threshold[some] = np.partition(scores, len(first) - k, axis=1)[:, -k:]
+            pairs = Candidates.at_least(scores, self._lowest_proposals(some), start)
             found.append(len(pairs.rows))
-            return pairs if sum(found) <= self._most else NO_PAIRS
+            return pairs if sum(found) <= self._limit else NO_CANDIDATES
 
         with self._search.timer.phase("search"):
             parts = list(self._search.pool.map(picked, range(0, len(self._queries), step)))
-        if sum(found) > self._most:  # of one score
-            self._bar[:] = -np.inf
+        if sum(found) > self._limit:  # of one score
+            self._threshold[:] = -np.inf
             return 0
-        self._hold(Pairs.together(parts))
+        self._add_pending(Candidates.concatenate(parts))
         return len(first)
 
-    def _lowest(self, some: slice = slice(None)) -> Float32Array:
+    def _lowest_proposals(self, some: slice = slice(None)) -> Float32Array:
         """The proposed score below which a document is not among the best k, ``(q,)``."""
-        reached = reached_score(self._bar[some].min(axis=1), self._error[some])
-        return lowest_score(reached, self._error[some])
+        reached = guaranteed_score(self._threshold[some].min(axis=1), self._error[some])
+        return lowest_proposal(reached, self._error[some])
 
-    def _reaching(self, piece: slice) -> Pairs | None:
+    def _find_candidates(self, piece: slice) -> Candidates | None:
         """Return the rows of a piece that may exceed the threshold; None if they are too many."""
         with self._search.timer.phase("search"):
-            parts = self._search.engine.reaching(
-                self._queries, self._tile, piece, self._lowest(), self._most
+            parts = self._search.engine.find_candidates(
+                self._queries, self._tile, piece, self._lowest_proposals(), self._limit
             )
-            return None if parts is None else Pairs.together(parts)
+            return None if parts is None else Candidates.concatenate(parts)
 
-    def _raise_bar(self, pairs: Pairs) -> None:
+    def _raise_threshold(self, pairs: Candidates) -> None:
         """Raise the bar by candidates that it does not have."""
         with self._search.timer.phase("search"):
-            self._by_query(
+            self._map_query_groups(
                 pairs,
-                lambda some, asked, own: keep_best(self._bar[some], asked, own.scores, -np.inf),
+                lambda some, asked, own: update_top_k(
+                    self._threshold[some], asked, own.scores, -np.inf
+                ),
             )
 
-    def _hold(self, pairs: Pairs) -> None:
+    def _add_pending(self, pairs: Candidates) -> None:
         """Hold candidates, and score them once too many exceed the threshold."""
-        self._held.append(pairs)
-        if sum(len(part.rows) for part in self._held) > 2 * self._most:
-            self._held = [self._above_bar()]
-            if len(self._held[0].rows) > self._most:
+        self._pending.append(pairs)
+        if sum(len(part.rows) for part in self._pending) > 2 * self._limit:
+            self._pending = [self._pending_above_threshold()]
+            if len(self._pending[0].rows) > self._limit:
                 self._rescore()
 
-    def _above_bar(self) -> Pairs:
+    def _pending_above_threshold(self) -> Candidates:
         """What is held, without what is below the bar by now."""
-        lowest = self._lowest()
-        return Pairs.together(
+        lowest = self._lowest_proposals()
+        return Candidates.concatenate(
             [
-                NO_PAIRS,
+                NO_CANDIDATES,
                 *(
-                    part.at(np.flatnonzero(part.scores >= lowest[part.queries]))
-                    for part in self._held
+                    part.take(np.flatnonzero(part.scores >= lowest[part.queries]))
+                    for part in self._pending
                 ),
             ]
         )
@@ -324,32 +326,34 @@ class _BlockSearch:
         """Score candidates in float64 and keep the best k."""
         tile, search = self._tile, self._search
 
-        def score(some: slice, asked: IntArray, own: Pairs) -> None:
+        def score(some: slice, asked: IntArray, own: Candidates) -> None:
             rows = own.rows
-            scores = search.engine.scores(
-                tile, rows, self._doubles[some], asked, self._distance[some]
+            scores = search.engine.score_candidates(
+                tile, rows, self._queries64[some], asked, self._sum_error[some]
             )
             keys = order_keys(scores, np.asarray(search.tie_rank[tile.start + rows]))
-            keep_best(self._keys[some], asked, keys, 0)
+            update_top_k(self._keys[some], asked, keys, 0)
 
         with search.timer.phase("rescore"):
-            self._by_query(self._above_bar(), score)
-            self._held, self._bar = [], scores_of_keys(self._keys)
+            self._map_query_groups(self._pending_above_threshold(), score)
+            self._pending, self._threshold = [], scores_of_keys(self._keys)
 
-    def _by_query(self, pairs: Pairs, work: Callable[[slice, IntArray, Pairs], None]) -> None:
+    def _map_query_groups(
+        self, pairs: Candidates, work: Callable[[slice, IntArray, Candidates], None]
+    ) -> None:
         """Do work on runs of queries: with their candidates, numbered within the run."""
         count = np.bincount(pairs.queries, minlength=len(self._queries))
         ends = np.concatenate([[0], np.cumsum(count)])
 
         def on(run: slice) -> None:
-            own = pairs.at(slice(ends[run.start], ends[run.stop]))
+            own = pairs.take(slice(ends[run.start], ends[run.stop]))
             work(run, own.queries - np.uint16(run.start), own)
 
-        list(self._search.pool.map(on, runs(count, self._search.k) if count.any() else ()))
+        list(self._search.pool.map(on, query_groups(count, self._search.k) if count.any() else ()))
 
 
-def runs(count: Int64Array, k: int) -> Iterator[slice]:
-    """Runs of queries with at most ``MERGED_PLACES`` places, as many as the widest has for each.
+def query_groups(count: Int64Array, k: int) -> Iterator[slice]:
+    """Runs of queries with at most ``MERGED_CELLS`` places, as many as the widest has for each.
 
     Args:
         count: candidates of each query.
@@ -358,13 +362,13 @@ def runs(count: Int64Array, k: int) -> Iterator[slice]:
     first = width = 0
     for query, own in enumerate(count.tolist()):
         width = max(width, own)
-        if query > first and (query + 1 - first) * (k + width) > MERGED_PLACES:
+        if query > first and (query + 1 - first) * (k + width) > MERGED_CELLS:
             yield slice(first, query)
             first, width = query, own
     yield slice(first, len(count))
 
 
-def keep_best(best: Any, queries: IntArray, values: Any, unfilled: float) -> None:
+def update_top_k(best: Any, queries: IntArray, values: Any, unfilled: float) -> None:
     """Keep the highest k of those so far, ``(q, k)``, and of values that are sorted by query."""
     count, k = best.shape
     own = np.bincount(queries, minlength=count)
@@ -397,9 +401,9 @@ class NumpyEngine:
         norm = float(norm_bounds(vectors, "document", start).max(initial=0.0))
         return Tile(start, vectors, vectors, norm)
 
-    def reaching(
+    def find_candidates(
         self, queries: Float32Array, tile: Tile, piece: slice, lowest: Float32Array, most: int
-    ) -> Sequence[Pairs] | None:
+    ) -> Sequence[Candidates] | None:
         """The rows of a piece whose proposed score reaches the lowest; None if more than most.
 
         Threads share the rows, each with a matrix product of its own: none waits for another, and
@@ -408,39 +412,39 @@ class NumpyEngine:
         found: list[int] = []
         step = self._product_rows(len(queries), piece.stop - piece.start)
 
-        def reached(first: int) -> Pairs:
+        def reached(first: int) -> Candidates:
             rows = tile.vectors[first : min(first + step, piece.stop)]
             scores = queries @ rows.T
-            pairs = Pairs.reaching(scores, lowest, first_row=first)
+            pairs = Candidates.at_least(scores, lowest, first_row=first)
             found.append(len(pairs.rows))
-            return pairs if sum(found) <= most else NO_PAIRS
+            return pairs if sum(found) <= most else NO_CANDIDATES
 
         parts = list(self.pool.map(reached, range(piece.start, piece.stop, step)))
         return None if sum(found) > most else parts
 
-    def scores(
+    def score_candidates(
         self,
         tile: Tile,
         rows: IntArray,
-        doubles: Float64Array,
+        queries64: Float64Array,
         queries: IntArray,
-        distance: Float64Array,
+        sum_error: Float64Array,
     ) -> Float32Array:
         """Float64 scores of pairs that are sorted by query, rounded to float32."""
-        sums, step = np.empty(len(rows)), gathered_rows(doubles.shape[1])
-        ends = np.searchsorted(queries, np.arange(len(doubles) + 1)).tolist()
-        for query, (start, end) in zip(doubles, pairwise(ends), strict=True):
+        sums, step = np.empty(len(rows)), rescored_rows(queries64.shape[1])
+        ends = np.searchsorted(queries, np.arange(len(queries64) + 1)).tolist()
+        for query, (start, end) in zip(queries64, pairwise(ends), strict=True):
             for first in range(start, end, step):
                 some = slice(first, min(first + step, end))
                 gathered = np.take(tile.vectors, rows[some], axis=0).astype(np.float64)
                 np.matmul(gathered, query, out=sums[some])
-        return rounded_scores(sums, distance, tile.vectors, rows, doubles, queries)
+        return round_scores(sums, sum_error, tile.vectors, rows, queries64, queries)
 
     def release(self) -> None:
         """Hold nothing: there is nothing to give back."""
 
     def _product_rows(self, queries: int, rows: int) -> int:
         """Rows of one matrix product: as many as fit, a few products for each thread."""
-        threads = thread_count()
+        threads = count_threads()
         fitting = BLOCK_BYTES // (2 * SCORE_BYTES * max(1, queries) * threads)
         return max(1, min(PRODUCT_ROWS, -(-rows // threads), fitting))

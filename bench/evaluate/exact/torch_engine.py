@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from bench.evaluate.exact.task import (
-    Pairs,
+from bench.evaluate.exact.certificate import (
+    Candidates,
     Tile,
     TileArray,
     Vectors,
     norms_of_squares,
-    rounded_scores,
+    round_scores,
 )
 from foundation.arrays import Float32Array, Float64Array, IntArray
 from retrievers.encoders.device import pick_device, use_full_precision
 
-MOST_SCORES = 1 << 27  # of one product: 0.5 GB
+MAX_SCORES = 1 << 27  # of one product: 0.5 GB
 GATHERED_BYTES = 1 << 28  # vectors that are scored in float64 at a time
 
 
@@ -60,47 +60,47 @@ class TorchEngine:
         bounds = norms_of_squares(squares, tensor.shape[1] + 4, "document", start)
         return Tile(start, tensor, vectors, float(bounds.max(initial=0.0)))
 
-    def reaching(
-        self, queries: Float32Array, tile: Tile, piece: slice, lowest: Float32Array, most: int
-    ) -> Sequence[Pairs] | None:
+    def find_candidates(
+        self, queries: Float32Array, tile: Tile, piece: slice, lowest: Float32Array, limit: int
+    ) -> Sequence[Candidates] | None:
         """The rows of a piece whose proposed score reaches the lowest; None if more than most."""
         asked, bar = self._on_device(queries), self._on_device(lowest)[:, None]
-        step = max(1, MOST_SCORES // max(1, len(queries)))
+        step = max(1, MAX_SCORES // max(1, len(queries)))
         parts, found = [], 0
         for first in range(piece.start, piece.stop, step):
             scores = products(asked, tile.vectors[first : min(first + step, piece.stop)])
             wanted = scores >= bar
             found += int(wanted.sum(dtype=torch.int32))
-            if found > most:
+            if found > limit:
                 return None
             numbers, rows = wanted.nonzero(as_tuple=True)
             own = numbers.to(torch.int32), (rows + first).to(torch.int32), scores[wanted]
             asked_by, own_rows, proposed = (column.cpu().numpy() for column in own)
-            parts.append(Pairs(asked_by.astype(np.uint16), own_rows, proposed))
+            parts.append(Candidates(asked_by.astype(np.uint16), own_rows, proposed))
         return parts
 
-    def scores(
+    def score_candidates(
         self,
         tile: Tile,
         rows: IntArray,
-        doubles: Float64Array,
+        queries64: Float64Array,
         queries: IntArray,
-        distance: Float64Array,
+        sum_error: Float64Array,
     ) -> Float32Array:
         """Float64 scores of pairs, rounded to float32.
 
         The device sums in another order than NumPy: where that matters, the processor decides.
         """
         sums = np.empty(len(rows))
-        step = max(1, GATHERED_BYTES // (20 * doubles.shape[1]))
+        step = max(1, GATHERED_BYTES // (20 * queries64.shape[1]))
         with self._scoring:
-            asked = self._on_device(doubles)
+            asked = self._on_device(queries64)
             for first in range(0, len(rows), step):
                 some = slice(first, first + step)
                 terms = tile.vectors[self._on_device(rows[some])].double()
                 terms *= asked[self._on_device(queries[some].astype(np.int64))]
                 sums[some] = terms.sum(dim=1).cpu().numpy()
-        return rounded_scores(sums, distance, tile.stored, rows, doubles, queries)
+        return round_scores(sums, sum_error, tile.stored, rows, queries64, queries)
 
     def release(self) -> None:
         """Give the driver back what PyTorch keeps for later."""

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from bench.evaluate.index_search import resident_bytes, show_size
+from bench.evaluate.index_search import format_size, resident_bytes
 from tests.support.collections import Bench, write_collection
 
 MANY = {str(row): ("", f"text {row % 700} of {row % 13}") for row in range(3_000)}
@@ -27,7 +27,7 @@ def ranking(bench: Bench, *arguments: object) -> bytes:
 
 def test_a_small_budget_gives_the_same_ranking(bench, folder):
     free = ranking(bench, folder)
-    budget = show_size(resident_bytes() + (150 << 20))
+    budget = format_size(resident_bytes() + (150 << 20))
     assert ranking(bench, folder, "--max-memory", budget) == free
 
 
@@ -51,7 +51,7 @@ def test_the_budget_that_a_refusal_names_is_enough_in_another_process(bench, fol
 
 
 def test_an_index_that_does_not_fit_is_refused_with_the_estimate(bench, folder):
-    budget = show_size(resident_bytes() + (150 << 20))
+    budget = format_size(resident_bytes() + (150 << 20))
     index = "HNSW40000"  # 320 kB of links a document
     done = bench("run", folder, "--model", "hashing", "--index", index, "--max-memory", budget)
     assert done.code == 2

@@ -136,7 +136,7 @@ def test_children_share_threads_and_gpus_with_this_process(monkeypatch):
         "4",
     ]
     assert "CUDA_VISIBLE_DEVICES" not in WorkerProcesses(3, "cpu").environments[0]
-    monkeypatch.setattr("bench.engines.sees_gpu", lambda: True)
+    monkeypatch.setattr("bench.engines.has_gpu", lambda: True)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
     children = WorkerProcesses(4, "auto")
     assert [each["CUDA_VISIBLE_DEVICES"] for each in children.environments] == ["7", "4", "7"]

@@ -5,7 +5,7 @@ import pytest
 
 from bench.evaluate.pipeline import evaluate
 from bench.evaluate.retrieval import EvaluationOptions
-from bench.evaluate.search import canonical, multiply_by_similarity
+from bench.evaluate.search import multiply_by_similarity, sort_canonically
 from bench.workspace import Workspace
 from foundation.errors import BenchError
 from retrievers.index.faiss_index import Hits, IndexSpec
@@ -73,7 +73,7 @@ def test_unfilled_places_stay_unfilled_and_negative_products_come_last():
     )
     queries = np.array([[2.0, 7.0]], np.float32)
     products = multiply_by_similarity(hits, queries, lambda rows: vectors[rows])
-    ordered = canonical(products, np.arange(3), 4)
+    ordered = sort_canonically(products, np.arange(3), 4)
     assert ordered.rows.tolist() == [[0, 2, 1, -1]]
     assert ordered.scores.tolist() == [[4.0, 1.0, -6.0, -np.inf]]
 

@@ -13,10 +13,10 @@ from bench.evaluate import index_search as budget
 from bench.evaluate.index_search import (
     check_index_fits,
     default_budget,
+    format_size,
     parse_size,
     plan_search,
     resident_bytes,
-    show_size,
 )
 from foundation.errors import BenchError
 from retrievers.index.faiss_index import IndexSpec
@@ -54,7 +54,7 @@ def test_what_is_not_a_size_is_refused_with_examples(text):
 
 @given(st.integers(1, 2**50))
 def test_a_size_that_is_shown_can_be_typed_and_is_enough(size):
-    typed = parse_size(show_size(size))
+    typed = parse_size(format_size(size))
     assert size <= typed <= size * 1.1 + 1
 
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from bench.evaluate.exact import ArrayVectors, exact_search, search, torch_engine
-from bench.evaluate.exact import task as exact
+from bench.evaluate.exact import certificate as exact
+from bench.evaluate.exact.certificate import exact_scores, float32_error, float64_error
 from bench.evaluate.exact.search import NumpyEngine
-from bench.evaluate.exact.task import dot_error, double_distance, exact_scores
 from bench.evaluate.exact.torch_engine import TorchEngine
 from bench.store import StoredVectors
 from bench.store.keys import document_keys
@@ -129,7 +129,7 @@ def test_no_tile_block_product_or_storage_changes_ids_order_or_scores(
     k = min(k, len(vectors))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(search, "PRODUCT_ROWS", product_rows)
-        patch.setattr(torch_engine, "MOST_SCORES", product_rows * len(queries))
+        patch.setattr(torch_engine, "MAX_SCORES", product_rows * len(queries))
         patch.setattr(torch_engine, "GATHERED_BYTES", product_rows * 20)
         patch.setattr(exact, "SLACK", slack)
         patch.setattr(search, "BLOCK_BYTES", block_bytes)
@@ -165,7 +165,7 @@ def test_float64_decides_where_the_order_of_float32_is_wrong_at_the_cut(engine, 
 def test_the_error_bound_holds_for_faiss_and_numpy_and_is_not_wasteful():
     vectors, query = nearly_tied(2000, 384)
     norm = np.linalg.norm(vectors.astype(np.float64), axis=1).max()
-    bound = dot_error(384, np.linalg.norm(query.astype(np.float64), axis=1), norm)[0]
+    bound = float32_error(384, np.linalg.norm(query.astype(np.float64), axis=1), norm)[0]
     truth = (vectors.astype(np.float64) * query).sum(axis=1)
     assert np.abs((vectors @ query[0]) - truth).max() <= bound
     assert bound < 3e-5 * norm * np.linalg.norm(query)
@@ -176,14 +176,16 @@ def test_the_error_bound_holds_for_faiss_and_numpy_and_is_not_wasteful():
 
 def test_sums_of_another_order_are_rounded_as_the_one_that_decides():
     vectors, query = nearly_tied(2000, 64)  # sums that cancel: the order changes some scores
-    doubles = np.concatenate([query, query[:, ::-1]]).astype(np.float64)
+    queries64 = np.concatenate([query, query[:, ::-1]]).astype(np.float64)
     rows, asked = np.tile(np.arange(2000), 2), np.repeat([0, 1], 2000)
-    truth = exact_scores(vectors, rows, doubles, asked)
-    assert (truth[:2000] != (vectors.astype(np.float64) @ doubles[0]).astype(np.float32)).any()
+    truth = exact_scores(vectors, rows, queries64, asked)
+    assert (truth[:2000] != (vectors.astype(np.float64) @ queries64[0]).astype(np.float32)).any()
     longest = float(np.linalg.norm(vectors.astype(np.float64), axis=1).max())
-    distance = double_distance(64, np.linalg.norm(doubles, axis=1), longest)
+    sum_error = float64_error(64, np.linalg.norm(queries64, axis=1), longest)
     for engine in (NumpyEngine(None), TorchEngine()):
-        scores = engine.scores(engine.stage(0, vectors), rows, doubles, asked, distance)
+        scores = engine.score_candidates(
+            engine.stage(0, vectors), rows, queries64, asked, sum_error
+        )
         np.testing.assert_array_equal(scores, truth)
 
 
@@ -207,7 +209,7 @@ def test_a_query_near_which_all_rows_of_a_tile_lie_crowds_out_no_other(
     tie_rank = rng.permutation(900)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(exact, "SLACK", slack)
-        patch.setattr(search, "MERGED_PLACES", slack * 20)
+        patch.setattr(search, "MERGED_CELLS", slack * 20)
         hits = exact_search(ArrayVectors(vectors), queries, k, tie_rank, tile_rows=tile_rows)
     assert_same(hits, brute_force(vectors, queries, k, tie_rank))
 
@@ -216,13 +218,13 @@ def test_few_candidates_beyond_the_ranking_are_scored(monkeypatch):
     rng = np.random.default_rng(3)
     vectors = rng.standard_normal((20_000, 32)).astype(np.float32)
     queries = rng.standard_normal((20, 32)).astype(np.float32)
-    scored, whole = [], NumpyEngine.scores
+    scored, whole = [], NumpyEngine.score_candidates
 
     def counted(self, tile, rows, *others):
         scored.append(len(rows))
         return whole(self, tile, rows, *others)
 
-    monkeypatch.setattr(NumpyEngine, "scores", counted)
+    monkeypatch.setattr(NumpyEngine, "score_candidates", counted)
     exact_search(ArrayVectors(vectors), queries, 100, rng.permutation(20_000), tile_rows=5000)
     expected = 20 * 100 * sum(1 / tile for tile in (1, 2, 3, 4))
     assert sum(scored) < 1.1 * expected

@@ -6,7 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.evaluate import search
-from bench.evaluate.search import canonical, exclude_self_matches, order, recall
+from bench.evaluate.search import (
+    canonical_order,
+    exclude_self_matches,
+    recall_at_k,
+    sort_canonically,
+)
 from foundation.errors import BenchError
 from retrievers.index.faiss_index import Hits
 from tests.support.exact_oracle import assert_same
@@ -24,24 +29,24 @@ def test_order_is_score_then_rank_falling_with_unfilled_places_last(hits):
         range(len(hits)),
         key=lambda i: (hits[i][1] < 0, -hits[i][0], -hits[i][1]) if hits[i][1] >= 0 else (True,),
     )
-    assert order(scores, tie_rank).tolist() == expected
+    assert canonical_order(scores, tie_rank).tolist() == expected
 
 
 def test_order_compares_scores_as_float32_and_zeros_as_equal():
-    assert order([0.1, 0.1 + 1e-12], [1, 0]).tolist() == [0, 1]
-    assert order([-0.0, 0.0], [1, 0]).tolist() == [0, 1]
+    assert canonical_order([0.1, 0.1 + 1e-12], [1, 0]).tolist() == [0, 1]
+    assert canonical_order([-0.0, 0.0], [1, 0]).tolist() == [0, 1]
 
 
 def test_order_refuses_nan_but_not_in_unfilled_places():
     with pytest.raises(BenchError, match="NaN"):
-        order([1.0, np.nan], [0, 1])
-    assert order([1.0, np.nan], [0, -1]).tolist() == [0, 1]
+        canonical_order([1.0, np.nan], [0, 1])
+    assert canonical_order([1.0, np.nan], [0, -1]).tolist() == [0, 1]
 
 
 def test_order_refuses_ranks_that_its_keys_cannot_hold():
-    assert order([1.0, 1.0], [0, search.MAX_RANK]).tolist() == [1, 0]
+    assert canonical_order([1.0, 1.0], [0, search.MAX_RANK]).tolist() == [1, 0]
     with pytest.raises(ValueError, match="tie ranks"):
-        order([1.0], [search.MAX_RANK + 1])
+        canonical_order([1.0], [search.MAX_RANK + 1])
 
 
 def hits_of(scores: list[list[float]], rows: list[list[int]]) -> Hits:
@@ -49,14 +54,16 @@ def hits_of(scores: list[list[float]], rows: list[list[int]]) -> Hits:
 
 
 def test_an_unfilled_row_never_becomes_the_last_document():
-    found = canonical(hits_of([[9.0, 1.0, 1.0]], [[-1, 0, 2]]), np.array([5, 6, 7]), 3)
+    found = sort_canonically(hits_of([[9.0, 1.0, 1.0]], [[-1, 0, 2]]), np.array([5, 6, 7]), 3)
     assert_same(found, hits_of([[1.0, 1.0, -INF]], [[2, 0, -1]]))
 
 
 def test_canonical_hits_are_cut_or_padded_to_the_depth():
     hits = hits_of([[1.0, 1.0]], [[0, 1]])
-    assert canonical(hits, np.array([0, 1]), 1).rows.tolist() == [[1]]
-    assert_same(canonical(hits, np.array([0, 1]), 3), hits_of([[1.0, 1.0, -INF]], [[1, 0, -1]]))
+    assert sort_canonically(hits, np.array([0, 1]), 1).rows.tolist() == [[1]]
+    assert_same(
+        sort_canonically(hits, np.array([0, 1]), 3), hits_of([[1.0, 1.0, -INF]], [[1, 0, -1]])
+    )
 
 
 # Self-matches
@@ -84,11 +91,11 @@ def test_dropping_self_matches_needs_one_more_than_the_depth():
 def test_recall_is_the_share_of_true_neighbours_found():
     truth = hits_of([[3, 2], [3, 2], [3, -INF], [-INF, -INF]], [[1, 2], [1, 2], [0, -1], [-1, -1]])
     found = hits_of([[3, 2], [3, 2], [3, -INF], [3, 2]], [[2, 1], [2, 9], [-1, 0], [1, 2]])
-    assert recall(found, truth, 2).tolist() == [1.0, 0.5, 1.0, 1.0]
-    assert recall(found, truth, 1).tolist() == [0.0, 0.0, 0.0, 1.0]
+    assert recall_at_k(found, truth, 2).tolist() == [1.0, 0.5, 1.0, 1.0]
+    assert recall_at_k(found, truth, 1).tolist() == [0.0, 0.0, 0.0, 1.0]
 
 
 def test_recall_does_not_match_rows_of_another_query_or_unfilled_places():
     truth = hits_of([[3.0], [3.0]], [[1], [-1]])
     found = hits_of([[3.0], [3.0]], [[-1], [1]])
-    assert recall(found, truth, 1).tolist() == [0.0, 1.0]
+    assert recall_at_k(found, truth, 1).tolist() == [0.0, 1.0]

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import torch
 
-from bench.evaluate.exact import ArrayVectors, exact_search, task
+from bench.evaluate.exact import ArrayVectors, certificate, exact_search
 from bench.evaluate.exact import search as exact
 from bench.evaluate.exact.torch_engine import TorchEngine
 from bench.evaluate.retrieval import search_device
-from bench.evaluate.search import canonical
+from bench.evaluate.search import sort_canonically
 from foundation.errors import BenchError
 from retrievers.index.faiss_index import Hits
 from tests.support.collections import Bench, write_collection
@@ -50,7 +50,7 @@ def test_roundings_that_depend_on_the_order_of_a_sum_are_decided_by_the_processo
     truth = brute_force(vectors, query, 1990, np.arange(2000))
     assert len(np.unique(truth.scores)) == 2
     assert_same(exact_search(*search, engine=TorchEngine(device)), truth)
-    monkeypatch.setattr(exact, "double_distance", lambda dim, norms, norm: 0 * norms)
+    monkeypatch.setattr(exact, "float64_error", lambda dim, norms, norm: 0 * norms)
     careless = exact_search(*search, engine=TorchEngine(device))
     assert (careless.rows != truth.rows).any(), "the data do not test anything"
 
@@ -59,12 +59,12 @@ def test_doubtful_pairs_are_few_among_embeddings(monkeypatch):
     vectors, queries, tie_rank = planted(8000, 384, 20)
     decided = []
 
-    def counting(vectors, rows, doubles, numbers):
+    def counting(vectors, rows, queries64, numbers):
         decided.append(len(rows))
-        return whole(vectors, rows, doubles, numbers)
+        return whole(vectors, rows, queries64, numbers)
 
-    whole = task.exact_scores
-    monkeypatch.setattr(task, "exact_scores", counting)
+    whole = certificate.exact_scores
+    monkeypatch.setattr(certificate, "exact_scores", counting)
     exact_search(ArrayVectors(vectors), queries, 1000, tie_rank, engine=TorchEngine("cpu"))
     assert sum(decided) < 1e-3 * 20 * 1000
 
@@ -110,7 +110,7 @@ WITHOUT_FAISS = """
 import sys
 sys.modules["faiss"] = None
 import numpy as np
-from bench.evaluate.exact import ArrayVectors, exact_search
+from bench.evaluate.exact import ArrayVectors, certificate, exact_search
 from tests.support.exact_oracle import assert_same, planted, ties
 vectors, queries, tie_rank = planted(5000, 40, 9)
 small, _ = ties(5000)
@@ -146,7 +146,7 @@ def test_without_faiss_every_engine_gives_the_hits_of_faiss(library, tmp_path):
         for k in (10, 1000, 3000):
             for name, truth in (
                 ("planted", brute_force(vectors, queries, k, tie_rank)),
-                ("ties", canonical(Hits(scores, rows), tie_rank, k)),
+                ("ties", sort_canonically(Hits(scores, rows), tie_rank, k)),
             ):
                 hits = Hits(without[f"{name} {k} scores"], without[f"{name} {k} rows"])
                 assert_same(hits, truth)
@@ -158,8 +158,8 @@ def test_threads_are_those_of_openmp_or_the_processors_allowed(setting, expected
         "import os, sys\n"
         "sys.modules['faiss'] = None\n"
         "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
-        "from bench.evaluate.exact.search import thread_count\n"
-        "print(thread_count())"
+        "from bench.evaluate.exact.search import count_threads\n"
+        "print(count_threads())"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bench.evaluate.exact import ArrayVectors, exact_search
-from bench.evaluate.search import canonical
+from bench.evaluate.search import sort_canonically
 from retrievers.index.faiss_index import Hits
 
 QUERIES, DEPTH = 1000, 1000
@@ -19,7 +19,7 @@ def unit_vectors(rng: np.random.Generator, rows: int) -> np.ndarray:
 def bench_merge_two_tiles_of_1000_x_1000(benchmark, rng):
     scores = rng.random((QUERIES, 2 * DEPTH), dtype=np.float32)
     rows = np.tile(np.arange(2 * DEPTH), (QUERIES, 1))
-    hits = benchmark(canonical, Hits(scores, rows), rng.permutation(2 * DEPTH), DEPTH)
+    hits = benchmark(sort_canonically, Hits(scores, rows), rng.permutation(2 * DEPTH), DEPTH)
     assert hits.rows.shape == (QUERIES, DEPTH)
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.evaluate.search import canonical
+from bench.evaluate.search import sort_canonically
 from foundation.errors import BenchError
 from retrievers.encoders import bm25
 from retrievers.encoders.bm25 import BM25, PostingsWriter
@@ -80,7 +80,9 @@ def test_all_ties_at_the_cut_are_returned_so_that_ids_decide():
     assert sorted(hits.rows[0]) == [4, 5]
     assert hits.scores[0, 0] == hits.scores[0, 1]
     for ranks, first in (([0, 1, 2, 3, 9, 4], 4), ([0, 1, 2, 3, 4, 9], 5)):
-        assert canonical(model.search(["heat"], 1), np.array(ranks), 1).rows.tolist() == [[first]]
+        assert sort_canonically(model.search(["heat"], 1), np.array(ranks), 1).rows.tolist() == [
+            [first]
+        ]
 
 
 def test_depth_beyond_the_corpus_is_unfilled():

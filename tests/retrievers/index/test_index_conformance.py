@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bench.evaluate.exact import ArrayVectors, exact_search
-from bench.evaluate.search import canonical, recall
+from bench.evaluate.search import recall_at_k, sort_canonically
 from retrievers.index.faiss_index import FaissIndex, Hits, IndexSpec
 
 faiss = pytest.importorskip("faiss")
@@ -108,8 +108,8 @@ def test_flat_equals_brute_force_in_ids_and_scores(documents, queries):
 def test_recall_reaches_the_stated_floor(kind, index, documents, queries):
     tie_rank = np.arange(COUNT)
     truth = exact_search(ArrayVectors(documents), queries, K, tie_rank)
-    found = canonical(index.search(queries, K), tie_rank, K)
-    assert recall(found, truth, K).mean() >= kind.recall_at_10
+    found = sort_canonically(index.search(queries, K), tie_rank, K)
+    assert recall_at_k(found, truth, K).mean() >= kind.recall_at_10
 
 
 def test_scores_are_inner_products_of_the_rows_that_come_with_them(kind, index, documents, queries):
@@ -148,7 +148,7 @@ def test_depth_beyond_the_corpus_is_unfilled_not_the_last_document(kind, documen
     assert (filled.sum(axis=1) <= 300).all()
     assert (hits.scores[~filled] == -np.inf).all()
     assert np.isfinite(hits.scores[filled]).all()
-    ranked = canonical(few.search(queries[:3], 500), np.arange(300), 500)
+    ranked = sort_canonically(few.search(queries[:3], 500), np.arange(300), 500)
     assert (np.diff(ranked.rows >= 0, axis=1).sum(axis=1) <= 1).all()
     np.testing.assert_array_equal((ranked.rows >= 0).sum(axis=1), filled.sum(axis=1))
 
@@ -158,7 +158,7 @@ def test_duplicates_have_equal_scores_and_are_ordered_by_id(kind, documents):
     index = build(kind, copies)
     tie_rank = np.arange(len(copies))
     tie_rank[[5, COUNT]] = tie_rank[[COUNT, 5]]
-    found = canonical(index.search(documents[5:6], 200), tie_rank, 200)
+    found = sort_canonically(index.search(documents[5:6], 200), tie_rank, 200)
     own = np.flatnonzero(np.isin(found.rows[0], [5, COUNT, COUNT + 1]))
     assert len(own) == 3
     if kind.exact_scores and "HNSW" not in kind.spec:

@@ -33,7 +33,7 @@ def as_float32(tile: TileArray) -> Float32Array:
     return np.ascontiguousarray(tile, np.float32)
 
 
-class Pairs(NamedTuple):
+class Candidates(NamedTuple):
     """Candidates, sorted by query; each array is ``(n,)``.
 
     Attributes:
@@ -46,14 +46,14 @@ class Pairs(NamedTuple):
     rows: Int32Array
     scores: Float32Array
 
-    def at(self, places: Any) -> "Pairs":
+    def take(self, positions: Any) -> "Candidates":
         """Those at some places, or in a slice."""
-        return Pairs(self.queries[places], self.rows[places], self.scores[places])
+        return Candidates(self.queries[positions], self.rows[positions], self.scores[positions])
 
     @classmethod
-    def reaching(
+    def at_least(
         cls, scores: Float32Array, lowest: Float32Array, first_query: int = 0, first_row: int = 0
-    ) -> "Pairs":
+    ) -> "Candidates":
         """The places of a matrix ``(q, m)`` whose score is not below the lowest of its query."""
         places = np.flatnonzero(scores >= lowest[:, None]).astype(np.int32)  # divided faster
         queries, rows = np.divmod(places, np.int32(scores.shape[1]))
@@ -61,12 +61,12 @@ class Pairs(NamedTuple):
         return cls(numbers, rows + np.int32(first_row), scores.reshape(-1)[places])
 
     @classmethod
-    def together(cls, parts: Sequence["Pairs"]) -> "Pairs":
+    def concatenate(cls, parts: Sequence["Candidates"]) -> "Candidates":
         """All of them, sorted by query again."""
         if len(parts) == 1:
             return parts[0]
         both = cls(*map(np.concatenate, zip(*parts, strict=True)))
-        return both.at(np.argsort(both.queries, kind="stable"))
+        return both.take(np.argsort(both.queries, kind="stable"))
 
 
 class Vectors(Protocol):
@@ -130,12 +130,12 @@ class Tile:
     norm: float
 
 
-def most_candidates(k: int) -> int:
+def max_candidates(k: int) -> int:
     """Most candidates of one query that are proposed at a time, on average of all queries."""
     return 2 * k + SLACK
 
 
-def dot_error(dim: int, query_norms: Float64Array, document_norm: float) -> Float64Array:
+def float32_error(dim: int, query_norms: Float64Array, document_norm: float) -> Float64Array:
     """Largest distance between a float32 and a float64 dot product, float64 ``(q,)``.
 
     In any order of summation, with or without fused multiply-add, a dot product of n terms is
@@ -149,7 +149,7 @@ def dot_error(dim: int, query_norms: Float64Array, document_norm: float) -> Floa
     return relative * query_norms * document_norm + underflow
 
 
-def double_distance(dim: int, query_norms: Float64Array, document_norm: float) -> Float64Array:
+def float64_error(dim: int, query_norms: Float64Array, document_norm: float) -> Float64Array:
     """Largest distance between two float64 dot products summed in different orders, ``(q,)``.
 
     With room for the rounding of an addition of this distance.
@@ -157,13 +157,13 @@ def double_distance(dim: int, query_norms: Float64Array, document_norm: float) -
     return 2 * _gamma(dim + 4, FLOAT64_ROUNDOFF) * query_norms * document_norm
 
 
-def lowest_score(bar: Float32Array, error: Float64Array) -> Float32Array:
+def lowest_proposal(bar: Float32Array, error: Float64Array) -> Float32Array:
     """The proposed score below which the exact one cannot reach ``bar``, float32 ``(q,)``."""
     goal = np.nextafter(bar, np.float32(-np.inf)).astype(np.float64)
     return np.nextafter((goal - error).astype(np.float32), np.float32(-np.inf))
 
 
-def reached_score(proposed: Float32Array, error: Float64Array) -> Float32Array:
+def guaranteed_score(proposed: Float32Array, error: Float64Array) -> Float32Array:
     """A score that rows with these proposed scores reach at least, float32 ``(q,)``."""
     least = (proposed.astype(np.float64) - error).astype(np.float32)
     return np.nextafter(least, np.float32(-np.inf))
@@ -199,13 +199,13 @@ def _gamma(terms: int, roundoff: float) -> float:
     return terms * roundoff / (1 - terms * roundoff)
 
 
-def gathered_rows(dim: int) -> int:
+def rescored_rows(dim: int) -> int:
     """Vectors that are scored in float64 at a time."""
     return max(1, RESCORE_BYTES // (8 * dim))
 
 
 def exact_scores(
-    vectors: TileArray, rows: IntArray, doubles: Float64Array, queries: IntArray
+    vectors: TileArray, rows: IntArray, queries64: Float64Array, queries: IntArray
 ) -> Float32Array:
     """Dot products of rows with queries, float64 rounded to float32, ``(len(rows),)``.
 
@@ -213,21 +213,21 @@ def exact_scores(
     axis depends on its length alone: equal vectors have equal scores wherever they stand.
     """
     scores = np.empty(len(rows), np.float32)
-    step = gathered_rows(doubles.shape[1])
+    step = rescored_rows(queries64.shape[1])
     for first in range(0, len(rows), step):
         some = slice(first, first + step)
         terms = np.take(vectors, rows[some], axis=0).astype(np.float64)
-        terms *= doubles[queries[some]]
+        terms *= queries64[queries[some]]
         scores[some] = terms.sum(axis=1)
     return scores
 
 
-def rounded_scores(
+def round_scores(
     sums: Float64Array,
-    distance: Float64Array,
+    sum_error: Float64Array,
     vectors: TileArray,
     rows: IntArray,
-    doubles: Float64Array,
+    queries64: Float64Array,
     queries: IntArray,
 ) -> Float32Array:
     """The scores of `exact_scores`, from dot products that were summed in any order.
@@ -236,10 +236,10 @@ def rounded_scores(
 
     Args:
         sums: float64 ``(len(rows),)``.
-        distance: of two sums in different orders, float64, for each query: `double_distance`.
+        sum_error: of two sums in different orders, float64, for each query: `float64_error`.
     """
-    off = distance[queries]
+    off = sum_error[queries]
     scores = (sums - off).astype(np.float32)
     unsure = np.flatnonzero(scores != (sums + off).astype(np.float32))
-    scores[unsure] = exact_scores(vectors, rows[unsure], doubles, queries[unsure])
+    scores[unsure] = exact_scores(vectors, rows[unsure], queries64, queries[unsure])
     return scores
