@@ -59,7 +59,9 @@ def pretrain_on(
     """
     texts = CorpusTexts([dataset.corpus for dataset in datasets])
     if not len(texts):
-        raise BenchError("there is nothing to train on", "name collections with --on")
+        raise BenchError(
+            "there is nothing to train on: no document has a word", "Name collections with --on."
+        )
     names = [dataset.name for dataset in datasets]
     return pretrain(preset, texts, context, trained_on=trained_collections(names))
 
@@ -147,7 +149,7 @@ def apply_prompts(model: Model, names: Sequence[str]) -> Model:
     if any(other.recipe.prompts != models[0].recipe.prompts for other in models):
         raise BenchError(
             f"{model.card.name} has different prompts for these collections",
-            "fine-tune on one after the other",
+            "Fine-tune on one after the other.",
         )
     return models[0]
 
@@ -170,7 +172,7 @@ def route_on(base: Model, folders: Sequence[Path], out: Path, training: Sequence
     if len(training) != len(folders):
         raise BenchError(
             f"{len(training)} collections for {len(folders)} adapters",
-            "name one for each, in their order: --on A B",
+            "Name one collection for each adapter, in the same order: --on A B.",
         )
     domains = [trained_collections([dataset.name]) for dataset in training]
     texts = [TrainingSplit.of(dataset).dataset.queries.texts for dataset in training]

@@ -127,8 +127,8 @@ class TrainingSplit:
         kept = [index for index, id_ in enumerate(dataset.queries.ids) if id_ in relevant]
         if not kept:
             raise BenchError(
-                f"{dataset.name} has no query to train on in its split {dataset.facts.split}",
-                "its qrels must name relevant documents of its corpus",
+                f"the split {dataset.facts.split} of {dataset.name} has no queries to train on",
+                "Its qrels must name relevant documents of its corpus.",
             )
         ids = dataset.queries.ids
         return cls(
@@ -167,8 +167,8 @@ def draw_queries(
     ends = np.cumsum([0, *(len(split.positives) for split in splits)])
     if count > ends[-1]:
         raise BenchError(
-            f"{count:,} queries are to be trained on, and there are {ends[-1]:,}",
-            "leave queries out, which takes all",
+            f"{count:,} training queries were requested, but there are only {ends[-1]:,}",
+            "Leave out queries to use all of them.",
         )
     drawn = np.sort(np.random.default_rng(seed).permutation(ends[-1])[:count])
     rows = [drawn[(drawn >= first) & (drawn < end)] - first for first, end in pairwise(ends)]
@@ -211,12 +211,17 @@ def leaked_queries(training: Dataset, evaluated: Sequence[Dataset]) -> frozenset
             named = ", ".join(shared[:NAMED_QUERIES])
             more = ", …" if len(shared) > NAMED_QUERIES else ""
             print(
-                f"warning: {len(shared)} training queries of {training.name} read like test "
-                f"queries of {other.name} and are left out: {named}{more}",
+                f"warning: {_count_queries(len(shared), 'training ')} of {training.name} with the "
+                f"text of a test query of {other.name}, left out: {named}{more}",
                 file=sys.stderr,
             )
         left_out.update(shared)
     return frozenset(left_out)
+
+
+def _count_queries(count: int, kind: str = "") -> str:
+    """Return ``count`` with its noun."""
+    return f"{count:,} {kind}{'query' if count == 1 else 'queries'}"
 
 
 def find_leaks(training: Dataset, evaluated: Dataset) -> tuple[str, ...]:
@@ -236,9 +241,9 @@ def find_leaks(training: Dataset, evaluated: Dataset) -> tuple[str, ...]:
     ids, texts = shared_queries(training.queries, evaluated.queries, same)
     if ids:
         raise BenchError(
-            f"split {training.facts.split} of {training.name} has {len(ids)} queries of the split "
-            f"{evaluated.facts.split} that {evaluated.name} is evaluated on",
-            'train on another split: --split train; in a grid split = "train"',
+            f"split {training.facts.split} of {training.name} has {_count_queries(len(ids))} of "
+            f"split {evaluated.facts.split}, on which {evaluated.name} is evaluated",
+            'Train on another split: --split train, or in a grid split = "train".',
         )
     return texts
 
@@ -268,8 +273,7 @@ def normalise_query(text: str) -> str:
     return " ".join(_WORD.findall(unicodedata.normalize("NFKC", text).casefold()))
 
 
-# Collections under several names: one corpus and the same training queries, or, of stdlib-code, one
-# source.
+# Names of one collection: equal corpora and training queries or, for stdlib-code, one source.
 FAMILIES = (
     ("beir/msmarco", "msmarco", "msmarco-title"),
     ("beir/nq", "dpr/nq"),

@@ -334,7 +334,7 @@ def compose(options: ComposeOptions) -> int:
     """``compose``: check, write, say what to type next."""
     out, folders = options.out, options.folders
     if out.exists() and any(out.iterdir()):
-        raise BenchError(f"{out} holds something else", "name another folder")
+        raise BenchError(f"{out} contains other files", "Use another folder.")
     if options.how == "route" and not options.on:
         raise BenchError(
             "route needs the collection of each adapter",

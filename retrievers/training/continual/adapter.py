@@ -40,7 +40,7 @@ class AdapterPerDomain(Method, kw_only=True):
         """Raise if ``preset`` has no start model or the adapter method cannot be used."""
         super().check(preset)
         if not preset.start.model:
-            raise BenchError("an adapter needs a model that it is for", "name one with --start")
+            raise BenchError("an adapter needs a start model", "Name one with --start.")
         check_method(self._settings())
 
     def objective(self, step: DomainStep) -> "DomainAdapter":
@@ -55,7 +55,8 @@ class AdapterPerDomain(Method, kw_only=True):
             return AdapterSettings(method=self.adapter)
         except ValueError as error:
             raise BenchError(
-                f"{self.adapter} is no adapter for a domain: {error}", "name another method"
+                f"the adapter method {self.adapter!r} cannot be used for a domain: {error}",
+                "Use another method.",
             ) from error
 
 
@@ -98,5 +99,10 @@ class DomainAdapterTraining(MLMTraining):
             "trained_on": card.trained_on,
             "warning": "the adapter was trained to predict words, not to retrieve",
         }
-        base = {"expected": (), "unverified": (), "citation": "", "source": ""}  # not of this one
+        base = {
+            "expected": (),
+            "unverified": (),
+            "citation": "",
+            "source": "",
+        }  # these belong to the base
         self.adapted.save(folder, replace_fields(self.adapted.base.card, base | told))

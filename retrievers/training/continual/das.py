@@ -77,9 +77,9 @@ from retrievers.training.objectives.objective import Objective
 from retrievers.training.objectives.simcse import check_dropout
 from retrievers.training.pretrain.preset import Pretraining
 
-KINDS = ("heads", "intermediate", "output")  # of units
-Units = dict[str, Tensor]  # a number for each unit, ``(layers, units)``, by kind
-ROWS, COLUMNS = 0, 1  # of a weight: what a unit puts out, what a layer reads from it
+KINDS = ("heads", "intermediate", "output")  # kinds of units
+Units = dict[str, Tensor]  # one value per unit, ``(layers, units)``, by kind
+ROWS, COLUMNS = 0, 1  # dimensions of a weight: outputs and inputs of a map
 
 Loss = Callable[[MaskedLM, Batch], Tensor]
 Soften = Literal["gradient", "update"]
@@ -104,8 +104,8 @@ class SoftMasking(Method, kw_only=True):
         super().check(preset)
         if preset.gradient_checkpointing:
             raise BenchError(
-                "das reads with gated units, and gradient checkpointing would read again without",
-                "leave gradient_checkpointing out, and use a smaller batch and accumulate",
+                "das does not support gradient checkpointing, which would read without its gates",
+                "Leave out gradient_checkpointing; use a smaller batch and more accumulate.",
             )
 
     def objective(self, step: DomainStep) -> Objective:

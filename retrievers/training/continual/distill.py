@@ -56,7 +56,7 @@ class LearningWithoutForgetting(Method, kw_only=True):
 
     def objective(self, step: DomainStep) -> Objective:
         """Return the preset's objective for the first ``step`` of a sequence, else `Distill`."""
-        if not step.index:  # before the first domain there is nothing to hold
+        if not step.index:  # there is no teacher before the first domain
             return step.preset.objective
         return Distill(
             teacher=step.preset.start.model,
@@ -106,7 +106,7 @@ class DistillTraining(nn.Module):
         """
         super().__init__()
         self.encoder, self.weight, self.temperature = encoder, weight, temperature
-        # In a tuple it is no part of the module, which is trained and saved.
+        # In a tuple it is not a submodule, so it is neither trained nor saved.
         self.teacher = (teacher.eval().requires_grad_(False),)
 
     def forward(

@@ -28,7 +28,7 @@ from retrievers.training.objectives.masked_lm import MaskedLM
 from retrievers.training.objectives.mlm import MLM, MLMTraining
 from retrievers.training.objectives.objective import Objective
 
-FISHER, CENTRE = "fisher:", "centre:"  # before the name of a parameter
+FISHER, CENTRE = "fisher:", "centre:"  # prefixes of parameter names
 
 
 class ElasticWeightConsolidation(Method, kw_only=True):
@@ -46,7 +46,7 @@ class ElasticWeightConsolidation(Method, kw_only=True):
 
     def objective(self, step: DomainStep) -> Objective:
         """Return the preset's objective for the first ``step`` of a sequence, else `EWC`."""
-        if not step.index:  # before the first domain there is nothing to hold
+        if not step.index:  # there is no penalty before the first domain
             return step.preset.objective
         state = step.state(self, self.measured, lambda: self._measure(step))
         return EWC(state=state, mask=step.mlm.mask, strength=self.strength)
@@ -54,7 +54,7 @@ class ElasticWeightConsolidation(Method, kw_only=True):
     def _measure(self, step: DomainStep) -> dict[str, Tensor]:
         """Return the Fisher information of all earlier domains together."""
         encoder, tokenizer = step.open()
-        # Without dropout, so that the gradients of a text are its own.
+        # Without dropout, a text's gradient is deterministic.
         information = estimate_fisher(encoder.eval(), step.batches(tokenizer, self.measured, 1))
         earlier = step.state_file(step.index - 1)
         before = read_fisher(encoder, earlier) if step.index > 1 else None
@@ -95,7 +95,7 @@ class EWCTraining(nn.Module):
         super().__init__()
         self.encoder, self.strength = encoder, strength
         for number, (name, parameter) in enumerate(encoder.named_parameters()):
-            # Names of buffers have no dots. Not saved with the weights: they do not change.
+            # Buffer names cannot contain dots. Buffers are constant, so they are not saved.
             for part, prefix in (("fisher", FISHER), ("centre", CENTRE)):
                 value = held[prefix + name].to(parameter)
                 self.register_buffer(f"{part}_{number}", value, persistent=False)

@@ -86,7 +86,7 @@ def mix_replay(
     )
     repeats = round(len(texts) * share / (1 - share))
     own = corpus_locations(len(earlier), np.arange(len(texts)))
-    # Evenly over the buffer: each as often as the others, but for one, and of every domain.
+    # Spread evenly: how often two texts of the buffer are repeated differs by at most one.
     again = kept[np.arange(repeats) * len(kept) // max(repeats, 1)]
     return MixedTexts([*earlier, texts], np.concatenate([own, again]))
 

@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 STATES = "states"
 MADE_FROM = "made_from"  # metadata of a state file
-NOT_METHODS = {"sequence"}  # files that are no methods
+NOT_METHODS = {"sequence"}  # modules that are not methods
 
 Batch = dict[str, Tensor]
 
@@ -99,8 +99,8 @@ class Method(Record, kw_only=True):
         """
         if self.adds_to_mlm and preset.objective.name != "mlm":
             raise BenchError(
-                f"{self.name} is for masked language modelling, not {preset.objective.name}",
-                "use a preset with the objective mlm, or the method plain",
+                f"{self.name} supports masked language modelling only, not {preset.objective.name}",
+                "Use a preset with the objective mlm, or the method plain.",
             )
 
 
@@ -202,15 +202,17 @@ def check_sequence(preset: Pretraining, domains: Sequence[Domain], method: Metho
     method.check(preset)
     if world_size() > 1:
         raise BenchError(
-            "a sequence is trained by one process", "start it without `accelerate launch`"
+            "a sequence is trained by a single process", "Start it without `accelerate launch`."
         )
     names = [domain.name for domain in domains]
     for name in names:
         if names.count(name) > 1:
-            raise BenchError(f"the domain {name} comes {names.count(name)} times", "once each")
+            raise BenchError(
+                f"the domain {name} is listed {names.count(name)} times", "List it once."
+            )
     for domain in domains:
         if not len(domain.texts):
-            raise BenchError(f"the domain {domain.name} has no texts", "leave it out")
+            raise BenchError(f"the domain {domain.name} has no texts", "Leave it out.")
     check_length(preset, open_start(preset.start, preset.seed, domains[0].texts))
 
 
@@ -223,7 +225,7 @@ def _train(
     if last and not method.restarts:
         before = domain_folder(context.out, last - 1, domains[-2].name)
         preset = replace(preset, start=Start(model=str(before)))
-    if method.reads_all_domains:  # epochs read it all anyway
+    if method.reads_all_domains:  # epochs already scale with the texts
         steps, tokens = (
             length and length * len(domains) for length in (preset.steps, preset.tokens)
         )
@@ -282,7 +284,7 @@ class DomainStep:
         """
         path = self.state_file(self.index)
         texts = self._learnt_domain.texts
-        # All that decides a state, but for earlier states and checkpoints, which have records.
+        # Everything that decides the state except earlier states and checkpoints.
         made_from = json.dumps(
             {
                 "method": method.name,
@@ -294,7 +296,9 @@ class DomainStep:
         )
         if (held := _read_made_from(path)) is not None:
             if held != made_from:
-                raise BenchError(f"{path} was measured for another sequence", "name another folder")
+                raise BenchError(
+                    f"{path} was measured for a different sequence", "Use another folder."
+                )
             return str(path)
         tensors = {name: value.cpu().contiguous() for name, value in measure().items()}
         with replace_entries(path.parent) as folder:
@@ -321,7 +325,7 @@ class DomainStep:
         count = min(measured, len(texts))
         stream = Stream(texts, count, preset.seed)
         learnt = domain_folder(self.context.out, self.index - 1, self._learnt_domain.name).name
-        stage = f"{learnt if self.index else 'start'}: what it depends on"
+        stage = f"{learnt if self.index else 'start'}: measuring"
         for first in range(0, count, size):
             examples = [stream[index] for index in range(first, min(first + size, count))]
             yield {name: value.to(device) for name, value in collate(examples).items()}
@@ -348,8 +352,8 @@ def read_state(path: Path | str, like: Mapping[str, Tensor]) -> dict[str, Tensor
     for name, expected in like.items():
         if name not in held or held[name].shape != expected.shape:
             raise BenchError(
-                f"{path} does not hold {name} of this model",
-                "remove the file, and it is measured again",
+                f"{path} does not fit this model: {name}",
+                "Remove the file, and it will be measured again.",
             )
     return {name: held[name].to(expected) for name, expected in like.items()}
 
@@ -362,5 +366,5 @@ def _read_made_from(path: Path) -> str | None:
         with safe_open(str(path), framework="pt") as held:
             return str((held.metadata() or {}).get(MADE_FROM))
     except (OSError, SafetensorError) as error:
-        logger.warning("%s is damaged, and is measured again: %s", path, error)
+        logger.warning("%s is damaged and will be measured again: %s", path, error)
         return None

@@ -27,7 +27,7 @@ Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Above0 = Annotated[float, msgspec.Meta(gt=0)]
 Precision = Literal["float32", "bfloat16"]
 
-CHECKPOINTS = "checkpoints"  # folder in that of a training, removed when it is finished
+CHECKPOINTS = "checkpoints"  # folder that a finished training removes
 KEPT_CHECKPOINTS = 2
 SCHEDULES = {"linear": "linear", "cosine": "cosine", "constant": "constant_with_warmup"}
 MOST_LOADERS = 4
@@ -105,7 +105,7 @@ def first_process_first(device: str) -> Iterator[None]:
         yield
 
 
-@cache  # once is enough
+@cache  # register only once
 def disconnect_at_exit() -> None:
     """Close the connection between processes before Python exits.
 
@@ -177,8 +177,8 @@ def check_device(name: str) -> None:
     number = name.partition(":")[2]
     if number and int(number):
         raise BenchError(
-            f"a training runs on the first GPU, not on {name}",
-            f"show it that one alone, CUDA_VISIBLE_DEVICES={int(number)}, with --device cuda",
+            f"training uses the first visible GPU, not {name}",
+            f"Set CUDA_VISIBLE_DEVICES={int(number)} and use --device cuda.",
         )
 
 
@@ -251,12 +251,12 @@ class FitSettings:
             logging_strategy="no",
             report_to="none",
             disable_tqdm=True,
-            use_cpu=on_cpu,  # said here: else bfloat16 asks for a GPU
+            use_cpu=on_cpu,  # explicit, because bfloat16 would require a GPU
             dataloader_pin_memory=not on_cpu,
             dataloader_num_workers=count_loaders(on_cpu),
             **own,
         )
-        # Several GPUs are for `accelerate launch`; within one process Trainer would split batches.
+        # `accelerate launch` uses several GPUs. In one process the Trainer would split batches.
         arguments._n_gpu = min(arguments.n_gpu, 1)
         return arguments
 

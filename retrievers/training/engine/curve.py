@@ -111,7 +111,7 @@ def read_curve(path: Path) -> list[LossPoint]:
         raise BenchError(f"cannot read the loss curve {path}: {error.strerror}") from error
     points = [decode_json(line, LossPoint, f"the loss curve {path}") for line in lines]
     if not points:
-        raise BenchError(f"{path} is no loss curve: it holds no point")
+        raise BenchError(f"{path} is not a loss curve: it has no points")
     return points
 
 

@@ -45,12 +45,12 @@ from retrievers.training.engine.curve import CURVE_FILE
 TRAINED_FILE = "trained.json"
 SIZE_FILE = "size.json"
 LOCK = ".training.lock"
-OWN_PREFIX = ".training."  # how files begin that are there before ``training.json`` is
+OWN_PREFIX = ".training."  # prefix of files that precede ``training.json``
 COMPLETE = "complete"
 WEIGHTS = "model.safetensors"
 WEIGHT_SUFFIXES = (".safetensors", ".bin")
-STAGES = (CHECKPOINTS, "rounds", "teacher")  # folders that the finished model does not need
-MODEL = "model"  # folder in a checkpoint: the model alone, as it can be evaluated
+STAGES = (CHECKPOINTS, "rounds", "teacher")  # folders that are not part of the finished model
+MODEL = "model"  # folder in a checkpoint with the model in evaluable form
 
 T = TypeVar("T")
 Array = TypeVar("Array", bound=npt.NDArray[Any])
@@ -120,7 +120,7 @@ class RunFolder:
         self._refuse_other_training()
         try:
             held = read_json(self.path / TRAINED_FILE, dict[str, Any])
-            held["folder"] = str(self.path)  # which may have been moved since
+            held["folder"] = str(self.path)  # the folder may have been moved
             finished: T | None = convert_table(held, kind, self.path / TRAINED_FILE)
             files = convert_table(held, FinishedFiles, self.path / TRAINED_FILE).files
         except BenchError:
@@ -144,7 +144,7 @@ class RunFolder:
                 if is_first_process():
                     self._refuse_other_training()
                     held.enter_context(lock_folder(self.path))
-                    self._refuse_other_training()  # another training may have begun and ended since
+                    self._refuse_other_training()  # another training may have finished meanwhile
                     for folder in (self.path, *filter(Path.is_dir, self.path.iterdir())):
                         remove_leftovers(folder, 0)
                     write_json(self.path / TRAINING_FILE, self.training)
@@ -162,7 +162,7 @@ class RunFolder:
                 for path in self._weight_files()
             }
             record = msgspec.to_builtins(result) | {"folder": ".", "files": files}
-            write_json(self.path / TRAINED_FILE, record)  # last: a kill leaves nothing behind
+            write_json(self.path / TRAINED_FILE, record)  # last, so that it means complete
 
     def _weight_files(self) -> list[Path]:
         """Return the weight files of the finished model."""
@@ -189,8 +189,8 @@ class RunFolder:
                     problem = f"{path.name} is not a complete safetensors file"
         if problem:
             raise BenchError(
-                f"{self.path} holds a finished training that was damaged: {problem}",
-                "restore the file, or remove the folder to train again",
+                f"the finished training in {self.path} is damaged: {problem}",
+                "Restore the file, or remove the folder to train again.",
             )
 
     def _refuse_other_training(self) -> None:
@@ -201,8 +201,8 @@ class RunFolder:
             path.name for path in self.path.iterdir() if not path.name.startswith(OWN_PREFIX)
         }
         if not (self.path / TRAINING_FILE).exists() and entries:
-            raise BenchError(f"{self.path} holds something else", "name another folder")
-        # A curve alone is nobody's loss, nor is a checkpoint that is not whole.
+            raise BenchError(f"{self.path} contains other files", "Use another folder.")
+        # A loss curve or an incomplete checkpoint alone may be overwritten.
         sealed = any((self.path / CHECKPOINTS).glob(f"checkpoint-*/{COMPLETE}"))
         if not sealed and not entries - {TRAINING_FILE, CURVE_FILE, CHECKPOINTS}:
             return
@@ -211,12 +211,12 @@ class RunFolder:
             held = read_json(self.path / TRAINING_FILE, dict[str, Any])
         except BenchError as error:
             raise BenchError(
-                f"{error}; it is not known what was trained in {self.path}", "name another folder"
+                f"cannot read what was trained in {self.path}: {error}", "Use another folder."
             ) from error
         if different := differing_fields(asked, held):
             raise BenchError(
-                f"{self.path} holds another training: it differs in {', '.join(different)}",
-                "name another folder, or remove it",
+                f"{self.path} holds a different training: {', '.join(different)} changed",
+                "Use another folder, or remove this one.",
             )
 
 
@@ -231,7 +231,7 @@ def lock_folder(path: Path) -> FileLock:
     if lock is None:
         raise BenchError(
             f"another process is training into {path}",
-            "wait until it has finished, or name another folder",
+            "Wait until it has finished, or use another folder.",
         )
     return lock
 
@@ -298,7 +298,7 @@ def last_complete_checkpoint(folder: Path) -> Path | None:
             return checkpoint
         if is_first_process():
             if sealed:
-                logger.warning("%s is damaged and is not used: %s", checkpoint, problem)
+                logger.warning("%s is damaged and will not be used: %s", checkpoint, problem)
             shutil.rmtree(checkpoint)
     return None
 
@@ -370,7 +370,7 @@ def load_or_compute(path: Path, compute: Callable[[], Array]) -> Array:
         except FileNotFoundError:
             pass
         except (ValueError, EOFError, BadZipFile) as error:
-            logger.warning("%s is damaged, and is computed again: %s", path, error)
+            logger.warning("%s is damaged and will be computed again: %s", path, error)
         array = compute()
         with replace_file(path) as file:
             np.save(file, array, allow_pickle=False)

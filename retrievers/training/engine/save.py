@@ -24,7 +24,7 @@ from retrievers.models.locate import locate_checkpoint
 from retrievers.models.st_folder import ST_POOLING, find_transformer, is_st_folder, write_st_files
 
 OBJECTIVE_FILE = "objective.json"
-NEW_HEADS = "remove its folder to begin with new heads"
+NEW_HEADS = "Remove its folder to begin with new heads."
 
 
 def save_checkpoint(model: Any, tokenizer: Any, out: Path, card: Card) -> None:
@@ -52,7 +52,7 @@ def save_files(model: Any, tokenizer: Any, out: Path, card: Card) -> None:
         card: card of the result, which decides whether sentence-transformers files are written.
     """
     with replace_entries(out) as folder:
-        with silence_transformers():  # version 5 draws a bar for each file
+        with silence_transformers():  # version 5 shows a progress bar for each file
             model.save_pretrained(str(folder), safe_serialization=True)
         tokenizer.save_pretrained(str(folder))
         if not card.stages and card.pooling in ST_POOLING:
@@ -107,7 +107,7 @@ def load_heads(module: nn.Module, encoder: nn.Module, folder: Path, objective: A
         parameters = [(name, own) for name, own in parameters if name.startswith("encoder.")]
     for name, parameter in parameters:
         if name not in held or held[name].shape != parameter.shape:
-            raise BenchError(f"{path} does not fit: {name}", NEW_HEADS)
+            raise BenchError(f"{path} does not fit this model: {name}", NEW_HEADS)
         parameter.data.copy_(held[name])
     return True
 
@@ -143,8 +143,8 @@ def find_checkpoint(model: str) -> tuple[Checkpoint, tuple[str, ...]]:
         return _open_folder(folder.resolve()), own.trained_on if own else ()
     if model.count("/") != 1 or model.startswith((".", "~", "/")):
         raise BenchError(
-            f"there is no card and no folder {model!r} to start from",
-            f"{did_you_mean(model, card_names())} see `python -m bench list models`".strip(),
+            f"no card and no folder is called {model!r}",
+            f"{did_you_mean(model, card_names())} Run `python -m bench list models`.".strip(),
         )
     return _open_folder(locate_checkpoint(model, "main", base=Path.cwd())), ()
 
@@ -155,14 +155,14 @@ def _check_plain(card: Card) -> None:
     for part, there in parts.items():
         if there:
             raise BenchError(
-                f"{card.name} has {part}, which would be left out", "start from a plain encoder"
+                f"{card.name} has {part}, which would be lost", "Start from a plain encoder."
             )
 
 
 def _locate_checkpoint(card: Card, base: Path) -> Path:
     if not card.checkpoint or card.missing:
         raise BenchError(
-            f"{card.name} has no checkpoint to start from", card.missing or "name another model"
+            f"{card.name} has no checkpoint to start from", card.missing or "Use another model."
         )
     return locate_checkpoint(
         card.checkpoint, card.revision, base=base, package=card.package, sha=card.weights_sha256

@@ -35,15 +35,15 @@ from retrievers.training.engine.run_folder import (
     write_manifest,
 )
 
-POINTS = 200  # of a loss curve, about
-MAX_STEPS_UNCHECKED = 50  # steps between two looks at the loss
+POINTS = 200  # approximate number of points of a loss curve
+MAX_STEPS_UNCHECKED = 50  # steps between two checks of the loss
 
 
 class SharedMachineArguments(TrainingArguments):  # type: ignore[misc]
     """Trainer arguments for several trainings per process and several processes per machine."""
 
     def __post_init__(self) -> None:
-        # An earlier training of this process leaves its precision behind; arguments decide.
+        # An earlier training of this process leaves its precision in the environment.
         os.environ.pop("ACCELERATE_MIXED_PRECISION", None)
         disconnect_at_exit()
         super().__post_init__()
@@ -116,7 +116,7 @@ class FiniteLossMixin:
             self.add_callback(StopCallback(until))  # type: ignore[attr-defined]
         began = time.perf_counter()
         with self._explain_memory_errors(), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "mtime may not be reliable")  # nor is it needed
+            warnings.filterwarnings("ignore", "mtime may not be reliable")  # it is not used
             self.train(  # type: ignore[attr-defined]
                 resume_from_checkpoint=str(start) if start else None
             )
@@ -131,11 +131,14 @@ class FiniteLossMixin:
         weights = (parameter.isfinite().all() for parameter in self.model.parameters())
         if self.meter.finite and all(map(bool, weights)):
             return
-        settings, message = self.settings, f"the loss is no longer a number at step {step}"
+        settings, message = (
+            self.settings,
+            f"the loss or a weight is not a finite number at step {step}",
+        )
         if settings.save_model and (good := last_complete_checkpoint(settings.checkpoints)):
             message += f"; the model of step {checkpoint_step(good)} is in {good / MODEL}"
         slower = f"--set optimizer.lr={settings.optimizer.lr / 10:g}"
-        raise BenchError(message, f"train with {slower}, from a good model, into another folder")
+        raise BenchError(message, f"Train with {slower}, from a good model, into another folder.")
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         step = self.state.global_step
@@ -143,7 +146,7 @@ class FiniteLossMixin:
         checkpoint = self.settings.checkpoints / f"checkpoint-{step}"
         with explain_write_errors(checkpoint):
             super()._save_checkpoint(model, trial)  # type: ignore[misc]
-            self.accelerator.wait_for_everyone()  # each process writes a file of its own
+            self.accelerator.wait_for_everyone()  # each process writes its own random state
             if is_first_process():
                 write_manifest(checkpoint)
 
@@ -238,7 +241,7 @@ def explain_write_errors(path: Path) -> Iterator[None]:
         reason = getattr(error, "strerror", None) or first_line(error)
         raise BenchError(
             f"cannot write {path}: {reason}",
-            "make room, and type the same command: it continues from the last checkpoint",
+            "Free some space and run the same command: it continues from the last checkpoint.",
         ) from error
 
 

@@ -21,7 +21,7 @@ from retrievers.training.engine.arguments import world_size
 from retrievers.training.finetune.student import TextInputs
 from retrievers.training.finetune.training_data import TextKeys, TrainingSet
 
-MAX_DEFERRED = 4  # batches' worth of queries that may be put off for one batch
+MAX_DEFERRED = 4  # batches of queries that may be deferred for one batch
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +104,7 @@ class Batches:
     inputs: TextInputs
     count: int
     seed: int
-    valid_label_columns: tuple[str, ...] = ()  # the trainer asks for it
+    valid_label_columns: tuple[str, ...] = ()  # required by the trainer
 
     def __call__(self, features: Sequence[Mapping[str, int]]) -> dict[str, torch.Tensor]:
         """Return the tensors of a batch, with ``label`` if a teacher scored the pool.
@@ -146,7 +146,7 @@ class Batches:
         rng = np.random.default_rng((self.seed, 1, index))
         pool = self.pool.rows[query]
         negatives = draw_negatives(pool, banned, self.keys, self.count, rng)
-        if self.count and negatives[0] < 0:  # all are relevant to others of the batch, or none is
+        if self.count and negatives[0] < 0:  # all are banned, or the pool is empty
             negatives = draw_negatives(pool, (), self.keys, self.count, rng)
         if self.count and negatives[0] < 0:
             relevant, documents = self.examples.positives[query], len(self.examples.documents)
@@ -189,8 +189,8 @@ def check_batch(queries: int, batch_size: int) -> None:
     """Raise if ``batch_size`` exceeds the number of ``queries``."""
     if batch_size > queries:
         raise BenchError(
-            f"a batch of {batch_size} queries is more than the {queries} there are",
-            "lower batch_size: a query twice in a batch would be its own negative",
+            f"batch_size is {batch_size}, but there are only {queries:,} training queries",
+            "Lower batch_size: a query that occurs twice in a batch would be its own negative.",
         )
 
 
@@ -203,8 +203,8 @@ def per_device(batch_size: int) -> int:
     count, rest = divmod(batch_size, world_size())
     if rest:
         raise BenchError(
-            f"{world_size()} devices cannot share batches of {batch_size}",
-            "use a batch_size that is a multiple of the devices",
+            f"{world_size()} devices cannot share a batch of {batch_size} evenly",
+            "Use a batch_size that is a multiple of the number of devices.",
         )
     return count
 
@@ -251,8 +251,8 @@ def random_negatives(
     """
     others = documents - len(relevant)
     if not others:
-        raise BenchError("every document is relevant to a query: there is no negative")
-    ranks = rng.integers(others, size=count)  # among the documents that are not relevant
+        raise BenchError("every document is relevant to a query, so there are no negatives")
+    ranks = rng.integers(others, size=count)  # ranks among the other documents
     before = np.searchsorted(relevant - np.arange(len(relevant)), ranks, side="right")
     return np.asarray(ranks + before, np.int64)
 
@@ -287,7 +287,7 @@ def _next_batch(
         own: keys of the relevant documents of each query.
     """
     chosen, deferred, conflict = list[_Example](), list[_Example](), False
-    shown, relevant = set[int](), set[int]()  # keys
+    shown, relevant = set[int](), set[int]()  # keys of texts
     while len(chosen) < size:
         new = _first_absent(deferred, chosen) if len(deferred) >= MAX_DEFERRED * size else None
         if new is not None:

@@ -75,8 +75,8 @@ from retrievers.training.finetune.training_data import (
 logger = logging.getLogger(__name__)
 
 NEGATIVES = "negatives"
-FORMER_SETTINGS = {"private": False, "chosen_by": "collection"}  # settings of adapters that were
-REFRESHED = "refreshed"  # the model as trained so far, removed when it has mined
+FORMER_SETTINGS = {"private": False, "chosen_by": "collection"}  # former settings of adapters
+REFRESHED = "refreshed"  # the current model, removed after its search
 
 
 class FinetuneTraining(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -140,7 +140,7 @@ def refuse_search(model: Model | None, depth: int) -> MinedHits:
     Raises:
         BenchError: Always.
     """
-    raise BenchError("this preset mines negatives, and no search was handed in")
+    raise BenchError("this preset mines negatives, but no search was passed")
 
 
 def finetune(
@@ -175,7 +175,7 @@ def finetune(
         processes=world_size(),
         below=preset.adapter.hashes_below() if preset.adapter else {},
     )
-    if preset.adapter or preset.part:  # so that what does not fit is known before all
+    if preset.adapter or preset.part:  # raise before any work if it does not fit
         Student(preset, model, card)
     folder = RunFolder(context.out, training)
     if finished := folder.result(FinetuneResult):
@@ -276,8 +276,8 @@ class Round:
         order = plan_order(self.examples, keys, preset.batch_size, steps, preset.seed)
         if order.conflicting_batches and is_first_process():
             logger.warning(
-                "in %d of %d batches a document is relevant to two queries, and counts as a "
-                "negative of one: lower batch_size",
+                "in %d of %d batches a document is relevant to two queries and counts as a "
+                "negative of one of them: lower batch_size",
                 order.conflicting_batches,
                 steps,
             )
@@ -359,9 +359,9 @@ class Round:
             checkpoint = last_complete_checkpoint(self.settings.checkpoints)
             if checkpoint is None or checkpoint_step(checkpoint) != step:
                 raise BenchError(
-                    f"the negatives of step {step} are missing or damaged, and the checkpoint to "
-                    "find them again is gone",
-                    "train into another folder",
+                    f"the negatives of step {step} are missing or damaged, and the checkpoint "
+                    "that found them was removed",
+                    "Train into another folder.",
                 )
             load_weights(self.student.model, checkpoint)
             self.student.save(folder, self.card)
@@ -374,7 +374,7 @@ class Round:
 
     def _fit_phase(self, pool: NegativePool, until: int) -> float:
         """Train up to a step and return the seconds that it took."""
-        # Imports sentence-transformers' trainers, which `check_packages` has found.
+        # Imports sentence-transformers, which `check_packages` has found.
         from retrievers.training.finetune.losses import RetrieverTrainer, build_loss
 
         preset, model = self.preset, self.student.model
@@ -396,5 +396,5 @@ class Round:
 def memory_hint(preset: Finetuning) -> str:
     """Return advice for a batch of ``preset`` that does not fit into memory."""
     chunks = isinstance(preset.loss, Contrastive)
-    keeps = "set loss.chunk, which keeps the batch (GradCache); or " if chunks else ""
-    return f"{keeps}lower batch_size or max_document_tokens, or use gradient_checkpointing"
+    chunk = "Set loss.chunk, which keeps the batch (GradCache), or " if chunks else ""
+    return f"{chunk}lower batch_size or max_document_tokens, or use gradient_checkpointing."

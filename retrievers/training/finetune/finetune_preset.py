@@ -50,9 +50,9 @@ class Mining(Record, kw_only=True):
 
     def __post_init__(self) -> None:
         if min(self.depth, self.keep) < 1 or min(self.skip, self.refresh_steps) < 0:
-            raise ValueError("depth and keep are 1 or more, skip and refresh_steps 0 or more")
+            raise ValueError("depth and keep must be at least 1, skip and refresh_steps at least 0")
         if len(set(self.sources)) < len(self.sources):
-            raise ValueError("a source of negatives is named twice")
+            raise ValueError("a source of negatives is listed twice")
         if "model" not in self.sources and (self.margin is not None or self.refresh_steps):
             raise ValueError('margin and refresh_steps need the source "model"')
 
@@ -76,7 +76,7 @@ class Contrastive(Record, kw_only=True, tag_field="name", tag="contrastive"):
 
     def __post_init__(self) -> None:
         if self.chunk and not self.in_batch:
-            raise ValueError("chunk is for in-batch negatives: without them, lower batch_size")
+            raise ValueError("chunk needs in-batch negatives: without them, lower batch_size")
 
 
 class KL(Record, kw_only=True, tag_field="name", tag="kl"):
@@ -94,7 +94,7 @@ class KL(Record, kw_only=True, tag_field="name", tag="kl"):
 
 
 Loss = Contrastive | KL
-COSINE_TEMPERATURE = 0.05  # or its range of -1 to 1 could not rule out a single document
+COSINE_TEMPERATURE = 0.05  # cosines of -1 to 1 alone give a nearly uniform softmax
 
 
 def loss_temperature(loss: Loss, similarity: Similarity) -> float:
@@ -144,7 +144,7 @@ class Teacher(Record, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.model and self.start:
-            raise ValueError("a teacher is either a trained model or trained from a start")
+            raise ValueError("set either model or start of the teacher")
 
     @property
     def pairs_at_once(self) -> int:
@@ -209,7 +209,7 @@ class UsageSettings(Record, kw_only=True):
         Raises:
             BenchError: If the card would contradict itself.
         """
-        fields = msgspec.to_builtins(self).items()  # without what is unset
+        fields = msgspec.to_builtins(self).items()  # leaves out unset fields
         return replace_fields(card, {name: set_ for name, set_ in fields if set_ is not None})
 
 
@@ -267,26 +267,30 @@ class Finetuning(Record, kw_only=True):
         if (self.steps is None) == (self.epochs is None):
             raise ValueError("set either steps or epochs")
         if not self.rounds:
-            raise ValueError("there is at least one round")
+            raise ValueError("set at least one round")
         if isinstance(self.loss, Contrastive) and not (self.loss.in_batch or self.hard_negatives):
-            raise ValueError("without in-batch negatives there must be hard_negatives")
+            raise ValueError("without in-batch negatives, hard_negatives must be at least 1")
         if any(bool(mining.sources) != bool(self.hard_negatives) for mining in self.rounds):
-            raise ValueError("hard_negatives need sources in every round, and sources need them")
+            raise ValueError(
+                "hard_negatives need sources in every round, and sources need hard_negatives"
+            )
         adapter = self.adapter
         if adapter is not None and self.part is not None:
-            raise ValueError("with an adapter the encoder is frozen: drop part, or the adapter")
+            raise ValueError("set either adapter or part: an adapter freezes the encoder")
         self._check_teacher()
 
     def _check_teacher(self) -> None:
         if isinstance(self.loss, Contrastive):
             if self.teacher is not None and self.teacher.margin is None:
-                raise ValueError("a contrastive loss has use for a teacher only with its margin")
+                raise ValueError("with a contrastive loss, a teacher needs a margin")
         elif self.teacher is None:
             raise ValueError("a distillation needs a [teacher]")
         if self.teacher is not None and not self.hard_negatives:
-            raise ValueError("a teacher scores hard_negatives, and there are none")
+            raise ValueError("a teacher needs hard_negatives to score")
         if self.teacher is not None and any(mining.refresh_steps for mining in self.rounds):
-            raise ValueError("refreshed negatives have no scores of the teacher: drop one of them")
+            raise ValueError(
+                "refreshed negatives have no teacher's scores: drop the teacher or refresh_steps"
+            )
 
     def effective_optimizer(self) -> Optimizer:
         """Return the optimizer, with the learning rate of the adapter or part if it sets one."""

@@ -115,8 +115,8 @@ def trained_card(model: Model, preset: Finetuning, trained_on: tuple[str, ...]) 
     finished = preset.use.of(trained)
     if finished.pooling not in ST_POOLING:
         raise BenchError(
-            f"pooling by {finished.pooling!r} is not trained here",
-            f"set use.pooling to one of {', '.join(ST_POOLING)}",
+            f"models with pooling {finished.pooling!r} cannot be fine-tuned",
+            f"Set use.pooling to one of {', '.join(ST_POOLING)}.",
         )
     _check_lengths(model, finished, preset)
     return finished
@@ -161,7 +161,7 @@ def build_student(model: Model, recipe: Recipe) -> Any:
     network = load_network(checkpoint, recipe)
     tokenizer = load_tokenizer(checkpoint, recipe.truncation_side, recipe.lower_case)
     local = {"local_files_only": True, "trust_remote_code": False}
-    with silence_transformers():  # of weights that are replaced in the next line
+    with silence_transformers():  # its weights are replaced in the next line
         transformer = Transformer(
             str(checkpoint.folder),
             model_kwargs={**local, "weights_only": True},
@@ -198,8 +198,8 @@ def _last_layer_parameters(network: PreTrainedModel, count: int) -> set[str]:
     depth = network.config.num_hidden_layers
     if count > depth:
         raise BenchError(
-            f"part trains the last {count} layers, and the encoder has {depth}",
-            f"part.layers = {depth} or less",
+            f"part.layers is {count}, but the encoder has {depth} layers",
+            f"Use part.layers = {depth} or less.",
         )
     above = next(
         f"{name}."
@@ -223,7 +223,7 @@ class TextInputs:
         """
         reads = inspect.signature(network.forward).parameters
         self._texts = TextTokenizer(
-            copy.deepcopy(tokenizer.backend_tokenizer),  # the tokenizer itself is saved
+            copy.deepcopy(tokenizer.backend_tokenizer),  # the original is saved
             recipe.truncation_side,
             recipe.segment_ids and "token_type_ids" in reads,
             split_special_tokens=bool(getattr(tokenizer, "split_special_tokens", False)),
@@ -232,7 +232,8 @@ class TextInputs:
         self._separator = str(tokenizer.sep_token or "")
         if recipe.title_join == "sep" and not self._separator:
             raise BenchError(
-                f"{recipe.model}: its tokenizer has no separator token", 'use title_join = "space"'
+                f"the tokenizer of {recipe.model} has no separator token",
+                'Use title_join = "space".',
             )
 
     def queries(self, texts: Sequence[str]) -> Tensors:
@@ -278,15 +279,15 @@ def _padded(values: Int32Array, mask: BoolArray, fill: int) -> torch.Tensor:
 def _check_trainable(model: Model) -> None:
     card = model.card
     problems = {
-        "it is no transformer": model.recipe.kind != "transformer" or bool(card.encoder),
+        "it is not a transformer": model.recipe.kind != "transformer" or bool(card.encoder),
         "it has two encoders": model.query is not None,
         "an adapter is attached": model.adapter is not None,
         f"it has {len(card.stages)} stages after pooling": bool(card.stages),
     }
     for problem, there in problems.items():
         if there:
-            plain = "start from a plain encoder, such as --model bert"
-            stack = "start from its base; with adapter.over, a new adapter is stacked on this one"
+            plain = "Start from a plain encoder, such as --model bert."
+            stack = "Start from its base. With adapter.over, a new adapter is stacked on this one."
             raise BenchError(
                 f"{card.name} cannot be fine-tuned: {problem}", stack if model.adapter else plain
             )
@@ -302,6 +303,6 @@ def _check_lengths(model: Model, card: Card, preset: Finetuning) -> None:
     )
     if limit is not None and longest > limit:
         raise BenchError(
-            f"inputs of {longest} tokens do not fit {card.name}, which has positions for {limit}",
-            "lower the lengths of the preset",
+            f"{card.name} has positions for {limit} tokens, but inputs have up to {longest}",
+            "Lower the lengths of the preset.",
         )

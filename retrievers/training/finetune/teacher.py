@@ -44,7 +44,7 @@ from retrievers.training.finetune.finetune_preset import Teacher
 from retrievers.training.finetune.losses import RerankerTrainer, reranker_loss
 from retrievers.training.finetune.training_data import Documents, TrainingSet
 
-BLOCK = 256  # queries whose scores are kept at a time
+BLOCK = 256  # queries whose scores are stored at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +85,9 @@ class CrossEncoderTeacher:
             pool = drop_close_negatives(pool, settings.margin)
         left = np.flatnonzero((pool.rows >= 0).any(axis=1))
         if not len(left):
-            raise BenchError("no negative is left", "lower teacher.margin, or raise rounds.depth")
+            raise BenchError(
+                "no negatives are left", "Lower teacher.margin, or raise rounds.depth."
+            )
         return examples.take(left), pool.take(left)
 
     def open(self, rows: Int64Array) -> Any:
@@ -98,14 +100,14 @@ class CrossEncoderTeacher:
         if settings.model:
             named, _ = find_checkpoint(settings.model)
             return cross_encoder(named, settings.max_tokens, trained=True)
-        if find_damage(folder):  # it is not there, or not as it was written
+        if find_damage(folder):  # it is missing or damaged
             self._train(rows)
             wait_for_file(folder / COMPLETE)
         return cross_encoder(open_checkpoint(folder), settings.max_tokens, trained=True)
 
     def _train(self, rows: Int64Array) -> None:
         settings, folder = self.settings, self.context.out
-        if is_first_process():  # the others wait for a new one
+        if is_first_process():  # the other processes wait for the new one
             (folder / COMPLETE).unlink(missing_ok=True)
         teacher = cross_encoder(self._start(), settings.max_tokens, trained=False, seed=self.seed)
         self._fit(teacher, rows)
@@ -123,7 +125,7 @@ class CrossEncoderTeacher:
         if self.settings.start:
             return find_checkpoint(self.settings.start)[0]
         if self.student.document is None:
-            raise BenchError(f"{self.student.card.name} has no checkpoint", "name teacher.start")
+            raise BenchError(f"{self.student.card.name} has no checkpoint", "Set teacher.start.")
         return self.student.document
 
     def _fit(self, teacher: Any, rows: Int64Array) -> None:
@@ -137,7 +139,7 @@ class CrossEncoderTeacher:
             batch_size=per_device(settings.batch_size),
             accumulate=settings.accumulate,
             seed=self.seed,
-            memory_hint="lower teacher.batch_size and raise teacher.accumulate as much",
+            memory_hint="Lower teacher.batch_size and raise teacher.accumulate as much.",
         )
         loss, collate = reranker_loss(teacher, settings), TextPairs(self.examples, pairs)
         RerankerTrainer.build(teacher, loss, collate, fit_settings).fit(fit_settings)
@@ -204,9 +206,9 @@ def plan_pairs(examples: TrainingSet, pool: Int64Array, settings: Teacher, seed:
     whole = len(pairs) // step * step
     if not whole:
         raise BenchError(
-            f"the teacher has {len(pairs)} {'lists' if listwise else 'pairs'} to learn from, and "
-            f"steps of {step}",
-            "lower teacher.batch_size or raise teacher.epochs",
+            f"the teacher has only {len(pairs)} {'lists' if listwise else 'pairs'} to learn from, "
+            f"and a step needs {step}",
+            "Lower teacher.batch_size or raise teacher.epochs.",
         )
     return np.array(pairs[:whole], np.int64)
 
@@ -229,8 +231,8 @@ def cross_encoder(checkpoint: Checkpoint, max_tokens: int, *, trained: bool, see
     architecture = str((checkpoint.config.get("architectures") or [""])[0])
     if trained and not architecture.endswith("ForSequenceClassification"):
         raise BenchError(
-            f"{checkpoint.folder} is no cross-encoder: its architecture is {architecture!r}",
-            "name it as teacher.start, and it is trained to be one",
+            f"{checkpoint.folder} is not a cross-encoder: its architecture is {architecture!r}",
+            "Name it as teacher.start to train a cross-encoder from it.",
         )
     local = {"local_files_only": True, "trust_remote_code": False}
     torch.manual_seed(seed)
@@ -244,9 +246,13 @@ def cross_encoder(checkpoint: Checkpoint, max_tokens: int, *, trained: bool, see
                 config_kwargs={**local} if trained else {**local, "num_labels": 1},
             )
     except LOAD_ERRORS as error:
-        raise BenchError(f"{checkpoint.folder} cannot be a cross-encoder: {error}") from error
+        raise BenchError(
+            f"{checkpoint.folder} cannot be loaded as a cross-encoder: {error}"
+        ) from error
     if transformer.model.config.num_labels != 1:
-        raise BenchError(f"{checkpoint.folder} gives several scores, and one is needed")
+        raise BenchError(
+            f"{checkpoint.folder} gives several scores per pair, and a teacher needs one"
+        )
     transformer.processor = load_tokenizer(checkpoint)
     transformer.max_seq_length = min(max_tokens, checkpoint.position_limit or max_tokens)
     return CrossEncoder(modules=[transformer], device="cpu")

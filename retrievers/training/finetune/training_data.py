@@ -21,7 +21,7 @@ from retrievers.index.faiss_index import Hits
 from retrievers.models.model import Model
 from retrievers.training.finetune.finetune_preset import Mining
 
-READ_ROWS = 4_096  # documents whose texts are held at a time
+READ_ROWS = 4_096  # documents in memory at a time
 
 
 class Documents(Protocol):
@@ -101,7 +101,7 @@ class TextKeys:
             documents: documents to read.
             rows: arrays of rows, int64. Negative rows are ignored.
         """
-        occurs = np.zeros(len(documents), np.bool_)  # not a sorted copy of all that was found
+        occurs = np.zeros(len(documents), np.bool_)  # smaller than a sorted copy of all rows
         for own in (own for some in rows for own in np.atleast_2d(some)):
             occurs[own[own >= 0]] = True
         wanted = np.flatnonzero(occurs)
@@ -165,9 +165,7 @@ def select_negatives(mined: MinedHits, examples: TrainingSet, settings: Mining) 
         kept = rows[wrong[: settings.keep]]
         found[query, : len(kept)] = kept
     if (found < 0).all():
-        raise BenchError(
-            "the search found no negative for any query", "raise depth, or lower skip and margin"
-        )
+        raise BenchError("the search found no negatives", "Raise depth, or lower skip and margin.")
     return found
 
 

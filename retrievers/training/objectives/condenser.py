@@ -72,7 +72,7 @@ class Condenser(MLM, kw_only=True):
         if layer >= depth:
             raise BenchError(
                 f"skip_from is {layer}, but the encoder has {depth} layers",
-                f"use at most {depth - 1}: the layers after it are those that fill [CLS]",
+                f"Use skip_from = {depth - 1} or less: later layers collect the text in [CLS].",
             )
         return layer
 

@@ -38,8 +38,8 @@ class MaskedLM(nn.Module):
         super().__init__()
         if model.config.model_type not in HEAD_ATTRIBUTES:
             raise BenchError(
-                f"a model of type {model.config.model_type} cannot be pre-trained here",
-                f"start from one of these types: {', '.join(HEAD_ATTRIBUTES)}",
+                f"models of type {model.config.model_type} cannot be pre-trained",
+                f"Start from one of these types: {', '.join(HEAD_ATTRIBUTES)}.",
             )
         self.model = model
 

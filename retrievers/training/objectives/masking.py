@@ -15,10 +15,10 @@ from foundation.arrays import BoolArray, Int64Array
 from foundation.errors import BenchError
 
 NOT_A_WORD = -1
-IGNORED = -100  # label that cross-entropy leaves out
-KEPT, RANDOM = 0.1, 0.1  # of the masked tokens: shown as they are, replaced by a random one
+IGNORED = -100  # label that cross-entropy ignores
+KEPT, RANDOM = 0.1, 0.1  # shares of masked tokens: unchanged, replaced by a random token
 Context = Literal["nearby", "overlap", "random"]
-CONTEXTS = 256  # masks of a text that the rows of enhanced decoding share
+CONTEXTS = 256  # masks of a text that the rows of enhanced decoding choose from
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Vocabulary:
         """
         if tokenizer.mask_token_id is None:
             raise BenchError(
-                "the tokenizer has no mask token", "start from a checkpoint such as BERT's"
+                "the tokenizer has no mask token", "Start from a checkpoint such as BERT."
             )
         return cls(tokenizer.mask_token_id, len(tokenizer))
 
@@ -77,7 +77,7 @@ def tokenize(tokenizer: Any, texts: Sequence[str], max_tokens: int) -> TokenBatc
     """
     encodings = tokenizer(
         list(texts), truncation=True, max_length=max_tokens, padding=True
-    ).encodings  # tensors of the tokenizer's own are made token by token in Python
+    ).encodings  # the tokenizer's own tensors are built token by token in Python
     words = np.array([encoding.word_ids for encoding in encodings], dtype=np.float64)
     return TokenBatch(
         ids=np.array([encoding.ids for encoding in encodings], dtype=np.int64),
@@ -145,7 +145,7 @@ def draw_spans(
         context = contexts[int(rng.integers(len(contexts)))]
         starts = draw_starts(len(own), size, context, rng) if size else (0, 0)
         for start in starts:
-            kept = special.copy()  # a span is between the special tokens of its text
+            kept = special.copy()  # a span keeps the special tokens of its text
             kept[own[start : start + max(size, 1)]] = True
             ids.append(text_ids[kept])
             words.append(text_words[kept])
@@ -198,7 +198,7 @@ def whole_word_mask(words: Int64Array, rate: float, rng: np.random.Generator) ->
 def _masked_words(sizes: Int64Array, rate: float, rng: np.random.Generator) -> BoolArray:
     """Return a mask over the words of each text, see `whole_word_mask`. ``sizes`` are in tokens."""
     keys = rng.random(sizes.shape, np.float32)
-    keys[sizes == 0] = 2  # words that are not there: last
+    keys[sizes == 0] = 2  # missing words come last
     order = keys.argsort(axis=1)
     rows = np.arange(len(sizes))
     ordered = sizes[rows[:, None], order]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Rate = Annotated[float, msgspec.Meta(gt=0, lt=1)]  # a share of the tokens
 
-NOT_OBJECTIVES = {"objective", "masking", "masked_lm"}  # files that are no objectives
+NOT_OBJECTIVES = {"objective", "masking", "masked_lm"}  # modules that are not objectives
 
 
 class Example(TypedDict):
@@ -162,5 +162,7 @@ def read_objective(table: Any) -> Objective:
     """
     name = table.get("name") if isinstance(table, Mapping) else None
     if not isinstance(name, str):
-        raise BenchError("[objective] has no name", f"name = one of {', '.join(objective_names())}")
+        raise BenchError(
+            "[objective] has no name", f"Set name to one of {', '.join(objective_names())}."
+        )
     return convert_table(table, objective_type(name), f"objective {name}")

@@ -79,7 +79,7 @@ class SimCSETraining(nn.Module):
         self.temperature = settings.temperature
         self.sub_batch = settings.sub_batch
         initialise(self.dense, encoder.config.initializer_range)
-        # What only predicts tokens is not trained: several processes would wait for it.
+        # The language-model head has no gradient, which several processes would wait for.
         inside = {id(parameter) for parameter in encoder.encoder.parameters()}
         for parameter in encoder.head.parameters():
             parameter.requires_grad_(id(parameter) in inside)
@@ -120,6 +120,6 @@ def check_dropout(encoder: MaskedLM, objective: str) -> None:
     config = encoder.config
     if not config.hidden_dropout_prob and not config.attention_probs_dropout_prob:
         raise BenchError(
-            f"{objective} needs dropout, and the checkpoint's config.json has none",
-            "set hidden_dropout_prob and attention_probs_dropout_prob there to 0.1",
+            f"{objective} needs dropout, but the checkpoint's config.json has none",
+            "Set hidden_dropout_prob and attention_probs_dropout_prob in it to 0.1.",
         )

@@ -45,8 +45,8 @@ from retrievers.training.pretrain.texts import (
 )
 
 LESS_MEMORY = (
-    "use --set gradient_checkpointing=true; or a smaller batch_size with as much more accumulate; "
-    "or, where texts of a batch are contrasted, a smaller objective.sub_batch"
+    "Use --set gradient_checkpointing=true, or a smaller batch_size with a larger accumulate, or, "
+    "with a contrastive objective, a smaller objective.sub_batch."
 )
 
 
@@ -130,11 +130,11 @@ def pretrain(
     )
     folder = RunFolder(context.out, training)
     run = _TrainingRun(preset, started, collate, training, context)
-    module = run.module()  # before the folder is claimed: its settings may not fit the encoder
+    module = run.module()  # before claiming the folder, since the settings may not fit the encoder
     if finished := folder.result(PretrainResult):
         return finished
     with folder.claim(context.device):
-        # A model whose record is missing or damaged is not trained again.
+        # A complete model without a valid record is not trained again.
         fitted = FitResult(0.0, training.steps) if folder.has_model else run.fit(module, texts)
         trained = PretrainResult(
             folder=str(context.out),
@@ -182,7 +182,7 @@ class StreamTrainer(FiniteLossMixin, Trainer):  # type: ignore[misc]
             SharedMachineArguments, remove_unused_columns=False, ddp_find_unused_parameters=False
         )
         super().__init__(model=module, args=arguments, data_collator=collate, train_dataset=stream)
-        self.model_accepts_loss_kwargs = False  # else losses are not divided by `accumulate`
+        self.model_accepts_loss_kwargs = False  # otherwise losses are not divided by `accumulate`
         if hasattr(module, "before_step"):
             self.add_callback(StepCallback(module))
 
@@ -275,9 +275,9 @@ def check_length(preset: Pretraining, started: StartModel) -> None:
     """
     if preset.max_tokens > started.max_tokens:
         raise BenchError(
-            f"max_tokens is {preset.max_tokens}, and the model has positions for "
+            f"max_tokens is {preset.max_tokens}, but the model has positions for "
             f"{started.max_tokens}",
-            f"use max_tokens = {started.max_tokens}",
+            f"Use --set max_tokens={started.max_tokens}.",
         )
 
 

@@ -29,11 +29,11 @@ from retrievers.training.objectives.masked_lm import MaskedLM
 from retrievers.training.objectives.objective import Objective
 from retrievers.training.pretrain.preset import Scratch, Start
 
-# What a checkpoint of an encoder need not hold, in files of Hugging Face models.
+# Keys of Hugging Face checkpoints that may be missing.
 HEAD_KEYS = re.compile(rf"^({'|'.join(sorted(set(HEAD_ATTRIBUTES.values())))})\.|position_ids")
 PADDING, UNKNOWN, CLS, SEP, MASK = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-CONTINUATION = "##"  # before a piece that begins inside a word
-CHARACTERS = 1_000  # the most frequent ones; words with others are unknown
+CONTINUATION = "##"  # prefix of pieces inside a word
+CHARACTERS = 1_000  # the most frequent ones: words with others become unknown
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class StartModel:
         """Longest input in tokens."""
         limit = position_limit(self.encoder.config.to_dict())
         if limit is None:
-            raise BenchError("the model states no longest input")
+            raise BenchError("the model's configuration states no maximal length")
         return limit
 
     def build_module(self, objective: Objective, seed: int) -> nn.Module:
@@ -127,7 +127,7 @@ def _load_checkpoint(checkpoint: Checkpoint) -> Any:
     except LOAD_ERRORS as error:
         raise BenchError(
             f"the weights in {checkpoint.folder} cannot be trained: {first_line(error)}",
-            f"start from a checkpoint of one of these types: {', '.join(HEAD_ATTRIBUTES)}",
+            f"Start from a checkpoint of one of these types: {', '.join(HEAD_ATTRIBUTES)}.",
         ) from error
     _check_missing(checkpoint.folder, report["missing_keys"])
     return model
@@ -138,7 +138,7 @@ def _check_missing(folder: Path, keys: Iterable[str]) -> None:
     if missing:
         raise BenchError(
             f"{folder} lacks {len(missing)} weights of its encoder: {', '.join(missing[:5])}",
-            "is config.json the one of these weights?",
+            "Does config.json belong to these weights?",
         )
 
 
@@ -165,9 +165,9 @@ def train_tokenizer(texts: Sequence[str], size: int) -> Any:
     smallest = len(SPECIAL) + 2 * len(characters)
     if not characters or smallest > size:
         raise BenchError(
-            f"a vocabulary of {size:,} pieces has no room for the {len(characters):,} characters "
+            f"a vocabulary of {size:,} pieces is too small for the {len(characters):,} characters "
             "of the texts",
-            f"vocabulary = {max(smallest, 100)} or more, and texts with words",
+            f"Set vocabulary to {max(smallest, 100)} or more, and use texts with words.",
         )
     trained = Tokenizer(models.WordPiece(unk_token=UNKNOWN))
     trained.normalizer = normalizer
@@ -180,7 +180,7 @@ def train_tokenizer(texts: Sequence[str], size: int) -> Any:
         show_progress=False,
     )
     trained.train_from_iterator(texts, trainer)
-    # The trainer leaves the pieces of one character as special tokens: only its vocabulary is kept.
+    # The trainer marks single-character pieces as special tokens, so only its vocabulary is used.
     tokenizer = Tokenizer(models.WordPiece(trained.get_vocab(), unk_token=UNKNOWN))
     tokenizer.normalizer = normalizer
     tokenizer.pre_tokenizer = trained.pre_tokenizer

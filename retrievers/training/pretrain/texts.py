@@ -27,9 +27,9 @@ from retrievers.training.pretrain.preset import Pretraining
 if TYPE_CHECKING:
     from torch import Tensor
 
-READ_DOCUMENTS = 1_000  # that are tokenised at a time
+READ_DOCUMENTS = 1_000  # documents tokenized at a time
 SAMPLED_TEXTS = 1_000
-COUNTED_TEXTS = 4_096  # texts, the first that are read, whose tokens stand for those of all
+COUNTED_TEXTS = 4_096  # number of first texts from which the average length is estimated
 
 
 class LazyTexts(Sequence[str]):
@@ -137,7 +137,7 @@ def _cut_positions(encoding: Any, room: int) -> Iterator[int]:
         while start_of_word > end - room and words[start_of_word] == words[start_of_word - 1]:
             start_of_word -= 1
         end = start_of_word if start_of_word > end - room else end
-        # White space belongs to what follows: byte-level tokenizers read it as part of the word.
+        # White space belongs to the next word: byte-level tokenizers treat it as part of it.
         yield offsets[end - 1][1]
         end += room
 
@@ -158,7 +158,7 @@ class Stream:
             seed: seed of the order and of the draws.
         """
         self.texts, self.length, self.seed = texts, length, seed
-        # Of one pass at a time: the stream is read forwards.
+        # Two passes suffice, since the stream is read in order.
         self._order = lru_cache(maxsize=2)(self._shuffled)
 
     def __len__(self) -> int:

@@ -325,6 +325,6 @@ def test_a_method_for_masked_words_after_a_base_is_refused_before_any_work(
     typed = ("--variant", "fresh", "--out", tmp_path / "out")
     done = run(here, *typed, file="refused.toml")
     assert done.code == ExitCode.BAD_INPUT, done.stdout
-    assert f"method={method}: adapt: {method} is for masked language modelling" in done.stderr
+    assert f"method={method}: adapt: {method} supports masked language modelling" in done.stderr
     assert "the method plain" in done.stderr
     assert not (tmp_path / "out").exists()

@@ -115,7 +115,7 @@ def test_bad_input_is_one_message(bench, trained, tmp_path, arguments, message):
     names = ("one", "two", "three", "start")
     typed = [str(trained / one) if one in names else one for one in arguments]
     before = weights(trained / "two")
-    for out, problem in ((tmp_path / "out", message), (trained / "two", "holds something else")):
+    for out, problem in ((tmp_path / "out", message), (trained / "two", "contains other files")):
         done = bench("compose", *typed, "--out", out)
         assert done.code == ExitCode.BAD_INPUT
         assert message in done.stderr or problem in done.stderr

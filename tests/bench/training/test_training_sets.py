@@ -63,7 +63,7 @@ def test_relevant_is_what_has_a_grade_and_is_in_the_corpus(datasets):
 def test_queries_that_leak_are_left_out(datasets):
     left = TrainingSplit.of(datasets[0], frozenset({"q1", "q3"}))
     assert left.dataset.queries.ids == ("q2",)
-    with pytest.raises(BenchError, match="no query to train on"):
+    with pytest.raises(BenchError, match="no queries to train on"):
         TrainingSplit.of(datasets[0], frozenset({"q1", "q2", "q3"}))
 
 

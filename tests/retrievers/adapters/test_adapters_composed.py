@@ -54,7 +54,7 @@ def test_a_training_on_another_adapter_of_the_same_path_is_another_training(tmp_
     assert run(tmp_path, stacked) == first
     file = "adapter/adapter.safetensors"
     (domain / file).write_bytes((other / file).read_bytes())
-    with pytest.raises(BenchError, match="it differs in below"):
+    with pytest.raises(BenchError, match="different training: below"):
         run(tmp_path, stacked)
 
 

@@ -170,7 +170,7 @@ def cosine(one: list[float], other: list[float]) -> float:
 
 def test_importance_of_another_model_is_refused(tmp_path):
     path = written(tmp_path, fill_units(tiny.encoder(num_hidden_layers=3), 0.5))
-    with pytest.raises(BenchError, match="does not hold heads of this model"):
+    with pytest.raises(BenchError, match="does not fit this model: heads"):
         DAS(state=path).build_module(tiny.encoder(dropout=0.1))
 
 

@@ -187,14 +187,14 @@ def test_a_domain_can_be_added_at_the_end(start, plain):
 
 def test_a_state_of_another_sequence_is_refused(start, das):
     out = Path(das[0].folder).parent
-    with pytest.raises(BenchError, match="was measured for another sequence"):
+    with pytest.raises(BenchError, match="was measured for a different sequence"):
         adapt(preset(start), DOMAINS, learning("das", measured=9), on_cpu(out))
 
 
 @pytest.mark.parametrize(
     ("method", "options", "domains", "message"),
     [
-        ("plain", {}, (DOMAINS[0], DOMAINS[0]), "my/first comes 2 times"),
+        ("plain", {}, (DOMAINS[0], DOMAINS[0]), "my/first is listed 2 times"),
         ("plain", {}, (Domain("empty", []),), "empty has no texts"),
         ("adapter", {"adapter": "fusion"}, DOMAINS, "two adapters or more"),
     ],
@@ -241,7 +241,7 @@ def test_a_start_is_a_whole_model(base, tmp_path):
     pytest.importorskip("adapters")
     found = run(base, tmp_path / "adapters", "adapter")
     for name in (found[0].folder, f"{found[0].folder}/card.toml"):
-        with pytest.raises(BenchError, match="has an adapter, which would be left out"):
+        with pytest.raises(BenchError, match="has an adapter, which would be lost"):
             open_start(Start(model=name), 0)
 
 

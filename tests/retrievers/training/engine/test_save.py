@@ -82,5 +82,5 @@ def test_heads_that_do_not_fit_are_refused(saved):
     (saved / "heads").mkdir()
     save_file({"decoder.weight": torch.zeros(4, 4)}, saved / "heads" / "model.safetensors")
     (saved / "heads" / "objective.json").write_text('{"name": "a"}')
-    with pytest.raises(BenchError, match=r"does not fit: decoder\.weight"):
+    with pytest.raises(BenchError, match=r"does not fit this model: decoder\.weight"):
         load_heads(module, encoder, saved, {"name": "a"})

@@ -118,7 +118,7 @@ def test_a_teacher_scores_on_the_device_that_is_named(tmp_path):
 
 
 def test_too_few_pairs_for_a_batch_are_refused():
-    with pytest.raises(BenchError, match="21 pairs to learn from, and steps of 99"):
+    with pytest.raises(BenchError, match="only 21 pairs to learn from, and a step needs 99"):
         plan_pairs(examples(), POOL, Teacher(negatives=2, batch_size=99), seed=0)
 
 
@@ -214,7 +214,7 @@ def test_a_damaged_teacher_is_trained_again_to_the_same_weights(tmp_path):
 
 def test_an_encoder_is_not_taken_for_a_trained_teacher(tmp_path):
     tiny.write_bert(tmp_path / "encoder")
-    with pytest.raises(BenchError, match="is no cross-encoder"):
+    with pytest.raises(BenchError, match="is not a cross-encoder"):
         cross_encoder(open_checkpoint(tmp_path / "encoder"), 24, trained=True)
 
 
@@ -224,7 +224,7 @@ def test_a_margin_of_the_teacher_that_leaves_nothing_is_an_error(tmp_path):
         f'{MINED}[loss]\nname = "kl"\n[teacher]\nmodel = "{folder}"\nmargin = 99.0\n'
         "max_tokens = 24\n"
     )
-    with pytest.raises(BenchError, match="no negative is left"):
+    with pytest.raises(BenchError, match="no negatives are left"):
         finetune(
             preset(table), model(tmp_path), examples(), on_cpu(tmp_path / "out"), search=Search()
         )

@@ -118,12 +118,12 @@ def test_what_the_start_was_trained_on_stays_on_the_card(tmp_path):
 @pytest.mark.parametrize(
     ("card", "table", "problem"),
     [
-        ({"pooling": "pooler"}, "", "pooling by 'pooler' is not trained"),
-        ({}, "[use]\nmax_document_tokens = 65\n", "65 tokens do not fit"),
-        ({}, "max_query_tokens = 80\n", "80 tokens do not fit"),
+        ({"pooling": "pooler"}, "", "pooling 'pooler' cannot be"),
+        ({}, "[use]\nmax_document_tokens = 65\n", "have up to 65"),
+        ({}, "max_query_tokens = 80\n", "have up to 80"),
         ({}, '[use]\nsimilarity = "cos"\n', "cos needs normalize"),
         ({"query_checkpoint": "start"}, "", "it has two encoders"),
-        ({}, 'part = { name = "last-layers", layers = 3 }\n', "3 layers, and the encoder has 2"),
+        ({}, 'part = { name = "last-layers", layers = 3 }\n', "is 3, but the encoder has 2"),
     ],
 )
 def test_a_start_that_cannot_be_trained_so_is_refused(tmp_path, card, table, problem):
@@ -133,7 +133,7 @@ def test_a_start_that_cannot_be_trained_so_is_refused(tmp_path, card, table, pro
 
 
 def test_a_preset_that_mines_needs_a_search(tmp_path):
-    with pytest.raises(BenchError, match="no search was handed in"):
+    with pytest.raises(BenchError, match="no search was passed"):
         finetune(preset(MINED), model(tmp_path), examples(), on_cpu(tmp_path / "out"))
 
 

@@ -225,15 +225,15 @@ def test_what_is_finished_is_not_repeated(tmp_path):
 
 def test_another_training_in_the_same_folder_is_refused(tmp_path):
     run(tmp_path)
-    with pytest.raises(BenchError, match="another training: it differs in preset"):
+    with pytest.raises(BenchError, match="different training: preset"):
         run(tmp_path, steps=7)
-    with pytest.raises(BenchError, match="it differs in examples"):
+    with pytest.raises(BenchError, match="different training: examples"):
         finetune(preset(QUICK), model(tmp_path), examples(5), on_cpu(tmp_path / "out"))
 
 
 def test_a_loss_that_is_no_number_stops_and_keeps_the_last_good_checkpoint(tmp_path):
     settings = preset("[loss]\nname = 'contrastive'\ntemperature = 1e-38\n" + QUICK, steps=8)
-    with pytest.raises(BenchError, match="no longer a number at step 1"):
+    with pytest.raises(BenchError, match="not a finite number at step 1"):
         finetune(settings, model(tmp_path), examples(), on_cpu(tmp_path / "out"))
     assert not (tmp_path / "out" / "card.toml").exists()
 

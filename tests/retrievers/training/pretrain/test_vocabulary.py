@@ -75,7 +75,7 @@ def test_it_reads_as_berts_tokenizer_does():
 
 @pytest.mark.parametrize("texts", [[], [" "], TEXTS])
 def test_too_small_a_vocabulary_is_one_error(texts):
-    with pytest.raises(BenchError, match="a vocabulary of 20 pieces has no room"):
+    with pytest.raises(BenchError, match="a vocabulary of 20 pieces is too small"):
         train_tokenizer(texts, 20)
 
 
