@@ -12,7 +12,7 @@ from bench.experiments.experiment import Experiment, ExperimentStage, plan_exper
 from bench.experiments.grid import Grid
 from bench.experiments.training_stages import AdaptStage, FinetuneStage, PretrainStage
 from bench.results.result import Conditions
-from bench.training.training_sets import find_leaks
+from bench.training.training_sets import count_queries, find_leaks
 from bench.workspace import Workspace
 from datasets_cfg.dataset import Dataset
 from datasets_cfg.verify import count_differences
@@ -100,7 +100,7 @@ def check_leaks(
 def _describe_leak(training: Dataset, other: Dataset) -> str:
     leaked = find_leaks(training, other)
     return (
-        f"{len(leaked)} queries of the split {training.facts.split} of {training.name} read like "
-        f"one of the {len(other.queries):,} scored queries of {other.name}"
-        f"{': they are left out.' if leaked else '.'}"
+        f"split {training.facts.split} of {training.name}: {count_queries(len(leaked))} with the "
+        f"text of a scored query of {other.name} ({len(other.queries):,} scored)"
+        f"{', left out' if leaked else ''}"
     )

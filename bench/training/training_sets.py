@@ -211,7 +211,7 @@ def leaked_queries(training: Dataset, evaluated: Sequence[Dataset]) -> frozenset
             named = ", ".join(shared[:NAMED_QUERIES])
             more = ", …" if len(shared) > NAMED_QUERIES else ""
             print(
-                f"warning: {_count_queries(len(shared), 'training ')} of {training.name} with the "
+                f"warning: {count_queries(len(shared), 'training ')} of {training.name} with the "
                 f"text of a test query of {other.name}, left out: {named}{more}",
                 file=sys.stderr,
             )
@@ -219,8 +219,8 @@ def leaked_queries(training: Dataset, evaluated: Sequence[Dataset]) -> frozenset
     return frozenset(left_out)
 
 
-def _count_queries(count: int, kind: str = "") -> str:
-    """Return ``count`` with its noun."""
+def count_queries(count: int, kind: str = "") -> str:
+    """Return ``count`` with its noun, and the word ``kind`` between them."""
     return f"{count:,} {kind}{'query' if count == 1 else 'queries'}"
 
 
@@ -241,7 +241,7 @@ def find_leaks(training: Dataset, evaluated: Dataset) -> tuple[str, ...]:
     ids, texts = shared_queries(training.queries, evaluated.queries, same)
     if ids:
         raise BenchError(
-            f"split {training.facts.split} of {training.name} has {_count_queries(len(ids))} of "
+            f"split {training.facts.split} of {training.name} has {count_queries(len(ids))} of "
             f"split {evaluated.facts.split}, on which {evaluated.name} is evaluated",
             'Train on another split: --split train, or in a grid split = "train".',
         )

@@ -184,7 +184,10 @@ def test_a_dry_run_checks_and_shows_and_trains_nothing(bench, tmp_path):
     shown = ablate(bench, "--dry-run")
     assert shown.code == ExitCode.OK, shown.stderr
     assert "6 cells: 3 rows, 2 seeds; 16 tasks left" in shown.stdout
-    assert "0 queries of the split train of mine read like one of the 2 scored" in shown.stdout
+    assert (
+        "split train of mine: 0 queries with the text of a scored query of mine (2 scored)"
+        in shown.stdout
+    )
     assert not (tmp_path / "ablations").exists()
     document = json.loads(ablate(bench, "--dry-run", "--json").stdout)
     assert document["tasks"][0] == ["pretrain", 4, 0]
@@ -230,7 +233,7 @@ def test_training_on_what_is_scored_is_refused_before_anything_starts(bench, tmp
     (tmp_path / "grid.toml").write_text(scored)
     done = ablate(bench)
     assert done.code == ExitCode.BAD_INPUT
-    assert "split test of mine has 2 queries of the split test that mine is" in done.stderr
+    assert "split test of mine has 2 queries of split test, on which mine is" in done.stderr
     assert not (tmp_path / "ablations").exists()
 
 
@@ -240,11 +243,10 @@ def test_training_queries_that_read_like_a_scored_one_are_left_out_and_reported(
     (tmp_path / "grid.toml").write_text(text)
     shown = ablate(bench, "--dry-run")
     like = [f"the {word}" for word in WORDS].count("the river")
-    ending = ": they are left out." if like else "."
-    assert (
-        f"{like} queries of the split train of mine read like one of the 1 scored" in shown.stdout
-    )
-    assert f"other{ending}" in shown.stdout
+    queries = f"{like} quer{'y' if like == 1 else 'ies'}"
+    ending = ", left out" if like else ""
+    said = f"split train of mine: {queries} with the text of a scored query of other (1 scored)"
+    assert f"{said}{ending}\n" in shown.stdout
 
 
 def test_a_cell_that_fails_is_a_gap_and_the_exit_code_says_so(bench, tmp_path):
