@@ -1,1 +1,1 @@
-"""Small things that every room may import: errors, records, files, locks, array types."""
+"""Small modules that every package may import: errors, records, files, locks and array types."""

@@ -1,4 +1,4 @@
-"""Bad input and failures of the machine: one message each, with what to do next."""
+"""Bad input and failures of the machine, each with one message and a hint."""
 
 import difflib
 import errno
@@ -13,21 +13,22 @@ from foundation.printable import hide_passwords
 
 
 class BenchError(Exception):
-    """Bad input.
+    """Bad input, such as an unknown name or a damaged file.
 
-    Passwords in URLs are masked in the message and in the hint.
+    The message says what is wrong and shows the value found. Passwords in URLs are hidden in both.
 
     Attributes:
-        hint: what to type or change, as a sentence or as a command; see `as_sentence`.
+        hint: what to type or change next; may be empty.
     """
 
     def __init__(self, message: str, hint: str = "") -> None:
+        """Store ``message`` and ``hint`` without the passwords of URLs."""
         super().__init__(hide_passwords(message))
         self.hint = hide_passwords(hint)
 
 
 class MissingFileError(BenchError):
-    """A file of a collection that is not there."""
+    """A file that a collection needs and does not have."""
 
 
 _COMMAND = re.compile(r"(python -m bench|pip install) [^,;()]+")
@@ -48,14 +49,19 @@ def as_sentence(hint: str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """First line of another library's error message, or its class where it has none."""
+    """Return the first line of the message of ``error``, or its class name if it is empty."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def did_you_mean(wrong: str, known: Iterable[str], otherwise: str = "") -> str:
-    """``did you mean A or B?``, or ``otherwise`` where no known name is close.
+    """Return ``did you mean A or B?`` with the names closest to a misspelt one.
 
     Letter case is ignored.
+
+    Args:
+        wrong: name that was typed.
+        known: names that exist.
+        otherwise: returned if no known name is close.
     """
     by_lower = {name.lower(): name for name in sorted(known, reverse=True)}
     close = difflib.get_close_matches(wrong.lower(), by_lower, n=3, cutoff=0.6)
@@ -65,28 +71,28 @@ def did_you_mean(wrong: str, known: Iterable[str], otherwise: str = "") -> str:
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 _FREE_SPACE_HINT = (
-    "make room, or name another place with --out or --cache-dir, and type the same command: what "
-    "is finished is kept"
+    "free some space, or choose another disk with --out or --cache-dir, and repeat the command: "
+    "finished work is kept"
 )
-_PERMISSION_HINT = "change its permissions, or name another place"
+_PERMISSION_HINT = "change its permissions, or choose another path"
 _HINTS = {
     **dict.fromkeys(_DISK_FULL, _FREE_SPACE_HINT),
     errno.EACCES: _PERMISSION_HINT,
     errno.EPERM: _PERMISSION_HINT,
-    errno.EROFS: "name a place that can be written, with --out or --cache-dir",
+    errno.EROFS: "choose a writable folder with --out or --cache-dir",
     errno.ENOENT: "check the path",
     errno.EISDIR: "name a file",
-    **dict.fromkeys((errno.ENOTDIR, errno.EEXIST), "a part of this path is a file: name a folder"),
+    **dict.fromkeys((errno.ENOTDIR, errno.EEXIST), "part of this path is a file: choose a folder"),
     errno.ENAMETOOLONG: "choose a shorter name",
     errno.EMFILE: "allow more open files: ulimit -n 4096",
 }
-# What safetensors and Arrow say; the last two are torch.save and numpy, which do not say why.
+# Messages of safetensors and Arrow. The last two are of torch.save and numpy, which give no reason.
 _DISK_FULL_TEXT = re.compile(
     "no space left on device|disk quota exceeded|file too large"
     r"|unexpected pos|requested and \d+ written",
     re.IGNORECASE,
 )
-# What torch, FAISS, CUDA's libraries and the C library say, in other classes than MemoryError.
+# Messages of torch, FAISS, CUDA's libraries and the C library, raised as other classes.
 _OUT_OF_MEMORY_TEXTS = (
     *("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory"),
     *("bad_alloc", "alloc_failed"),
@@ -94,9 +100,14 @@ _OUT_OF_MEMORY_TEXTS = (
 
 
 class WorkerError(Exception):
-    """Something that nobody foresaw in another process; ``trace`` is the traceback there."""
+    """An unforeseen error in another process.
+
+    Attributes:
+        trace: traceback in that process.
+    """
 
     def __init__(self, message: str, trace: str) -> None:
+        """Store the ``message`` and the ``trace``, which tracebacks show as a note."""
         super().__init__(message, trace)
         self.trace = trace
         self.add_note(trace)
@@ -107,10 +118,10 @@ class WorkerError(Exception):
 
 @contextmanager
 def name_path_in_errors(path: Path) -> Iterator[None]:
-    """Name ``path`` in an `OSError` of the block.
+    """Name ``path`` in any `OSError` that the block raises.
 
-    What fails while a file is written names none, and what fails under a temporary name names
-    that one.
+    A write that fails has no file name in its error, and a temporary file has one that means
+    nothing to a user.
     """
     try:
         yield
@@ -121,13 +132,13 @@ def name_path_in_errors(path: Path) -> Iterator[None]:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """True if memory ran out, on the CPU or the GPU."""
+    """Return whether ``error`` says that memory ran out, on the CPU or the GPU."""
     text = str(error).lower()
     return isinstance(error, MemoryError) or any(words in text for words in _OUT_OF_MEMORY_TEXTS)
 
 
 def is_disk_full(error: BaseException | None) -> bool:
-    """True if a disk is full: by the error, or by one that it was raised from."""
+    """Return whether ``error``, or an error that caused it, says that a disk is full."""
     while error is not None:
         full = isinstance(error, OSError) and error.errno in _DISK_FULL
         if full or _DISK_FULL_TEXT.search(str(error)):
@@ -137,7 +148,7 @@ def is_disk_full(error: BaseException | None) -> bool:
 
 
 def as_user_error(error: Exception) -> BenchError | None:
-    """The error that a user is told; None for a defect of this program."""
+    """Return the message to show for ``error``, or None if it is a defect of this program."""
     if isinstance(error, BenchError):
         return error
     if isinstance(error, OSError):
@@ -149,21 +160,27 @@ def as_user_error(error: Exception) -> BenchError | None:
     if is_out_of_memory(error):
         return BenchError(
             f"not enough memory: {first_line(error)}",
-            "give it more, or ask for less: --max-memory, a smaller --depth or fewer collections",
+            "use a smaller --max-memory, a smaller --depth or fewer collections",
         )
     if isinstance(error, RecursionError):
-        return BenchError("a file is nested too deeply to be read", "look at the file named last")
+        return BenchError("a file is nested too deeply to be read", "check the file named last")
     if isinstance(error, UnicodeEncodeError):
         text = error.object if len(error.object) <= 200 else f"{error.object[:200]}…"
         return BenchError(
             f"{text!r} cannot be written as {error.encoding}",
-            "rename it in UTF-8; where that is not the locale's encoding, set PYTHONUTF8=1",
+            "rename it in UTF-8, or set PYTHONUTF8=1 if the locale has another encoding",
         )
     return None
 
 
 def as_picklable_error(error: Exception) -> Exception:
-    """The error as another process can be told of it: bad input with its hint, others as text."""
+    """Return an exception that can be sent to another process.
+
+    Bad input keeps its hint. Any other error becomes a `WorkerError` with its traceback as text.
+
+    Args:
+        error: exception of any library.
+    """
     known = as_user_error(error)
     if known:
         return BenchError(str(known), known.hint)
@@ -172,7 +189,11 @@ def as_picklable_error(error: Exception) -> Exception:
 
 
 def file_error(error: OSError) -> BenchError:
-    """An error of the system as a message: the operation, the file, and what to do."""
+    """Return a message for an error of the operating system: the file, the reason and a hint.
+
+    Args:
+        error: as raised by ``open``, ``write`` or another system call.
+    """
     place = "a file" if error.filename is None else str(error.filename)
     reason = error.strerror or next(map(str, error.args), type(error).__name__)
     full = bool(_DISK_FULL_TEXT.search(reason))

@@ -1,7 +1,8 @@
-"""Files and folders that are either whole or absent, hashes of contents, and leases.
+"""Atomic writes, content hashes, and locks.
 
-A lease is the right to do a named piece of work: a file or folder that the kernel has locked. It
-ends with its process, however that ends, and at no other time.
+Files and folders are written under a temporary name and renamed when they are complete, so that a
+reader finds a complete file or none. Locks are held by the kernel: they end with their process,
+however it ends.
 """
 
 import errno
@@ -16,29 +17,30 @@ import time
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO, Protocol, Self
 
 from foundation.errors import BenchError, file_error, name_path_in_errors
 
-_TEMPORARY = re.compile(r"\..+\.writing-[0-9a-f]{8}(-[0-9a-f]{8})?")  # the end: older versions
+_TEMPORARY = re.compile(r"\..+\.writing-[0-9a-f]{8}(-[0-9a-f]{8})?")  # older versions append more
 _DAY_S = 86_400
-_UNLOCKED_S = 60.0  # much longer than from making a folder to locking it
-_MAX_BYTES = 1 << 28  # bytes of a file that is read as a whole, and holds no vectors or rankings
-_ATTEMPTS = 20  # to put a folder where others put theirs
+_UNLOCKED_S = 60.0  # much longer than it takes to lock a new folder
+_MAX_BYTES = 1 << 28  # bytes of a record or another small file
+_ATTEMPTS = 20  # to replace a folder that other processes replace, too
 
-_cleaned: set[Path] = set()  # folders that this process has looked through
+_cleaned: set[Path] = set()  # folders that this process has cleaned
 
 
 @contextmanager
 def replace_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a temporary file that takes the place of ``path`` when the block ends well.
+    """Open a temporary file that replaces ``path`` when the block ends without an error.
 
-    The bytes are on disk before the name is: a crash, a full disk or Ctrl-C leaves the old file,
-    or none. The folder is made if it does not exist.
+    The bytes are on disk before the rename. After a crash, a full disk or Ctrl-C the old file is
+    unchanged. Missing parent folders are made.
 
     Raises:
-        OSError: as ``open`` and ``write`` do; it names ``path``.
+        OSError: as ``open`` and ``write`` do, with ``path`` as file name.
     """
     with replace_files([path]) as (file,):
         yield file
@@ -46,12 +48,12 @@ def replace_file(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def replace_files(paths: Sequence[Path]) -> Iterator[list[BinaryIO]]:
-    """Open a temporary file for each path; they take their places, in order, when all are whole.
+    """Open a temporary file for each of ``paths`` and rename all of them, in order, at the end.
 
-    For files that must fit each other. Where writing any of them fails, all old ones stay.
+    Use it for files that must fit each other. If writing one of them fails, all old files stay.
 
     Raises:
-        OSError: as ``open`` and ``write`` do; it names one of the paths.
+        OSError: as ``open`` and ``write`` do, with one of the paths as file name.
     """
     temporary: list[Path] = []
     try:
@@ -76,11 +78,11 @@ def replace_files(paths: Sequence[Path]) -> Iterator[list[BinaryIO]]:
 
 @contextmanager
 def replace_entries(folder: Path) -> Iterator[Path]:
-    """Open a temporary folder whose files and folders move into ``folder`` when the block ends.
+    """Open a temporary folder whose entries move into ``folder`` when the block ends.
 
-    For writers that take paths. What moves is on disk before it has its name, has the permissions
-    of any new file, and takes the place of what has the same name. The move is one entry at a time:
-    whoever reads the folder needs a file that is written after it.
+    For libraries that write to a path. Entries get the permissions of new files, are on disk before
+    they are renamed, and replace entries of the same name. They move one at a time, so readers
+    should wait for a file that is written afterwards.
 
     Raises:
         OSError: as ``open`` and ``write`` do.
@@ -101,13 +103,13 @@ def replace_entries(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def replace_folder(folder: Path) -> Iterator[Path]:
-    """Open an empty folder that takes the place of ``folder`` when the block ends well.
+    """Open an empty folder that replaces ``folder`` when the block ends without an error.
 
-    It lies beside ``folder`` and is renamed: a process that dies leaves nothing under the final
-    name. Of two writers at the same time the last one stays.
+    The new folder is made in the same parent folder and renamed. If two processes write at the same
+    time, the last one wins.
 
     Raises:
-        BenchError: the system refuses, as on a full disk; nothing is left behind.
+        BenchError: the system refuses, as on a full disk. Nothing is left behind.
     """
     temporary = folder
     try:
@@ -126,7 +128,7 @@ def replace_folder(folder: Path) -> Iterator[Path]:
 def temporary_folder(parent: Path) -> Iterator[Path]:
     """Make a folder inside ``parent`` that is removed when the block ends.
 
-    It is locked meanwhile, so that `remove_leftovers` removes it soon after the process is killed.
+    The folder is locked, so that `remove_leftovers` can tell when its process was killed.
 
     Raises:
         OSError: as ``mkdir`` does.
@@ -136,7 +138,7 @@ def temporary_folder(parent: Path) -> Iterator[Path]:
     temporary = _temporary_name(parent / "files")
     temporary.mkdir()
     in_use: FolderLock | None = None
-    with suppress(OSError):  # a file system without locks: it is removed a day later
+    with suppress(OSError):  # without locks, leftovers are removed a day later
         in_use = FolderLock.shared(temporary)
     try:
         yield temporary
@@ -147,21 +149,25 @@ def temporary_folder(parent: Path) -> Iterator[Path]:
 
 
 def reset_permissions(folder: Path) -> None:
-    """Give all files of a folder the permissions of any new file.
+    """Give every file below ``folder`` the permissions of a new file.
 
-    Some writers make files that only their owner can read.
+    Some libraries make files that only their owner can read.
     """
-    mode = folder.stat().st_mode & 0o666  # of a new folder, without the right to search it
+    mode = folder.stat().st_mode & 0o666  # permissions of a new folder without the search bits
     for path in folder.rglob("*"):
         if path.is_file():
             path.chmod(mode)
 
 
 def remove_leftovers(folder: Path, unwritten_s: float = _DAY_S) -> None:
-    """Remove the temporary files and folders in a folder that nobody has written for so long.
+    """Remove temporary files and folders that dead processes left in ``folder``.
 
-    A temporary folder that its process no longer locks is removed after a minute. Whoever holds the
-    lock of ``folder`` knows that nobody writes there: 0.
+    A temporary folder that is no longer locked is removed after a minute.
+
+    Args:
+        folder: folder to clean, not searched recursively.
+        unwritten_s: seconds since the last write after which a file counts as abandoned. Pass 0 if
+            you hold a lock that keeps others from writing there.
     """
     with suppress(OSError):
         for entry in list(folder.iterdir()):
@@ -181,10 +187,10 @@ def _remove_if_abandoned(path: Path, unwritten_s: float) -> None:
 
 
 def _move_into_place(finished: Path, folder: Path) -> None:
-    """Rename ``finished`` to ``folder``; what is there moves beside ``finished`` first.
+    """Rename ``finished`` to ``folder``, after moving an older ``folder`` out of the way.
 
-    A folder cannot be renamed over a full one, and another process may put its own there between
-    two steps, hence the attempts.
+    A folder cannot be renamed over a full one, and another process may put one there between the
+    two steps, so this is tried several times.
     """
     for attempt in range(_ATTEMPTS):
         try:
@@ -215,18 +221,18 @@ class ContentHash:
         self._digest = hashlib.sha256()
 
     def add(self, fields: Iterable[bytes]) -> None:
-        """Add one record: each field preceded by its length, 8 bytes little-endian."""
+        """Add one record of ``fields``, each preceded by its length as 8 bytes, little-endian."""
         for field in fields:
             self._digest.update(len(field).to_bytes(8, "little"))
             self._digest.update(field)
 
     def hexdigest(self) -> str:
-        """Hash of all records so far, 64 hexadecimal digits."""
+        """Return the hash of all records so far as 64 hexadecimal digits."""
         return self._digest.hexdigest()
 
 
 def sha256_of_records(records: Iterable[Iterable[str]]) -> str:
-    """Content hash of records of texts, in the order given."""
+    """Return the SHA-256 of ``records`` of texts, in the order given, as 64 hexadecimal digits."""
     content = ContentHash()
     for record in records:
         content.add(field.encode() for field in record)
@@ -234,25 +240,26 @@ def sha256_of_records(records: Iterable[Iterable[str]]) -> str:
 
 
 class Readable(Protocol):
-    """A local path, or an object of a store."""
+    """A local path or an object of an object store."""
 
     def read_bytes(self) -> bytes:
-        """The whole content."""
+        """Return the content."""
 
 
 def read_regular_file(
     path: Readable, max_bytes: int | None = _MAX_BYTES, allow_pipe: bool = False
 ) -> bytes:
-    """Return the content of a file that is read as a whole, such as a record or a ranking.
+    """Return the content of a small file, such as a record or a ranking.
 
-    A pipe might never end, and neither does ``/dev/zero``, to which a link may lead.
+    Pipes and devices are refused, since they may never end. A symbolic link may lead to one.
 
     Args:
-        max_bytes: bytes; None for a file that grows with the collection.
-        allow_pipe: accept a pipe that a user named.
+        path: local path or object of a store.
+        max_bytes: largest size accepted; None for files that grow with the collection.
+        allow_pipe: accept a pipe, for a path that the user typed.
 
     Raises:
-        OSError: it cannot be read, is neither regular nor an object of a store, or is too large.
+        OSError: the file cannot be read, is not a regular file, or is too large.
     """
     if isinstance(path, Path):
         status = path.stat()
@@ -267,35 +274,57 @@ def read_regular_file(
 
 
 def check_not_lfs_pointer(path: object, content: bytes) -> None:
-    """Refuse the pointer that Git LFS leaves in the place of a large file.
+    """Raise if ``content`` is a Git LFS pointer instead of the file itself.
+
+    Args:
+        path: name of the file in the message.
+        content: first bytes of the file.
 
     Raises:
-        BenchError: the content begins like one.
+        BenchError: the content begins like a pointer.
     """
     if content.startswith(b"version https://git-lfs"):
-        problem = f"{path} is a pointer of Git LFS, and not the file itself"
-        raise BenchError(problem, "fetch the file: run `git lfs pull` in its repository")
+        problem = f"{path} is a Git LFS pointer instead of the file itself"
+        raise BenchError(problem, "run `git lfs pull` in its repository")
+
+
+def open_regular_file(path: Path) -> BufferedReader:
+    """Open a large file for reading in binary mode, unless ``path`` is a pipe or a device.
+
+    Raises:
+        OSError: the file cannot be opened, or is not a regular file.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # or a pipe would wait for its writer
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return os.fdopen(handle, "rb")
 
 
 def sha256_of_file(path: Path) -> str:
-    """SHA-256 of a file's bytes, 64 hexadecimal digits."""
-    with path.open("rb") as file:
+    """Return the SHA-256 of the file ``path`` as 64 hexadecimal digits.
+
+    Raises:
+        OSError: the file cannot be read, or is not a regular file.
+    """
+    with open_regular_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class FileLock:
-    """The right to write what goes by one name, until `release` or the end of the process.
+    """An exclusive lock on a file, held until `release` or the end of the process.
 
-    As a context manager it ends with the block.
+    Can be used as a context manager.
     """
 
     def __init__(self, path: Path, handle: int) -> None:
+        """Take over the open and locked ``handle`` of ``path``."""
         self._path = path
         self._close = weakref.finalize(self, os.close, handle)
 
     @classmethod
     def try_acquire(cls, path: Path) -> "FileLock | None":
-        """Lock a file, which is made for it; None if another holds the lock.
+        """Make and lock the file ``path``, or return None if another process holds the lock.
 
         Raises:
             OSError: as ``open`` does.
@@ -309,7 +338,7 @@ class FileLock:
 
     @classmethod
     def acquire(cls, path: Path) -> "FileLock":
-        """Lock a file, which is made for it, when its holder lets go of it.
+        """Make and lock the file ``path``, after waiting for another process that holds the lock.
 
         Raises:
             OSError: as ``open`` does.
@@ -317,7 +346,7 @@ class FileLock:
         return cls(path, _open_locked(path, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX))
 
     def release(self) -> None:
-        """Remove the lock file, then let others in. Nothing happens the second time."""
+        """Remove the lock file and release the lock. A second call has no effect."""
         if self._close.alive:
             self._path.unlink(missing_ok=True)
             self._close()
@@ -330,26 +359,27 @@ class FileLock:
 
 
 class FolderLock:
-    """A folder that is not removed while this object, and its process, live."""
+    """A lock that keeps a folder from being removed while this object lives."""
 
     def __init__(self, handle: int) -> None:
+        """Take over the open and locked ``handle`` of a folder."""
         self._close = weakref.finalize(self, os.close, handle)
 
     @classmethod
     def shared(cls, folder: Path) -> "FolderLock":
-        """Share a folder with others that use it; waits while one is being removed.
+        """Lock ``folder`` together with other readers, after waiting for a removal to finish.
 
         Raises:
-            FileNotFoundError: there is no such folder.
+            FileNotFoundError: the folder does not exist.
         """
         return cls(_open_locked(folder, os.O_RDONLY | os.O_DIRECTORY, fcntl.LOCK_SH))
 
     @classmethod
     def try_exclusive(cls, folder: Path) -> "FolderLock | None":
-        """Have a folder alone; None if somebody uses it.
+        """Lock ``folder`` in order to remove it, or return None if it is in use.
 
         Raises:
-            FileNotFoundError: there is no such folder.
+            FileNotFoundError: the folder does not exist.
         """
         kind = fcntl.LOCK_EX | fcntl.LOCK_NB
         try:
@@ -358,18 +388,18 @@ class FolderLock:
             return None
 
     def release(self) -> None:
-        """Let others in."""
+        """Release the lock."""
         self._close()
 
 
 def _open_locked(path: Path, flags: int, kind: int) -> int:
-    """Handle of a locked file or folder.
+    """Open and lock a file or folder, and return its handle.
 
-    Whoever held the lock before may have removed the path: then the lock is on nothing that
-    others would find, and the next try meets the path anew.
+    The holder of the lock may have removed the path meanwhile. The lock is then useless, and the
+    path is opened again.
 
     Raises:
-        BlockingIOError: another holds the lock, and ``kind`` says not to wait.
+        BlockingIOError: another process holds the lock, and ``kind`` asks not to wait.
     """
     while True:
         handle = os.open(path, flags, 0o666)
@@ -384,7 +414,7 @@ def _open_locked(path: Path, flags: int, kind: int) -> int:
 
 
 def _leads_to(path: Path, handle: int) -> bool:
-    """True while a path leads to an open file that nobody has removed or replaced."""
+    """Return whether a path still leads to an open file that nobody removed or replaced."""
     try:
         return os.path.samestat(path.stat(), os.fstat(handle))
     except FileNotFoundError:

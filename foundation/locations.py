@@ -1,10 +1,11 @@
-"""Locations of files: a local folder, or a URL of an object store such as ``s3://bucket/prefix``.
+"""Locations of files: local paths, or URLs of object stores such as ``s3://bucket/prefix``.
 
-A local place is a plain `pathlib.Path` and costs nothing more. An object of a store is a
-`RemotePath`, which has as much of a path's interface as results need. fsspec, and the package of
-the store, are imported when it is first read or written. A store has no folders and no renaming, so
-an object is written whole, in one request. Whether an object is there is asked by its key: a
-listing may lag behind what was written.
+A local location is a plain `pathlib.Path`. An object of a store is a `RemotePath`, which has the
+methods of a path that results need. fsspec and the package of the store are imported when an object
+is first read or written.
+
+A store has neither folders nor renaming, so an object is written completely in one request. Objects
+are looked up by key, because listings may lag behind writes.
 """
 
 import errno
@@ -23,12 +24,12 @@ from foundation.errors import BenchError
 
 STORES = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}  # packages
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://(.*)", re.DOTALL)
-_COLLAPSED = re.compile(r"([a-z][a-z0-9]+):/(?!/)(.*)", re.DOTALL)  # what pathlib makes of a URL
-# Many requests at a time are made here; s3fs would ask for the size before it reads an object.
+_COLLAPSED = re.compile(r"([a-z][a-z0-9]+):/(?!/)(.*)", re.DOTALL)  # pathlib collapses slashes
+# The program itself makes parallel requests. s3fs would ask for the size before each read.
 _OPTIONS = {"s3": {"max_concurrency": 1}}
 _CREDENTIALS = {
-    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; AWS_ENDPOINT_URL where "
-    "it is not Amazon's",
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; AWS_ENDPOINT_URL for "
+    "a store that is not Amazon's",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS",
 }
 _STORE_PACKAGES = {"botocore", "aiobotocore", "aiohttp", "gcsfs", "google", "azure", "adlfs"}
@@ -38,10 +39,10 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class RemotePath:
-    """An object of a store, or all objects whose keys begin with it.
+    """An object of a store, or the prefix of several objects.
 
     Attributes:
-        url: without a slash at its end.
+        url: URL without a slash at its end.
     """
 
     url: str
@@ -59,35 +60,35 @@ class RemotePath:
 
     @property
     def suffix(self) -> str:
-        """The suffix of the key, like that of a `pathlib.Path`."""
+        """Suffix of the last part of the key, as of `pathlib.Path`."""
         return posixpath.splitext(self.url)[1]
 
     @property
     def parent(self) -> "RemotePath":
-        """The key without its last part."""
+        """Location without the last part of the key."""
         return replace(self, url=posixpath.dirname(self.url))
 
     def as_posix(self) -> str:
-        """The URL."""
+        """Return the URL."""
         return self.url
 
     def exists(self) -> bool:
-        """True if there is such an object, or any below it."""
+        """Return whether there is such an object, or any below this prefix."""
         return bool(self._request(lambda store: store.exists(self.url)))
 
     def is_file(self) -> bool:
-        """True if there is an object of exactly this key."""
+        """Return whether there is an object with exactly this key."""
         return self.exists() and self._request(lambda store: store.info(self.url)["type"]) == "file"
 
     def is_dir(self) -> bool:
-        """True if there are objects below."""
+        """Return whether there are objects below this prefix."""
         return bool(self._request(lambda store: store.isdir(self.url)))
 
     def rglob(self, name: str) -> list["RemotePath"]:
-        """Objects below that have this name, as far as the store lists them; no wildcards.
+        """Return the objects below this prefix that are called ``name``, without wildcards.
 
         Raises:
-            BenchError: there is no such bucket, or the store refuses.
+            BenchError: the bucket does not exist, or the store refuses.
         """
         scheme = self.url.partition("://")[0]
         with self._check_bucket():
@@ -95,34 +96,34 @@ class RemotePath:
         return [RemotePath(f"{scheme}://{key}") for key in keys if posixpath.basename(key) == name]
 
     def read_bytes(self) -> bytes:
-        """The whole object.
+        """Return the content of the object.
 
         Raises:
-            FileNotFoundError: there is none.
+            FileNotFoundError: the object does not exist.
             BenchError: the store refuses.
         """
         content: bytes = self._request(lambda store: store.cat_file(self.url))
         return content
 
     def create(self, content: bytes) -> None:
-        """Write an object that is not there yet.
+        """Write a new object with this ``content``.
 
         Raises:
-            BenchError: it is there with other content, there is no such bucket, or the store
-                refuses.
+            BenchError: the object exists with different content, the bucket does not exist, or the
+                store refuses.
         """
         if not self.exists():
             with self._check_bucket():
                 self._request(lambda store: store.pipe_file(self.url, content))
         elif self.read_bytes() != content:
-            message = f"{self} is there already, with other content"
-            raise BenchError(message, "name another place")
+            message = f"{self} exists already, with different content"
+            raise BenchError(message, "choose another location")
 
     def check_writable(self) -> None:
-        """Write a small object: what would fail after hours of work fails now.
+        """Write and remove a small object, to find errors before hours of work.
 
         Raises:
-            BenchError: there is no such bucket, or the store refuses.
+            BenchError: the bucket does not exist, or the store refuses.
         """
         probe = self / ".can-be-written"
         probe.create(b"")
@@ -136,13 +137,13 @@ class RemotePath:
         except FileNotFoundError as error:
             bucket = self.url.partition("://")[2].partition("/")[0]
             problem = f"{self}: there is no bucket {bucket}"
-            raise BenchError(problem, "make it first, or name another") from error
+            raise BenchError(problem, "create it first, or choose another") from error
 
     def _request(self, ask: Callable[[Any], Answer]) -> Answer:
-        """Return the answer of the store, whose own package retries if it is overloaded.
+        """Return the answer of the store, whose package retries if it is overloaded.
 
         Raises:
-            FileNotFoundError: there is no such object.
+            FileNotFoundError: the object does not exist.
             BenchError: the store refuses, or cannot be reached.
         """
         try:
@@ -163,7 +164,7 @@ class RemotePath:
 
 
 def _file_system(location: RemotePath) -> Any:
-    """The file system of a place. Its listings are not kept: others write there too."""
+    """Return the file system of a location, without cached listings, since others write there."""
     scheme = location.url.partition("://")[0]
     try:
         import fsspec
@@ -180,11 +181,11 @@ Location = Path | RemotePath
 
 
 def parse_location(text: str) -> Location:
-    """A local path, or the place that a URL names.
+    """Return a local path or a remote location for ``text``.
 
     Raises:
-        BenchError: a URL without a bucket, one that lost a slash, or of what is no object store:
-            results in ``memory:`` would be gone with this process.
+        BenchError: a URL without a bucket, with a missing slash, or of an unsupported kind of
+            store.
     """
     if match := _COLLAPSED.fullmatch(text):
         raise BenchError(f"{text} has one slash too few", f"{match[1]}://{match[2]}")
@@ -195,11 +196,11 @@ def parse_location(text: str) -> Location:
         return Path(match[2])
     if scheme not in STORES:
         raise BenchError(
-            f"{text}: no kind of store is called {scheme}",
-            f"a folder, or a URL that begins with {', '.join(f'{name}://' for name in STORES)}",
+            f"{text}: unknown kind of store {scheme}",
+            f"use a folder, or a URL that begins with {', '.join(f'{name}://' for name in STORES)}",
         )
     if ":" in rest.partition("@")[0].partition("/")[0] and "@" in rest:
-        problem = f"{text}: a password in the URL of a store is not used"
+        problem = f"{text}: passwords in the URL of a store are not supported"
         raise BenchError(problem, f"credentials: {_CREDENTIALS.get(scheme, 'in the environment')}")
     if not rest or rest.startswith("/"):
         raise BenchError(f"{text} names no bucket", f"{scheme}://BUCKET/PREFIX")
@@ -207,15 +208,15 @@ def parse_location(text: str) -> Location:
 
 
 def files_below(location: Location, name: str) -> list[Location]:
-    """Files of this name in a place and below, in the order of their paths."""
+    """Return the files called ``name`` below ``location``, sorted by path."""
     return sorted(location.rglob(name), key=lambda file: file.as_posix().split("/"))
 
 
 @contextmanager
 def write_location(location: Location) -> Iterator[BinaryIO]:
-    """A file to write, which is at its place when the block ends well, and whole.
+    """Open a file that appears at ``location`` when the block ends without an error.
 
-    A local file takes the place of an earlier one; an object of a store never does.
+    A local file replaces an older one. An object of a store never does.
     """
     with write_locations([location]) as (file,):
         yield file
@@ -223,10 +224,9 @@ def write_location(location: Location) -> Iterator[BinaryIO]:
 
 @contextmanager
 def write_locations(locations: Sequence[Location]) -> Iterator[list[BinaryIO]]:
-    """Files of one folder or store to write, which are at their places when the block ends well.
+    """Open a file for each of ``locations``, all in one folder or store, and write them at the end.
 
-    Of local files either all take the places of earlier ones, or none does; objects of a store
-    are created in this order.
+    Local files are replaced together or not at all. Objects of a store are created in this order.
     """
     local = [location for location in locations if isinstance(location, Path)]
     if len(local) == len(locations):

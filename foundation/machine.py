@@ -1,4 +1,4 @@
-"""This machine: its processor, libraries and clock, and work that threads share."""
+"""Facts about this machine, and work that threads share."""
 
 import os
 import platform
@@ -14,17 +14,20 @@ AVX512 = frozenset(("avx512f", "avx512cd", "avx512dq", "avx512bw", "avx512vl"))
 
 
 def cpu_instructions() -> frozenset[str]:
-    """Names of instruction sets, as Linux has them (``avx2``); none if it does not say."""
+    """Return the names of the CPU's instruction sets as Linux lists them, such as ``avx2``.
+
+    The set is empty on systems that do not list them.
+    """
     return frozenset(_read_cpu_fact("flags").split())
 
 
 def processor_name() -> str:
-    """Name of the processor, as the kernel states it."""
+    """Return the name of the processor as the kernel reports it."""
     return _read_cpu_fact("model name") or platform.machine()
 
 
 def _read_cpu_fact(fact: str) -> str:
-    """What Linux says of the first processor; "" if it does not say."""
+    """Return a field of the first processor in ``/proc/cpuinfo``, or "" if it is absent."""
     try:
         with CPU_INFO.open(encoding="utf-8") as lines:
             line = next((line for line in lines if line.startswith(fact)), "")
@@ -34,25 +37,25 @@ def _read_cpu_fact(fact: str) -> str:
 
 
 def emulates_bfloat16() -> bool:
-    """True if the processor says what it has, and has no instructions for bfloat16."""
+    """Return whether the CPU is known to lack instructions for bfloat16."""
     known = cpu_instructions()
     return bool(known) and not known & BFLOAT16
 
 
 def let_openblas_use_avx512() -> None:
-    """Where the processor has AVX-512, name OpenBLAS's kernels for it; before NumPy is imported.
+    """Select OpenBLAS's AVX-512 kernels if the CPU has AVX-512. Call it before importing NumPy.
 
-    OpenBLAS chooses by the processor's family, and has kernels for AVX2 for one that is newer than
-    itself: half the speed. A choice of the user's own stays.
+    OpenBLAS chooses kernels by CPU family and falls back to AVX2, at half the speed, on CPUs newer
+    than itself. A value of OPENBLAS_CORETYPE that the user set is kept.
     """
     if cpu_instructions() >= AVX512:
         os.environ.setdefault("OPENBLAS_CORETYPE", "SkylakeX")
 
 
 class Once:
-    """Work that is done by the thread that asks first; others wait until it is.
+    """Work that the first thread does while the others wait for it.
 
-    Work that fails is done again for the next caller, who thus meets the same failure.
+    Work that raises is repeated for the next caller, who gets the same error.
     """
 
     def __init__(self) -> None:
@@ -60,10 +63,10 @@ class Once:
         self._done = False
 
     def do(self, work: Callable[[], None]) -> None:
-        """Return when the work is done.
+        """Run ``work`` unless it was run before, and return when it is done.
 
         Raises:
-            Exception: what the work raised.
+            Exception: any error that the work raises.
         """
         with self._lock:
             if not self._done:
@@ -72,7 +75,7 @@ class Once:
 
 
 def library_version(name: str) -> str:
-    """Return the version of an installed library; "" if it is not installed."""
+    """Return the version of the installed library ``name``, or "" if it is not installed."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -80,5 +83,5 @@ def library_version(name: str) -> str:
 
 
 def utc_now() -> str:
-    """Return the time in UTC as ISO 8601 to the second, so that texts sort as times do."""
+    """Return the time in UTC as ISO 8601 text with seconds, which sorts chronologically."""
     return datetime.now(UTC).isoformat(timespec="seconds")

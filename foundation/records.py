@@ -1,4 +1,4 @@
-"""Strict records: the base class, how they are read from JSON and TOML, and named TOML files."""
+"""Strict records, decoded from JSON and TOML, and collections of named TOML files."""
 
 import json
 import re
@@ -21,45 +21,51 @@ _UNKNOWN_FIELD = re.compile(r"unknown field `([^`]*)`")
 _INVALID_CHOICE = re.compile(r"Invalid enum value '([^']*)'")
 
 _INSPECTION_LOCK = Lock()
-_INSPECTED: set[type[Any]] = set()  # types that msgspec has looked at
+_INSPECTED: set[type[Any]] = set()  # types that msgspec has inspected
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(msgspec.field,))
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Frozen, and strict when decoded: an unknown field or a wrong type is refused."""
+    """A frozen record that refuses unknown fields and wrong types when it is decoded."""
 
 
 T = TypeVar("T")
 
 
 def read_json(path: Readable, kind: type[T], hint: str = "") -> T:
-    """The record in a JSON file.
+    """Return the record in a JSON file.
 
     Args:
-        hint: what to do where the file is damaged.
+        path: file to read.
+        kind: type of the record.
+        hint: advice to show if the file is damaged.
 
     Raises:
-        BenchError: it cannot be read, is not JSON, or is not such a record.
+        BenchError: the file cannot be read, is not JSON, or does not hold such a record.
     """
     return decode_json(_read_content(path), kind, path, hint)
 
 
 def read_toml(path: Path, kind: type[T]) -> T:
-    """The record in a TOML file.
+    """Return the record of type ``kind`` in the TOML file ``path``.
 
     Raises:
-        BenchError: it cannot be read, is not TOML, or is not such a record.
+        BenchError: the file cannot be read, is not TOML, or does not hold such a record.
     """
     return decode_toml(_read_content(path), kind, path)
 
 
 def read_object(path: Path, hint: str = "") -> dict[str, Any]:
-    """The JSON object in a file of another program, whatever fields it has.
+    """Return the JSON object in a file of another program, whatever its fields are.
 
-    NaN and Infinity are read: they are not JSON, and Python programs write them.
+    NaN and Infinity are accepted: they are not JSON, but Python programs write them.
+
+    Args:
+        path: file to read.
+        hint: advice to show if the file is damaged.
 
     Raises:
-        BenchError: it cannot be read, is not JSON, or is not an object.
+        BenchError: the file cannot be read, is not JSON, or does not hold an object.
     """
     content = _read_content(path)
     value: Any = _decode(lambda: json.loads(content), dict, path, "JSON", hint)
@@ -69,7 +75,7 @@ def read_object(path: Path, hint: str = "") -> dict[str, Any]:
 
 
 def write_json(path: Path, record: msgspec.Struct | Mapping[str, Any]) -> None:
-    """Write a record or an object as indented JSON; the file is whole or as it was.
+    """Write ``record`` to ``path`` as indented JSON, atomically.
 
     Raises:
         OSError: the file cannot be written.
@@ -79,19 +85,31 @@ def write_json(path: Path, record: msgspec.Struct | Mapping[str, Any]) -> None:
 
 
 def decode_json(content: bytes, kind: type[T], source: object, hint: str = "") -> T:
-    """Decode a record from JSON; ``source`` names the content in messages.
+    """Decode a record from JSON.
+
+    Args:
+        content: encoded record.
+        kind: type of the record.
+        source: name of the content in messages.
+        hint: advice to show if the content is damaged.
 
     Raises:
-        BenchError: not JSON, or not such a record.
+        BenchError: the content is not JSON, or not such a record.
     """
     return _decode(lambda: msgspec.json.decode(content, type=kind), kind, source, "JSON", hint)
 
 
 def decode_toml(content: bytes, kind: type[T], source: object, hint: str = "") -> T:
-    """Decode a record from TOML; ``source`` names the content in messages.
+    """Decode a record from TOML.
+
+    Args:
+        content: encoded record.
+        kind: type of the record.
+        source: name of the content in messages.
+        hint: advice to show if the content is damaged.
 
     Raises:
-        BenchError: not TOML, or not such a record; the hint names the field that was meant.
+        BenchError: the content is not TOML, or not such a record. The hint names the closest field.
     """
     return _decode(lambda: msgspec.toml.decode(content, type=kind), kind, source, "TOML", hint)
 
@@ -102,13 +120,16 @@ def convert_table(
     source: object,
     dec_hook: Callable[[type, Any], Any] | None = None,
 ) -> T:
-    """Make a record of a decoded table; ``source`` names the table in messages.
+    """Convert a decoded table into a record of type ``kind``.
 
     Args:
-        dec_hook: see `msgspec.convert`; a BenchError that it raises passes as it is.
+        table: keys and values.
+        kind: type of the record.
+        source: name of the table in messages.
+        dec_hook: see `msgspec.convert`. A BenchError that it raises is not changed.
 
     Raises:
-        BenchError: not such a record; the hint names the field that was meant.
+        BenchError: the table is not such a record. The hint names the closest field.
     """
     plain = dict(table)
     return _decode(
@@ -117,7 +138,15 @@ def convert_table(
 
 
 def differing_fields(a: Mapping[str, Any], b: Mapping[str, Any], above: str = "") -> list[str]:
-    """Dotted names of the fields in which two tables differ; one that is missing is None."""
+    """Return the dotted names of the fields in which tables ``a`` and ``b`` differ.
+
+    A field that one of them lacks counts as None.
+
+    Args:
+        a: table.
+        b: other table.
+        above: prefix of the names, for nested tables.
+    """
     names = []
     for name in dict.fromkeys([*a, *b]):
         mine, theirs = a.get(name), b.get(name)
@@ -129,7 +158,7 @@ def differing_fields(a: Mapping[str, Any], b: Mapping[str, Any], above: str = ""
 
 
 def field_names(kind: type[Any]) -> set[str]:
-    """Names of the fields of a record and of all records that it consists of."""
+    """Return the names of the fields of the record ``kind`` and of all records inside it."""
     records = _records(msgspec.inspect.type_info(kind))
     return {field.encode_name for record in records for field in record.fields}
 
@@ -150,14 +179,14 @@ def _decode(decode: Callable[[], T], kind: type[T], source: object, form: str, h
     except msgspec.ValidationError as error:
         raise BenchError(f"{source}: {error}", hint or _suggestion(str(error), kind)) from error
     except RecursionError as error:
-        raise BenchError(f"{source} is nested too deeply to be {form} of ours", hint) from error
+        raise BenchError(f"{source} is nested too deeply", hint) from error
     # ValueError: a number of more digits than Python converts, or text that is not UTF-8
     except (msgspec.DecodeError, ValueError) as error:
         raise BenchError(f"{source} is not {form}: {error}", hint) from error
 
 
 def _inspect_once(kind: type[Any]) -> None:
-    """Let msgspec look at a type in one thread: two that do so at once can end the process."""
+    """Let msgspec inspect a type in one thread, since two at once can crash the process."""
     with _INSPECTION_LOCK:
         if kind not in _INSPECTED:
             msgspec.json.Decoder(kind)
@@ -165,7 +194,7 @@ def _inspect_once(kind: type[Any]) -> None:
 
 
 def _suggestion(problem: str, kind: type[Any]) -> str:
-    """The field or choice that a misspelt one was meant to be, from msgspec's message."""
+    """Return the closest field or choice for an error message of msgspec."""
     if match := _UNKNOWN_FIELD.search(problem):
         fields = field_names(kind)
         return did_you_mean(match[1], fields, f"known fields: {', '.join(sorted(fields))}")
@@ -182,7 +211,7 @@ def _suggestion(problem: str, kind: type[Any]) -> str:
 def _records(
     info: Any, seen: frozenset[type] = frozenset()
 ) -> Iterator[msgspec.inspect.StructType]:
-    """Struct types that a type consists of, itself among them."""
+    """Yield the struct types inside a type, itself included."""
     if isinstance(info, msgspec.inspect.StructType):
         if info.cls in seen:
             return
@@ -197,7 +226,7 @@ def _records(
 
 
 def _literal_choices(record: msgspec.inspect.StructType, name: str) -> Iterator[Any]:
-    """Values that a field of a record may have; of all fields if it has none of this name."""
+    """Yield the values that a field allows, or those of all fields if none has this name."""
     named = [each for each in record.fields if each.encode_name == name]
     for each in named or record.fields:
         kinds = getattr(each.type, "types", (each.type,))
@@ -208,15 +237,15 @@ def _literal_choices(record: msgspec.inspect.StructType, name: str) -> Iterator[
 
 @dataclass(frozen=True)
 class TomlFiles(Generic[R]):
-    """The files of one kind, and how a record is changed by dotted names.
+    """The shipped TOML files of one kind, and changes to their records by dotted names.
 
     Attributes:
-        kind: what one is called in messages, such as ``preset for pre-training``.
-        folder: of the shipped ones.
-        record: the strict msgspec Struct that each is read into.
+        kind: name of the kind in messages, such as ``preset for pre-training``.
+        folder: folder of the shipped files.
+        record: strict msgspec Struct that each file is decoded into.
         dec_hook: see `msgspec.convert`.
         choice: dotted name of the field that decides which other fields its table has.
-        instead_of: dotted names of fields, and the neighbours whose place each takes.
+        instead_of: by dotted name, sibling fields that are dropped when the field is set.
     """
 
     kind: str
@@ -227,20 +256,24 @@ class TomlFiles(Generic[R]):
     instead_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def names(self) -> tuple[str, ...]:
-        """Names of the shipped ones, sorted."""
+        """Return the names of the shipped files, sorted."""
         return tuple(sorted(path.stem for path in self.folder.glob(f"*{SUFFIX}")))
 
     def load(self, name_or_path: str | Path) -> R:
-        """The record of a shipped name, with or without ``.toml``, or of a file.
+        """Return the record of a shipped file or of a file of the user.
+
+        Args:
+            name_or_path: shipped name, with or without ``.toml``, or a path.
 
         Raises:
-            BenchError: no such name or file, not TOML, an unknown field, or a wrong value.
+            BenchError: an unknown name, a file that is not TOML, an unknown field, or a wrong
+                value.
         """
         path = self._find(str(name_or_path))
         return self.parse(_read_content(path), str(path))
 
     def parse(self, content: bytes, source: str) -> R:
-        """A record from TOML; ``source`` names the content in messages.
+        """Return a record from the TOML in ``content``, called ``source`` in messages.
 
         Raises:
             BenchError: not TOML, an unknown field, or a wrong value.
@@ -248,7 +281,7 @@ class TomlFiles(Generic[R]):
         return self.convert(decode_toml(content, dict[str, Any], source), source)
 
     def convert(self, table: Mapping[str, Any], source: str) -> R:
-        """A record from a table; ``source`` names it in messages.
+        """Return a record from a decoded ``table``, called ``source`` in messages.
 
         Raises:
             BenchError: an unknown field, or a wrong value.
@@ -256,12 +289,13 @@ class TomlFiles(Generic[R]):
         return convert_table(table, self.record, source, self.dec_hook)
 
     def changed(self, record: R, changes: Mapping[str, Any], source: str) -> R:
-        """The record with other values, checked again as when it was read.
+        """Return a copy of a record with some fields changed, validated again.
 
         Args:
-            changes: by dotted name: ``seed``, ``optimizer.lr``, ``rounds.0.depth``. Another
+            record: record to copy.
+            changes: values by dotted name: ``seed``, ``optimizer.lr``, ``rounds.0.depth``. Another
                 `choice` drops the fields of the old one, whatever the order.
-            source: of the changes, for messages.
+            source: origin of the changes, for messages.
 
         Raises:
             BenchError: an unknown name, or a wrong value.
@@ -273,7 +307,7 @@ class TomlFiles(Generic[R]):
             for key in path:
                 inner = self._inner_table(inner, key, f"{source}: a {self.kind} has no {name}")
             if not isinstance(inner, dict):
-                raise BenchError(f"{source}: {name} is a whole table", "name a field of it")
+                raise BenchError(f"{source}: {name} is a table", "set one of its fields")
             if name == self.choice and inner["name"] != changes[name]:
                 inner.clear()
             for other in self.instead_of.get(name, ()):
@@ -282,7 +316,7 @@ class TomlFiles(Generic[R]):
         return self.convert(table, source)
 
     def _find(self, name: str) -> Path:
-        """A shipped name comes before a file without the suffix; a file before any other name."""
+        """Return the path of a shipped name or of a file. A name with suffix prefers the file."""
         path, stem = Path(name), name.removesuffix(SUFFIX)
         if stem in self.names() and (stem == name or not path.is_file()):
             return self.folder / f"{stem}{SUFFIX}"
@@ -290,17 +324,17 @@ class TomlFiles(Generic[R]):
             return path
         known = f"use one of {', '.join(self.names())}, or a {SUFFIX} file"
         raise BenchError(
-            f"no {self.kind} is called {name!r}, and there is no such file",
+            f"there is no {self.kind} or file {name!r}",
             did_you_mean(path.stem, self.names(), known),
         )
 
     def _inner_table(self, table: Any, key: str, problem: str) -> Any:
-        """The table of that name, or of that number in a list."""
+        """Return the inner table with this name, or at this position of a list."""
         if isinstance(table, list | tuple) and key.isdecimal() and int(key) < len(table):
             return table[int(key)]
         if isinstance(table, dict) and isinstance(table.get(key), dict | list | tuple):
             return table[key]
         known = field_names(self.record)
         if key in known:
-            raise BenchError(problem, f"this {self.kind} has no table {key}: set the whole of it")
+            raise BenchError(problem, f"this {self.kind} has no table {key}: set all of it")
         raise BenchError(problem, did_you_mean(key, known))

@@ -45,11 +45,11 @@ def test_a_name_is_a_shipped_file_and_a_path_is_one_s_own(files, tmp_path, monke
 @pytest.mark.parametrize(
     ("name", "message", "hint"),
     [
-        ("fats", "no recipe is called 'fats'", "did you mean fast?"),
-        ("xyz", "no recipe is called 'xyz'", "use one of fast, slow, or a .toml file"),
-        ("slwo.toml", "no recipe is called 'slwo.toml'", "did you mean slow?"),
-        ("a/fast", "no recipe is called 'a/fast'", "did you mean fast?"),
-        (".", "no recipe is called '.'", "use one of fast"),
+        ("fats", "there is no recipe or file 'fats'", "did you mean fast?"),
+        ("xyz", "there is no recipe or file 'xyz'", "use one of fast, slow, or a .toml file"),
+        ("slwo.toml", "there is no recipe or file 'slwo.toml'", "did you mean slow?"),
+        ("a/fast", "there is no recipe or file 'a/fast'", "did you mean fast?"),
+        (".", "there is no recipe or file '.'", "use one of fast"),
     ],
 )
 def test_a_name_that_is_nothing_is_answered_with_what_was_meant(files, name, message, hint):
@@ -80,8 +80,8 @@ def test_fields_are_changed_by_dotted_names(files):
     [
         ("iner.lr", "typed: a recipe has no iner.lr", "did you mean inner?"),
         ("rounds.3.lr", "typed: a recipe has no rounds.3.lr", ""),
-        ("rounds.0", "typed: rounds.0 is a whole table", "name a field"),
-        ("steps.lr", "typed: a recipe has no steps.lr", "set the whole of it"),
+        ("rounds.0", "typed: rounds.0 is a table", "set one of its fields"),
+        ("steps.lr", "typed: a recipe has no steps.lr", "set all of it"),
         ("titel", "unknown field `titel`", "did you mean title?"),
     ],
 )

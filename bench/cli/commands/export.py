@@ -90,5 +90,5 @@ def _write_once(out: Location, path: str, content: bytes) -> Location:
         with write_location(file) as opened:
             opened.write(content)
     elif read_regular_file(file, max_bytes=None) != content:
-        raise BenchError(f"{file} is there already, with other content", "name another --out")
+        raise BenchError(f"{file} exists already, with different content", "name another --out")
     return file

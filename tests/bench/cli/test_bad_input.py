@@ -89,7 +89,7 @@ BAD_FILES = {
     "a pointer of Git LFS": (
         "corpus.jsonl",
         LFS_POINTER,
-        ("corpus.jsonl is a pointer", "lfs pull"),
+        ("corpus.jsonl is a Git LFS pointer", "lfs pull"),
     ),
     "a value of an enumeration": (
         "dataset.toml",
@@ -351,7 +351,7 @@ BAD_CHECKPOINTS: dict[str, tuple[Spoil, tuple[str, ...]]] = {
     "cut weights": (cut_weights, ("model.safetensors", "not a complete safetensors")),
     "a pointer of Git LFS": (
         lambda f: (f / "model.safetensors").write_text(LFS_POINTER),
-        ("model.safetensors is a pointer of Git LFS", "git lfs pull"),
+        ("model.safetensors is a Git LFS pointer", "git lfs pull"),
     ),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), ("no weights", "safetensors")),
     "weights of another size": (weights_of_another_size, ("lacks", "config.json")),
@@ -618,7 +618,7 @@ def wait_until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
     [
         ("compare a b --results x s3://", "s3:// names no bucket"),
         ("compare a b --results x s3:/x", "one slash too few"),
-        ("compare a b --results x http://[", "no kind of store is called http"),
+        ("compare a b --results x http://[", "unknown kind of store http"),
         ("compose average a b --weights 1 nan --out new", "nan is not a finite number"),
         ("ablate objectives --seeds 0 -1", "-1 is not 0 or more"),
     ],

@@ -163,7 +163,7 @@ def test_an_exported_file_is_not_written_over(bench, results, tmp_path):
     file.write_text("mine")
     done = bench(*options)
     assert done.code == ExitCode.BAD_INPUT
-    assert "is there already, with other content" in done.stderr
+    assert "exists already, with different content" in done.stderr
     assert file.read_text() == "mine"
 
 
