@@ -1,16 +1,16 @@
-"""The decision of a check: as a paragraph, as Markdown for pull requests, as JUnit XML.
+"""The decision of a check as a paragraph, as Markdown for pull requests, and as JUnit XML.
 
-A verdict is one plain paragraph before any table: it names candidate and baseline, says from which
-score to which and on what, why nothing can be decided or which loss is ruled out, and the queries
-that lost most. Tests and p-values follow in the report.
+A verdict is one plain paragraph before any table. It names candidate and baseline, the scores and
+collections, the reason for an undecided outcome or the loss that is ruled out, and the queries that
+lost most. Tests and p-values follow in the report.
 
-In JUnit XML each collection, the mean and the outcome of each comparison is a test case; its
-scores, or the paragraph of the verdict, are its output, also where it passed. Consumers count three
+In JUnit XML each collection, the mean and the outcome of each comparison is a test case. Its
+scores, or the paragraph of the verdict, are its output, even if it passed. Consumers count three
 kinds of trouble, and a decision has four: REGRESSION is a ``failure``, since the checkpoint was
-tested and found worse; MISSING and DRIFT are an ``error``, since what was to be tested was not
-there or was not what it claims to be; INCONCLUSIVE is ``skipped``, since nothing was decided. The
-word is the ``type``, and begins the message for consumers that show no type. The exit code of
-``check`` is a property of the first suite, and decides whether a job fails.
+tested and found worse; MISSING and DRIFT are an ``error``, since something was absent or not as
+declared; INCONCLUSIVE is ``skipped``, since nothing was decided. The outcome is the ``type``, and
+begins the message for consumers that show no type. The exit code of ``check`` is a property of the
+first suite, and decides whether a job fails.
 """
 
 import re
@@ -29,7 +29,12 @@ LONGEST = 70  # characters of a query's text
 
 
 def verdict_paragraph(check: Check, verdict: PairVerdict) -> str:
-    """The outcome of one comparison, as plain text on one line."""
+    """Return the verdict of one comparison in ``check``, as plain text on one line.
+
+    Args:
+        check: complete decision.
+        verdict: the comparison.
+    """
     sentences = [
         f"{_lead_sentence(check, verdict)}{_scores_clause(verdict)}",
         *_left_out_sentences(verdict),
@@ -44,13 +49,13 @@ def verdict_paragraph(check: Check, verdict: PairVerdict) -> str:
 
 
 def verdict_paragraphs(check: Check) -> list[str]:
-    """The paragraph of each comparison; of those that decide, first."""
+    """Return the paragraph of each comparison in ``check``, the decisive ones first."""
     decisive = sorted(check.against, key=lambda verdict: verdict.outcome != check.outcome)
     return [verdict_paragraph(check, verdict) for verdict in decisive]
 
 
 def score_change(row: CheckRow) -> str:
-    """Measure, score of the baseline, of the candidate, and the difference."""
+    """Return measure, both scores and their difference in ``row``, or the reason for a gap."""
     if row.difference is None:
         return row.missing
     change = signed(row.difference)
@@ -82,14 +87,14 @@ def _lead_sentence(check: Check, verdict: PairVerdict) -> str:
 
 
 def _unchanged(verdict: PairVerdict) -> bool:
-    """True if no score differs, of a query or, of published ones, in the mean."""
+    """Return True if no score differs, of any query or, for published scores, of any mean."""
     return all(
         row.paired.changed == 0 if row.paired else not row.difference for row in verdict.rows
     )
 
 
 def _scores_clause(verdict: PairVerdict) -> str:
-    """Scores, and the collections that they are of."""
+    """Return the scores, and the collections that they belong to."""
     compared = [row for row in verdict.rows if not row.missing]
     if not compared:
         return ""
@@ -105,7 +110,7 @@ def _scores_clause(verdict: PairVerdict) -> str:
 
 
 def _lost_sentences(verdict: PairVerdict) -> list[str]:
-    """Collections that decide against the candidate, where the mean was said already."""
+    """Return a sentence on the collections that decided, if the scores so far are of the mean."""
     lost = [row for row in verdict.rows if row.failure]
     if verdict.mean is None or not lost:
         return []
@@ -118,7 +123,7 @@ def _missing_sentences(verdict: PairVerdict) -> list[str]:
 
 
 def _left_out_sentences(verdict: PairVerdict) -> list[str]:
-    """Return a sentence on collections that lost but are left out by ``--on``."""
+    """Return a sentence on losses on collections left out by ``--on``."""
     lost = [f"{row.name}, {score_change(row)}" for row in verdict.elsewhere]
     if not lost:
         return []
@@ -126,14 +131,14 @@ def _left_out_sentences(verdict: PairVerdict) -> list[str]:
 
 
 def _reason_sentences(verdict: PairVerdict) -> list[str]:
-    """The reason of an outcome that the scores do not explain."""
+    """Return the reason for an undecided outcome."""
     if verdict.outcome != "INCONCLUSIVE" or verdict.same_model:
         return []
     return [f"Reason: {format_names(verdict.reasons)}"]
 
 
 def _promise_sentences(check: Check, verdict: PairVerdict) -> list[str]:
-    """What a pass promises; no other outcome has a sentence that reassures."""
+    """Return the guarantee of a passed check. No other outcome reassures."""
     limit = verdict.largest_loss
     if verdict.outcome != "OK" or check.tolerance is not None or limit is None:
         return []
@@ -165,7 +170,7 @@ def _quoted(query: LostQuery) -> str:
 
 
 def markdown(check: Check) -> str:
-    """The verdict as a paragraph, a table for each comparison, then how it was decided."""
+    """Return ``check`` as Markdown: the verdict, a table for each comparison, and the method."""
     parts = [f"## {check.outcome}: {escape(check.candidate)}"]
     parts += [escape(paragraph) for paragraph in verdict_paragraphs(check)]
     if check.warnings:
@@ -181,7 +186,7 @@ def markdown(check: Check) -> str:
 
 
 def _decision_section(check: Check) -> Iterator[str]:
-    """The rule, what it came to, and the tests."""
+    """Yield the rule, its reasons, and the tests."""
     yield _rule_sentence(check)
     yield bullet_list(map(escape, check.reasons))
     for verdict in check.against:
@@ -195,7 +200,7 @@ def _decision_section(check: Check) -> Iterator[str]:
 
 
 def effects_table(effects: Sequence[DetectableEffect]) -> str:
-    """Minimum detectable effects, and where their deviations come from."""
+    """Return minimum detectable ``effects`` with the origin of their deviations, as Markdown."""
     columns: list[Column[DetectableEffect]] = [
         Column("collection", lambda effect: effect.name),
         Column("queries", lambda effect: effect.queries, fmt.count),
@@ -233,7 +238,7 @@ def _test_table(rows: Sequence[CheckRow]) -> str:
 
 
 def _rule_sentence(check: Check) -> str:
-    """The rule as a rule, in words that are no finding."""
+    """Return the rule and its limits."""
     if check.tolerance is not None:
         return f"The check expects the scores of a known checkpoint. Exit code {check.exit_code}."
     rule = {
@@ -262,7 +267,7 @@ _NOT_XML = re.compile("[\ufffe\uffff]")
 
 
 def junit(check: Check) -> str:
-    """The document."""
+    """Return ``check`` as JUnit XML."""
     top = ElementTree.Element("testsuites", name=f"check {_xml(check.candidate)}")
     for verdict in check.against:
         _add_suite(top, check, verdict)
@@ -293,13 +298,13 @@ def _add_suite(top: ElementTree.Element, check: Check, verdict: PairVerdict) -> 
 
 
 def _case_names(rows: Sequence[CheckRow]) -> list[str]:
-    """Names of the rows: the collection, with the measure where it has several."""
+    """Return the name of each row: the collection, with the measure if it has several."""
     times = Counter(row.name for row in rows)
     return [row.name if times[row.name] == 1 else f"{row.name} {row.measure}" for row in rows]
 
 
 def _row_outcome(row: CheckRow, outcome: str) -> tuple[str, str]:
-    """Word and message of a collection."""
+    """Return outcome and message of a collection."""
     if row.missing:
         return "MISSING", row.missing
     if row.failure:
@@ -313,7 +318,7 @@ def _row_outcome(row: CheckRow, outcome: str) -> tuple[str, str]:
 
 
 def _row_scores(row: CheckRow) -> str:
-    """Scores of both, and the interval of their difference; "" if there are none."""
+    """Return both scores and the interval of their difference, or "" for a gap."""
     if row.difference is None:
         return ""
     limits = interval(row.paired)
@@ -338,5 +343,5 @@ def _add_output(case: ElementTree.Element, text: str) -> None:
 
 
 def _xml(text: str) -> str:
-    """Text that a terminal does not obey, without the two signs that no XML file may hold."""
+    """Return text without terminal control codes and without the characters that XML forbids."""
     return _NOT_XML.sub("\ufffd", make_printable(text))

@@ -1,4 +1,4 @@
-"""Comparisons of models as tables: Markdown that also reads well in a terminal."""
+"""Comparisons of models as Markdown tables that also read well in a terminal."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ TEXT_WIDTH = 80
 
 
 def comparison_table(comparison: Comparison) -> str:
-    """Two models: a row for each collection and suite, then what qualifies the figures."""
+    """Return ``comparison`` as Markdown: a row for each collection and suite, then notes."""
     a, b = comparison.a, comparison.b
     rows: list[ComparisonRow] = [*comparison.collections, *comparison.suites]
     parts = [escape(f"difference = {a} − {b}. {_finding(comparison)}")]
@@ -22,7 +22,7 @@ def comparison_table(comparison: Comparison) -> str:
         parts.append(bullet_list(map(escape, notes)))
     if comparison.recipes:
         columns: list[Column[FieldDifference]] = [
-            Column("what differs in the recipes", lambda difference: difference.field),
+            Column("different settings", lambda difference: difference.field),
             Column(a, lambda difference: _cut(difference.a) or "-"),
             Column(b, lambda difference: _cut(difference.b) or "-"),
         ]
@@ -31,24 +31,24 @@ def comparison_table(comparison: Comparison) -> str:
 
 
 def _finding(comparison: Comparison) -> str:
-    """Which model is better on what, in a sentence for each answer."""
+    """Return a sentence on which model is better, for each answer."""
     rows = [row for row in (*comparison.collections, *comparison.suites) if row.paired]
-    places = {
-        verdict: format_names([_place(row) for row in rows if row.verdict == verdict])
+    names = {
+        verdict: format_names([_row_name(row) for row in rows if row.verdict == verdict])
         for verdict in ("a", "b", "neither")
     }
-    said = [
-        f"{name} is better on {places[verdict]}."
+    sentences = [
+        f"{name} is better on {names[verdict]}."
         for verdict, name in (("a", comparison.a), ("b", comparison.b))
-        if places[verdict]
+        if names[verdict]
     ]
-    if places["neither"]:
-        said.append(f"Which is better on {places['neither']} cannot be told.")
-    return " ".join(said) or "They have no result on one collection."
+    if names["neither"]:
+        sentences.append(f"There is no significant difference on {names['neither']}.")
+    return " ".join(sentences) or "They share no collection."
 
 
 def comparison_data(comparison: Comparison) -> Table[ComparisonRow]:
-    """A row for each collection; the better model by name, "" if neither is better."""
+    """Return a table with a row for each collection of ``comparison``."""
     better = {"a": comparison.a, "b": comparison.b, "neither": ""}
     columns: list[Column[ComparisonRow]] = [
         Column("collection", lambda row: row.on),
@@ -67,9 +67,9 @@ def comparison_data(comparison: Comparison) -> Table[ComparisonRow]:
 
 
 def _columns(a: str, b: str) -> list[Column[ComparisonRow]]:
-    better = {"a": a, "b": b, "neither": "cannot tell"}
+    better = {"a": a, "b": b, "neither": "neither"}
     return [
-        Column("collection", _place),
+        Column("collection", _row_name),
         Column("measure", lambda row: row.measure),
         Column("queries", lambda row: row.queries, fmt.count),
         Column(a, lambda row: (row.mean_a, row.in_domain_a), fmt.score_in_domain),
@@ -85,7 +85,7 @@ def _columns(a: str, b: str) -> list[Column[ComparisonRow]]:
     ]
 
 
-def _place(row: ComparisonRow) -> str:
+def _row_name(row: ComparisonRow) -> str:
     weighted, suite = "weighted " * row.weighted, fmt.display_name(row.on)
     name = f"{weighted}mean of {suite}, {row.members} sets" if row.members else row.on
     return name + " (forced)" * bool(row.protocol)
@@ -98,9 +98,9 @@ def _notes(comparison: Comparison) -> Iterator[str]:
             yield f"{row.on}: not the published collection; not in the mean of a suite"
         if row.protocol:
             fields = ", ".join(map(str, row.protocol))
-            yield f"{row.on}: FORCED across protocols: {fields}"
+            yield f"{row.on}: FORCED comparison across protocols: {fields}"
         if row.left_out:
-            yield f"{row.on}: {row.left_out:,} queries that not all models have left out"
+            yield f"{row.on}: left out {row.left_out:,} queries that only some models have"
     for suite in comparison.suites:
         if suite.missing:
             missing = f"{len(suite.missing)} of {suite.members} missing"
@@ -108,30 +108,30 @@ def _notes(comparison: Comparison) -> Iterator[str]:
     if any(
         "(few)" in fmt.paired_interval(row.paired) for row in comparison.collections if row.paired
     ):
-        yield "(few): too few queries changed for an interval that can be relied on"
+        yield "(few): too few queries changed for a reliable interval"
 
 
 def legend(resampling: Resampling) -> str:
-    """Meaning of the columns, a line each."""
+    """Return the meaning of the columns, and the settings ``resampling``, a line each."""
     return "\n".join(
         [
             fmt.intervals_legend(resampling.resamples, resampling.seed),
             fmt.tests_legend("the collections of a pair"),
-            "better: by p at 5 %, on a collection after Holm; effect: mean difference / its "
-            "standard deviation",
+            "better: significant at 5 %, on a collection by p (Holm); effect: mean difference / "
+            "its standard deviation",
             fmt.DETECTABLE_LEGEND,
         ]
     )
 
 
 def changes_table(changes: ChangedQueries) -> str:
-    """The queries that changed most: what is relevant, and where both rankings have it."""
+    """Return the most changed queries in ``changes``, with relevant documents and both ranks."""
     heading = f"{changes.collection}, {changes.a} and {changes.b}: "
     if not changes.queries:
         return escape(f"{heading}no query changed, by {changes.measure}")
     shown = f"{len(changes.queries):,} of {changes.changed:,} changed queries"
     heading += f"{shown}, by {changes.measure}"
-    without = [f"ids only, no texts and grades: {changes.without}"] if changes.without else []
+    without = [f"ids only, without texts and grades: {changes.without}"] if changes.without else []
     queries = [_query(query, changes) for query in changes.queries]
     return "\n\n".join([*map(escape, [heading, *without]), *queries])
 

@@ -1,4 +1,4 @@
-"""Evaluations as text: scores, means, gaps, what they will cost, and findings about collections."""
+"""Evaluations as text: scores, means, gaps, costs, and findings about collections."""
 
 from collections.abc import Mapping, Sequence
 from textwrap import indent
@@ -14,14 +14,19 @@ from reports import format as fmt
 from reports.table import Column, Table, columns_for, escape
 
 DAY_S = 86_400
-SHOWN = 8  # letters of a fingerprint: enough to tell models apart, and to prune by
-TOGETHER = "together"
+SHOWN = 8  # letters of a fingerprint: enough to distinguish models, and to prune by
+TOTAL = "total"
 
 Published = Mapping[tuple[str, str, str], float]  # (model, collection, measure) -> score
 
 
 def collection_table(results: Sequence[Result], published: Published) -> str:
-    """All models on one collection, main measure first, with what qualifies it."""
+    """Return a table of all models on one collection, with the main measure first.
+
+    Args:
+        results: results on one collection.
+        published: published scores by (model, collection, measure).
+    """
     main = results[0].main_measure
     others = dict.fromkeys(name for result in results for name in result.measures if name != main)
     columns: list[Column[Result]] = [
@@ -47,26 +52,26 @@ def _heading(result: Result) -> str:
     if protocol.title_track:
         parts.append(f"{protocol.title_track} track")
     if protocol.exclude_self:
-        parts.append("own document of a query excluded")
+        parts.append("document with the query's id excluded")
     if not protocol.official:
         parts.append("NOT the published collection")
     return f"{protocol.collection}: {', '.join(part for part in parts if part)}"
 
 
 def _claim(result: Result, published: Published) -> float | None:
-    """The published score of the main measure; of other data, it says nothing."""
+    """Return the published score of the main measure, if the data are the published ones."""
     known = published if result.protocol.official else {}
     return known.get((result.model, result.protocol.collection, result.main_measure))
 
 
 def _range(ties: tuple[float | None, float | None]) -> str:
-    """The range that tie-breaking could give, where it shows in four digits."""
+    """Return the range of scores over orders of tied documents, if four digits show it."""
     low, high = map(fmt.score, ties)
     return "" if low == high else f"{low}–{high}"
 
 
 def _recalls(result: Result) -> str:
-    """By depth, and on how many queries where those are not all."""
+    """Return index recall by depth, with the number of queries if it is a sample."""
     recalls, some = result.index_recall, result.recall_queries
     shares = ", ".join(f"{name.removeprefix('recall@')}: {v:.3f}" for name, v in recalls.items())
     return (
@@ -77,7 +82,12 @@ def _recalls(result: Result) -> str:
 
 
 def means_table(means: Sequence[tuple[str, SuiteMean]], published: Published) -> str:
-    """Means of suites by model; one that is not complete is a gap that says what is missing."""
+    """Return a table of suites' means. An incomplete mean is a gap with its missing members.
+
+    Args:
+        means: name of the model, and its mean.
+        published: published scores by (model, suite, measure).
+    """
     columns: list[Column[tuple[str, SuiteMean]]] = [
         Column("suite", lambda row: row[1].suite, fmt.display_name),
         Column("mean of", lambda row: _mean_of(row[1])),
@@ -100,14 +110,14 @@ def _zero_shot(mean: SuiteMean) -> str:
 
 
 def _gap(mean: SuiteMean) -> str:
-    """Members without a score of the published collection; the first few by name."""
+    """Return members without a score of the published collection, the first few by name."""
     if not mean.missing:
         return ""
     return f"{len(mean.missing)} of {mean.members}: {format_names(mean.missing)}"
 
 
 def gaps_table(gaps: Sequence[MissingEvaluation]) -> str:
-    """Evaluations that are missing, and why."""
+    """Return a table of the missing evaluations ``gaps`` with their reasons."""
     columns: list[Column[MissingEvaluation]] = [
         Column("not evaluated", lambda gap: gap.collection),
         Column("model", lambda gap: gap.model),
@@ -117,10 +127,10 @@ def gaps_table(gaps: Sequence[MissingEvaluation]) -> str:
 
 
 def costs_table(rows: Sequence[EncodingCost]) -> str:
-    """Cost of each model on each collection, and of all together."""
-    together = EncodingCost(
+    """Return a table of estimated costs in ``rows``, and their total."""
+    total = EncodingCost(
         model="",
-        collection=TOGETHER,
+        collection=TOTAL,
         documents=sum(row.documents for row in rows),
         to_encode=sum(row.to_encode for row in rows),
         tokens=sum(row.tokens for row in rows),
@@ -138,13 +148,18 @@ def costs_table(rows: Sequence[EncodingCost]) -> str:
         Column("memory", lambda row: row.memory_bytes, fmt.size),
         Column("disk", lambda row: row.disk_bytes, fmt.size),
     ]
-    return Table([*rows, together], columns).markdown()
+    return Table([*rows, total], columns).markdown()
 
 
 def cache_table(rows: Sequence[ModelUsage], now: float) -> str:
-    """Size of each model's vectors, and of all together; ``now`` in seconds since the epoch."""
-    together = ModelUsage(
-        model=TOGETHER,
+    """Return a table of the size of each model's vectors, and their total.
+
+    Args:
+        rows: usage by model.
+        now: current time in seconds since the epoch.
+    """
+    total = ModelUsage(
+        model=TOTAL,
         fingerprint="",
         texts=None,
         dtype="",
@@ -159,9 +174,9 @@ def cache_table(rows: Sequence[ModelUsage], now: float) -> str:
         Column("indexes", lambda row: row.indexes or None, fmt.count),
         Column("size", lambda row: row.bytes, fmt.size),
         Column("dtype", lambda row: row.dtype),
-        Column("last used", lambda row: "" if row is together else _ago(now - row.last_used)),
+        Column("last used", lambda row: "" if row is total else _ago(now - row.last_used)),
     ]
-    return Table([*rows, together], columns).markdown()
+    return Table([*rows, total], columns).markdown()
 
 
 def _ago(seconds: float) -> str:
@@ -172,15 +187,15 @@ def _ago(seconds: float) -> str:
 
 
 def findings(name: str, of_collection: Sequence[Finding]) -> str:
-    """Findings of the checks of one collection."""
+    """Return the findings ``of_collection`` of the checks of the collection ``name``."""
     if not of_collection:
-        return f"{name}: nothing peculiar"
+        return f"{name}: no findings"
     lines = "\n".join(finding_lines(finding) for finding in of_collection)
     return f"{name}:\n{indent(lines, '  ')}"
 
 
 def finding_lines(finding: Finding, name: str = "") -> str:
-    """One finding, with the collection's name if it does not stand above it."""
+    """Return one ``finding`` as text, beginning with the collection's ``name`` if it is given."""
     examples = f" ({', '.join(finding.examples)})" if finding.examples else ""
     what = f"{name}: {finding.what}" if name else finding.what
     count = f": {finding.count:,}" if examples or finding.count > 1 else ""

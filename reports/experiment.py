@@ -1,4 +1,4 @@
-"""An ablation as Markdown and CSV: figures with intervals, and what they cost."""
+"""An experiment as Markdown: scores with intervals, differences, and costs."""
 
 from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean
@@ -33,10 +33,11 @@ def markdown(
     report: Report,
     pictures: Sequence[tuple[str, str]] = (),
 ) -> str:
-    """The whole report.
+    """Return the complete report.
 
     Args:
-        pictures: file, relative to the report, and title of each.
+        report: results of the experiment.
+        pictures: file, relative to the report, and title of each picture.
     """
     parts = [f"# {escape(report.title or report.name)}", _summary(report)]
     parts += hypotheses_section(report)
@@ -63,17 +64,19 @@ def _summary(report: Report) -> str:
     ]
     lines += [f"**{escape(sentence)}**" for sentence in report.differing]
     if not report.trains:
-        lines.append("**Nothing is trained: every difference is between two uses of one model.**")
+        lines.append(
+            "**Nothing is trained. Every difference is between two settings of one model.**"
+        )
     elif len(report.seeds) == 1:
         lines.append(
-            "**One seed: every difference is between these checkpoints. Whether the recipes "
-            "differ, it cannot say.**"
+            "**One seed: every difference is between these checkpoints. It does not show whether "
+            "the recipes differ.**"
         )
     if len(report.commits) > 1:
         commits = " and ".join(commit[:12] or "no checkout" for commit in report.commits)
         lines.append(
-            f"**The cells were made by different code, {commits}: a difference between two of them "
-            "may be the code's.**"
+            f"**The cells were made by different code, {commits}. A difference between two of them "
+            "may be due to the code.**"
         )
     return "\n\n".join(lines)
 
@@ -85,14 +88,14 @@ def _seeds(seeds: Sequence[int]) -> str:
 
 def _heading(report: Report, name: str) -> str:
     if report.is_mean(name):
-        nested = ", a suite within a suite counting once" if report.weights else ""
+        nested = ", a nested suite counting once" if report.weights else ""
         return f"Mean of {len(report.collections) - 1} collections{nested}"
     measures = {on.measure for row in report.rows if (on := row.on_collection(name))}
     return f"{name}, {', '.join(sorted(measures))}"
 
 
 def score_table(report: Report, name: str) -> str:
-    """All rows on one collection."""
+    """Return a table of all rows of ``report`` on the collection ``name``, or in its mean."""
 
     def score_of(row: RowResult) -> Interval | None:
         return on.score if (on := row.on_collection(name)) else None
@@ -124,14 +127,14 @@ def _half_width(own: Interval | None) -> str:
 
 
 def _verdict(on: RowOnCollection | None, trains: bool) -> str:
-    """With one seed, it is of these checkpoints and not of the recipes."""
+    """Return the verdict, limited to these checkpoints if there is only one seed."""
     if on is None or on.difference is None:
         return ""
     return f"these checkpoints: {on.verdict}" if trains and len(on.seeds) < 2 else on.verdict
 
 
 def _values(report: Report, name: str) -> str:
-    """The values that a row has along the axes: what the reference is."""
+    """Return the level of a row on each axis, for the reference row."""
     return ", ".join(
         f"{axis.title} {label}"
         for axis in report.axes
@@ -156,7 +159,7 @@ def _gaps(report: Report) -> str:
 
 
 def cost_table(report: Report) -> str:
-    """Cost of a cell of each row: means over its finished seeds, by stage."""
+    """Return a table of costs of each row of ``report`` by stage, means over its finished seeds."""
     trained = " trained" if report.trains else ""
     columns: list[Column[RowResult]] = [
         Column("row", lambda row: row.name),
@@ -176,7 +179,7 @@ def _seconds(row: RowResult, stage: str) -> float | None:
 
 
 def parameters_of(row: RowResult) -> int | None:
-    """Parameters that its last training trained; of the encoder, where nothing is trained."""
+    """Return the trained parameters of ``row``, or the encoder's if nothing was trained."""
     for stage in ("finetune", "adapt", "pretrain", "base", "evaluate"):
         if counted := _most(row, stage, "parameters"):
             return counted
@@ -184,17 +187,17 @@ def parameters_of(row: RowResult) -> int | None:
 
 
 def total_parameters_of(row: RowResult) -> int | None:
-    """All parameters of the network that its last training trained, where they were counted."""
+    """Return all parameters of the network that ``row`` trained last, if they were counted."""
     return _most(row, "finetune", "total_parameters")
 
 
 def saved_bytes_of(row: RowResult) -> int | None:
-    """Bytes of the weights that its last training wrote, where they were counted."""
+    """Return the bytes of the weights that ``row`` saved last, if they were counted."""
     return _most(row, "finetune", "saved_bytes")
 
 
 def _most(row: RowResult, stage: str, field: str) -> int | None:
-    """The largest count of its cells; None if nothing was counted."""
+    """Return the largest count of its cells, or None if nothing was counted."""
     return max((getattr(c.costs.get(stage, NOTHING), field) for c in row.cells), default=0) or None
 
 
@@ -204,7 +207,7 @@ def _trained_share(row: RowResult) -> str:
 
 
 def tokens_of(row: RowResult) -> float | None:
-    """Tokens of its trainings, mean over seeds."""
+    """Return the tokens of the trainings of ``row``, mean over seeds."""
     sums = [
         sum(cost.tokens for stage, cost in cell.costs.items() if stage != "evaluate")
         for cell in row.cells
@@ -213,11 +216,11 @@ def tokens_of(row: RowResult) -> float | None:
 
 
 def plan_table(rows: Sequence[tuple[str, str, str]], tasks: Sequence[tuple[str, int, int]]) -> str:
-    """Rows and tasks of a plan.
+    """Return tables of the rows and tasks of a plan.
 
     Args:
-        rows: name, the row it is against, and what it changes.
-        tasks: stage, how many in all, and how many of them are finished.
+        rows: name, reference row, and change.
+        tasks: stage, total number of tasks, and number of finished tasks.
     """
     work = [[name, str(total), str(done), str(total - done)] for name, total, done in tasks]
     tables = [
@@ -233,15 +236,15 @@ def _intervals(report: Report) -> list[str]:
     return [
         f"Every row is trained with {_seeds(report.seeds)}; rows of one seed read the same data "
         "in the same order.",
-        "mean ± and intervals: 95 % over other seeds and other queries, resampled on both levels; "
-        "with one seed, a bootstrap over queries of the two checkpoints.",
+        "mean ± and intervals: 95 %, seeds and queries resampled; with one seed, only the queries "
+        "of the two checkpoints.",
     ]
 
 
 def _method(report: Report) -> str:
     lines = [
         *_intervals(report),
-        "p (Holm): corrected for all rows on a collection; verdict by it at 5 %.",
+        "p (Holm): corrected for all rows on a collection; the verdict uses it at the 5 % level.",
         f"{fmt.DETECTABLE_LEGEND}.",
         *map(escape, report.leaks),
     ]
@@ -264,11 +267,12 @@ SequenceLine = tuple[RowResult, SequenceResult]
 def difference_columns(
     of: Callable[[Row], RowOnCollection | None], header: str = "difference", gap: str = ""
 ) -> list[Column[Row]]:
-    """A difference with its interval and p.
+    """Return columns for a difference, its interval and p.
 
     Args:
-        of: the figures of a row; None for a gap.
-        gap: instead of the difference.
+        of: function from a row to its scores; None for a gap.
+        header: header of the difference.
+        gap: text shown for a gap.
     """
     return [
         Column(header, of, lambda on: _signed(on) if on else gap),
@@ -282,7 +286,7 @@ def _signed(on: RowOnCollection) -> str:
 
 
 def sequence_sections(report: Report) -> list[str]:
-    """A part of the report: a table of all rows, and what its words mean."""
+    """Return the section of ``report`` on gains and forgetting, or nothing without sequences."""
     learnt = [(row, row.sequence) for row in report.rows if row.sequence]
     if not learnt:
         return []
@@ -290,27 +294,27 @@ def sequence_sections(report: Report) -> list[str]:
         Column("row", lambda row: row[0].name),
         *difference_columns(lambda row: row[1].gained, "gained"),
         Column("verdict", lambda row: row[1].gained.verdict),
-        *difference_columns(lambda row: row[1].forgotten, "forgotten", "kept apart"),
+        *difference_columns(lambda row: row[1].forgotten, "forgotten", "separate models"),
         Column("verdict", lambda row: (on := row[1].forgotten) and on.verdict),
         Column("MLM loss", lambda row: fmean(row[1].losses.values()), fmt.fixed_digits(3)),
     ]
     legend = bullet_list(_legend(learnt[0][1].start))
-    return ["## What was gained and forgotten", Table(learnt, columns).markdown(), legend]
+    return ["## Gains and forgetting", Table(learnt, columns).markdown(), legend]
 
 
 def _legend(start: str) -> Iterator[str]:
-    yield f"gained: mean of the domains after the sequence minus that of {escape(start)}."
+    yield f"gained: mean of the domains after the sequence minus the mean of {escape(start)}."
     yield (
-        "forgotten: after the sequence minus just after the domain's own training, mean over all "
+        "forgotten: after the sequence minus just after training on the domain, mean over all "
         "domains but the last; below 0 is forgetting (backward transfer)."
     )
     yield (
-        "After the sequence a collection is searched with the last checkpoint, or with its own "
-        "model or adapter where each domain has one: what is kept apart is not forgotten."
+        "After the sequence a collection is searched with the last checkpoint, or with the "
+        "domain's own model or adapter, which cannot forget."
     )
     yield (
-        "MLM loss: over the last tenth of each domain's steps, mean over the domains. A method "
-        "that keeps what was known by learning little of what is new shows it here."
+        "MLM loss: over the last tenth of each domain's steps, mean over the domains. It shows "
+        "methods that forget little because they learn little."
     )
     yield "p (Holm): corrected for all rows, for gained and forgotten each."
 
@@ -319,7 +323,7 @@ HypothesisLine = tuple[HypothesisResult, RowOnCollection]
 
 
 def hypotheses_section(report: Report) -> list[str]:
-    """A heading, a table of each hypothesis on each collection, and how to read it; or nothing."""
+    """Return the section of ``report`` on hypotheses, or nothing without any."""
     tested = [(each, on) for each in report.hypotheses for on in each.on]
     if not report.hypotheses:
         return []
@@ -331,11 +335,11 @@ def hypotheses_section(report: Report) -> list[str]:
         Column("answer", lambda pair: pair[0].answer(pair[1].collection)),
     ]
     return [
-        "## Hypotheses that were fixed beforehand",
+        "## Hypotheses fixed beforehand",
         Table(tested, columns).markdown(),
-        "p (Holm): corrected for all hypotheses on a collection. What is not separated is not "
-        "thereby equal: a true difference as large as `detectable` would have been found 80 times "
-        "in 100.",
+        "p (Holm): corrected for all hypotheses on a collection. A difference that is not "
+        "significant does not show equality: a true difference as large as `detectable` is found "
+        "with a power of 80 %.",
     ]
 
 

@@ -1,6 +1,6 @@
-"""Figures as people read them: what is rounded, and how, is decided here and nowhere else.
+"""Formats of numbers for people. All rounding is decided here.
 
-A figure that is not known is an empty text.
+Unknown values become an empty text.
 """
 
 from collections.abc import Callable
@@ -22,24 +22,28 @@ class _Limits(Protocol):
 
 
 def as_text(value: object) -> str:
-    """The value as it is."""
+    """Return ``value`` as text, or "" for None."""
     if isinstance(value, str):
         return value
     return "" if value is None else str(value)
 
 
 def right_aligned(figure: str) -> str:
-    """A figure that is text already, and stands where numbers do."""
+    """Return ``figure``, which is text already, for a column aligned like numbers."""
     return figure
 
 
 def display_name(name: str) -> str:
-    """A collection or suite; a suite of the user's own, named by its path, by its file's name."""
+    """Return the name of a collection or suite, without folder and ending of a user's suite file.
+
+    Args:
+        name: name, or path of a TOML file.
+    """
     return PurePath(name).stem if name.endswith(".toml") else name
 
 
 def fixed_digits(digits: int) -> Callable[[Any], str]:
-    """A format with so many digits after the point, and commas between thousands."""
+    """Return a format with so many ``digits`` after the point, and commas between thousands."""
     return lambda value: "" if value is None else f"{value:,.{digits}f}"
 
 
@@ -48,26 +52,26 @@ count = fixed_digits(0)
 
 
 def signed(value: float | None, digits: int = 4) -> str:
-    """A difference: ``-0.0123``."""
+    """Format a difference ``value`` with so many ``digits``: ``-0.0123``."""
     return "" if value is None else f"{value:+.{digits}f}"
 
 
 def interval(of: _Limits | None, digits: int = 4) -> str:
-    """The interval of a difference: ``-0.0300 to +0.0050``."""
+    """Format the interval ``of`` a difference with so many ``digits``: ``-0.0300 to +0.0050``."""
     if of is None or of.low is None or of.high is None:
         return ""
     return f"{signed(of.low, digits)} to {signed(of.high, digits)}"
 
 
 def range_of(of: _Limits | None, digits: int = 3) -> str:
-    """The interval of a score or a factor: ``0.350–0.450``."""
+    """Format the interval ``of`` a score or a ratio with so many ``digits``: ``0.350–0.450``."""
     if of is None or of.low is None or of.high is None:
         return ""
     return f"{of.low:.{digits}f}–{of.high:.{digits}f}"
 
 
 def paired_interval(pair: "Difference | None") -> str:
-    """The interval of a paired difference, marked where too few queries changed to rely on it."""
+    """Format the interval of ``pair``, marked if too few queries changed for a reliable one."""
     if pair is not None and pair.low is None and not pair.changed:
         return "no query changed"
     limits = interval(pair)
@@ -75,7 +79,7 @@ def paired_interval(pair: "Difference | None") -> str:
 
 
 def mean_score(of: "MeanScore | None") -> str:
-    """A score with its interval: ``0.4000 (0.3500 to 0.4500)``."""
+    """Format a score ``of`` a model with its interval: ``0.4000 (0.3500 to 0.4500)``."""
     if of is None:
         return ""
     if of.low is None or of.high is None:
@@ -84,30 +88,34 @@ def mean_score(of: "MeanScore | None") -> str:
 
 
 def p_value(p: float | None) -> str:
-    """Four digits; a smaller one as a power of ten, since none is 0."""
+    """Format ``p`` with four digits, or a smaller one as a power of ten."""
     if p is None:
         return ""
     return f"{p:.4f}" if p >= SMALLEST_P else f"{p:.0e}"
 
 
 def win_tie_loss(pair: "Difference | None") -> str:
-    """On how many queries the first is better, equal, worse: ``1,000 / 2,000 / 1,100``."""
+    """Format the wins, ties and losses of ``pair``: ``1,000 / 2,000 / 1,100``."""
     return "" if pair is None else f"{pair.wins:,} / {pair.ties:,} / {pair.losses:,}"
 
 
 def score_in_domain(scored: tuple[float | None, bool]) -> str:
-    """A score, marked where the model was trained on the collection."""
+    """Format a ``scored`` model, marked if it was trained on the collection.
+
+    Args:
+        scored: score, and whether the collection is in-domain.
+    """
     value, seen = scored
     return score(value) + (" (in-domain)" if seen and value is not None else "")
 
 
 def duration(seconds: float) -> str:
-    """Seconds below two minutes, else hours and minutes: ``1:05:00``."""
+    """Format ``seconds`` below two minutes as such, and longer times as ``1:05:00``."""
     return f"{seconds:.1f} s" if seconds < 120 else str(timedelta(seconds=round(seconds)))
 
 
 def size(number: float) -> str:
-    """Bytes in decimal units: ``1.5 GB``."""
+    """Format a ``number`` of bytes in decimal units: ``1.5 GB``."""
     for unit in ("B", "kB", "MB", "GB"):
         if number < 1000:
             return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
@@ -116,7 +124,7 @@ def size(number: float) -> str:
 
 
 def parameter_count(number: int | None) -> str:
-    """A number of parameters: ``22.7 M``."""
+    """Format a ``number`` of parameters: ``22.7 M``."""
     if number is None:
         return ""
     for unit, name in ((1e9, " B"), (1e6, " M"), (1e3, " k")):
@@ -125,19 +133,19 @@ def parameter_count(number: int | None) -> str:
     return str(number)
 
 
-DETECTABLE_LEGEND = "detectable: the true difference that would be found 80 times in 100"
+DETECTABLE_LEGEND = "detectable: the true difference that is found with a power of 80 %"
 
 
 def intervals_legend(resamples: int, seed: int | None = None) -> str:
-    """Legend of intervals."""
+    """Return the legend of intervals from so many ``resamples`` with this ``seed``."""
     drawn = f"{resamples:,} resamples" + ("" if seed is None else f", seed {seed}")
     return f"intervals: 95 %, bootstrap over queries, {drawn}"
 
 
 def tests_legend(family: str) -> str:
-    """Legend of p-values.
+    """Return the legend of p-values.
 
     Args:
-        family: what the correction of Holm counts, such as "the collections of a pair".
+        family: tests that Holm's correction counts, such as "the collections of a pair".
     """
     return f"p: paired randomisation (sign flips); Holm: corrected for {family}"

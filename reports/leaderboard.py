@@ -1,4 +1,4 @@
-"""A leaderboard as text: Markdown and a page for people, CSV for programs."""
+"""A leaderboard as Markdown, as an HTML page, and as data for programs."""
 
 import base64
 import hashlib
@@ -30,13 +30,13 @@ PROTOCOL = ("version", "split", "title_track", "exclude_self", "depth")
 
 
 def markdown(board: Leaderboard, measure: str) -> str:
-    """The ranking, then recipes and protocols behind it, then published beside measured scores."""
+    """Return ``board`` as Markdown by ``measure``: ranking, recipes, protocols, claims."""
     headline = board.headline(measure)
     ranked = board.ranked(measure)
     parts = [_ranking(board, ranked, headline, measure), _notes(board, headline)]
     parts += [_recipes(ranked), _protocols(board)]
     if claims := _published_table(board, ranked, measure):
-        parts.append("Published scores are claims.\n\n" + claims)
+        parts.append("Published scores, as printed in their sources:\n\n" + claims)
     if board.published:
         parts.append(_published_systems_table(board, measure))
     return "\n\n".join(parts)
@@ -54,7 +54,7 @@ def _ranking(board: Leaderboard, ranked: Sequence[Row], headline: ScoreColumn, m
 
 
 def _score_columns(column: ScoreColumn, measure: str) -> list[Column[Row]]:
-    """The score and, for a suite, the mean over what is not in-domain."""
+    """Return the score column and, for a suite, the zero-shot mean."""
     scores: list[Column[Row]] = [
         Column(
             heading(column, measure),
@@ -70,12 +70,15 @@ def _score_columns(column: ScoreColumn, measure: str) -> list[Column[Row]]:
 
 
 def heading(column: ScoreColumn, measure: str) -> str:
-    """A place and the measure that is shown there."""
+    """Return the name of ``column`` with the ``measure`` shown there."""
     return f"{fmt.display_name(column.name)} {measure or column.main_measure}".rstrip()
 
 
 def score_cell(row: Row, column: ScoreColumn, measure: str) -> str:
-    """The score in a place, marked where the model was trained on it; or what a mean lacks."""
+    """Format the score of ``row`` in ``column`` by ``measure``, with an asterisk if in-domain.
+
+    An incomplete mean lists how many members are missing.
+    """
     own = row.score_in(column, measure)
     if isinstance(column, CollectionColumn):
         seen = column.name in row.cells and row.cells[column.name].in_domain
@@ -98,7 +101,7 @@ def _zero_shot(row: Row, suite: SuiteColumn, measure: str) -> str:
 
 def _notes(board: Leaderboard, headline: ScoreColumn) -> str:
     notes = (
-        f"Intervals and groups are of {escape(fmt.display_name(headline.name))}. Models in a "
+        f"Intervals and groups refer to {escape(fmt.display_name(headline.name))}. Models in a "
         "group do not differ significantly from its best model (5 % level). "
         "An asterisk marks scores on collections that the model was trained on; the zero-shot mean "
         "leaves them out, with the number of remaining collections in parentheses."
@@ -107,27 +110,27 @@ def _notes(board: Leaderboard, headline: ScoreColumn) -> str:
 
 
 def legend(board: Leaderboard) -> list[str]:
-    """Legend of the intervals and groups of a board."""
+    """Return the legend of the intervals and groups of ``board``."""
     return [
         fmt.intervals_legend(board.resamples),
-        fmt.tests_legend("the pairs with the best of a group"),
+        fmt.tests_legend("the pairs with the best model of a group"),
     ]
 
 
 def _recipes(ranked: Sequence[Row]) -> str:
-    """Recipe and speed of each row; a column where any row has something to say."""
+    """Return a table of recipe and speed of each row, without empty columns."""
     columns: list[Column[Row]] = [
         Column("model", lambda row: row.name),
         *columns_for(RECIPE, lambda row, name: row.recipe.get(name)),
         Column("parameters", lambda row: row.parameters, _total_parameters),
         Column(
-            "of the adapter",
+            "adapter parameters",
             lambda row: (row.parameters and row.parameters.adapter) or None,
             fmt.parameter_count,
         ),
         Column("lowest judged@10", lowest_judged, fmt.score),
         Column("tokens/s", lambda row: row.tokens_per_s or None, fmt.count),
-        Column("on", lambda row: row.speed_device),
+        Column("machine", lambda row: row.speed_device),
     ]
     return Table(ranked, columns).drop_empty_columns().markdown()
 
@@ -137,13 +140,13 @@ def _total_parameters(known: Parameters | None) -> str:
 
 
 def lowest_judged(row: Row) -> float | None:
-    """Judged@10 on the collection where it is lowest."""
+    """Return Judged@10 on the collection on which it is lowest for ``row``."""
     judged = [cell.judged_at_10 for cell in row.cells.values() if cell.judged_at_10 is not None]
     return min(judged, default=None)
 
 
 def _protocols(board: Leaderboard) -> str:
-    """Protocol of each column; scores of different protocols do not compare."""
+    """Return a table of each column's protocol, since different protocols are not comparable."""
     columns: list[Column[CollectionColumn]] = [
         Column("collection", lambda on: on.name + " (not the published one)" * (not on.official)),
         Column("queries", lambda on: on.queries, fmt.count),
@@ -154,7 +157,7 @@ def _protocols(board: Leaderboard) -> str:
 
 
 def _published_table(board: Leaderboard, ranked: Sequence[Row], measure: str) -> str:
-    """Published beside measured scores; "" if nothing was published."""
+    """Return a table of published next to measured scores, or "" without published ones."""
     rows = [
         (row.name, column.name, measure or column.main_measure, own)
         for row in ranked
@@ -176,14 +179,17 @@ def _published_table(board: Leaderboard, ranked: Sequence[Row], measure: str) ->
 
 
 def _published_systems_table(board: Leaderboard, measure: str) -> str:
-    """Published scores of other systems; a mean stands under the suite that it is the mean of."""
+    """Return a table of published scores of other systems.
+
+    A published mean appears in the column of its suite.
+    """
     claims = [
         (system, own)
         for system in board.systems()
         if (own := claimed_scores(board, system, measure))
     ]
     if not claims:
-        return "Nothing was published of other systems on what is shown here."
+        return "There are no published scores of other systems on these collections."
     columns: list[Column[tuple[SystemClaims, dict[str, float]]]] = [
         Column("published system", lambda claim: system_name(claim[0])),
         *(
@@ -195,9 +201,8 @@ def _published_systems_table(board: Leaderboard, measure: str) -> str:
     ]
     notes = [f"{system_name(system)}: {system[0].note}" for system, _ in claims if system[0].note]
     explained = (
-        "Claims of others, not measured here. A mean is over the sets that its heading counts, as "
-        "it was printed, and belongs to no measured mean. (copied): read in somebody else's "
-        "publication."
+        "Published scores of other systems, not measured here. A mean is shown as printed, over "
+        "the number of sets in its heading. (copied): read in somebody else's publication."
     )
     parts = [explained, Table(claims, columns).markdown(), *(f"{escape(note)}." for note in notes)]
     return "\n\n".join(parts)
@@ -212,20 +217,25 @@ def _claims_column(
 
 
 def claimed_scores(board: Leaderboard, system: SystemClaims, measure: str) -> dict[str, float]:
-    """Claims of a system by the measure that is shown in each place."""
+    """Return published scores of ``system`` by the ``measure`` of each column of ``board``."""
     wanted = {column.name: measure or column.main_measure for column in board.all_columns}
     return {claim.name: claim.value for claim in system if claim.measure == wanted[claim.name]}
 
 
 def system_name(system: SystemClaims) -> str:
-    """Name of a system, marked where its scores are copies."""
+    """Return the name of ``system``, marked if its scores were copied from a second-hand source."""
     return system[0].model + (" (copied)" if system[0].second_hand else "")
 
 
 def scores(board: Leaderboard, measure: str) -> Table[Sequence[Any]]:
-    """A row for each model, the best first, then claims; a column for each place, None for a gap.
+    """Return a table of unrounded scores: models by rank, then published systems.
 
-    Nothing is rounded. Intervals, and all that qualifies a score, are in the record of the board.
+    Each column of the leaderboard is a column here, with None for a gap. Intervals are in
+    ``board``.
+
+    Args:
+        board: the leaderboard.
+        measure: measure to show; "" for the main one of each column.
     """
     headline = board.headline(measure)
     rows: list[list[Any]] = []
@@ -235,7 +245,7 @@ def scores(board: Leaderboard, measure: str) -> Table[Sequence[Any]]:
     for system in board.systems() if board.published else ():
         if claims := claimed_scores(board, system, measure):
             claimed = (claims.get(column.name) for column in board.all_columns)
-            rows.append([f"{system_name(system)} (claim)", None, *claimed])
+            rows.append([f"{system_name(system)} (published)", None, *claimed])
     return table_from_rows(
         ["model", "group", *(heading(p, measure) for p in board.all_columns)], rows
     )
@@ -246,13 +256,14 @@ SCRIPTS = ("page", "table", "index", "model", "collection")
 
 
 def page(board: Leaderboard, measure: str) -> str:
-    """One HTML file that opens from disk, holds its data, style and scripts, and fetches nothing.
+    """Return an HTML page that contains its data, style and scripts, and loads nothing else.
 
-    Names come from results, which may be anybody's: scripts set them only as text, and the browser
-    runs no other script than these.
+    Names in results are not trusted: scripts set them only as text, and the content security policy
+    forbids any other script.
 
     Args:
-        measure: that is chosen when the page opens; "" for the main ones.
+        board: the leaderboard.
+        measure: measure selected when the page opens; "" for the main ones.
     """
     theme, style = _read_asset("theme.js"), _read_asset("style.css")
     code = "\n".join([*(_read_asset(f"{name}.js") for name in SCRIPTS), "start();"])
@@ -267,17 +278,17 @@ def page(board: Leaderboard, measure: str) -> str:
 
 
 def _read_asset(name: str) -> str:
-    """A file of the page, in ASCII: what a terminal changed on its way would not be allowed."""
+    """Read a file of the page in ASCII, so that no change of encoding invalidates its hash."""
     text = (SITE / name).read_text(encoding="utf-8")
     return text.encode("ascii", "backslashreplace").decode()  # escapes as JavaScript reads them
 
 
 def _csp_source(source: str) -> str:
-    """A source in a content security policy: what has this hash may run, nothing else."""
+    """Return the hash of a script or style for the content security policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()}'"
 
 
 def script_json(value: Any) -> str:
-    """JSON in ASCII that cannot end the element of the page that it stands in."""
+    """Return ``value`` as ASCII JSON that cannot end the script element around it."""
     text = json.dumps(msgspec.json.decode(msgspec.json.encode(value)))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -1,7 +1,7 @@
-"""Records as pictures, in colours that colour-blind people tell apart: SVG and PNG files.
+"""Plots as SVG and PNG files, in colours that colour-blind people can distinguish.
 
-matplotlib is the extra ``plots``: imported when something is drawn. The same record gives the same
-bytes each time.
+matplotlib belongs to the extra ``plots`` and is imported on first use. The same record always gives
+the same bytes.
 """
 
 import importlib.util
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 DrawFigure = Callable[["Figure"], None]
 
-INK, PAPER = "#1b2129", "#fefefe"  # text and axes; the ground that they stand on
+INK, PAPER = "#1b2129", "#fefefe"  # text and axes; background
 # Okabe and Ito, "Color universal design" (2008), in an order whose neighbours differ most.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", INK)
 BLUE, VERMILION = COLOURS[0], COLOURS[5]
@@ -64,7 +64,7 @@ def can_plot() -> bool:
 def load_library() -> None:
     """Import matplotlib if it is installed, before a command that continues after Ctrl-C.
 
-    matplotlib cannot be imported again where Ctrl-C broke off its import.
+    matplotlib cannot be imported again if Ctrl-C interrupted its import.
     """
     if can_plot():
         importlib.import_module("matplotlib.figure")
@@ -72,19 +72,25 @@ def load_library() -> None:
 
 
 def hollow_marker(colour: str = INK) -> dict[str, Any]:
-    """Return the style of a hollow marker."""
+    """Return the style of a hollow marker of this ``colour``."""
     return {"markerfacecolor": PAPER, "markeredgecolor": colour}
 
 
 def legend_entry(label: str, **style: Any) -> "Line2D":
-    """An entry of a legend for what no single line stands for."""
+    """Return a legend entry with a ``label`` and a ``style``, independent of any drawn line."""
     from matplotlib.lines import Line2D
 
     return Line2D([], [], label=label, **{"linestyle": "none", **style})
 
 
 def legend_below(figure: "Figure", columns: int = 2, entries: Sequence["Line2D"] = ()) -> None:
-    """Write the legend under the axes: of all lines with a label, then of further entries."""
+    """Draw the legend of ``figure`` under the axes: labelled lines, then further ``entries``.
+
+    Args:
+        figure: figure with its axes.
+        columns: number of columns of the legend.
+        entries: additional entries.
+    """
     known = dict.fromkeys(
         handle for axes in figure.axes for handle in axes.get_legend_handles_labels()[0]
     )
@@ -94,16 +100,17 @@ def legend_below(figure: "Figure", columns: int = 2, entries: Sequence["Line2D"]
 def save_figure(
     stem: Path, size: tuple[float, float], fill: DrawFigure, *, grid: bool = False
 ) -> list[Path]:
-    """Write a picture as ``stem`` with .svg and .png; returns the two files.
+    """Save a figure as SVG and PNG, and return the two files.
 
     Args:
+        stem: path without ending.
         size: width and height in inches.
-        fill: draws into the figure.
-        grid: True for lines behind what is drawn.
+        fill: function that draws into the figure.
+        grid: True for grid lines.
 
     Raises:
         ImportError: matplotlib is not installed.
-        OSError: it cannot be written.
+        OSError: the files cannot be written.
     """
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -115,10 +122,10 @@ def save_figure(
         FigureCanvasAgg(figure)
         fill(figure)
         figure.savefig(vectors, format="svg", metadata={"Date": None})
-        figure.set_layout_engine("none")  # it keeps the places that were computed
+        figure.set_layout_engine("none")  # keep the computed layout
         figure.savefig(pixels, format="png", dpi=PNG_DPI)
     files = [stem.with_name(f"{stem.name}{ending}") for ending in (".svg", ".png")]
-    svg = make_printable(vectors.getvalue()).encode()  # names hold anything
+    svg = make_printable(vectors.getvalue()).encode()  # names may contain anything
     for path, content in zip(files, (svg, pixels.getvalue()), strict=True):
         with whole.replace_file(path) as file:
             file.write(content)
@@ -126,9 +133,14 @@ def save_figure(
 
 
 def plot_differences(figure: "Figure", lines: Sequence[tuple[str, Difference]], title: str) -> None:
-    """A forest plot: each difference as a dot on its 95 % interval, the first line at the top.
+    """Draw a forest plot: each difference as a point with its 95 % interval, the first at the top.
 
-    Filled and blue is what can be told from zero at the 5 % level; the rest is hollow and grey.
+    Significant differences (5 % level) are blue and filled, the others grey and hollow.
+
+    Args:
+        figure: figure to draw into.
+        lines: label and difference.
+        title: title of the plot.
     """
     axes = figure.subplots()
     axes.axvline(0, color=INK, lw=0.8)
@@ -143,9 +155,9 @@ def plot_differences(figure: "Figure", lines: Sequence[tuple[str, Difference]], 
     axes.set_ylim(-0.7, len(lines) - 0.3)
     axes.set_title(title)
     axes.set_xlabel("difference with its 95 % interval")
-    told = "significant at 5 % (p of Holm over a pair's collections)"
+    significant = "significant at 5 % (Holm over a pair's collections)"
     entries = [
-        legend_entry(told, marker="o", **_marker_style(True)),
+        legend_entry(significant, marker="o", **_marker_style(True)),
         legend_entry("not significant", marker="o", **_marker_style(False)),
     ]
     legend_below(figure, 2, entries)
@@ -156,16 +168,16 @@ def _marker_style(clear: bool) -> dict[str, Any]:
 
 
 def forest_plot_lines(differences: Iterable[Difference]) -> list[tuple[str, Difference]]:
-    """A line for each suite and collection."""
+    """Return a label and a difference for each of ``differences``, on suites and collections."""
     return [(f"{fmt.display_name(each.on)}, {each.measure}", each) for each in differences]
 
 
-TITLE_LETTERS, LABEL_LETTERS = 12, 12  # of an inch, of the place of a point
-MARKER_LETTERS = 6  # that a marker in a legend takes
+TITLE_LETTERS, LABEL_LETTERS = 12, 12  # letters in an inch, letters below a point
+MARKER_LETTERS = 6  # width of a legend's marker in letters
 
 
 def draw_factors(report: Report, folder: Path) -> list[tuple[str, str]]:
-    """Draw every axis that has a score; returns file (SVG, without its folder) and title."""
+    """Draw each factor of ``report`` into ``folder``, and return file name and title of each."""
     drawn = []
     for axis in report.axes:
         points = _points(report, axis)
@@ -189,7 +201,7 @@ def _points(report: Report, axis: AxisResult) -> list[tuple[str, RowResult]]:
 
 
 def _panels(report: Report, points: Sequence[tuple[str, RowResult]]) -> list[str]:
-    """The mean if there is one, else each collection on which anything was scored."""
+    """Return the mean if there is one, else each collection with a score."""
     means = [name for name in report.collections if report.is_mean(name)]
     return [
         name
@@ -229,7 +241,7 @@ def _draw_legend(
     panels: Sequence[str],
     against: RowResult,
 ) -> None:
-    """A legend of what is drawn, and of nothing else."""
+    """Draw a legend of the elements in the figure."""
     seeds = max(len(report.seed_scores(row, name)) for row in rows for name in panels)
     entries = [legend_entry("score" if seeds < 2 else "mean over seeds", marker="o", color=BLUE)]
     if seeds > 1:
@@ -239,10 +251,10 @@ def _draw_legend(
         for row in rows
         for name in panels
     ):
-        told = f"95 % interval of the difference to {against.name}"
+        label = f"95 % interval of the difference from {against.name}"
         letters = int(TITLE_LETTERS * figure.get_figwidth()) - MARKER_LETTERS
-        told = textwrap.fill(told, letters)
-        entries.append(legend_entry(told, marker="|", ms=12, mew=1.5, color=BLUE))
+        label = textwrap.fill(label, letters)
+        entries.append(legend_entry(label, marker="|", ms=12, mew=1.5, color=BLUE))
     entries.append(legend_entry(f"score of {against.name}", linestyle=":", color=GREY))
     legend_below(figure, 1 if figure.get_figwidth() < 6 else 2, entries)
 
@@ -254,7 +266,7 @@ def _draw_rows(
     name: str,
     against: RowResult,
 ) -> None:
-    """Means, each with the interval of its difference from the row that the axis is against."""
+    """Draw means, each with the interval of its difference from the reference row."""
     for x, (_, row) in enumerate(points):
         on = row.on_collection(name)
         if on is None or on.score is None:
@@ -270,7 +282,7 @@ def _draw_rows(
 
 
 def _draw_reference(axes: "Axes", against: RowResult, name: str) -> None:
-    """A line at the row that the others change one field of: a difference is from this line."""
+    """Draw a line at the reference row."""
     on = against.on_collection(name)
     if on is not None and on.score is not None:
         axes.axhline(on.score.mean, color=GREY, lw=1, ls=":", zorder=0)
@@ -279,7 +291,7 @@ def _draw_reference(axes: "Axes", against: RowResult, name: str) -> None:
 def _interval(
     row: RowResult, on: RowOnCollection, against: RowResult
 ) -> tuple[float, float] | None:
-    """The interval of the difference to ``against``, moved to where this row's mean is."""
+    """Return the interval of the difference to ``against``, shifted to this row's mean."""
     found = on.difference
     if on.score is None or found is None or row.against != against.name:
         return None
@@ -294,15 +306,15 @@ def _file_name(title: str) -> str:
 
 
 SIZE = (8.0, 5.2)  # inches
-SHOWN = 6  # collections beside the headline that have a line of their own
+SHOWN = 6  # collections with their own line, in addition to the headline
 
 
 def draw_losses(curve: Sequence[LossPoint], path: Path) -> list[Path]:
-    """Draw each loss against the steps; returns the files.
+    """Draw each loss against the training steps, and return the files.
 
     Args:
-        curve: at least one point; a loss that some points lack has a gap there.
-        path: of the pictures, without a suffix.
+        curve: at least one point; a loss missing from some points has gaps there.
+        path: path of the pictures without ending.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -311,7 +323,7 @@ def draw_losses(curve: Sequence[LossPoint], path: Path) -> list[Path]:
 
 
 def plot_losses(figure: "Figure", curve: Sequence[LossPoint]) -> None:
-    """A line for each loss, what is minimised in black."""
+    """Plot each loss in ``curve`` into ``figure``, with the minimised one in black."""
     axes = figure.subplots()
     names = list(dict.fromkeys(name for point in curve for name in point.losses))
     for place, name in enumerate(names):
@@ -323,19 +335,22 @@ def plot_losses(figure: "Figure", curve: Sequence[LossPoint]) -> None:
             marker="o" if len(curve) == 1 else None,
         )
     axes.set_xlabel("step")
-    axes.set_ylabel("loss, mean since the point before")
+    axes.set_ylabel("loss, mean since the previous point")
     axes.legend()
 
 
 def draw_quality(curve: Curve, path: Path) -> list[Path]:
-    """Draw quality against steps as ``path``, .svg and .png; nothing without matplotlib."""
+    """Draw ``curve`` against steps as ``path``.svg and .png, if matplotlib is installed."""
     if not can_plot():
         return []
     return save_figure(path, SIZE, lambda figure: plot_quality(figure, curve), grid=True)
 
 
 def plot_quality(figure: "Figure", curve: Curve) -> None:
-    """A line for each collection, and the headline's with its interval and the best marked."""
+    """Plot a line for each collection in ``curve`` into ``figure``.
+
+    The headline has its interval, and the best checkpoint is marked.
+    """
     axes = figure.subplots()
     others = [name for name in curve.collections if name != curve.headline][:SHOWN]
     for place, name in enumerate(others, start=1):
@@ -356,7 +371,7 @@ def plot_quality(figure: "Figure", curve: Curve) -> None:
 def _line(axes: "Axes", points: Sequence[CurvePoint], name: str, place: int, **style: Any) -> None:
     steps = [point.step for point in points]
     values = [point.levels[name].value for point in points]
-    # The headline's place is 0, and the last colour is black.
+    # The headline has index 0, and the last colour is black.
     colour, marker = COLOURS[place - 1], MARKERS[place]
     style = {"lw": 1.2, "ms": 4.5, "label": name, "color": colour, "marker": marker, **style}
     axes.plot(steps, values, **style)
@@ -372,11 +387,11 @@ def _band(axes: "Axes", points: Sequence[CurvePoint], name: str) -> None:
 
 
 def _mark_best(axes: "Axes", curve: Curve) -> None:
-    """A star on the best one; those that cannot be told apart from it are hollow."""
+    """Mark the best checkpoint by a star, and those not significantly worse by hollow circles."""
     if curve.selection is None:
         return
     chosen = curve.selection
-    circle = {**hollow_marker(), "marker": "o", "ms": 7, "label": "cannot be told from the best"}
+    circle = {**hollow_marker(), "marker": "o", "ms": 7, "label": "not significantly different"}
     star = {
         "mfc": VERMILION,
         "mec": PAPER,

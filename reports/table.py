@@ -1,7 +1,7 @@
-"""A table in the forms that are asked for, and Markdown that no name can break.
+"""Tables as Markdown, CSV and data frames, with names escaped for each format.
 
-Markdown also reads well in a terminal. pandas is imported when a table is written; its cells need
-none, so that `list` answers at once. JSON documents of commands are the records themselves.
+The Markdown also reads well in a terminal. pandas is imported when a data frame or CSV is made, so
+that `list` answers at once. JSON documents of commands are the records themselves.
 """
 
 import re
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-# What would end a cell, or begin code, HTML or a link. Brackets alone are no link, a bare address
-# shows where it leads, and slanted words are harmless.
+# Characters that end a cell or begin code, HTML or a link. Brackets alone are not a link, a bare
+# address shows its target, and italics are harmless.
 _READ = re.compile(r"[\\`|<]|\](?=[(\[:])|(?<=\()\w+:(?=//)|&(?=#?\w+;)", re.ASCII)
-_ENTITIES = {"<": "&lt;", "&": "&amp;"}  # not every reader of Markdown escapes these by a slash
+_ENTITIES = {"<": "&lt;", "&": "&amp;"}  # a backslash does not escape these everywhere
 
 
 def escape(text: str) -> str:
-    """Text on one line that Markdown shows and does not read."""
+    """Escape ``text`` for Markdown, on one line."""
     return _READ.sub(lambda match: _escaped(match[0]), to_one_line(text))
 
 
 def _escaped(text: str) -> str:
-    """The last sign escaped."""
+    """Escape the last character."""
     return _ENTITIES.get(text, f"{text[:-1]}\\{text[-1]}")
 
 
 def code_span(text: str) -> str:
-    """Text on one line as code, whatever backticks it holds."""
+    """Return ``text`` on one line as code in Markdown, with a fence longer than its backticks."""
     line = to_one_line(text)
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", line)), default=0))
     space = " " if "`" in line else ""
@@ -42,17 +42,17 @@ def code_span(text: str) -> str:
 
 
 def bullet_list(lines: Iterable[str]) -> str:
-    """A list; its lines are Markdown already."""
+    """Return a list of ``lines``, which are Markdown already."""
     return "\n".join(f"- {line}" for line in lines)
 
 
 Row = TypeVar("Row")
 
-_COMPUTED = tuple("=+-@＝＋－＠")  # a spreadsheet computes what begins with these
+_COMPUTED = tuple("=+-@＝＋－＠")  # a spreadsheet evaluates cells that begin with these
 
 
 class Bold(str):
-    """Text in bold, where a form of the table has that."""
+    """Text in bold, in formats that support it."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,9 @@ class Column(Generic[Row]):
     """A column of a table.
 
     Attributes:
-        header: the name, also for programs.
-        value: of a row, raw.
-        format: of a value, for people; text stands on the left, all else on the right.
+        header: its header, also for programs.
+        value: function from a row to the unrounded value.
+        format: function from a value to text for people. Text is aligned left, other formats right.
     """
 
     header: str
@@ -70,37 +70,43 @@ class Column(Generic[Row]):
     format: Callable[[Any], str] = as_text
 
     def format_cell(self, row: Row) -> str:
-        """The cell of a row, for people."""
+        """Return the cell of ``row``, for people."""
         return self.format(self.value(row))
 
 
 @dataclass(frozen=True)
 class Table(Generic[Row]):
-    """Rows, and what is shown of each."""
+    """Rows and columns of a table.
+
+    Attributes:
+        rows: one item for each row.
+        columns: header, value and format of each column.
+    """
 
     rows: Sequence[Row]
     columns: Sequence[Column[Row]]
 
     def drop_empty_columns(self) -> "Table[Row]":
-        """Without the columns in which no row has anything to say."""
+        """Return the table without columns that are empty in all rows."""
         filled = [
             column for column in self.columns if any(column.format_cell(row) for row in self.rows)
         ]
         return Table(self.rows, filled)
 
     def frame(self) -> "pd.DataFrame":
-        """The values, nothing rounded."""
+        """Return the unrounded values as a data frame."""
         return self._values(lambda value: value).infer_objects()
 
     def csv(self) -> str:
-        """RFC 4180, nothing rounded.
+        """Return the unrounded values as CSV (RFC 4180).
 
-        Text that a spreadsheet would compute, such as ``=HYPERLINK(…)``, begins with an apostrophe.
+        Text that a spreadsheet would evaluate, such as ``=HYPERLINK(…)``, is prefixed with an
+        apostrophe.
         """
         return str(self._values(_spreadsheet_cell).to_csv(index=False, lineterminator="\n"))
 
     def markdown(self) -> str:
-        """GitHub's Markdown; no name breaks it."""
+        """Return the table in GitHub's Markdown, with all names escaped."""
         from tabulate import tabulate
 
         rows = [
@@ -122,7 +128,14 @@ def columns_for(
     format: Callable[[Any], str] = as_text,
     header: str = "{}",
 ) -> list[Column[Row]]:
-    """A column for each name, with the value that a row has under it."""
+    """Return a column for each name.
+
+    Args:
+        names: names of the columns.
+        value: function from a row and a name to a value.
+        format: format of the values.
+        header: header, with ``{}`` in place of the name.
+    """
 
     def column(name: str) -> Column[Row]:
         return Column(header.replace("{}", name), lambda row: value(row, name), format)
@@ -131,7 +144,7 @@ def columns_for(
 
 
 def table_from_rows(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table[Sequence[Any]]:
-    """A table of values in the order of its columns."""
+    """Return a table of ``rows``, whose values are in the order of ``headers``."""
     return Table(rows, [Column(name, itemgetter(place)) for place, name in enumerate(headers)])
 
 

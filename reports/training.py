@@ -1,4 +1,4 @@
-"""Trainings as Markdown: quality against steps, and what a sequence of them keeps."""
+"""Trainings as Markdown: quality against steps, and forgetting in a sequence of trainings."""
 
 from collections.abc import Iterator
 
@@ -11,13 +11,13 @@ from reports import format as fmt
 from reports.table import Bold, Column, Table, bullet_list, columns_for, escape
 
 ON_TEST_DATA = (
-    "the best by these queries is partly the luckiest; choose with --split dev, and report "
-    "another collection or split"
+    "the best checkpoint on these queries is partly the luckiest; select with --split dev, and "
+    "report a different collection or split"
 )
 
 
 def curve_markdown(curve: Curve) -> str:
-    """A row for each checkpoint; then the best one, and how far that can be trusted."""
+    """Return ``curve`` as Markdown: a row for each checkpoint, then the best one with caveats."""
     parts = [f"## {escape(curve.training)}: {curve.measure}", _table(curve)]
     if curve.selection is not None:
         parts.append(bullet_list(_verdict(curve, curve.selection)))
@@ -40,7 +40,7 @@ def _table(curve: Curve) -> str:
 
 
 def _selection_columns(chosen: Selection) -> list[Column[CurvePoint]]:
-    """The best one minus this one."""
+    """Return columns for the best checkpoint minus this one."""
     rivals = {rival.b: rival for rival in chosen.rivals}
 
     def rival(point: CurvePoint) -> Difference | None:
@@ -71,20 +71,21 @@ def _verdict(curve: Curve, chosen: Selection) -> Iterator[str]:
     yield f"best on {escape(where)}: {escape(best.checkpoint)}, step {best.step:,}"
     yield from _selection_caveats(chosen)
     if chosen.indistinguishable:
-        yield f"cannot be told apart from it: {escape(format_names(chosen.indistinguishable))}"
+        names = escape(format_names(chosen.indistinguishable))
+        yield f"not significantly different from it: {names}"
     else:
-        yield "it is better than every other one"
+        yield "it is significantly better than all others"
     if chosen.on_test_data:
-        yield f"**test data were used to select**: {ON_TEST_DATA}"
+        yield f"**selected on test data**: {ON_TEST_DATA}"
 
 
 def _selection_caveats(chosen: Selection) -> Iterator[str]:
     if chosen.candidates > 1:
         yield (
             f"its score is the highest of {chosen.candidates:,} on {chosen.queries:,} queries, "
-            "and too high for that reason: report the chosen one on another split or collection"
+            "and therefore too high: report the selected one on a different split or collection"
         )
-    flips = "all flips of signs" if chosen.exact else "flips of signs"
+    flips = "all sign flips" if chosen.exact else "sign flips"
     yield f"p is adjusted for all {chosen.pairs:,} pairs (largest statistic over {flips})"
 
 
@@ -96,12 +97,12 @@ def _notes(curve: Curve) -> Iterator[str]:
 def _legend(curve: Curve) -> Iterator[str]:
     yield fmt.intervals_legend(curve.resampling.resamples, curve.resampling.seed)
     yield (
-        "intervals of two checkpoints may overlap though they can be told apart: they answer the "
-        "same queries"
+        "intervals of two checkpoints may overlap although they differ significantly, because the "
+        "test is paired by query"
     )
     yield (
-        "the interval of a difference is of that pair alone; p counts all pairs, and this look at "
-        "the curve, not the looks before it"
+        "the interval of a difference is for that pair alone; p is adjusted for all pairs, but not "
+        "for earlier looks at the curve"
     )
 
 
@@ -109,11 +110,11 @@ TransferLine = tuple[str, Difference]  # the kind, and the difference
 
 
 def forgetting_markdown(record: Forgetting) -> str:
-    """The matrix, then a table of transfer, then what the words mean."""
+    """Return ``record`` as Markdown: the matrix, a table of transfer, and a legend."""
     parts = [
         f"## {record.measure} of successive trainings",
         _matrix(record),
-        f"average of the last on what was trained: {fmt.mean_score(record.average)}",
+        f"average of the last checkpoint, trained collections: {fmt.mean_score(record.average)}",
         *([_transfers(transfers)] if (transfers := list(_transfer_lines(record))) else []),
         bullet_list(_forgetting_legend(record)),
     ]
@@ -121,7 +122,7 @@ def forgetting_markdown(record: Forgetting) -> str:
 
 
 def _matrix(record: Forgetting) -> str:
-    """Bold on the diagonal: what the checkpoint was just trained on."""
+    """Return the matrix, with bold scores on the collection just trained on."""
     order = [row.checkpoint for row in record.rows if row.checkpoint != record.base]
     trained = dict(zip(order, record.trained, strict=True))
 
@@ -167,16 +168,16 @@ def _forgetting_legend(record: Forgetting) -> Iterator[str]:
     )
     if record.base:
         yield (
-            "forward transfer: the checkpoint before that of a collection, on this collection, "
-            f"minus {escape(record.base)}"
+            "forward transfer: the checkpoint before training on the collection, minus "
+            f"{escape(record.base)}"
         )
     else:
-        yield "forward transfer needs what the first training started from"
+        yield "forward transfer requires the model from which the first training started"
     if record.kept:
         base = escape(record.base)
-        yield f"kept: on collections that nothing was trained on, the last minus {base}"
+        yield f"kept: on collections without training, the last checkpoint minus {base}"
     elif record.also:
-        yield "what is kept on further collections needs what the first training started from"
+        yield "kept requires the model from which the first training started"
     yield fmt.intervals_legend(record.resampling.resamples, record.resampling.seed)
     yield fmt.tests_legend("the collections of one kind of transfer")
-    yield "one training of each: how much another seed would change is not in the intervals"
+    yield "one training of each: the intervals do not include the variation over seeds"

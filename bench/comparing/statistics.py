@@ -103,10 +103,10 @@ class Difference(Record, kw_only=True):
         return (self.p if self.p_adjusted is None else self.p_adjusted) <= ALPHA
 
     @property
-    def verdict_on_b(self) -> Literal["worse", "better", "cannot tell"]:
+    def verdict_on_b(self) -> Literal["worse", "better", "not significant"]:
         """Verdict on the second model compared with the first, at the 5 % level."""
         if not self.significant:
-            return "cannot tell"
+            return "not significant"
         return "worse" if self.difference > 0 else "better"
 
     @property

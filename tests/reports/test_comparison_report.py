@@ -88,7 +88,7 @@ def test_a_row_has_every_figure_rounded_for_people():
         "95 % interval": "-0.0300 to +0.0050",
         "p": "0.1234",
         "p (Holm)": "0.2468",
-        "better": "cannot tell",
+        "better": "neither",
         "win / tie / loss": "1,000 / 2,000 / 1,100",
         "effect": "-0.05",
         "detectable": "0.0212",
@@ -176,8 +176,8 @@ def test_recipes_that_differ_have_a_table_of_their_own():
         ]
     )
     assert rows_of(text.split("\n\n")[-1]) == [
-        {"what differs in the recipes": "dtype", "old": "float32", "new": "float16"},
-        {"what differs in the recipes": "index", "old": "-", "new": "IVF|8"},
+        {"different settings": "dtype", "old": "float32", "new": "float16"},
+        {"different settings": "index", "old": "-", "new": "IVF|8"},
     ]
 
 

@@ -130,11 +130,11 @@ def test_what_a_sequence_gained_and_forgot_stands_in_one_table():
 
     rows = (learnt("plain", gained), learnt("adapter", None), learnt("unknown", apart))
     text = markdown(report(REFERENCE, *rows))
-    after = text.partition("## What was gained")[2]
+    after = text.partition("## Gains and forgetting")[2]
     (table,) = tables_of(after)
     difference = f"{gained.difference.mean:+.4f}"
     assert [(row["row"], row["gained"], row["forgotten"], row["MLM loss"]) for row in table] == [
         ("plain", difference, difference, "2.875"),
-        ("adapter", difference, "kept apart", "2.875"),
+        ("adapter", difference, "separate models", "2.875"),
         ("unknown", difference, "", "2.875"),
     ]

@@ -74,7 +74,7 @@ def test_recipes_and_speed_stand_in_a_table_of_their_own(tmp_path):
         "parameters": "22.7 M",
         "lowest judged@10": "0.5000",
         "tokens/s": "1,500",
-        "on": "Linux x86_64, cpu, 2 threads",
+        "machine": "Linux x86_64, cpu, 2 threads",
     }
 
 
@@ -83,8 +83,8 @@ def test_parameters_of_an_adapter_are_told_and_unknown_ones_are_a_visible_gap(tm
     store(tmp_path, "theirs", "set", [0.25], recipe=None, index="")
     shown = {row["model"]: row for row in tables_of(markdown(board_of(tmp_path), ""))[1]}
     assert shown["adapted"]["parameters"] == "110.1 M"
-    assert shown["adapted"]["of the adapter"] == "595.2 k"
-    assert (shown["theirs"]["parameters"], shown["theirs"]["of the adapter"]) == ("unknown", "")
+    assert shown["adapted"]["adapter parameters"] == "595.2 k"
+    assert (shown["theirs"]["parameters"], shown["theirs"]["adapter parameters"]) == ("unknown", "")
 
 
 def test_protocols_stand_in_a_table_of_their_own_and_what_is_not_official_is_marked(tmp_path):
@@ -101,7 +101,7 @@ def test_published_scores_are_called_claims_and_compared(tmp_path):
     card = Card(name="a", title="A", missing="x", expected=(CLAIM,))
     text = markdown(board_of(tmp_path, cards={"a": card}), "")
     (row,) = tables_of(text)[3]
-    assert "claims" in text
+    assert "Published scores, as printed" in text
     assert (row["measured"], row["published"], row["difference"]) == ("0.5000", "0.6250", "-0.1250")
     assert row["source"] == "a paper"
 
@@ -127,8 +127,8 @@ def test_csv_marks_claims(tmp_path):
     board = board_of(tmp_path, published=("dupmae",))
     lines = list(csv.DictReader(io.StringIO(scores(board, "").csv())))
     values = {one["model"]: one[f"beir/scifact {MEASURE}"] for one in lines}
-    assert (values["a"], values["DupMAE (claim)"]) == ("0.5", "0.699")
-    assert "BM25 (copied) (claim)" in values
+    assert (values["a"], values["DupMAE (published)"]) == ("0.5", "0.699")
+    assert "BM25 (copied) (published)" in values
 
 
 def test_another_measure_is_shown_where_it_was_measured(tmp_path):

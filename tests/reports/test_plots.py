@@ -61,7 +61,7 @@ def test_every_mark_is_explained_in_the_legend_and_no_name_stands_among_the_poin
     assert explained == [
         "mean over seeds",
         "score of each seed",
-        "95 % interval of the difference to reference",
+        "95 % interval of the difference from reference",
         "score of reference",
     ]
     written = [text.get_text() for axes in figure.axes for text in axes.texts]

@@ -131,4 +131,4 @@ def test_the_diagonal_is_bold_and_transfer_has_its_interval():
 def test_without_a_base_it_is_said_what_is_missing():
     text = forgetting_markdown(forgetting(base=False))
     assert [row["transfer"] for row in tables_of(text)[1]] == ["backward", "backward, mean"]
-    assert sum("the first training started from" in note for note in notes_of(text)) == 2
+    assert sum("from which the first training started" in note for note in notes_of(text)) == 2

@@ -69,7 +69,7 @@ def test_the_table_names_all_and_sums_up(folder, capsys):
     row = next(line for line in lines if "words" in line)
     assert FINGERPRINT[:8] in row
     assert "today" in row
-    assert lines[-1].split("|")[1].strip() == "together"
+    assert lines[-1].split("|")[1].strip() == "total"
 
 
 def test_a_cache_without_vectors_is_no_error(tmp_path, capsys):

@@ -157,7 +157,7 @@ def test_gained_is_against_the_start_and_forgotten_against_just_after_the_domain
 
 def test_the_report_shows_what_was_gained_and_what_was_kept_apart(place, report):
     text = (place / "ablations/tiny/report.md").read_text()
-    assert "## What was gained and forgotten" in text
+    assert "## Gains and forgetting" in text
     assert text.count("\n# ") == 0  # but the title: one page of a site
     assert "kept apart" in text
     assert "python -m bench ablate tiny.toml" in text

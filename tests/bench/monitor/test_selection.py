@@ -117,7 +117,7 @@ def test_the_best_is_the_first_of_equal_ones_and_knows_who_cannot_be_told_apart(
     assert found.indistinguishable == ("checkpoint-2",)
     assert {one.b: one.verdict_on_b for one in found.rivals} == {
         "checkpoint-0": "worse",
-        "checkpoint-2": "cannot tell",
+        "checkpoint-2": "not significant",
         "checkpoint-3": "worse",
     }
 
