@@ -20,7 +20,7 @@ from bench.boards.records import Leaderboard
 from bench.cli.commands.names import NameLine
 from bench.cli.commands.training import ComposedAdapter
 from bench.cli.commands.vectors import EncodedCount
-from bench.cli.main import COMMANDS
+from bench.cli.main import COMMANDS, format_default
 from bench.comparing.changed_queries import ChangedQueries
 from bench.comparing.compare import Comparison
 from bench.comparing.statistics import Resampling
@@ -166,7 +166,7 @@ def type_name(kind: Any) -> str:
         return PLAIN.get(kind) or getattr(kind, "__name__", str(kind))
     if hasattr(kind, "__metadata__"):
         metavars = [getattr(mark, "metavar", None) for mark in kind.__metadata__]
-        named = next((name for name in metavars if isinstance(name, str)), None)
+        named = next((name for name in reversed(metavars) if isinstance(name, str)), None)
         return named.replace("|", " or ") if named else type_name(arguments[0])
     if str(origin) == "typing.Literal":
         return ", ".join(map(str, arguments))
@@ -268,16 +268,10 @@ def _options(record: type[Any], positional: bool = True) -> Iterator[tuple[str, 
             yield from _options(plain, positional)
             continue
         required = field.default is dataclasses.MISSING
-        default = "required" if required else _default(field.default)
+        default = "required" if required else code(format_default(field.default) or "")
         shown = field.name.upper() if positional else f"--{field.name.replace('_', '-')}"
-        value = "" if plain is bool else type_name(plain)
+        value = "" if plain is bool else type_name(kind)
         yield code(shown), cell(value), default, cell(texts.get(field.name, ""))
-
-
-def _default(value: Any) -> str:
-    if value in (None, False, (), ""):
-        return ""
-    return code(" ".join(map(str, value)) if isinstance(value, tuple) else value)
 
 
 def cards() -> str:

@@ -1,8 +1,8 @@
-"""The command line: from what was typed to the command that answers.
+"""Parser of the command line.
 
-The records of `bench.cli.options` say what can be typed. A command is imported when it is run, so
-that ``--help`` and ``list`` answer at once. Tables go to stdout; progress, warnings and errors to
-stderr.
+The records of `bench.cli.options` declare arguments and options. A command is imported when it is
+run, so that ``--help`` and ``list`` are fast. Tables go to stdout; progress, warnings and errors go
+to stderr.
 """
 
 import dataclasses
@@ -17,6 +17,7 @@ from typing import Annotated, Any
 
 from cyclopts import App, CycloptsError, Group, Parameter
 from cyclopts.exceptions import MissingArgumentError, UnknownCommandError
+from cyclopts.help import DefaultFormatter, HelpPanel
 
 from bench.cli.options import data, decide, evaluate, train
 from bench.cli.options.shared import (
@@ -68,44 +69,64 @@ EXAMPLES = """\
 
 
 class AppWithExamples(App):
-    """Commands whose ``--help`` ends with examples, unwrapped so that they can be copied."""
+    """Application whose ``--help`` ends with examples, unwrapped so that they can be copied."""
 
     def help_print(self, tokens: Any = None, *, console: Any = None) -> None:
-        """Print the help of the command that was typed, then its examples."""
+        """Print the help of the command in ``tokens`` to ``console``, then its examples."""
         super().help_print(tokens, console=console)
         command = "".join(self.parse_commands(tokens)[0])
         print(f"\nExamples:\n\n{textwrap.indent(as_typed(examples_of(command)), '  ')}")
 
 
+class ArgumentFormatter(DefaultFormatter):
+    """Formatter of ``--help`` that shows positional arguments by one name: ``NAMES``."""
+
+    def __call__(self, console: Any, options: Any, panel: HelpPanel) -> None:
+        """Print ``panel`` to ``console`` with the width in ``options``."""
+        entries = [
+            entry.copy(positive_names=()) if entry.positional_label else entry
+            for entry in panel.entries
+        ]
+        super().__call__(console, options, panel.copy(entries=entries))
+
+
 def run_command(arguments: Sequence[str] | None = None) -> int:
-    """Parse and run one command; returns its exit code.
+    """Parse and run one command, and return its exit code.
+
+    Args:
+        arguments: words after the name of the program. Default: those of ``sys.argv``.
 
     Raises:
-        BenchError: an unknown command or option, or a value that an option cannot have.
+        BenchError: an unknown command or option, or an invalid value.
         UnicodeEncodeError: a word is not in the encoding of the locale.
     """
-    typed = list(sys.argv[1:] if arguments is None else arguments)
-    for word in typed:
-        word.encode()  # Python stands by surrogates for bytes that no record can hold
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    for word in words:
+        word.encode()  # Python decodes invalid bytes to surrogates, which no record can hold
     try:
-        code = build_app()(typed)
+        code = build_app(words)(words)
     except CycloptsError as error:
         raise _as_bench_error(error) from error
     return int(code or 0)
 
 
-def build_app() -> App:
-    """All commands with their options."""
+def build_app(words: Sequence[str] = ()) -> App:
+    """Return the application with all commands and their options.
+
+    Args:
+        words: the command line, which shows what was typed with the value of its default.
+    """
     from bench import __version__
 
     top = AppWithExamples(
         name=program_name(),
         help="Evaluate dense retrievers: from a checkpoint to scores that can be trusted.",
         help_format="markdown",
+        help_formatter=ArgumentFormatter(),
+        group_parameters=Group("Arguments and options", sort_key=0),
+        group_arguments=Group("Arguments and options", sort_key=0),
         version=__version__,
-        default_parameter=Parameter(
-            negative=(), show_default=_format_default, allow_repeating=True
-        ),
+        default_parameter=Parameter(negative=(), show_default=format_default, allow_repeating=True),
         result_action="return_value",
         exit_on_error=False,
         print_error=False,
@@ -114,7 +135,7 @@ def build_app() -> App:
     for name, (record, group, function) in COMMANDS.items():
         description = (inspect.getdoc(record) or "").partition("Attributes:")[0]
         top.command(
-            _make_command(record, function),
+            _make_command(record, function, words),
             name=name,
             group=group,
             usage=f"Usage: {usage_line(name, record)}",
@@ -124,12 +145,15 @@ def build_app() -> App:
 
 
 def count_arguments() -> dict[str, int]:
-    """The number of options and positionals of each command."""
+    """Return the number of options and positional arguments of each command."""
     return {name: len(list(arguments_of(record))) for name, (record, *_) in COMMANDS.items()}
 
 
 def usage_line(name: str, record: type[Any]) -> str:
-    """A command as it must be typed: positionals stand before the options, which take the rest."""
+    """Return the command ``name`` with the arguments of ``record``, in an order that works.
+
+    Positional arguments come first: an option with several values would take them.
+    """
     required = [
         argument for argument in arguments_of(record) if argument.default is dataclasses.MISSING
     ]
@@ -147,11 +171,11 @@ def _placeholder(argument: Argument) -> str:
     return word if argument.default is dataclasses.MISSING else f"[{word}]"
 
 
-def _make_command(record: type[Any], function: str) -> Any:
-    """A function of the record of options, which imports the real one when it is called."""
+def _make_command(record: type[Any], function: str, words: Sequence[str]) -> Any:
+    """Return a function that takes a record of options and imports the command when called."""
 
     def command(options: Any) -> int:
-        refuse_ignored_options(options)
+        refuse_ignored_options(options, words)
         _configure_libraries()
         check_outputs_and_device(options)
         module, _, name = function.partition(".")
@@ -159,7 +183,7 @@ def _make_command(record: type[Any], function: str) -> Any:
         return code
 
     if all(argument.default is not dataclasses.MISSING for argument in arguments_of(record)):
-        command.__defaults__ = (record(),)  # the parser wants one where nothing must be typed
+        command.__defaults__ = (record(),)  # the parser needs it if no argument is required
     command.__annotations__ = {"options": Annotated[record, Parameter(name="*")], "return": int}
     return command
 
@@ -170,15 +194,17 @@ def examples_of(command: str) -> str:
     return textwrap.dedent(doc.rpartition("Examples:\n")[2]).strip()
 
 
-def _format_default(value: Any) -> str | None:
-    """A default in ``--help``; None if the text says what happens without the option."""
+def format_default(value: Any) -> str | None:
+    """Return a default as people write it; None if the text of the option states it."""
     if value is None or value is False or value == () or value == "":
         return None
+    if isinstance(value, int) and value is not True:
+        return f"{value:,}"
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _as_bench_error(error: CycloptsError) -> BenchError:
-    """The parser's message as ours, with what to type next."""
+    """Convert an error of the parser, with the command to type next as a hint."""
     command = " ".join(getattr(error, "command_chain", None) or ())
     hint = f"python -m bench {command} --help" if command else "python -m bench --help"
     if isinstance(error, UnknownCommandError):
@@ -189,7 +215,7 @@ def _as_bench_error(error: CycloptsError) -> BenchError:
 
 
 def _configure_libraries() -> None:
-    """Settings that libraries read when they are imported."""
+    """Configure logging and the environment before libraries are imported."""
     handler = logging.StreamHandler()
     handler.setLevel(logging.WARNING)  # some libraries set their own loggers to DEBUG
     logging.basicConfig(format="%(levelname)s: %(message)s", handlers=[handler])

@@ -1,17 +1,21 @@
-"""Options of the commands about what there is and where it lies."""
+"""Options of the commands about names and files: ``list``, ``show``, ``fetch``, ``verify``, ``cache``."""
 
 from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, ClassVar, Literal
 
+from cyclopts import Parameter
+
 from bench.cli.options.shared import (
     FolderOptions,
     LocalPath,
+    ModelNames,
     ModelOptions,
     Names,
     NonNegativeInt,
     OptionConditions,
     OutputOptions,
     SeveralValues,
+    Split,
 )
 
 Listed = Literal["models", "datasets", "suites", "measures", "indexes", "presets", "grids"]
@@ -20,15 +24,16 @@ ModelGroup = Literal["ready", "download", "pretrained", "unpublished"]
 
 @dataclass(frozen=True)
 class ListOptions:
-    """List names of one kind, with a line about each.
+    """List models, datasets, suites, measures, indexes, presets or grids.
 
-    Models are in groups: ready on this machine, those that need a download, pre-trained only, and
-    not published. A licence with a question mark was not confirmed in a first-party source.
+    Models come in groups: ready (on this machine), download, pretrained (not fine-tuned) and
+    unpublished. A question mark after a licence means that no first-party source confirms it.
 
     Attributes:
         what: Kind of names to list.
-        match: Only names, descriptions and licences that contain this text, in any letter case.
-        group: Only models of these groups.
+        match: List only lines whose name, description or licence contains this text. Letter case
+            is ignored.
+        group: List only models of these groups.
 
     Examples:
         python -m bench list models --group ready
@@ -41,17 +46,17 @@ class ListOptions:
 
     what: Listed
     _: KW_ONLY
-    match: str = ""
+    match: Annotated[str, Parameter(metavar="TEXT")] = ""
     group: Annotated[tuple[ModelGroup, ...], SeveralValues] = ()
     output: OutputOptions = OutputOptions()
 
 
 @dataclass(frozen=True)
 class ShowOptions:
-    """Show what is declared of a model, collection, suite, preset or grid, or recorded of a result.
+    """Show the declaration of a model, collection, suite, preset or grid, or a stored result.
 
     Attributes:
-        name: Name of `list`, TOML file of a suite of your own, or folder of a result.
+        name: Name (see `list`), TOML file of your own suite, or folder of a result.
 
     Examples:
         python -m bench show retromae
@@ -66,19 +71,23 @@ class ShowOptions:
 
 @dataclass(frozen=True)
 class FetchOptions:
-    """Download all that an offline machine needs: collections, models, built corpora.
+    """Download collections and models, and build corpora, for later use offline.
 
     Attributes:
-        names: Collections or suites.
-        model: Names of `list models`, card files, folders or Hub ids.
+        names: Collections or suites (see `list datasets` and `list suites`).
+        model: Models: names (see `list models`), card files, folders or Hub ids.
 
     Examples:
         python -m bench fetch beir --model retromae
     """
 
+    only_if: ClassVar[OptionConditions] = dict.fromkeys(
+        ("like", "adapter", "dtype", "set", "trust_code"), {"model": True}
+    )
+
     names: tuple[str, ...] = ()
     _: KW_ONLY
-    model: Names = ()
+    model: ModelNames = ()
     model_options: ModelOptions = ModelOptions()
     folder_options: FolderOptions = FolderOptions()
     output: OutputOptions = OutputOptions()
@@ -86,10 +95,10 @@ class FetchOptions:
 
 @dataclass(frozen=True)
 class VerifyOptions:
-    """Check the data of collections: counts, ids that occur twice, gaps.
+    """Check the data of collections: counts, duplicate ids, missing documents.
 
     Attributes:
-        names: Collections, suites or folders.
+        names: Collections, suites or folders (see `list datasets` and `list suites`).
         split: Split whose judgements are checked. Default: the collection's.
 
     Examples:
@@ -98,21 +107,21 @@ class VerifyOptions:
 
     names: tuple[str, ...]
     _: KW_ONLY
-    split: str | None = None
+    split: Split | None = None
     folder_options: FolderOptions = FolderOptions()
     output: OutputOptions = OutputOptions()
 
 
 @dataclass(frozen=True)
 class CacheOptions:
-    """Show the disk space of stored vectors by model; verify or remove them.
+    """Show the disk space of cached vectors by model, verify them, or remove them.
 
     Attributes:
-        verify: Read everything and name what is damaged; exit code 2 where anything is.
-        prune: Remove the vectors of these models: names, or first characters of fingerprints.
-        older_than: Remove vectors that were not used for this many days: of the models of
-            --prune, or of all.
-        dry_run: Only show what would be removed.
+        verify: Read all files and list damaged ones. Exit code 2 if there are any.
+        prune: Remove the vectors of these models (names, or prefixes of fingerprints).
+        older_than: Remove vectors that have not been used for this many days, of the models of
+            --prune or of all models.
+        dry_run: Show what --prune and --older-than would remove; remove nothing.
         cache_dir: Folder of the cache. Default: $BENCH_CACHE, then the user's cache folder.
 
     Examples:
@@ -124,7 +133,7 @@ class CacheOptions:
     _: KW_ONLY
     verify: bool = False
     prune: Names = ()
-    older_than: NonNegativeInt | None = None
+    older_than: Annotated[NonNegativeInt | None, Parameter(metavar="DAYS")] = None
     dry_run: bool = False
     cache_dir: LocalPath | None = None
     output: OutputOptions = OutputOptions()

@@ -1,4 +1,4 @@
-"""Options of the commands that read results and decide: ``compare``, ``check``, ``leaderboard``..."""
+"""Options of the commands that read results: ``compare``, ``check``, ``leaderboard``, ``export``."""
 
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -7,9 +7,13 @@ from typing import Annotated, ClassVar, Literal
 from cyclopts import Parameter
 
 from bench.cli.options.shared import (
+    DatasetName,
     FolderOptions,
     HardwareOptions,
+    Measure,
+    ModelName,
     ModelOptions,
+    Name,
     Names,
     NonNegativeInt,
     OptionConditions,
@@ -20,28 +24,34 @@ from bench.cli.options.shared import (
     ResamplingOptions,
     ResultLocations,
     SeveralValues,
+    Split,
     group,
+    in_group,
 )
 from bench.gate.settings import GateSettings
+
+RUN_FILE_GROUP = in_group("Run files", 10)
+SEQUENCE_GROUP = in_group("Continual learning", 20)
 
 
 @dataclass(frozen=True)
 class CompareOptions:
-    """Show which model is better, by how much, and on which queries.
+    """Compare models: which is better, by how much, and on which queries.
 
     Attributes:
-        names: Models with stored results, MODEL@FIELD=VALUE, folders of results, or run files.
-        on: Only these collections or suites; a suite of your own is a TOML file.
-        measure: Measure to use, instead of each collection's main one.
-        force: Compare across different protocols; the table is marked.
-        changed: Show the N queries on which each model of a pair is better by most.
+        names: Models with stored results (MODEL@FIELD=VALUE selects one of several), folders of
+            results, or run files.
+        on: Compare only on these collections or suites (a suite of your own is a TOML file).
+        changed: Show the N queries with the largest differences in favour of each model.
+        measure: Measure to compare by. Default: each collection's main measure.
+        results: Folders of stored results, or URLs such as s3://bucket/prefix.
+        force: Compare across different protocols. The table is marked.
         dataset: Collection or folder whose judgements score run files.
         depth: Documents per query of run files. Default: the collection's, usually 1,000.
-        split: Split that scores run files. Default: the collection's.
-        sequence: Collections that the models were trained on one after the other: backward and
-            forward transfer. The first model may be what the training started from; --on names
-            further collections.
-        results: Stored results: folders, or URLs such as s3://bucket/prefix.
+        split: Split whose judgements score run files. Default: the collection's.
+        sequence: Collections on which the models were trained, one after the other. Show
+            backward and forward transfer. The first model may be the start of the training;
+            name further collections with --on.
 
     Examples:
         python -m bench compare minilm bm25
@@ -59,14 +69,14 @@ class CompareOptions:
     names: tuple[str, ...]
     _: KW_ONLY
     on: Names = ()
-    measure: str | None = None
-    force: bool = False
     changed: NonNegativeInt = 0
-    dataset: str | None = None
-    depth: PositiveInt | None = None
-    split: str | None = None
-    sequence: Names = ()
+    measure: Measure | None = None
     results: Annotated[ResultLocations, SeveralValues] = (Path("results"),)
+    force: bool = False
+    dataset: Annotated[DatasetName | None, RUN_FILE_GROUP] = None
+    depth: Annotated[PositiveInt | None, RUN_FILE_GROUP] = None
+    split: Annotated[Split | None, RUN_FILE_GROUP] = None
+    sequence: Annotated[Names, SEQUENCE_GROUP] = ()
     resampling: ResamplingOptions = ResamplingOptions()
     folder_options: FolderOptions = FolderOptions()
     output: OutputOptions = OutputOptions()
@@ -74,24 +84,25 @@ class CompareOptions:
 
 @dataclass(frozen=True)
 class CheckOptions:
-    """Decide whether a checkpoint may ship; the exit code is the verdict.
+    """Decide whether a checkpoint may ship. The exit code is the verdict.
 
-    Exit codes: 0 it may, 1 regression, 2 bad input, 3 inconclusive, 4 an evaluation or a result of
-    the baseline is missing, 5 drift (not the checkpoint that it claims to be). In JUnit XML a
-    regression is a failure, missing and drift are errors, and inconclusive is skipped.
+    Exit codes: 0 OK, 1 regression, 2 bad input, 3 inconclusive, 4 missing evaluation or baseline
+    result, 5 drift (the scores are not those of the checkpoint it claims to be). In JUnit XML a
+    regression is a failure, missing results and drift are errors, and inconclusive is skipped.
 
     Attributes:
-        checkpoint: Name, card file, folder or Hub id.
-        baseline: Model with stored results, MODEL@FIELD=VALUE, folder of results, or
-            `published`.
-        anchor: Also check against this fixed older release; the worse outcome decides.
-        on: Collections, suites (your own: a TOML file) or folders. Default: the baseline's.
-        junit: Also write the verdict as JUnit XML.
-        measure: Measure to use, instead of each collection's main one.
-        results: Stored results, to which new ones are added: a folder, or a URL such as
-            s3://bucket/prefix.
-        allow_mismatch: Continue although a collection differs from the published one; the
-            result is marked.
+        checkpoint: Candidate: a name, card file, folder or Hub id.
+        baseline: Model with stored results (MODEL@FIELD=VALUE selects one of several), folder of
+            results, or `published` for the scores that the card claims.
+        on: Collections, suites or folders (a suite of your own is a TOML file). Default: the
+            baseline's.
+        anchor: Older release to check against, too. The worse outcome decides.
+        junit: Also write the verdict to this file as JUnit XML.
+        measure: Measure to decide by. Default: each collection's main measure.
+        results: Folder of stored results, or a URL such as s3://bucket/prefix. New results are
+            added to it.
+        allow_mismatch: Continue even if a collection differs from the published one. The result
+            is marked.
 
     Examples:
         python -m bench check path/to/ckpt --like retromae --baseline retromae --on beir
@@ -104,13 +115,13 @@ class CheckOptions:
         "tolerance": {"expect_same": True},
         "rule": {"expect_same": False},
     }
-    checkpoint: str
+    checkpoint: ModelName
     _: KW_ONLY
-    baseline: str
-    anchor: str | None = None
+    baseline: ModelName
     on: Names = ()
+    anchor: ModelName | None = None
     junit: OutFile | None = None
-    measure: str | None = None
+    measure: Measure | None = None
     results: OutLocation = Path("results")
     terms: Annotated[GateSettings, group("Decision rule", 10)] = GateSettings()
     allow_mismatch: bool = False
@@ -126,13 +137,13 @@ class LeaderboardOptions:
     """Show stored results side by side, as a table or as a page.
 
     Attributes:
-        format: Format on stdout; html is one file that opens from disk.
-        suite: Show only the collections of this suite and its mean, even where that is a gap; a
-            suite of your own is a TOML file.
-        measure: Measure to use, instead of each collection's main one.
+        format: Format of the output. html is one page that opens from disk.
+        suite: Show only the collections of this suite and its mean, including gaps (a suite of
+            your own is a TOML file). Default: all collections.
+        measure: Measure to show. Default: each collection's main measure.
         published: Also show published scores of other systems, marked as claims: names of the
             tables in bench/boards/published, `cards` for the models of `list models`, or `all`.
-        results: Stored results: folders, or URLs such as s3://bucket/prefix.
+        results: Folders of stored results, or URLs such as s3://bucket/prefix.
 
     Examples:
         python -m bench leaderboard --format html > leaderboard.html
@@ -140,11 +151,13 @@ class LeaderboardOptions:
         python -m bench leaderboard --published beir-paper dupmae
     """
 
+    only_if: ClassVar[OptionConditions] = {"format": {"json": False}}
+
     _: KW_ONLY
     format: Literal["markdown", "csv", "json", "html"] = "markdown"
-    suite: str = ""
-    measure: str = ""
-    published: Annotated[tuple[str, ...] | None, SeveralValues] = None
+    suite: Name = ""
+    measure: Measure = ""
+    published: Names | None = None
     results: Annotated[ResultLocations, SeveralValues] = (Path("results"),)
     folder_options: FolderOptions = FolderOptions()
     resampling: ResamplingOptions = ResamplingOptions()
@@ -153,18 +166,18 @@ class LeaderboardOptions:
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """Write stored results as mteb or trec_eval read them.
+    """Write stored results in the formats of mteb and trec_eval.
 
-    mteb: MODEL/REVISION/SciFact.json, as mteb 2 reads it. trec: MODEL/COLLECTION.trec.gz, the
-    rankings.
+    mteb writes scores (MODEL/REVISION/SciFact.json, for mteb 2). trec writes rankings
+    (MODEL/COLLECTION.trec.gz). Existing files are never overwritten.
 
     Attributes:
         format: Format to write.
-        names: Models with stored results, as for compare.
-        out: Folder or URL of the files.
-        on: Only these collections or suites.
-        name: Name of the model in the files, where there is only one.
-        results: Stored results: folders, or URLs such as s3://bucket/prefix.
+        names: Models with stored results, named as in `compare`.
+        out: Folder to write, or a URL such as s3://bucket/prefix.
+        on: Export only these collections or suites.
+        name: Name of the model in the files (single model only). Default: its own name.
+        results: Folders of stored results, or URLs such as s3://bucket/prefix.
 
     Examples:
         python -m bench export mteb minilm --as sentence-transformers/all-MiniLM-L6-v2 --out mteb
@@ -176,6 +189,6 @@ class ExportOptions:
     _: KW_ONLY
     out: OutLocation
     on: Names = ()
-    name: Annotated[str | None, Parameter(name="--as")] = None
+    name: Annotated[Name | None, Parameter(name="--as")] = None
     results: Annotated[ResultLocations, SeveralValues] = (Path("results"),)
     output: OutputOptions = OutputOptions()

@@ -1,16 +1,21 @@
-"""Options of the commands that evaluate: ``run``, ``work``, ``score``, ``speed``."""
+"""Options of the commands that evaluate: ``run``, ``work``, ``index``, ``score``, ``speed``."""
 
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from bench.cli.options.shared import (
+    DatasetName,
     Device,
     FolderOptions,
     HardwareOptions,
+    IndexName,
     LocalPath,
+    Measures,
+    ModelName,
+    ModelNames,
     ModelOptions,
-    Names,
+    Name,
     NonNegativeInt,
     OptionConditions,
     OutFolder,
@@ -20,8 +25,10 @@ from bench.cli.options.shared import (
     ProtocolOptions,
     SeveralValues,
     WorkerOptions,
+    in_group,
 )
 
+INDEX_GROUP = in_group("Index", 30)
 Part = Literal["encode", "latency", "indexes"]
 Tool = Literal["sentence-transformers", "beir", "mteb"]
 
@@ -30,30 +37,31 @@ Tool = Literal["sentence-transformers", "beir", "mteb"]
 class RunOptions:
     """Evaluate models on collections.
 
-    Prints a table for each collection, then the means of the suites. Vectors are kept
-    (--cache-dir): an interrupted run continues. A result that is stored is shown, if all that it
-    depends on is the same. Where a model or collection cannot be used, the others are still
-    evaluated and the gap is shown with its reason. Exit codes: 0 complete, 4 with gaps, 2 nothing
-    was evaluated.
+    Print a table per collection, then the means of suites. Vectors are cached, so an interrupted
+    run continues. A stored result is returned if no input changed. If a model or collection cannot
+    be used, the others are evaluated and the gap is shown with its reason. Exit codes: 0 complete,
+    4 with gaps, 2 nothing was evaluated.
 
     Attributes:
-        names: Collections, suites (your own: a TOML file) or folders.
-        model: Names of `list models`, card files, folders or Hub ids.
-        name: Name of the model in results, where there is only one. Default: its own; with
-            --adapter, MODEL+ADAPTER.
-        index: flat (exact), a FAISS factory string with search parameters, a folder that
-            `index` wrote, or bm25: what BM25 finds, by its score times the similarity.
-        recall_queries: Number of queries, drawn with a seed, on which the recall of an
-            approximate index is measured; 0 measures none. Default: all, once for each index.
-        limit: Quick trial: the first N queries on the documents judged for them and 10 N
-            others. Scores are far too high: they are marked, stored as a collection of their
-            own (NAME/firstN), and in no mean.
-        recompute: Evaluate again what is stored, from stored vectors.
-        dry_run: Show what would be encoded, how long that takes on this machine, and the memory
-            that is needed; evaluate nothing.
-        measure: Measure to report besides the main one, instead of the collection's further
-            ones; repeatable.
+        names: Collections, suites or folders (see `list datasets` and `list suites`; a suite of
+            your own is a TOML file).
+        model: Models: names (see `list models`), card files, folders or Hub ids.
+        limit: Quick trial on the first N queries, with their judged documents and 10 N others.
+            Its scores are far too high, so they are marked, stored as NAME/firstN and left out
+            of means.
+        measure: Further measure to report, instead of the collection's; repeatable (see `list
+            measures`).
+        name: Name of the model in results (single model only). Default: its own name, or
+            MODEL+ADAPTER with --adapter.
+        dry_run: Show the documents to encode, the expected time and the memory; evaluate
+            nothing.
+        recompute: Evaluate again from cached vectors, even if the result is stored.
         out: Folder of the results, or a URL such as s3://bucket/prefix.
+        index: flat (exact search), a FAISS factory string with search parameters (see `list
+            indexes`), a folder written by `index`, or bm25 (candidates from BM25, ranked by
+            BM25 score times similarity).
+        recall_queries: Measure the recall of an approximate index on N queries, drawn with a
+            fixed seed; 0 skips it. Default: all queries, once per index.
 
     Examples:
         python -m bench run stdlib-code --model minilm
@@ -67,19 +75,22 @@ class RunOptions:
         python -m bench run beir --model retromae --dry-run
     """
 
-    only_if: ClassVar[OptionConditions] = {"address": {"engine": "ray"}}
+    only_if: ClassVar[OptionConditions] = {
+        "address": {"engine": "ray"},
+        "recall_queries": {"index": True},
+    }
 
     names: tuple[str, ...]
     _: KW_ONLY
-    model: Names
-    name: str | None = None
-    index: str = "flat"
-    recall_queries: NonNegativeInt | None = None
+    model: ModelNames
     limit: PositiveInt | None = None
-    recompute: bool = False
+    measure: Measures | None = None
+    name: Name | None = None
     dry_run: bool = False
-    measure: tuple[str, ...] | None = None
+    recompute: bool = False
     out: OutLocation = Path("results")
+    index: Annotated[IndexName, INDEX_GROUP] = "flat"
+    recall_queries: Annotated[NonNegativeInt | None, INDEX_GROUP] = None
     workers: WorkerOptions = WorkerOptions()
     protocol: ProtocolOptions = ProtocolOptions()
     model_options: ModelOptions = ModelOptions()
@@ -90,15 +101,16 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class WorkOptions:
-    """Encode the documents of collections, together with all who do so on the same cache folder.
+    """Encode documents as one of several workers sharing a cache.
 
-    A worker joins at any time, from any machine that has the cache folder, and encodes what is
-    missing and what nobody else is at work on. It may be stopped at any time: what it was at work
-    on is encoded by the others. Exit code 0: all vectors are there. `run` then finds them.
+    Start it any number of times, on any machine that sees the cache folder: each worker encodes
+    documents that no other worker has taken. Stop a worker at any time: the others encode its share.
+    It ends with exit code 0 when all vectors are cached. `run` then uses them.
 
     Attributes:
-        names: Collections, suites (your own: a TOML file) or folders.
-        model: Names of `list models`, card files, folders or Hub ids.
+        names: Collections, suites or folders (see `list datasets` and `list suites`; a suite of
+            your own is a TOML file).
+        model: Models: names (see `list models`), card files, folders or Hub ids.
 
     Examples:
         python -m bench work msmarco --model retromae --cache-dir /shared/cache
@@ -107,7 +119,7 @@ class WorkOptions:
 
     names: tuple[str, ...]
     _: KW_ONLY
-    model: Names
+    model: ModelNames
     model_options: ModelOptions = ModelOptions()
     hardware: HardwareOptions = HardwareOptions()
     folder_options: FolderOptions = FolderOptions()
@@ -116,28 +128,28 @@ class WorkOptions:
 
 @dataclass(frozen=True)
 class IndexOptions:
-    """Write a FAISS index of a collection to a folder that needs nothing of this program.
+    """Write a FAISS index of a collection to a standalone folder.
 
-    The folder holds index.faiss, which FAISS reads, ids.json with the documents' ids by row,
-    manifest.json, and search.py, ten lines of Python with FAISS and NumPy alone. The index is kept
-    in the cache, too. `run --index DIR` evaluates the folder.
+    The folder contains index.faiss, ids.json (document ids by row), manifest.json and search.py, ten
+    lines of Python that search it with FAISS and NumPy. The index is also cached. `run --index DIR`
+    evaluates the folder.
 
     Attributes:
-        dataset: Collection or folder.
-        model: Name of `list models`, card file, folder or Hub id.
-        index: A FAISS factory string with search parameters; see `list indexes`.
-        out: Folder of the index.
-        allow_mismatch: Continue although the collection differs from the published one.
+        dataset: Collection or folder (see `list datasets`).
+        model: Model: a name (see `list models`), card file, folder or Hub id.
+        index: FAISS factory string with search parameters (see `list indexes`).
+        out: Folder to write.
+        allow_mismatch: Continue even if the collection differs from the published one.
 
     Examples:
         python -m bench index beir/scifact --model minilm --index HNSW32 --out scifact-minilm
         python -m bench run beir/scifact --model minilm --index scifact-minilm
     """
 
-    dataset: str
+    dataset: DatasetName
     _: KW_ONLY
-    model: str
-    index: str
+    model: ModelName
+    index: IndexName
     out: OutFolder
     allow_mismatch: bool = False
     model_options: ModelOptions = ModelOptions()
@@ -151,11 +163,11 @@ class ScoreOptions:
     """Score a TREC run file by the collection's own protocol.
 
     Attributes:
-        run_file: TREC run file of six columns, plain or .gz.
-        dataset: Collection or folder that has the judgements.
-        name: Name of the run in tables. Default: the file's.
-        measure: Measure to report besides the main one, instead of the collection's further
-            ones; repeatable.
+        run_file: TREC run file with six columns, plain or .gz.
+        dataset: Collection or folder with the judgements (see `list datasets`).
+        measure: Further measure to report, instead of the collection's; repeatable (see `list
+            measures`).
+        name: Name of the run in results. Default: the name of the file.
         out: Folder of the results, or a URL such as s3://bucket/prefix.
 
     Examples:
@@ -164,9 +176,9 @@ class ScoreOptions:
 
     run_file: LocalPath
     _: KW_ONLY
-    dataset: str
-    name: str | None = None
-    measure: tuple[str, ...] | None = None
+    dataset: DatasetName
+    measure: Measures | None = None
+    name: Name | None = None
     out: OutLocation = Path("results")
     protocol: ProtocolOptions = ProtocolOptions()
     folder_options: FolderOptions = FolderOptions()
@@ -175,17 +187,17 @@ class ScoreOptions:
 
 @dataclass(frozen=True)
 class SpeedOptions:
-    """Measure how fast a model is on this machine, alone and beside other tools.
+    """Measure the speed of a model on this machine, alone and against other tools.
 
-    The last line of stdout is one JSON document. Timings compare only within one machine.
+    The last line of the output is one JSON document. Compare timings only within one machine.
 
     Attributes:
-        names: Collections to race on, from start to scores.
-        model: Name of `list models`, card file, folder or Hub id.
-        parts: Parts to measure. Default: all; beside collections to race on, none.
-        against: Installed tools to race against.
+        names: Collections to evaluate end to end, in alternation with the tools of --against.
+        model: Model: a name (see `list models`), card file, folder or Hub id.
+        parts: Parts to measure. Default: all, or none if collections are named.
+        against: Installed tools to compare with.
         repeats: Samples of each timing, after one warm-up.
-        rounds: Rounds of the race, in each of which every tool runs once.
+        rounds: Rounds of the end-to-end comparison. Every tool runs once per round.
         device: Device to encode on: auto, cpu, cuda or cuda:N.
 
     Examples:
@@ -198,7 +210,7 @@ class SpeedOptions:
 
     names: tuple[str, ...] = ()
     _: KW_ONLY
-    model: str
+    model: ModelName
     parts: Annotated[tuple[Part, ...], SeveralValues] = ()
     against: Annotated[tuple[Tool, ...], SeveralValues] = ()
     repeats: PositiveInt = 5

@@ -19,17 +19,20 @@ from cyclopts import Group, Parameter, Token, validators
 
 from foundation.errors import BenchError
 from foundation.locations import Location, RemotePath, parse_location
-from retrievers.models.recipe import Dtype
 
-# Options that another option must allow: {"weights": {"how": "average"}} refuses --weights where
-# HOW is another; True is for "given", False for "not given".
+# Options that need a value of another option: {"weights": {"how": "average"}} refuses --weights if
+# HOW is not "average". True means that the other option is given, False that it is not.
 OptionConditions = Mapping[str, Mapping[str, Any]]
-NOT_GIVEN: tuple[object, ...] = (None, False, (), "")
 
 
 def group(title: str, sort_key: int) -> Parameter:
     """A section of ``--help`` for the fields of one record: above it, or in `Annotated` of a field."""
     return Parameter(name="*", group=Group(title, sort_key=sort_key))
+
+
+def in_group(title: str, sort_key: int) -> Parameter:
+    """Return the mark of one option for the section ``title`` of ``--help``."""
+    return Parameter(group=Group(title, sort_key=sort_key))
 
 
 @dataclass(frozen=True)
@@ -76,36 +79,47 @@ def arguments_of(record: Any, positional: bool = True) -> Iterator[Argument]:
             yield Argument(field.name, kind, first, field.default, value)
 
 
-def refuse_ignored_options(options: Any) -> None:
-    """Refuse what was typed and would be ignored, as ``only`` of the record says.
+def refuse_ignored_options(options: Any, words: Sequence[str]) -> None:
+    """Refuse an option that was typed and would be ignored, by the conditions of its record.
+
+    Args:
+        options: record of options of a command, which may declare conditions as ``only_if``.
+        words: the command line. It shows an option that was typed with the value of its default.
 
     Raises:
-        BenchError: an option that has no effect beside the others.
+        BenchError: an option has no effect with the values of the others.
     """
     only_if: OptionConditions = getattr(options, "only_if", {})
-    typed = {argument.name: argument for argument in arguments_of(options)}
+    arguments = {argument.name: argument for argument in arguments_of(options)}
+    typed = {word.partition("=")[0] for word in words}
     for name, conditions in only_if.items():
-        argument = typed[name]
-        for other, needed in conditions.items():
-            if argument.value != argument.default and not _is_satisfied(typed[other].value, needed):
+        option = arguments[name].typed_name
+        for other, needed in conditions.items() if option in typed else ():
+            if not _is_satisfied(arguments[other], needed):
                 raise BenchError(
-                    f"{argument.typed_name} has no effect here: it is for {_describe_condition(typed[other], needed)}",
-                    f"leave {argument.typed_name} out",
+                    f"{option} has no effect without "
+                    f"{_describe_condition(arguments[other], needed)}"
+                    if needed is not False
+                    else f"{option} has no effect with {arguments[other].typed_name}",
+                    f"leave {option} out",
                 )
 
 
-def _is_satisfied(value: Any, needed: Any) -> bool:
+def _is_satisfied(argument: Argument, needed: Any) -> bool:
     if isinstance(needed, bool):
-        return (value not in NOT_GIVEN) == needed
-    wanted = needed if isinstance(needed, tuple) else (needed,)
-    return any(each in wanted for each in (value if isinstance(value, tuple) else (value,)))
+        return bool(argument.value != argument.default) == needed
+    values = argument.value if isinstance(argument.value, tuple) else (argument.value,)
+    return any(value in _as_tuple(needed) for value in values)
 
 
-def _describe_condition(other: Argument, needed: Any) -> str:
-    if isinstance(needed, bool):
-        return other.typed_name if needed else f"a command without {other.typed_name}"
-    wanted = needed if isinstance(needed, tuple) else (needed,)
-    return f"{other.typed_name} {' or '.join(map(str, wanted))}"
+def _describe_condition(argument: Argument, needed: Any) -> str:
+    name = "" if argument.positional else argument.typed_name
+    values = [] if isinstance(needed, bool) else _as_tuple(needed)
+    return f"{name} {' or '.join(map(str, values))}".strip()
+
+
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
 
 
 @dataclass(frozen=True)
@@ -188,17 +202,42 @@ def parse_worker_number(text: str) -> int:
     return 0 if text == "auto" else parse_whole_number(text, least=1)
 
 
-def number(text: str, above: float = -math.inf) -> float:
-    """A finite number above another.
+def parse_number(text: str) -> float:
+    """Parse ``text`` as a finite number.
 
     Raises:
-        ValueError: it is none.
+        ValueError: ``text`` is not a number, or infinite or NaN.
     """
     value = float(text)
-    if not above < value < math.inf:
-        least = f" above {above:g}" if above > -math.inf else ""
-        raise ValueError(f"{text} is not a finite number{least}")
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is not a finite number")
     return value
+
+
+class Seconds(float):
+    """A duration in seconds, printed as people write it: ``90s``, ``5m``, ``2h``."""
+
+    def __str__(self) -> str:
+        for unit, length in UNITS.items():
+            if self >= length and self % length == 0:
+                return f"{self / length:g}{unit}"
+        return f"{float(self):g}s"
+
+
+UNITS = {"h": 3600, "m": 60, "s": 1}
+
+
+def parse_duration(text: str) -> Seconds:
+    """Parse ``text``, a number with the unit ``s``, ``m`` or ``h``; seconds without a unit.
+
+    Raises:
+        ValueError: ``text`` is not such a number, or not above 0.
+    """
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smh]?)", text)
+    seconds = float(match[1]) * UNITS[match[2] or "s"] if match else 0
+    if seconds <= 0:
+        raise ValueError(f"{text} is not a time above 0, such as 30s, 5m or 1h")
+    return Seconds(seconds)
 
 
 def device(text: str) -> str:
@@ -236,18 +275,18 @@ def parse_path_or_url(text: str) -> Location:
     return parse_location(text) if ":/" in text else parse_local_path(text)
 
 
-NonNegativeInt = Annotated[int, Parameter(converter=_convert_one(parse_whole_number))]
+NonNegativeInt = Annotated[int, Parameter(converter=_convert_one(parse_whole_number), metavar="N")]
 PositiveInt = Annotated[
-    int, Parameter(converter=_convert_one(partial(parse_whole_number, least=1)))
+    int, Parameter(converter=_convert_one(partial(parse_whole_number, least=1)), metavar="N")
 ]
-PositiveFloat = Annotated[float, Parameter(converter=_convert_one(partial(number, above=0)))]
-Device = Annotated[str, Parameter(converter=_convert_one(device))]
+Duration = Annotated[Seconds, Parameter(converter=_convert_one(parse_duration), metavar="TIME")]
+Device = Annotated[str, Parameter(converter=_convert_one(device), metavar="DEVICE")]
 WorkerNumber = Annotated[
     int, Parameter(converter=_convert_one(parse_worker_number), metavar="auto|N")
 ]
-LocalPath = Annotated[Path, Parameter(converter=_convert_one(parse_local_path))]
+LocalPath = Annotated[Path, Parameter(converter=_convert_one(parse_local_path), metavar="FOLDER")]
 OutFolder = Annotated[LocalPath, OutputMark("folder")]
-OutFile = Annotated[LocalPath, OutputMark("file")]
+OutFile = Annotated[LocalPath, OutputMark("file"), Parameter(metavar="FILE")]
 LocationOption = Annotated[
     Location,
     Parameter(converter=_convert_one(parse_path_or_url), accepts_keys=False, metavar="FOLDER|URL"),
@@ -258,32 +297,43 @@ ResultLocations = Annotated[
 ]
 LocalPaths = Annotated[tuple[Path, ...], Parameter(converter=_convert_each(parse_local_path))]
 NonNegativeInts = Annotated[tuple[int, ...], Parameter(converter=_convert_each(parse_whole_number))]
-Numbers = Annotated[tuple[float, ...], Parameter(converter=_convert_each(number))]
+Numbers = Annotated[tuple[float, ...], Parameter(converter=_convert_each(parse_number))]
 SeveralValues = Parameter(consume_multiple=1)  # values after one option, at least one: --on A B C
-Names = Annotated[tuple[str, ...], SeveralValues]
+Name = Annotated[str, Parameter(metavar="NAME")]
+Names = Annotated[tuple[str, ...], Parameter(consume_multiple=1, metavar="NAME...")]
+ModelName = Annotated[str, Parameter(metavar="MODEL")]
+ModelNames = Annotated[tuple[str, ...], Parameter(consume_multiple=1, metavar="MODEL...")]
+CardName = Annotated[str, Parameter(metavar="CARD")]
+DatasetName = Annotated[str, Parameter(metavar="DATASET")]
+IndexName = Annotated[str, Parameter(metavar="INDEX")]
+Measure = Annotated[str, Parameter(metavar="MEASURE")]
+Measures = Annotated[tuple[str, ...], Parameter(metavar="MEASURE")]
+Split = Annotated[str, Parameter(metavar="SPLIT")]
+FieldValues = Annotated[tuple[str, ...], Parameter(name="--set", metavar="FIELD=VALUE")]
+ModelDtype = Literal["float32", "bfloat16", "float16", "int8"]  # int8 is a back end on the CPU
 
 
-@group("Output", 99)
+@group("Folders and output", 90)
 @dataclass(frozen=True, kw_only=True)
 class OutputOptions:
-    """The form of a command's answer.
+    """Format of the output.
 
     Attributes:
-        json: One JSON document on stdout.
+        json: Print one JSON document.
     """
 
     json: bool = False
 
 
-@group("Folders", 90)
+@group("Folders and output", 90)
 @dataclass(frozen=True, kw_only=True)
 class FolderOptions:
-    """Where collections lie, and where downloads, corpora and vectors are kept.
+    """Folders of collections and of the cache.
 
     Attributes:
-        data_dir: Folder of collections. Default: $BENCH_DATA, then a download.
-        cache_dir: Folder of downloads, corpora and vectors. Default: $BENCH_CACHE, then the
-            user's cache folder.
+        data_dir: Folder of collections. Default: $BENCH_DATA, or a download.
+        cache_dir: Folder of downloads, corpora and vectors. Default: $BENCH_CACHE, or the user's
+            cache folder.
     """
 
     data_dir: LocalPath | None = None
@@ -293,29 +343,29 @@ class FolderOptions:
 @group("Model settings", 20)
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions:
-    """Settings that take the place of the card's.
+    """Settings that override the card of a model.
 
     Attributes:
-        like: Use a plain checkpoint with this card's pooling, prompts and lengths; models named
-            by cards stay as they are.
+        like: Card whose pooling, prompts and lengths a plain checkpoint uses (see `list
+            models`). Models with a card of their own are not affected.
         adapter: Folder of an AdapterHub or PEFT adapter to attach.
-        dtype: Precision of weights and activations. Default: the card's. int8, on the CPU, is
-            faster and changes the vectors, so its results are another recipe.
-        set: FIELD=VALUE instead of the card's, repeatable: max_query_tokens,
-            max_document_tokens (length at which texts are cut), query_prompt (put before every
-            query, on all collections), store_dtype (float16 halves the disk space of vectors,
-            and its results are another recipe).
-        trust_code: Allow a card to run a third party's encoder class.
+        dtype: Precision of weights and activations; int8 is a faster back end for the CPU.
+            Results are kept separately. Default: the card's.
+        set: Override a field of the card; repeatable. Fields: max_query_tokens and
+            max_document_tokens (truncation length), query_prompt (prefix of every query),
+            store_dtype (float16 halves the disk space of vectors; results are kept
+            separately).
+        trust_code: Allow a card to run encoder code of a third party.
     """
 
-    like: str | None = None
-    adapter: str | None = None
-    dtype: Dtype | Literal["int8"] | None = None
-    set: Annotated[tuple[str, ...], Parameter(name="--set")] = ()
+    like: CardName | None = None
+    adapter: Annotated[str | None, Parameter(metavar="FOLDER")] = None
+    dtype: ModelDtype | None = None
+    set: FieldValues = ()
     trust_code: bool = False
 
 
-@group("Hardware", 80)
+@group("Hardware and workers", 80)
 @dataclass(frozen=True, kw_only=True)
 class HardwareOptions:
     """Device and memory of a model.
@@ -330,48 +380,48 @@ class HardwareOptions:
     max_memory: Annotated[str | None, Parameter(metavar="SIZE")] = None
 
 
-@group("Workers", 85)
+@group("Hardware and workers", 80)
 @dataclass(frozen=True, kw_only=True)
 class WorkerOptions:
-    """Several processes that encode together, on this machine or on a cluster.
+    """Worker processes, on this machine or on a Ray cluster.
 
     Attributes:
-        workers: Encode in N processes, which share the processors and GPUs of this machine, or
-            in N tasks on a Ray cluster; auto: one for each GPU, or for every eight processors.
-        engine: Encode on a Ray cluster. Default: on this machine.
-        address: Ray cluster, such as auto for the one that this machine belongs to. Default: a
-            cluster on this machine alone.
+        workers: Encode in N processes that share the CPUs and GPUs of this machine, or in N
+            tasks on a Ray cluster. auto: one per GPU, or per eight CPUs. Default: 1.
+        engine: ray encodes on a Ray cluster. Default: this machine.
+        address: Address of the Ray cluster, or auto for the cluster this machine belongs to.
+            Default: a new cluster on this machine.
     """
 
     workers: WorkerNumber | None = None
     engine: Literal["ray"] | None = None
-    address: str | None = None
+    address: Annotated[str | None, Parameter(metavar="ADDRESS")] = None
 
 
 @group("Protocol", 40)
 @dataclass(frozen=True, kw_only=True)
 class ProtocolOptions:
-    """The depth and split of an evaluation, and its rule for collections that differ.
+    """Depth and split of an evaluation.
 
     Attributes:
         depth: Documents retrieved per query. Default: the collection's, usually 1,000.
         split: Split whose judgements are used. Default: the collection's.
-        allow_mismatch: Continue although the collection differs from the published one; the
+        allow_mismatch: Continue even if the collection differs from the published one. The
             result is marked.
     """
 
     depth: PositiveInt | None = None
-    split: str | None = None
+    split: Split | None = None
     allow_mismatch: bool = False
 
 
 @group("Intervals and p-values", 60)
 @dataclass(frozen=True, kw_only=True)
 class ResamplingOptions:
-    """Resamples behind intervals and p-values.
+    """Resampling for intervals and p-values.
 
     Attributes:
-        resamples: Number of resamples of the queries, at most 1,000,000.
+        resamples: Resamples of the queries, at most 1,000,000.
     """
 
     resamples: Annotated[PositiveInt, Parameter(validator=validators.Number(lte=1_000_000))] = 9_999

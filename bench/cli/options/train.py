@@ -1,17 +1,21 @@
-"""Options of the commands that train and study trainings: ``pretrain`` ... ``ablate``, ``watch``."""
+"""Options of the commands that train, and of ``ablate`` and ``watch``."""
 
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from cyclopts import Parameter
-
 from bench.cli.options.shared import (
+    CardName,
     Device,
+    Duration,
+    FieldValues,
     FolderOptions,
     HardwareOptions,
     LocalPath,
     LocalPaths,
+    Measure,
+    ModelName,
+    Name,
     Names,
     NonNegativeInts,
     Numbers,
@@ -19,9 +23,10 @@ from bench.cli.options.shared import (
     OutFolder,
     OutLocation,
     OutputOptions,
-    PositiveFloat,
     PositiveInt,
+    Seconds,
     SeveralValues,
+    Split,
     group,
 )
 
@@ -29,19 +34,18 @@ from bench.cli.options.shared import (
 @group("Training", 30)
 @dataclass(frozen=True, kw_only=True)
 class TrainingSettings:
-    """Settings instead of the preset's, and the device.
+    """Settings that override the preset, and the device.
 
     Attributes:
-        steps: Optimizer steps (in fine-tuning, of each round), instead of the preset's length.
-        set: FIELD=VALUE instead of any field of the preset, repeatable, such as
-            optimizer.lr=1e-5, batch_size=16, seed=1, epochs=2 or tokens=1_000_000. save_every=N
-            writes a checkpoint, from which an interrupted training continues, every N steps
-            (500).
-        device: auto (the first GPU, else the CPU), cpu or cuda.
+        steps: Optimizer steps (in fine-tuning, per round). Default: the preset's length.
+        set: Override a field of the preset; repeatable. Examples: optimizer.lr=1e-5,
+            batch_size=16, seed=1, epochs=2, tokens=1_000_000. save_every=N sets the steps
+            between checkpoints, from which an interrupted training continues (default 500).
+        device: auto (the first GPU, or the CPU if there is none), cpu or cuda.
     """
 
     steps: PositiveInt | None = None
-    set: Annotated[tuple[str, ...], Parameter(name="--set")] = ()
+    set: FieldValues = ()
     device: Device = "auto"
 
 
@@ -49,13 +53,13 @@ class TrainingSettings:
 class PretrainOptions:
     """Pre-train an encoder on the corpora of collections.
 
-    The same command continues an interrupted training. `list presets` names the presets.
+    Repeat the command to continue an interrupted training.
 
     Attributes:
-        preset: Name of a shipped preset for pre-training, or a .toml file.
-        on: Collections, suites or folders; only their documents are read.
-        out: Folder of the checkpoint.
-        start: Card, folder or Hub id to start from.
+        preset: Preset for pre-training (see `list presets`), or a .toml file.
+        on: Collections, suites or folders. Only their documents are read.
+        out: Folder to write the checkpoint to.
+        start: Model to start from: a card, folder or Hub id. Default: the preset's.
 
     Examples:
         python -m bench pretrain retromae-small --on stdlib-code/train --out models/code
@@ -69,7 +73,7 @@ class PretrainOptions:
     _: KW_ONLY
     on: Names
     out: OutFolder
-    start: str | None = None
+    start: ModelName | None = None
     training: TrainingSettings = TrainingSettings()
     folder_options: FolderOptions = FolderOptions()
     output: OutputOptions = OutputOptions()
@@ -79,17 +83,18 @@ class PretrainOptions:
 class FinetuneOptions:
     """Fine-tune an encoder on the judged queries of collections.
 
-    The same command continues an interrupted training. Training queries that read like the test
-    queries of these collections, and of --held-out, are left out. `list presets` names the presets.
+    Training queries with the text of a test query, of these collections or of --held-out, are left
+    out. Repeat the command to continue an interrupted training.
 
     Attributes:
-        preset: Name of a shipped preset, or a .toml file.
-        model: Card, folder or Hub id to start from.
-        on: Collections, suites or folders with a split to train on.
-        out: Folder of the checkpoint.
-        like: Use a plain checkpoint with this card's pooling, prompts and lengths.
+        preset: Preset for fine-tuning (see `list presets`), or a .toml file.
+        model: Model to start from: a card, folder or Hub id.
+        on: Collections, suites or folders with a training split.
+        out: Folder to write the checkpoint to.
+        like: Card whose pooling, prompts and lengths a plain checkpoint uses (see `list
+            models`).
         split: Split to train on.
-        held_out: Further collections whose test queries must stay out of the training.
+        held_out: Further collections whose test queries must not be trained on.
 
     Examples:
         python -m bench finetune dpr-small --model minilm --on stdlib-code/train --out models/code
@@ -101,11 +106,11 @@ class FinetuneOptions:
 
     preset: str
     _: KW_ONLY
-    model: str
+    model: ModelName
     on: Names
     out: OutFolder
-    like: str | None = None
-    split: str = "train"
+    like: CardName | None = None
+    split: Split = "train"
     held_out: Names = ()
     training: TrainingSettings = TrainingSettings()
     folder_options: FolderOptions = FolderOptions()
@@ -114,25 +119,25 @@ class FinetuneOptions:
 
 @dataclass(frozen=True)
 class AdaptOptions:
-    """Continue pre-training on one collection after the other, with a checkpoint for each.
+    """Continue pre-training on one collection after the other, with a checkpoint after each.
 
-    The same command continues an interrupted training; collections may be added at the end of --on.
-    At the end it prints the command that scores every checkpoint. Settings of the method are --set
-    method.FIELD=VALUE.
+    Repeat the command to continue an interrupted training, or to add collections at the end of
+    --on. Finally it prints the command that scores every checkpoint.
+
+    Methods, with their settings (--set method.FIELD=VALUE): plain (no measure against forgetting);
+    ewc (penalise changes of weights that matter for earlier collections: measured, strength); das
+    (soften updates of units that matter for earlier collections: measured, soften=gradient as
+    published, or soften=update, which AdamW does not undo); adapter (one adapter per collection on
+    the frozen start model: adapter); replay (mix in texts of earlier collections: buffer, share);
+    joint (train on all collections so far, the upper bound); distill (stay close to the predictions
+    of the previous checkpoint: weight, temperature).
 
     Attributes:
-        preset: Name of a shipped preset for pre-training, or a .toml file.
-        on: Collections, suites or folders, in the order in which they are learnt.
-        out: Folder of the checkpoints.
-        method: plain: no measure against forgetting; ewc: penalise changes of weights that
-            earlier collections depend on (measured texts, strength); das: soften updates of
-            units that earlier collections and general knowledge depend on (measured, soften:
-            gradient, as published, which AdamW largely undoes, or update); adapter: one adapter
-            per collection, on the frozen start model (adapter: AdapterHub's configuration);
-            replay: read kept texts of earlier collections again (buffer of texts, share
-            replayed); joint: read all collections so far at once, the upper bound; distill:
-            keep the predictions of the model before each collection (weight, temperature).
-        start: Card, folder or Hub id to start from.
+        preset: Preset for pre-training (see `list presets`), or a .toml file.
+        on: Collections, suites or folders, in training order.
+        out: Folder to write the checkpoints to.
+        method: plain, ewc, das, adapter, replay, joint or distill.
+        start: Model to start from: a card, folder or Hub id. Default: the preset's.
 
     Examples:
         python -m bench adapt mlm-small --on beir/nfcorpus beir/scifact --method das --set method.soften=update --out models/das
@@ -144,8 +149,8 @@ class AdaptOptions:
     _: KW_ONLY
     on: Names
     out: OutFolder
-    method: str = "plain"
-    start: str | None = None
+    method: Name = "plain"
+    start: ModelName | None = None
     training: TrainingSettings = TrainingSettings()
     folder_options: FolderOptions = FolderOptions()
     output: OutputOptions = OutputOptions()
@@ -153,22 +158,22 @@ class AdaptOptions:
 
 @dataclass(frozen=True)
 class ComposeOptions:
-    """Combine trained adapters of one base.
+    """Combine trained adapters of one base model.
 
-    average: the mean of the weights, one adapter as fast as each (AdapterSoup), of one method and
-    size. stack: the first at the bottom, such as a domain's below a task's (MAD-X, AdapterHub). A folder
-    is what `finetune` with an adapter or `adapt --method adapter` wrote, or an adapter inside one.
-    Weights that are learned come from `finetune` with adapter.method = "fusion".
-    route: side by side, of which each query takes the one whose domain it is closest to: the nearest
-    mean among the training queries of the collections of --on, as the base encodes them. Documents
-    are encoded by every adapter, and each query is compared with those of its own.
+    average: one adapter with the mean of the weights (AdapterSoup). All adapters need one method
+    and size. stack: adapters on top of each other, the first at the bottom, such as a task adapter
+    on a domain adapter (MAD-X). route: each query uses the adapter of the closest domain, by the
+    distance of its base embedding to the mean training query of each domain; documents are encoded
+    with every adapter. To learn the weights of a combination, run `finetune` with adapter.method =
+    "fusion".
 
     Attributes:
-        how: Way of combining them.
-        folders: Folders of trained adapters.
-        out: Folder of what comes out.
-        weights: For average: one weight per adapter, of any sum. Default: equal weights.
-        on: For route: the collection of each adapter's domain, in the order of the folders.
+        how: Method of combination.
+        folders: Folders written by `finetune` with an adapter or by `adapt --method adapter`, or
+            adapters inside them.
+        out: Folder to write.
+        weights: With average: one weight per adapter, of any sum. Default: equal weights.
+        on: With route: one collection per adapter, in the order of the folders.
 
     Examples:
         python -m bench compose average models/a models/b --out models/mean
@@ -193,22 +198,21 @@ class ComposeOptions:
 
 @dataclass(frozen=True)
 class AblateOptions:
-    """Run an ablation: change one field per row, train and evaluate with several seeds, report the
-    effects.
+    """Run an ablation: train and evaluate every row of a grid with several seeds, report the effects.
 
-    The same command continues an interrupted experiment; typed in several terminals it shares the
-    cells among them. Exit code 4: a cell failed and is a gap; the same command tries it again. A
-    grid with endpoints gets a report for each. In a grid with [adapt] each row learns one collection
-    after the other, and the report has its forgetting matrix.
+    Each row changes one field. Repeat the command to continue an interrupted experiment, or start it
+    in several terminals to share the cells. Exit code 4: a cell failed; repeat the command to try it
+    again. A grid with endpoints gets one report per endpoint. The report of a grid with [adapt]
+    contains a forgetting matrix per row.
 
     Attributes:
-        file: A .toml file, or the name of a shipped grid.
-        variant: Variant that the file declares, such as two-cores.
-        out: Folder of cells and reports.
-        seeds: Seeds to use instead of the file's.
+        file: Grid: a .toml file or a name (see `list grids`).
+        variant: Variant declared in the file, such as two-cores. Default: none.
+        seeds: Seeds to train with. Default: the file's.
         dry_run: Check everything and show the grid; train nothing.
-        allow_mismatch: Continue although a collection differs from the published one; the
-            report is marked.
+        out: Folder of cells and reports.
+        allow_mismatch: Continue even if a collection differs from the published one. The report
+            is marked.
 
     Examples:
         python -m bench ablate pretraining-matters --variant two-cores
@@ -222,10 +226,10 @@ class AblateOptions:
 
     file: str
     _: KW_ONLY
-    variant: str = ""
-    out: OutFolder = Path("ablations")
+    variant: Name = ""
     seeds: Annotated[NonNegativeInts | None, SeveralValues] = None
     dry_run: bool = False
+    out: OutFolder = Path("ablations")
     allow_mismatch: bool = False
     hardware: HardwareOptions = HardwareOptions()
     folder_options: FolderOptions = FolderOptions()
@@ -236,30 +240,31 @@ class AblateOptions:
 class WatchOptions:
     """Evaluate the checkpoints of a running training as they are completed.
 
-    A checkpoint is evaluated when it is complete and its files no longer change. Its results are
-    called TRAINING/checkpoint-N, after the folder of the training; the curve that they make lies in
-    DIR/watch (--out). A second watch continues where the first one ended; Ctrl-C ends it.
+    A checkpoint is evaluated once it is complete and its files no longer change. Its results are
+    stored as TRAINING/checkpoint-N, after the folder of the training. Stop with Ctrl-C; the same
+    command continues.
 
     Attributes:
-        folder: Folder in which checkpoint-N folders appear.
+        folder: Folder in which the training writes checkpoint-N.
         on: Collections, suites or folders.
-        like: Use the checkpoints with this card's pooling, prompts, lengths and precision: a
-            name, or a TOML file of your own.
-        measure: Measure to use, instead of each collection's main one.
+        like: Card (a name or TOML file) whose pooling, prompts, lengths and precision the
+            checkpoints use.
         split: Split whose judgements are used. Default: the collection's.
-        once: Evaluate the checkpoints that are there, then stop.
-        every: Seconds between scans of the folder.
-        stop_after: Stop when no checkpoint has been completed for this many seconds.
-        allow_mismatch: Continue although a collection differs from the published one; the
+        once: Evaluate the present checkpoints, then stop.
+        every: Time between scans of the folder, such as 30s, 5m or 1h.
+        stop_after: Stop if no new checkpoint is complete after this time, such as 2h. Default:
+            keep watching.
+        measure: Measure to select by. Default: each collection's main measure.
+        results: Folder of stored results, or a URL such as s3://bucket/prefix. New results are
+            added to it.
+        out: Folder of the curve. Default: FOLDER/watch.
+        allow_mismatch: Continue even if a collection differs from the published one. The
             results are marked.
-        results: Stored results, to which new ones are added: a folder, or a URL such as
-            s3://bucket/prefix.
-        out: Folder of the curve. Default: DIR/watch.
 
     Examples:
         python -m bench watch runs/retromae --like retromae --on beir/nfcorpus --split dev
         python -m bench watch runs/retromae --like retromae --on beir/nfcorpus beir/fiqa --once
-        python -m bench watch runs/minilm --on beir/scifact --stop-after 3600
+        python -m bench watch runs/minilm --on beir/scifact --stop-after 1h
     """
 
     only_if: ClassVar[OptionConditions] = {"stop_after": {"once": False}}
@@ -267,15 +272,15 @@ class WatchOptions:
     folder: LocalPath
     _: KW_ONLY
     on: Names
-    like: str | None = None
-    measure: str | None = None
-    split: str | None = None
+    like: CardName | None = None
+    split: Split | None = None
     once: bool = False
-    every: PositiveFloat = 60.0
-    stop_after: PositiveFloat | None = None
-    allow_mismatch: bool = False
+    every: Duration = Seconds(60)
+    stop_after: Duration | None = None
+    measure: Measure | None = None
     results: OutLocation = Path("results")
     out: OutFolder | None = None
+    allow_mismatch: bool = False
     hardware: HardwareOptions = HardwareOptions()
     folder_options: FolderOptions = FolderOptions()
     output: OutputOptions = OutputOptions()

@@ -137,7 +137,7 @@ def test_models_are_chosen_by_group_text_and_licence(capsys):
     assert "minilm" in {row["name"] for row in rows}
     with pytest.raises(BenchError, match="none of the models"):
         run_command(["list", "models", "--match", "no such text"])
-    with pytest.raises(BenchError, match="--group has no effect here"):
+    with pytest.raises(BenchError, match="--group has no effect without models"):
         run_command(["list", "datasets", "--group", "ready"])
     with pytest.raises(BenchError, match='Did you mean "models"'):
         run_command(["list", "modles"])

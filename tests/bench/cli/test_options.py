@@ -1,5 +1,6 @@
 """Options by composition: what a record says is what can be typed."""
 
+import re
 import shlex
 from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any, ClassVar
@@ -20,6 +21,7 @@ from bench.cli.options.shared import (
     OptionConditions,
     arguments_of,
     group,
+    parse_duration,
     refuse_ignored_options,
 )
 from foundation.errors import BenchError
@@ -59,7 +61,7 @@ def parsed(*words: str) -> Any:
     build_app = App(result_action="return_value", exit_on_error=False)
 
     def command(options: Any) -> Any:
-        refuse_ignored_options(options)
+        refuse_ignored_options(options, words)
         return options
 
     command.__annotations__ = {"options": Annotated[DecideOptions, Parameter(name="*")]}
@@ -84,7 +86,12 @@ def test_settings_of_another_package_are_options() -> None:
 
 @pytest.mark.parametrize(
     ("words", "named"),
-    [(["a", "--margin", "0.2"], "--rule margin"), (["a", "--quick"], "is for --on")],
+    [
+        (["a", "--margin", "0.2"], "--margin has no effect without --rule margin"),
+        (["a", "--margin", "0.01"], "--rule margin"),
+        (["a", "--margin=0.01"], "--rule margin"),
+        (["a", "--quick"], "--quick has no effect without --on"),
+    ],
 )
 def test_what_would_be_ignored_is_refused(words: list[str], named: str) -> None:
     with pytest.raises(BenchError, match=named):
@@ -104,6 +111,28 @@ def test_positionals_stand_first_in_the_usage_line_and_in_the_hint() -> None:
     with pytest.raises(BenchError) as raised:
         run_command(["run", "--model", "minilm", "stdlib-code"])
     assert raised.value.hint.endswith("run NAMES... --model MODEL... [OPTIONS]")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_fits_on_two_screens_and_shows_defaults_as_people_write_them(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    run_command([name, "--help"])
+    shown = capsys.readouterr().out
+    assert len(shown.splitlines()) <= 100
+    assert not re.search(r"\[default: ([0-9]+\.0|[0-9]{4,})\]", shown)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds", "shown"),
+    [("90", 90, "90s"), ("30s", 30, "30s"), ("5m", 300, "5m"), ("1.5h", 5400, "90m")],
+)
+def test_a_duration_is_read_and_printed_with_its_unit(
+    text: str, seconds: float, shown: str
+) -> None:
+    duration = parse_duration(text)
+    assert (duration, str(duration)) == (seconds, shown)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -53,7 +53,7 @@ def test_what_workers_cannot_do_is_done_as_ever(tmp_path):
     [
         (["--workers", "0"], "0"),
         (["--workers", "some"], "some"),
-        (["--address", "auto"], "--address has no effect here: it is for --engine ray"),
+        (["--address", "auto"], "--address has no effect without --engine ray"),
         (["--workers", "2", "--device", "cuda:1"], "cuda:1"),
     ],
 )

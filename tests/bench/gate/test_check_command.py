@@ -337,9 +337,9 @@ def test_an_anchor_is_a_second_comparison(place):
         ("bm25", ("--anchor", "published", "--expect-same"), "no anchor"),
         ("bm25", ("--measure", "nDCG@x"), "nDCG@x"),
         ("bm25", ("--rule", "margin", "--margin", "1"), "--margin 1.0 is outside 0 to 0.1"),
-        ("bm25", ("--margin", "0.02"), "--margin has no effect here: it is for --rule margin"),
-        ("bm25", ("--tolerance", "0.01"), "--tolerance has no effect here"),
-        ("bm25", ("--expect-same", "--rule", "margin"), "--rule has no effect here"),
+        ("bm25", ("--margin", "0.02"), "--margin has no effect without --rule margin"),
+        ("bm25", ("--tolerance", "0.01"), "--tolerance has no effect without --expect-same"),
+        ("bm25", ("--expect-same", "--rule", "margin"), "--rule has no effect with --expect-same"),
         ("bm25", ("--resamples", "38"), "with 38 resamples none of"),
     ],
 )
