@@ -81,9 +81,9 @@ class FetchOptions:
         python -m bench fetch beir --model retromae
     """
 
-    only_if: ClassVar[OptionConditions] = dict.fromkeys(
-        ("like", "adapter", "dtype", "set", "trust_code"), {"model": True}
-    )
+    only_if: ClassVar[OptionConditions] = {
+        name: {"model": True} for name in ("like", "adapter", "dtype", "set", "trust_code")
+    }
 
     names: tuple[str, ...] = ()
     _: KW_ONLY
