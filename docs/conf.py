@@ -37,7 +37,8 @@ autodoc_typehints_format = "short"
 default_role = "code"  # `name` in a docstring is code
 html_theme = "furo"
 html_title = "retrieval-bench"
-html_static_path: list[str] = []
+html_static_path = ["static"]
+html_css_files = ["site.css"]
 templates_path: list[str] = []
 linkcheck_ignore = [r"https?://.*"]  # the site is built without a network
 

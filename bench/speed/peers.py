@@ -106,7 +106,7 @@ def mteb_score(job: PeerJob) -> float:
         model.prompts = prompts
     done = mteb.evaluate(
         model,
-        _local_task(job),
+        local_task(job),
         cache=None,
         co2_tracker=False,
         encode_kwargs={"batch_size": job.batch_size},
@@ -116,7 +116,7 @@ def mteb_score(job: PeerJob) -> float:
     return float(scores["ndcg_at_10"])
 
 
-def _local_task(job: PeerJob) -> Any:
+def local_task(job: PeerJob) -> Any:
     """A task over local files: mteb's tasks for public collections download them."""
     from mteb.abstasks.retrieval import AbsTaskRetrieval
     from mteb.abstasks.task_metadata import TaskMetadata

