@@ -107,6 +107,11 @@ class Tower:
         return self._recipe.dim
 
     @property
+    def text_tokenizer(self) -> TextTokenizer:
+        """The tokenizer that `tokenize` uses."""
+        return self._texts
+
+    @property
     def is_asynchronous(self) -> bool:
         """True if a batch is computed while this process does something else."""
         return self._device.type == "cuda"

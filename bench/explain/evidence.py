@@ -1,0 +1,318 @@
+"""Vectors and runs that somebody else made, and their fit to a set-up on a sample of texts."""
+
+import unicodedata
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+
+from bench.evaluate.runs import Run
+from bench.explain.fits import Fit, noise_fit, score_errors, vector_errors
+from bench.explain.passes import ForwardPasses
+from bench.explain.setup import Setup
+from datasets_cfg.corpus import Corpus
+from datasets_cfg.dataset import Dataset
+from foundation.arrays import Float32Array, Float64Array, Int64Array
+from foundation.errors import BenchError
+from retrievers.encoders.protocol import Encoder
+from retrievers.models.recipe import Role
+
+DOCUMENTS, QUERIES = 192, 48  # in the sample of vectors
+PROBE_DOCUMENTS, PROBE_QUERIES = 12, 6  # on which every hypothesis is tried
+RUN_QUERIES, RUN_DOCUMENTS, PROBE_RUN = 24, 10, 4
+LOOKED_AT = 2_000  # documents among which long ones and ones with accents are looked for
+NEAREST_AMONG = 100_000  # given vectors, when their order is in doubt
+
+
+class Evidence(Protocol):
+    """Something that was made with an unknown set-up.
+
+    Attributes:
+        name: what it is, for people.
+    """
+
+    name: str
+
+    def fit(self, setup: Setup, probe: bool) -> Fit:
+        """Return how well a set-up explains it.
+
+        Args:
+            setup: the hypothesis.
+            probe: on a few items only, to choose the hypotheses that are worth more.
+        """
+        ...
+
+    def detail(self, setup: Setup) -> str:
+        """Return what else is to be said about a set-up that fits; "" for nothing."""
+        ...
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Texts of one role, in parallel lists; titles of queries are "".
+
+    Attributes:
+        probe: how many, from the first, show the most differences for their number.
+    """
+
+    ids: Sequence[str]
+    titles: Sequence[str]
+    texts: Sequence[str]
+    probe: int
+
+    def first(self, count: int) -> "Texts":
+        """Return the first ``count`` of them."""
+        return Texts(self.ids[:count], self.titles[:count], self.texts[:count], self.probe)
+
+
+def sample_documents(corpus: Corpus, ids: Sequence[str], count: int = DOCUMENTS) -> Texts:
+    """Return documents on which set-ups differ: alternately any, long ones and ones with accents.
+
+    Args:
+        corpus: that has the documents.
+        ids: of those to choose from; ids that the corpus lacks are ignored.
+        count: at most so many.
+    """
+    rng = np.random.default_rng(0)
+    rows = np.unique(corpus.rows_of(ids))
+    rows = rng.permutation(rows[rows >= 0])[:LOOKED_AT]
+    titles, texts = corpus.documents_at(rows)
+    lengths = np.array([len(title) + len(text) for title, text in zip(titles, texts, strict=True)])
+    accented = [place for place, text in enumerate(texts) if _has_accents(text)]
+    chosen = _alternate([list(range(len(rows))), np.argsort(-lengths).tolist(), accented], count)
+    known = corpus.ids.take(rows[chosen]).to_pylist()
+    return Texts(
+        known, [titles[place] for place in chosen], [texts[place] for place in chosen],
+        PROBE_DOCUMENTS,
+    )
+
+
+def sample_queries(dataset: Dataset, ids: Sequence[str], count: int = QUERIES) -> Texts:
+    """Return queries of the collection, alternately any and long ones.
+
+    Args:
+        dataset: that has the queries.
+        ids: of those to choose from; ids that it lacks are ignored.
+        count: at most so many.
+    """
+    wanted = set(ids)
+    pairs = zip(dataset.queries.ids, dataset.queries.texts, strict=True)
+    known = [(id_, text) for id_, text in pairs if id_ in wanted]
+    order = np.random.default_rng(0).permutation(len(known))
+    lengths = np.array([len(text) for _, text in known])
+    chosen = _alternate([order.tolist(), np.argsort(-lengths).tolist()], count)
+    texts = [known[place][1] for place in chosen]
+    return Texts([known[place][0] for place in chosen], [""] * len(texts), texts, PROBE_QUERIES)
+
+
+def _has_accents(text: str) -> bool:
+    if text.isascii():
+        return False
+    return any(unicodedata.decomposition(each)[:1] == "0" for each in text)
+
+
+def _alternate(lists: Sequence[Sequence[int]], count: int) -> list[int]:
+    """Return the first of each list, then the second of each, without repeats."""
+    longest = max(map(len, lists), default=0)
+    mixed = (each[place] for place in range(longest) for each in lists if place < len(each))
+    return list(dict.fromkeys(mixed))[:count]
+
+
+@dataclass(frozen=True)
+class GivenVectors:
+    """Vectors of texts of one role, from a file, a folder or a server.
+
+    Attributes:
+        texts: the sample, row by row as ``vectors``.
+        vectors: ``(n, dim)``, float32, or whole numbers as they are.
+        all_vectors: among which the sample's are looked for if the order is in doubt.
+        rows: int64 ``(n,)``, of the sample in ``all_vectors``.
+    """
+
+    texts: Texts
+    vectors: Float32Array
+    all_vectors: Float32Array
+    rows: Int64Array
+
+
+def encode_sample(
+    encoder: Encoder, documents: Texts, queries: Texts
+) -> dict[Role, GivenVectors]:
+    """Return the vectors that an encoder gives for texts: a checkpoint's, or a server's.
+
+    Args:
+        encoder: with the prompts of the collection.
+        documents: with titles.
+        queries: without.
+    """
+    roles: dict[Role, tuple[Texts, Float32Array]] = {
+        "document": (documents, encoder.encode_documents(documents.titles, documents.texts)),
+        "query": (queries, encoder.encode_queries(queries.texts)),
+    }
+    return {
+        role: GivenVectors(texts, vectors, vectors, np.arange(len(vectors)))
+        for role, (texts, vectors) in roles.items()
+        if len(vectors)
+    }
+
+
+@dataclass(frozen=True)
+class VectorEvidence:
+    """Vectors of documents, queries or both."""
+
+    passes: ForwardPasses
+    given: dict[Role, GivenVectors]
+    name: str = "vectors"
+
+    def fit(self, setup: Setup, probe: bool) -> Fit:
+        """Return the fit of the sample's vectors; see `Evidence`."""
+        return noise_fit(np.concatenate([self._errors(setup, role, probe) for role in self.given]))
+
+    def detail(self, setup: Setup) -> str:
+        """Return how the order differs, if the set-up says that it does."""
+        if not setup.shuffled:
+            return ""
+        moved = []
+        for role, given in self.given.items():
+            shifts = self._nearest(setup, role, given.texts) - given.rows
+            steps, counts = np.unique(shifts, return_counts=True)
+            if counts.max() >= 0.9 * len(shifts) and steps[counts.argmax()] != 0:
+                moved.append(f"{role} vectors lie {steps[counts.argmax()]:+d} rows off")
+            elif np.any(shifts):
+                moved.append(f"{(shifts != 0).mean():.0%} of the {role} vectors are elsewhere")
+        return "; ".join(moved)
+
+    def _errors(self, setup: Setup, role: Role, probe: bool) -> Float64Array:
+        given = self.given[role]
+        count = given.texts.probe if probe else len(given.texts.ids)
+        texts = given.texts.first(count)
+        predicted = self.passes.vectors(setup, role, texts.titles, texts.texts)
+        if setup.shift and role == "document":
+            return np.full(len(predicted), np.inf)
+        vectors = given.vectors[:count]
+        if setup.shuffled and given.all_vectors.shape[1] == predicted.shape[1]:
+            vectors = given.all_vectors[self._nearest(setup, role, texts)]
+        return vector_errors(vectors, predicted)
+
+    def _nearest(self, setup: Setup, role: Role, texts: Texts) -> Int64Array:
+        """Return the row of the given vector that is closest to each prediction."""
+        predicted = self.passes.vectors(setup, role, texts.titles, texts.texts)
+        every = self.given[role].all_vectors.astype(np.float32)
+        squares = np.einsum("ij,ij->i", every, every)
+        return np.asarray((predicted @ every.T - 0.5 * squares).argmax(axis=1), np.int64)
+
+
+@dataclass(frozen=True)
+class RunEvidence:
+    """A run: its scores of some documents of some queries, or only their ranks.
+
+    Attributes:
+        dataset: collection of the run.
+        run: in canonical order.
+    """
+
+    passes: ForwardPasses
+    dataset: Dataset
+    run: Run
+    name: str = "run"
+    _pairs: "_Pairs" = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_pairs", _sample_pairs(self.run, self.dataset))
+
+    def fit(self, setup: Setup, probe: bool) -> Fit:
+        """Return the fit of the sample's scores; see `Evidence`."""
+        pairs = self._pairs.first(PROBE_RUN) if probe else self._pairs
+        if setup.shuffled:
+            return noise_fit(np.full(len(pairs.texts), np.inf))
+        corpus = self.dataset.corpus
+        rows, places = np.unique((pairs.rows + setup.shift) % len(corpus), return_inverse=True)
+        documents = self.passes.vectors(setup, "document", *corpus.documents_at(rows))[places]
+        queries = self.passes.vectors(setup, "query", [""] * len(pairs.texts), pairs.texts)
+        predicted = np.einsum("ij,ij->i", queries[pairs.queries], documents, dtype=np.float64)
+        if setup.euclidean:
+            predicted = predicted - 0.5 * (documents.astype(np.float64) ** 2).sum(axis=1)
+        errors = score_errors(pairs.scores, predicted, pairs.queries, self.ranks_only)
+        return noise_fit(errors)
+
+    def detail(self, setup: Setup) -> str:
+        """Return whether only ranks could be compared."""
+        return "its scores are ranks, so only the order was compared" if self.ranks_only else ""
+
+    @cached_property
+    def ranks_only(self) -> bool:
+        """True if scores fall by the same step from rank to rank, or rise as reciprocal ranks."""
+        run, regular = self.run, 0
+        spans = list(zip(run.offsets[:-1].tolist(), run.offsets[1:].tolist(), strict=True))[:50]
+        for start, end in spans:
+            scores = run.scores[start:end].astype(np.float64)
+            steps, inverse = np.diff(scores), np.diff(1 / np.where(scores == 0, 1, scores))
+            regular += any(len(each) > 2 and np.ptp(each) < 1e-3 * abs(each.mean()) for each in (steps, inverse))
+        return regular > len(spans) / 2
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """Scores of documents (rows of the corpus) of queries (places in ``texts``)."""
+
+    texts: Sequence[str]
+    queries: Int64Array
+    rows: Int64Array
+    scores: Float64Array
+
+    def first(self, count: int) -> "_Pairs":
+        some = self.queries < count
+        return _Pairs(self.texts[:count], self.queries[some], self.rows[some], self.scores[some])
+
+
+def _sample_pairs(run: Run, dataset: Dataset) -> _Pairs:
+    """Return the first documents of some queries, and others from all ranks."""
+    place_of = {query: place for place, query in enumerate(run.query_ids)}
+    chosen = sample_queries(dataset, list(place_of), RUN_QUERIES)
+    corpus_rows = dataset.corpus.rows_of(run.ids.to_pylist())
+    queries, rows, scores, texts = [], [], [], []
+    for query, text in zip(chosen.ids, chosen.texts, strict=True):
+        start, end = run.offsets[place_of[query] : place_of[query] + 2].tolist()
+        far = np.linspace(start, end - 1, RUN_DOCUMENTS).astype(np.int64)
+        near = np.arange(start, min(end, start + RUN_DOCUMENTS // 2))
+        places = np.unique(np.concatenate([near, far[RUN_DOCUMENTS // 2 :]]))
+        places = places[corpus_rows[run.documents[places]] >= 0]
+        if len(places) < 3:
+            continue
+        queries += [len(texts)] * len(places)
+        rows.append(corpus_rows[run.documents[places]])
+        scores.append(run.scores[places].astype(np.float64))
+        texts.append(text)
+    if not texts:
+        raise BenchError(
+            f"the run and {dataset.name} share no query with three documents",
+            "are its ids those of this collection and split?",
+        )
+    return _Pairs(texts, np.array(queries), np.concatenate(rows), np.concatenate(scores))
+
+
+def describe_ids(found: Sequence[str], known: Callable[[Sequence[str]], int]) -> str:
+    """Return the change of ids after which most are known; "" if most are, or nothing helps.
+
+    Args:
+        found: ids of the evidence.
+        known: number of ids among those given that the collection has.
+    """
+    least = 0.5 * len(found)
+    if known(found) >= least:
+        return ""
+    changes: dict[str, Callable[[str], str]] = {
+        "without white space around them": str.strip,
+        "without leading zeros": lambda id_: id_.lstrip("0") or "0",
+        "one higher": lambda id_: str(int(id_) + 1) if id_.isdecimal() else id_,
+        "one lower": lambda id_: str(int(id_) - 1) if id_.isdecimal() else id_,
+        "without what stands before the last separator": lambda id_: id_.replace(":", "_")
+        .replace("-", "_")
+        .rpartition("_")[2],
+        "in lower case": str.lower,
+    }
+    return next(
+        (name for name, change in changes.items() if known(list(map(change, found))) >= least), ""
+    )

@@ -1,0 +1,320 @@
+"""Vectors of texts under any set-up, with each forward pass shared by all that it serves.
+
+Pooling, later layers, normalisation, dimensions and precision are applied to the same pooled token
+states. A sequence of tokens is encoded once for each network, so that a set-up which changes few
+texts costs few.
+"""
+
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from bench.explain.setup import Abilities, Precision, Setup, Weights
+from foundation.arrays import Float32Array, Int64Array
+from foundation.errors import BenchError
+from retrievers.encoders.protocol import Clock, Segments, join
+from retrievers.encoders.tokens import TextTokenizer, Tokens
+from retrievers.encoders.transformer import CPU_TOKENS, CUDA_TOKENS, plan_batches
+from retrievers.encoders.views import signs
+from retrievers.models.checkpoint import Checkpoint
+from retrievers.models.model import Model
+from retrievers.models.recipe import EVERY, Recipe, Role
+
+MOST_KEPT = 1 << 16  # pooled texts in memory: 600 MB at a width of 768
+
+
+class ForwardPasses:
+    """Vectors of texts by one model, under any set-up.
+
+    Args:
+        model: a resolved transformer.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        other: another checkpoint whose weights a set-up may use.
+
+    Attributes:
+        encoded: texts that went through a network so far.
+
+    Raises:
+        BenchError: the model is not a transformer, or has routed adapters.
+    """
+
+    def __init__(self, model: Model, device: str = "auto", other: Model | None = None) -> None:
+        recipe = model.recipe
+        if recipe.kind != "transformer" or recipe.encoder or model.document is None:
+            raise BenchError(f"{recipe.model} is not a transformer", "name a transformer")
+        if model.routing is not None:
+            raise BenchError(f"{recipe.model} has routed adapters", "name one with one adapter")
+        self.model, self.other = model, other
+        self.encoded = 0
+        self._device_name = device
+        self._towers: dict[tuple[str, bool, bool], Any] = {}
+        self._tokenizers: dict[tuple[str, str, str], TextTokenizer] = {}
+        self._pooled: dict[tuple[str, bool, bool], dict[bytes, Float32Array]] = {}
+        self._loaded_stages: dict[Weights, list[Any]] = {}
+
+    def vectors(
+        self, setup: Setup, role: Role, titles: Sequence[str], texts: Sequence[str]
+    ) -> Float32Array:
+        """Return vectors of texts, float32 ``(n, dim)``.
+
+        Args:
+            setup: how they are made; its protocol and order are ignored.
+            role: of the texts; queries have no titles.
+            titles: of documents; "" for none.
+            texts: queries, or bodies of documents.
+        """
+        weights = setup.document_weights if role == "document" else setup.query_weights
+        tokens = self._tokens(setup, role, weights, titles, texts)
+        return self._finished(setup, role, weights, self._states(setup, weights, tokens))
+
+    @cached_property
+    def abilities(self) -> Abilities:
+        """What the model's tokenizer and files allow."""
+        tower = self._tower("document", True, self.model.recipe.pooling == "pooler")
+        first, last = self._special("document")
+        limit = self._checkpoint("document").position_limit
+        lower, accents, cased = (
+            self._ids(text) for text in ("paris cafe", "paris café", "Paris Cafe")
+        )
+        return Abilities(
+            lower_cases=lower == cased,
+            strips_accents=lower == accents,
+            can_keep_case=self.model.recipe.lower_case or _is_bert(tower.tokenizer),
+            first=first > 0,
+            last=last > 0,
+            separator=bool(tower.tokenizer.sep_token),
+            most_tokens=limit or 1 << 20,
+            other=self.other.card.name if self.other else "",
+        )
+
+    def _checkpoint(self, weights: Weights) -> Checkpoint:
+        model = self.other if weights == "other" and self.other else self.model
+        found = model.query if weights == "query" else model.document
+        assert found is not None, "a set-up names an encoder that the model lacks"
+        return found
+
+    def _tower(self, weights: Weights, adapter: bool, pooler: bool) -> Any:
+        from retrievers.encoders.device import pick_device
+        from retrievers.encoders.tower import Tower
+
+        key = (weights, adapter, pooler)
+        if key not in self._towers:
+            checkpoint = self._checkpoint(weights)
+            model = self.other if weights == "other" and self.other else self.model
+            recipe = _every_state(model.recipe, checkpoint, adapter, pooler)
+            folder = model.adapter if adapter else None
+            device = pick_device(self._device_name)
+            self._towers[key] = Tower(checkpoint, recipe, folder, device, Clock())
+        return self._towers[key]
+
+    def _tokenizer(self, setup: Setup, weights: Weights) -> TextTokenizer:
+        from retrievers.models.loading import load_tokenizer
+
+        key = (weights, setup.case, setup.side)
+        if key not in self._tokenizers:
+            tower = self._tower(weights, setup.adapter, setup.pooling == "pooler")
+            lower = self.model.recipe.lower_case and setup.case != "cased"
+            tokenizer = load_tokenizer(self._checkpoint(weights), setup.side, lower)
+            backend = tokenizer.backend_tokenizer
+            if setup.case in ("cased", "accents") and _is_bert(tokenizer):
+                backend.normalizer = _without_folding(backend.normalizer, setup.case == "accents")
+            made_for = tower.text_tokenizer
+            self._tokenizers[key] = TextTokenizer(
+                *(backend, setup.side, made_for.typed),
+                split_special_tokens=made_for.split_special_tokens,
+            )
+        return self._tokenizers[key]
+
+    def _ids(self, text: str) -> list[int]:
+        tower = self._tower("document", True, self.model.recipe.pooling == "pooler")
+        ids: list[int] = tower.text_tokenizer([(text, None)], None).ids.tolist()
+        return ids
+
+    def _special(self, weights: Weights) -> tuple[int, int]:
+        """Return how many special tokens stand before and after a text."""
+        adapter, pooler = True, self.model.recipe.pooling == "pooler"
+        backend = self._tower(weights, adapter, pooler).text_tokenizer.tokenizer
+        inside = backend.encode("a", add_special_tokens=False).ids
+        full = backend.encode("a").ids
+        first = next(
+            (n for n in range(len(full)) if full[n : n + len(inside)] == inside), len(full)
+        )
+        return first, len(full) - first - len(inside)
+
+    def _tokens(
+        self,
+        setup: Setup,
+        role: Role,
+        weights: Weights,
+        titles: Sequence[str],
+        texts: Sequence[str],
+    ) -> Tokens:
+        tokenizer = self._tokenizer(setup, weights)
+        if role == "document":
+            tower = self._tower(weights, setup.adapter, setup.pooling == "pooler")
+            separator = tower.separator if setup.title == "sep" else ""
+            segments = [
+                _segments(setup, title, text, separator)
+                for title, text in zip(titles, texts, strict=True)
+            ]
+            most = setup.max_document_tokens
+        else:
+            segments = [(_folded(setup.query_prompt + text, setup), None) for text in texts]
+            most = setup.max_query_tokens
+        most = min(most, self._checkpoint(weights).position_limit or most)
+        if not setup.missing:
+            return tokenizer(segments, most)
+        first, last = self._special("document")
+        first, last = first * ("first" in setup.missing), last * ("last" in setup.missing)
+        return _inner(tokenizer(segments, most + first + last), first, last)
+
+    def _states(self, setup: Setup, weights: Weights, tokens: Tokens) -> Float32Array:
+        """Return pooled states of each text, by every pooling beside each other."""
+        pooler = setup.pooling == "pooler"
+        key = (weights, setup.adapter, pooler)
+        tower, known = self._tower(*key), self._pooled.setdefault(key, {})
+        names = [
+            tokens.ids[start : start + length].tobytes()
+            + (b"" if tokens.types is None else tokens.types[start : start + length].tobytes())
+            for start, length in zip(tokens.starts.tolist(), tokens.lengths.tolist(), strict=True)
+        ]
+        places = {name: row for row, name in enumerate(names) if name not in known}
+        if len(known) + len(places) > MOST_KEPT:
+            known.clear()
+            places = {name: row for row, name in enumerate(names)}
+        new: Int64Array = np.fromiter(places.values(), np.int64, len(places))
+        if len(new):
+            some = tokens.take(new)
+            budget = CUDA_TOKENS if tower.launches else CPU_TOKENS
+            batches = list(plan_batches(some.lengths, budget, tower.packs))
+            for rows, states in tower.vectors(some, batches):
+                for row, state in zip(rows.tolist(), states, strict=True):
+                    known[names[new[row]]] = state.copy()
+            self.encoded += len(new)
+        return np.stack([known[name] for name in names])
+
+    def _finished(
+        self, setup: Setup, role: Role, weights: Weights, states: Float32Array
+    ) -> Float32Array:
+        import torch
+        from torch.nn.functional import normalize
+
+        if setup.pooling != "pooler":
+            width = states.shape[1] // len(EVERY)
+            first = EVERY.index(setup.pooling) * width  # type: ignore[arg-type]
+            states = states[:, first : first + width]
+        with torch.inference_mode():
+            vectors = torch.from_numpy(np.ascontiguousarray(states))
+            for place in setup.stages:
+                vectors = self._stages(weights)[place](vectors)
+            if setup.normalize and not setup.scaled_after_cut:
+                vectors = normalize(vectors, dim=1)
+            if setup.dimensions is not None:
+                vectors = vectors[:, : setup.dimensions]
+            if setup.normalize and setup.scaled_after_cut:
+                vectors = normalize(vectors, dim=1)
+            finished: Float32Array = vectors.numpy()
+        if setup.precision == "binary":
+            return signs(finished)
+        return rounded(finished, setup.precision) if role == "document" else finished
+
+    def _stages(self, weights: Weights) -> list[Any]:
+        import torch
+
+        from retrievers.models.loading import load_stage
+
+        whose: Weights = "other" if weights == "other" else "document"
+        if whose not in self._loaded_stages:
+            model = self.other if whose == "other" and self.other else self.model
+            checkpoint, cpu = self._checkpoint(whose), torch.device("cpu")
+            stages = [load_stage(each, checkpoint, cpu) for each in model.recipe.stages]
+            self._loaded_stages[whose] = stages
+        return self._loaded_stages[whose]
+
+
+def rounded(vectors: Float32Array, precision: Precision) -> Float32Array:
+    """Return vectors as they are stored in a precision, again as float32 ``(n, dim)``.
+
+    Args:
+        vectors: float32 ``(n, dim)``.
+        precision: ``int8`` has 256 steps between the extremes of each dimension.
+    """
+    if precision == "float16":
+        return vectors.astype(np.float16).astype(np.float32)
+    if precision == "bfloat16":
+        bits = vectors.view(np.uint32)
+        even = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
+        return (even & np.uint32(0xFFFF0000)).view(np.float32)
+    if precision == "int8":
+        low, high = vectors.min(axis=0), vectors.max(axis=0)
+        step = np.maximum((high - low) / 255, np.finfo(np.float32).tiny)
+        return (np.rint((vectors - low) / step) * step + low).astype(np.float32)
+    return vectors
+
+
+def _every_state(recipe: Recipe, checkpoint: Checkpoint, adapter: bool, pooler: bool) -> Recipe:
+    """Return the recipe of pooled states, before any later layer."""
+    return msgspec.structs.replace(
+        recipe,
+        pooling="pooler" if pooler else "every",
+        dim=checkpoint.hidden_width * (1 if pooler else len(EVERY)),
+        stages=(),
+        normalize=False,
+        similarity="dot",
+        adapter=recipe.adapter if adapter else None,
+        backend="torch",
+    )
+
+
+def _segments(setup: Setup, title: str, text: str, separator: str) -> Segments:
+    """Return a document as one or two segments, by the set-up's title rule."""
+    title, text, prompt = (_folded(each, setup) for each in (title, text, setup.document_prompt))
+    if setup.title == "only":
+        return prompt + (title or text), None
+    if setup.title == "doubled":
+        return join("space", prompt, f"{title} {title}".strip(), text)
+    return join(setup.title, prompt, title, text, separator)
+
+
+def _folded(text: str, setup: Setup) -> str:
+    if setup.case == "lower":
+        return text.lower()
+    if setup.case == "no-accents":
+        split = unicodedata.normalize("NFD", text)
+        return "".join(each for each in split if unicodedata.category(each) != "Mn")
+    return text
+
+
+def _inner(tokens: Tokens, first: int, last: int) -> Tokens:
+    """Return the tokens without so many at the start and the end of each text; one stays."""
+    first_kept = np.minimum(first, tokens.lengths - 1)
+    kept = np.maximum(1, tokens.lengths - first_kept - last)
+    starts = np.repeat(tokens.starts + first_kept, kept)
+    places = starts + np.arange(int(kept.sum())) - np.repeat(kept.cumsum() - kept, kept)
+    return replace(
+        tokens,
+        ids=tokens.ids[places],
+        lengths=kept,
+        types=None if tokens.types is None else tokens.types[places],
+    )
+
+
+def _is_bert(tokenizer: Any) -> bool:
+    return type(tokenizer.backend_tokenizer.normalizer).__name__ == "BertNormalizer"
+
+
+def _without_folding(normalizer: Any, lower: bool) -> Any:
+    """Return BERT's normaliser without stripping accents, and without lower-casing or with it."""
+    from tokenizers.normalizers import BertNormalizer
+
+    return BertNormalizer(
+        clean_text=normalizer.clean_text,
+        handle_chinese_chars=normalizer.handle_chinese_chars,
+        strip_accents=False,
+        lowercase=lower and normalizer.lowercase,
+    )

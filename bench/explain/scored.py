@@ -1,0 +1,359 @@
+"""Scores that somebody else got, of each query or as published means, and their fit to a set-up."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from bench.evaluate.exact.search import exact_search
+from bench.evaluate.exact.task import ArrayVectors
+from bench.evaluate.runs import Run
+from bench.evaluate.scoring import Scores, score
+from bench.evaluate.search import drop_self
+from bench.explain.fits import Fit, value_fit
+from bench.explain.passes import ForwardPasses, rounded
+from bench.explain.setup import Setup, document_key
+from datasets_cfg.dataset import Dataset
+from datasets_cfg.readers import Qrels
+from foundation.arrays import Float32Array, Float64Array, Int64Array
+from foundation.errors import BenchError
+from retrievers.index.faiss_index import Hits
+
+CHUNK = 2_048  # documents that are encoded at a time
+MOST_DOCUMENTS = 200_000
+POOL_DEPTH = 20  # documents of each query that a changed document may overtake
+SAMPLE_QUERIES = 32
+MATRICES = 3  # vectors of the whole collection that are remembered
+
+
+class CollectionScores:
+    """Scores of a collection under any set-up.
+
+    Args:
+        passes: that encode.
+        dataset: the collection with its usual split.
+        base: the model's own set-up.
+        split: opens another split; raises a `BenchError` if there is none.
+
+    Raises:
+        BenchError: the collection is too large, or judged by answers.
+    """
+
+    def __init__(
+        self,
+        passes: ForwardPasses,
+        dataset: Dataset,
+        base: Setup,
+        split: Callable[[str], Dataset] | None = None,
+    ) -> None:
+        if len(dataset.corpus) > MOST_DOCUMENTS or dataset.answers is not None:
+            raise BenchError(
+                f"{dataset.name} has {len(dataset.corpus):,} documents: scores are explained with "
+                f"qrels and up to {MOST_DOCUMENTS:,}",
+                "use --run-file or --vectors, which need a sample only",
+            )
+        self.passes, self.dataset, self.base = passes, dataset, base
+        self._open_split = split
+        self._matrices: OrderedDict[Setup, Float32Array] = OrderedDict()
+
+    def scores(
+        self,
+        setup: Setup,
+        measures: Sequence[str],
+        queries: Sequence[str] | None = None,
+        rows: Int64Array | None = None,
+    ) -> Scores:
+        """Return scores of each query.
+
+        Args:
+            setup: how vectors, ranking and means are made.
+            measures: names.
+            queries: ids of some queries; None for all.
+            rows: int64, of the documents that are ranked; None for all.
+
+        Raises:
+            BenchError: the split is not there.
+        """
+        dataset = self._dataset(setup)
+        wanted = set(dataset.queries.ids if queries is None else queries)
+        pairs = zip(dataset.queries.ids, dataset.queries.texts, strict=True)
+        ids, texts = zip(*((id_, text) for id_, text in pairs if id_ in wanted), strict=True)
+        encoded = self.passes.vectors(setup, "query", [""] * len(texts), texts)
+        run = self._run(setup, ids, encoded, rows)
+        scores = score(run, _judgements(dataset.qrels, setup, wanted), measures)
+        return _answered(scores, run, dataset.qrels) if setup.answered_only else scores
+
+    @cached_property
+    def pool(self) -> tuple[list[str], Int64Array]:
+        """Some queries, and rows of what the model itself finds first or is relevant to them."""
+        judged = self.dataset.qrels.queries()
+        chosen = np.random.default_rng(0).permutation(len(judged))[:SAMPLE_QUERIES]
+        return self.pool_of([judged[place] for place in chosen])
+
+    def pool_of(self, queries: list[str]) -> tuple[list[str], Int64Array]:
+        """Return ``queries``, and rows of the documents that decide their scores.
+
+        Args:
+            queries: ids.
+        """
+        texts = dict(zip(self.dataset.queries.ids, self.dataset.queries.texts, strict=True))
+        asked = [texts[query] for query in queries]
+        encoded = self.passes.vectors(self.base, "query", [""] * len(asked), asked)
+        hits = self._search(self.base, encoded, POOL_DEPTH, None)
+        wanted = set(queries)
+        relevant = [id_ for query, id_, grade in self.dataset.qrels if query in wanted and grade > 0]
+        rows = np.concatenate([hits.rows.ravel(), self.dataset.corpus.rows_of(relevant)])
+        return queries, np.unique(rows[rows >= 0])
+
+    def is_free(self, setup: Setup) -> bool:
+        """Return whether no document must be encoded for ``setup``."""
+        return _forward_key(setup) == _forward_key(self.base)
+
+    def _dataset(self, setup: Setup) -> Dataset:
+        if not setup.split:
+            return self.dataset
+        if self._open_split is None:
+            raise BenchError(f"{self.dataset.name} has no other split")
+        return self._open_split(setup.split)
+
+    def _run(
+        self, setup: Setup, ids: Sequence[str], queries: Float32Array, rows: Int64Array | None
+    ) -> Run:
+        corpus = self.dataset.corpus
+        hits = self._search(setup, queries, setup.depth + 1, rows)
+        if setup.keep_self:
+            hits = Hits(hits.scores[:, : setup.depth], hits.rows[:, : setup.depth])
+        else:
+            hits = drop_self(hits, corpus.rows_of(ids), setup.depth)
+        return Run.from_hits(hits, ids, corpus.ids, corpus.tie_rank)
+
+    def _search(
+        self, setup: Setup, queries: Float32Array, depth: int, rows: Int64Array | None
+    ) -> Hits:
+        """Return hits whose rows are those of the corpus."""
+        corpus = self.dataset.corpus
+        documents = self._documents(setup, rows)
+        if setup.euclidean:
+            squares = np.einsum("ij,ij->i", documents, documents)[:, None]
+            documents = np.hstack([documents, -0.5 * squares])
+            queries = np.hstack([queries, np.ones((len(queries), 1), np.float32)])
+        order = -np.arange(len(corpus)) if setup.input_order else corpus.tie_rank
+        ranks = np.argsort(np.argsort(order if rows is None else order[rows]))
+        depth = min(depth, len(documents))
+        hits = exact_search(ArrayVectors(documents), queries, depth, ranks)
+        if rows is None:
+            return hits
+        return Hits(hits.scores, np.where(hits.rows >= 0, rows[hits.rows], -1))
+
+    def _documents(self, setup: Setup, rows: Int64Array | None) -> Float32Array:
+        key = document_key(setup)
+        if key in self._matrices:
+            self._matrices.move_to_end(key)
+            return self._matrices[key] if rows is None else self._matrices[key][rows]
+        count = len(self.dataset.corpus)
+        wanted = np.arange(count) if rows is None else rows
+        wanted = (wanted + setup.shift) % count
+        # int8 takes its steps from all documents, so nothing is rounded chunk by chunk.
+        plain = replace(setup, precision="float32") if setup.precision == "int8" else setup
+        parts = [
+            self.passes.vectors(plain, "document", *self.dataset.corpus.documents_at(part))
+            for part in np.array_split(wanted, -(-len(wanted) // CHUNK))
+        ]
+        matrix = np.concatenate(parts)
+        if setup.precision == "int8":
+            matrix = rounded(matrix, "int8")
+        if rows is None:
+            self._matrices[key] = matrix
+            if len(self._matrices) > MATRICES:
+                self._matrices.popitem(last=False)
+        return matrix
+
+
+def _forward_key(setup: Setup) -> Setup:
+    """Return the set-up with fixed values where no forward pass of documents depends on it."""
+    return replace(
+        document_key(setup),
+        pooling=setup.pooling if setup.pooling == "pooler" else "cls",
+        normalize=False,
+        stages=(),
+        dimensions=None,
+        scaled_after_cut=True,
+        precision="float32",
+        shift=0,
+    )
+
+
+def _judgements(qrels: Qrels, setup: Setup, queries: set[str]) -> Qrels:
+    """Return the judgements of some queries, with the set-up's gain and grades."""
+    keep = [row for row, query in enumerate(qrels.query_ids) if query in queries]
+    grades = np.maximum(qrels.grades[keep], 0)
+    grades = np.where(grades >= setup.least_grade, grades, 0)
+    if setup.exponential:
+        grades = (2**grades - 1).astype(np.int32)
+    return Qrels(
+        tuple(qrels.query_ids[row] for row in keep),
+        tuple(qrels.doc_ids[row] for row in keep),
+        grades.astype(np.int32),
+    )
+
+
+def _answered(scores: Scores, run: Run, qrels: Qrels) -> Scores:
+    """Return the scores of queries with a relevant document in the run."""
+    relevant = {(query, document) for query, document, grade in qrels if grade > 0}
+    found = {
+        query
+        for query, documents, _ in run.rankings()
+        if any((query, document) in relevant for document in documents)
+    }
+    keep = np.array([query in found for query in scores.query_ids], dtype=bool)
+    if not keep.any():
+        return scores
+    ids = tuple(query for query, kept in zip(scores.query_ids, keep, strict=True) if kept)
+    values = {name: value[keep] for name, value in scores.values.items()}
+    return replace(scores, query_ids=ids, values=values)
+
+
+@dataclass(frozen=True)
+class QueryEvidence:
+    """Scores of one measure by query.
+
+    Attributes:
+        measure: canonical name.
+        given: score by query id.
+        digits: decimal digits of the scores as they were given.
+    """
+
+    collection: CollectionScores
+    measure: str
+    given: Mapping[str, float]
+    digits: int
+    name: str = "per-query scores"
+
+    def fit(self, setup: Setup, probe: bool) -> Fit:
+        """Return the fit by query: of some queries and documents for ``probe``, else of all."""
+        queries, rows = (None, None)
+        if probe and not self.collection.is_free(setup):
+            queries, rows = self._probe
+        known = list(self.given) if queries is None else queries
+        if setup.split or not self._shared:
+            return value_fit(*np.array([[0.0], [1.0], [1e-9]]))
+        scores = self.collection.scores(setup, [self.measure], queries, rows)
+        by_query = scores.by_query(self.measure)
+        pairs = [(self.given[id_], by_query.get(id_, 0.0)) for id_ in known if id_ in self._shared]
+        given, predicted = np.array(pairs).T
+        return value_fit(given, predicted, np.full(len(pairs), self._tolerance))
+
+    def detail(self, setup: Setup) -> str:
+        """Return "": agreement by query says it."""
+        return ""
+
+    @property
+    def _tolerance(self) -> float:
+        return max(0.51 * 10.0**-self.digits, 1e-6)
+
+    @cached_property
+    def _shared(self) -> set[str]:
+        return set(self.given) & set(self.collection.dataset.qrels.queries())
+
+    @cached_property
+    def _probe(self) -> tuple[list[str], Int64Array]:
+        """Queries on which the model's own set-up disagrees, and as many others."""
+        by_query = self.collection.scores(self.collection.base, [self.measure]).by_query(
+            self.measure
+        )
+        shared = sorted(self._shared, key=lambda id_: -abs(by_query[id_] - self.given[id_]))
+        half = SAMPLE_QUERIES // 2
+        return self.collection.pool_of([*shared[:half], *shared[half:][-half:]])
+
+
+@dataclass(frozen=True)
+class PublishedNumber:
+    """A published mean.
+
+    Attributes:
+        value: as rounded.
+        digits: decimal digits of it.
+    """
+
+    dataset: str
+    measure: str
+    value: float
+    digits: int
+
+
+@dataclass(frozen=True)
+class PublishedEvidence:
+    """Published means of one model on one or several collections."""
+
+    collections: Mapping[str, CollectionScores]
+    numbers: Sequence[PublishedNumber]
+    name: str = "published scores"
+
+    def fit(self, setup: Setup, probe: bool) -> Fit:
+        """Return the fit of all numbers; for ``probe``, by estimate where documents change."""
+        rows = []
+        for name, collection in self.collections.items():
+            own = setup_here(setup, collection.base, self._first)
+            some = [number for number in self.numbers if number.dataset == name]
+            measures = list(dict.fromkeys(number.measure for number in some))
+            means, doubt = self._means(collection, own, measures, probe)
+            for number in some:
+                # One unit of the last digit: half of it is rounding, half another machine's.
+                tolerance = 10.0**-number.digits + doubt[number.measure]
+                rows.append((number.value, means[number.measure], tolerance))
+        return value_fit(*np.array(rows).T)
+
+    def detail(self, setup: Setup) -> str:
+        """Return the scores of the set-up, in the order of the numbers."""
+        shown = []
+        for name, collection in self.collections.items():
+            own = setup_here(setup, collection.base, self._first)
+            some = [number for number in self.numbers if number.dataset == name]
+            means, _ = self._means(collection, own, [number.measure for number in some], False)
+            shown += [f"{number.measure} {means[number.measure]:.4f}" for number in some]
+        return "gives " + ", ".join(shown)
+
+    @property
+    def _first(self) -> Setup:
+        return next(iter(self.collections.values())).base
+
+    def _means(
+        self, collection: CollectionScores, setup: Setup, measures: list[str], probe: bool
+    ) -> tuple[dict[str, float], dict[str, float]]:
+        """Return the mean of each measure, and twice its standard error if it is estimated."""
+        try:
+            if not probe or collection.is_free(setup):
+                scores = collection.scores(setup, measures)
+                return {each: scores.mean(each) for each in measures}, dict.fromkeys(measures, 0.0)
+        except BenchError:  # no such split
+            return dict.fromkeys(measures, -1.0), dict.fromkeys(measures, 0.0)
+        queries, rows = collection.pool
+        base = collection.scores(collection.base, measures)
+        before = collection.scores(collection.base, measures, queries, rows)
+        after = collection.scores(setup, measures, queries, rows)
+        changes = {each: after.values[each] - before.values[each] for each in measures}
+        means = {each: base.mean(each) + float(changes[each].mean()) for each in measures}
+        doubt = {each: 2 * _standard_error(changes[each]) for each in measures}
+        return means, doubt
+
+
+def _standard_error(values: Float64Array) -> float:
+    return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 1.0
+
+
+def setup_here(setup: Setup, base: Setup, first: Setup) -> Setup:
+    """Return a hypothesis about the first collection as it reads on another one.
+
+    Args:
+        setup: on the first collection.
+        base: the model's own set-up on the other one.
+        first: the model's own set-up on the first one.
+    """
+    changed = {
+        name: value for name, value in vars(setup).items() if value != getattr(first, name)
+    }
+    if changed.get("depth", 0) >= base.depth:
+        del changed["depth"]
+    return replace(base, **changed)

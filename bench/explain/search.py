@@ -1,0 +1,225 @@
+"""The search for the deviations that explain the evidence: singles, then pairs, then a verdict."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Literal
+
+import numpy as np
+
+from bench.explain.evidence import Evidence
+from bench.explain.fits import Fit, together
+from bench.explain.setup import Deviation, Setup
+from foundation.errors import BenchError
+
+FULL_SINGLES = 8  # hypotheses that the probe leaves over, evaluated on all items
+PROBED_PAIRS = 120
+FULL_PAIRS = 6
+PAIRS_AFTER_A_FIT = 12
+MOST_CHANCE = 0.05  # expected coincidences above which an agreement names no cause
+
+Verdict = Literal["reproduced", "explained", "possible", "none"]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Deviations that explain the evidence together.
+
+    Attributes:
+        equals: names of other deviations that this evidence cannot tell from these.
+    """
+
+    deviations: tuple[Deviation, ...]
+    setup: Setup
+    fit: Fit
+    equals: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The deviations in words."""
+        return " and ".join(deviation.name for deviation in self.deviations)
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Result of a search.
+
+    Attributes:
+        base: fit of the set-up as it is.
+        explanations: that fit, the best first; empty if none does.
+        closest: the best that does not fit, or None.
+        chance: number of explanations that are expected to agree by coincidence.
+        singles, pairs: how many were tried.
+    """
+
+    verdict: Verdict
+    base: Fit
+    explanations: tuple[Explanation, ...]
+    closest: Explanation | None
+    chance: float
+    singles: int
+    pairs: int
+
+
+class Search:
+    """A search over deviations.
+
+    Args:
+        setup: the model's own.
+        deviations: all singles.
+        evidence: of one or several kinds, all of which an explanation must fit.
+        announce: called with a line of progress.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        deviations: Sequence[Deviation],
+        evidence: Sequence[Evidence],
+        announce: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self.setup, self.deviations, self.evidence = setup, deviations, evidence
+        self._announce = announce
+        self._known: dict[tuple[Setup, bool], Fit | None] = {}
+
+    def run(self) -> Findings:
+        """Return what explains the evidence."""
+        base = self._fit(self.setup, False)
+        probed = self._probed([(deviation,) for deviation in self.deviations])
+        tried = self._evaluated(_undecided(probed)[:FULL_SINGLES])
+        accepted = self._accepted(tried, base)
+        pairs: list[Explanation] = []
+        if not accepted and not base.fits:
+            self._announce("no single deviation explains it: trying pairs")
+            pairs = self._probed(self._promising_pairs(probed))
+            found = self._evaluated(_undecided(pairs)[:FULL_PAIRS])
+            tried += found
+            accepted = self._accepted(found, base)
+        chance = self._chance([*probed, *pairs])
+        closest = max(tried, key=lambda each: each.fit.likelihood, default=None)
+        return Findings(
+            verdict=_verdict(base, accepted, chance),
+            base=base,
+            explanations=tuple(_grouped(accepted)),
+            closest=closest if not accepted and closest and closest.fit.beats(base) else None,
+            chance=chance,
+            singles=len(probed),
+            pairs=len(pairs),
+        )
+
+    def _fit(self, setup: Setup, probe: bool) -> Fit:
+        found = self._try(setup, probe)
+        if found is None:
+            raise BenchError("the model cannot encode the sample")
+        return found
+
+    def _try(self, setup: Setup, probe: bool) -> Fit | None:
+        """Return the fit, or None for a set-up that cannot be had, such as an absent split."""
+        key = setup, probe
+        if key not in self._known:
+            try:
+                self._known[key] = together([each.fit(setup, probe) for each in self.evidence])
+            except BenchError:
+                if setup == self.setup:
+                    raise
+                self._known[key] = None
+        return self._known[key]
+
+    def _probed(self, hypotheses: Sequence[tuple[Deviation, ...]]) -> list[Explanation]:
+        """Return hypotheses with their fit to the probe, the most likely first."""
+        return self._fitted(hypotheses, True)
+
+    def _evaluated(self, probed: Sequence[Explanation]) -> list[Explanation]:
+        return self._fitted([each.deviations for each in probed], False)
+
+    def _fitted(self, all_: Sequence[tuple[Deviation, ...]], probe: bool) -> list[Explanation]:
+        found = []
+        since_exact = 0
+        for place, deviations in enumerate(all_, 1):
+            setup = self.setup
+            for deviation in deviations:
+                setup = deviation.on(setup)
+            fit = self._try(setup, probe)
+            if fit is not None:
+                found.append(Explanation(deviations, setup, fit))
+            if place % 10 == 0:
+                self._announce(f"{place} of {len(all_)} hypotheses tried")
+            # Pairs come best first: soon after one that fits, the rest are farther off.
+            since_exact += bool(since_exact) or bool(fit and fit.fits and len(deviations) > 1)
+            if since_exact > PAIRS_AFTER_A_FIT:
+                break
+        return sorted(found, key=lambda each: -each.fit.likelihood)
+
+    def _promising_pairs(self, probed: Sequence[Explanation]) -> list[tuple[Deviation, ...]]:
+        """Return pairs of different kinds, those first whose halves come closest.
+
+        A deviation that changes nothing of the evidence is in no pair.
+        """
+        base = self._fit(self.setup, True)
+        singles = [each for each in probed if not each.fit.equals(base)]
+        depth = {id(each): np.log10(np.maximum(each.fit.errors, 1e-13)).mean() for each in singles}
+        ranked = sorted(
+            (
+                (depth[id(a)] + depth[id(b)] + min(depth[id(a)], depth[id(b)]), place)
+                for place, (a, b) in enumerate(combinations(singles, 2))
+            ),
+        )
+        pairs = list(combinations(singles, 2))
+        chosen = [(a.deviations[0], b.deviations[0]) for a, b in (pairs[p] for _, p in ranked)]
+        compatible = [
+            (a, b) for a, b in chosen if a.kind != b.kind and not set(a.changes) & set(b.changes)
+        ]
+        return list(compatible[:PROBED_PAIRS])
+
+    def _accepted(self, tried: Sequence[Explanation], base: Fit) -> list[Explanation]:
+        """Return explanations that fit, better than the set-up as it is."""
+        good = [each for each in tried if each.fit.fits and each.fit.beats(base)]
+        if not good:
+            return []
+        best = good[0].fit
+        # Another that fits is listed too, unless the best is closer on most items.
+        return [each for each in good if each is good[0] or not best.beats(each.fit)]
+
+    def _chance(self, tried: Sequence[Explanation]) -> float:
+        """Return how many hypotheses are expected to agree with unrelated scores by coincidence.
+
+        For each number: the density of hypotheses around it, within a hundred tolerances, times
+        the tolerance. Vectors, runs and scores by query have too many items to agree by chance.
+        """
+        errors = [each.fit.errors for each in tried if each.fit.level is None]
+        if not errors or len(errors[0]) > 12:
+            return 0.0
+        near = np.array(errors)
+        shares = [max((near[:, place] <= 100).mean() / 100, 1e-4) for place in range(near.shape[1])]
+        return float(len(errors) * np.prod(shares))
+
+
+def _undecided(probed: Sequence[Explanation]) -> list[Explanation]:
+    """Return the hypotheses of a probe that the best of them does not rule out, if it fits."""
+    if not probed or not probed[0].fit.fits:
+        return list(probed)
+    best = probed[0]
+    return [each for each in probed if each is best or not best.fit.beats(each.fit)]
+
+
+def _verdict(base: Fit, accepted: Sequence[Explanation], chance: float) -> Verdict:
+    if accepted:
+        return "explained" if chance <= MOST_CHANCE else "possible"
+    return "reproduced" if base.fits else "none"
+
+
+def _grouped(accepted: Sequence[Explanation]) -> list[Explanation]:
+    """Return explanations, with those that the evidence cannot tell apart as one."""
+    groups: list[list[Explanation]] = []
+    for each in accepted:
+        same = next((group for group in groups if group[0].fit.equals(each.fit)), None)
+        if same is None:
+            groups.append([each])
+        else:
+            same.append(each)
+    return [
+        Explanation(
+            group[0].deviations, group[0].setup, group[0].fit, tuple(e.name for e in group[1:])
+        )
+        for group in groups
+    ]
