@@ -10,8 +10,8 @@ from tests.code_size import code_lines, product_size, size
 
 MOST_LINES = 24_500
 MOST_MODULES = 215
-MOST_COMMANDS = 20
-MOST_OPTION_SLOTS = 260
+MOST_COMMANDS = 21
+MOST_OPTION_SLOTS = 280
 
 
 def test_the_product_is_within_its_limits():

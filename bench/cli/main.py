@@ -45,6 +45,7 @@ COMMANDS: dict[str, tuple[type[Any], Group, str]] = {
     "speed": (evaluate.SpeedOptions, EVALUATE, "speed.speed"),
     "compare": (decide.CompareOptions, DECIDE, "compare.compare"),
     "check": (decide.CheckOptions, DECIDE, "check.check"),
+    "explain": (decide.ExplainOptions, DECIDE, "explain.explain"),
     "leaderboard": (decide.LeaderboardOptions, DECIDE, "leaderboard.leaderboard"),
     "pretrain": (train.PretrainOptions, TRAIN, "training.pretrain"),
     "finetune": (train.FinetuneOptions, TRAIN, "training.finetune"),

@@ -27,13 +27,12 @@ NEAREST_AMONG = 100_000  # given vectors, when their order is in doubt
 
 
 class Evidence(Protocol):
-    """Something that was made with an unknown set-up.
+    """Something that was made with an unknown set-up."""
 
-    Attributes:
-        name: what it is, for people.
-    """
-
-    name: str
+    @property
+    def name(self) -> str:
+        """Its kind, for people."""
+        ...
 
     def fit(self, setup: Setup, probe: bool) -> Fit:
         """Return how well a set-up explains it.
@@ -84,7 +83,9 @@ def sample_documents(corpus: Corpus, ids: Sequence[str], count: int = DOCUMENTS)
     chosen = _alternate([list(range(len(rows))), np.argsort(-lengths).tolist(), accented], count)
     known = corpus.ids.take(rows[chosen]).to_pylist()
     return Texts(
-        known, [titles[place] for place in chosen], [texts[place] for place in chosen],
+        known,
+        [titles[place] for place in chosen],
+        [texts[place] for place in chosen],
         PROBE_DOCUMENTS,
     )
 
@@ -137,9 +138,7 @@ class GivenVectors:
     rows: Int64Array
 
 
-def encode_sample(
-    encoder: Encoder, documents: Texts, queries: Texts
-) -> dict[Role, GivenVectors]:
+def encode_sample(encoder: Encoder, documents: Texts, queries: Texts) -> dict[Role, GivenVectors]:
     """Return the vectors that an encoder gives for texts: a checkpoint's, or a server's.
 
     Args:
@@ -248,9 +247,13 @@ class RunEvidence:
         spans = list(zip(run.offsets[:-1].tolist(), run.offsets[1:].tolist(), strict=True))[:50]
         for start, end in spans:
             scores = run.scores[start:end].astype(np.float64)
-            steps, inverse = np.diff(scores), np.diff(1 / np.where(scores == 0, 1, scores))
-            regular += any(len(each) > 2 and np.ptp(each) < 1e-3 * abs(each.mean()) for each in (steps, inverse))
+            inverse = 1 / np.where(scores == 0, 1, scores)
+            regular += _is_even(np.diff(scores)) or _is_even(np.diff(inverse))
         return regular > len(spans) / 2
+
+
+def _is_even(steps: Float64Array) -> bool:
+    return len(steps) > 2 and bool(np.ptp(steps) < 1e-3 * abs(steps.mean()))
 
 
 @dataclass(frozen=True)
@@ -272,7 +275,9 @@ def _sample_pairs(run: Run, dataset: Dataset) -> _Pairs:
     place_of = {query: place for place, query in enumerate(run.query_ids)}
     chosen = sample_queries(dataset, list(place_of), RUN_QUERIES)
     corpus_rows = dataset.corpus.rows_of(run.ids.to_pylist())
-    queries, rows, scores, texts = [], [], [], []
+    queries: list[int] = []
+    texts: list[str] = []
+    rows, scores = [], []
     for query, text in zip(chosen.ids, chosen.texts, strict=True):
         start, end = run.offsets[place_of[query] : place_of[query] + 2].tolist()
         far = np.linspace(start, end - 1, RUN_DOCUMENTS).astype(np.int64)
@@ -308,9 +313,9 @@ def describe_ids(found: Sequence[str], known: Callable[[Sequence[str]], int]) ->
         "without leading zeros": lambda id_: id_.lstrip("0") or "0",
         "one higher": lambda id_: str(int(id_) + 1) if id_.isdecimal() else id_,
         "one lower": lambda id_: str(int(id_) - 1) if id_.isdecimal() else id_,
-        "without what stands before the last separator": lambda id_: id_.replace(":", "_")
-        .replace("-", "_")
-        .rpartition("_")[2],
+        "without what stands before the last separator": lambda id_: (
+            id_.replace(":", "_").replace("-", "_").rpartition("_")[2]
+        ),
         "in lower case": str.lower,
     }
     return next(

@@ -167,8 +167,9 @@ def score_errors(
         return np.full(int(queries.max()) + 1, CEILING)
     fitted = given.mean() + slope * (predicted - predicted.mean())
     counts = np.bincount(queries)
-    squares: Float64Array = np.bincount(queries, weights=(given - fitted) ** 2)
-    return squares / counts / spread**2
+    squares = np.bincount(queries, weights=(given - fitted) ** 2).astype(np.float64)
+    relative: Float64Array = squares / counts / spread**2
+    return relative
 
 
 def _ranks(scores: Float64Array, queries: Any) -> Float64Array:

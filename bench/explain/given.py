@@ -15,12 +15,14 @@ from bench.explain.evidence import GivenVectors, Texts, sample_documents, sample
 from bench.explain.scored import PublishedNumber
 from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float32Array
-from foundation.errors import BenchError, naming
-from foundation.files import replacing
+from foundation.errors import BenchError, name_path_in_errors
+from foundation.files import replace_file
 from foundation.records import Record, read_json
 from retrievers.models.recipe import Role
 
-FORMATS = "use .npy, .npz (arrays ids and vectors), .parquet (columns id and vector) or .safetensors"
+FORMATS = (
+    "use .npy, .npz (arrays ids and vectors), .parquet (columns id and vector) or .safetensors"
+)
 NAMES = ("vectors", "vector", "embeddings", "embedding")
 TREC_EVAL = {"ndcg_cut_": "nDCG@", "recall_": "R@", "P_": "P@", "map_cut_": "AP@"}
 TREC_EVAL_WHOLE = {"map": "AP", "recip_rank": "RR", "ndcg": "nDCG"}
@@ -63,7 +65,7 @@ def read_query_scores(path: Path, default: str) -> tuple[str, dict[str, float], 
     Raises:
         BenchError: a line is not of this form.
     """
-    with naming(path):
+    with name_path_in_errors(path):
         text = path.read_text(encoding="utf-8")
     if path.suffix == ".json":
         rows = [["", query, str(value)] for query, value in json.loads(text).items()]
@@ -78,7 +80,9 @@ def read_query_scores(path: Path, default: str) -> tuple[str, dict[str, float], 
         except ValueError:
             continue  # a header, or a setting that trec_eval prints
         if query != "all":
-            found.setdefault(_measure_of(row[0] if len(row) > 2 else "", default), {})[query] = value
+            found.setdefault(_measure_of(row[0] if len(row) > 2 else "", default), {})[query] = (
+                value
+            )
             digits = max(digits, len(written.partition(".")[2]))
     if not found:
         raise BenchError(f"{path} has no lines of a query id and a score", "see `explain --help`")
@@ -120,7 +124,7 @@ def read_vectors(path: Path, dataset: Dataset) -> tuple[dict[Role, GivenVectors]
     Raises:
         BenchError: the file cannot be read, or its ids are not of the collection.
     """
-    with naming(path):
+    with name_path_in_errors(path):
         vectors, ids = _read_arrays(path)
     if ids is None:
         ids = _ids_by_count(path, len(vectors), dataset)
@@ -191,7 +195,9 @@ def _read_arrays(path: Path) -> tuple[Any, list[str] | None]:
 def _vectors_name(path: Path, names: Sequence[str]) -> str:
     found = [name for name in NAMES if name in names]
     if not found:
-        raise BenchError(f"{path} has no vectors under any of the names {', '.join(NAMES)}", FORMATS)
+        raise BenchError(
+            f"{path} has no vectors under any of the names {', '.join(NAMES)}", FORMATS
+        )
     return found[0]
 
 
@@ -225,7 +231,7 @@ def save_canary(path: Path, canary: Canary) -> None:
         path: of the file.
         canary: what to write.
     """
-    with replacing(path) as file:
+    with replace_file(path) as file:
         file.write(msgspec.json.encode(canary))
 
 

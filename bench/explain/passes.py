@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -17,13 +17,16 @@ import numpy as np
 from bench.explain.setup import Abilities, Precision, Setup, Weights
 from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError
-from retrievers.encoders.protocol import Clock, Segments, join
+from retrievers.encoders.protocol import PhaseTimer, Segments, join
 from retrievers.encoders.tokens import TextTokenizer, Tokens
 from retrievers.encoders.transformer import CPU_TOKENS, CUDA_TOKENS, plan_batches
 from retrievers.encoders.views import signs
 from retrievers.models.checkpoint import Checkpoint
 from retrievers.models.model import Model
-from retrievers.models.recipe import EVERY, Recipe, Role
+from retrievers.models.recipe import EVERY_POOLING, Recipe, Role
+
+if TYPE_CHECKING:
+    from retrievers.encoders.tower import Tower
 
 MOST_KEPT = 1 << 16  # pooled texts in memory: 600 MB at a width of 768
 
@@ -52,7 +55,7 @@ class ForwardPasses:
         self.model, self.other = model, other
         self.encoded = 0
         self._device_name = device
-        self._towers: dict[tuple[str, bool, bool], Any] = {}
+        self._towers: dict[tuple[str, bool, bool], "Tower"] = {}
         self._tokenizers: dict[tuple[str, str, str], TextTokenizer] = {}
         self._pooled: dict[tuple[str, bool, bool], dict[bytes, Float32Array]] = {}
         self._loaded_stages: dict[Weights, list[Any]] = {}
@@ -98,7 +101,7 @@ class ForwardPasses:
         assert found is not None, "a set-up names an encoder that the model lacks"
         return found
 
-    def _tower(self, weights: Weights, adapter: bool, pooler: bool) -> Any:
+    def _tower(self, weights: Weights, adapter: bool, pooler: bool) -> "Tower":
         from retrievers.encoders.device import pick_device
         from retrievers.encoders.tower import Tower
 
@@ -109,7 +112,7 @@ class ForwardPasses:
             recipe = _every_state(model.recipe, checkpoint, adapter, pooler)
             folder = model.adapter if adapter else None
             device = pick_device(self._device_name)
-            self._towers[key] = Tower(checkpoint, recipe, folder, device, Clock())
+            self._towers[key] = Tower(checkpoint, recipe, folder, device, PhaseTimer())
         return self._towers[key]
 
     def _tokenizer(self, setup: Setup, weights: Weights) -> TextTokenizer:
@@ -190,8 +193,8 @@ class ForwardPasses:
         new: Int64Array = np.fromiter(places.values(), np.int64, len(places))
         if len(new):
             some = tokens.take(new)
-            budget = CUDA_TOKENS if tower.launches else CPU_TOKENS
-            batches = list(plan_batches(some.lengths, budget, tower.packs))
+            budget = CUDA_TOKENS if tower.is_asynchronous else CPU_TOKENS
+            batches = list(plan_batches(some.lengths, budget, tower.is_packed))
             for rows, states in tower.vectors(some, batches):
                 for row, state in zip(rows.tolist(), states, strict=True):
                     known[names[new[row]]] = state.copy()
@@ -205,8 +208,8 @@ class ForwardPasses:
         from torch.nn.functional import normalize
 
         if setup.pooling != "pooler":
-            width = states.shape[1] // len(EVERY)
-            first = EVERY.index(setup.pooling) * width  # type: ignore[arg-type]
+            width = states.shape[1] // len(EVERY_POOLING)
+            first = EVERY_POOLING.index(setup.pooling) * width
             states = states[:, first : first + width]
         with torch.inference_mode():
             vectors = torch.from_numpy(np.ascontiguousarray(states))
@@ -249,11 +252,13 @@ def rounded(vectors: Float32Array, precision: Precision) -> Float32Array:
     if precision == "bfloat16":
         bits = vectors.view(np.uint32)
         even = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
-        return (even & np.uint32(0xFFFF0000)).view(np.float32)
+        cut: Float32Array = (even & np.uint32(0xFFFF0000)).view(np.float32)
+        return cut
     if precision == "int8":
         low, high = vectors.min(axis=0), vectors.max(axis=0)
         step = np.maximum((high - low) / 255, np.finfo(np.float32).tiny)
-        return (np.rint((vectors - low) / step) * step + low).astype(np.float32)
+        steps: Float32Array = np.rint((vectors - low) / step) * step + low
+        return steps
     return vectors
 
 
@@ -262,7 +267,7 @@ def _every_state(recipe: Recipe, checkpoint: Checkpoint, adapter: bool, pooler: 
     return msgspec.structs.replace(
         recipe,
         pooling="pooler" if pooler else "every",
-        dim=checkpoint.hidden_width * (1 if pooler else len(EVERY)),
+        dim=checkpoint.hidden_width * (1 if pooler else len(EVERY_POOLING)),
         stages=(),
         normalize=False,
         similarity="dot",

@@ -11,7 +11,7 @@ from bench.evaluate.exact.search import exact_search
 from bench.evaluate.exact.task import ArrayVectors
 from bench.evaluate.runs import Run
 from bench.evaluate.scoring import Scores, score
-from bench.evaluate.search import drop_self
+from bench.evaluate.search import exclude_self_matches
 from bench.explain.fits import Fit, value_fit
 from bench.explain.passes import ForwardPasses, rounded
 from bench.explain.setup import Setup, document_key
@@ -37,8 +37,6 @@ class CollectionScores:
         base: the model's own set-up.
         split: opens another split; raises a `BenchError` if there is none.
 
-    Raises:
-        BenchError: the collection is too large, or judged by answers.
     """
 
     def __init__(
@@ -48,15 +46,23 @@ class CollectionScores:
         base: Setup,
         split: Callable[[str], Dataset] | None = None,
     ) -> None:
-        if len(dataset.corpus) > MOST_DOCUMENTS or dataset.answers is not None:
-            raise BenchError(
-                f"{dataset.name} has {len(dataset.corpus):,} documents: scores are explained with "
-                f"qrels and up to {MOST_DOCUMENTS:,}",
-                "use --run-file or --vectors, which need a sample only",
-            )
         self.passes, self.dataset, self.base = passes, dataset, base
         self._open_split = split
         self._matrices: OrderedDict[Setup, Float32Array] = OrderedDict()
+
+    def check(self) -> None:
+        """Refuse a collection that cannot be encoded again and again.
+
+        Raises:
+            BenchError: it is too large, or judged by answers.
+        """
+        count = len(self.dataset.corpus)
+        if count > MOST_DOCUMENTS or self.dataset.answers is not None:
+            raise BenchError(
+                f"{self.dataset.name} has {count:,} documents: scores are explained with qrels "
+                f"and up to {MOST_DOCUMENTS:,}",
+                "use --run-file or --vectors, which need a sample only",
+            )
 
     def scores(
         self,
@@ -99,11 +105,14 @@ class CollectionScores:
             queries: ids.
         """
         texts = dict(zip(self.dataset.queries.ids, self.dataset.queries.texts, strict=True))
-        asked = [texts[query] for query in queries]
+        texts_of = {query: texts[query] for query in queries}
+        asked = list(texts_of.values())
         encoded = self.passes.vectors(self.base, "query", [""] * len(asked), asked)
         hits = self._search(self.base, encoded, POOL_DEPTH, None)
         wanted = set(queries)
-        relevant = [id_ for query, id_, grade in self.dataset.qrels if query in wanted and grade > 0]
+        relevant = [
+            id_ for query, id_, grade in self.dataset.qrels if query in wanted and grade > 0
+        ]
         rows = np.concatenate([hits.rows.ravel(), self.dataset.corpus.rows_of(relevant)])
         return queries, np.unique(rows[rows >= 0])
 
@@ -126,7 +135,7 @@ class CollectionScores:
         if setup.keep_self:
             hits = Hits(hits.scores[:, : setup.depth], hits.rows[:, : setup.depth])
         else:
-            hits = drop_self(hits, corpus.rows_of(ids), setup.depth)
+            hits = exclude_self_matches(hits, corpus.rows_of(ids), setup.depth)
         return Run.from_hits(hits, ids, corpus.ids, corpus.tie_rank)
 
     def _search(
@@ -351,9 +360,7 @@ def setup_here(setup: Setup, base: Setup, first: Setup) -> Setup:
         base: the model's own set-up on the other one.
         first: the model's own set-up on the first one.
     """
-    changed = {
-        name: value for name, value in vars(setup).items() if value != getattr(first, name)
-    }
+    changed = {name: value for name, value in vars(setup).items() if value != getattr(first, name)}
     if changed.get("depth", 0) >= base.depth:
         del changed["depth"]
     return replace(base, **changed)

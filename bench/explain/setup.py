@@ -80,15 +80,6 @@ class Setup:
     least_grade: int = 1
 
 
-# Fields that leave a side's vectors, or all vectors, as they are.
-PROTOCOL = (
-    *("shuffled", "split", "keep_self", "depth", "exponential"),
-    *("input_order", "answered_only", "least_grade"),
-)
-QUERY_SIDE = ("query_prompt", "max_query_tokens", "query_weights", "euclidean")
-DOCUMENT_SIDE = ("document_prompt", "title", "max_document_tokens", "document_weights", "shift")
-
-
 def document_key(setup: Setup) -> Setup:
     """Return the set-up with every field at a fixed value that document vectors do not depend on.
 
@@ -105,7 +96,7 @@ def document_key(setup: Setup) -> Setup:
         "least_grade": 1,
     }
     flags = ("shuffled", "keep_self", "exponential", "input_order", "answered_only")
-    return replace(setup, **neutral, **dict.fromkeys(flags, False))
+    return replace(setup, **(neutral | dict.fromkeys(flags, False)))
 
 
 @dataclass(frozen=True)
@@ -311,9 +302,8 @@ def _of_weights(model: Model, setup: Setup, able: Abilities) -> Iterator[Deviati
             yield Deviation(f"the {side} encoder on both sides", "weights", one, card)
     if able.other:
         other = {"query_weights": "other", "document_weights": "other"}
-        yield Deviation(
-            f"weights of {able.other}", "weights", other, f"--model {able.other} --like {recipe.model}"
-        )
+        card = f"--model {able.other} --like {recipe.model}"
+        yield Deviation(f"weights of {able.other}", "weights", other, card)
     if recipe.adapter is not None:
         card = "card: leave the adapter out"
         yield Deviation("adapter not attached", "adapter", {"adapter": False}, card)

@@ -9,11 +9,17 @@ from cyclopts import Parameter
 from bench.cli.options.shared import (
     DatasetName,
     FolderOptions,
+<<<<<<< HEAD
     HardwareOptions,
     Measure,
     ModelName,
     ModelOptions,
     Name,
+=======
+    Hardware,
+    LocalPath,
+    ModelUse,
+>>>>>>> 5b33a075 (explain: command, question, answer and its report (in work))
     Names,
     NonNegativeInt,
     OptionConditions,
@@ -80,6 +86,50 @@ class CompareOptions:
     resampling: ResamplingOptions = ResamplingOptions()
     folder_options: FolderOptions = FolderOptions()
     output: OutputOptions = OutputOptions()
+
+
+@dataclass(frozen=True)
+class ExplainOptions:
+    """Find the difference of set-up that explains other vectors, another run or other scores.
+
+    Tries single deviations (pooling, prompts, titles, lengths, special tokens, layers, precision,
+    order, protocol), then pairs, and lists all that fit. "Your set-up reproduces it" and "none of
+    these" are answers, too. Several kinds of evidence must fit together.
+
+    Attributes:
+        model: Name of `list models`, card file, folder or Hub id, as you use it.
+        on: Collections or folders of the evidence; the first is sampled.
+        published: A score as [DATASET:][MEASURE=]VALUE, rounded as published; repeatable.
+        per_query: File of scores by query, such as the output of trec_eval -q.
+        run_file: TREC run file.
+        vectors: Vectors as .npy, .npz, .parquet or .safetensors; ids in it, or in FILE.ids.txt.
+        checkpoint: Another checkpoint. Alone, its vectors are the evidence ("why is it worse?");
+            next to other evidence, its weights may be the cause.
+        canary: File of --save-canary: do texts still have the vectors that they had?
+        save_canary: Save texts of the collection with the model's vectors.
+
+    Examples:
+        python -m bench explain minilm --on beir/scifact --published .6451 --published R@100=.925
+        python -m bench explain minilm --on beir/scifact --run-file theirs.trec
+        python -m bench explain minilm --on beir/scifact --vectors theirs.npz
+        python -m bench explain minilm --on beir/scifact --checkpoint path/to/worse-checkpoint
+        python -m bench explain minilm --on beir/scifact --save-canary canary.json
+    """
+
+    model: str
+    _: KW_ONLY
+    on: Names
+    published: tuple[str, ...] = ()
+    per_query: LocalPath | None = None
+    run_file: LocalPath | None = None
+    vectors: LocalPath | None = None
+    checkpoint: str | None = None
+    canary: LocalPath | None = None
+    save_canary: OutFile | None = None
+    use: ModelUse = ModelUse()
+    hardware: Hardware = Hardware()
+    folder_options: FolderOptions = FolderOptions()
+    output: Output = Output()
 
 
 @dataclass(frozen=True)

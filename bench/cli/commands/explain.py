@@ -1,0 +1,94 @@
+"""``explain``: which difference of set-up explains vectors, a run or scores of somebody else."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+
+from bench.cli.commands.common import load_model, make_workspace
+from bench.cli.options.decide import ExplainOptions
+from bench.cli.terminal import print_json
+from bench.evaluate.retrieval import LoadedModel
+from bench.explain.answer import Answer, Observation
+from bench.explain.evidence import Evidence
+from bench.explain.given import save_canary
+from bench.explain.question import IdsDifferError, Question
+from bench.outcomes import ExitCode
+from bench.workspace import Workspace
+from foundation.errors import BenchError
+from reports.explain import answer_text
+from retrievers.models.locate import is_card
+
+
+def explain(options: ExplainOptions) -> int:
+    """``explain``: exit code 0 if there is an answer, also if nothing explains the evidence."""
+    workspace = make_workspace(options.folder_options, options.hardware)
+    model = load_model(workspace, options.model, options.use)
+    question = Question(
+        model,
+        [workspace.dataset(name) for name in workspace.expand(options.on)],
+        workspace.dataset,
+        workspace.device,
+        _load_other(workspace, options, model),
+        announce=lambda line: print(line, file=sys.stderr),
+    )
+    if options.save_canary is not None:
+        save_canary(options.save_canary, question.canary())
+        print(f"{options.save_canary}: vectors of {model.name} saved", file=sys.stderr)
+    try:
+        evidence, seen = _evidence(options, question)
+        if not evidence and options.save_canary is not None:
+            return ExitCode.OK
+        answer = question.answer(evidence, seen)
+    except IdsDifferError as difference:
+        answer = question.answer_by_ids(difference)
+    _print(answer, options)
+    return ExitCode.OK
+
+
+def _load_other(
+    workspace: Workspace, options: ExplainOptions, model: LoadedModel
+) -> LoadedModel | None:
+    """Load the other checkpoint as its folder states, or else as the model is used."""
+    if options.checkpoint is None:
+        return None
+    use = replace(options.use, adapter=None, set=())
+    try:
+        return load_model(workspace, options.checkpoint, use)
+    except BenchError:
+        if use.like is not None or not is_card(options.model):
+            raise
+        return load_model(workspace, options.checkpoint, replace(use, like=options.model))
+
+
+def _evidence(
+    options: ExplainOptions, question: Question
+) -> tuple[Sequence[Evidence], list[Observation]]:
+    evidence: list[Evidence] = []
+    seen: list[Observation] = []
+    if options.vectors is not None:
+        evidence.append(question.of_vectors(options.vectors))
+    if options.canary is not None:
+        evidence.append(question.of_canary(options.canary))
+    if options.run_file is not None:
+        run, seen = question.of_run(options.run_file)
+        evidence.append(run)
+    if options.per_query is not None:
+        evidence.append(question.of_query_scores(options.per_query))
+    if options.published:
+        evidence.append(question.of_published(options.published))
+    if not evidence and question.other is not None:
+        other = question.other.for_dataset(question.dataset.name)
+        evidence.append(question.of_encoder(other.require_encoder(), other.name))
+    if not evidence and options.save_canary is None:
+        raise BenchError(
+            "there is no evidence to explain",
+            "give --published, --per-query, --run-file, --vectors, --canary or --checkpoint",
+        )
+    return evidence, seen
+
+
+def _print(answer: Answer, options: ExplainOptions) -> None:
+    if options.output.json:
+        print_json(answer)
+    else:
+        print(answer_text(answer), end="")

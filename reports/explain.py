@@ -1,0 +1,81 @@
+"""The answer of ``explain``: a verdict in words, then a table of what fits."""
+
+from collections.abc import Iterator
+
+from bench.explain.answer import Answer, ExplanationRow
+from foundation.printable import format_count
+from reports import format as fmt
+from reports.table import Column, Table, bullet_list, code_span, escape
+
+
+def answer_text(answer: Answer) -> str:
+    """Return the answer as Markdown that reads well in a terminal.
+
+    Args:
+        answer: to print.
+    """
+    return "\n\n".join(_parts(answer)) + "\n"
+
+
+def _parts(answer: Answer) -> Iterator[str]:
+    yield escape(_verdict(answer))
+    if answer.seen:
+        seen = [f"{escape(one.name)}: {code_span(one.apply)}" for one in answer.seen]
+        yield "Seen in the file:\n\n" + bullet_list(seen)
+    if answer.explanations:
+        yield _table(answer).markdown()
+        yield from _remarks(answer.explanations)
+    if answer.closest is not None:
+        row = answer.closest
+        names = escape(" and ".join(row.deviations))
+        yield f"Closest, but not enough: {names} ({row.share:.0%} agree)."
+    if answer.singles:
+        tried = f"{format_count(answer.singles, 'deviation', 'deviations')}"
+        pairs = f" and {format_count(answer.pairs, 'pair', 'pairs')}" if answer.pairs else ""
+        texts = format_count(answer.encoded, "text", "texts")
+        yield f"Tried {tried}{pairs}; {texts} encoded."
+
+
+def _verdict(answer: Answer) -> str:
+    evidence, model = " and ".join(answer.evidence), answer.model
+    if answer.verdict == "reproduced":
+        within = f", within the precision of {answer.precision}" if answer.precision else ""
+        return f"Your set-up of {model} reproduces the {evidence}{within}. No cause to look for."
+    if answer.verdict == "none":
+        return (
+            f"None of these deviations explains the {evidence}: with your set-up of {model} "
+            f"{answer.share:.0%} agree. Other weights, other texts or a cause that is not in the "
+            "table remain."
+        )
+    if not answer.explanations:
+        return f"The file itself shows why the {evidence} cannot be those of {model}."
+    best = " and ".join(answer.explanations[0].deviations)
+    if answer.verdict == "possible":
+        return (
+            f"{best} agrees with the {evidence}, but {answer.chance:.1f} of the deviations would "
+            "agree with unrelated scores as well. Give more scores, or per-query scores."
+        )
+    return f"The {evidence} were made with: {best}."
+
+
+def _table(answer: Answer) -> Table[ExplanationRow]:
+    columns: list[Column[ExplanationRow]] = [
+        Column("explanation", lambda row: " and ".join(row.deviations)),
+        Column("agrees", lambda row: f"{row.share:.0%}", fmt.right_aligned),
+        Column("as exact as", lambda row: row.precision),
+        Column(f"change of {answer.measure}", lambda row: row.cost, fmt.signed),
+        Column("to do the same", lambda row: "; ".join(row.apply)),
+    ]
+    return Table(answer.explanations, columns).drop_empty_columns()
+
+
+def _remarks(rows: tuple[ExplanationRow, ...]) -> Iterator[str]:
+    lines = []
+    for row in rows:
+        name = " and ".join(row.deviations)
+        if row.equals:
+            lines.append(f"{name} cannot be told from: {', '.join(row.equals)}")
+        if row.detail:
+            lines.append(f"{name}: {row.detail}")
+    if lines:
+        yield bullet_list(map(escape, lines))
