@@ -9,17 +9,12 @@ from cyclopts import Parameter
 from bench.cli.options.shared import (
     DatasetName,
     FolderOptions,
-<<<<<<< HEAD
     HardwareOptions,
+    LocalPath,
     Measure,
     ModelName,
     ModelOptions,
     Name,
-=======
-    Hardware,
-    LocalPath,
-    ModelUse,
->>>>>>> 5b33a075 (explain: command, question, answer and its report (in work))
     Names,
     NonNegativeInt,
     OptionConditions,
