@@ -217,12 +217,10 @@ def _of_prompts(setup: Setup) -> Iterator[Deviation]:
         name = f"query prompt {prompts.query!r}"
         card = f"--set query_prompt={prompts.query!r}"
         yield Deviation(name, "query prompt", {"query_prompt": prompts.query}, card)
+        yield _prompts(f"{prompts.query!r} before both sides", prompts.query, prompts.query)
         if prompts.document:
-            yield _prompts(
-                f"prompts {prompts.query!r} and {prompts.document!r}",
-                prompts.query,
-                prompts.document,
-            )
+            name = f"prompts {prompts.query!r} and {prompts.document!r}"
+            yield _prompts(name, prompts.query, prompts.document)
 
 
 def _prompts(name: str, query: str, document: str) -> Deviation:
