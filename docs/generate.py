@@ -29,6 +29,7 @@ from bench.experiments import grid
 from bench.experiments.evaluate_stage import EvaluateSettings
 from bench.experiments.report_record import Report
 from bench.experiments.training_stages import FinetuneSource
+from bench.explain.answer import Answer
 from bench.gate.records import Check
 from bench.monitor.curve import Curve
 from bench.outcomes import MissingEvaluation
@@ -69,6 +70,7 @@ DOCUMENTS: dict[str, Any] = {
         "changed": list[ChangedQueries],
     },
     "check": Check,
+    "explain": Answer,
     "leaderboard": Leaderboard,
     "pretrain": {"": PretrainResult, **LOSSES},
     "finetune": {"": FinetuneResult, **LOSSES},

@@ -11,7 +11,7 @@ import numpy as np
 from bench.evaluate.runs import Run
 from bench.explain.fits import Fit, noise_fit, score_errors, vector_errors
 from bench.explain.passes import ForwardPasses
-from bench.explain.setup import Setup
+from bench.explain.setup import EvaluationSetup
 from datasets_cfg.corpus import Corpus
 from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float32Array, Float64Array, Int64Array
@@ -26,7 +26,7 @@ LOOKED_AT = 2_000  # documents among which long ones and ones with accents are l
 NEAREST_AMONG = 100_000  # given vectors, when their order is in doubt
 
 
-class Evidence(Protocol):
+class SetupEvidence(Protocol):
     """Something that was made with an unknown set-up."""
 
     @property
@@ -34,7 +34,7 @@ class Evidence(Protocol):
         """Its kind, for people."""
         ...
 
-    def fit(self, setup: Setup, probe: bool) -> Fit:
+    def fit(self, setup: EvaluationSetup, probe: bool) -> Fit:
         """Return how well a set-up explains it.
 
         Args:
@@ -43,7 +43,7 @@ class Evidence(Protocol):
         """
         ...
 
-    def detail(self, setup: Setup) -> str:
+    def detail(self, setup: EvaluationSetup) -> str:
         """Return what else is to be said about a set-up that fits; "" for nothing."""
         ...
 
@@ -165,11 +165,11 @@ class VectorEvidence:
     given: dict[Role, GivenVectors]
     name: str = "vectors"
 
-    def fit(self, setup: Setup, probe: bool) -> Fit:
-        """Return the fit of the sample's vectors; see `Evidence`."""
+    def fit(self, setup: EvaluationSetup, probe: bool) -> Fit:
+        """Return the fit of the sample's vectors; see `SetupEvidence`."""
         return noise_fit(np.concatenate([self._errors(setup, role, probe) for role in self.given]))
 
-    def detail(self, setup: Setup) -> str:
+    def detail(self, setup: EvaluationSetup) -> str:
         """Return how the order differs, if the set-up says that it does."""
         if not setup.shuffled:
             return ""
@@ -183,7 +183,7 @@ class VectorEvidence:
                 moved.append(f"{(shifts != 0).mean():.0%} of the {role} vectors are elsewhere")
         return "; ".join(moved)
 
-    def _errors(self, setup: Setup, role: Role, probe: bool) -> Float64Array:
+    def _errors(self, setup: EvaluationSetup, role: Role, probe: bool) -> Float64Array:
         given = self.given[role]
         count = given.texts.probe if probe else len(given.texts.ids)
         texts = given.texts.first(count)
@@ -195,7 +195,7 @@ class VectorEvidence:
             vectors = given.all_vectors[self._nearest(setup, role, texts)]
         return vector_errors(vectors, predicted)
 
-    def _nearest(self, setup: Setup, role: Role, texts: Texts) -> Int64Array:
+    def _nearest(self, setup: EvaluationSetup, role: Role, texts: Texts) -> Int64Array:
         """Return the row of the given vector that is closest to each prediction."""
         predicted = self.passes.vectors(setup, role, texts.titles, texts.texts)
         every = self.given[role].all_vectors.astype(np.float32)
@@ -221,8 +221,8 @@ class RunEvidence:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_pairs", _sample_pairs(self.run, self.dataset))
 
-    def fit(self, setup: Setup, probe: bool) -> Fit:
-        """Return the fit of the sample's scores; see `Evidence`."""
+    def fit(self, setup: EvaluationSetup, probe: bool) -> Fit:
+        """Return the fit of the sample's scores; see `SetupEvidence`."""
         pairs = self._pairs.first(PROBE_RUN) if probe else self._pairs
         if setup.shuffled:
             return noise_fit(np.full(len(pairs.texts), np.inf))
@@ -236,7 +236,7 @@ class RunEvidence:
         errors = score_errors(pairs.scores, predicted, pairs.queries, self.ranks_only)
         return noise_fit(errors)
 
-    def detail(self, setup: Setup) -> str:
+    def detail(self, setup: EvaluationSetup) -> str:
         """Return whether only ranks could be compared."""
         return "its scores are ranks, so only the order was compared" if self.ranks_only else ""
 

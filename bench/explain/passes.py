@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from bench.explain.setup import Abilities, Precision, Setup, Weights
+from bench.explain.setup import Abilities, EvaluationSetup, Precision, Weights
 from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError
 from retrievers.encoders.protocol import PhaseTimer, Segments, join
@@ -55,13 +55,13 @@ class ForwardPasses:
         self.model, self.other = model, other
         self.encoded = 0
         self._device_name = device
-        self._towers: dict[tuple[str, bool, bool], "Tower"] = {}
+        self._towers: dict[tuple[str, bool, bool], Tower] = {}
         self._tokenizers: dict[tuple[str, str, str], TextTokenizer] = {}
         self._pooled: dict[tuple[str, bool, bool], dict[bytes, Float32Array]] = {}
         self._loaded_stages: dict[Weights, list[Any]] = {}
 
     def vectors(
-        self, setup: Setup, role: Role, titles: Sequence[str], texts: Sequence[str]
+        self, setup: EvaluationSetup, role: Role, titles: Sequence[str], texts: Sequence[str]
     ) -> Float32Array:
         """Return vectors of texts, float32 ``(n, dim)``.
 
@@ -115,7 +115,7 @@ class ForwardPasses:
             self._towers[key] = Tower(checkpoint, recipe, folder, device, PhaseTimer())
         return self._towers[key]
 
-    def _tokenizer(self, setup: Setup, weights: Weights) -> TextTokenizer:
+    def _tokenizer(self, setup: EvaluationSetup, weights: Weights) -> TextTokenizer:
         from retrievers.models.loading import load_tokenizer
 
         key = (weights, setup.case, setup.side)
@@ -151,7 +151,7 @@ class ForwardPasses:
 
     def _tokens(
         self,
-        setup: Setup,
+        setup: EvaluationSetup,
         role: Role,
         weights: Weights,
         titles: Sequence[str],
@@ -176,7 +176,7 @@ class ForwardPasses:
         first, last = first * ("first" in setup.missing), last * ("last" in setup.missing)
         return _inner(tokenizer(segments, most + first + last), first, last)
 
-    def _states(self, setup: Setup, weights: Weights, tokens: Tokens) -> Float32Array:
+    def _states(self, setup: EvaluationSetup, weights: Weights, tokens: Tokens) -> Float32Array:
         """Return pooled states of each text, by every pooling beside each other."""
         pooler = setup.pooling == "pooler"
         key = (weights, setup.adapter, pooler)
@@ -202,7 +202,7 @@ class ForwardPasses:
         return np.stack([known[name] for name in names])
 
     def _finished(
-        self, setup: Setup, role: Role, weights: Weights, states: Float32Array
+        self, setup: EvaluationSetup, role: Role, weights: Weights, states: Float32Array
     ) -> Float32Array:
         import torch
         from torch.nn.functional import normalize
@@ -276,7 +276,7 @@ def _every_state(recipe: Recipe, checkpoint: Checkpoint, adapter: bool, pooler: 
     )
 
 
-def _segments(setup: Setup, title: str, text: str, separator: str) -> Segments:
+def _segments(setup: EvaluationSetup, title: str, text: str, separator: str) -> Segments:
     """Return a document as one or two segments, by the set-up's title rule."""
     title, text, prompt = (_folded(each, setup) for each in (title, text, setup.document_prompt))
     if setup.title == "only":
@@ -286,7 +286,7 @@ def _segments(setup: Setup, title: str, text: str, separator: str) -> Segments:
     return join(setup.title, prompt, title, text, separator)
 
 
-def _folded(text: str, setup: Setup) -> str:
+def _folded(text: str, setup: EvaluationSetup) -> str:
     if setup.case == "lower":
         return text.lower()
     if setup.case == "no-accents":

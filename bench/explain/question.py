@@ -1,4 +1,4 @@
-"""A question: a model, collections and evidence. Its answer is found by `Search`."""
+"""A question: a model, collections and evidence. Its answer is found by `DeviationSearch`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -11,8 +11,8 @@ from bench.evaluate.retrieval import LoadedModel
 from bench.evaluate.runs import Run, read_run_file
 from bench.explain.answer import Answer, ExplanationRow, Observation, settled_by_files
 from bench.explain.evidence import (
-    Evidence,
     RunEvidence,
+    SetupEvidence,
     VectorEvidence,
     describe_ids,
     encode_sample,
@@ -29,8 +29,8 @@ from bench.explain.given import (
 )
 from bench.explain.passes import ForwardPasses
 from bench.explain.scored import CollectionScores, PublishedEvidence, QueryEvidence
-from bench.explain.search import Explanation, Findings, Search
-from bench.explain.setup import Setup, deviations, setup_of
+from bench.explain.search import DeviationSearch, Explanation, Findings
+from bench.explain.setup import EvaluationSetup, deviations, setup_of
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
 from retrievers.encoders.protocol import Encoder
@@ -81,7 +81,7 @@ class Question:
         return ForwardPasses(self.model.for_dataset(self.dataset.name).model, self.device, other)
 
     @cached_property
-    def setup(self) -> Setup:
+    def setup(self) -> EvaluationSetup:
         """The model's own set-up on the first collection."""
         return setup_of(self.passes.model, self.dataset.facts)
 
@@ -198,7 +198,7 @@ class Question:
             queries=canary_texts(queries, given["query"].vectors),
         )
 
-    def answer(self, evidence: Sequence[Evidence], seen: Sequence[Observation] = ()) -> Answer:
+    def answer(self, evidence: Sequence[SetupEvidence], seen: Sequence[Observation] = ()) -> Answer:
         """Return the answer that all evidence together supports.
 
         Args:
@@ -206,7 +206,7 @@ class Question:
             seen: differences that the files show themselves.
         """
         known = deviations(self.passes.model, self.setup, self.passes.abilities, self.dataset.facts)
-        findings = Search(self.setup, known, evidence, self.announce).run()
+        findings = DeviationSearch(self.setup, known, evidence, self.announce).run()
         verdict = findings.verdict
         if seen and verdict in ("none", "reproduced"):
             verdict = "explained" if verdict == "reproduced" else verdict
@@ -238,7 +238,7 @@ class Question:
         seen = (difference.seen,)
         return settled_by_files(self.model.name, names, difference.evidence, seen)
 
-    def _rows(self, findings: Findings, evidence: Sequence[Evidence]) -> list[ExplanationRow]:
+    def _rows(self, findings: Findings, evidence: Sequence[SetupEvidence]) -> list[ExplanationRow]:
         rows = []
         for place, found in enumerate(findings.explanations):
             cost = self._cost(found.setup, evidence) if place < SHOWN else None
@@ -246,7 +246,7 @@ class Question:
         return rows
 
     def _row(
-        self, found: Explanation, evidence: Sequence[Evidence], cost: float | None
+        self, found: Explanation, evidence: Sequence[SetupEvidence], cost: float | None
     ) -> ExplanationRow:
         details = filter(None, (each.detail(found.setup) for each in evidence))
         return ExplanationRow(
@@ -259,7 +259,7 @@ class Question:
             detail="; ".join(details),
         )
 
-    def _cost(self, setup: Setup, evidence: Sequence[Evidence]) -> float | None:
+    def _cost(self, setup: EvaluationSetup, evidence: Sequence[SetupEvidence]) -> float | None:
         """Return the change of the main measure: on all queries if scores are the evidence."""
         if setup.shuffled or not len(self.dataset.qrels):
             return None
@@ -317,7 +317,7 @@ class Question:
         return Observation(known, "are they of another collection or release?")
 
 
-def _seen_in(run: Run, dataset: Dataset, setup: Setup) -> list[Observation]:
+def _seen_in(run: Run, dataset: Dataset, setup: EvaluationSetup) -> list[Observation]:
     """Return differences of protocol that a run shows."""
     seen = []
     lengths = np.diff(run.offsets)

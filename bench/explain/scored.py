@@ -14,7 +14,7 @@ from bench.evaluate.scoring import Scores, score
 from bench.evaluate.search import exclude_self_matches
 from bench.explain.fits import Fit, value_fit
 from bench.explain.passes import ForwardPasses, rounded
-from bench.explain.setup import Setup, document_key
+from bench.explain.setup import EvaluationSetup, document_key
 from datasets_cfg.dataset import Dataset
 from datasets_cfg.readers import Qrels
 from foundation.arrays import Float32Array, Float64Array, Int64Array
@@ -43,12 +43,12 @@ class CollectionScores:
         self,
         passes: ForwardPasses,
         dataset: Dataset,
-        base: Setup,
+        base: EvaluationSetup,
         split: Callable[[str], Dataset] | None = None,
     ) -> None:
         self.passes, self.dataset, self.base = passes, dataset, base
         self._open_split = split
-        self._matrices: OrderedDict[Setup, Float32Array] = OrderedDict()
+        self._matrices: OrderedDict[EvaluationSetup, Float32Array] = OrderedDict()
 
     def check(self) -> None:
         """Refuse a collection that cannot be encoded again and again.
@@ -66,7 +66,7 @@ class CollectionScores:
 
     def scores(
         self,
-        setup: Setup,
+        setup: EvaluationSetup,
         measures: Sequence[str],
         queries: Sequence[str] | None = None,
         rows: Int64Array | None = None,
@@ -116,11 +116,11 @@ class CollectionScores:
         rows = np.concatenate([hits.rows.ravel(), self.dataset.corpus.rows_of(relevant)])
         return queries, np.unique(rows[rows >= 0])
 
-    def is_free(self, setup: Setup) -> bool:
+    def is_free(self, setup: EvaluationSetup) -> bool:
         """Return whether no document must be encoded for ``setup``."""
         return _forward_key(setup) == _forward_key(self.base)
 
-    def _dataset(self, setup: Setup) -> Dataset:
+    def _dataset(self, setup: EvaluationSetup) -> Dataset:
         if not setup.split:
             return self.dataset
         if self._open_split is None:
@@ -128,7 +128,11 @@ class CollectionScores:
         return self._open_split(setup.split)
 
     def _run(
-        self, setup: Setup, ids: Sequence[str], queries: Float32Array, rows: Int64Array | None
+        self,
+        setup: EvaluationSetup,
+        ids: Sequence[str],
+        queries: Float32Array,
+        rows: Int64Array | None,
     ) -> Run:
         corpus = self.dataset.corpus
         hits = self._search(setup, queries, setup.depth + 1, rows)
@@ -139,7 +143,7 @@ class CollectionScores:
         return Run.from_hits(hits, ids, corpus.ids, corpus.tie_rank)
 
     def _search(
-        self, setup: Setup, queries: Float32Array, depth: int, rows: Int64Array | None
+        self, setup: EvaluationSetup, queries: Float32Array, depth: int, rows: Int64Array | None
     ) -> Hits:
         """Return hits whose rows are those of the corpus."""
         corpus = self.dataset.corpus
@@ -156,7 +160,7 @@ class CollectionScores:
             return hits
         return Hits(hits.scores, np.where(hits.rows >= 0, rows[hits.rows], -1))
 
-    def _documents(self, setup: Setup, rows: Int64Array | None) -> Float32Array:
+    def _documents(self, setup: EvaluationSetup, rows: Int64Array | None) -> Float32Array:
         key = document_key(setup)
         if key in self._matrices:
             self._matrices.move_to_end(key)
@@ -180,7 +184,7 @@ class CollectionScores:
         return matrix
 
 
-def _forward_key(setup: Setup) -> Setup:
+def _forward_key(setup: EvaluationSetup) -> EvaluationSetup:
     """Return the set-up with fixed values where no forward pass of documents depends on it."""
     return replace(
         document_key(setup),
@@ -194,7 +198,7 @@ def _forward_key(setup: Setup) -> Setup:
     )
 
 
-def _judgements(qrels: Qrels, setup: Setup, queries: set[str]) -> Qrels:
+def _judgements(qrels: Qrels, setup: EvaluationSetup, queries: set[str]) -> Qrels:
     """Return the judgements of some queries, with the set-up's gain and grades."""
     keep = [row for row, query in enumerate(qrels.query_ids) if query in queries]
     grades = np.maximum(qrels.grades[keep], 0)
@@ -240,7 +244,7 @@ class QueryEvidence:
     digits: int
     name: str = "per-query scores"
 
-    def fit(self, setup: Setup, probe: bool) -> Fit:
+    def fit(self, setup: EvaluationSetup, probe: bool) -> Fit:
         """Return the fit by query: of some queries and documents for ``probe``, else of all."""
         queries, rows = (None, None)
         if probe and not self.collection.is_free(setup):
@@ -254,7 +258,7 @@ class QueryEvidence:
         given, predicted = np.array(pairs).T
         return value_fit(given, predicted, np.full(len(pairs), self._tolerance))
 
-    def detail(self, setup: Setup) -> str:
+    def detail(self, setup: EvaluationSetup) -> str:
         """Return "": agreement by query says it."""
         return ""
 
@@ -300,7 +304,7 @@ class PublishedEvidence:
     numbers: Sequence[PublishedNumber]
     name: str = "published scores"
 
-    def fit(self, setup: Setup, probe: bool) -> Fit:
+    def fit(self, setup: EvaluationSetup, probe: bool) -> Fit:
         """Return the fit of all numbers; for ``probe``, by estimate where documents change."""
         rows = []
         for name, collection in self.collections.items():
@@ -314,7 +318,7 @@ class PublishedEvidence:
                 rows.append((number.value, means[number.measure], tolerance))
         return value_fit(*np.array(rows).T)
 
-    def detail(self, setup: Setup) -> str:
+    def detail(self, setup: EvaluationSetup) -> str:
         """Return the scores of the set-up, in the order of the numbers."""
         shown = []
         for name, collection in self.collections.items():
@@ -325,11 +329,11 @@ class PublishedEvidence:
         return "gives " + ", ".join(shown)
 
     @property
-    def _first(self) -> Setup:
+    def _first(self) -> EvaluationSetup:
         return next(iter(self.collections.values())).base
 
     def _means(
-        self, collection: CollectionScores, setup: Setup, measures: list[str], probe: bool
+        self, collection: CollectionScores, setup: EvaluationSetup, measures: list[str], probe: bool
     ) -> tuple[dict[str, float], dict[str, float]]:
         """Return the mean of each measure, and twice its standard error if it is estimated."""
         try:
@@ -352,7 +356,9 @@ def _standard_error(values: Float64Array) -> float:
     return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 1.0
 
 
-def setup_here(setup: Setup, base: Setup, first: Setup) -> Setup:
+def setup_here(
+    setup: EvaluationSetup, base: EvaluationSetup, first: EvaluationSetup
+) -> EvaluationSetup:
     """Return a hypothesis about the first collection as it reads on another one.
 
     Args:

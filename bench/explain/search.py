@@ -7,9 +7,9 @@ from typing import Literal
 
 import numpy as np
 
-from bench.explain.evidence import Evidence
+from bench.explain.evidence import SetupEvidence
 from bench.explain.fits import Fit, together
-from bench.explain.setup import Deviation, Setup
+from bench.explain.setup import Deviation, EvaluationSetup
 from foundation.errors import BenchError
 
 FULL_SINGLES = 8  # hypotheses that the probe leaves over, evaluated on all items
@@ -30,7 +30,7 @@ class Explanation:
     """
 
     deviations: tuple[Deviation, ...]
-    setup: Setup
+    setup: EvaluationSetup
     fit: Fit
     equals: tuple[str, ...] = ()
 
@@ -61,7 +61,7 @@ class Findings:
     pairs: int
 
 
-class Search:
+class DeviationSearch:
     """A search over deviations.
 
     Args:
@@ -73,14 +73,14 @@ class Search:
 
     def __init__(
         self,
-        setup: Setup,
+        setup: EvaluationSetup,
         deviations: Sequence[Deviation],
-        evidence: Sequence[Evidence],
+        evidence: Sequence[SetupEvidence],
         announce: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.setup, self.deviations, self.evidence = setup, deviations, evidence
         self._announce = announce
-        self._known: dict[tuple[Setup, bool], Fit | None] = {}
+        self._known: dict[tuple[EvaluationSetup, bool], Fit | None] = {}
 
     def run(self) -> Findings:
         """Return what explains the evidence."""
@@ -107,13 +107,13 @@ class Search:
             pairs=len(pairs),
         )
 
-    def _fit(self, setup: Setup, probe: bool) -> Fit:
+    def _fit(self, setup: EvaluationSetup, probe: bool) -> Fit:
         found = self._try(setup, probe)
         if found is None:
             raise BenchError("the model cannot encode the sample")
         return found
 
-    def _try(self, setup: Setup, probe: bool) -> Fit | None:
+    def _try(self, setup: EvaluationSetup, probe: bool) -> Fit | None:
         """Return the fit, or None for a set-up that cannot be had, such as an absent split."""
         key = setup, probe
         if key not in self._known:

@@ -26,7 +26,7 @@ OTHER_PROMPTS = (
 
 
 @dataclass(frozen=True)
-class Setup:
+class EvaluationSetup:
     """Everything that a hypothesis may change in an evaluation, from text to mean.
 
     Attributes:
@@ -80,7 +80,7 @@ class Setup:
     least_grade: int = 1
 
 
-def document_key(setup: Setup) -> Setup:
+def document_key(setup: EvaluationSetup) -> EvaluationSetup:
     """Return the set-up with every field at a fixed value that document vectors do not depend on.
 
     Args:
@@ -106,7 +106,7 @@ class Deviation:
     Attributes:
         name: what was done, in words.
         kind: the part of the set-up; deviations of one kind exclude each other.
-        changes: fields of `Setup` with their values.
+        changes: fields of `EvaluationSetup` with their values.
         apply: the card line or command that does the same here, or what to mend there.
     """
 
@@ -115,7 +115,7 @@ class Deviation:
     changes: Mapping[str, Any]
     apply: str
 
-    def on(self, setup: Setup) -> Setup:
+    def on(self, setup: EvaluationSetup) -> EvaluationSetup:
         """Return ``setup`` with this deviation."""
         return replace(setup, **self.changes)
 
@@ -143,7 +143,7 @@ class Abilities:
     other: str = ""
 
 
-def setup_of(model: Model, facts: Facts, depth: int | None = None) -> Setup:
+def setup_of(model: Model, facts: Facts, depth: int | None = None) -> EvaluationSetup:
     """Return the set-up of a model with the prompts of a collection, by its protocol.
 
     Args:
@@ -152,7 +152,7 @@ def setup_of(model: Model, facts: Facts, depth: int | None = None) -> Setup:
         depth: documents per query; None for the collection's.
     """
     recipe = model.recipe
-    return Setup(
+    return EvaluationSetup(
         query_prompt=recipe.prompts.query,
         document_prompt=recipe.prompts.document,
         title=recipe.title_join,
@@ -168,7 +168,9 @@ def setup_of(model: Model, facts: Facts, depth: int | None = None) -> Setup:
     )
 
 
-def deviations(model: Model, setup: Setup, able: Abilities, facts: Facts) -> list[Deviation]:
+def deviations(
+    model: Model, setup: EvaluationSetup, able: Abilities, facts: Facts
+) -> list[Deviation]:
     """Return every single deviation that is possible for this model on this collection.
 
     Args:
@@ -190,7 +192,7 @@ def deviations(model: Model, setup: Setup, able: Abilities, facts: Facts) -> lis
     return [deviation for deviation in found if deviation.on(setup) != setup]
 
 
-def _of_pooling(model: Model, setup: Setup) -> Iterator[Deviation]:
+def _of_pooling(model: Model, setup: EvaluationSetup) -> Iterator[Deviation]:
     names = {"cls": "pooling by the first token", "mean": "mean pooling", "last": "last token"}
     is_dpr = model.document is not None and model.document.config.get("model_type") == "dpr"
     for pooling, name in {} if is_dpr else names.items():
@@ -198,7 +200,7 @@ def _of_pooling(model: Model, setup: Setup) -> Iterator[Deviation]:
         yield Deviation(name, "pooling", {"pooling": pooling}, card)
 
 
-def _of_prompts(setup: Setup) -> Iterator[Deviation]:
+def _of_prompts(setup: EvaluationSetup) -> Iterator[Deviation]:
     query, document = setup.query_prompt, setup.document_prompt
     for side, prompt in (("query", query), ("document", document)):
         field = f"{side}_prompt"
@@ -236,7 +238,7 @@ def _known_prompts() -> list[Prompts]:
     return list(known.values())
 
 
-def _of_titles(setup: Setup, able: Abilities) -> Iterator[Deviation]:
+def _of_titles(setup: EvaluationSetup, able: Abilities) -> Iterator[Deviation]:
     rules: dict[TitleRule, str] = {
         "none": "title left out",
         "space": "title joined to the text by a space",
@@ -253,7 +255,7 @@ def _of_titles(setup: Setup, able: Abilities) -> Iterator[Deviation]:
         yield Deviation(name, "title", {"title": rule}, card)
 
 
-def _of_lengths(setup: Setup, able: Abilities) -> Iterator[Deviation]:
+def _of_lengths(setup: EvaluationSetup, able: Abilities) -> Iterator[Deviation]:
     for length in LENGTHS:
         if length <= able.most_tokens:
             card = f"--set max_query_tokens={length} max_document_tokens={length}"
@@ -288,7 +290,7 @@ def _of_tokens(able: Abilities) -> Iterator[Deviation]:
         yield Deviation("no special tokens", "special tokens", {"missing": both}, there)
 
 
-def _of_weights(model: Model, setup: Setup, able: Abilities) -> Iterator[Deviation]:
+def _of_weights(model: Model, setup: EvaluationSetup, able: Abilities) -> Iterator[Deviation]:
     recipe = model.recipe
     if model.query is not None:
         swapped = {"query_weights": "document", "document_weights": "query"}
@@ -314,7 +316,7 @@ def _of_weights(model: Model, setup: Setup, able: Abilities) -> Iterator[Deviati
         yield Deviation("no layer after pooling applied", "stages", {"stages": ()}, card)
 
 
-def _of_vectors(model: Model, setup: Setup) -> Iterator[Deviation]:
+def _of_vectors(model: Model, setup: EvaluationSetup) -> Iterator[Deviation]:
     if setup.normalize:
         card = 'card: normalize = false, similarity = "dot"'
         yield Deviation("vectors not normalised", "norm", {"normalize": False}, card)
@@ -347,7 +349,7 @@ def _of_vectors(model: Model, setup: Setup) -> Iterator[Deviation]:
         yield Deviation(name, "order", {"shift": shift}, order)
 
 
-def _of_protocol(setup: Setup, facts: Facts) -> Iterator[Deviation]:
+def _of_protocol(setup: EvaluationSetup, facts: Facts) -> Iterator[Deviation]:
     for split in ("test", "dev", "train"):
         if split != facts.split:
             yield Deviation(f"split {split}", "split", {"split": split}, f"--split {split}")

@@ -9,7 +9,7 @@ from bench.cli.options.decide import ExplainOptions
 from bench.cli.terminal import print_json
 from bench.evaluate.retrieval import LoadedModel
 from bench.explain.answer import Answer, Observation
-from bench.explain.evidence import Evidence
+from bench.explain.evidence import SetupEvidence
 from bench.explain.given import save_canary
 from bench.explain.question import IdsDifferError, Question
 from bench.outcomes import ExitCode
@@ -62,8 +62,8 @@ def _load_other(
 
 def _evidence(
     options: ExplainOptions, question: Question
-) -> tuple[Sequence[Evidence], list[Observation]]:
-    evidence: list[Evidence] = []
+) -> tuple[Sequence[SetupEvidence], list[Observation]]:
+    evidence: list[SetupEvidence] = []
     seen: list[Observation] = []
     if options.vectors is not None:
         evidence.append(question.of_vectors(options.vectors))
