@@ -22,7 +22,7 @@ from retrievers.models.locate import is_card
 def explain(options: ExplainOptions) -> int:
     """``explain``: exit code 0 if there is an answer, also if nothing explains the evidence."""
     workspace = make_workspace(options.folder_options, options.hardware)
-    model = load_model(workspace, options.model, options.use)
+    model = load_model(workspace, options.model, options.model_options)
     question = Question(
         model,
         [workspace.dataset(name) for name in workspace.expand(options.on)],
@@ -51,7 +51,7 @@ def _load_other(
     """Load the other checkpoint as its folder states, or else as the model is used."""
     if options.checkpoint is None:
         return None
-    use = replace(options.use, adapter=None, set=())
+    use = replace(options.model_options, adapter=None, set=())
     try:
         return load_model(workspace, options.checkpoint, use)
     except BenchError:

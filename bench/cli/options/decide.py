@@ -111,20 +111,20 @@ class ExplainOptions:
         python -m bench explain minilm --on beir/scifact --save-canary canary.json
     """
 
-    model: str
+    model: ModelName
     _: KW_ONLY
     on: Names
     published: tuple[str, ...] = ()
     per_query: LocalPath | None = None
     run_file: LocalPath | None = None
     vectors: LocalPath | None = None
-    checkpoint: str | None = None
+    checkpoint: ModelName | None = None
     canary: LocalPath | None = None
     save_canary: OutFile | None = None
-    use: ModelUse = ModelUse()
-    hardware: Hardware = Hardware()
+    model_options: ModelOptions = ModelOptions()
+    hardware: HardwareOptions = HardwareOptions()
     folder_options: FolderOptions = FolderOptions()
-    output: Output = Output()
+    output: OutputOptions = OutputOptions()
 
 
 @dataclass(frozen=True)
