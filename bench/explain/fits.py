@@ -3,7 +3,8 @@
 The error of a vector is ``|given - predicted|^2 / |predicted|^2``. Rounding and arithmetic of lower
 precision spread its logarithm around a level that is the same for all texts; a few texts may be
 anything. So the likelihood is that of a normal distribution of the logarithm around the best of a
-grid of levels, mixed with a uniform one. A set-up *fits* if nearly all texts lie within the spread
+grid of levels, mixed with a uniform one, times the density of a vector at that distance, which
+falls with the distance as in a space of few dimensions. A set-up *fits* if nearly all texts lie within the spread
 of a level that int8 can explain.
 """
 
@@ -21,6 +22,7 @@ LEVELS = np.arange(-12.0, -1.9, 0.25)  # of the logarithm; the last is that of i
 WITHIN = 1.5  # decades above a level that still agree
 WORST = -1.3  # logarithm of an error above which nothing agrees: a cosine of 0.975
 OUTLIERS = 0.01
+DEGREES = 8  # of freedom of an error, few: neighbouring dimensions and scores are not independent
 SHARE = 0.95  # of the texts, queries or numbers must agree
 # The error's logarithm up to which a precision explains it.
 PRECISIONS = (("float32", -8.5), ("float16", -6.3), ("bfloat16", -3.4), ("int8", WORST))
@@ -105,10 +107,10 @@ def noise_fit(errors: Float64Array) -> Fit:
     deviations = (logs[:, None] - LEVELS) / SPREAD
     normal = np.exp(-0.5 * deviations**2) / (SPREAD * np.sqrt(2 * np.pi))
     sums = np.log((1 - OUTLIERS) * normal + OUTLIERS / width).sum(axis=0)
-    # What is more exact than a level is no disagreement with it.
     best = int(sums.argmax())
     share = float((logs <= min(LEVELS[best] + WITHIN, WORST)).mean())
-    return Fit(float(sums[best]), share, errors, float(np.median(logs)))
+    density = -0.5 * DEGREES * np.log(10.0) * logs.sum()
+    return Fit(float(sums[best] + density), share, errors, float(np.median(logs)))
 
 
 def vector_errors(given: Float32Array, predicted: Float32Array) -> Float64Array:

@@ -20,7 +20,7 @@ from foundation.errors import BenchError
 from retrievers.encoders.protocol import PhaseTimer, Segments, join
 from retrievers.encoders.tokens import TextTokenizer, Tokens
 from retrievers.encoders.transformer import CPU_TOKENS, CUDA_TOKENS, plan_batches
-from retrievers.encoders.views import signs
+from retrievers.encoders.views import binarize
 from retrievers.models.checkpoint import Checkpoint
 from retrievers.models.model import Model
 from retrievers.models.recipe import EVERY_POOLING, Recipe, Role
@@ -223,7 +223,7 @@ class ForwardPasses:
                 vectors = normalize(vectors, dim=1)
             finished: Float32Array = vectors.numpy()
         if setup.precision == "binary":
-            return signs(finished)
+            return binarize(finished)
         return rounded(finished, setup.precision) if role == "document" else finished
 
     def _stages(self, weights: Weights) -> list[Any]:

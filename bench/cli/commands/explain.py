@@ -25,7 +25,7 @@ def explain(options: ExplainOptions) -> int:
     model = load_model(workspace, options.model, options.model_options)
     question = Question(
         model,
-        [workspace.dataset(name) for name in workspace.expand(options.on)],
+        [workspace.dataset(name) for name in workspace.expand_names(options.on)],
         workspace.dataset,
         workspace.device,
         _load_other(workspace, options, model),
