@@ -7,8 +7,8 @@ from functools import cached_property
 
 import numpy as np
 
-from bench.evaluate.exact.search import exact_search
 from bench.evaluate.exact.certificate import ArrayVectors
+from bench.evaluate.exact.search import exact_search
 from bench.evaluate.runs import Run
 from bench.evaluate.scoring import Scores, score
 from bench.evaluate.search import exclude_self_matches
