@@ -4,8 +4,8 @@ The error of a vector is ``|given - predicted|^2 / |predicted|^2``. Rounding and
 precision spread its logarithm around a level that is the same for all texts; a few texts may be
 anything. So the likelihood is that of a normal distribution of the logarithm around the best of a
 grid of levels, mixed with a uniform one, times the density of a vector at that distance, which
-falls with the distance as in a space of few dimensions. A set-up *fits* if nearly all texts lie within the spread
-of a level that int8 can explain.
+falls with the distance as in a space of few dimensions. A set-up *fits* if nearly all texts lie
+within the spread of a level that int8 can explain.
 """
 
 from dataclasses import dataclass
