@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree
 
 from bench.gate.power import DetectableEffect
-from bench.gate.records import Check, CheckRow, LostQuery, PairVerdict
+from bench.gate.records import PUBLISHED_SCORES, Check, CheckRow, LostQuery, PairVerdict
 from foundation.printable import format_count, format_names, make_printable
 from reports import format as fmt
 from reports.format import interval, score, signed
@@ -64,25 +64,28 @@ def score_change(row: CheckRow) -> str:
 
 def _lead_sentence(check: Check, verdict: PairVerdict) -> str:
     candidate, other = check.candidate, f"the {verdict.role}, {verdict.name}"
+    scores = f"the scores of {other}"
+    if verdict.name == PUBLISHED_SCORES:
+        other = scores = "its published scores"
     outcome = verdict.outcome
     if outcome == "MISSING":
         return f"{candidate} cannot be fully compared with {other}"
     if outcome == "REGRESSION":
         return f"{candidate} is worse than {other}"
     if outcome == "DRIFT":
-        return f"{candidate} does not reproduce the scores of {other}"
+        return f"{candidate} does not reproduce {scores}"
     if outcome == "INCONCLUSIVE":
         if verdict.same_model:
             return f"{candidate} is the same model as {other}, so nothing was checked"
         return f"There is not enough evidence to decide whether {candidate} is worse than {other}"
     if check.tolerance is not None:
         if _unchanged(verdict):
-            return f"{candidate} has exactly the scores of {other}"
-        return f"{candidate} reproduces the scores of {other} within the tolerance"
+            return f"{candidate} has exactly {scores}"
+        return f"{candidate} reproduces {scores} within the tolerance"
     if _unchanged(verdict):
         return f"{candidate} gives the same rankings as {other}"
     if check.rule == "margin":
-        return f"{candidate} is not worse than {other} by more than {score(check.margin)}"
+        return f"{candidate} is at most {score(check.margin)} worse than {other}"
     return f"{candidate} shows no significant loss against {other}"
 
 
@@ -176,8 +179,7 @@ def markdown(check: Check) -> str:
     if check.warnings:
         parts.append(bullet_list(escape(f"warning: {text}") for text in check.warnings))
     if check.left_out:
-        names = escape(", ".join(check.left_out))
-        parts.append(f"Left out by --on, despite stored results: {names}.")
+        parts.append(f"Left out by --on: {escape(format_names(check.left_out))}.")
     for verdict in check.against:
         heading = f"### Compared with the {verdict.role}, {escape(verdict.name)}: {verdict.outcome}"
         parts += [heading, _score_table(verdict.all_rows)]
@@ -222,9 +224,9 @@ def _score_table(rows: Sequence[CheckRow]) -> str:
         Column("difference", lambda row: row.difference, fmt.signed),
         Column("95 % interval", lambda row: row.paired, fmt.paired_interval),
         Column("win / tie / loss", lambda row: row.paired, fmt.win_tie_loss),
-        Column("", lambda row: row.missing or row.failure),
+        Column("reason", lambda row: row.missing or row.failure),
     ]
-    return Table(rows, columns).markdown()
+    return Table(rows, columns).drop_empty_columns().markdown()
 
 
 def _test_table(rows: Sequence[CheckRow]) -> str:

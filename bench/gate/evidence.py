@@ -28,6 +28,7 @@ from bench.gate.power import MEAN, DetectableEffect
 from bench.gate.records import (
     BASELINE,
     CANDIDATE,
+    PUBLISHED_SCORES,
     CheckRow,
     LostQuery,
     Outcome,
@@ -316,7 +317,7 @@ def check_published(
     same = "every score is within the tolerance"
     return PairVerdict(
         role=BASELINE,
-        name="published scores",
+        name=PUBLISHED_SCORES,
         outcome=outcome,
         reasons=tuple(missing or drifted or [same]),
         rows=tuple(rows),
@@ -343,5 +344,7 @@ def _describe_mismatch(claim: ExpectedScore, value: float | None) -> str:
     """Describe how far a score is from the published one, or return "" within the tolerance."""
     if value is not None and abs(value - claim.value) <= claim.tolerance:  # false for nan, too
         return ""
-    measured = "not measured" if value is None else f"{value - claim.value:+.4f}"
-    return f"{claim.dataset}: {claim.measure} {measured}, tolerance {claim.tolerance:.4f}"
+    if value is None:
+        return f"{claim.dataset}: {claim.measure} was not measured"
+    difference = f"{value - claim.value:+.4f} (tolerance {claim.tolerance:.4f})"
+    return f"{claim.dataset}: {claim.measure} differs by {difference}"

@@ -13,6 +13,7 @@ from foundation.records import Record
 Outcome = Literal["OK", "INCONCLUSIVE", "MISSING", "DRIFT", "REGRESSION"]
 
 CANDIDATE, BASELINE, ANCHOR = "candidate", "baseline", "anchor"
+PUBLISHED_SCORES = "published scores"  # name of a baseline
 
 
 @dataclass(frozen=True)

@@ -172,7 +172,8 @@ def _decide_because(outcome: Outcome, failures: Mapping[str, str]) -> Decision:
 
 def _find_drift(evidence: Evidence, tolerance: float) -> dict[str, str]:
     return {
-        name: f"{name}: {test.measure} {test.difference:+.4f}, tolerance {tolerance:.4f}"
+        name: f"{name}: {test.measure} differs by {test.difference:+.4f} "
+        f"(tolerance {tolerance:.4f})"
         for name, test in evidence.collections.items()
         if not abs(test.difference) <= tolerance  # nan drifts, too
     }
@@ -219,7 +220,8 @@ def _loss_not_ruled_out(name: str, evidence: Evidence, floor: float) -> str:
         return ""
     origin = "the floor" if limit == floor else "the stated detectable effect"
     loss = "" if left is None else f" of {left:.4f}"
-    return f"{name}: a loss{loss} cannot be ruled out, and the limit is {limit:.4f} ({origin})"
+    where = "in the mean" if name == THE_MEAN else f"on {name}"
+    return f"a loss{loss} {where} cannot be ruled out; the limit is {limit:.4f} ({origin})"
 
 
 def _is_loss(test: Difference) -> bool:
@@ -325,7 +327,7 @@ def _warnings(
     for verdict in against:
         warnings += [
             f"{row.name}: a gain of {row.paired.difference:.4f} is suspiciously large; look for "
-            "test queries in the training data, and run `python -m bench verify`"
+            "test queries in the training data (python -m bench verify)"
             for row in verdict.rows
             if row.paired and row.paired.difference > SUSPICIOUS_GAIN
         ]
