@@ -1,8 +1,7 @@
 """Strict records, decoded from JSON and TOML, and collections of named TOML files."""
 
 import json
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -12,13 +11,11 @@ import msgspec
 
 from foundation.errors import BenchError, did_you_mean
 from foundation.files import Readable, check_not_lfs_pointer, read_regular_file, replace_file
+from foundation.record_errors import NAME_PATTERN, describe_problem, list_fields
 
 SUFFIX = ".toml"
-Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+Name = Annotated[str, msgspec.Meta(pattern=NAME_PATTERN)]
 R = TypeVar("R", bound=msgspec.Struct)
-
-_UNKNOWN_FIELD = re.compile(r"unknown field `([^`]*)`")
-_INVALID_CHOICE = re.compile(r"Invalid enum value '([^']*)'")
 
 _INSPECTION_LOCK = Lock()
 _INSPECTED: set[type[Any]] = set()  # types that msgspec has inspected
@@ -68,7 +65,7 @@ def read_object(path: Path, hint: str = "") -> dict[str, Any]:
         BenchError: the file cannot be read, is not JSON, or does not hold an object.
     """
     content = _read_content(path)
-    value: Any = _decode(lambda: json.loads(content), dict, path, "JSON", hint)
+    value: Any = _decode(lambda _: json.loads(content), dict, path, "JSON", hint)
     if not isinstance(value, dict):
         raise BenchError(f"{path} is not a JSON object", hint)
     return value
@@ -96,7 +93,11 @@ def decode_json(content: bytes, kind: type[T], source: object, hint: str = "") -
     Raises:
         BenchError: the content is not JSON, or not such a record.
     """
-    return _decode(lambda: msgspec.json.decode(content, type=kind), kind, source, "JSON", hint)
+
+    def decode(to: Any) -> Any:
+        return msgspec.json.decode(content, type=to)
+
+    return _decode(decode, kind, source, "JSON", hint)
 
 
 def decode_toml(content: bytes, kind: type[T], source: object, hint: str = "") -> T:
@@ -111,7 +112,11 @@ def decode_toml(content: bytes, kind: type[T], source: object, hint: str = "") -
     Raises:
         BenchError: the content is not TOML, or not such a record. The hint names the closest field.
     """
-    return _decode(lambda: msgspec.toml.decode(content, type=kind), kind, source, "TOML", hint)
+
+    def decode(to: Any) -> Any:
+        return msgspec.toml.decode(content, type=to)
+
+    return _decode(decode, kind, source, "TOML", hint)
 
 
 def convert_table(
@@ -132,9 +137,11 @@ def convert_table(
         BenchError: the table is not such a record. The hint names the closest field.
     """
     plain = dict(table)
-    return _decode(
-        lambda: msgspec.convert(plain, type=kind, dec_hook=dec_hook), kind, source, "TOML", ""
-    )
+
+    def convert(to: Any) -> Any:
+        return msgspec.convert(plain, type=to, dec_hook=dec_hook)
+
+    return _decode(convert, kind, source, "TOML", "")
 
 
 def differing_fields(a: Mapping[str, Any], b: Mapping[str, Any], above: str = "") -> list[str]:
@@ -157,12 +164,6 @@ def differing_fields(a: Mapping[str, Any], b: Mapping[str, Any], above: str = ""
     return names
 
 
-def field_names(kind: type[Any]) -> set[str]:
-    """Return the names of the fields of the record ``kind`` and of all records inside it."""
-    records = _records(msgspec.inspect.type_info(kind))
-    return {field.encode_name for record in records for field in record.fields}
-
-
 def _read_content(path: Readable) -> bytes:
     try:
         content = read_regular_file(path)
@@ -172,12 +173,15 @@ def _read_content(path: Readable) -> bytes:
     return content
 
 
-def _decode(decode: Callable[[], T], kind: type[T], source: object, form: str, hint: str) -> T:
+def _decode(decode: Callable[[Any], Any], kind: type[T], source: object, form: str, hint: str) -> T:
+    """Call ``decode`` with the type ``kind``; on an error, with ``Any`` to name the wrong value."""
     _inspect_once(kind)
     try:
-        return decode()
+        decoded: T = decode(kind)
+        return decoded
     except msgspec.ValidationError as error:
-        raise BenchError(f"{source}: {error}", hint or _suggestion(str(error), kind)) from error
+        message, suggestion = describe_problem(str(error), kind, decode(Any))
+        raise BenchError(f"{source}: {message}", hint or suggestion) from error
     except RecursionError as error:
         raise BenchError(f"{source} is nested too deeply", hint) from error
     # ValueError: a number of more digits than Python converts, or text that is not UTF-8
@@ -191,48 +195,6 @@ def _inspect_once(kind: type[Any]) -> None:
         if kind not in _INSPECTED:
             msgspec.json.Decoder(kind)
             _INSPECTED.add(kind)
-
-
-def _suggestion(problem: str, kind: type[Any]) -> str:
-    """Return the closest field or choice for an error message of msgspec."""
-    if match := _UNKNOWN_FIELD.search(problem):
-        fields = field_names(kind)
-        return did_you_mean(match[1], fields, f"known fields: {', '.join(sorted(fields))}")
-    if match := _INVALID_CHOICE.search(problem):
-        records = _records(msgspec.inspect.type_info(kind))
-        field = problem.rpartition(".")[2].rstrip("`")
-        choices = sorted(
-            {str(choice) for each in records for choice in _literal_choices(each, field)}
-        )
-        return did_you_mean(match[1], choices, f"use one of {', '.join(map(repr, choices))}")
-    return ""
-
-
-def _records(
-    info: Any, seen: frozenset[type] = frozenset()
-) -> Iterator[msgspec.inspect.StructType]:
-    """Yield the struct types inside a type, itself included."""
-    if isinstance(info, msgspec.inspect.StructType):
-        if info.cls in seen:
-            return
-        yield info
-        for field in info.fields:
-            yield from _records(field.type, seen | {info.cls})
-        return
-    for name in ("item_type", "key_type", "value_type", "types", "item_types"):
-        inner = getattr(info, name, ())
-        for part in inner if isinstance(inner, tuple) else (inner,):
-            yield from _records(part, seen)
-
-
-def _literal_choices(record: msgspec.inspect.StructType, name: str) -> Iterator[Any]:
-    """Yield the values that a field allows, or those of all fields if none has this name."""
-    named = [each for each in record.fields if each.encode_name == name]
-    for each in named or record.fields:
-        kinds = getattr(each.type, "types", (each.type,))
-        for kind in (*kinds, *(getattr(member, "key_type", None) for member in kinds)):
-            if isinstance(kind, msgspec.inspect.LiteralType):
-                yield from kind.values
 
 
 @dataclass(frozen=True)
@@ -334,7 +296,7 @@ class TomlFiles(Generic[R]):
             return table[int(key)]
         if isinstance(table, dict) and isinstance(table.get(key), dict | list | tuple):
             return table[key]
-        known = field_names(self.record)
+        known = list_fields(self.record)
         if key in known:
             raise BenchError(problem, f"this {self.kind} has no table {key}: set all of it")
         raise BenchError(problem, did_you_mean(key, known))

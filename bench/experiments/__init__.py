@@ -1,1 +1,1 @@
-"""Ablations: one changed field a row, several seeds, and what that says about a recipe."""
+"""Experiments: rows that change one field each, trained with several seeds and compared."""

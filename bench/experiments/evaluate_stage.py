@@ -1,4 +1,4 @@
-"""The stage ``evaluate``: a checkpoint on collections, or every checkpoint of a sequence."""
+"""The stage ``evaluate``: scores of a checkpoint, or of every checkpoint of a sequence."""
 
 import shutil
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ from bench.evaluate.judging import resolve_measures
 from bench.evaluate.pipeline import evaluate
 from bench.evaluate.retrieval import EvaluationOptions, LoadedModel
 from bench.experiments.experiment import MODEL, CellTask, Cost, ExperimentStage
-from bench.experiments.grid import Table
+from bench.experiments.grid import Table, rename_options
 from bench.experiments.training_stages import CheckpointSequence, read_sequence, write_sequence
 from bench.results.find import find_results
 from bench.results.result import save
@@ -34,17 +34,17 @@ Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class EvaluateSettings(Record, kw_only=True):
-    """Settings of the stage that scores a checkpoint.
+    """Settings of the stage ``evaluate``.
 
     Attributes:
         on: collections or suites.
-        measures: besides the main one of each collection; None for the collection's own.
-        depth: documents per query; None for the collection's.
-        index: ``flat`` is exact.
-        dtype, store_dtype, backend, max_query_tokens, max_document_tokens: as `resolve_model`.
-        query_prompt, document_prompt: instead of the model's.
-        view: what is made of the vectors after the forward pass, instead of what the model does;
-            evaluations that differ in nothing else share one encoding.
+        measures: measures besides the main one; None for the further measures of each collection.
+        depth: documents per query; None for the collection's depth.
+        index: FAISS factory string; ``flat`` is exact search.
+        dtype, store_dtype, backend, max_query_tokens, max_document_tokens: as for `resolve_model`.
+        query_prompt, document_prompt: prompts instead of the model's.
+        view: how vectors are made after the forward pass, instead of the model's way. Evaluations
+            that differ only in their view share one encoding.
     """
 
     on: tuple[str, ...]
@@ -63,10 +63,12 @@ class EvaluateSettings(Record, kw_only=True):
 
 @dataclass(frozen=True)
 class CheckpointScores:
-    """A checkpoint on one collection.
+    """Scores of a checkpoint on one collection.
 
     Attributes:
-        values: float64 ``(queries,)`` of the measure.
+        measure: name of the measure.
+        query_ids: ids of the queries.
+        values: float64 ``(queries,)``, values of the measure.
     """
 
     measure: str
@@ -76,13 +78,13 @@ class CheckpointScores:
 
 @dataclass(frozen=True)
 class EvaluateStage(ExperimentStage):
-    """Encoding, searching and scoring."""
+    """The stage that encodes, searches and scores."""
 
     workspace: Workspace
 
     def resolve_settings(self, table: Mapping[str, Any]) -> Table:
-        """All fields of `EvaluateSettings`."""
-        settings = convert_table(table, EvaluateSettings, "[evaluate]")
+        """Return all fields of `EvaluateSettings` for ``table``, after all checks."""
+        settings = convert_table(rename_options(table), EvaluateSettings, "[evaluate]")
         spec = IndexSpec.parse(settings.index)
         if spec.is_bm25 and settings.view and settings.view.similarity == "euclidean":
             raise BenchError(
@@ -91,7 +93,7 @@ class EvaluateStage(ExperimentStage):
                 'similarity = "dot"',
             )
         if not settings.on:
-            raise BenchError("[evaluate] needs on, a list of collections")
+            raise BenchError("[evaluate]: on is [], and must name one collection or more")
         for dataset in self.workspace.datasets(settings.on):
             resolve_measures(dataset, settings.measures, settings.depth)
             self.workspace.open(dataset)
@@ -99,15 +101,15 @@ class EvaluateStage(ExperimentStage):
         return resolved
 
     def with_seed(self, settings: Table, seed: int) -> Table:
-        """An evaluation draws nothing."""
+        """Return ``settings`` without a ``seed``, because an evaluation is deterministic."""
         return settings
 
     def key_settings(self, settings: Table) -> Table:
-        """With the first layers that went without an adapter once."""
+        """Return ``settings`` with the removed field ``adapter_drop``."""
         return {"adapter_drop": 0, **settings}
 
     def hash_inputs(self, settings: Table) -> dict[str, str]:
-        """The protocol of each collection, with its hashes, and the measures."""
+        """Return protocol, hashes and measures of each collection in ``settings``."""
         chosen = convert_table(settings, EvaluateSettings, "[evaluate]")
         rules = {}
         for dataset in self.workspace.datasets(chosen.on):
@@ -117,7 +119,10 @@ class EvaluateStage(ExperimentStage):
         return rules
 
     def run(self, settings: Table, model: str, out: Path) -> Cost:
-        """Encode, search and score; vectors of checkpoints of the ablation are not kept."""
+        """Evaluate ``model`` with ``settings``, and save the results below ``out``.
+
+        Vectors of checkpoints that this experiment trained are deleted at the end.
+        """
         chosen = convert_table(settings, EvaluateSettings, "[evaluate]")
         tokens, parameters = 0, 0
         for name, like in _models_to_evaluate(model, out):
@@ -132,6 +137,7 @@ class EvaluateStage(ExperimentStage):
         return Cost(tokens=tokens, parameters=parameters)
 
     def _load(self, model: Model, view: View | None) -> LoadedModel:
+        """Open the encoder of a model."""
         if model.recipe.kind == "bm25":
             return LoadedModel(model, None)
         encoder = open_encoder(model, self.workspace.device)
@@ -147,7 +153,7 @@ class EvaluateStage(ExperimentStage):
         chosen: EvaluateSettings,
         out: Path,
     ) -> tuple[int, int]:
-        """Tokens that were encoded, and parameters of the encoder."""
+        """Evaluate one collection, and return encoded tokens and parameters of the encoder."""
         options = EvaluationOptions(
             index=IndexSpec.parse(chosen.index),
             depth=chosen.depth,
@@ -161,10 +167,10 @@ class EvaluateStage(ExperimentStage):
 
 
 def _models_to_evaluate(model: str, out: Path) -> Iterator[tuple[str, str | None]]:
-    """Models to evaluate, each with the card that it is used like, where that is another.
+    """Yield models to evaluate, each with the card whose settings it uses, if it has none itself.
 
-    A sequence is evaluated whole: what it starts from, then each checkpoint, which is used as the
-    start is. Its record is kept beside the results.
+    A sequence yields its initial model, then each checkpoint with the settings of the initial
+    model. Its record is saved next to the results.
     """
     sequence = read_sequence(Path(model))
     if sequence is None:
@@ -180,7 +186,7 @@ def _models_to_evaluate(model: str, out: Path) -> Iterator[tuple[str, str | None
 
 
 def _resolve_with_settings(model: str, chosen: EvaluateSettings, like: str | None) -> Model:
-    """The model as it is encoded with: with every pooling where there is a view."""
+    """Resolve a model with the stage's settings, with every pooling if there is a view."""
     resolved = resolve_model(
         model,
         like=like,
@@ -206,10 +212,11 @@ def _resolve_with_settings(model: str, chosen: EvaluateSettings, like: str | Non
 
 @dataclass(frozen=True)
 class SequenceScores:
-    """A sequence and its scores.
+    """A sequence of checkpoints and their scores.
 
     Attributes:
-        scores: by model and collection.
+        sequence: the checkpoints.
+        scores: scores by model and collection.
     """
 
     sequence: CheckpointSequence
@@ -217,25 +224,27 @@ class SequenceScores:
 
     @property
     def start(self) -> str:
-        """Name of what the sequence starts from, by which its results are known."""
+        """Name of the initial model in results."""
         return next(name for name, _ in self.scores if name not in self.sequence.checkpoints)
 
     def select(self, checkpoints: Mapping[str, str]) -> dict[str, CheckpointScores]:
-        """Scores on collections, each of the checkpoint that is named for it."""
+        """Return scores by collection, each of the checkpoint that ``checkpoints`` names for it."""
         return {name: self.scores[model, name] for name, model in checkpoints.items()}
 
 
 def read_sequence_scores(task: CellTask, out: Path) -> SequenceScores | None:
-    """The sequence of a finished evaluation; None if none was evaluated."""
+    """Read the sequence that ``task`` evaluated below ``out``, or return None."""
     folder = task.folder(out)
     sequence = read_sequence(folder)
     return SequenceScores(sequence, _read_results(folder)) if sequence else None
 
 
 def read_scores(task: CellTask, out: Path) -> dict[str, CheckpointScores]:
-    """Main measure of each query of a finished evaluation, by collection.
+    """Read the main measure of each query of the finished evaluation ``task`` below ``out``.
 
-    After a sequence, a collection is searched as `CheckpointSequence.searched_with` says.
+    Returns:
+        Scores by collection. After a sequence, a collection is searched with the checkpoint of
+        `CheckpointSequence.searched_with`.
     """
     folder = task.folder(out)
     sequence = read_sequence(folder)
@@ -247,7 +256,7 @@ def read_scores(task: CellTask, out: Path) -> dict[str, CheckpointScores]:
 
 
 def _read_results(folder: Path) -> dict[tuple[str, str], CheckpointScores]:
-    """The main measure of each query of stored results, by model and collection."""
+    """Read the main measure of each query of stored results, by model and collection."""
     found = {}
     for stored in find_results(folder / RESULTS):
         measure, scores = stored.result.main_measure, stored.scores

@@ -1,4 +1,4 @@
-"""Work through a plan: finished tasks are skipped, failed ones leave a gap, others go on."""
+"""Execution of an experiment: finished tasks are skipped, and a failed task leaves a gap."""
 
 import multiprocessing
 import os
@@ -33,10 +33,15 @@ DONE_FILE, FAILED_FILE = "done.json", "failed.txt"
 
 
 class FinishedTask(Record, kw_only=True):
-    """A task that is finished.
+    """The record of a finished task.
 
     Attributes:
-        commit: of the code that did it; "" outside a checkout.
+        stage: name of the stage.
+        key: key of the task.
+        settings: complete settings.
+        cost: time, tokens and size.
+        time: end of the task, ISO 8601 in UTC.
+        commit: git commit of the code; "" outside a checkout.
     """
 
     stage: str
@@ -48,7 +53,7 @@ class FinishedTask(Record, kw_only=True):
 
 
 def read_finished(task: CellTask, out: Path) -> FinishedTask | None:
-    """The record of a finished task; None if it is not finished.
+    """Read the record of ``task`` below ``out``, or return None if it is unfinished.
 
     Raises:
         BenchError: the record is damaged.
@@ -60,7 +65,14 @@ def read_finished(task: CellTask, out: Path) -> FinishedTask | None:
 
 
 def write_finished(task: CellTask, out: Path, cost: Cost, commit: str) -> FinishedTask:
-    """Write that a task is finished, after all that it wrote."""
+    """Record that ``task`` is finished, after everything that it writes below ``out``.
+
+    Args:
+        task: the finished task.
+        out: folder of all tasks.
+        cost: its time, tokens and size.
+        commit: git commit of the code.
+    """
     record = FinishedTask(
         stage=task.stage,
         key=task.key,
@@ -75,9 +87,9 @@ def write_finished(task: CellTask, out: Path, cost: Cost, commit: str) -> Finish
 
 
 def write_failure(task: CellTask, out: Path, error: Exception) -> str:
-    """Write why a task failed, for whoever mends it; return that in a line.
+    """Write the ``error`` of ``task`` with its traceback below ``out``, and return it as one line.
 
-    It is tried again when the command is typed again.
+    The task is tried again when the same command is run again.
     """
     line = first_line(error)
     if not isinstance(error, BenchError | WorkerError):
@@ -94,26 +106,31 @@ PrintLine = Callable[[str], None]
 
 @dataclass
 class Outcome:
-    """Tasks by key: what each left, and why it failed."""
+    """Finished and failed tasks of an experiment.
+
+    Attributes:
+        finished: records of finished tasks by key.
+        failed: errors of failed tasks by key, as one line each.
+    """
 
     finished: dict[str, FinishedTask] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
 
     def find_gap(self, cell: GridCell) -> tuple[str, str]:
-        """Stage that failed and its error; two empty strings where the cell is finished."""
+        """Return the stage at which ``cell`` failed and its error, or two empty strings."""
         for task in cell.task.chain():
             if task.key in self.failed:
                 return task.stage, self.failed[task.key]
         return ("", "") if cell.task.key in self.finished else (cell.task.stage, "not done")
 
     def describe_remaining(self, experiment: Experiment) -> str:
-        """How many tasks are left."""
+        """Describe how many tasks of ``experiment`` are left."""
         unfinished = sum(task.key not in self.finished for task in experiment.tasks())
         return f"{unfinished} tasks left" if unfinished else "all are finished"
 
 
 def load_outcome(experiment: Experiment, out: Path) -> Outcome:
-    """Records of the tasks that are on disk already."""
+    """Load the records of the tasks of ``experiment`` that are finished below ``out``."""
     kept = {task.key: read_finished(task, out) for task in experiment.tasks()}
     return Outcome({key: record for key, record in kept.items() if record})
 
@@ -125,14 +142,17 @@ def run_experiment(
     print_line: PrintLine,
     commit: str = "",
 ) -> Outcome:
-    """Run unfinished tasks. Processes that execute the same plan at the same time share its cells.
+    """Run the unfinished tasks. Several processes that run the same experiment share its cells.
 
     Args:
-        run: does one task; in this process or in one apart.
-        say: is told of each cell.
+        experiment: cells in the order in which they run.
+        out: folder of all tasks.
+        run: function that runs one task, in this process or in a subprocess.
+        print_line: function that prints the progress after each cell.
+        commit: git commit of the code, for the records.
 
     Raises:
-        Exception: of `run`, where the disk is full, which no other cell would survive either.
+        Exception: error of ``run`` if the disk is full, because all other cells would fail, too.
     """
     outcome = load_outcome(experiment, out)
     cells = [
@@ -163,9 +183,10 @@ def _run_cell(
     commit: str,
     outcome: Outcome,
 ) -> Path | None:
-    """Run the tasks of a cell in turn, up to one that fails; return the claim of another process.
+    """Run the tasks of a cell in order until one fails.
 
-    Whatever goes wrong belongs to its cell, and is kept there.
+    Return the claim file of a task that another process is running, or None. Errors are recorded
+    for this cell.
     """
     for task in cell.task.chain():
         if task.key in outcome.failed:
@@ -192,6 +213,7 @@ def _run_cell(
 
 
 def _describe_cell(cell: GridCell, outcome: Outcome) -> str:
+    """Describe how a cell ended, and how long it took."""
     stage, error = outcome.find_gap(cell)
     if stage:
         return f"FAILED at {stage}: {error}"
@@ -200,7 +222,7 @@ def _describe_cell(cell: GridCell, outcome: Outcome) -> str:
 
 
 def run_timed(stage: ExperimentStage, settings: Table, model: str, out: Path) -> Cost:
-    """Do the work of a stage, and say how long it took."""
+    """Run a ``stage`` with ``settings``, from ``model``, in the folder ``out``, and time it."""
     began = time.perf_counter()
     cost = stage.run(settings, model, out)
     return msgspec.structs.replace(cost, seconds=time.perf_counter() - began)
@@ -214,14 +236,15 @@ NO_MEMORY_HINT = (
 
 
 def run_in_subprocess(work: Callable[..., Any], *arguments: Any) -> Any:
-    """Do a piece of work in a process apart and return what it returns.
+    """Call a function in a subprocess and return its result.
 
     Args:
-        work: a function of a module, with picklable arguments and result.
+        work: function of a module, with picklable arguments and result.
+        arguments: positional arguments of ``work``.
 
     Raises:
-        BenchError: it had bad input, no memory or no room on a disk, or was killed.
-        WorkerError: it failed in another way.
+        BenchError: bad input, lack of memory or disk space, or a killed subprocess.
+        WorkerError: any other failure.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
@@ -238,7 +261,7 @@ def run_in_subprocess(work: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _call_sendable(work: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    """What the work returns; what it raises, so that it can be sent."""
+    """Call a function, and replace its error by one that can be pickled."""
     try:
         return work(*arguments)
     except Exception as error:
@@ -248,11 +271,12 @@ def _call_sendable(work: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
 
 
 def _watch_parent() -> None:
+    """Start a thread that ends this process together with its parent."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:
-    """End this process, whatever it does, when the one that asked for it is no more."""
+    """Wait for the parent process to end, then end this process immediately."""
     if parent := multiprocessing.parent_process():
         wait([parent.sentinel])
         os._exit(1)

@@ -15,14 +15,14 @@ from foundation.records import Record, differing_fields
 
 
 class Cost(Record):
-    """Time, tokens and size of the work of a stage.
+    """Time, tokens and size of one stage of one cell.
 
     Attributes:
-        seconds: wall clock.
-        tokens: that were read in training, or encoded; 0 if they were not counted.
-        parameters: that were trained; for an evaluation, those of the encoder.
-        total_parameters: that the trained network has in all; 0 if they were not counted.
-        saved_bytes: of the weights that the training wrote; the same.
+        seconds: wall-clock time.
+        tokens: tokens read in training, or encoded; 0 if they were not counted.
+        parameters: trained parameters; of an evaluation, all parameters of the encoder.
+        total_parameters: all parameters of the trained network; 0 if they were not counted.
+        saved_bytes: size of the weights that the training saved; 0 if it was not measured.
     """
 
     seconds: float = 0.0
@@ -33,37 +33,48 @@ class Cost(Record):
 
 
 class ExperimentStage(ABC):
-    """Pretrain, adapt, finetune or evaluate; picklable, because it works in a process apart."""
+    """A kind of work: pretrain, adapt, finetune or evaluate.
+
+    Stages are picklable, because they run in a subprocess.
+    """
 
     @abstractmethod
     def resolve_settings(self, table: Mapping[str, Any]) -> Table:
-        """Complete settings, from what the file says or from complete ones.
+        """Return the complete settings of the stage, with all defaults.
+
+        Args:
+            table: table of the grid, or complete settings.
 
         Raises:
-            BenchError: an unknown field or value, or a collection
-                or checkpoint that is not there.
+            BenchError: an unknown field, a wrong value, or a collection or checkpoint that does not
+                exist.
         """
 
     @abstractmethod
     def hash_inputs(self, settings: Table) -> dict[str, str]:
-        """Content hashes and rules of what it reads besides the model, by name."""
+        """Return content hashes and rules of the stage's inputs other than its model, by name.
+
+        Args:
+            settings: complete settings.
+        """
 
     @abstractmethod
     def run(self, settings: Table, model: str, out: Path) -> Cost:
-        """Do the work of the stage; the time it takes is measured by who asks for it.
+        """Run the stage. The caller measures the time.
 
         Args:
-            model: card or checkpoint of the stage before; "" if this is the first.
-            out: folder of its own. What a killed attempt left there may be used. A training
-                leaves its checkpoint in ``out / MODEL``, an evaluation its results in ``out``.
+            settings: complete settings of one cell.
+            model: card or checkpoint of the previous stage; "" if this is the first.
+            out: folder of this task, which may hold files of an interrupted attempt. A training
+                writes its checkpoint to ``out / MODEL``, an evaluation its results to ``out``.
         """
 
     def with_seed(self, settings: Table, seed: int) -> Table:
-        """Settings of one cell: of a training, the seed is of all that it draws."""
+        """Return the ``settings`` of one cell: a training draws everything with ``seed``."""
         return {**settings, "seed": seed}
 
     def key_settings(self, settings: Table) -> Table:
-        """Settings as a part of keys: fields that have left stay, so that old cells are found."""
+        """Return ``settings`` for a key, with fields of older versions: old cells are found."""
         return settings
 
 
@@ -83,13 +94,13 @@ ResolveSettings = Callable[[str, Mapping[str, Any]], Table]
 
 @dataclass(frozen=True)
 class GridRow:
-    """One recipe.
+    """One recipe of a grid.
 
     Attributes:
         name: ``AXIS=LABEL``, or `REFERENCE`.
-        against: name of the row that it changes one field of; "" for the reference.
         settings: complete settings by stage.
-        change: the field, with its value there and its value here.
+        against: name of the row that it differs from in one field; "" for the reference.
+        change: the field, its value in ``against`` and its value in this row.
     """
 
     name: str
@@ -99,11 +110,13 @@ class GridRow:
 
 
 class AxisResult(Record, kw_only=True):
-    """One field and the rows that it is changed in.
+    """The rows along one axis.
 
     Attributes:
-        against: the row that those rows change the field of.
-        points: labels of the values, and the rows that have them.
+        title: name of the axis in tables.
+        field: stage and dotted path of the field.
+        against: row that the others differ from in this field.
+        points: name of the row for each label of a value.
     """
 
     title: str
@@ -115,15 +128,14 @@ class AxisResult(Record, kw_only=True):
 def make_rows(
     grid: Grid, resolve_settings: ResolveSettings
 ) -> tuple[tuple[GridRow, ...], tuple[AxisResult, ...]]:
-    """All rows, the reference first, and which of them each axis shows.
+    """Make all rows of a grid, the reference first, and the rows that belong to each axis.
 
     Args:
-        resolve_settings: makes complete settings of a stage from those in the file, or from
-            complete ones with a changed field.
+        grid: a grid without endpoints.
+        resolve_settings: function of a stage's name and table that returns complete settings.
 
     Raises:
-        BenchError: an unknown field (with what was meant), settings that do not fit together, or
-            rows that are the same.
+        BenchError: an unknown field, settings that contradict each other, or two equal rows.
     """
     stages = grid.stages()
     reference = GridRow(
@@ -147,6 +159,7 @@ def make_rows(
 
 
 def _find_compared_row(axis: Axis, rows: Mapping[str, GridRow]) -> GridRow:
+    """Return the row that the rows of an axis are compared with."""
     name = axis.against or REFERENCE
     if name not in rows:
         raise BenchError(
@@ -163,7 +176,7 @@ def _add_row(
     number: int,
     resolve_settings: ResolveSettings,
 ) -> str:
-    """Add the row with a value if it is missing, and return its name."""
+    """Add the row of one value unless it exists, and return its name."""
     label = axis.label(number)
     name = f"{axis.title}={label}"
     settings = change_field(against, axis.field, axis.values[number], resolve_settings, name)
@@ -185,16 +198,23 @@ def _add_row(
 def change_field(
     against: GridRow, field: str, value: Any, resolve_settings: ResolveSettings, name: str
 ) -> dict[str, Table]:
-    """Settings of a row with one field changed; nothing else may differ.
+    """Return the settings of a row with one field changed. No other field may differ.
+
+    Args:
+        against: row that is changed.
+        field: stage and dotted path.
+        value: new value.
+        resolve_settings: function of a stage's name and table that returns complete settings.
+        name: name of the new row, for messages.
 
     Raises:
-        BenchError: no such field, or a value that brings other changes with it.
+        BenchError: an unknown field, or a value that changes other fields, too.
     """
     stage, _, path = field.partition(".")
     if stage not in against.settings or not path:
         known = [f"{name}." for name in against.settings]
         raise BenchError(
-            f"{name}: the field {field} names no stage of this ablation",
+            f"{name}: the field {field} names no stage of this grid",
             did_you_mean(f"{stage}.", known, f"there are: {', '.join(known)}"),
         )
     if path in FIXED.get(stage, ()):
@@ -214,41 +234,46 @@ def change_field(
 def _resolve_stage(
     resolve_settings: ResolveSettings, stage: str, table: Mapping[str, Any], name: str
 ) -> Table:
+    """Resolve the settings of a stage, and name the row and the stage in its errors."""
     try:
         return resolve_settings(stage, table)
     except BenchError as error:
-        where = f"{name}: {stage}" if name else f"[{stage}]"
-        raise BenchError(f"{where}: {error}", error.hint) from error
+        reason = str(error).removeprefix(f"[{stage}]: ")
+        where = f"{name}: [{stage}]: " if name else f"[{stage}]: "
+        raise BenchError(where + reason, error.hint) from error
 
 
-def set_field(table: Mapping[str, Any], path: str, value: Any, where: str) -> Table:
-    """A copy of complete settings with another value at a dotted path.
+def set_field(table: Mapping[str, Any], path: str, value: Any, source: str) -> Table:
+    """Return a copy of the complete settings ``table`` with ``value`` at the dotted ``path``.
+
+    ``source`` names the table in messages.
 
     Raises:
-        BenchError: there is no such field.
+        BenchError: the field does not exist.
     """
     key, _, rest = path.partition(".")
     if key not in table:
         raise BenchError(
-            f"{where} has no field {key!r}",
+            f"{source} has no field {key!r}",
             did_you_mean(key, table, f"there are: {', '.join(table)}"),
         )
     if not rest:
         return {**table, key: value}
     if not isinstance(table[key], Mapping):
         raise BenchError(
-            f"{where}.{key} is {format_label(table[key])}, which has no field {rest!r}"
+            f"{source}.{key} is {format_label(table[key])}, which has no field {rest!r}"
         )
-    return {**table, key: set_field(table[key], rest, value, f"{where}.{key}")}
+    return {**table, key: set_field(table[key], rest, value, f"{source}.{key}")}
 
 
 def get_field(table: Mapping[str, Any], path: str) -> Any:
-    """Value at a dotted path that is there."""
+    """Return the value at the dotted ``path`` of ``table``, which must exist."""
     key, _, rest = path.partition(".")
     return get_field(table[key], rest) if rest else table[key]
 
 
 def _is_within(path: str, field: str) -> bool:
+    """Return True if a dotted path is a field or lies below it."""
     return f"{path}.".startswith(f"{field}.")
 
 
@@ -257,11 +282,14 @@ KEY_DIGITS = 16
 
 @dataclass(frozen=True)
 class CellTask:
-    """One stage of one cell. Cells whose settings agree so far share it.
+    """One stage of one cell. Cells share the tasks in which their settings agree.
 
     Attributes:
-        key: hash of its settings, of what it reads, of the libraries, and of the task before.
-        model: name of the model that it starts from, where no task is before it.
+        stage: name of the stage.
+        settings: complete settings.
+        key: hash of the settings, the inputs, the libraries and the previous task.
+        before: previous task; None for the first.
+        model: name of the initial model, if there is no previous task.
     """
 
     stage: str
@@ -271,18 +299,18 @@ class CellTask:
     model: str = ""
 
     def folder(self, out: Path) -> Path:
-        """Where it is kept."""
+        """Return the folder of the task below ``out``."""
         return out / self.stage / self.key
 
     def starts_from(self, out: Path) -> str:
-        """Checkpoint of the task before, or the named model; "" for neither.
+        """Return the checkpoint of the previous task below ``out``, the initial model, or "".
 
-        A stage that leaves no model (an evaluation) is never before another.
+        An evaluation leaves no model and is always the last task.
         """
         return str(self.before.folder(out) / MODEL) if self.before else self.model
 
     def chain(self) -> Iterator["CellTask"]:
-        """The tasks before it and itself, first to last."""
+        """Yield the previous tasks and this one, in order."""
         if self.before:
             yield from self.before.chain()
         yield self
@@ -290,7 +318,13 @@ class CellTask:
 
 @dataclass(frozen=True)
 class GridCell:
-    """A row with a seed; ``task`` is its last stage."""
+    """A row with a seed.
+
+    Attributes:
+        row: name of the row.
+        seed: seed of its training.
+        task: its last task.
+    """
 
     row: str
     seed: int
@@ -299,12 +333,16 @@ class GridCell:
 
 @dataclass(frozen=True)
 class Experiment:
-    """All cells, in the order in which they are worked: seed by seed, so that an interrupted
-    ablation has complete comparisons.
+    """A run of a grid: all rows and cells.
+
+    Cells are ordered by seed, so that an interrupted experiment has complete comparisons.
 
     Attributes:
-        stages: by name, those of a row and maybe others.
-        axes: their values with the rows that have them.
+        grid: the grid, without endpoints.
+        stages: stages by name; a row may use only some of them.
+        rows: recipes, the reference first.
+        axes: axes with their rows.
+        cells: rows with seeds.
         leaks, differing, weights: see `bench.experiments.report_record.Report`.
     """
 
@@ -318,7 +356,7 @@ class Experiment:
     weights: Mapping[str, float] = field(default_factory=dict)
 
     def tasks(self) -> tuple[CellTask, ...]:
-        """Distinct tasks in the order of their work."""
+        """Return the distinct tasks in the order in which they run."""
         tasks = {task.key: task for cell in self.cells for task in cell.task.chain()}
         return tuple(tasks.values())
 
@@ -326,15 +364,15 @@ class Experiment:
 def plan_experiment(
     grid: Grid, stages: Mapping[str, ExperimentStage], here: Mapping[str, str] | None = None
 ) -> Experiment:
-    """Read the whole ablation and check it.
+    """Resolve all settings of a grid, check them, and compute the keys of all tasks.
 
     Args:
-        stages: by name.
-        here: what else changes figures, such as versions of libraries and the device.
+        grid: a grid without endpoints.
+        stages: stages by name.
+        here: further influences on results, such as library versions and the device.
 
     Raises:
-        BenchError: a hypothesis about a row that is not there.
-        BenchError: see `rows_of`.
+        BenchError: invalid settings (see `make_rows`), or a hypothesis about an unknown row.
     """
     rows, axes = make_rows(grid, lambda name, table: stages[name].resolve_settings(table))
     _check_hypotheses(grid, [row.name for row in rows])
@@ -366,6 +404,7 @@ def plan_experiment(
 
 
 def _check_hypotheses(grid: Grid, rows: Sequence[str]) -> None:
+    """Raise if a hypothesis names an unknown row."""
     for hypothesis in grid.hypotheses:
         for name in (hypothesis.row, hypothesis.against):
             if name not in rows:
@@ -376,5 +415,6 @@ def _check_hypotheses(grid: Grid, rows: Sequence[str]) -> None:
 
 
 def _hash_content(content: Sequence[object]) -> str:
+    """Return the first digits of the SHA-256 of some content as JSON."""
     encoded = msgspec.json.encode(content, order="deterministic")
     return hashlib.sha256(encoded).hexdigest()[:KEY_DIGITS]

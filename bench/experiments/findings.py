@@ -1,21 +1,22 @@
-"""From the scores of all cells to the record of an ablation: seeds and queries resampled, both.
+"""Statistics of an experiment: from the scores of all cells to its report.
 
-A score of a recipe is an average over the seeds it was trained with and over queries. All seeds
-answer the same queries, so the two are crossed: what a resample draws are seeds and, for all of
-them alike, queries. With the differences ``d[s, q]`` of two recipes trained with the same seeds,
-the variance of their mean has three parts,
+The score of a recipe is a mean over training seeds and over queries. All seeds answer the same
+queries, so the two factors are crossed: a resample draws seeds and, for all of them alike, queries.
+With the differences ``d[s, q]`` of two recipes trained with the same seeds, the variance of their
+mean has three parts,
 
     seeds / S  +  queries / Q  +  (seeds x queries) / (S Q),
 
-and a test over queries alone, or over seeds alone, sees one of the first two. Plain resampling is
-wrong with the few seeds that anybody trains: it draws a variance that is (S - 1) / S of the right
-one, counts the third part three times, and its percentiles cannot leave the range of the seeds.
-So the variance is taken from the resampling distribution, each level drawn one fewer than it has,
-which makes its part unbiased (McCarthy and Snowden, 1985), less the third part counted too often
-(Owen, 2007, on crossed resampling); and the interval from the t distribution with Satterthwaite's
-(1946) degrees of freedom. The variance has a closed form, which is used; the tests draw it too.
-In simulations with 150 queries the interval holds the truth 93 to 96 times in 100 with 3 seeds, 94
-to 95 with 5, and 88 to 95 with 2; one over queries alone 22 to 96, as the seeds are.
+and a test over queries alone, or over seeds alone, covers only one of the first two. Plain
+resampling fails with the few seeds that people can afford: its variance is (S - 1) / S of the true
+one, it counts the third part three times, and its percentiles cannot leave the range of the seeds.
+Here each level is resampled with one unit fewer than it has, which makes its part unbiased
+(McCarthy and Snowden, 1985), and the third part is subtracted where it is counted too often (Owen,
+2007, on crossed resampling). The interval uses the t distribution with Satterthwaite's (1946)
+degrees of freedom. The variance has a closed form, which is used here; the tests also draw it. In
+simulations with 150 queries the interval covers the true mean in 93 to 96 of 100 cases with 3
+seeds, 94 to 95 with 5, and 88 to 95 with 2. An interval over queries alone covers it in 22 to 96,
+depending on the variance of the seeds.
 """
 
 import math
@@ -67,11 +68,14 @@ def make_report(
     command: str,
     conditions: Conditions,
 ) -> Report:
-    """Everything that the finished cells say.
+    """Make the report of the finished cells.
 
     Args:
-        scores_of: reads the scores of a finished evaluation, by collection.
-        command: that made the report.
+        experiment: all rows and cells.
+        outcome: finished and failed tasks.
+        scores_of: function that reads the scores of a finished evaluation, by collection.
+        command: command line that makes the report.
+        conditions: libraries and machine.
 
     Raises:
         BenchError: cells were scored on different queries.
@@ -121,7 +125,7 @@ def make_report(
 def _hypotheses(
     hypotheses: Sequence[Hypothesis], scores: Mapping[str, BySeed], weights: Mapping[str, float]
 ) -> tuple[HypothesisResult, ...]:
-    """Each hypothesis on each collection, with p corrected for all of them."""
+    """Test each hypothesis on each collection, with p-values corrected over all hypotheses."""
     on = {
         str(number): _compare_on_collections(scores[each.row], scores[each.against], weights)
         for number, each in enumerate(hypotheses)
@@ -135,6 +139,7 @@ def _hypotheses(
 def _cell_result(
     cell: GridCell, outcome: Outcome, scores: Mapping[str, CheckpointScores]
 ) -> CellResult:
+    """Return the scores, costs and error of one cell."""
     stage, error = outcome.find_gap(cell)
     return CellResult(
         seed=cell.seed,
@@ -152,7 +157,7 @@ def _cell_result(
 def _compare_on_collections(
     row: BySeed, against: BySeed | None, weights: Mapping[str, float]
 ) -> tuple[RowOnCollection, ...]:
-    """A row on each collection, then in their mean where they have one measure."""
+    """Compare a row on each collection, then in their mean if they share one measure."""
     if not row:
         return ()
     names = list(next(iter(row.values())))
@@ -166,12 +171,14 @@ def _compare_on_collections(
 def compare_seeds(
     title: str, shares: Mapping[str, float], row: BySeed, against: BySeed | None
 ) -> RowOnCollection:
-    """A row in the mean of collections, and its difference from another row.
+    """Estimate the score of a row in a mean of collections, and its difference from another row.
 
     Args:
+        title: name of the collection or the mean.
         shares: weight of each collection in the mean; they sum to 1.
-        row: scores by collection of each seed of the row.
-        against: of the row that it is compared with, on the seeds that both have; None for none.
+        row: scores of the row, by seed and collection.
+        against: scores of the row that it is compared with, on the seeds that both have; None for
+            no comparison.
 
     Raises:
         BenchError: cells were scored on different queries.
@@ -195,7 +202,7 @@ def compare_seeds(
 def _difference(
     shares: Mapping[str, float], row: BySeed, against: BySeed, seeds: Sequence[int]
 ) -> Interval:
-    """Of recipes over several seeds; of the two checkpoints of a single one."""
+    """Estimate a difference: of two recipes with several seeds, of two checkpoints with one."""
     both = {
         name: (
             _score_matrix(row, seeds, name),
@@ -220,10 +227,11 @@ def _difference(
 def _score_matrix(
     scores: BySeed, seeds: Sequence[int], name: str, alike: CheckpointScores | None = None
 ) -> Float64Array:
-    """Scores ``(seeds, queries)`` on a collection.
+    """Return scores on a collection, float64 ``(seeds, queries)``.
 
     Raises:
-        BenchError: they are of different queries, or of others than ``alike`` has.
+        BenchError: the cells have different queries, or queries that differ from those of
+            ``alike``.
     """
     found = [scores[seed][name] for seed in seeds]
     if len({each.query_ids for each in (*found, alike or found[0])}) > 1:
@@ -237,7 +245,11 @@ def _score_matrix(
 def add_verdicts(
     on: Mapping[str, tuple[RowOnCollection, ...]],
 ) -> dict[str, tuple[RowOnCollection, ...]]:
-    """The rows with p of each collection corrected for all the rows that were compared on it."""
+    """Add verdicts to rows, with p-values corrected over all rows compared on a collection.
+
+    Args:
+        on: results by row.
+    """
     families: dict[str, dict[str, float]] = {}
     for row, compared in on.items():
         for each in compared:
@@ -254,6 +266,7 @@ def add_verdicts(
 
 
 def _with_verdict(on: RowOnCollection, p: float | None) -> RowOnCollection:
+    """Add the corrected p-value and its verdict at 5 %."""
     if on.difference is None:
         return on
     sign = "better" if on.difference.mean > 0 else "worse"
@@ -262,7 +275,13 @@ def _with_verdict(on: RowOnCollection, p: float | None) -> RowOnCollection:
 
 
 def add_sequences(report: Report, experiment: Experiment, outcome: Outcome, out: Path) -> Report:
-    """The report with what its rows gained and forgot, p corrected for all of them.
+    """Add gain and forgetting of rows with a sequence, with p-values corrected over all rows.
+
+    Args:
+        report: report of the finished cells.
+        experiment: all rows and cells.
+        outcome: finished and failed tasks.
+        out: folder of all tasks.
 
     Raises:
         BenchError: a result is missing or damaged.
@@ -286,7 +305,7 @@ def add_sequences(report: Report, experiment: Experiment, outcome: Outcome, out:
 
 
 def _gain_and_forgetting(by_seed: Mapping[int, SequenceScores]) -> tuple[RowOnCollection, ...]:
-    """After the sequence against the start, and against just after each domain's training."""
+    """Compare the end of a sequence with its start, and with the training on each domain."""
     sequence = next(iter(by_seed.values())).sequence
     names, at_end, at_start, after_training = sequence.domains, BySeed(), BySeed(), BySeed()
     for seed, scores in by_seed.items():
@@ -305,6 +324,7 @@ def _gain_and_forgetting(by_seed: Mapping[int, SequenceScores]) -> tuple[RowOnCo
 def _sequence_result(
     sequences: Iterable[SequenceScores], on: tuple[RowOnCollection, ...]
 ) -> SequenceResult:
+    """Return gain, forgetting and mean losses of a row's sequences."""
     first, *_ = sequences = list(sequences)
     losses = zip(*(scores.sequence.losses for scores in sequences), strict=True)
     return SequenceResult(
@@ -316,12 +336,12 @@ def _sequence_result(
 
 
 def estimate_interval(parts: Sequence[Float64Array], weights: Sequence[float] = (1.0,)) -> Interval:
-    """The mean of several collections.
+    """Estimate the mean of several collections, with its 95 % interval and p-value.
 
     Args:
-        parts: by collection, float64 ``(seeds, queries)`` with the same seeds in the same order:
+        parts: by collection, float64 ``(seeds, queries)``, with the same seeds in the same order:
             scores of a recipe, or differences of two.
-        weights: of the collections in the mean; they sum to 1.
+        weights: weights of the collections in the mean; they sum to 1.
     """
     of_seeds = _seed_means(parts, weights)
     mean = float(of_seeds.mean())
@@ -343,7 +363,7 @@ def estimate_interval(parts: Sequence[Float64Array], weights: Sequence[float] = 
 
 
 def _two_sided_p(t: float, degrees: float) -> float:
-    """p of a t statistic."""
+    """Return the two-sided p-value of a t statistic."""
     from scipy.special import stdtr  # late: `list` must answer without scipy
 
     return float(2 * stdtr(degrees, -abs(t)))
@@ -352,11 +372,15 @@ def _two_sided_p(t: float, degrees: float) -> float:
 def standard_error(
     parts: Sequence[Float64Array], weights: Sequence[float] = (1.0,)
 ) -> tuple[float, float]:
-    """Standard error of the mean of `interval` and its degrees of freedom, by analysis of variance.
+    """Return the standard error of a mean and its degrees of freedom, by analysis of variance.
 
-    The seeds' part is the variance of their means over the number of seeds: it includes what a
-    seed does to single queries. The queries' part is what the variance of the queries' means has
-    beyond that.
+    The seeds' part is the variance of the seeds' means over the number of seeds. It includes the
+    interaction of seeds with queries. The queries' part is the rest of the variance of the queries'
+    means.
+
+    Args:
+        parts: by collection, float64 ``(seeds, queries)``, as for `estimate_interval`.
+        weights: weights of the collections in the mean; they sum to 1.
     """
     of_seeds = _seed_means(parts, weights)
     count = len(of_seeds)
@@ -376,6 +400,6 @@ def standard_error(
 
 
 def _seed_means(parts: Sequence[Float64Array], weights: Sequence[float]) -> Float64Array:
-    """Mean over the collections for each seed, float64 ``(seeds,)``."""
+    """Return the mean over collections for each seed, float64 ``(seeds,)``."""
     means: Float64Array = np.average([part.mean(axis=1) for part in parts], axis=0, weights=weights)
     return means

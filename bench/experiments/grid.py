@@ -1,4 +1,4 @@
-"""An ablation as a strict TOML file: a reference, and axes along which one field changes.
+"""A grid is a strict TOML file: a reference, and axes along which one field changes.
 
 ::
 
@@ -6,7 +6,7 @@
     seeds = [0, 1, 2]
 
     [pretrain]
-    preset = "retromae-small"          # any other key changes the preset, for all rows
+    preset = "retromae-small"          # any other key changes a field of the preset in all rows
     on = ["stdlib-code"]
 
     [finetune]
@@ -18,20 +18,25 @@
 
     [[axes]]
     field = "pretrain.objective.decoder_mask"
-    values = [0.15, 0.5, 0.9]          # each that is not the reference's is a row
+    values = [0.15, 0.5, 0.9]          # each value that differs from the reference is a row
 
-Any stage may be absent; without ``pretrain``, ``model`` says what is fine-tuned or evaluated.
-``base`` is a pre-training before that of the rows, done once: every row and seed goes on from it.
-``adapt`` trains on one collection of its ``on`` after the other: its ``method`` is a name, or a
-table such as ``{ name = "das", soften = "update" }`` (see `retrievers.training.continual`).
+Any stage may be absent. Without ``pretrain``, set ``model`` to the model that is fine-tuned or
+evaluated. ``base`` is a pre-training before the rows' own, done once: every row and seed continues
+from it. ``adapt`` trains on the collections of its ``on`` one after the other; its ``method`` is a
+name, or a table such as ``{ name = "das", soften = "update" }`` (see
+`retrievers.training.continual`).
 
-Endpoints are several evaluations of what the rows trained, each after a fine-tuning of its own or
-after none; each is an ablation of its own, and cells are shared::
+Fields have the names of the command line's options: ``measure`` and ``store-dtype`` are accepted
+for ``measures`` and ``store_dtype``, a single name for a list in ``on``, and the name of a model in
+``start``.
+
+Endpoints are several evaluations of the trained rows, each after a fine-tuning of its own or
+without one. Each endpoint is an experiment with its own report, and endpoints share cells::
 
     [endpoints.untrained.evaluate]
     on = ["beir/nfcorpus"]
 
-    [endpoints.few.finetune]           # its evaluate as above
+    [endpoints.few.finetune]           # with an [endpoints.few.evaluate] as above
     preset = "dpr-small"
     on = ["beir/nfcorpus"]
     queries = 100
@@ -51,6 +56,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 
 from foundation.errors import BenchError, did_you_mean
+from foundation.record_errors import suggest_field
 from foundation.records import Name, Record, TomlFiles, convert_table
 
 STAGES = ("base", "pretrain", "adapt", "finetune", "evaluate")
@@ -64,11 +70,11 @@ class Axis(Record, kw_only=True):
 
     Attributes:
         field: stage and dotted path, such as ``pretrain.objective.decoder_mask``.
-        values: that it takes. A table replaces the field's table as a whole.
-        name: in tables; the last part of ``field`` where it is "".
-        labels: of the values, if they do not speak for themselves.
-        against: the row that these rows change one field of; "" for the reference. A row is named
-            ``AXIS=LABEL``.
+        values: values of the field. A table replaces the whole table of the field.
+        name: title in tables; "" for the last part of ``field``.
+        labels: names of the values in tables; empty to print the values.
+        against: row that these rows are compared with and differ from in ``field``; "" for the
+            reference. A row is called ``AXIS=LABEL``.
     """
 
     field: str
@@ -81,7 +87,7 @@ class Axis(Record, kw_only=True):
         if self.labels and len(self.labels) != len(self.values):
             raise ValueError(f"{len(self.labels)} labels for {len(self.values)} values")
         if not self.values:
-            raise ValueError("an axis needs values")
+            raise ValueError("values is empty: an axis needs one or more")
         known = [self.label(number) for number in range(len(self.values))]
         for label in known:
             if known.count(label) > 1:
@@ -89,11 +95,11 @@ class Axis(Record, kw_only=True):
 
     @property
     def title(self) -> str:
-        """Its name in tables."""
+        """Name of the axis in tables."""
         return self.name or self.field.rpartition(".")[2]
 
     def label(self, number: int) -> str:
-        """Label of a value."""
+        """Return the label of the value ``number``, counted from 0."""
         return self.labels[number] if self.labels else format_label(self.values[number])
 
 
@@ -102,7 +108,8 @@ class Hypothesis(Record, kw_only=True):
 
     Attributes:
         row, against: names of two rows.
-        expected: of the row; ``equal`` is never shown, but a difference refutes it.
+        expected: expected result of ``row``. This design cannot establish ``equal``, but a
+            significant difference refutes it.
     """
 
     row: str
@@ -111,10 +118,10 @@ class Hypothesis(Record, kw_only=True):
 
 
 class Endpoint(Record, kw_only=True):
-    """An evaluation of what the rows trained, after a fine-tuning of its own or after none.
+    """An evaluation of the trained rows, after a fine-tuning of its own or without one.
 
     Attributes:
-        title: in the report; its name if it is "".
+        title: title in the report; "" for the name of the endpoint.
         finetune, evaluate: tables of these stages.
     """
 
@@ -124,12 +131,11 @@ class Endpoint(Record, kw_only=True):
 
 
 class Variant(Record, kw_only=True):
-    """The same question at another scale: what is set here takes the file's own place.
+    """The same grid at another scale. Fields that are set here replace the file's.
 
     Attributes:
-        base, pretrain: train what the file names as its ``model``, whose place they take.
-        axes: titles of the axes that are kept, and axes of the variant's own; the file's where it
-            is empty.
+        base, pretrain: train a model instead of using the file's ``model``.
+        axes: titles of axes of the file, and further axes; empty for all axes of the file.
     """
 
     title: str = ""
@@ -145,20 +151,20 @@ class Variant(Record, kw_only=True):
 
 
 class Grid(Record, kw_only=True):
-    """A whole ablation.
+    """A complete grid.
 
     Attributes:
-        name: of the folder of its report.
-        title: in the report.
-        model: card, folder or Hub id that is adapted, fine-tuned or evaluated; "" if ``base``
-            or ``pretrain`` says what is trained.
-        seeds: every row is trained once with each; ``base`` is not.
-        base, pretrain, adapt, finetune, evaluate: settings of the reference; None for no such
-            stage.
-        endpoints: by name, instead of ``finetune`` and ``evaluate``.
+        name: folder of the report.
+        title: title of the report.
+        model: card, folder or Hub id that is adapted, fine-tuned or evaluated; "" if ``base`` or
+            ``pretrain`` trains it.
+        seeds: seeds that every row is trained with; ``base`` is trained once.
+        base, pretrain, adapt, finetune, evaluate: settings of the reference; None to leave the
+            stage out.
+        endpoints: evaluations by name, instead of ``finetune`` and ``evaluate``.
         axes: fields that rows change, each with its values.
         hypotheses: comparisons of two rows that were fixed before any result.
-        variants: by name, for ``--variant``.
+        variants: variants by name, for ``--variant``.
     """
 
     name: Name
@@ -177,29 +183,29 @@ class Grid(Record, kw_only=True):
 
     def __post_init__(self) -> None:
         if not self.seeds:
-            raise ValueError("at least one seed is needed")
+            raise ValueError("seeds is empty: name one or more, such as seeds = [0]")
         if len(set(self.seeds)) < len(self.seeds):
-            raise ValueError("a seed is named twice")
+            raise ValueError("seeds has the same seed twice")
         if bool(self.model) == bool(self.base or self.pretrain):
-            raise ValueError("set either model or [pretrain]: what is trained or evaluated")
+            raise ValueError("set either model or [pretrain]")
         if self.endpoints and (self.finetune or self.evaluate):
-            raise ValueError("[finetune] and [evaluate] belong into the endpoints")
+            raise ValueError("a grid with endpoints has [finetune] and [evaluate] in them")
         if not self.endpoints and self.evaluate is None:
             raise ValueError("set [evaluate] or [endpoints]")
         if any("seed" in table for table in self.stages().values()):
-            raise ValueError("seeds says with which seeds every row is trained")
+            raise ValueError("a stage has a seed: use seeds, at the top of the file, instead")
         titles = [axis.title for axis in self.axes]
         for title in titles:
             if titles.count(title) > 1:
                 raise ValueError(f"two axes are called {title}: give one a name of its own")
 
     def stages(self) -> dict[str, Table]:
-        """Settings of the reference, by stage, in order; absent stages are left out."""
+        """Return the settings of the reference by stage, in order, without absent stages."""
         tables = {stage: getattr(self, stage) for stage in STAGES}
         return {stage: table for stage, table in tables.items() if table is not None}
 
     def split_endpoints(self) -> tuple["Grid", ...]:
-        """An ablation for each endpoint, in their order; itself where it has none."""
+        """Return one grid for each endpoint, or the grid itself if it has none."""
         return tuple(
             msgspec.structs.replace(
                 self,
@@ -214,18 +220,19 @@ class Grid(Record, kw_only=True):
         ) or (self,)
 
 
-FILES = TomlFiles("ablation", Path(__file__).parent / "grids", Grid)
+FILES = TomlFiles("grid", Path(__file__).parent / "grids", Grid)
 
 
 def load_grid(name_or_path: str, variant: str = "") -> Grid:
-    """The ablation of a ``.toml`` file, or a shipped one by its name.
+    """Load a grid from a ``.toml`` file, or a shipped one by its name.
 
     Args:
-        variant: of the file, such as ``small``.
+        name_or_path: name of a shipped grid, or path of a file.
+        variant: variant of the grid, such as ``small``; "" for the grid itself.
 
     Raises:
-        BenchError: see `TomlFiles.load`; no such variant, or it keeps an unknown axis or does not
-            fit the file.
+        BenchError: the file cannot be read (see `TomlFiles.load`), the variant does not exist,
+            names an unknown axis, or contradicts the grid.
     """
     grid = FILES.load(name_or_path)
     if not variant:
@@ -243,10 +250,10 @@ def load_grid(name_or_path: str, variant: str = "") -> Grid:
 
 
 def replace_settings(grid: Grid, source: str, **changes: Any) -> Grid:
-    """An ablation with other fields; ``source`` names where they come from in messages.
+    """Return a copy of ``grid`` with ``changes``, which messages attribute to ``source``.
 
     Raises:
-        BenchError: they contradict each other or the others.
+        BenchError: the new fields contradict each other or the rest of the grid.
     """
     try:
         return msgspec.structs.replace(grid, **changes)
@@ -255,6 +262,7 @@ def replace_settings(grid: Grid, source: str, **changes: Any) -> Grid:
 
 
 def _variant_axes(grid: Grid, variant: Variant) -> tuple[Axis, ...]:
+    """Return the axes of a variant: those it names, or all axes of the grid."""
     titled = {axis.title: axis for axis in grid.axes}
     for wanted in variant.axes:
         if isinstance(wanted, str) and wanted not in titled:
@@ -267,7 +275,7 @@ def _variant_axes(grid: Grid, variant: Variant) -> tuple[Axis, ...]:
 
 
 def format_label(value: Any) -> str:
-    """A value for people: a table by its name, numbers and words as they are written."""
+    """Format a field's ``value``: a TOML table by its name, a list with commas."""
     if isinstance(value, Mapping):
         named = value.get("name")
         return str(named) if named else msgspec.json.encode(value).decode()
@@ -282,7 +290,11 @@ UNSET = {"model": "", "tokenizer": ""}
 
 
 def merge_tables(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:
-    """A preset's table with changes; a table of another ``name`` takes the old one's place."""
+    """Return the table ``base`` with ``changes``, merged field by field.
+
+    A table with another ``name`` replaces the old table, because its fields differ. Setting one of
+    several exclusive fields, such as ``steps`` and ``epochs``, unsets the others.
+    """
     table = dict(base)
     for key, value in changes.items():
         for other in (name for names in ONE_OF if key in names for name in names):
@@ -297,11 +309,34 @@ def merge_tables(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:
 
 
 def _same_kind(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    """Return True unless the new table has a ``name`` that differs from the old one."""
     return "name" not in new or old.get("name") == new["name"]
 
 
+def rename_options(table: Mapping[str, Any]) -> Table:
+    """Return the ``table`` of a stage with option names replaced by field names.
+
+    ``store-dtype`` becomes ``store_dtype``, and ``measure`` becomes ``measures``. As on the command
+    line, ``on`` and ``measure`` may have a single value, and ``start`` may be the name of a model.
+    """
+    renamed = {key.replace("-", "_"): value for key, value in table.items()}
+    if "measure" in renamed and "measures" not in renamed:
+        renamed["measures"] = renamed.pop("measure")
+    for name in ("on", "measures"):
+        if isinstance(renamed.get(name), str):
+            renamed[name] = [renamed[name]]
+    if isinstance(renamed.get("start"), str):
+        renamed["start"] = {"model": renamed["start"]}
+    return renamed
+
+
 class TrainingSource(Record):
-    """What a training reads: collections, and its preset, without which settings are complete."""
+    """Data and preset of a training stage.
+
+    Attributes:
+        on: collections or suites.
+        preset: name of a shipped preset, or path of a .toml file; "" if the settings are complete.
+    """
 
     on: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
     preset: str = ""
@@ -310,15 +345,32 @@ class TrainingSource(Record):
 S = TypeVar("S", bound=TrainingSource)
 
 
-def split_source(table: Mapping[str, Any], stage: str, kind: type[S]) -> tuple[S, Table]:
-    """What a training reads, and the rest of its table.
+def split_source(
+    table: Mapping[str, Any], stage: str, kind: type[S], preset: type[Record]
+) -> tuple[S, Table]:
+    """Split the table of a training stage into its data source and changes of its preset.
+
+    Args:
+        table: table of the file, or complete settings.
+        stage: name of the stage, for messages.
+        kind: record of the data source.
+        preset: record of the preset.
 
     Raises:
-        BenchError: there is no ``on``, neither a preset nor complete settings, or a wrong value.
+        BenchError: an unknown field, no ``on``, a wrong value, or no preset although the settings
+            are incomplete.
     """
+    table = rename_options(table)
+    for name in table:
+        if name not in (*kind.__struct_fields__, *preset.__struct_fields__):
+            hint = suggest_field(name, (kind, preset))
+            raise BenchError(f"[{stage}]: unknown field {name!r}", hint)
     inputs = {key: table[key] for key in kind.__struct_fields__ if key in table}
     source = convert_table(inputs, kind, f"[{stage}]")
     rest = {key: value for key, value in table.items() if key not in inputs}
     if not source.preset and "title" not in rest:
-        raise BenchError(f"[{stage}] needs a preset", 'preset = "NAME", or a .toml file')
+        raise BenchError(
+            f"[{stage}]: the field 'preset' is missing",
+            "set it to the name of a shipped preset or to a .toml file; run `bench list presets`",
+        )
     return source, rest

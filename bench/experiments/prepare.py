@@ -1,7 +1,7 @@
-"""An ablation that is checked before any work: its plan, its stages, and what they overlap in.
+"""Preparation of an experiment: all checks before any training.
 
-Nothing is trained on that the cells are scored on: a training split that is itself scored is
-refused. Single training queries that read like a scored one are left out of the fine-tuning.
+A training split that is itself evaluated is refused. Single training queries that read like an
+evaluated query are left out of the fine-tuning.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,10 +28,15 @@ EQUAL = 1e-9  # weights
 
 
 def prepare_experiment(grid: Grid, workspace: Workspace, conditions: Conditions) -> Experiment:
-    """Read and check everything.
+    """Plan an experiment and check its data, device and leaks.
+
+    Args:
+        grid: a grid without endpoints.
+        workspace: folders and device.
+        conditions: libraries and machine, which are part of the keys.
 
     Raises:
-        BenchError: see `plan_experiment`, `check_device` and `check_leaks`.
+        BenchError: invalid settings, an unavailable device, or training queries that are evaluated.
     """
     experiment = plan_experiment(grid, make_stages(grid, workspace), _environment(grid, conditions))
     if set(experiment.rows[0].settings) != {"evaluate"}:
@@ -48,7 +53,7 @@ def prepare_experiment(grid: Grid, workspace: Workspace, conditions: Conditions)
 
 
 def make_stages(grid: Grid, workspace: Workspace) -> dict[str, ExperimentStage]:
-    """Return the stages of an ablation by name."""
+    """Return the stages of a ``grid`` by name, which use the folders of ``workspace``."""
     on = (grid.evaluate or {}).get("on")
     held_out = tuple(on) if isinstance(on, list) else ()  # anything else is refused when resolved
     return {
@@ -61,7 +66,7 @@ def make_stages(grid: Grid, workspace: Workspace) -> dict[str, ExperimentStage]:
 
 
 def _environment(grid: Grid, conditions: Conditions) -> Mapping[str, str]:
-    """Influences on figures besides the grid: libraries, the kind of device, the named model."""
+    """Return further influences on results: library versions, the kind of device and the model."""
     from retrievers.encoders.device import pick_device
 
     here = {name: version for name in DECISIVE if (version := library_version(name))}
@@ -72,7 +77,7 @@ def _environment(grid: Grid, conditions: Conditions) -> Mapping[str, str]:
 
 
 def _describe_differences(evaluated: Sequence[Dataset]) -> Iterator[str]:
-    """A sentence for each collection of the evaluation that is not the published one."""
+    """Yield a sentence for each evaluated collection that differs from the published one."""
     for dataset in evaluated:
         if different := count_differences(dataset):
             yield f"This is not the published {dataset.name}: {'; '.join(different)}."
@@ -81,10 +86,15 @@ def _describe_differences(evaluated: Sequence[Dataset]) -> Iterator[str]:
 def check_leaks(
     experiment: Experiment, workspace: Workspace, evaluated: Sequence[Dataset]
 ) -> tuple[str, ...]:
-    """Overlaps of training queries and scored ones, each in a sentence.
+    """Describe the overlaps between training queries and evaluated queries, a sentence each.
+
+    Args:
+        experiment: experiment whose rows may have a stage ``finetune``.
+        workspace: folders of the collections.
+        evaluated: collections of the evaluation.
 
     Raises:
-        BenchError: a row is trained on queries that it is scored on.
+        BenchError: a row is trained on queries that it is evaluated on.
     """
     tables = [row.settings["finetune"] for row in experiment.rows if "finetune" in row.settings]
     tuned = {(tuple(table["on"]), table["split"]) for table in tables}
@@ -98,6 +108,7 @@ def check_leaks(
 
 
 def _describe_leak(training: Dataset, other: Dataset) -> str:
+    """Describe the overlap of one training split and one evaluated collection."""
     leaked = find_leaks(training, other)
     return (
         f"split {training.facts.split} of {training.name}: {count_queries(len(leaked))} with the "

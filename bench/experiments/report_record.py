@@ -1,9 +1,9 @@
-"""Findings of an ablation: the record that tables and plots are made of.
+"""The record of an experiment's results, from which tables and plots are made.
 
-History of the schema: 1, the first; 2, collections that are not the published ones, and
-weights of the collections in their mean; 3, what a row with a sequence gained and forgot; 4, tested
-hypotheses; 5, costs and differences as a record each; 6, no published figures; 7, no matrices of
-sequences, points of an axis by their labels.
+History of the schema: 1, the first; 2, collections that differ from the published ones, and weights
+of the collections in their mean; 3, gain and forgetting of a row with a sequence; 4, tested
+hypotheses; 5, costs and differences as a record each; 6, without published figures; 7, without
+matrices of sequences, and points of an axis by their labels.
 """
 
 from typing import Literal
@@ -21,12 +21,12 @@ class Interval(Record, kw_only=True):
     """A mean over seeds and queries.
 
     Attributes:
-        mean: over collections, seeds and queries.
-        low, high: 95 % interval over other seeds and other queries of these collections; None
-            with one seed, which says nothing of others, or where nothing varies.
-        p: two-sided, of a mean of 0; None with the same.
+        mean: mean over collections, seeds and queries.
+        low, high: 95 % interval over other seeds and other queries of these collections; None with
+            one seed, which has no variance over seeds, or if nothing varies.
+        p: two-sided p-value of a mean of 0; None if there is no interval.
         seeds_sd: standard deviation of the seeds' means; None with one seed.
-        detectable: mean that would be found, at 5 % two-sided, 80 times in 100.
+        detectable: smallest mean that is detected with a power of 80 % at 5 %, two-sided.
     """
 
     mean: float
@@ -41,9 +41,10 @@ class CellResult(Record, kw_only=True):
     """One row with one seed.
 
     Attributes:
+        seed: seed of the training.
         scores: mean of the main measure by collection; empty for a gap.
-        failed_at, error: stage and reason of a gap; "" if there is none.
-        costs: by stage, of what is finished; a stage that several cells share counts in each.
+        failed_at, error: stage and reason of a gap; "" for a finished cell.
+        costs: costs of finished stages by name. A stage shared by several cells counts in each.
     """
 
     seed: int
@@ -57,12 +58,16 @@ class RowOnCollection(Record, kw_only=True):
     """A row on one collection, or in the mean of all (`MEAN`).
 
     Attributes:
-        score: over the seeds that are finished; None for a gap.
-        seeds: that the row and the one it is compared with both have. With one, the difference is
-            of two checkpoints and not of two recipes.
-        difference: from the row that it is compared with; None if nothing is compared.
-        p_holm: p, corrected for all rows of the ablation on this collection.
-        verdict: by ``p_holm`` at 5 %; "" if nothing is compared.
+        collection: name of the collection, or `MEAN`.
+        measure: main measure.
+        queries: number of queries.
+        score: score over the finished seeds; None for a gap.
+        seeds: seeds that the row shares with the row it is compared with. With a single seed the
+            difference is of two checkpoints, not of two recipes.
+        difference: difference from the compared row; None without a comparison.
+        p_holm: p-value, corrected over all rows of the experiment on this collection.
+        verdict: ``better``, ``worse`` or ``cannot tell``, by ``p_holm`` at 5 %; "" without a
+            comparison.
     """
 
     collection: str
@@ -76,14 +81,15 @@ class RowOnCollection(Record, kw_only=True):
 
 
 class SequenceResult(Record, kw_only=True):
-    """Gain and forgetting of a row that learnt one domain after the other.
+    """Gain and forgetting of a row that was trained on one domain after the other.
 
     Attributes:
-        start: the model that the sequence starts from.
-        gained: mean over the domains after the sequence, compared with the start.
-        forgotten: mean over all domains but the last after the sequence, compared with just after
-            the domain's own training; None if each domain keeps a model of its own.
-        losses: of masked language modelling by domain, at the end of its own training, in nats;
+        start: initial model of the sequence.
+        gained: mean over the domains after the sequence, compared with the initial model.
+        forgotten: mean over all domains but the last after the sequence, compared with the
+            checkpoint right after the domain's own training; None if each domain keeps its own
+            model.
+        losses: loss of masked language modelling at the end of each domain's training, in nats;
             mean over the seeds.
     """
 
@@ -97,9 +103,12 @@ class RowResult(Record, kw_only=True):
     """One recipe.
 
     Attributes:
-        against: the row that it differs from in one field; "" for the reference.
-        change: that field, with the value there and the value here; "" for the reference.
-        sequence: None if nothing was learnt in a sequence, or no cell is finished.
+        name: name of the row.
+        against: row that it differs from in one field; "" for the reference.
+        change: the field and its two values; "" for the reference.
+        cells: one result for each seed.
+        on: results by collection, then in their mean.
+        sequence: None without a sequence of domains, or if no cell is finished.
     """
 
     name: str
@@ -110,17 +119,18 @@ class RowResult(Record, kw_only=True):
     sequence: SequenceResult | None = None
 
     def on_collection(self, collection: str) -> RowOnCollection | None:
-        """Its figures on a collection, if there are any."""
+        """Return the result on ``collection``, or None."""
         return next((on for on in self.on if on.collection == collection), None)
 
 
 class HypothesisResult(Record, kw_only=True):
-    """A comparison of two rows that was fixed before any result.
+    """A tested comparison of two rows that was fixed before any result.
 
     Attributes:
-        expected: of ``row`` compared with ``against``.
-        on: by collection, then in their mean, with p corrected for all hypotheses; empty if
-            one of the rows has no finished seed that the other has.
+        row, against: names of the rows.
+        expected: expected result of ``row`` compared with ``against``.
+        on: results by collection, then in their mean, with p-values corrected over all hypotheses;
+            empty if the rows share no finished seed.
     """
 
     row: str
@@ -129,9 +139,9 @@ class HypothesisResult(Record, kw_only=True):
     on: tuple[RowOnCollection, ...]
 
     def answer(self, collection: str) -> str:
-        """``supported``, ``refuted``, ``not separated``, or "" if nothing was compared.
+        """Return ``supported``, ``refuted``, ``not separated`` or "" for a ``collection``.
 
-        A difference that is not seen supports no hypothesis, and refutes none.
+        Without a significant difference the hypothesis is neither supported nor refuted.
         """
         verdict = next((on.verdict for on in self.on if on.collection == collection), "")
         if verdict in ("", "cannot tell"):
@@ -140,17 +150,23 @@ class HypothesisResult(Record, kw_only=True):
 
 
 class Report(Record, kw_only=True):
-    """A whole ablation.
+    """A complete report.
 
     Attributes:
-        command: that made it.
+        name: name of the folder.
+        title: title of the report.
+        command: command line that made it.
+        seeds: seeds of every row.
         reference: complete settings of the reference, by stage.
-        leaks: what the check for leaks looked at, in words.
-        differing: which collections are not the published ones, and where they differ, in words.
-        weights: of the collections in their mean; empty if each weighs the same.
-        commits: of the code that made the cells.
-        seconds: wall clock of all distinct work; what cells share counts once.
-        hypotheses: what was expected before any result, and what came of it.
+        rows: rows, the reference first.
+        axes: axes with their rows.
+        leaks: results of the leak check, a sentence each.
+        commits: git commits of the code that made the cells.
+        seconds: wall-clock time of all distinct tasks. A task shared by several cells counts once.
+        conditions: libraries and machine.
+        differing: collections that differ from the published ones, a sentence each.
+        weights: weights of the collections in their mean; empty for equal weights.
+        hypotheses: tested hypotheses.
     """
 
     schema: int = SCHEMA
@@ -176,11 +192,11 @@ class Report(Record, kw_only=True):
         return (*(name for name in names if name != MEAN), *([MEAN] if MEAN in names else []))
 
     def is_mean(self, name: str) -> bool:
-        """True for the one of ``collections`` that is their mean."""
+        """Return True if ``name`` is the mean among `collections`."""
         return name == MEAN
 
     def seed_scores(self, row: RowResult, collection: str) -> list[float]:
-        """The score of each seed that is finished, on a collection or in the mean (`MEAN`)."""
+        """Return the score of each finished seed of ``row`` on ``collection`` or `MEAN`."""
         finished = [cell.scores for cell in row.cells if cell.scores]
         if collection != MEAN:
             return [scores[collection] for scores in finished if collection in scores]
@@ -191,10 +207,10 @@ class Report(Record, kw_only=True):
 
     @property
     def trains(self) -> bool:
-        """True if a row is a recipe, and not one use of a finished model."""
+        """Whether rows are recipes rather than uses of one model."""
         return any(stage != "evaluate" for stage in self.reference)
 
     @property
     def gaps(self) -> int:
-        """Cells without a score."""
+        """Number of cells without a score."""
         return sum(not cell.scores for row in self.rows for cell in row.cells)

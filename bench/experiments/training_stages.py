@@ -1,7 +1,7 @@
-"""The stages that train: ``base`` and ``pretrain``, ``adapt``, ``finetune``.
+"""The stages that train: ``base``, ``pretrain``, ``adapt`` and ``finetune``.
 
-Each reads a preset of `retrievers.training`, which its table of the grid changes. ``adapt``
-pre-trains on one corpus after the other, and leaves a checkpoint after each.
+Each reads a preset of `retrievers.training`, which its table in the grid changes. ``adapt``
+pre-trains on one corpus after the other, and saves a checkpoint after each.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,13 +45,17 @@ SEQUENCE_FILE = "sequence.json"
 def pretraining_table(
     source: TrainingSource, changes: Table, stage: str, title: str, before: str = ""
 ) -> Table:
-    """All settings of a pre-training, but for its start where that is the model before it.
+    """Return all settings of a pre-training, without its start if it continues from another stage.
 
     Args:
-        before: model that stands for the one before; "" if the settings have a start.
+        source: data and preset.
+        changes: changes of the preset.
+        stage: name of the stage, for messages.
+        title: title of the trained model.
+        before: stand-in for the model of the previous stage; "" if the settings have a start.
 
     Raises:
-        BenchError: see `split_off` and presets; or a start where there must be none.
+        BenchError: invalid settings, or a start although the stage continues from another.
     """
     base = to_table(pretrain_preset.load_preset(source.preset)) if source.preset else {}
     # A title and a source say nothing about what is trained.
@@ -59,8 +63,8 @@ def pretraining_table(
     if before:
         if "start" in changes:
             raise BenchError(
-                f"[{stage}] has a start, and it goes on from the model before it",
-                'leave it out; model = "NAME" at the top of the file, or an earlier stage, says it',
+                f"[{stage}]: start is set, but this stage continues from the model before it",
+                'remove start; set model = "NAME" at the top of the file, or use an earlier stage',
             )
         settings["start"] = {"model": before}
     settings = to_table(pretrain_preset.from_table(settings, f"[{stage}]"))
@@ -70,7 +74,7 @@ def pretraining_table(
 
 
 def read_pretraining(settings: Table, model: str) -> Pretraining:
-    """The preset of complete settings; it starts from a model where these have no start."""
+    """Read complete ``settings`` as a preset, which starts from ``model`` by default."""
     table = {"start": {"model": model}, **settings}
     fields = {key: value for key, value in table.items() if key not in ("on", "method")}
     return pretrain_preset.from_table(fields, "[pretrain]")
@@ -81,8 +85,9 @@ class PretrainStage(ExperimentStage):
     """Pre-training on corpora.
 
     Attributes:
-        shared: ``base``, which all seeds share.
-        after_base: it goes on from what ``base`` trained, and has no start of its own.
+        workspace: folders and device.
+        shared: True for ``base``, which all seeds share.
+        after_base: True if it continues from ``base`` and has no start itself.
     """
 
     workspace: Workspace
@@ -90,29 +95,29 @@ class PretrainStage(ExperimentStage):
     after_base: bool = False
 
     def resolve_settings(self, table: Mapping[str, Any]) -> Table:
-        """All of the preset, and ``on``; after ``base`` there is no start."""
+        """Return all fields of the preset and ``on`` for ``table``."""
         stage = "base" if self.shared else "pretrain"
-        source, changes = split_source(table, stage, TrainingSource)
+        source, changes = split_source(table, stage, TrainingSource, Pretraining)
         expand_names(source.on, self.workspace.data_dir)
         before = "[base]" if self.after_base else ""
         return pretraining_table(source, changes, stage, "pre-trained in an ablation", before)
 
     def with_seed(self, settings: Table, seed: int) -> Table:
-        """The seed is of weights, masks and the order of the texts; ``base`` has its own."""
+        """Return ``settings`` with the ``seed`` of weights, masks and text order."""
         return settings if self.shared else super().with_seed(settings, seed)
 
     def key_settings(self, settings: Table) -> Table:
-        """With the first layers of a start, which were kept once."""
+        """Return ``settings`` with the removed field ``first_layers``."""
         return {"first_layers": None, **settings} if "start" in settings else settings
 
     def hash_inputs(self, settings: Table) -> dict[str, str]:
-        """The corpora, and the files that training starts from."""
+        """Return hashes of the corpora and of the initial model's files in ``settings``."""
         start = settings.get("start", {"model": ""})  # without one, the key of [base] says it all
         named = start["model"] or (start.get("scratch") or {}).get("tokenizer")
         return hash_corpora(self.workspace, settings) | (hash_checkpoint(named) if named else {})
 
     def run(self, settings: Table, model: str, out: Path) -> Cost:
-        """Train; a training that was killed goes on."""
+        """Pre-train ``model`` with ``settings`` in ``out``, or continue an interrupted run."""
         folder = out / MODEL
         pretrain_on(
             read_pretraining(settings, model),
@@ -123,14 +128,15 @@ class PretrainStage(ExperimentStage):
 
 
 class CheckpointSequence(Record, kw_only=True):
-    """The model that a sequence starts from, and a checkpoint after each domain.
+    """An initial model and a checkpoint after each domain.
 
     Attributes:
-        start: model that the first training starts from: card, folder or Hub id.
-        domains: names of the collections, in the order that they were learnt.
-        checkpoints: their folders beside this record, one for each domain.
-        losses: of masked language modelling alone at the end of each training, in nats.
-        separate: each domain keeps a model, or an adapter, of its own, trained from the start.
+        start: initial model: card, folder or Hub id.
+        domains: names of the collections, in training order.
+        checkpoints: folders next to this record, one for each domain.
+        losses: loss of masked language modelling alone at the end of each training, in nats.
+        separate: whether each domain keeps its own model or adapter, trained from the initial
+            model.
     """
 
     start: str
@@ -140,13 +146,13 @@ class CheckpointSequence(Record, kw_only=True):
     separate: bool
 
     def trained_on(self, domain: str) -> str:
-        """The checkpoint that was just trained on a domain."""
+        """Return the checkpoint right after the training on ``domain``."""
         return self.checkpoints[self.domains.index(domain)]
 
     def searched_with(self, collection: str) -> str:
-        """The checkpoint that a collection is searched with after the sequence.
+        """Return the checkpoint that searches ``collection`` after the sequence.
 
-        It is the last one, or the domain's own where each has one.
+        It is the last one, or the domain's own checkpoint if each domain keeps one.
         """
         if self.separate and collection in self.domains:
             return self.trained_on(collection)
@@ -154,12 +160,12 @@ class CheckpointSequence(Record, kw_only=True):
 
 
 def write_sequence(sequence: CheckpointSequence, folder: Path) -> None:
-    """Keep the record in a folder, whole or not at all."""
+    """Write the record ``sequence`` to ``folder``, atomically."""
     write_json(folder / SEQUENCE_FILE, sequence)
 
 
 def read_sequence(folder: Path) -> CheckpointSequence | None:
-    """The record of a folder; None if it holds no sequence.
+    """Read the record of a sequence from ``folder``, or return None.
 
     Raises:
         BenchError: the record is damaged.
@@ -169,7 +175,7 @@ def read_sequence(folder: Path) -> CheckpointSequence | None:
 
 
 def last_checkpoint(model: str) -> str:
-    """The last checkpoint of a folder with a sequence; any other model as it is."""
+    """Return the last checkpoint if ``model`` is a folder with a sequence, else ``model``."""
     sequence = read_sequence(Path(model))
     return str(Path(model) / sequence.checkpoints[-1]) if sequence else model
 
@@ -188,13 +194,24 @@ FORMER_METHOD_SETTINGS = {
 }
 
 
+class AdaptSource(TrainingSource):
+    """Data, preset and method of continual pre-training.
+
+    Attributes:
+        method: name of a method against forgetting, or a table with its name and settings.
+    """
+
+    method: str | Table = "plain"
+
+
 @dataclass(frozen=True)
 class AdaptStage(ExperimentStage):
     """Continual pre-training.
 
     Attributes:
-        evaluated: collections that the checkpoints are scored on; each domain is one of them.
-        start: model that the sequence starts from; "" if an earlier stage trains it.
+        workspace: folders and device.
+        evaluated: collections of the evaluation, which include every domain.
+        start: initial model; "" if an earlier stage trains it.
     """
 
     workspace: Workspace
@@ -202,27 +219,27 @@ class AdaptStage(ExperimentStage):
     start: str
 
     def resolve_settings(self, table: Mapping[str, Any]) -> Table:
-        """All of the preset but its start, all of the method, and ``on``: domains in order."""
-        source, changes = split_source(table, "adapt", TrainingSource)
-        method = read_method(changes.pop("method", "plain"), "[adapt] method")
+        """Return all fields of preset and method, and ``on`` in order, for ``table``."""
+        source, changes = split_source(table, "adapt", AdaptSource, Pretraining)
+        method = read_method(source.method, "[adapt]: method")
         title, start = "adapted in an ablation", self.start or "pretrained"
         settings = pretraining_table(source, changes, "adapt", title, start)
         self._check(source, method, read_pretraining(settings, start))
         return {**settings, "method": method_table(method)}
 
     def key_settings(self, settings: Table) -> Table:
-        """With the settings of all methods, side by side."""
+        """Return ``settings`` with the fields of all methods, as in older versions."""
         method = dict(settings["method"])
         return {**settings, **FORMER_METHOD_SETTINGS, "method": method.pop("name"), **method}
 
     def hash_inputs(self, settings: Table) -> dict[str, str]:
-        """The corpora; their order is in the settings."""
+        """Return hashes of the corpora in ``settings``, whose order is part of the settings."""
         return hash_corpora(self.workspace, settings)
 
     def run(self, settings: Table, model: str, out: Path) -> Cost:
-        """Train on each domain in turn; a sequence that was killed goes on."""
+        """Train ``model`` on each domain of ``settings`` in ``out``, or continue."""
         datasets = self.workspace.datasets(settings["on"])
-        folder, method = out / MODEL, read_method(settings["method"], "[adapt] method")
+        folder, method = out / MODEL, read_method(settings["method"], "[adapt]: method")
         context = TrainingContext(folder, device=self.workspace.device)
         trained = adapt_on(read_pretraining(settings, model), datasets, method, context)
         checkpoints = [Path(training.folder) for training in trained]
@@ -239,22 +256,23 @@ class AdaptStage(ExperimentStage):
         )
 
     def _check(self, source: TrainingSource, method: Method, preset: Pretraining) -> None:
-        """Refuse what cannot be trained or compared before any work."""
+        """Raise if the sequence cannot be trained or compared."""
         datasets = self.workspace.datasets(source.on)
         scored = self.workspace.datasets(self.evaluated)
         if len(datasets) < 2:
-            raise BenchError("[adapt] learns one collection", "a sequence has two or more")
+            raise BenchError("[adapt]: on names one collection, and a sequence needs two or more")
         for dataset in datasets:
             if dataset.name not in [each.name for each in scored]:
                 raise BenchError(
-                    f"[adapt] learns {dataset.name}, which is not evaluated",
-                    "name it in on of [evaluate]: what is forgotten is measured on every domain",
+                    f"[adapt]: {dataset.name} is trained on, and not evaluated",
+                    "add it to on of [evaluate]: forgetting is measured on every domain",
                 )
         measures = sorted({each.facts.main_measure for each in scored})
         if len(measures) > 1:
             raise BenchError(
-                f"[evaluate] has collections of different main measures: {', '.join(measures)}",
-                "a sequence is compared by one: evaluate collections that agree in it",
+                f"[adapt]: the collections of [evaluate] have different main measures: "
+                f"{', '.join(measures)}",
+                "evaluate collections with the same main measure",
             )
         method.check(preset)
         if self.start:
@@ -263,19 +281,23 @@ class AdaptStage(ExperimentStage):
 
 
 def mean_last_loss(curve: Sequence[LossPoint]) -> float:
-    """Loss of masked language modelling without what a method adds, over the last tenth."""
+    """Return the mean loss of masked language modelling over the last tenth of ``curve``.
+
+    Losses that a method adds are left out.
+    """
     last = curve[-max(1, len(curve) // 10) :]
     return fmean(point.losses.get("mlm", point.losses["loss"]) for point in last)
 
 
 class FinetuneSource(TrainingSource):
-    """What a fine-tuning reads: queries of a split, so many at random, or all.
+    """Data and preset of a fine-tuning.
 
     Attributes:
         on: collections or suites.
-        preset: shipped preset for fine-tuning, or a .toml file; any other key changes it.
-        split: whose queries are trained on.
-        queries: how many, drawn with the cell's seed; None for all.
+        preset: name of a shipped preset, or path of a .toml file; any other key changes a field of
+            it.
+        split: split whose queries are trained on.
+        queries: number of training queries, drawn with the cell's seed; None for all.
     """
 
     split: str = "train"
@@ -287,15 +309,16 @@ class FinetuneStage(ExperimentStage):
     """Fine-tuning on judged queries.
 
     Attributes:
-        held_out: collections that the cells are scored on: their queries are not trained on.
+        workspace: folders and device.
+        held_out: collections of the evaluation, whose queries are not trained on.
     """
 
     workspace: Workspace
     held_out: tuple[str, ...]
 
     def resolve_settings(self, table: Mapping[str, Any]) -> Table:
-        """All of the preset, ``on`` and ``split``, and ``queries`` where not all are trained on."""
-        source, changes = split_source(table, "finetune", FinetuneSource)
+        """Return all fields of the preset and of the data source for ``table``."""
+        source, changes = split_source(table, "finetune", FinetuneSource, Finetuning)
         load = finetune_preset.load_preset
         base = msgspec.to_builtins(load(source.preset)) if source.preset else {}
         words = {"title": "fine-tuned in an ablation", "source": "", "unverified": ()}
@@ -308,13 +331,13 @@ class FinetuneStage(ExperimentStage):
         return {**inputs, **msgspec.to_builtins(preset)}
 
     def key_settings(self, settings: Table) -> Table:
-        """With the adapters that collections had of their own, and no longer have."""
+        """Return ``settings`` with removed fields of adapters."""
         if not settings["adapter"]:
             return settings
         return {**settings, "adapter": FORMER_ADAPTER_SETTINGS | settings["adapter"]}
 
     def hash_inputs(self, settings: Table) -> dict[str, str]:
-        """Corpora, queries, judgements, rules of mining, what is left out, and the teacher."""
+        """Return hashes of data, adapters and teacher in ``settings``."""
         read = {}
         for dataset in self.workspace.datasets(settings["on"], settings["split"]):
             read[dataset.name] = f"{dataset.corpus.sha256} {dataset.qrels_sha256}"
@@ -330,7 +353,7 @@ class FinetuneStage(ExperimentStage):
         return read
 
     def run(self, settings: Table, model: str, out: Path) -> Cost:
-        """Train; a training that was killed goes on."""
+        """Fine-tune ``model`` with ``settings`` in ``out``, or continue an interrupted run."""
         trained = finetune_on(
             _read_finetuning(settings),
             resolve_model(last_checkpoint(model)),
@@ -351,6 +374,7 @@ class FinetuneStage(ExperimentStage):
 
 
 def _read_finetuning(settings: Table) -> Finetuning:
+    """Read complete settings as a preset."""
     fields = {
         key: value for key, value in settings.items() if key not in ("on", "split", "queries")
     }
@@ -358,26 +382,26 @@ def _read_finetuning(settings: Table) -> Finetuning:
 
 
 def hash_corpora(workspace: Workspace, settings: Table) -> dict[str, str]:
-    """sha256 of the corpora that a pre-training reads."""
+    """Return the SHA-256 of each corpus of ``settings``, found in ``workspace``."""
     return {dataset.name: dataset.corpus.sha256 for dataset in workspace.datasets(settings["on"])}
 
 
 def hash_checkpoint(model: str, role: str = "") -> dict[str, str]:
-    """sha256 of the files of a checkpoint, by their names after ``role``.
+    """Return the SHA-256 of each file of ``model``, by name with the prefix ``role``.
 
     Raises:
-        BenchError: there is no such checkpoint, or its files are damaged.
+        BenchError: the checkpoint does not exist, or its files are damaged.
     """
     checkpoint, _ = find_checkpoint(model)
     return {f"{role}{name}": digest for name, digest in checkpoint.hashes.items()}
 
 
 def count_tokens_read(folder: Path) -> int:
-    """Tokens that a finished training read, by its loss curves."""
+    """Count the tokens that finished trainings below ``folder`` read, from their loss curves."""
     return sum(point.tokens for path in folder.rglob(CURVE_FILE) for point in read_curve(path))
 
 
 def count_trained_parameters(folder: Path) -> int:
-    """Of the encoder of a finished checkpoint, or of its adapter alone."""
+    """Return the parameters of the checkpoint in ``folder``, or of its adapter if it has one."""
     counted = count_parameters(resolve_model(str(folder)))
     return (counted.adapter or counted.total) if counted else 0

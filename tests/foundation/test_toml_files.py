@@ -82,7 +82,7 @@ def test_fields_are_changed_by_dotted_names(files):
         ("rounds.3.lr", "typed: a recipe has no rounds.3.lr", ""),
         ("rounds.0", "typed: rounds.0 is a table", "set one of its fields"),
         ("steps.lr", "typed: a recipe has no steps.lr", "set all of it"),
-        ("titel", "unknown field `titel`", "did you mean title?"),
+        ("titel", "unknown field 'titel'", "did you mean title?"),
     ],
 )
 def test_a_change_of_what_is_not_there_is_refused(files, name, message, hint):

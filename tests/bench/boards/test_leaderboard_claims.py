@@ -87,7 +87,7 @@ def test_an_unknown_publication_is_an_error_that_says_what_was_meant():
         (
             'title = "t"\nsource = "s"\n[[systems]]\nname = "n"\n'
             '[systems.scores."RR@10"]\n"msmarco/dev" = 38.2',
-            "Expected `float` <= 1",
+            "38.2, and must be a number of 1.0 or less",
         ),
     ],
 )

@@ -104,6 +104,6 @@ def test_a_dry_run_says_what_a_run_encodes_and_evaluates_nothing(bench, tmp_path
 
 def test_long_work_is_announced_and_nothing_is_asked(monkeypatch, capsys):
     row = EncodingCost(model="m", collection="c", documents=9, to_encode=9, encode_s=7200.0)
-    monkeypatch.setattr(cost, "costs", lambda jobs, least: [row])
+    monkeypatch.setattr(cost, "estimate_costs", lambda jobs, least: [row])
     announce_encoding([])
     assert "encoding 9 documents will take about 2:00:00" in capsys.readouterr().err

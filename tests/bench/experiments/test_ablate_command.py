@@ -167,17 +167,45 @@ def test_another_teacher_is_another_cell_and_a_typo_fails_at_once(bench, tmp_pat
     assert "no folder './other'" in done.stderr
 
 
+def stages():
+    workspace = Workspace(Path("cache"), device="cpu")
+    made = {"pretrain": PretrainStage(workspace), "evaluate": EvaluateStage(workspace)}
+    return made | {"finetune": FinetuneStage(workspace, ("./mine",))}
+
+
 def keys():
     """Hashes of what the stages read, without the keys of the tasks before them."""
-    places = Workspace(Path("cache"), device="cpu")
     _opened_once.cache_clear()
-    made = {"pretrain": PretrainStage(places), "finetune": FinetuneStage(places, ("./mine",))}
-    made |= {"evaluate": EvaluateStage(places)}
+    made = stages()
     tables = load_grid("grid.toml").stages()
     return {
         name: made[name].hash_inputs(made[name].resolve_settings(table))
         for name, table in tables.items()
     }
+
+
+def test_a_stage_takes_the_names_of_the_command_lines_options(bench, tmp_path):
+    by_options = 'start = "./other"\n'
+    tiny.write_bert(tmp_path / "other", seed=1)
+    pairs = [
+        ('on = ["./mine"]\n[finetune]', f'on = "./mine"\n{by_options}[finetune]'),
+        ('on = ["./mine"]\n[finetune]', 'on = ["./mine"]\nstart.model = "./other"\n[finetune]'),
+    ]
+    evaluate = (
+        'store-dtype = "float16"\nmeasure = "P@5"\nmax-query-tokens = 9\n',
+        'store_dtype = "float16"\nmeasures = ["P@5"]\nmax_query_tokens = 9\n',
+    )
+    plain = GRID.replace("\n\n[", "\n[")
+    resolved = []
+    for (old, new), settings in zip(pairs, evaluate, strict=True):
+        text = plain.replace(old, new).replace("[evaluate]\n", f"[evaluate]\n{settings}")
+        (tmp_path / "grid.toml").write_text(text)
+        made = stages()
+        tables = load_grid("grid.toml").stages()
+        resolved.append({name: made[name].resolve_settings(tables[name]) for name in tables})
+    assert resolved[0] == resolved[1]
+    assert resolved[0]["pretrain"]["start"] == {"model": "./other", "scratch": None}
+    assert list(resolved[0]["evaluate"]["measures"]) == ["P@5"]
 
 
 def test_a_dry_run_checks_and_shows_and_trains_nothing(bench, tmp_path):
@@ -196,22 +224,23 @@ def test_a_dry_run_checks_and_shows_and_trains_nothing(bench, tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "message", "hint"),
     [
-        ('[finetune]\npreset = "fine.toml"\non', "[finetune]\non", "needs a preset", "preset ="),
-        ('[pretrain]\npreset = "pre.toml"\non', '[pretrain]\nin', "missing required field", ""),
+        ('[finetune]\npreset = "fine.toml"\non', "[finetune]\non",
+         "the field 'preset' is missing", "list presets"),
+        ('[pretrain]\npreset = "pre.toml"\non', '[pretrain]\nin', "unknown field 'in'", ""),
         ('name = "retromae" }', 'name = "retromea" }', "called 'retromea'", "retromae"),
         ('"pretrain.objective"', '"pretrain.objectiv"', "has no field 'objectiv'", "objective"),
         ('[evaluate]\non = ["./mine"]', '[evaluate]\non = ["./yours"]', "no collection", ""),
-        ('[evaluate]\non = ["./mine"]', '[evaluate]\non = []', "needs on", ""),
-        ('[evaluate]\n', '[evaluate]\nmeasure = 1\n', "unknown field `measure`", "measures"),
+        ('[evaluate]\non = ["./mine"]', '[evaluate]\non = []', "on is []", ""),
+        ('[evaluate]\n', '[evaluate]\nmeasure = 1\n', "measures is 1, and must be a list", ""),
         ('[evaluate]\n', '[evaluate]\nmeasures = ["nDCG@x"]\n', "nDCG@x", ""),
-        ('[evaluate]\n', '[evaluate]\ndepth = -5\n', "`int` >= 1 - at `$.depth`", ""),
+        ('[evaluate]\n', '[evaluate]\ndepth = -5\n', "depth is -5, and must", ""),
         ('"finetune.optimizer.lr"', '"pretrain.seed"', "is the same for all rows", "seeds"),
-        ('preset = "pre.toml"', 'preset = "pre.toml"\nseed = 1', "seeds says", ""),
+        ('preset = "pre.toml"', 'preset = "pre.toml"\nseed = 1', "use seeds", ""),
         ('preset = "pre.toml"', 'preset = "pre.toml"\nfirst_layers = 1', "first_layers", ""),
-        ('preset = "pre.toml"', 'preset = "pre.toml"\nsplit = "dev"', "unknown field `split`", ""),
-        ('preset = "pre.toml"', "preset = 3", "[pretrain]: Expected `str`", ""),
+        ('preset = "pre.toml"', 'preset = "pre.toml"\nsplit = "dev"', "unknown field 'split'", ""),
+        ('preset = "pre.toml"', "preset = 3", "error: [pretrain]: preset is 3, and", ""),
         ('[finetune]\npreset = "fine.toml"\non = ["./mine"]',
-         '[finetune]\npreset = "fine.toml"\non = [3]', "Expected `str`, got `int` - at `$.on", ""),
+         '[finetune]\npreset = "fine.toml"\non = [3]', "on.0 is 3, and must be a string", ""),
         ('[evaluate]\non = ["./mine"]', '[evaluate]\non = ["./mine", "./a/mine"]',
          "two of the collections are called mine", "dataset.toml of one"),
     ],

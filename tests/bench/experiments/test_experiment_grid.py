@@ -59,13 +59,17 @@ def test_a_table_replaces_the_field_as_a_whole_and_is_called_by_its_name():
         ('"pretrain.steps"', '"pretrain"', "names no stage"),
         ("values = [5, 10, 20]", "value = [5]", "did you mean values"),
         ("values = [5, 10, 20]", "values = [5, 5]", "has the value 5 twice"),
-        ("values = [5, 10, 20]", 'values = [5, 10, "x"]', "steps=x: pretrain: Expected `int`"),
+        (
+            "values = [5, 10, 20]",
+            'values = [5, 10, "x"]',
+            "steps=x: [pretrain]: Expected `int`",
+        ),
         ('[evaluate]\non = ["c"]', "", "set [evaluate] or [endpoints]"),
-        ("seeds = [0, 1, 2]", "seeds = [0, 0]", "a seed is named twice"),
-        ("seeds = [0, 1, 2]", "seeds = []", "at least one seed"),
+        ("seeds = [0, 1, 2]", "seeds = [0, 0]", "the same seed twice"),
+        ("seeds = [0, 1, 2]", "seeds = []", "seeds is empty"),
         ("[finetune]\nsteps = 1", "[finetune]\nstep = 1", "unknown field `step`"),
         ("values = [0.2]", "values = [0.1]", "the axis lr changes nothing"),
-        ('name = "steps"', 'name = "../steps"', "matching regex"),
+        ('name = "steps"', 'name = "../steps"', "must be a string of letters, digits"),
         ("seeds =", "model = 'x'\nseeds =", "set either model or [pretrain]"),
         ('title = "How long"', "title =", "is not TOML"),
     ],
@@ -117,7 +121,7 @@ axes = ["lr", { field = "finetune.warmup", values = [1, 2] }]
 @pytest.mark.parametrize(
     ("own", "words"),
     [
-        ("seeds = [1, 1]", "a seed is named twice"),
+        ("seeds = [1, 1]", "the same seed twice"),
         ('model = "x"', "set either model or"),
         ('axes = ["lr", { name = "lr", field = "pretrain.lr", values = [1] }]', "two axes are"),
     ],
@@ -125,7 +129,7 @@ axes = ["lr", { field = "finetune.warmup", values = [1, 2] }]
 def test_a_variant_that_does_not_fit_the_file_is_refused(tmp_path, own, words):
     path = tmp_path / "steps.toml"
     path.write_text(f"{GRID}\n[variants.odd]\n{own}\n")
-    with pytest.raises(BenchError, match=f"variant odd: {words}"):
+    with pytest.raises(BenchError, match=f"variant odd: .*{words}"):
         load_grid(str(path), "odd")
 
 

@@ -207,7 +207,7 @@ def test_a_collection_that_is_there_to_train_on_is_trained_on_and_not_evaluated(
 @pytest.mark.parametrize(
     ("command", "options", "message", "hint"),
     [
-        (finetune, "--set rounds.0.depht=3", "unknown field `depht`", "depth"),
+        (finetune, "--set rounds.0.depht=3", "unknown field 'depht'", "depth"),
         (finetune, "--set nonsense", "is not FIELD=VALUE", "--set"),
         (finetune, "--set batch_size=9", "batch_size is 9, but there are only 7", ""),
         (finetune, "--split dev", "qrels", ""),
@@ -218,7 +218,7 @@ def test_a_collection_that_is_there_to_train_on_is_trained_on_and_not_evaluated(
         (finetune, "--set use.max_document_tokens=99", "up to 99", ""),
         (finetune, "--device cuda:1", "cuda", ""),
         (pretrain, "--set objective.name=retromea", "no pre-training objective", "retromae"),
-        (pretrain, "--set objective.decodin=basic", "unknown field `decodin`", ""),
+        (pretrain, "--set objective.decodin=basic", "unknown field 'decodin'", ""),
         (pretrain, "--set optimiser.lr=1", "has no optimiser.lr", "optimizer"),
         (pretrain, "--set optimizer.lr=-1", "lr", ""),
         (pretrain, "--set max_tokens=17", "positions for 16", "max_tokens=16"),

@@ -51,12 +51,12 @@ def test_a_card_is_read_from_its_file_and_written_so_that_it_is_the_same(tmp_pat
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ({"poolng": "cls"}, "unknown field `poolng`"),
+        ({"poolng": "cls"}, "unknown field 'poolng'"),
         ({"pooling": "max"}, "pooling"),
-        ({"max_query_tokens": "32"}, "Expected `int`"),
+        ({"max_query_tokens": "32"}, "'32', and must be a whole number"),
         ({"max_query_tokens": 0}, "from 1 to 1,000,000 tokens"),
         ({"max_document_tokens": 10**30}, "from 1 to 1,000,000 tokens"),
-        ({"normalize": 1}, "Expected `bool`"),
+        ({"normalize": 1}, "1, and must be true or false"),
         ({"similarity": "cos"}, "normalize = true"),
         ({"pooling": "none"}, "needs a pooling"),
         ({"pooling": "every"}, "pooling"),
@@ -65,7 +65,7 @@ def test_a_card_is_read_from_its_file_and_written_so_that_it_is_the_same(tmp_pat
         ({"unverified": ["poling"]}, "do not exist"),
         ({"stages": [{"kind": "dense"}]}, "either a key or a folder"),
         ({"stages": [{"kind": "dense", "key": "head"}]}, "output width"),
-        ({"prompts": {"qurey": "q: "}}, "unknown field `qurey`"),
+        ({"prompts": {"qurey": "q: "}}, "unknown field 'qurey'"),
         ({"expected": [SCORE]}, "source"),
         *(
             ({"source": "s", "expected": [SCORE | {"value": value}]}, "from 0 to 1")
