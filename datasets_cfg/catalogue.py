@@ -1,9 +1,9 @@
-"""Names of collections, suites and the user's own folders, with their declared facts.
+"""Names of collections, suites and folders of the user, with the declared facts of each collection.
 
-Facts are all that is known of a collection before any of its files is read. They are declared in
-TOML, one file per collection, and decoded strictly: a misspelt key, a wrong type or an unknown
-choice stops at load, with the file, the key and what was probably meant. Names come from the paths
-of these files, so that listing them opens none but the list of suites; nothing is read at import.
+Facts are known before any file of a collection is read. They are declared in TOML, one file per
+collection, and decoded strictly: a misspelt key, a wrong type or an unknown choice is an error that
+names the file and the key. Names come from the paths of these files, so listing them opens only the
+list of suites. Nothing is read at import.
 """
 
 import math
@@ -38,11 +38,11 @@ class Archive(Record):
     """A file to download: a zip or tar.gz to unpack, or a plain (or .gz) file to keep as it is.
 
     Attributes:
-        url: where it is.
-        md5: checksum as published, 32 hexadecimal digits; "" if none is.
-        size_bytes: size as published; 0 if unknown.
+        url: address.
+        md5: published checksum, 32 hexadecimal digits; "" if none is published.
+        size_bytes: published size; 0 if unknown.
         folder: folder inside the archive that holds the collection's files.
-        files: what to take out of that folder; empty for all.
+        files: files to take out of that folder; empty for all.
     """
 
     url: Url
@@ -63,14 +63,15 @@ class Archive(Record):
 
 
 class Counts(Record):
-    """Published counts; None if nobody published one.
+    """Published counts, each None if nobody published it.
 
     Attributes:
         documents: documents of the corpus, empty ones included.
-        queries: queries with judgements: the denominator of every mean.
+        queries: queries with judgements, the denominator of every mean.
         judgements: rows of the qrels.
-        dangling_judgements: rows of the qrels whose document the corpus does not have. A difference
-            is reported; that of any other number means another collection, which is refused.
+        dangling_judgements: rows of the qrels whose document is not in the corpus. A difference in
+            this count is reported. A difference in any other count means a different collection,
+            which is refused.
     """
 
     documents: Count | None = None
@@ -80,29 +81,29 @@ class Counts(Record):
 
 
 class Facts(Record):
-    """Declared facts of a collection. What is not declared has the default of a plain folder.
+    """Declared facts of a collection. Undeclared facts have the defaults of a plain folder.
 
     Attributes:
         name: as typed on the command line: ``beir/scifact``.
-        layout: which reader understands its files: a module of `datasets_cfg.readers`.
+        layout: module of `datasets_cfg.readers` that reads its files.
         title: for people.
-        version: release of the data; results compare only under the same one.
-        split: which judgements are used.
+        version: release of the data. Results are comparable only under the same version.
+        split: judgements that are used.
         main_measure: the measure that stands for the collection, an ir_measures name.
         measures: further measures in the order shown, recall first.
         depth: documents retrieved per query.
-        exclude_self: drop the document whose id is the query's (the BEIR protocol); None if
-            nobody said, and then nothing is dropped.
-        title_track: "title" or "no-title" where both corpora are in use, else "".
-        folder: folder of its files below a data folder; "" if that is the name.
+        exclude_self: drop the document whose id equals the query id (the BEIR protocol); None if
+            undeclared, and then nothing is dropped.
+        title_track: "title" or "no-title" if both corpora are in use, else "".
+        folder: folder of its files below a data folder; "" if equal to the name.
         public: can be downloaded by anyone.
-        instructions: how to obtain it, where it is not public.
-        archives: what to download.
+        instructions: how to obtain it if it is not public.
+        archives: files to download.
         counts: published counts.
         licence: as the source states it.
         citation: authors, title and venue.
         homepage: address of the source.
-        unverified: what in here was not confirmed in a first-party source.
+        unverified: facts that no first-party source confirms.
     """
 
     name: str
@@ -129,14 +130,14 @@ class Facts(Record):
 class Suite(Record):
     """Collections that are reported together.
 
-    The mean of a suite is the mean over its members; a suite among them counts once, with its own
-    mean.
+    The mean of a suite is the mean over its members. A suite among the members counts once, with
+    its own mean.
 
     Attributes:
-        name: as typed on the command line; of a user's own suite, the path of its file.
-        title: says which mean it is.
+        name: as typed on the command line; for a suite of the user, the path of its file.
+        title: name of the mean.
         members: names of collections or suites.
-        weights: of the members in the mean, in their order; empty if each counts the same.
+        weights: of the members in the mean, in their order; empty for equal weights.
         mean: False if the main measures differ, so that a mean makes no sense.
     """
 
@@ -152,7 +153,7 @@ class _Suites(Record):
 
 
 class _UserSuite(Record):
-    """A user's own suite, which is called by the path of its file; see `Suite`."""
+    """A suite of the user, named by the path of its file (see `Suite`)."""
 
     members: tuple[str, ...]
     title: str = ""
@@ -160,26 +161,26 @@ class _UserSuite(Record):
 
 
 def dataset_names() -> tuple[str, ...]:
-    """Names of all declared collections, sorted."""
+    """Return the names of all declared collections, sorted."""
     return tuple(sorted(_fact_files()))
 
 
 def suite_names() -> tuple[str, ...]:
-    """Names of all suites, in the order declared."""
+    """Return the names of all declared suites, in the order of their declaration."""
     return tuple(_suites())
 
 
 def facts_for(name: str) -> Facts:
-    """Facts of a declared collection.
+    """Return the facts of the declared collection ``name``.
 
     Raises:
-        BenchError: there is none of that name, or its file is not valid.
+        BenchError: the name is unknown, or its file is invalid.
     """
     if is_suite(name):
         members = ", ".join(suite_for(name).members[:3])
         raise BenchError(
-            f"{name} is a suite, and one collection is needed here",
-            hint=f"name one of its members: {members}, … (see `python -m bench show {name}`)",
+            f"{name} is a suite, but one collection is needed here",
+            hint=f"name one of its members, such as {members}: run `python -m bench show {name}`",
         )
     if name not in _fact_files():
         raise unknown_name_error(name, dataset_names())
@@ -187,20 +188,20 @@ def facts_for(name: str) -> Facts:
 
 
 def declaration_text(name: str) -> str:
-    """The text of the file of a declared collection."""
+    """Return the text of the file that declares the collection ``name``."""
     return _fact_files()[name].read_text(encoding="utf-8")
 
 
 def is_suite(name: str) -> bool:
-    """True for a declared suite, and for the TOML file of a user's own."""
+    """Return whether ``name`` is a declared suite or the TOML file of a suite of the user."""
     return name in _suites() or (name.endswith(".toml") and Path(name).expanduser().is_file())
 
 
 def suite_for(name: str) -> Suite:
-    """The declared suite of that name, or the user's own in that file.
+    """Return the declared suite ``name``, or the suite of the user in that file.
 
     Raises:
-        BenchError: there is none, or the file is not valid.
+        BenchError: the suite is unknown, or its file is invalid.
     """
     if name in _suites():
         return _suites()[name]
@@ -216,21 +217,23 @@ def _check_members(members: Sequence[str], weights: Sequence[float], path: str) 
         raise BenchError(f"{path}: no members", 'write members = ["beir/scifact", ...]')
     for member in members:
         if members.count(member) > 1:
-            raise BenchError(f"{path}: {member} is a member twice", "name it once, with a weight")
+            raise BenchError(f"{path}: {member} is listed twice", "list it once, with a weight")
         if member.endswith(".toml"):
-            raise BenchError(f"{path}: the member {member} is a file", "name its own members")
+            raise BenchError(
+                f"{path}: the member {member} is a suite file", "list its members instead"
+            )
     if weights and (len(weights) != len(members) or not all(map(math.isfinite, weights))):
         raise BenchError(
-            f"{path}: {len(members)} members and the weights {list(weights)}",
-            "write a weight for each member, or leave weights out",
+            f"{path}: {len(members)} members, but the weights {list(weights)}",
+            "write one finite weight for each member, or remove weights",
         )
 
 
 def collections_of(suite: str) -> list[str]:
-    """Collections of a suite by the names in their results, wherever they lie.
+    """Return the collections of ``suite`` by their names in results.
 
     Raises:
-        BenchError: there is no such suite.
+        BenchError: the suite is unknown.
     """
     inner = (
         collections_of(member) if member in _suites() else [member]
@@ -240,9 +243,13 @@ def collections_of(suite: str) -> list[str]:
 
 
 def user_members(suite: str, data_dir: Path | None = None) -> dict[str, Path]:
-    """Folders of the members of a suite that are not declared, where they are found, by member.
+    """Return the folders of the undeclared members of a suite, by member.
 
-    Looked for beside the suite's file, then as `user_folder` does.
+    They are looked up next to the file of the suite, then as `user_folder` does.
+
+    Args:
+        suite: name or path.
+        data_dir: folder of collections.
     """
     folders: dict[str, Path] = {}
     for member in () if suite in _suites() else collections_of(suite):
@@ -254,13 +261,18 @@ def user_members(suite: str, data_dir: Path | None = None) -> dict[str, Path]:
 
 
 def user_folder(name: str, data_dir: Path | None = None) -> Path | None:
-    """Folder of a user's own collection: a path, or one below ``data_dir`` or BENCH_DATA.
+    """Return the folder of a collection of the user, or None if ``name`` is declared or unknown.
 
-    A declared name is none (``./beir`` is always the folder), nor, below those two, the last part
-    of one: ``scifact`` would not be scored by the rules of ``beir/scifact``.
+    The name is a path, or a path below ``data_dir`` or BENCH_DATA. ``./beir`` is always the folder.
+    Below those two, the last part of a declared name is not accepted, since ``scifact`` would not
+    be scored by the rules of ``beir/scifact``.
+
+    Args:
+        name: as typed.
+        data_dir: folder of collections.
 
     Raises:
-        BenchError: ``data_dir`` or BENCH_DATA names no folder.
+        BenchError: ``data_dir`` or BENCH_DATA is not a folder.
     """
     if name in _fact_files() or name in _suites():
         return None
@@ -274,10 +286,10 @@ def user_folder(name: str, data_dir: Path | None = None) -> Path | None:
 
 
 def data_folders(data_dir: Path | None) -> list[Path]:
-    """Folders of the user's that hold collections: ``data_dir``, then the one of BENCH_DATA.
+    """Return the folders that hold collections: ``data_dir``, then BENCH_DATA.
 
     Raises:
-        BenchError: one of them is no folder.
+        BenchError: one of them is not a folder.
     """
     named = {"--data-dir": data_dir, ENVIRONMENT: os.environ.get(ENVIRONMENT)}
     folders = []
@@ -286,7 +298,7 @@ def data_folders(data_dir: Path | None) -> list[Path]:
             root = Path(value).expanduser()
             if not root.is_dir():
                 raise BenchError(
-                    f"{source} names {root}, which is no folder",
+                    f"{source} is {root}, which is not a folder",
                     hint="name the folder that holds the collections, such as DIR in "
                     "DIR/beir/scifact/corpus.jsonl",
                 )
@@ -295,20 +307,24 @@ def data_folders(data_dir: Path | None) -> list[Path]:
 
 
 def expand_names(names: Iterable[str], data_dir: Path | None = None) -> list[str]:
-    """Names of collections in what a user typed: collections, suites and folders, in that order.
+    """Return the collections that a user asked for, each once.
 
-    A suite stands for its members, recursively; what occurs twice is listed once. Folders are
-    those of `user_folder` and `user_members`.
+    A suite is replaced by its members, recursively. See `user_folder` and `user_members` for
+    folders.
+
+    Args:
+        names: collections, suites and folders, as typed.
+        data_dir: folder of collections.
 
     Raises:
-        BenchError: a name is none of the three.
+        BenchError: an unknown name.
     """
     members = (member for name in names for member in _expand_name(name, data_dir))
     return list(dict.fromkeys(members))
 
 
 def unknown_name_error(name: str, known: Iterable[str]) -> BenchError:
-    """Error for a name that is neither declared nor a folder, with the closest ones."""
+    """Return an error for the unknown ``name`` that suggests the closest of the ``known`` ones."""
     known = tuple(known)
     whole = _last_parts(known)
     if name in whole:
@@ -319,7 +335,7 @@ def unknown_name_error(name: str, known: Iterable[str]) -> BenchError:
 
 
 def _last_parts(names: Iterable[str]) -> dict[str, str]:
-    """Whole names by their last part."""
+    """Return full names by their last part."""
     return {name.rpartition("/")[2]: name for name in names}
 
 

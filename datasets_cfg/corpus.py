@@ -1,9 +1,9 @@
-"""The documents of a collection on disk: Arrow, memory-mapped, built once while streaming.
+"""Corpora on disk: memory-mapped Arrow files, built once from a stream of documents.
 
-A corpus is a folder of four files. ``documents.arrow`` is an uncompressed Arrow IPC file, so
-that reading a text is reading the page that holds it. ``tie_rank.npy`` is the byte-order rank of
-each id. ``manifest.json`` says what these two hold, and ``checksums.json`` what all of their bytes
-must be: nothing is parsed, and no text is handed out, before it was compared with its checksum.
+A corpus is a folder of four files. ``documents.arrow`` is an uncompressed Arrow IPC file, so that
+reading a text means reading its page. ``tie_rank.npy`` is the byte-order rank of each id.
+``manifest.json`` describes both, and ``checksums.json`` holds the checksum of every byte. Nothing
+is parsed or returned before its checksum was compared.
 """
 
 import dataclasses
@@ -23,7 +23,13 @@ import pyarrow.compute as pc
 from datasets_cfg.readers import Document
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError
-from foundation.files import ContentHash, read_regular_file, replace_folder, sha256_of_file
+from foundation.files import (
+    ContentHash,
+    open_regular_file,
+    read_regular_file,
+    replace_folder,
+    sha256_of_file,
+)
 from foundation.machine import Once
 from foundation.records import Record, decode_json, read_json, write_json
 
@@ -32,7 +38,7 @@ DOCUMENTS_FILE = "documents.arrow"
 TIE_RANK_FILE = "tie_rank.npy"
 MANIFEST_FILE = "manifest.json"
 CHECKSUMS_FILE = "checksums.json"
-CHECKED_AT_OPEN = 64 << 20  # bytes of a corpus that is checked without being asked: 0.1 s
+CHECKED_AT_OPEN = 64 << 20  # bytes of a corpus that is checked completely at open, in 0.1 s
 SCHEMA = pa.schema(
     [
         pa.field("id", pa.large_string(), nullable=False),
@@ -41,17 +47,17 @@ SCHEMA = pa.schema(
     ]
 )
 BATCH_BYTES = 16 * 2**20
-BATCH_DOCUMENTS = 2**16  # Python objects of very short documents weigh more than their text
+BATCH_DOCUMENTS = 2**16  # objects of short documents need more memory than their text
 
 
 class DamagedBlockError(Exception):
-    """A file is not what was written; the message says how."""
+    """A file differs from its checksum. The message says how."""
 
 
 class Block(Record):
-    """Consecutive bytes of a file, from the end of the block before it to ``end``.
+    """A span of consecutive bytes of a file, from the end of the previous block to ``end``.
 
-    ``texts`` is true of a block that holds titles and texts and nothing else.
+    ``texts`` is true for a block that holds only titles and texts.
     """
 
     end: int
@@ -60,15 +66,15 @@ class Block(Record):
 
 
 class SourceChecksum(Record):
-    """Content of a file that a corpus was built from."""
+    """Content of a file from which a corpus was built."""
 
     path: str
     sha256: str
-    sampled_sha256: str = ""  # older versions compared 4 MiB of it first
+    sampled_sha256: str = ""  # written by older versions
 
 
 class Checksums(Record):
-    """Content of a corpus's files and of its sources; ``documents`` are blocks in their order."""
+    """Content of a corpus's files and sources. ``documents`` are consecutive blocks."""
 
     manifest_sha256: str
     tie_rank_sha256: str
@@ -80,17 +86,18 @@ _UNUSABLE_ERRORS = (DamagedBlockError, BenchError, OSError, ValueError, EOFError
 
 
 class DamagedCorpusError(BenchError):
-    """A corpus on disk is not what was built, or not what its sources would give now."""
+    """A corpus on disk that is damaged, or whose sources changed since it was built."""
 
     def __init__(self, folder: Path, reason: str) -> None:
+        """Name the ``folder`` of the corpus and the ``reason``."""
         super().__init__(
-            f"{folder} holds no usable corpus: {reason}",
-            hint="type the same command again: the corpus is built anew from its sources",
+            f"the corpus in {folder} cannot be used: {reason}",
+            hint="repeat the command to rebuild the corpus from its sources",
         )
 
 
 class SourceFile(Record):
-    """A file that a corpus was read from: ``size`` in bytes, ``mtime_ns`` since the epoch."""
+    """A file from which a corpus was read: ``size`` in bytes, ``mtime_ns`` since the epoch."""
 
     path: str
     size: int
@@ -98,7 +105,7 @@ class SourceFile(Record):
 
     @classmethod
     def of(cls, path: Path) -> "SourceFile":
-        """Describe an existing file, by its resolved path."""
+        """Describe the existing file ``path`` by its resolved path."""
         status = path.stat()
         return cls(str(path.resolve()), status.st_size, status.st_mtime_ns)
 
@@ -106,7 +113,7 @@ class SourceFile(Record):
 class CorpusManifest(Record):
     """The manifest of a corpus folder.
 
-    ``sha256`` covers each document's id, title and text in order, every field preceded by its
+    ``sha256`` covers the id, title and text of each document in order, every field preceded by its
     length in bytes. ``empty_documents`` have neither title nor text.
     """
 
@@ -119,16 +126,16 @@ class CorpusManifest(Record):
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """Documents of a collection, memory-mapped: opening one reads little of it.
+    """Memory-mapped documents of a collection.
 
-    Ids and ranks were compared with their checksums when it was opened. Titles and texts are when
-    they are first asked for (`check_texts`), which takes a second for about a million passages.
+    Opening a corpus reads little of it. Ids and ranks are compared with their checksums at once.
+    Titles and texts are compared on first use (`check_texts`), about a million passages per second.
 
     Attributes:
-        folder: where it lies.
+        folder: folder of the corpus.
         manifest: counts, content hash and sources.
         checksums: of its files and sources.
-        mapped: the file of the documents.
+        mapped: memory-mapped file of the documents.
         tie_rank: int64 ``(n,)``, rank of each document's id in byte order (UTF-8), 0 the lowest.
     """
 
@@ -157,7 +164,7 @@ class Corpus:
 
     @property
     def titles(self) -> pa.ChunkedArray:
-        """Titles, ``large_string`` ``(n,)``; "" if a document has none."""
+        """Titles, ``large_string`` ``(n,)``, "" for a document without one."""
         return self.table.column("title")
 
     @property
@@ -167,21 +174,21 @@ class Corpus:
 
     @property
     def sha256(self) -> str:
-        """Content hash; see `CorpusManifest`."""
+        """Content hash, see `CorpusManifest`."""
         return self.manifest.sha256
 
     def check_texts(self) -> None:
-        """Compare titles and texts with their checksums: once, whichever thread asks first.
+        """Compare titles and texts with their checksums, once per process.
 
         Raises:
-            DamagedCorpusError: they differ. The next use of the collection builds the corpus anew.
+            DamagedCorpusError: they differ. The next use of the collection rebuilds the corpus.
         """
         self._texts_checked.do(self._compare_texts)
 
     def check(self) -> None:
-        """Compare titles and texts, and the whole of each source, with their checksums: once.
+        """Compare titles, texts and complete source files with their checksums, once per process.
 
-        A result is written after this only: a source may have changed and kept its size and time.
+        Called before a result is written, since a source may change and keep its size and time.
 
         Raises:
             DamagedCorpusError: as `check_texts`.
@@ -190,7 +197,7 @@ class Corpus:
         self._sources_checked.do(self.check_sources)
 
     def check_sources(self) -> None:
-        """Compare the whole of each source with its checksum.
+        """Compare the complete source files with their checksums.
 
         Raises:
             DamagedCorpusError: as `check_texts`.
@@ -205,7 +212,7 @@ class Corpus:
 
     @contextmanager
     def _discarded_if_damaged(self) -> Iterator[None]:
-        """Read all checksums again: damage during use would pass `open`."""
+        """Remove the checksums if damage is found, so that the next use rebuilds the corpus."""
         try:
             yield
         except DamagedBlockError as error:
@@ -214,10 +221,9 @@ class Corpus:
             raise DamagedCorpusError(self.folder, str(error)) from error
 
     def rows_of(self, ids: Sequence[str]) -> Int64Array:
-        """Row of each asked id, int64 ``(len(ids),)``; -1 if the corpus has no such id.
+        """Return the row of each of ``ids``, int64 ``(len(ids),)``, or -1 for an unknown id.
 
-        The asked ids are the hash table and the corpus is scanned, so that memory grows with the
-        question: a corpus of 21 million ids costs 4 bytes per document.
+        The asked ids form the hash table, and the corpus is scanned in 4 bytes per document.
         """
         asked = pa.array(ids, pa.large_string()).dictionary_encode()
         rows = np.full(len(asked.dictionary), -1, dtype=np.int64)
@@ -231,17 +237,17 @@ class Corpus:
         return result
 
     def texts_at(self, rows: Int64Array) -> list[str]:
-        """Bodies of the given rows, in their order; each row in ``[0, n)``.
+        """Return the bodies of the given ``rows``, int64 in ``[0, n)``, in their order.
 
         Raises:
-            IndexError: a row is negative (the padding of an unfilled hit) or beyond the corpus.
+            IndexError: a row is negative, like the padding of unfilled hits, or beyond the corpus.
         """
         if len(rows) and not (rows.min() >= 0 and rows.max() < len(self)):
             raise IndexError(f"rows outside 0..{len(self) - 1}: {rows.min()}..{rows.max()}")
         return _take_texts(self.texts, rows)
 
     def documents_at(self, rows: Int64Array) -> tuple[list[str], list[str]]:
-        """Titles and bodies of the given rows; only the pages that hold them are read."""
+        """Return titles and bodies of the given ``rows``, int64, reading only their pages."""
         documents = _take_texts(self.titles, rows), _take_texts(self.texts, rows)
         self.release_pages()
         return documents
@@ -255,9 +261,9 @@ class Corpus:
             yield start, titles, texts
 
     def release_pages(self) -> None:
-        """Give back the memory of the pages that were read: mapped pages count as this process's.
+        """Release the pages that were read, which count as memory of this process.
 
-        They stay in the system's cache while there is room, and are mapped again when needed.
+        They remain in the system's cache and are mapped again when needed.
         """
         self.mapped.madvise(mmap.MADV_DONTNEED)
 
@@ -265,11 +271,15 @@ class Corpus:
     def build(
         cls, documents: Iterable[Document], folder: Path, sources: Sequence[Path] = ()
     ) -> "Corpus":
-        """Write ``documents`` to ``folder`` while streaming, and open it.
+        """Write documents to a folder as they arrive, and open the result.
 
-        All files are written to a temporary folder beside ``folder``, which is renamed at the
-        end: a build that is killed leaves nothing that opens. An older corpus in ``folder`` is
-        replaced, and of two builds at the same time the last one stays.
+        The corpus appears when it is complete and replaces an older one. If two processes build it
+        at the same time, the last one wins.
+
+        Args:
+            documents: documents in order.
+            folder: folder to make.
+            sources: files from which the documents are read.
 
         Raises:
             BenchError: no documents, a duplicate id, a source that changes meanwhile, or a failure
@@ -277,18 +287,18 @@ class Corpus:
         """
         with replace_folder(folder) as unfinished:
             _write(documents, unfinished, sources)
-            corpus = cls.open(unfinished)  # its maps outlive the rename
+            corpus = cls.open(unfinished)  # mapped files survive the rename
         return dataclasses.replace(corpus, folder=folder)
 
     @classmethod
     def open(cls, folder: Path) -> "Corpus":
-        """Open a corpus that `build` wrote, and compare it with its checksums.
+        """Open the corpus in ``folder`` and compare it with its checksums.
 
-        Of a large one only Arrow's metadata, the ids and the ranks; `check` does the rest.
+        For a large corpus only Arrow's metadata, the ids and the ranks are compared. `check`
+        compares the rest.
 
         Raises:
-            DamagedCorpusError: there is none, it was written by another version of this program,
-                or it is not what was written.
+            DamagedCorpusError: no corpus, a different format, or damage.
         """
         try:
             corpus = _open(cls, folder)
@@ -301,7 +311,7 @@ class Corpus:
 
 
 def _take_texts(column: pa.ChunkedArray, rows: Int64Array) -> list[str]:
-    """Texts of rows, chunk by chunk: Arrow joins the chunks that it takes from, often thousands."""
+    """Return texts of rows, chunk by chunk, since Arrow would join thousands of chunks."""
     ends = np.cumsum([len(chunk) for chunk in column.chunks])
     chunk_of = np.searchsorted(ends, rows, side="right")
     texts = np.empty(len(rows), dtype=object)
@@ -314,7 +324,10 @@ def _take_texts(column: pa.ChunkedArray, rows: Int64Array) -> list[str]:
 
 
 def describe_damage(folder: Path) -> str:
-    """Damage of a corpus, after all of it was read; "" if it is whole."""
+    """Return a description of the damage to the corpus in ``folder``, or "" if it is intact.
+
+    Reads all of it.
+    """
     try:
         corpus = _open(Corpus, folder)
         check_blocks(corpus.mapped, corpus.checksums.documents, texts=True)
@@ -325,9 +338,7 @@ def describe_damage(folder: Path) -> str:
 
 def _open(kind: type[Corpus], folder: Path) -> Corpus:
     if not (folder / CHECKSUMS_FILE).is_file():
-        raise DamagedBlockError(
-            f"it has no {CHECKSUMS_FILE}, as of an older version of this program"
-        )
+        raise DamagedBlockError(f"it has no {CHECKSUMS_FILE}, like those of an older version")
     checksums = read_json(folder / CHECKSUMS_FILE, Checksums)
     manifest_path, rank_path = folder / MANIFEST_FILE, folder / TIE_RANK_FILE
     manifest = decode_json(
@@ -337,7 +348,7 @@ def _open(kind: type[Corpus], folder: Path) -> Corpus:
     )
     if manifest.schema_version != SCHEMA_VERSION:
         raise DamagedBlockError(
-            f"its format is version {manifest.schema_version}, this is {SCHEMA_VERSION}"
+            f"its format is version {manifest.schema_version}, not {SCHEMA_VERSION}"
         )
     read_checked(rank_path, checksums.tie_rank_sha256)
     tie_rank = np.load(rank_path, mmap_mode="r", allow_pickle=False)
@@ -345,7 +356,7 @@ def _open(kind: type[Corpus], folder: Path) -> Corpus:
     check_blocks(mapped, checksums.documents, texts=False)
     table = pa.ipc.open_file(pa.py_buffer(mapped)).read_all()
     if not table.schema.equals(SCHEMA) or not len(table) == len(tie_rank) == manifest.documents:
-        raise DamagedBlockError("its files are not those of one corpus")
+        raise DamagedBlockError("its files belong to different corpora")
     return kind(folder, manifest, checksums, mapped, tie_rank, table)
 
 
@@ -355,7 +366,7 @@ def _write(documents: Iterable[Document], folder: Path, sources: Sequence[Path])
     if not count:
         raise BenchError(
             "the collection has no documents",
-            hint="look at the corpus file: is it empty, or was its download cut short?",
+            hint="check whether the corpus file is empty or its download incomplete",
         )
     manifest = CorpusManifest(SCHEMA_VERSION, count, empty, sha256, read_from)
     write_json(folder / MANIFEST_FILE, manifest)
@@ -373,17 +384,17 @@ def _write(documents: Iterable[Document], folder: Path, sources: Sequence[Path])
         ),
     )
     if tuple(SourceFile.of(path) for path in sources) != read_from:
-        raise BenchError("a file of the collection changed while it was read", "run again")
+        raise BenchError("a file of the collection changed while it was read", "repeat the command")
     write_json(folder / CHECKSUMS_FILE, checksums)
 
 
 def _map_file(path: Path) -> mmap.mmap:
-    with path.open("rb") as file:
+    with open_regular_file(path) as file:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def _byte_order_rank(ids: pa.LargeStringArray) -> Int64Array:
-    """Rank of each id among all; Arrow compares strings by their UTF-8 bytes."""
+    """Return the rank of each id in UTF-8 byte order, int64 ``(n,)``."""
     order = pc.sort_indices(ids)
     ordered = ids.take(order)
     place = pc.index(pc.equal(ordered.slice(1), ordered.slice(0, len(ids) - 1)), True).as_py()
@@ -392,7 +403,7 @@ def _byte_order_rank(ids: pa.LargeStringArray) -> Int64Array:
         raise BenchError(
             f"document id {ordered[place].as_py()!r} occurs twice: "
             f"documents {rows[0] + 1} and {rows[1] + 1} of the corpus",
-            hint="ids must be unique: remove or rename one of the two",
+            hint="remove or rename one of the two",
         )
     rank = np.empty(len(ids), dtype=np.int64)
     rank[order.to_numpy()] = np.arange(len(ids))
@@ -400,10 +411,10 @@ def _byte_order_rank(ids: pa.LargeStringArray) -> Int64Array:
 
 
 def write_documents(documents: Iterable[Document], path: Path) -> tuple[int, int, str]:
-    """Stream ``documents`` to ``path`` in record batches of about 16 MiB of text.
+    """Write ``documents`` to ``path`` in record batches of about 16 MiB of text.
 
     Returns:
-        Documents, those of them without title and text, and the content hash.
+        The number of documents, the number without title and text, and the content hash.
 
     Raises:
         UnicodeEncodeError: a field cannot be written as UTF-8 (a lone surrogate).
@@ -442,12 +453,12 @@ def _batches(documents: Iterable[Document]) -> Iterator[list[tuple[bytes, bytes,
 
 
 def hash_blocks(mapped: mmap.mmap, table: pa.Table, start_address: int) -> tuple[Block, ...]:
-    """Checksums of a whole file; titles and texts of each record batch have a block of their own.
+    """Return checksums of a file, with separate blocks for the texts of each record batch.
 
     Args:
         mapped: the file.
-        table: of a corpus, its buffers in a map of the file; ``id`` is the first column.
-        start_address: of the map, in memory.
+        table: of a corpus, with buffers in the mapped file. ``id`` is the first column.
+        start_address: address of the mapped file in memory.
     """
     ends = [0]
     for batch in table.to_batches():
@@ -463,53 +474,57 @@ def hash_blocks(mapped: mmap.mmap, table: pa.Table, start_address: int) -> tuple
 
 
 def check_blocks(mapped: mmap.mmap, blocks: Sequence[Block], texts: bool) -> None:
-    """Compare the blocks of one kind with their checksums.
+    """Compare one kind of blocks with their checksums.
+
+    Args:
+        mapped: the file.
+        blocks: blocks of the file.
+        texts: check blocks of titles and texts, or the other ones.
 
     Raises:
-        DamagedBlockError: one differs, or the file has another size.
+        DamagedBlockError: a block differs, or the file has a different size.
     """
-    if not blocks or blocks[-1].end != len(mapped):
+    expected = blocks[-1].end if blocks else 0
+    if expected != len(mapped):
         raise DamagedBlockError(
-            f"{DOCUMENTS_FILE} has {len(mapped):,} bytes, not as many as were written"
+            f"{DOCUMENTS_FILE} has {len(mapped):,} bytes instead of {expected:,}"
         )
     starts = [0, *(block.end for block in blocks)]
     for start, block in zip(starts, blocks, strict=False):
         if block.texts == texts and _sha256(mapped, start, block.end) != block.sha256:
-            place = f"bytes {start:,} to {block.end:,}"
-            raise DamagedBlockError(f"{DOCUMENTS_FILE} has another checksum in {place}")
+            span = f"bytes {start:,} to {block.end:,}"
+            raise DamagedBlockError(f"{DOCUMENTS_FILE} has a different checksum in {span}")
 
 
 def read_checked(path: Path, sha256: str) -> bytes:
-    """Content of a small file.
+    """Return the content of the small file ``path`` if its checksum is ``sha256``.
 
     Raises:
-        DamagedBlockError: it has another checksum.
-        OSError: it cannot be read.
+        DamagedBlockError: the checksum differs.
+        OSError: the file cannot be read.
     """
     content = read_regular_file(path, max_bytes=None)
     if hashlib.sha256(content).hexdigest() != sha256:
-        raise DamagedBlockError(f"{path.name} has another checksum")
+        raise DamagedBlockError(f"{path.name} has a different checksum")
     return content
 
 
 def check_source(known: SourceChecksum) -> None:
-    """Compare a source with what it was when the corpus was built.
+    """Compare a source with its checksum ``known`` from the build of the corpus.
 
     Raises:
-        DamagedBlockError: it differs, or cannot be read.
+        DamagedBlockError: the file differs, or cannot be read.
     """
     try:
         same = sha256_of_file(Path(known.path)) == known.sha256
     except OSError as error:
         raise DamagedBlockError(f"{known.path} cannot be read: {error.strerror}") from error
     if not same:
-        raise DamagedBlockError(
-            f"{known.path} has other content than when the corpus was built from it"
-        )
+        raise DamagedBlockError(f"{known.path} has changed since the corpus was built from it")
 
 
 def _sha256(mapped: mmap.mmap, start: int, end: int) -> str:
-    """Hash a span of a mapped file, and give its pages back: they count as this process's."""
+    """Hash a span of a mapped file and release its pages, which count as memory of this process."""
     with memoryview(mapped) as content, content[start:end] as span:
         digest = hashlib.sha256(span).hexdigest()
     mapped.madvise(mmap.MADV_DONTNEED)

@@ -1,4 +1,4 @@
-"""A collection ready for evaluation: facts, queries, judgements, and a corpus on first use."""
+"""Datasets: facts, queries and judgements of one split, and its corpus on first use."""
 
 import hashlib
 import logging
@@ -39,7 +39,7 @@ from foundation.records import convert_table, read_toml
 
 FACTS_FILE = "dataset.toml"
 CORPORA = "corpora"  # folder of the cache
-OTHERS_PER_QUERY = 10  # documents without a judgement, for each query
+OTHERS_PER_QUERY = 10  # unjudged documents
 INHERITED_FACTS = ("main_measure", "measures", "depth", "exclude_self", "title_track", "version")
 
 logger = logging.getLogger(__name__)
@@ -50,12 +50,12 @@ class Dataset:
     """One split of a collection.
 
     Attributes:
-        facts: what is declared; ``facts.version`` is the content hash for ``stdlib-code``.
+        facts: declared facts. ``facts.version`` is the content hash for ``stdlib-code``.
         queries: the queries that have judgements, in file order; all questions of DPR.
         qrels: relevance judgements; empty if answers decide.
         answers: accepted answers of each query id; None if qrels decide.
-        reader: where queries and judgements came from, and documents come from.
-        cache_dir: where the corpus is built.
+        reader: reader of the queries, judgements and documents.
+        cache_dir: folder below which the corpus is built.
     """
 
     facts: Facts
@@ -76,19 +76,20 @@ class Dataset:
         cache_dir: Path | None = None,
         **facts: Any,
     ) -> "Dataset":
-        """A collection of what beir's ``GenericDataLoader`` returns.
+        """Make a dataset from the dictionaries that beir's ``GenericDataLoader`` returns.
 
         Args:
             corpus: ``title`` (may be absent) and ``text`` by document id.
             queries: text by query id.
             qrels: grade by document id by query id.
             name: of the collection in results.
-            cache_dir: where it is written in BEIR's layout, by its content, and its corpus is
-                built; None for the user's cache.
-            facts: other `Facts` than the defaults, such as ``main_measure="RR@10"``.
+            cache_dir: cache folder, in which the collection is written in BEIR's layout; None for
+                the user's cache.
+            facts: values of `Facts` that differ from the defaults, such as
+                ``main_measure="RR@10"``.
 
         Raises:
-            BenchError: an unknown fact, an empty id, or a text that is no string.
+            BenchError: an unknown fact, an empty id, or a text that is not a string.
         """
         folder, cache = write_dicts(corpus, queries, qrels, name, cache_dir, facts)
         return open_dataset(str(folder), cache_dir=cache)
@@ -100,12 +101,12 @@ class Dataset:
 
     @cached_property
     def corpus(self) -> Corpus:
-        """The documents: built at the first use ever, opened afterwards.
+        """Documents of the collection, built on the first use ever and opened afterwards.
 
-        A corpus that is damaged, or whose sources changed, is named in a warning and built again.
+        A corpus that is damaged, or whose sources changed, is built again with a warning.
 
         Raises:
-            BenchError: a document that cannot be read, a duplicate id, or no document.
+            BenchError: a document that cannot be read, a duplicate id, or no documents.
         """
         sources = self.reader.corpus_files()
         folder = self.cache_dir / CORPORA / self._corpus_key(sources)
@@ -114,7 +115,7 @@ class Dataset:
             try:
                 return Corpus.open(folder)
             except DamagedCorpusError as damage:
-                logger.warning("%s: %s; it is built again from its sources", self.name, damage)
+                logger.warning("%s: %s; rebuilding it", self.name, damage)
         documents = tqdm(
             self.reader.documents(),
             desc=f"{self.name}: corpus",
@@ -126,18 +127,18 @@ class Dataset:
 
     @cached_property
     def queries_sha256(self) -> str:
-        """Content hash of query ids and texts, whatever their order."""
+        """Content hash of query ids and texts, independent of their order."""
         return sha256_of_records(sorted(zip(self.queries.ids, self.queries.texts, strict=True)))
 
     @cached_property
     def qrels_sha256(self) -> str:
-        """Content hash of what counts as found, whatever its order: judgements, or answers."""
+        """Content hash of judgements and answers, independent of their order."""
         judged = sorted((query, document, str(grade)) for query, document, grade in self.qrels)
         answered = sorted((query, *texts) for query, texts in (self.answers or {}).items())
         return sha256_of_records([*judged, *answered])
 
     def _corpus_key(self, sources: tuple[Path, ...]) -> str:
-        """Folder name shared by the splits of a collection; another one if any file changed."""
+        """Return the name of the corpus folder, which changes if any source file changes."""
         made_by = (self.facts.layout, self.facts.title_track, str(READER_VERSION))
         files = map(SourceFile.of, sources)
         stamps = [(file.path, str(file.size), str(file.mtime_ns)) for file in files]
@@ -153,25 +154,25 @@ def open_dataset(
     download: bool = True,
     with_corpus: bool = True,
 ) -> Dataset:
-    """Open a collection of the catalogue, or a folder of the user's own.
+    """Open a collection of the catalogue or a folder of the user.
 
-    A folder (see `user_folder`) has the layout that its files show. Facts that its
-    ``dataset.toml`` does not declare have the defaults of `Facts`; one that claims the name of a
-    declared collection has the facts of that collection. With another ``split`` than the
-    declared one, published counts of queries and judgements no longer apply.
+    A folder (see `user_folder`) has the layout that its files show. Facts that its ``dataset.toml``
+    does not declare have the defaults of `Facts`. If it claims the name of a declared collection,
+    it has the facts of that collection. Published counts of queries and judgements apply only to
+    the declared split.
 
     Args:
-        name_or_folder: name as in ``dataset_names()``, a path, or one below ``data_dir``.
-        cache_dir: where downloads and built corpora are kept.
-        data_dir: where to look for the files before downloading them.
-        split: which judgements, instead of the declared ones.
+        name_or_folder: name as in ``dataset_names()``, a path, or a path below ``data_dir``.
+        cache_dir: folder of downloads and built corpora.
+        data_dir: folder of collections, searched before downloading.
+        split: judgements to use instead of the declared ones.
         download: fetch missing files.
-        with_corpus: look for the documents, too. Without them, a run is scored by judgements of a
-            few kilobytes, and `Dataset.corpus` may have no file to read.
+        with_corpus: find the documents, too. Without them `Dataset.corpus` may fail, but judgements
+            of a few kilobytes suffice to score a run.
 
     Raises:
-        BenchError: no such name or folder, files that are missing or malformed, or a folder that
-            claims the name of a declared collection with other facts.
+        BenchError: unknown name, missing or malformed files, or a folder that claims the name of a
+            declared collection with different facts.
     """
     folder = user_folder(name_or_folder, data_dir)
     if folder:
@@ -190,7 +191,7 @@ def open_dataset(
 
 
 def name_in_results(folder: Path) -> str:
-    """Name that results on a user's own collection have.
+    """Return the name that results on the user's ``folder`` have.
 
     Raises:
         BenchError: its ``dataset.toml`` is not TOML.
@@ -199,29 +200,32 @@ def name_in_results(folder: Path) -> str:
 
 
 def _read_facts_file(folder: Path) -> dict[str, Any]:
-    """The table of a folder's ``dataset.toml``; empty if there is none."""
+    """Return the table of a folder's ``dataset.toml``, empty if there is none."""
     path = folder / FACTS_FILE
     return read_toml(path, dict[str, Any]) if os.path.lexists(path) else {}
 
 
 def facts_of_folder(folder: Path) -> Facts:
-    """Facts of a user's own collection: declared in its ``dataset.toml``, else as its files show.
+    """Return the facts of a collection of the user, from ``dataset.toml`` or from its files.
 
-    Scores on a folder that claims the name of a declared collection stand beside published ones:
-    it has the facts of that collection, and only the split is the folder's to say.
+    Scores on a folder that claims the name of a declared collection appear next to published ones.
+    It has the facts of that collection and may change the split only.
+
+    Args:
+        folder: folder of the collection.
 
     Raises:
-        BenchError: the file is not valid, or claims a name with other facts.
+        BenchError: ``dataset.toml`` is invalid, or claims a name with different facts.
     """
     path, stated, name = folder / FACTS_FILE, _read_facts_file(folder), name_in_results(folder)
     if "name" in stated and name in suite_names():
-        raise BenchError(f"{path} claims the name {name}, which is a suite", _rename_hint(folder))
+        raise BenchError(f"{path} claims the name {name} of a suite", _rename_hint(folder))
     if name not in dataset_names():
         layout = stated.get("layout") or detect_layout(folder)
         return convert_table({**stated, "name": name, "layout": layout}, Facts, path)
     published = facts_for(name)
     if published.layout == "stdlib-code":
-        problem = f"{folder} has the name {name}, which is made from Python's own source"
+        problem = f"{folder} has the name {name} of an embedded collection"
         raise BenchError(problem, _rename_hint(folder))
     facts = convert_table({**msgspec.to_builtins(published), **stated}, Facts, path)
     contradicted = [
@@ -231,8 +235,8 @@ def facts_of_folder(folder: Path) -> Facts:
     ]
     if contradicted:
         raise BenchError(
-            f"{path} claims the name {name} and contradicts its {' and '.join(contradicted)}",
-            f"remove that, or {_rename_hint(folder)}",
+            f"{path} claims the name {name} but changes its {' and '.join(contradicted)}",
+            f"remove these, or {_rename_hint(folder)}",
         )
     return facts if facts.split == published.split else _facts_of_split(facts, facts.split)
 
@@ -249,8 +253,8 @@ def _facts_of_split(facts: Facts, split: str) -> Facts:
 def _open_stdlib_code(facts: Facts, split: str, cache_dir: Path) -> Dataset:
     if split != facts.split:
         raise BenchError(
-            f"{facts.name} has no split {split}: its one split is {facts.split}",
-            hint="stdlib-code is there to evaluate on, and stdlib-code/train to train on",
+            f"{facts.name} has no split {split}, only {facts.split}",
+            hint="evaluate on stdlib-code and train on stdlib-code/train",
         )
     folder = stdlib_code.generate(cache_dir, split)
     facts = msgspec.structs.replace(facts, version=stdlib_code.version_of(folder))
@@ -270,9 +274,20 @@ def write_dicts(
     cache_dir: Path | None,
     facts: Mapping[str, Any],
 ) -> tuple[Path, Path]:
-    """Write a collection below the cache, named by its content; returns its folder and the cache.
+    """Write a collection below the cache, in a folder named after its content.
 
-    What is wrong in it is found when it is read.
+    Its content is checked when it is read.
+
+    Args:
+        corpus: ``title`` and ``text`` by document id.
+        queries: text by query id.
+        qrels: grade by document id by query id.
+        name: of the collection.
+        cache_dir: cache folder; None for the user's.
+        facts: values for its ``dataset.toml``.
+
+    Returns:
+        The folder of the collection, and the cache folder.
     """
     cache = cache_dir or platformdirs.user_cache_path("retrieval-bench")
     declared = {"name": name, "layout": "beir", "split": "test", **facts}
@@ -288,7 +303,7 @@ def write_dicts(
             for query, grades in qrels.items()
             for document, grade in grades.items()
         ],
-        "dataset.toml": [  # a JSON text or list is one of TOML, too
+        "dataset.toml": [  # JSON texts and lists are valid TOML
             f"{key} = {msgspec.json.encode(value).decode()}" for key, value in declared.items()
         ],
     }
@@ -312,20 +327,22 @@ def _line(record: Mapping[str, str | None]) -> str:
 def take_first_queries(dataset: Dataset, count: int) -> Dataset:
     """Return a small dataset: the first queries, their judged documents, and some others.
 
-    Scores on it say nothing about the collection: nearly all documents that could be mistaken for
-    relevant ones are missing. Its name is that of the collection with ``/firstN``, so that prompts
-    and what models were trained on apply, and results never mix with those of the whole.
+    There are `OTHERS_PER_QUERY` unjudged documents for each query. Scores on the result do not
+    estimate those on the full collection, whose distractors are nearly all missing. The name is the
+    collection's with ``/firstN`` appended, so that prompts and training collections still apply and
+    results stay separate.
 
     Args:
-        count: of queries; a collection that has fewer gives all of its own.
+        dataset: collection with judgements.
+        count: number of queries, at most all of the collection's.
 
     Raises:
-        BenchError: accepted answers decide what is relevant, so no document is known to be.
+        BenchError: relevance is decided by accepted answers, so relevant documents are unknown.
     """
     if dataset.answers is not None:
         raise BenchError(
-            f"{dataset.name} has no judgements of documents, by which --limit chooses them",
-            "leave --limit out",
+            f"{dataset.name} has answers instead of judgements, so --limit cannot choose documents",
+            "omit --limit",
         )
     ids = list(dataset.qrels.queries())[:count]
     texts = dict(zip(dataset.queries.ids, dataset.queries.texts, strict=True))
@@ -348,7 +365,7 @@ def take_first_queries(dataset: Dataset, count: int) -> Dataset:
 def _first_documents(
     dataset: Dataset, judged: list[str], others: int
 ) -> Iterator[tuple[str, dict[str, str]]]:
-    """Judged documents and the first others, in the order of the corpus."""
+    """Yield judged documents and the first others, in the order of the corpus."""
     corpus = dataset.corpus
     rows = corpus.rows_of(judged)
     rows = rows[rows >= 0]
@@ -362,7 +379,7 @@ def _first_documents(
 
 
 def remember_folder(dataset: Dataset) -> None:
-    """Remember the folder of a collection of the user's own; declared ones are found by name."""
+    """Record the folder of an undeclared ``dataset``, so that its content can be found again."""
     if dataset.name not in dataset_names():
         hashes = dataset.queries_sha256, dataset.qrels_sha256
         with replace_file(_memory_file(*hashes, dataset.cache_dir)) as file:
@@ -372,23 +389,25 @@ def remember_folder(dataset: Dataset) -> None:
 def open_remembered(
     queries_sha256: str, qrels_sha256: str, split: str, cache_dir: Path
 ) -> Dataset | None:
-    """The collection of this content, if the folder that held it last still does.
+    """Open the collection with this content if its last folder still holds it, else return None.
 
     Args:
-        queries_sha256, qrels_sha256: as of `Dataset`.
-        split: which judgements.
+        queries_sha256: see `Dataset.queries_sha256`.
+        qrels_sha256: see `Dataset.qrels_sha256`.
+        split: judgements to use.
+        cache_dir: cache folder.
     """
     try:
         folder = os.fsdecode(
             read_regular_file(_memory_file(queries_sha256, qrels_sha256, cache_dir))
         )
         dataset = open_dataset(folder, cache_dir=cache_dir, split=split or None, download=False)
-    except (OSError, ValueError, BenchError):  # no memory of it, moved or changed since
+    except (OSError, ValueError, BenchError):  # unknown, moved or changed
         return None
     hashes = (dataset.queries_sha256, dataset.qrels_sha256)
     return dataset if hashes == (queries_sha256, qrels_sha256) else None
 
 
 def _memory_file(queries_sha256: str, qrels_sha256: str, cache_dir: Path) -> Path:
-    """The file that holds the path of a folder with this content."""
+    """Return the file that holds the path of the last folder with this content."""
     return cache_dir / "folders" / sha256_of_records([[queries_sha256, qrels_sha256]])[:16]

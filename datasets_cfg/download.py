@@ -1,4 +1,4 @@
-"""Files over HTTP, resumed where they stopped, and archives onto disk: whole or not at all."""
+"""Downloads over HTTP that resume, and archives that are unpacked completely or not at all."""
 
 import gzip
 import hashlib
@@ -32,27 +32,27 @@ _ARCHIVE_ERRORS = (
     tarfile.TarError,
     zlib.error,
     EOFError,
-    RuntimeError,  # zipfile's word for encryption and for compression that it does not know
+    RuntimeError,  # zipfile raises it for encryption and unknown compression
 )
 
 
 def download(url: str, target: Path, md5: str = "", size: int = 0) -> Path:
-    """Fetch ``url`` to ``target`` and return ``target``.
+    """Download a file and return its path.
 
-    The bytes go to ``target`` + ".part", which is resumed by a later call and gets its final name
-    only when it is whole and its checksum is right. A connection that is cut is taken up again, a
-    few times; a server that ignores ranges makes the file start anew.
+    Bytes go to ``target`` + ".part", which a later call resumes. It is renamed when it is complete
+    and its checksum is right. Broken connections are retried a few times. If the server ignores
+    ranges, the download starts again.
 
     Args:
         url: http or https.
-        target: file to make; its folder is made, too.
+        target: file to make. Missing parent folders are made.
         md5: expected checksum, 32 hexadecimal digits; "" for none.
-        size: expected bytes; 0 if unknown. Twice as many are accepted, or what the server states.
-            Without either, half of the free disk.
+        size: expected size in bytes; 0 if unknown. The limit is twice this size, else the size that
+            the server states, else half of the free disk.
 
     Raises:
         BenchError: the server cannot be reached or refuses, the connection keeps breaking, the
-            checksum is wrong or the file too large (it is removed then), or the disk is full.
+            checksum is wrong or the file too large (it is then removed), or the disk is full.
     """
     part = target.with_name(f"{target.name}.part")
     try:
@@ -67,10 +67,15 @@ def download(url: str, target: Path, md5: str = "", size: int = 0) -> Path:
 
 
 def check_md5(path: Path, md5: str, source: str) -> None:
-    """Compare a file with its checksum, if there is one, and remove it if it differs.
+    """Compare a file with its checksum, and remove the file if it differs.
+
+    Args:
+        path: file to check.
+        md5: expected checksum, 32 hexadecimal digits; "" to skip the check.
+        source: name of the file in the message.
 
     Raises:
-        BenchError: it differs; the message names both sums.
+        BenchError: the checksum differs.
     """
     if not md5:
         return
@@ -80,24 +85,24 @@ def check_md5(path: Path, md5: str, source: str) -> None:
         path.unlink()
         raise BenchError(
             f"{source}: the MD5 of the file is {digest}, not {md5}; the file was removed",
-            hint="run again; if it stays, the source has changed: do not compare scores with it",
+            hint="try again; if it stays the same, the source has changed: do not compare scores",
         )
 
 
 def unpack(archive: Path, folder: Path, inside: str = "", wanted: Collection[str] = ()) -> None:
-    """Put the files below ``inside`` of a zip or tar.gz into ``folder``.
+    """Extract files of a zip or tar.gz into a folder.
 
-    They are unpacked beside it first: a new folder appears whole, and what else one holds stays.
-    Links and devices are left out, and nothing is written outside of ``folder``.
+    A new folder appears when it is complete. Other files of an existing folder stay. Links and
+    devices are skipped, and nothing is written outside of ``folder``.
 
     Args:
-        archive: file to unpack; it is left as it is.
-        folder: where the files go.
-        inside: folder inside the archive, without it in the new paths; "" for its top.
-        wanted: paths below ``inside`` to take; empty for all.
+        archive: file to unpack, which is not changed.
+        folder: folder for the files.
+        inside: folder inside the archive whose content is extracted; "" for its top.
+        wanted: paths below ``inside`` to extract; empty for all.
 
     Raises:
-        BenchError: an archive that is damaged or has not what is wanted, or a full disk.
+        BenchError: the archive is damaged or lacks a wanted file, or the disk is full.
     """
     into = replace_entries if folder.exists() else replace_folder
     with into(folder) as unfinished, temporary_folder(folder.parent) as temporary:
@@ -106,7 +111,7 @@ def unpack(archive: Path, folder: Path, inside: str = "", wanted: Collection[str
         except _ARCHIVE_ERRORS as error:
             raise BenchError(
                 f"{archive} cannot be unpacked: {error}",
-                hint=f"remove it and run again, and it is downloaded anew: rm {archive}",
+                hint=f"remove it with `rm {archive}` and repeat the command to download it again",
             ) from error
         unpacked = temporary / inside
         missing = [name for name in sorted(wanted) if not (unpacked / name).is_file()]
@@ -120,7 +125,7 @@ def unpack(archive: Path, folder: Path, inside: str = "", wanted: Collection[str
 
 
 def _extract(archive: Path, target: Path, inside: str, wanted: Collection[str]) -> None:
-    """Unpack the wanted files; zipfile and tarfile keep them inside of ``target``."""
+    """Unpack the wanted files. zipfile and tarfile keep them inside ``target``."""
 
     def is_wanted(name: str) -> bool:
         path = PurePosixPath(name)
@@ -136,7 +141,7 @@ def _extract(archive: Path, target: Path, inside: str, wanted: Collection[str]) 
         with tarfile.open(fileobj=stream, mode="r|") as tar:
             files = (member for member in tar if member.isfile() and is_wanted(member.name))
             tar.extractall(target, tqdm(files, about), filter="data")
-        while stream.read(CHUNK_BYTES):  # the checksum is compared at the end of the stream
+        while stream.read(CHUNK_BYTES):  # gzip compares the checksum at the end
             pass
 
 
@@ -146,7 +151,7 @@ def _receive_with_retries(url: str, part: Path, size: int) -> None:
             return _receive(url, part, size)
         except urllib.error.HTTPError as error:
             problem = f"the server answers {error.code} {error.reason}"
-            if error.code == _RANGE_REFUSED:  # the part is no beginning of the file
+            if error.code == _RANGE_REFUSED:  # the part is not the beginning of the file
                 part.unlink()
             elif error.code not in _RETRIED_STATUSES:
                 raise BenchError(f"{url}: {problem}") from error
@@ -157,12 +162,14 @@ def _receive_with_retries(url: str, part: Path, size: int) -> None:
         time.sleep(FIRST_WAIT_S * 2**attempt)
     raise BenchError(
         f"{url}: the connection broke {ATTEMPTS} times: {problem}",
-        hint=f"run again: it goes on from the {_size(part):,} bytes received so far",
+        hint=f"repeat the command to continue after the {_size(part):,} bytes received so far",
     )
 
 
 def _receive(url: str, part: Path, size: int) -> None:
-    have = max(_size(part) - 1, 0)  # the last byte again: no range starts after a whole part
+    have = max(
+        _size(part) - 1, 0
+    )  # read the last byte again, since a range after the end is invalid
     headers = {"User-Agent": "retrieval-bench", "Accept-Encoding": "identity"}
     if have:
         headers["Range"] = f"bytes={have}-"
@@ -184,16 +191,16 @@ def _receive(url: str, part: Path, size: int) -> None:
                 bar.update(len(chunk))
                 _check_size(url, part, file.tell(), most)
     if total is not None and _size(part) < total:
-        raise ConnectionError(f"{_size(part):,} of {total:,} bytes came")
+        raise ConnectionError(f"received {_size(part):,} of {total:,} bytes")
 
 
 def _check_size(url: str, part: Path, size: int, most: int) -> None:
-    """Remove the part and raise if there are more bytes than a file of this address may have."""
+    """Remove the partial file and raise if it is larger than the limit."""
     if size > most:
         part.unlink(missing_ok=True)
         raise BenchError(
-            f"{url}: the file has more than {most:,} bytes, and was removed",
-            "the server does not send what was published, or does not state its size",
+            f"{url}: the file has more than {most:,} bytes and was removed",
+            "the server sends a different file than the published one, or does not state its size",
         )
 
 

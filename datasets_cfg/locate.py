@@ -1,4 +1,4 @@
-"""Locate the files of a collection: a given folder, BENCH_DATA, the cache, or a download."""
+"""Location of a collection's files: a given folder, BENCH_DATA, the cache, or a download."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -17,22 +17,21 @@ def find_files(
     fetch: bool = True,
     with_corpus: bool = True,
 ) -> Path:
-    """Folder that holds the files of a collection, in its layout.
+    """Return the folder that holds the files of a collection, downloading them if necessary.
 
-    Looks in ``data_dir``, in the folder that BENCH_DATA names, and in the cache; then downloads
-    to the cache. Inside the first two the files may lie in ``<name>``, in a folder of the last
-    parts of the name (``scifact``), or at the top.
+    The order is ``data_dir``, BENCH_DATA, the cache, a download to the cache. In the first two, the
+    files may lie in ``<name>``, in a folder called like the last parts of the name (``scifact``),
+    or at the top.
 
     Args:
         facts: of a declared collection with files (not ``stdlib-code``).
         data_dir: folder given by the user, if any.
         cache_dir: folder for downloads.
         fetch: whether the network may be used.
-        with_corpus: whether documents are needed, or queries and judgements only.
+        with_corpus: whether documents are needed, or only queries and judgements.
 
     Raises:
-        BenchError: not found and not to be had; the hint says how to obtain it and where to
-            put it.
+        BenchError: the files are missing. The hint says how to obtain them and which folder to use.
     """
     given = data_folders(data_dir)
     for root in given:
@@ -49,7 +48,7 @@ def find_files(
     ]
     missing = [archive for archive in needed if not _is_present(facts, archive, folder)]
     if missing and not fetch:
-        problem = BenchError(f"it is not in {folder}, and downloads are off")
+        problem = BenchError(f"not found in {folder}, and downloads are off")
         raise _absent_error(facts, missing[0], problem, cache_dir)
     for archive in missing:
         _download_archive(facts, archive, folder, cache_dir)
@@ -57,12 +56,20 @@ def find_files(
 
 
 def cached_folder(facts: Facts, cache_dir: Path) -> Path:
-    """Folder in the cache that holds, or would hold, the files of a collection."""
+    """Return the folder below ``cache_dir`` for the files of the collection ``facts``."""
     return cache_dir / "data" / (facts.folder or facts.name)
 
 
 def archive_path(facts: Facts, archive: Archive, cache_dir: Path) -> Path:
-    """Path of a downloaded file in the cache: archives apart, plain files with the collection."""
+    """Return the path of a downloaded file in the cache.
+
+    Archives have a folder of their own. Plain files lie with the collection.
+
+    Args:
+        facts: of the collection.
+        archive: the download.
+        cache_dir: cache folder.
+    """
     if archive.is_packed:
         return cache_dir / "archives" / archive.file_name
     return cached_folder(facts, cache_dir) / archive.file_name
@@ -77,7 +84,7 @@ def _candidates(facts: Facts, root: Path) -> Iterator[Path]:
 
 
 def _has_files(facts: Facts, folder: Path, with_corpus: bool) -> bool:
-    """True if a folder has the files of the documents, or else of queries and judgements."""
+    """Return whether a folder has the corpus files, or else the files of queries and judgements."""
     reader = reader_of_layout(facts.layout)(folder, facts.split, facts.title_track == "title")
     try:
         _ = reader.corpus_files() if with_corpus else reader.judgement_files()
@@ -87,12 +94,12 @@ def _has_files(facts: Facts, folder: Path, with_corpus: bool) -> bool:
 
 
 def _has_judgements(facts: Facts, archive: Archive) -> bool:
-    """True unless an archive holds documents alone, and no queries or judgements."""
+    """Return whether an archive holds more than documents."""
     return not set(_file_names(archive)) <= set(reader_of_layout(facts.layout).corpus_names)
 
 
 def _is_present(facts: Facts, archive: Archive, folder: Path) -> bool:
-    """True if the files of an archive are in ``folder``, plain or gzip-compressed."""
+    """Return whether the files of an archive are in a folder, plain or gzip-compressed."""
     if archive.is_packed and not archive.files:
         return _has_files(facts, folder, with_corpus=True)
     files = [(folder / name, folder / f"{name}.gz") for name in _file_names(archive)]
@@ -116,7 +123,7 @@ def _download_archive(facts: Facts, archive: Archive, folder: Path, cache_dir: P
         unpack(path, folder, archive.folder, archive.files)
 
 
-# Once in a process: the twelve forums of CQADupStack share an archive of gigabytes.
+# Once per process, since the twelve forums of CQADupStack share an archive of gigabytes.
 _check_once = cache(check_md5)
 
 
@@ -125,8 +132,8 @@ def _absent_error(facts: Facts, archive: Archive, why: BenchError, cache_dir: Pa
     return BenchError(
         f"{facts.name}: {files} from {archive.url}: {why}",
         hint=f"{why.hint}; ".lstrip("; ")
-        + f"if the files are on this machine: --data-dir DIR, with them in DIR/{facts.name}; "
-        f"if it has no network: run `python -m bench fetch {facts.name}` on one that has, and "
+        + f"if the files are on this machine, put them in DIR/{facts.name} and use --data-dir DIR; "
+        f"without a network, run `python -m bench fetch {facts.name}` on another machine and "
         f"copy its cache folder to {cache_dir}",
     )
 
@@ -134,7 +141,7 @@ def _absent_error(facts: Facts, archive: Archive, why: BenchError, cache_dir: Pa
 def _licence_error(facts: Facts, looked: list[Path]) -> BenchError:
     files = reader_of_layout(facts.layout).expected.format(split=facts.split)
     return BenchError(
-        f"{facts.name} needs a licence, so it cannot be downloaded; it is not in "
+        f"{facts.name} needs a licence and cannot be downloaded; it was not found in "
         f"{', '.join(map(str, looked))}",
         hint=f"obtain it:\n{facts.instructions.strip()}\n"
         f"then put {files} into {looked[0] / facts.name}, and run again with --data-dir "

@@ -1,22 +1,22 @@
-"""The embedded collections: find a function of the standard library by what it is for.
+"""Embedded collections: find a function of Python's standard library by its purpose.
 
-Made from the source of the running interpreter with `ast`: nothing is imported or downloaded. A
-document is a function or method, unparsed from its syntax tree, so without comments, and without
-any docstring. Its title is empty: the name stands in the signature, as for a reader of the code,
-and counts once. A query is the first sentence of a docstring that opens no other function's
-docstring; the function it was taken from is the one relevant document (known-item search).
+They are made from the source of the running interpreter with `ast`. Nothing is imported or
+downloaded. A document is a function or method, unparsed from its syntax tree without comments and
+docstrings. Its title is empty, since the signature contains the name. A query is the first sentence
+of a docstring that is unique among first sentences. The function that it was taken from is its one
+relevant document (known-item search).
 
-What would make the task unfair is left out: functions whose code occurs twice, bodies that do
-nothing, and sentences that spell out a call of their function, as in ``"f(x) -> int"``. Tests and
-demo packages are left out, too.
+Functions are left out if their code occurs twice or does nothing. Sentences are left out if they
+spell out a call of their function, as in ``"f(x) -> int"``. Tests and demo packages are left out,
+too.
 
-The selection is by hash, so that it depends on nothing but the source. The collections differ
-between Python versions: a version is a content hash, and scores compare only under the same one.
-The size of what is evaluated is chosen so that a small encoder on two CPU cores needs under two
-minutes: about 456,000 WordPiece tokens when documents are cut at 256 (CPython 3.11).
+Selection is by hash, so it depends only on the source. The collections differ between Python
+versions. A version is a content hash, and scores are comparable only under the same one. The
+evaluated part is small enough for a small encoder on two CPU cores to take less than two minutes:
+about 456,000 WordPiece tokens if documents are cut at 256 (CPython 3.11).
 
-All that it leaves over is there to train on: on CPython 3.11, 7,557 functions and 2,465 queries.
-No function and no query is in both.
+The remaining functions are for training: on CPython 3.11, 7,557 functions and 2,465 queries. The
+two parts share no function and no query.
 """
 
 import ast
@@ -45,7 +45,7 @@ DOCUMENTS = 5_000
 QUERIES = 2_000
 SPLIT = "test"
 VERSION_FILE = "version.txt"
-GENERATOR_VERSION = 1  # raised when other documents or queries come from the same source
+GENERATOR_VERSION = 1  # increase it if the same source gives different documents or queries
 _SKIPPED = frozenset(
     {"test", "tests", "idle_test", "idlelib", "lib2to3", "turtledemo", "site-packages"}
 )
@@ -59,7 +59,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Function:
-    """A function: ``id`` is ``module:qualified.name``, ``sentence`` "" if there is no docstring."""
+    """A function of the standard library.
+
+    Attributes:
+        id: ``module:qualified.name``.
+        code: source without comments and docstrings.
+        sentence: first sentence of the docstring; "" if there is none.
+    """
 
     id: str
     code: str
@@ -68,7 +74,7 @@ class Function:
 
 @dataclass(frozen=True)
 class SourceSelection:
-    """The collection: ``queries`` are those of the ``documents`` whose sentence is asked."""
+    """A collection: ``queries`` are the ``documents`` whose first sentence is a query."""
 
     documents: tuple[Function, ...]
     queries: tuple[Function, ...]
@@ -84,10 +90,11 @@ class SourceSelection:
 def generate(cache_dir: Path, split: str = SPLIT) -> Path:
     """Return a folder of ``cache_dir`` with a collection in BEIR's layout, made on first use.
 
-    Files that are not those of the version that they state are made again, with a warning.
+    Damaged files are made again, with a warning.
 
     Args:
-        split: ``test``, what is evaluated, or ``train``, which has a corpus of its own.
+        cache_dir: cache folder.
+        split: ``test`` for the evaluated part, ``train`` for the rest, with a separate corpus.
 
     Raises:
         BenchError: this Python was installed without the source of its standard library.
@@ -96,13 +103,13 @@ def generate(cache_dir: Path, split: str = SPLIT) -> Path:
     if not sources:
         raise BenchError(
             f"no source of the standard library in {sysconfig.get_path('stdlib')}",
-            hint="use a Python that was installed with it, or another dataset",
+            hint="use a Python that includes it, or another dataset",
         )
     parent = "stdlib-code" if split == SPLIT else f"stdlib-code-{split}"
     folder = cache_dir / parent / _key(sources)
     damaged = folder.is_dir() and not _is_intact(folder, split)
     if damaged:
-        logger.warning("%s is damaged: it is made again from the standard library", folder)
+        logger.warning("%s is damaged: making it again from the standard library", folder)
     if damaged or not folder.is_dir():
         candidates = list(find_functions(sources))
         selected = select_evaluated(candidates)
@@ -113,14 +120,14 @@ def generate(cache_dir: Path, split: str = SPLIT) -> Path:
 
 
 def version_of(folder: Path) -> str:
-    """Version of the collection that `generate` wrote to ``folder``."""
+    """Return the version of the collection that `generate` wrote to ``folder``."""
     return (folder / VERSION_FILE).read_text(encoding="utf-8").strip()
 
 
 def source_files(root: Path) -> Iterator[tuple[str, Path]]:
     """Yield ``(module name, file)`` of the standard library below ``root``, sorted by path.
 
-    Folders that hold none of it are not entered: ``site-packages`` may have 20 times its files.
+    Other folders are not entered, since ``site-packages`` may have 20 times as many files.
     """
     for path in sorted(_python_files(root)):
         parts = path.relative_to(root).with_suffix("").parts
@@ -140,7 +147,11 @@ def _python_files(root: Path) -> Iterator[Path]:
 
 
 def find_functions(sources: Iterable[tuple[str, Path]]) -> Iterator[Function]:
-    """Functions and methods of the modules; of several with one name, the first."""
+    """Yield the functions and methods of modules, the first of several with one name.
+
+    Args:
+        sources: module names and files.
+    """
     for module, path in sources:
         named: dict[str, FunctionNode] = {}
         for name, node in _definitions(ast.parse(path.read_bytes()), ""):
@@ -152,16 +163,16 @@ def find_functions(sources: Iterable[tuple[str, Path]]) -> Iterator[Function]:
 
 
 def first_sentence(docstring: str) -> str:
-    """First sentence of a docstring's first paragraph, on one line; "" if it is empty."""
+    """Return the first sentence of ``docstring`` on one line, or "" if it is empty."""
     paragraph = " ".join(inspect.cleandoc(docstring).split("\n\n")[0].split())
     end = _SENTENCE_END.search(paragraph)
     return paragraph[: end.end()] if end else paragraph
 
 
 def code_without_docstrings(node: FunctionNode) -> str:
-    """Signature and body; docstrings of inner functions and classes are removed as well.
+    """Return signature and body of ``node`` without its own and inner docstrings.
 
-    They are removed from ``node`` itself.
+    The docstrings are removed from ``node`` itself.
     """
     for inner in ast.walk(node):
         if isinstance(inner, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
@@ -172,7 +183,13 @@ def code_without_docstrings(node: FunctionNode) -> str:
 def select_evaluated(
     candidates: Iterable[Function], documents: int = DOCUMENTS, queries: int = QUERIES
 ) -> SourceSelection:
-    """Choose ``queries`` functions that can be asked for, and others up to ``documents``."""
+    """Choose the evaluated part.
+
+    Args:
+        candidates: functions to choose from.
+        documents: number of functions.
+        queries: number of functions whose sentence is a query.
+    """
     unique, askable = _unique_and_askable(candidates)
     asked = askable[:queries]
     taken = {item.id for item in asked}
@@ -181,9 +198,13 @@ def select_evaluated(
 
 
 def select_rest(candidates: Iterable[Function], held_out: SourceSelection) -> SourceSelection:
-    """All functions that are not in ``held_out``, and those of them that can be asked for.
+    """Choose all functions outside the evaluated part, and their queries.
 
-    A sentence that differs from one of ``held_out`` in signs alone is not asked.
+    A sentence that differs from a held-out query only in punctuation or case is left out.
+
+    Args:
+        candidates: functions to choose from.
+        held_out: the evaluated part.
     """
     unique, askable = _unique_and_askable(candidates)
     taken = {item.id for item in held_out.documents}
@@ -194,9 +215,14 @@ def select_rest(candidates: Iterable[Function], held_out: SourceSelection) -> So
 
 
 def write_collection(selection: SourceSelection, folder: Path, split: str = SPLIT) -> None:
-    """Write a selection to ``folder`` in BEIR's layout, all files or none.
+    """Write a selection in BEIR's layout, atomically.
 
-    Query ids differ from document ids, so that nobody takes a known item for a self-match.
+    Query ids differ from document ids, so that a known item does not look like a self-match.
+
+    Args:
+        selection: documents and queries.
+        folder: folder to make.
+        split: name of the qrels file.
     """
     documents = [{"_id": item.id, "title": "", "text": item.code} for item in selection.documents]
     queries = [{"_id": f"q:{item.id}", "text": item.sentence} for item in selection.queries]
@@ -214,7 +240,7 @@ def _qrels(selection: SourceSelection) -> bytes:
 
 
 def _is_intact(folder: Path, split: str) -> bool:
-    """True if the files hash to the version that they state."""
+    """Return whether the files hash to the version that they state."""
     try:
         documents = read_documents(folder / "corpus.jsonl")
         queries = read_queries(folder / "queries.jsonl")
@@ -231,7 +257,7 @@ def _is_intact(folder: Path, split: str) -> bool:
 
 
 def _unique_and_askable(candidates: Iterable[Function]) -> tuple[list[Function], list[Function]]:
-    """Functions whose code is unique, and those of them that can be asked for; in hash order."""
+    """Return functions with unique code, and those that can be queries, in hash order."""
     known = sorted(candidates, key=_hash_order)
     codes = Counter(item.code for item in known)
     sentences = Counter(item.sentence.casefold() for item in known)
@@ -256,7 +282,7 @@ def _write_lines(path: Path, records: Iterable[dict[str, str]]) -> None:
 
 
 def _definitions(node: ast.AST, prefix: str) -> Iterator[tuple[str, FunctionNode]]:
-    """Functions of modules and classes by qualified name; those inside functions are skipped."""
+    """Yield functions of modules and classes by qualified name, without inner functions."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
             yield f"{prefix}{child.name}", child
@@ -267,7 +293,7 @@ def _definitions(node: ast.AST, prefix: str) -> Iterator[tuple[str, FunctionNode
 
 
 def _body(node: FunctionNode | ast.ClassDef) -> list[ast.stmt]:
-    """Statements of a definition without its docstring."""
+    """Return the statements of a definition without its docstring."""
     return node.body[1:] if ast.get_docstring(node, clean=False) is not None else node.body
 
 
@@ -290,7 +316,7 @@ def _hash_order(item: Function) -> bytes:
 
 
 def _key(sources: Sequence[tuple[str, Path]]) -> str:
-    """Name of the cached collection: another one when any source file changed."""
+    """Return the name of the cached collection, which changes if any source file changes."""
     status = ((module, path.stat()) for module, path in sources)
     files = [(module, f"{file.st_size} {file.st_mtime_ns}") for module, file in status]
     made_by = (platform.python_version(), str(GENERATOR_VERSION), str(DOCUMENTS), str(QUERIES))

@@ -1,8 +1,7 @@
-"""Checks of a collection's data: what differs from the published, and what a score depends on.
+"""Checks of a collection's data: differences from the published one, and hazards for scores.
 
-What identifies a published collection are the published numbers of documents, queries and
-judgements. Every check works on arrays, so that a corpus of many million documents needs a few
-bytes per document and no dictionary.
+A published collection is identified by its numbers of documents, queries and judgements. All checks
+work on arrays, with a few bytes per document.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,15 +20,15 @@ EXAMPLES = 5
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that a check found.
+    """One observation of a check.
 
     Attributes:
-        severity: "error" (do not use the data), "warning" (it lowers or distorts scores), or
-            "note" (known or harmless).
+        severity: "error" (do not use the data), "warning" (it lowers or distorts scores), or "note"
+            (known or harmless).
         what: one line for people.
-        count: how many there are.
+        count: number of occurrences.
         examples: ids of the first few.
-        suggestion: what to do; may be empty.
+        suggestion: advice; may be empty.
     """
 
     severity: Severity
@@ -40,13 +39,13 @@ class Finding:
 
 
 def verify_dataset(dataset: Dataset) -> list[Finding]:
-    """Check a collection: counts, documents, queries and judgements.
+    """Check the counts, documents, queries and judgements of ``dataset``.
 
-    Builds the corpus if need be. Duplicate ids and malformed lines stop the build, and are then
-    the finding.
+    Builds the corpus if necessary. Duplicate ids and malformed lines stop the build and become the
+    only finding.
 
     Returns:
-        What was found, errors first; [] for data without any peculiarity.
+        Findings, errors first; [] for data without peculiarities.
     """
     try:
         findings = [finding for check in _CHECKS for finding in check(dataset)]
@@ -56,35 +55,38 @@ def verify_dataset(dataset: Dataset) -> list[Finding]:
 
 
 def evaluation_findings(dataset: Dataset) -> list[Finding]:
-    """Findings to report before a collection is evaluated, because scores depend on them.
-
-    Reads no text of documents but those that a query's id names.
-    """
+    """Return findings on ``dataset`` that affect its scores, without reading all texts."""
     return [*_missing_documents(dataset), *_colliding_ids(dataset)]
 
 
 def check_counts(dataset: Dataset, allow_mismatch: bool, with_corpus: bool = True) -> bool:
-    """True for the published collection, and for one of which no count was published.
+    """Return whether ``dataset`` has the published counts. Counts that nobody published match.
 
     Args:
-        allow_mismatch: the user's leave to continue although it is not.
-        with_corpus: compare documents, too, which builds the corpus if need be.
+        dataset: collection to check.
+        allow_mismatch: return False for a mismatch instead of raising.
+        with_corpus: compare the number of documents, too, which builds the corpus if necessary.
 
     Raises:
-        BenchError: it is another collection, and ``allow_mismatch`` is off.
+        BenchError: a count differs, and ``allow_mismatch`` is off.
     """
     different = count_differences(dataset, with_corpus)
     if different and not allow_mismatch:
         raise BenchError(
             f"this is not the published {dataset.name}: {'; '.join(different)}",
-            "`python -m bench verify` says more; add --allow-mismatch to continue, and the result "
-            "will be marked",
+            f"run `python -m bench verify {dataset.name}` for details, or use --allow-mismatch to "
+            "continue with marked results",
         )
     return not different
 
 
 def count_differences(dataset: Dataset, with_corpus: bool = True) -> list[str]:
-    """Differences of a collection from the published one; [] where it is that one."""
+    """Return the counts of ``dataset`` that differ from the published ones, as text.
+
+    Args:
+        dataset: collection to compare.
+        with_corpus: compare the number of documents, too.
+    """
     published = dataset.facts.counts
     counted = {"queries": len(dataset.queries), "judgements": len(dataset.qrels)}
     if with_corpus and published.documents is not None:
@@ -97,10 +99,10 @@ def count_differences(dataset: Dataset, with_corpus: bool = True) -> list[str]:
 
 
 def _count_findings(dataset: Dataset) -> Iterator[Finding]:
-    advice = "this is not the collection that was published: scores do not compare"
+    advice = "this is not the published collection, so scores are not comparable"
     yield from (Finding("error", text, 1, suggestion=advice) for text in count_differences(dataset))
     if empty := dataset.corpus.manifest.empty_documents:
-        yield Finding("note", "documents have neither title nor text, and are kept", empty)
+        yield Finding("note", "documents have neither title nor text and are kept", empty)
 
 
 def _missing_documents(dataset: Dataset) -> Iterator[Finding]:
@@ -113,11 +115,13 @@ def _missing_documents(dataset: Dataset) -> Iterator[Finding]:
     harmful = relevant and not official
     yield Finding(
         "warning" if harmful else "note",
-        "judgements point at documents that the corpus does not have "
-        f"({relevant:,} of them relevant{': official, and kept' if official else ''})",
+        "judgements name documents that are not in the corpus "
+        f"({relevant:,} of them relevant{', as in the published data' if official else ''})",
         len(missing),
         _first_ids(qrels.doc_ids[row] for row in missing),
-        "no run can find these: are corpus and qrels of the same release?" if harmful else "",
+        "no run can find them: check that corpus and qrels are from the same release"
+        if harmful
+        else "",
     )
 
 
@@ -130,12 +134,12 @@ def _queries_without_relevant(dataset: Dataset) -> Iterator[Finding]:
             "queries have no relevant document",
             len(without),
             _first_ids(without),
-            "they stay in the denominator and score 0 for every model",
+            "they count in every mean with score 0",
         )
 
 
 def _colliding_ids(dataset: Dataset) -> Iterator[Finding]:
-    """Queries whose id is a document's, where a score depends on it or the facts leave it open."""
+    """Report queries whose id is also a document id, if a score depends on it."""
     excluded = dataset.facts.exclude_self
     if excluded:
         lost = [
@@ -144,7 +148,7 @@ def _colliding_ids(dataset: Dataset) -> Iterator[Finding]:
         if lost:
             yield Finding(
                 "warning",
-                "relevant documents are dropped, since their id is the query's",
+                "relevant documents are dropped because their id equals the query id",
                 len(lost),
                 _first_ids(lost),
                 "if the ids collide by accident, set exclude_self = false",
@@ -168,7 +172,7 @@ def _colliding_ids(dataset: Dataset) -> Iterator[Finding]:
 
 
 def _with_equal_texts(dataset: Dataset, rows: Int64Array) -> int:
-    """How many queries have the text of the document of their id; ``rows`` of the documents."""
+    """Return how many queries have the same text as the document with their id."""
     queries = zip(dataset.queries.texts, rows.tolist(), strict=True)
     asked = [text.strip() for text, row in queries if row >= 0]
     texts = dataset.corpus.texts_at(rows[rows >= 0])

@@ -1,7 +1,6 @@
-"""Files of a collection to documents, queries and judgements: one module per layout.
+"""Readers of documents, queries and judgements, one module per layout of files.
 
-A layout is a module of this package, of its name, with a class that is a `Reader`: nothing else is
-to be edited.
+A layout is a module of this package with a subclass of `Reader`. To add one, add a module.
 """
 
 import importlib
@@ -16,13 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from foundation.errors import BenchError, did_you_mean
-from foundation.printable import format_names
+from foundation.printable import format_count, format_names
 
-READER_VERSION = 1  # raised when a reader yields other documents from the same files
+READER_VERSION = 1  # increase it if a reader yields different documents from the same files
 
 
 class Document(NamedTuple):
-    """One document of a collection as its reader yields it; ``title`` may be empty."""
+    """A document of a collection. ``title`` may be empty."""
 
     id: str
     title: str
@@ -31,7 +30,7 @@ class Document(NamedTuple):
 
 @dataclass(frozen=True)
 class Queries:
-    """Queries in file order: ``ids`` and ``texts`` have the same length."""
+    """Queries in file order. ``ids`` and ``texts`` have the same length."""
 
     ids: tuple[str, ...]
     texts: tuple[str, ...]
@@ -42,12 +41,12 @@ class Queries:
 
 @dataclass(frozen=True)
 class Qrels:
-    """Relevance judgements (TREC qrels), one row per judged (query, document) pair.
+    """Relevance judgements (TREC qrels), one row per judged pair of query and document.
 
     Attributes:
         query_ids: query of each row, length n.
         doc_ids: document of each row, length n.
-        grades: int32 ``(n,)``; 0 is judged not relevant, negative grades occur in the wild.
+        grades: int32 ``(n,)``. 0 is judged not relevant, and negative grades occur in practice.
     """
 
     query_ids: tuple[str, ...]
@@ -61,13 +60,13 @@ class Qrels:
         return zip(self.query_ids, self.doc_ids, self.grades.tolist(), strict=True)
 
     def queries(self) -> tuple[str, ...]:
-        """Distinct query ids in order of first appearance: the denominator of every mean."""
+        """Return distinct query ids by first appearance, the denominator of every mean."""
         return tuple(dict.fromkeys(self.query_ids))
 
 
 @dataclass(frozen=True)
 class Judgements:
-    """The queries of a collection and the judgements or answers that score them.
+    """The queries of a collection, with the judgements or answers that score them.
 
     Attributes:
         queries: the queries that have judgements, in file order.
@@ -82,15 +81,16 @@ class Judgements:
 
 @dataclass(frozen=True)
 class Reader(ABC):
-    """One split of a collection in the files of some layout; every file may be gzip-compressed.
+    """A reader of one split of a collection. Every file may be gzip-compressed.
 
     Attributes:
-        corpus_names: files that hold documents alone; the first tells the layout of a folder.
-        expected: files that belong into a folder, for people; ``{split}`` stands for the split.
-        answers_decide: what is found is decided by the texts of documents, not by their ids.
+        corpus_names: files that hold only documents. The first one identifies the layout of a
+            folder.
+        expected: files that belong into a folder, for people. ``{split}`` is replaced by the split.
+        answers_decide: relevance is decided by the texts of documents, not by their ids.
         folder: folder that holds the files.
-        split: whose queries and judgements are read.
-        with_titles: join the documents with titles from a file of their own.
+        split: queries and judgements to read.
+        with_titles: join the documents with titles from a separate file.
     """
 
     corpus_names: ClassVar[tuple[str, ...]]
@@ -103,23 +103,23 @@ class Reader(ABC):
 
     @abstractmethod
     def corpus_files(self) -> tuple[Path, ...]:
-        """Files that the documents come from."""
+        """Return the files of the documents."""
 
     @abstractmethod
     def documents(self) -> Iterator[Document]:
-        """Stream the documents, in file order."""
+        """Yield the documents in file order."""
 
     @abstractmethod
     def judgement_files(self) -> tuple[Path, ...]:
-        """Files that queries and judgements come from."""
+        """Return the files of queries and judgements."""
 
     @abstractmethod
     def judgements(self) -> Judgements:
-        """Queries with their judgements."""
+        """Return queries with their judgements."""
 
 
 def known_layouts() -> dict[str, type[Reader]]:
-    """Classes of readers by the names of their layouts."""
+    """Return the readers by the names of their layouts."""
     names = sorted(found.name for found in pkgutil.iter_modules(__path__))
     modules = [importlib.import_module(f"{__name__}.{name}") for name in names]
     return {
@@ -131,10 +131,10 @@ def known_layouts() -> dict[str, type[Reader]]:
 
 
 def reader_of_layout(name: str) -> type[Reader]:
-    """The class that reads a layout.
+    """Return the reader of the layout ``name``.
 
     Raises:
-        BenchError: there is no such layout.
+        BenchError: the layout is unknown.
     """
     known = known_layouts()
     if name not in known:
@@ -148,10 +148,10 @@ def _corpora_below(folder: Path, tells: Mapping[str, str]) -> Iterator[Path]:
 
 
 def detect_layout(folder: Path) -> str:
-    """Name the layout of a folder by the corpus file that it holds.
+    """Return the layout of ``folder``, identified by its corpus file.
 
     Raises:
-        BenchError: it holds none, or more than one.
+        BenchError: the folder holds no corpus file, or several.
     """
     tells = {name: kind.corpus_names[0] for name, kind in known_layouts().items()}
     found = [
@@ -164,11 +164,13 @@ def detect_layout(folder: Path) -> str:
     inner = [] if found else sorted({path.parent for path in _corpora_below(folder, tells)})
     if inner:
         raise BenchError(
-            f"{folder} is not a collection; there are {len(inner)} in it",
-            f"name them: {format_names([str(path) for path in inner])}",
+            f"{folder} is not a collection, but a folder with "
+            f"{format_count(len(inner), 'collection', 'collections')}",
+            f"name one of them: {format_names([str(path) for path in inner])}",
         )
+    problem = f"holds the corpora of {' and '.join(found)}" if found else "is not a collection"
     raise BenchError(
-        f"{folder} holds the corpus of {' and '.join(found) if found else 'no known layout'}",
-        hint="one of these files belongs there, plain or .gz: "
+        f"{folder} {problem}",
+        hint="put one of these files there, plain or .gz: "
         + ", ".join(f"{file} ({name})" for name, file in tells.items()),
     )

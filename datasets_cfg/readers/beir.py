@@ -1,4 +1,4 @@
-"""The layout of BEIR: ``corpus.jsonl``, ``queries.jsonl`` and ``qrels/<split>.tsv``."""
+"""BEIR's layout: ``corpus.jsonl``, ``queries.jsonl`` and ``qrels/<split>.tsv``."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -36,25 +36,25 @@ class _QueryLine(msgspec.Struct):
 
 @dataclass(frozen=True)
 class BeirReader(Reader):
-    """A folder in BEIR's layout."""
+    """A reader of BEIR's layout."""
 
     corpus_names = ("corpus.jsonl",)
     expected = "corpus.jsonl, queries.jsonl and qrels/{split}.tsv"
 
     def corpus_files(self) -> tuple[Path, ...]:
-        """The file of the documents."""
+        """Return the file of the documents."""
         return (find_file(self.folder, self.corpus_names),)
 
     def documents(self) -> Iterator[Document]:
-        """Stream the documents."""
+        """Yield the documents."""
         return read_documents(*self.corpus_files())
 
     def judgement_files(self) -> tuple[Path, Path]:
-        """Files of the queries and of the qrels."""
+        """Return the files of the queries and of the qrels."""
         return find_file(self.folder, ["queries.jsonl"]), self._qrels_file()
 
     def judgements(self) -> Judgements:
-        """Queries and qrels of the split."""
+        """Return queries and qrels of the split."""
         queries, qrels = self.judgement_files()
         return keep_judged_queries(read_queries(queries), read_beir_qrels(qrels), qrels)
 
@@ -69,20 +69,22 @@ class BeirReader(Reader):
 
 
 def read_documents(path: Path) -> Iterator[Document]:
-    """Stream ``corpus.jsonl``: strings ``_id``, ``text`` and, if there is one, ``title``.
+    """Yield the documents in ``path``, a ``corpus.jsonl``.
+
+    Each line has the strings ``_id``, ``text`` and optionally ``title``.
 
     Raises:
-        BenchError: a line that is not such an object, named with its number.
+        BenchError: a malformed line, named with its number.
     """
     for number, line in _decoded_lines(path, _DocumentLine):
         yield Document(check_id(path, number, line.id), line.title or "", line.text)
 
 
 def read_queries(path: Path) -> Queries:
-    """Read ``queries.jsonl``: strings ``_id`` and ``text``.
+    """Return the queries in ``path``, a ``queries.jsonl`` with the strings ``_id`` and ``text``.
 
     Raises:
-        BenchError: a line that is not such an object, or an id that occurs twice.
+        BenchError: a malformed line, or an id that occurs twice.
     """
     rows = ((number, line.id, line.text) for number, line in _decoded_lines(path, _QueryLine))
     return collect_queries(rows, path)
@@ -95,8 +97,8 @@ def _decoded_lines(path: Path, kind: type[Line]) -> Iterator[tuple[int, Line]]:
             try:
                 yield number, decode(line)
             except UnicodeDecodeError as error:
-                decode_line(path, number, line)  # raises with the first wrong byte of the line
+                decode_line(path, number, line)  # raises an error with the first wrong byte
                 raise line_error(path, number, str(error)) from error
             except msgspec.MsgspecError as error:
-                hint = 'one JSON object a line, with the strings "_id" and "text"; ids are quoted'
+                hint = 'write one JSON object per line, with the strings "_id" and "text"'
                 raise line_error(path, number, str(error), hint) from error

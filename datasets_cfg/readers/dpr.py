@@ -1,8 +1,8 @@
-"""The layout of DPR's open-domain question answering (Karpukhin et al., EMNLP 2020).
+"""DPR's layout for open-domain question answering (Karpukhin et al., EMNLP 2020).
 
-``psgs_w100.tsv`` holds passages of 100 words with the columns id, text, title;
-``nq-<split>.qa.csv`` holds questions with their accepted answers. Both are tab-separated with
-CSV quoting, whatever their names say.
+``psgs_w100.tsv`` holds passages of 100 words with the columns id, text, title.
+``nq-<split>.qa.csv`` holds questions with their accepted answers. Despite their names, both are
+tab-separated with CSV quoting.
 """
 
 import ast
@@ -21,51 +21,51 @@ _HEADER = ["id", "text", "title"]
 
 @dataclass(frozen=True)
 class DprReader(Reader):
-    """A folder in DPR's layout."""
+    """A reader of DPR's layout."""
 
     corpus_names = ("psgs_w100.tsv",)
     expected = "psgs_w100.tsv and nq-{split}.qa.csv"
     answers_decide = True
 
     def corpus_files(self) -> tuple[Path, ...]:
-        """The file of the passages."""
+        """Return the file of the passages."""
         return (find_file(self.folder, self.corpus_names),)
 
     def documents(self) -> Iterator[Document]:
-        """Stream the passages."""
+        """Yield the passages."""
         return read_passages(*self.corpus_files())
 
     def judgement_files(self) -> tuple[Path]:
-        """The file of the questions and their answers."""
+        """Return the file of the questions and their answers."""
         return (find_file(self.folder, [f"nq-{self.split}.qa.csv"]),)
 
     def judgements(self) -> Judgements:
-        """All questions with their answers; the qrels are empty, for answers decide."""
+        """Return all questions with their answers. The qrels are empty, since answers decide."""
         return read_questions(*self.judgement_files())
 
 
 def read_passages(path: Path) -> Iterator[Document]:
-    """Stream passages.
+    """Yield the passages in ``path``.
 
     Raises:
-        BenchError: another header, or a row without exactly three columns.
+        BenchError: a wrong header, or a row without exactly three columns.
     """
     rows = _csv_rows(path, 3)
     number, header = next(rows, (1, []))
     if header != _HEADER:
-        raise line_error(path, number, f"the header is {header}, where {_HEADER} belongs")
+        raise line_error(path, number, f"the header is {header} instead of {_HEADER}")
     for number, (id_, text, title) in rows:
         yield Document(check_id(path, number, id_), title, text)
 
 
 def read_questions(path: Path) -> Judgements:
-    """Read questions and answers; a question's id is its row number from 0.
+    """Return the questions and answers in ``path``. The id of a question is its row from 0.
 
-    The typographic apostrophe of a question becomes ``'``, as DPR does before it encodes one.
+    The typographic apostrophe becomes ``'``, as DPR does before encoding.
 
     Raises:
-        BenchError: no question, a row without exactly two columns, or answers that are not a
-            list of strings.
+        BenchError: no questions, a row without exactly two columns, or answers that are not a list
+            of strings.
     """
     texts, answers = [], {}
     for row, (number, (question, literal)) in enumerate(_csv_rows(path, 2)):
@@ -95,7 +95,7 @@ def _csv_rows(path: Path, columns: int) -> Iterator[tuple[int, list[str]]]:
     try:
         for fields in rows:
             if len(fields) != columns:
-                message = f"{len(fields)} columns where {columns} belong"
+                message = f"{len(fields)} columns instead of {columns}"
                 raise line_error(path, rows.line_num, message)
             yield rows.line_num, fields
     except csv.Error as error:

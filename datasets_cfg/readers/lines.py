@@ -1,4 +1,4 @@
-"""Lines, queries and judgements of plain and gzip files; errors name the file and the line."""
+"""Lines, queries and judgements of plain and gzip files. Errors name the file and the line."""
 
 import gzip
 import re
@@ -15,15 +15,15 @@ from foundation.printable import format_count, format_names
 
 BEIR_HEADER = ["query-id", "corpus-id", "score"]
 _GRADE = re.compile(r"-?[0-9]{1,9}")
-_LINE_BYTES = 1 << 28  # a packed file of zeros is one line, a thousand times as long as the file
+_LINE_BYTES = 1 << 28  # a compressed file of zeros is one line, a thousand times its size
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def find_file(folder: Path, names: Sequence[str]) -> Path:
-    """Return the first of ``names`` that ``folder`` holds, plain or with ``.gz``.
+    """Return the first of ``names`` in ``folder``, plain or with ``.gz``.
 
     Raises:
-        MissingFileError: it holds none of them.
+        MissingFileError: the folder holds none of them.
     """
     for name in names:
         for path in (folder / name, folder / f"{name}.gz"):
@@ -36,9 +36,9 @@ def find_file(folder: Path, names: Sequence[str]) -> Path:
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    r"""Yield ``(line number from 1, line)`` without line end and byte order mark.
+    r"""Yield ``(line number from 1, line)`` of ``path`` without line end and byte order mark.
 
-    Only ``\n`` ends a line: other separators that Unicode knows occur inside passages.
+    Only ``\n`` ends a line, since other Unicode line separators occur inside passages.
 
     Raises:
         BenchError: the file cannot be read, its gzip data are cut or corrupt, or a line is longer
@@ -55,7 +55,9 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
                 start = 3 if number == 1 and line.startswith(_BYTE_ORDER_MARK) else 0
                 yield number, line[start:].rstrip(b"\r\n")
     except (EOFError, zlib.error, OSError) as error:
-        if isinstance(error, OSError) and error.filename is not None:  # it could not be opened
+        if (
+            isinstance(error, OSError) and error.filename is not None
+        ):  # the file could not be opened
             raise file_error(error) from error
         raise line_error(path, number + 1, str(error), "copy or download the file again") from error
 
@@ -63,10 +65,13 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 def read_rows(path: Path, columns: int, separator: str | None) -> Iterator[tuple[int, list[str]]]:
     """Yield ``(line number, fields)`` of each line that is not blank.
 
-    ``separator`` None splits at any white space.
+    Args:
+        path: file to read.
+        columns: number of columns of each line.
+        separator: between columns; None for any white space.
 
     Raises:
-        BenchError: a line has another number of columns, or is not UTF-8.
+        BenchError: a line with a different number of columns, or not in UTF-8.
     """
     for number, line in read_lines(path):
         text = decode_line(path, number, line)
@@ -74,12 +79,21 @@ def read_rows(path: Path, columns: int, separator: str | None) -> Iterator[tuple
             continue
         fields = text.split(separator)
         if len(fields) != columns:
-            raise line_error(path, number, f"{len(fields)} columns where {columns} belong")
+            raise line_error(path, number, f"{len(fields)} columns instead of {columns}")
         yield number, fields
 
 
 def decode_line(path: Path, number: int, line: bytes) -> str:
-    """Decode one line as UTF-8, or raise a `BenchError` that names it."""
+    """Decode ``line`` as UTF-8.
+
+    Args:
+        path: file of the line.
+        number: of the line, from 1.
+        line: bytes of the line.
+
+    Raises:
+        BenchError: the line is not UTF-8.
+    """
     try:
         return line.decode()
     except UnicodeDecodeError as error:
@@ -87,37 +101,64 @@ def decode_line(path: Path, number: int, line: bytes) -> str:
 
 
 def not_utf8(path: Path, number: int, error: UnicodeDecodeError) -> BenchError:
-    """Error about a line that is not UTF-8, with its first wrong byte."""
+    """Return an error that names the first byte of a line that is not UTF-8.
+
+    Args:
+        path: file of the line.
+        number: of the line, from 1.
+        error: raised by ``decode``.
+    """
     wrong = f"not UTF-8 (byte 0x{error.object[error.start]:02x} at column {error.start + 1})"
     return line_error(path, number, wrong, "convert the file to UTF-8")
 
 
 def check_id(path: Path, number: int, id_: str) -> str:
-    """An id as it stands in a line, or a `BenchError` where it cannot be one."""
+    """Return an id if it is valid.
+
+    Args:
+        path: file of the id.
+        number: of its line, from 1.
+        id_: id to check.
+
+    Raises:
+        BenchError: the id is empty or contains NUL.
+    """
     if not id_:
-        raise line_error(path, number, "the id is empty", "give it one: an id has a character")
+        raise line_error(path, number, "the id is empty", "give it an id")
     if "\0" in id_:
         raise line_error(
-            path, number, f"the id {id_!r} holds a NUL", "remove it: is the file in UTF-8?"
+            path, number, f"the id {id_!r} contains NUL", "check that the file is UTF-8"
         )
     return id_
 
 
 def line_error(path: Path, number: int, message: str, hint: str = "") -> BenchError:
-    """Error about line ``number`` (from 1) of ``path``."""
+    """Return an error about a line.
+
+    Args:
+        path: file of the line.
+        number: of the line, from 1.
+        message: description of the problem.
+        hint: advice, as of `BenchError`.
+    """
     return BenchError(f"{path}:{number}: {message}", hint=hint)
 
 
 def keep_judged_queries(queries: Queries, qrels: Qrels, source: Path) -> Judgements:
-    """Keep the queries that ``qrels`` (read from ``source``) judges.
+    """Keep the queries that have judgements.
+
+    Args:
+        queries: all queries.
+        qrels: judgements.
+        source: file of the judgements, for messages.
 
     Raises:
-        BenchError: no document of the qrels is relevant, or a judged query has no text.
+        BenchError: no judged document is relevant, or a judged query has no text.
     """
     if not (qrels.grades > 0).any():
         raise BenchError(
             f"{source}: none of the {len(qrels)} judgements has a grade above 0",
-            hint="every measure would be 0: is this the right file?",
+            hint="check that this is the right file: every measure would be 0",
         )
     wanted = set(qrels.query_ids)
     kept = [row for row, id_ in enumerate(queries.ids) if id_ in wanted]
@@ -126,7 +167,7 @@ def keep_judged_queries(queries: Queries, qrels: Qrels, source: Path) -> Judgeme
         count = format_count(len(missing), "judged query is", "judged queries are")
         raise BenchError(
             f"{source}: {count} not in the queries file: {format_names(missing)}",
-            hint="queries and qrels must belong together: are both of the same split?",
+            hint="check that queries and qrels are of the same split",
         )
     ids, texts = queries.ids, queries.texts
     selected = Queries(tuple(ids[row] for row in kept), tuple(texts[row] for row in kept))
@@ -134,7 +175,15 @@ def keep_judged_queries(queries: Queries, qrels: Qrels, source: Path) -> Judgeme
 
 
 def collect_queries(rows: Iterable[tuple[int, str, str]], path: Path) -> Queries:
-    """Queries from ``(line number, id, text)``; a repeated id raises a `BenchError`."""
+    """Collect queries from rows.
+
+    Args:
+        rows: ``(line number, id, text)``.
+        path: file of the rows, for messages.
+
+    Raises:
+        BenchError: an id occurs twice or is invalid.
+    """
     texts: dict[str, str] = {}
     for number, id_, text in rows:
         if check_id(path, number, id_) in texts:
@@ -144,17 +193,21 @@ def collect_queries(rows: Iterable[tuple[int, str, str]], path: Path) -> Queries
 
 
 def read_tsv_queries(path: Path) -> Queries:
-    """Read ``id <tab> text`` lines."""
+    """Return the queries in ``path``, with lines ``id <tab> text``.
+
+    Raises:
+        BenchError: a malformed line, or an id that occurs twice.
+    """
     rows = ((number, id_, text) for number, (id_, text) in read_rows(path, 2, "\t"))
     return collect_queries(rows, path)
 
 
 def read_beir_qrels(path: Path) -> Qrels:
-    """Read qrels with a header and three columns: query, document, grade.
+    """Return the qrels in ``path``, with a header and the columns query, document, grade.
 
     Raises:
-        BenchError: another header, such as none, a wrong number of
-            columns, a grade that is no integer, or one pair judged in two ways.
+        BenchError: a wrong header, a wrong number of columns, a grade that is not an integer, or a
+            pair with two grades.
     """
     _check_header(path)
     rows = read_rows(path, 3, "\t")
@@ -163,11 +216,11 @@ def read_beir_qrels(path: Path) -> Qrels:
 
 
 def read_trec_qrels(path: Path) -> Qrels:
-    """Read TREC qrels: query, iteration (ignored), document, grade, with white space between.
+    """Return the TREC qrels in ``path``: query, iteration (ignored), document, grade.
 
     Raises:
-        BenchError: a wrong number of columns, a grade that is no integer, or one pair judged
-            in two ways.
+        BenchError: a wrong number of columns, a grade that is not an integer, or a pair with two
+            grades.
     """
     rows = read_rows(path, 4, None)
     return _collect_qrels(((number, f[0], f[2], f[3]) for number, f in rows), path)
@@ -180,13 +233,13 @@ def _check_header(path: Path) -> None:
         raise line_error(
             path,
             number,
-            f"the header is {header!r}, where the BEIR qrels format belongs",
-            hint="write the header query-id<tab>corpus-id<tab>score, then those three columns",
+            f"the header is {header!r}, not that of BEIR qrels",
+            hint="write the header query-id<tab>corpus-id<tab>score, then these three columns",
         )
 
 
 def _collect_qrels(rows: Iterable[tuple[int, str, str, str]], path: Path) -> Qrels:
-    """Qrels from ``(line number, query, document, grade)``; a line said twice counts once."""
+    """Return qrels from ``(line number, query, document, grade)``, repeated lines counted once."""
     grades: dict[tuple[str, str], int] = {}
     for number, query, document, grade in rows:
         check_id(path, number, query)

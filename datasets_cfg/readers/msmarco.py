@@ -1,7 +1,7 @@
-"""The layout of MS MARCO passage ranking and TREC-DL: tab-separated, no quoting, no header.
+"""Layout of MS MARCO passage ranking and TREC-DL: tab-separated, no quoting, no header.
 
-``collection.tsv`` holds ``pid <tab> passage``. The official passages have no titles; the file
-``para.title.txt`` (``pid <tab> title``) of the RocketQA authors (Qu et al., NAACL 2021) adds
+``collection.tsv`` holds ``pid <tab> passage``. The official passages have no titles. The file
+``para.title.txt`` (``pid <tab> title``) by the authors of RocketQA (Qu et al., NAACL 2021) adds
 them for the title track.
 """
 
@@ -36,23 +36,23 @@ _QRELS = {
 
 @dataclass(frozen=True)
 class MsmarcoReader(Reader):
-    """A folder in MS MARCO's layout."""
+    """A reader of MS MARCO's layout."""
 
     corpus_names = ("collection.tsv", "para.title.txt")
     expected = "collection.tsv, queries and qrels (and para.title.txt for the title track)"
 
     def corpus_files(self) -> tuple[Path, ...]:
-        """Files that the documents come from: the collection and, where titled, the titles."""
+        """Return the collection file and, for the title track, the file of titles."""
         names = self.corpus_names if self.with_titles else self.corpus_names[:1]
         return tuple(find_file(self.folder, [name]) for name in names)
 
     def documents(self) -> Iterator[Document]:
-        """Stream the documents."""
+        """Yield the documents."""
         collection, *titles = self.corpus_files()
         return read_titled_passages(collection, *titles) if titles else read_passages(collection)
 
     def judgement_files(self) -> tuple[Path, Path]:
-        """Files of the queries and of the qrels."""
+        """Return the files of the queries and of the qrels."""
         split = self.split
         queries = [*_QUERIES.get(split, []), f"queries.{split}.tsv"]
         qrels = [*_QRELS.get(split, []), f"qrels.{split}.tsv", f"qrels.{split}.txt"]
@@ -64,7 +64,7 @@ class MsmarcoReader(Reader):
             raise MissingFileError(str(error), hint if splits else error.hint) from error
 
     def _splits(self) -> list[str]:
-        """Splits whose qrels are in the folder."""
+        """Return the splits whose qrels are in the folder."""
         files = {path.name.removesuffix(".gz") for path in self.folder.glob("*qrels*")}
         known = {name: split for split, names in _QRELS.items() for name in names}
         return sorted(
@@ -76,26 +76,32 @@ class MsmarcoReader(Reader):
         )
 
     def judgements(self) -> Judgements:
-        """Queries and qrels of the split."""
+        """Return queries and qrels of the split."""
         queries, qrels = self.judgement_files()
         return keep_judged_queries(read_tsv_queries(queries), read_trec_qrels(qrels), qrels)
 
 
 def read_passages(path: Path) -> Iterator[Document]:
-    """Stream ``collection.tsv``; a line without exactly two columns raises a `BenchError`."""
+    """Yield the documents in ``path``, a ``collection.tsv``.
+
+    Raises:
+        BenchError: a line without exactly two columns.
+    """
     for number, (id_, text) in read_rows(path, 2, "\t"):
         yield Document(check_id(path, number, id_), "", text)
 
 
 def read_titled_passages(collection: Path, titles: Path) -> Iterator[Document]:
-    """Stream the collection joined with its titles; a passage may have none.
+    """Yield the passages joined with their titles, which may be missing.
 
-    Both files are read side by side and must have the same order, so that neither is held in
-    memory.
+    Both files are read in parallel and must have the same order, so that neither is held in memory.
+
+    Args:
+        collection: file of the passages.
+        titles: file of the titles.
 
     Raises:
-        BenchError: a title is left over, so the orders differ or the files do not belong
-            together.
+        BenchError: a title is left over, because the orders differ or the files do not match.
     """
     rows = read_rows(titles, 2, "\t")
     number, (wanted, title) = next(rows, _NO_MORE)
@@ -110,5 +116,5 @@ def read_titled_passages(collection: Path, titles: Path) -> Iterator[Document]:
             titles,
             number,
             f"passage {wanted!r} does not follow in {collection.name}",
-            hint=f"bring both files into the same order, for example: sort -n -o {titles} {titles}",
+            hint=f"sort both files in the same way, for example `sort -n -o {titles} {titles}`",
         )

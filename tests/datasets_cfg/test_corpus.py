@@ -169,7 +169,7 @@ def test_a_build_removes_what_a_killed_one_left_a_day_ago_and_nothing_of_a_runni
     child.communicate()
 
     assert {path.name for path in tmp_path.iterdir()} == {"other", unfinished.name}
-    with pytest.raises(BenchError, match="no usable corpus"):
+    with pytest.raises(BenchError, match="cannot be used"):
         Corpus.open(folder)
     for path in (unfinished, *unfinished.rglob("*")):
         os.utime(path, (0, 0))
@@ -219,7 +219,7 @@ def test_a_damaged_corpus_is_refused(name: str, damage: str, tmp_path: Path) -> 
     if damage != "missing":
         (folder / name).write_bytes(content[: len(content) // 2] if damage == "cut" else b"")
 
-    with pytest.raises(BenchError, match="no usable corpus"):
+    with pytest.raises(BenchError, match="cannot be used"):
         Corpus.open(folder)
 
 
@@ -247,7 +247,7 @@ def test_texts_of_a_large_corpus_are_checked_when_they_are_first_asked_for(
         lambda: corpus.texts_at(np.array([0])),
         lambda: next(corpus.iter_batches(1)),
     ):
-        with pytest.raises(DamagedCorpusError, match=r"documents\.arrow has another checksum"):
+        with pytest.raises(DamagedCorpusError, match=r"documents\.arrow has a different checksum"):
             read()
     with pytest.raises(DamagedCorpusError, match=r"no checksums\.json"):
         Corpus.open(folder)  # what is damaged is not met a second time
@@ -262,7 +262,7 @@ def test_ids_of_a_large_corpus_are_checked_when_it_is_opened(
     (folder / "documents.arrow").write_bytes(documents.replace(b"d6", b"d2"))
     monkeypatch.setattr("datasets_cfg.corpus.CHECKED_AT_OPEN", 0)
 
-    with pytest.raises(DamagedCorpusError, match=r"documents\.arrow has another checksum"):
+    with pytest.raises(DamagedCorpusError, match=r"documents\.arrow has a different checksum"):
         Corpus.open(folder)
 
 

@@ -66,7 +66,7 @@ def test_a_cut_connection_is_taken_up_again(file_server, tmp_path):
 def test_a_connection_that_keeps_breaking_leaves_the_part_for_the_next_call(file_server, tmp_path):
     file_server.files["a.zip"] = CONTENT
     file_server.cuts = [1000] * ATTEMPTS
-    with pytest.raises(BenchError, match=r"broke 5 times: 4,996 of 3,000,001") as caught:
+    with pytest.raises(BenchError, match=r"broke 5 times: received 4,996 of 3,000,001") as caught:
         download(file_server.url("a.zip"), tmp_path / "a.zip", MD5)
     assert "4,996 bytes" in caught.value.hint
     assert [path.name for path in tmp_path.iterdir()] == ["a.zip.part"]

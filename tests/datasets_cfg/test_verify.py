@@ -64,7 +64,7 @@ def test_as_many_missing_documents_as_published_are_a_note(tmp_path):
         verify_dataset(dataset_of(tmp_path, judged=[*JUDGED, ("q1", "gone", 1)], facts=facts))
     )
     assert (found.severity, found.count) == ("note", 1)
-    assert "official" in found.what
+    assert "as in the published data" in found.what
 
 
 def test_a_query_without_a_relevant_document_warns(tmp_path):

@@ -118,7 +118,7 @@ def test_verify_names_a_corpus_of_an_older_version(folder, capsys):
     (corpora / "old" / "checksums.json").unlink()
     (corpora / ".being-built").mkdir()
     assert run(folder, verify=True) == 2
-    assert "it has no checksums.json, as of an older version" in capsys.readouterr().err
+    assert "it has no checksums.json, like those of an older version" in capsys.readouterr().err
 
 
 def test_verify_names_a_damaged_fact(folder, capsys):

@@ -283,7 +283,7 @@ def test_decisions_take_no_result_of_another_evaluation(bench, run, for_a_decisi
 
 def test_decisions_take_no_result_of_a_source_that_changes_under_them(folder, run, for_a_decision):
     assert run()
-    with pytest.raises(BenchError, match="has other content"):
+    with pytest.raises(BenchError, match="has changed since"):
         for_a_decision(lambda: edit_corpus(folder))
 
 
