@@ -21,7 +21,7 @@ def _parts(answer: Answer) -> Iterator[str]:
     yield escape(_verdict(answer))
     if answer.seen:
         seen = [f"{escape(one.name)}: {code_span(one.apply)}" for one in answer.seen]
-        yield "Seen in the file:\n\n" + bullet_list(seen)
+        yield "The file itself shows differences that change scores:\n\n" + bullet_list(seen)
     if answer.explanations:
         yield _table(answer).markdown()
         yield from _remarks(answer.explanations)
@@ -40,15 +40,13 @@ def _verdict(answer: Answer) -> str:
     evidence, model = " and ".join(answer.evidence), answer.model
     if answer.verdict == "reproduced":
         within = f", within the precision of {answer.precision}" if answer.precision else ""
-        return f"Your set-up of {model} reproduces the {evidence}{within}. No cause to look for."
+        return f"Your set-up of {model} reproduces the {evidence}{within}. No deviation is closer."
     if answer.verdict == "none":
         return (
             f"None of these deviations explains the {evidence}: with your set-up of {model} "
             f"{answer.share:.0%} agree. Other weights, other texts or a cause that is not in the "
             "table remain."
         )
-    if not answer.explanations:
-        return f"The file itself shows why the {evidence} cannot be those of {model}."
     best = " and ".join(answer.explanations[0].deviations)
     if answer.verdict == "possible":
         return (

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from bench.explain.search import Findings, Verdict
+from bench.explain.search import Verdict
 
 
 class Observation(msgspec.Struct, frozen=True):
@@ -70,29 +70,3 @@ class Answer(msgspec.Struct, frozen=True):
     pairs: int
     encoded: int
     measure: str
-
-
-def settled_by_files(
-    model: str, collections: tuple[str, ...], evidence: str, seen: tuple[Observation, ...]
-) -> Answer:
-    """Return the answer when ids do not match, so that nothing can be compared.
-
-    Args:
-        model: its name.
-        collections: their names.
-        evidence: its kind.
-        seen: differences of the files.
-    """
-    return Answer(
-        *(model, collections, (evidence,), "explained", 0.0, "", (), None, seen),
-        *(0.0, 0, 0, 0, ""),
-    )
-
-
-def base_row(findings: Findings) -> tuple[float, str]:
-    """Return share and precision of the set-up as it is.
-
-    Args:
-        findings: of a search.
-    """
-    return findings.base.share, findings.base.precision

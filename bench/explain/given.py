@@ -1,31 +1,27 @@
 """Files of evidence: vectors with ids, scores by query, published numbers, canaries."""
 
-import csv
-import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
+import pyarrow.parquet as pq
+from safetensors.numpy import load_file
 
 from bench.evaluate.scoring import parse_measure
 from bench.explain.evidence import GivenVectors, Texts, sample_documents, sample_queries
 from bench.explain.scored import PublishedNumber
 from datasets_cfg.dataset import Dataset
-from foundation.arrays import Float32Array
 from foundation.errors import BenchError, name_path_in_errors
 from foundation.files import replace_file
-from foundation.records import Record, read_json
 from retrievers.models.recipe import Role
 
 FORMATS = (
     "use .npy, .npz (arrays ids and vectors), .parquet (columns id and vector) or .safetensors"
 )
+LEAST = 4  # vectors of a role
 NAMES = ("vectors", "vector", "embeddings", "embedding")
-TREC_EVAL = {"ndcg_cut_": "nDCG@", "recall_": "R@", "P_": "P@", "map_cut_": "AP@"}
-TREC_EVAL_WHOLE = {"map": "AP", "recip_rank": "RR", "ndcg": "nDCG"}
 
 
 def parse_published(typed: str, datasets: Sequence[Dataset]) -> PublishedNumber:
@@ -58,100 +54,74 @@ def read_query_scores(path: Path, default: str) -> tuple[str, dict[str, float], 
 
     Args:
         path: lines of a query id and a score, or a measure, a query id and a score as
-            ``trec_eval -q`` prints them; separated by white space, commas or tabs. Or a JSON
-            object of scores by query id.
-        default: the measure of a file that names none; the first in a file that names several.
+            ``trec_eval -q`` prints them; separated by white space or commas.
+        default: the measure of a file that names none, preferred in a file that names several.
 
     Raises:
-        BenchError: a line is not of this form.
+        BenchError: no line is of this form.
     """
-    with name_path_in_errors(path):
-        text = path.read_text(encoding="utf-8")
-    if path.suffix == ".json":
-        rows = [["", query, str(value)] for query, value in json.loads(text).items()]
-    else:
-        rows = [row for row in map(_columns, text.splitlines()) if row]
     found: dict[str, dict[str, float]] = {}
     digits = 0
-    for row in rows:
-        query, written = row[-2], row[-1]
-        try:
-            value = float(written)
-        except ValueError:
-            continue  # a header, or a setting that trec_eval prints
-        if query != "all":
-            found.setdefault(_measure_of(row[0] if len(row) > 2 else "", default), {})[query] = (
-                value
-            )
+    with name_path_in_errors(path):
+        lines = path.read_text(encoding="utf-8").splitlines()
+    for line in lines:
+        *measure, query, written = ["", *re.split(r"[\s,]+", line.strip())][-3:]
+        if re.fullmatch(r"[01]?\.\d+|[01]", written) and query != "all":
+            found.setdefault(measure[0] if measure else "", {})[query] = float(written)
             digits = max(digits, len(written.partition(".")[2]))
-    if not found:
-        raise BenchError(f"{path} has no lines of a query id and a score", "see `explain --help`")
-    measure = default if default in found else next(iter(found))
-    return measure, found[measure], digits
+    by_measure = {_canonical(name) if name else default: found[name] for name in found}
+    if not by_measure:
+        raise BenchError(
+            f"{path} has no line of a query id and a score from 0 to 1",
+            "Write one line for each query: its id, white space and its score",
+        )
+    measure_name = default if default in by_measure else next(iter(by_measure))
+    return measure_name, by_measure[measure_name], digits
 
 
-def _columns(line: str) -> list[str]:
-    if "," in line:
-        return next(csv.reader([line]))
-    return line.split()
-
-
-def _measure_of(name: str, default: str) -> str:
+def _canonical(name: str) -> str:
     """Return the canonical name of a measure as trec_eval or ir_measures call it."""
-    if not name:
-        return default
-    if name in TREC_EVAL_WHOLE:
-        return TREC_EVAL_WHOLE[name]
-    for prefix, kind in TREC_EVAL.items():
-        if name.startswith(prefix):
-            return kind + name.removeprefix(prefix)
+    import ir_measures
+
     try:
+        return str(ir_measures.parse_trec_measure(name)[0])
+    except ValueError:
         return parse_measure(name).name
-    except BenchError:
-        return name
 
 
 def read_vectors(path: Path, dataset: Dataset) -> tuple[dict[Role, GivenVectors], list[str]]:
     """Return a sample of the vectors in a file by role, and all ids in the file.
 
-    Ids decide whether vectors are of documents or of queries. Without ids, rows are the
-    collection's documents, or its queries, in order.
+    Ids decide whether vectors are of documents or of queries; ids of both are taken for
+    documents. Without ids, rows are the collection's documents, or its queries, in order.
 
     Args:
         path: see `FORMATS`; ids of .npy and .safetensors stand in FILE.ids.txt, one a line.
         dataset: collection of the texts.
 
     Raises:
-        BenchError: the file cannot be read, or its ids are not of the collection.
+        BenchError: the file cannot be read, or has as many ids as vectors.
     """
     with name_path_in_errors(path):
-        vectors, ids = _read_arrays(path)
-    if ids is None:
-        ids = _ids_by_count(path, len(vectors), dataset)
+        vectors, named = _read_arrays(path)
+    ids = _ids_by_count(path, len(vectors), dataset) if named is None else named
     if len(ids) != len(vectors):
         raise BenchError(f"{path} has {len(vectors):,} vectors and {len(ids):,} ids")
-    if vectors.dtype == np.uint8 and set(np.unique(vectors[:64])) - {0, 1}:
+    if vectors.dtype == np.uint8 and vectors.max() > 1:
         vectors = np.unpackbits(vectors, axis=1)
-    given: dict[Role, GivenVectors] = {}
     row_of = {id_: row for row, id_ in enumerate(ids)}
-    queries = set(dataset.queries.ids)
     in_corpus = dataset.corpus.rows_of(ids) >= 0
-    is_query = np.array([id_ in queries for id_ in ids])
-    roles: dict[Role, Any] = {"document": in_corpus, "query": is_query & ~in_corpus}
-    if is_query.sum() > in_corpus.sum() or (is_query.all() and len(ids) <= len(queries)):
-        roles = {"document": in_corpus & ~is_query, "query": is_query}
-    for role, mask in roles.items():
-        some = [id_ for id_, chosen in zip(ids, mask.tolist(), strict=True) if chosen]
-        if len(some) < 4:
-            continue
-        texts = (
-            sample_documents(dataset.corpus, some)
-            if role == "document"
-            else sample_queries(dataset, some)
-        )
-        rows = np.array([row_of[id_] for id_ in texts.ids])
-        given[role] = GivenVectors(texts, vectors[rows], vectors, rows)
-    return given, list(ids)
+    queries = [id_ for id_, known in zip(ids, in_corpus.tolist(), strict=True) if not known]
+    samples: dict[Role, Texts] = {
+        "document": sample_documents(dataset.corpus, ids),
+        "query": sample_queries(dataset, queries),
+    }
+    given: dict[Role, GivenVectors] = {}
+    for role, texts in samples.items():
+        if len(texts.ids) >= LEAST:
+            rows = np.array([row_of[id_] for id_ in texts.ids])
+            given[role] = GivenVectors(texts, vectors[rows], vectors, rows)
+    return given, ids
 
 
 def _ids_by_count(path: Path, count: int, dataset: Dataset) -> list[str]:
@@ -163,7 +133,7 @@ def _ids_by_count(path: Path, count: int, dataset: Dataset) -> list[str]:
     raise BenchError(
         f"{path} has {count:,} vectors without ids, and {dataset.name} has "
         f"{len(dataset.corpus):,} documents and {len(dataset.queries):,} queries",
-        f"write the ids, one a line, into {path}.ids.txt",
+        f"Write the ids, one a line, into {path}.ids.txt",
     )
 
 
@@ -172,79 +142,35 @@ def _read_arrays(path: Path) -> tuple[Any, list[str] | None]:
     ids = ids_file.read_text(encoding="utf-8").splitlines() if ids_file.exists() else None
     if path.suffix == ".npy":
         return np.load(path, allow_pickle=False), ids
+    arrays: Any = {}
     if path.suffix == ".npz":
         arrays = np.load(path, allow_pickle=False)
-        name = _vectors_name(path, arrays.files)
-        named = [str(id_) for id_ in arrays["ids"]] if "ids" in arrays.files else ids
-        return arrays[name], named
-    if path.suffix == ".safetensors":
-        from safetensors.numpy import load_file
-
-        tensors = load_file(path)
-        return tensors[_vectors_name(path, list(tensors))], ids
-    if path.suffix == ".parquet":
-        import pyarrow.parquet as pq
-
+    elif path.suffix == ".safetensors":
+        arrays = load_file(path)
+    elif path.suffix == ".parquet":
         table = pq.read_table(path)
-        column = table.column(_vectors_name(path, table.column_names))
-        named = [str(id_) for id_ in table.column("id").to_pylist()]
-        return np.array(column.to_pylist(), np.float32), named
-    raise BenchError(f"{path}: {path.suffix or 'no suffix'} is not a format of vectors", FORMATS)
+        arrays = {name: np.array(table.column(name).to_pylist()) for name in table.column_names}
+    name = next((name for name in NAMES if name in arrays), None)
+    if name is None:
+        raise BenchError(f"{path} has no array called {' or '.join(NAMES)}", FORMATS)
+    named = next((arrays[each] for each in ("ids", "id") if each in arrays), None)
+    return arrays[name], ids if named is None else list(map(str, named))
 
 
-def _vectors_name(path: Path, names: Sequence[str]) -> str:
-    found = [name for name in NAMES if name in names]
-    if not found:
-        raise BenchError(
-            f"{path} has no vectors under any of the names {', '.join(NAMES)}", FORMATS
-        )
-    return found[0]
-
-
-class CanaryTexts(Record):
-    """Texts of one role with the vectors that a model gave them."""
-
-    ids: list[str]
-    titles: list[str]
-    texts: list[str]
-    vectors: list[list[float]]
-
-
-class Canary(Record):
-    """Texts with vectors, to see later whether a model or server still gives the same.
-
-    Attributes:
-        model: name of the model.
-        fingerprint: of its recipe.
-    """
-
-    model: str
-    fingerprint: str
-    documents: CanaryTexts
-    queries: CanaryTexts
-
-
-def save_canary(path: Path, canary: Canary) -> None:
-    """Write a canary as JSON.
+def save_canary(path: Path, given: Mapping[Role, GivenVectors]) -> None:
+    """Write texts with their vectors, to see later whether a model or server still gives them.
 
     Args:
-        path: of the file.
-        canary: what to write.
+        path: of a .npz file.
+        given: vectors by role.
     """
+    arrays: dict[str, Any] = {
+        f"{role}.{name}": np.array(values)
+        for role, of in given.items()
+        for name, values in {**vars(of.texts), "vectors": of.vectors}.items()
+    }
     with replace_file(path) as file:
-        file.write(msgspec.json.encode(canary))
-
-
-def canary_texts(texts: Texts, vectors: Float32Array) -> CanaryTexts:
-    """Return texts with their vectors as a canary holds them.
-
-    Args:
-        texts: n of them.
-        vectors: float32 ``(n, dim)``.
-    """
-    return CanaryTexts(
-        list(texts.ids), list(texts.titles), list(texts.texts), vectors.astype(float).tolist()
-    )
+        np.savez(file, **arrays)
 
 
 def read_canary(path: Path) -> dict[Role, GivenVectors]:
@@ -256,12 +182,17 @@ def read_canary(path: Path) -> dict[Role, GivenVectors]:
     Raises:
         BenchError: it is not such a file.
     """
-    canary = read_json(path, Canary, "write it again with `explain --save-canary`")
-    roles: dict[Role, CanaryTexts] = {"document": canary.documents, "query": canary.queries}
     given: dict[Role, GivenVectors] = {}
-    for role, saved in roles.items():
-        if saved.ids:
-            vectors = np.array(saved.vectors, np.float32)
-            texts = Texts(saved.ids, saved.titles, saved.texts, len(saved.ids))
-            given[role] = GivenVectors(texts, vectors, vectors, np.arange(len(vectors)))
+    roles: tuple[Role, ...] = ("document", "query")
+    with name_path_in_errors(path):
+        saved = np.load(path, allow_pickle=False)
+    for role in roles:
+        if f"{role}.vectors" not in saved:
+            raise BenchError(f"{path} is not a canary", "Save one with --save-canary")
+        ids, titles, texts = (
+            saved[f"{role}.{name}"].tolist() for name in ("ids", "titles", "texts")
+        )
+        vectors = saved[f"{role}.vectors"]
+        sample = Texts(ids, titles, texts, len(ids))
+        given[role] = GivenVectors(sample, vectors, vectors, np.arange(len(vectors)))
     return given

@@ -1,6 +1,7 @@
 """A question: a model, collections and evidence. Its answer is found by `DeviationSearch`."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -9,8 +10,9 @@ import numpy as np
 
 from bench.evaluate.retrieval import LoadedModel
 from bench.evaluate.runs import Run, read_run_file
-from bench.explain.answer import Answer, ExplanationRow, Observation, settled_by_files
+from bench.explain.answer import Answer, ExplanationRow, Observation
 from bench.explain.evidence import (
+    GivenVectors,
     RunEvidence,
     SetupEvidence,
     VectorEvidence,
@@ -20,8 +22,6 @@ from bench.explain.evidence import (
     sample_queries,
 )
 from bench.explain.given import (
-    Canary,
-    canary_texts,
     parse_published,
     read_canary,
     read_query_scores,
@@ -34,19 +34,12 @@ from bench.explain.setup import EvaluationSetup, deviations, setup_of
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
 from retrievers.encoders.protocol import Encoder
+from retrievers.models.recipe import Role
 
+SPLITS = ("test", "dev", "train")
 COST_QUERIES = 24
 COST_RELEVANT = 2  # documents of each of them
-CANARY_DOCUMENTS, CANARY_QUERIES = 48, 16
 SHOWN = 5  # explanations whose cost is measured
-
-
-class IdsDifferError(Exception):
-    """The ids of a file are not those of the collection; ``seen`` says how."""
-
-    def __init__(self, evidence: str, seen: Observation) -> None:
-        super().__init__(seen.name)
-        self.evidence, self.seen = evidence, seen
 
 
 @dataclass(frozen=True)
@@ -105,11 +98,11 @@ class Question:
             path: see `bench.explain.given.read_vectors`.
 
         Raises:
-            IdsDifferError: fewer than four ids are of the collection.
+            BenchError: fewer than four ids are of the collection.
         """
         given, ids = read_vectors(path, self.dataset)
         if not given:
-            raise IdsDifferError("vectors", self._ids_observation(ids))
+            raise self._ids_differ(path, ids)
         return VectorEvidence(self.passes, given)
 
     def of_encoder(self, encoder: Encoder, name: str) -> VectorEvidence:
@@ -119,13 +112,10 @@ class Question:
             encoder: with the prompts of the collection.
             name: of it, for people.
         """
-        documents = sample_documents(self.dataset.corpus, self._all_ids())
-        queries = sample_queries(self.dataset, self.dataset.queries.ids)
-        given = encode_sample(encoder, documents, queries)
-        return VectorEvidence(self.passes, given, f"vectors of {name}")
+        return VectorEvidence(self.passes, self.encode_sample(encoder), f"vectors of {name}")
 
     def of_canary(self, path: Path) -> VectorEvidence:
-        """Return the evidence of vectors that `canary` saved.
+        """Return the evidence of vectors that ``--save-canary`` saved.
 
         Args:
             path: of the file.
@@ -139,17 +129,24 @@ class Question:
             path: TREC run file.
 
         Raises:
-            IdsDifferError: its documents or queries are not those of the collection.
+            BenchError: its documents or queries are not those of the collection.
         """
         run = read_run_file(path).run
-        seen = []
-        dataset = self.dataset
-        if not set(run.query_ids) & set(dataset.queries.ids):
-            dataset, split = self._split_of(run)
-            seen.append(Observation(f"split {split}", f"--split {split} in `run`"))
-        self._check_ids(run, dataset)
-        seen += _seen_in(run, dataset, self.setup)
-        return RunEvidence(self.passes, dataset, run), seen
+        ids: list[str] = run.ids.to_pylist()
+        if (self.dataset.corpus.rows_of(ids) >= 0).sum() < 0.5 * len(ids):
+            raise self._ids_differ(path, ids)
+        if set(run.query_ids) & set(self.dataset.queries.ids):
+            return RunEvidence(self.passes, self.dataset, run), seen_in(run, self.dataset)
+        for split in SPLITS:
+            with suppress(BenchError):
+                other = self.open_split(self.dataset.name, split)
+                if set(run.query_ids) & set(other.queries.ids):
+                    seen = Observation(f"queries of the split {split}", f"--split {split}")
+                    return RunEvidence(self.passes, other, run), [seen, *seen_in(run, other)]
+        raise BenchError(
+            f"{path}: none of its queries, such as {run.query_ids[0]!r}, is in {self.dataset.name}",
+            "Name the collection of the run",
+        )
 
     def of_query_scores(self, path: Path) -> QueryEvidence:
         """Return the evidence of scores by query.
@@ -158,18 +155,17 @@ class Question:
             path: see `bench.explain.given.read_query_scores`.
 
         Raises:
-            IdsDifferError: its queries are not those of the collection.
+            BenchError: none of its queries is judged.
         """
         main = self.dataset.facts.main_measure
         measure, given, digits = read_query_scores(path, main)
         collection = self.collections[self.dataset.name]
         collection.check()
         if not set(given) & set(self.dataset.qrels.queries()):
-            seen = Observation(
-                f"none of its queries, such as {next(iter(given))!r}, has judgements here",
-                "are they of another split or collection?",
+            raise BenchError(
+                f"{path}: none of its queries, such as {next(iter(given))!r}, is judged here",
+                "Name the collection of the scores",
             )
-            raise IdsDifferError("per-query scores", seen)
         return QueryEvidence(collection, measure, given, digits)
 
     def of_published(self, typed: Sequence[str]) -> PublishedEvidence:
@@ -185,18 +181,15 @@ class Question:
             collection.check()
         return PublishedEvidence(collections, numbers)
 
-    def canary(self) -> Canary:
-        """Return texts of the collection with the model's vectors."""
-        encoder = self.model.for_dataset(self.dataset.name).require_encoder()
-        documents = sample_documents(self.dataset.corpus, self._all_ids(), CANARY_DOCUMENTS)
-        queries = sample_queries(self.dataset, self.dataset.queries.ids, CANARY_QUERIES)
-        given = encode_sample(encoder, documents, queries)
-        return Canary(
-            model=self.model.name,
-            fingerprint=encoder.recipe.fingerprint,
-            documents=canary_texts(documents, given["document"].vectors),
-            queries=canary_texts(queries, given["query"].vectors),
-        )
+    def encode_sample(self, encoder: Encoder) -> dict[Role, GivenVectors]:
+        """Return a sample of the collection with the vectors of an encoder.
+
+        Args:
+            encoder: of a checkpoint or a server, with the prompts of the collection.
+        """
+        documents = sample_documents(self.dataset.corpus, self._all_ids())
+        queries = sample_queries(self.dataset, self.dataset.queries.ids)
+        return encode_sample(encoder, documents, queries)
 
     def answer(self, evidence: Sequence[SetupEvidence], seen: Sequence[Observation] = ()) -> Answer:
         """Return the answer that all evidence together supports.
@@ -207,15 +200,12 @@ class Question:
         """
         known = deviations(self.passes.model, self.setup, self.passes.abilities, self.dataset.facts)
         findings = DeviationSearch(self.setup, known, evidence, self.announce).run()
-        verdict = findings.verdict
-        if seen and verdict in ("none", "reproduced"):
-            verdict = "explained" if verdict == "reproduced" else verdict
         closest = findings.closest
         return Answer(
             model=self.model.name,
             collections=tuple(dataset.name for dataset in self.datasets),
             evidence=tuple(each.name for each in evidence),
-            verdict=verdict,
+            verdict=findings.verdict,
             share=findings.base.share,
             precision=findings.base.precision,
             explanations=tuple(self._rows(findings, evidence)),
@@ -227,16 +217,6 @@ class Question:
             encoded=self.passes.encoded,
             measure=self.dataset.facts.main_measure,
         )
-
-    def answer_by_ids(self, difference: IdsDifferError) -> Answer:
-        """Return the answer when ids already explain everything.
-
-        Args:
-            difference: of ids.
-        """
-        names = tuple(dataset.name for dataset in self.datasets)
-        seen = (difference.seen,)
-        return settled_by_files(self.model.name, names, difference.evidence, seen)
 
     def _rows(self, findings: Findings, evidence: Sequence[SetupEvidence]) -> list[ExplanationRow]:
         rows = []
@@ -288,58 +268,35 @@ class Question:
         ids: list[str] = self.dataset.corpus.ids.to_pylist()
         return ids
 
-    def _split_of(self, run: Run) -> tuple[Dataset, str]:
-        for split in ("test", "dev", "train"):
-            try:
-                dataset = self.open_split(self.dataset.name, split)
-            except BenchError:
-                continue
-            if set(run.query_ids) & set(dataset.queries.ids):
-                return dataset, split
-        seen = Observation(
-            f"none of its queries, such as {run.query_ids[0]!r}, is in a split of the collection",
-            "are they of another collection?",
-        )
-        raise IdsDifferError("run", seen)
-
-    def _check_ids(self, run: Run, dataset: Dataset) -> None:
-        ids: list[str] = run.ids.to_pylist()
-        known = int((dataset.corpus.rows_of(ids) >= 0).sum())
-        if known < 0.5 * len(ids):
-            raise IdsDifferError("run", self._ids_observation(ids))
-
-    def _ids_observation(self, ids: Sequence[str]) -> Observation:
+    def _ids_differ(self, path: Path, ids: Sequence[str]) -> BenchError:
+        """Return the error for ids that are not those of the collection, and how to change them."""
         corpus = self.dataset.corpus
         change = describe_ids(ids, lambda some: int((corpus.rows_of(some) >= 0).sum()))
-        known = f"ids such as {ids[0]!r}, and here they are such as {corpus.ids[0].as_py()!r}"
-        if change:
-            return Observation(f"{known}: they match {change}", "change the ids so")
-        return Observation(known, "are they of another collection or release?")
+        return BenchError(
+            f"{path} has ids such as {ids[0]!r}, and {self.dataset.name} has ids such as "
+            f"{corpus.ids[0].as_py()!r}",
+            f"They match {change}: change them so" if change else "Name the collection of the file",
+        )
 
 
-def _seen_in(run: Run, dataset: Dataset, setup: EvaluationSetup) -> list[Observation]:
-    """Return differences of protocol that a run shows."""
+def seen_in(run: Run, dataset: Dataset) -> list[Observation]:
+    """Return differences of protocol that a run shows.
+
+    Args:
+        run: somebody else's.
+        dataset: its collection.
+    """
+    facts, longest = dataset.facts, int(np.diff(run.offsets).max())
     seen = []
-    lengths = np.diff(run.offsets)
-    if not setup.keep_self:
-        owned = sum(query in documents for query, documents, _ in run.rankings())
-        if owned:
-            seen.append(
-                Observation(
-                    f"the document with the query's id is kept, for {owned:,} queries",
-                    "dataset.toml: exclude_self = false",
-                )
-            )
-    deepest = min(setup.depth, len(dataset.corpus) - (not setup.keep_self))
-    if lengths.max() < deepest:
-        name = f"at most {lengths.max():,} documents per query, and the depth is {setup.depth:,}"
-        seen.append(Observation(name, f"--depth {lengths.max()}"))
+    owned = sum(query in documents for query, documents, _ in run.rankings())
+    if facts.exclude_self and owned:
+        name = f"the document with the query's id is kept, for {owned:,} queries"
+        seen.append(Observation(name, "dataset.toml: exclude_self = false"))
+    if longest < min(facts.depth, len(dataset.corpus) - 1):
+        name = f"at most {longest:,} documents per query, and the depth is {facts.depth:,}"
+        seen.append(Observation(name, f"--depth {longest}"))
     lacking = len(set(dataset.qrels.queries()) - set(run.query_ids))
     if lacking:
-        seen.append(
-            Observation(
-                f"{lacking:,} judged queries have no documents",
-                "they score 0 here; a mean over the others is higher",
-            )
-        )
+        name = f"{lacking:,} judged queries have no documents"
+        seen.append(Observation(name, "they score 0 here; a mean over the others is higher"))
     return seen

@@ -17,6 +17,8 @@ Precision = Literal["float32", "float16", "bfloat16", "int8", "binary"]
 LENGTHS = (64, 128, 256, 512)
 LONGEST = 512  # tokens, if a recipe states no length
 WIDTHS = (64, 128, 256, 512)
+MEND_THERE = "no setting here: mend it there"
+TOKENIZER = "save the tokenizer there as it is here (special tokens, do_lower_case)"
 # Prompts of published models that no card here has; pairs of a query's and a document's.
 OTHER_PROMPTS = (
     Prompts("query: ", "passage: "),
@@ -105,14 +107,14 @@ class Deviation:
     """One difference of set-up, as a hypothesis about how the evidence was made.
 
     Attributes:
-        name: what was done, in words.
         kind: the part of the set-up; deviations of one kind exclude each other.
+        name: what was done, in words.
         changes: fields of `EvaluationSetup` with their values.
         apply: the card line or command that does the same here, or what to mend there.
     """
 
-    name: str
     kind: str
+    name: str
     changes: Mapping[str, Any]
     apply: str
 
@@ -181,193 +183,150 @@ def deviations(
         facts: of the collection.
     """
     found = [
-        *_of_pooling(model, setup),
         *_of_prompts(setup),
-        *_of_titles(setup, able),
-        *_of_lengths(setup, able),
-        *_of_tokens(able),
-        *_of_weights(model, setup, able),
+        *_of_texts(setup, able),
+        *_of_network(model, setup, able),
         *_of_vectors(model, setup),
         *_of_protocol(setup, facts),
     ]
     return [deviation for deviation in found if deviation.on(setup) != setup]
 
 
-def _of_pooling(model: Model, setup: EvaluationSetup) -> Iterator[Deviation]:
-    names = {"cls": "pooling by the first token", "mean": "mean pooling", "last": "last token"}
-    is_dpr = model.document is not None and model.document.config.get("model_type") == "dpr"
-    for pooling, name in {} if is_dpr else names.items():
-        card = f'card: pooling = "{pooling}"'
-        yield Deviation(name, "pooling", {"pooling": pooling}, card)
-
-
 def _of_prompts(setup: EvaluationSetup) -> Iterator[Deviation]:
     query, document = setup.query_prompt, setup.document_prompt
-    for side, prompt in (("query", query), ("document", document)):
-        field = f"{side}_prompt"
-        if prompt:
-            card = f'card: prompts.{side} = ""'
-            yield Deviation(f"{side} prompt missing", f"{side} prompt", {field: ""}, card)
-            twice = f"{prompt}{prompt}"
-            card = f"card: prompts.{side} = {twice!r}"
-            yield Deviation(f"{side} prompt doubled", f"{side} prompt", {field: twice}, card)
-    if query and document:
-        yield _prompts("no prompt at all", "", "")
-    if query != document:
-        yield _prompts("prompts of queries and documents swapped", document, query)
-        yield _prompts("the query prompt on both sides", query, query)
-    for prompts in _known_prompts():
-        name = f"query prompt {prompts.query!r}"
-        card = f"--set query_prompt={prompts.query!r}"
-        yield Deviation(name, "query prompt", {"query_prompt": prompts.query}, card)
-        yield _prompts(f"{prompts.query!r} before both sides", prompts.query, prompts.query)
-        if prompts.document:
-            name = f"prompts {prompts.query!r} and {prompts.document!r}"
-            yield _prompts(name, prompts.query, prompts.document)
-
-
-def _prompts(name: str, query: str, document: str) -> Deviation:
-    card = f"card: prompts = {{ query = {query!r}, document = {document!r} }}"
-    changes = {"query_prompt": query, "document_prompt": document}
-    return Deviation(name, "prompts", changes, card)
-
-
-def _known_prompts() -> list[Prompts]:
-    """Return prompts of all cards and of other published models, each once."""
+    named = {
+        "query prompt missing": ("", document),
+        "document prompt missing": (query, ""),
+        "no prompt at all": ("", ""),
+        "query prompt doubled": (query * 2, document),
+        "document prompt doubled": (query, document * 2),
+        "prompts of queries and documents swapped": (document, query),
+    }
     cards = [Prompts(c.prompts.query, c.prompts.document) for c in all_cards().values()]
-    known = {(each.query, each.document): each for each in (*OTHER_PROMPTS, *cards) if each.query}
-    return list(known.values())
+    for q, d in dict.fromkeys((each.query, each.document) for each in (*OTHER_PROMPTS, *cards)):
+        named[f"query prompt {q!r}"] = q, document
+        named[f"{q!r} before both sides"] = q, q
+        named[f"prompts {q!r} and {d!r}"] = q, d
+    first = {prompts: name for name, prompts in reversed(named.items())}
+    for name, (q, d) in named.items():
+        if first[q, d] == name:
+            changes = {"query_prompt": q, "document_prompt": d}
+            card = f"card: prompts = {{ query = {q!r}, document = {d!r} }}"
+            yield Deviation("prompts", name, changes, card)
 
 
-def _of_titles(setup: EvaluationSetup, able: Abilities) -> Iterator[Deviation]:
-    rules: dict[TitleRule, str] = {
+def _of_texts(setup: EvaluationSetup, able: Abilities) -> Iterator[Deviation]:
+    titles = {
         "none": "title left out",
         "space": "title joined to the text by a space",
         "pair": "title and text as a pair of segments",
-        "doubled": "title twice before the text",
-        "only": "title without the text",
+        **({"sep": "separator token between title and text"} if able.separator else {}),
     }
-    if able.separator:
-        rules["sep"] = "separator token between title and text"
-    for rule, name in rules.items():
-        shown = f'card: title_join = "{rule}"'
-        there = "no setting does this: build the documents' texts so, or mend it there"
-        card = there if rule in ("doubled", "only") else shown
-        yield Deviation(name, "title", {"title": rule}, card)
-
-
-def _of_lengths(setup: EvaluationSetup, able: Abilities) -> Iterator[Deviation]:
+    for rule, name in titles.items():
+        yield Deviation("title", name, {"title": rule}, f'card: title_join = "{rule}"')
+    yield Deviation("title", "title twice before the text", {"title": "doubled"}, MEND_THERE)
+    yield Deviation("title", "title without the text", {"title": "only"}, MEND_THERE)
     for length in LENGTHS:
         if length <= able.most_tokens:
+            both = {"max_query_tokens": length, "max_document_tokens": length}
             card = f"--set max_query_tokens={length} max_document_tokens={length}"
-            changes = {"max_query_tokens": length, "max_document_tokens": length}
-            yield Deviation(f"texts cut at {length} tokens", "length", changes, card)
-    side = "left" if setup.side == "right" else "right"
-    name = f"long texts lose their {'first' if side == 'left' else 'last'} tokens"
+            yield Deviation("length", f"texts cut at {length} tokens", both, card)
+    side, lost = ("left", "first") if setup.side == "right" else ("right", "last")
     card = f'card: truncation_side = "{side}"'
-    yield Deviation(name, "side", {"side": side}, card)
-
-
-def _of_tokens(able: Abilities) -> Iterator[Deviation]:
-    there = "save the tokenizer again without do_lower_case, or with it on their side"
+    yield Deviation("side", f"long texts lose their {lost} tokens", {"side": side}, card)
     if able.lower_cases and able.can_keep_case:
-        yield Deviation("texts not lower-cased", "case", {"case": "cased"}, there)
-    if able.strips_accents and able.can_keep_case:
-        yield Deviation("accents kept", "case", {"case": "accents"}, there)
+        yield Deviation("case", "texts not lower-cased", {"case": "cased"}, TOKENIZER)
     if not able.lower_cases:
-        yield Deviation("texts lower-cased", "case", {"case": "lower"}, "card: lower_case = true")
+        card = "card: lower_case = true"
+        yield Deviation("case", "texts lower-cased", {"case": "lower"}, card)
+    if able.strips_accents and able.can_keep_case:
+        yield Deviation("case", "accents kept", {"case": "accents"}, TOKENIZER)
     if not able.strips_accents:
-        strip = "no setting does this: strip accents from the texts, or mend it there"
-        yield Deviation("accents stripped", "case", {"case": "no-accents"}, strip)
-    there = "let the tokenizer there add its special tokens (add_special_tokens)"
-    both: tuple[Special, ...] = ("first", "last")
-    if able.first:
-        name = "no token before the text (BOS, [CLS])"
-        yield Deviation(name, "special tokens", {"missing": ("first",)}, there)
-    if able.last:
-        name = "no token after the text (EOS, [SEP])"
-        yield Deviation(name, "special tokens", {"missing": ("last",)}, there)
-    if able.first and able.last:
-        yield Deviation("no special tokens", "special tokens", {"missing": both}, there)
+        yield Deviation("case", "accents stripped", {"case": "no-accents"}, TOKENIZER)
+    specials: dict[str, tuple[bool, tuple[Special, ...]]] = {
+        "no token before the text (BOS, [CLS])": (able.first, ("first",)),
+        "no token after the text (EOS, [SEP])": (able.last, ("last",)),
+        "no special tokens": (able.first and able.last, ("first", "last")),
+    }
+    for name, (possible, missing) in specials.items():
+        if possible:
+            yield Deviation("special tokens", name, {"missing": missing}, TOKENIZER)
 
 
-def _of_weights(model: Model, setup: EvaluationSetup, able: Abilities) -> Iterator[Deviation]:
+def _of_network(model: Model, setup: EvaluationSetup, able: Abilities) -> Iterator[Deviation]:
     recipe = model.recipe
+    is_dpr = model.document is not None and model.document.config.get("model_type") == "dpr"
+    poolings = {"cls": "pooling by the first token", "mean": "mean pooling", "last": "last token"}
+    for pooling, name in poolings.items() if not is_dpr else ():
+        yield Deviation("pooling", name, {"pooling": pooling}, f'card: pooling = "{pooling}"')
     if model.query is not None:
-        swapped = {"query_weights": "document", "document_weights": "query"}
-        card = "card: exchange checkpoint and query_checkpoint"
-        yield Deviation("encoders of queries and documents swapped", "weights", swapped, card)
-        for side in ("document", "query"):
-            one = {"query_weights": side, "document_weights": side}
-            card = f"card: name the {side} encoder as the only checkpoint"
-            yield Deviation(f"the {side} encoder on both sides", "weights", one, card)
+        for name, query, document in (
+            ("encoders of queries and documents swapped", "document", "query"),
+            ("the document encoder on both sides", "document", "document"),
+            ("the query encoder on both sides", "query", "query"),
+        ):
+            changes = {"query_weights": query, "document_weights": document}
+            card = "card: checkpoint and query_checkpoint"
+            yield Deviation("weights", name, changes, card)
     if able.other:
         other = {"query_weights": "other", "document_weights": "other"}
         card = f"--model {able.other} --like {recipe.model}"
-        yield Deviation(f"weights of {able.other}", "weights", other, card)
+        yield Deviation("weights", f"weights of {able.other}", other, card)
     if recipe.adapter is not None:
         card = "card: leave the adapter out"
-        yield Deviation("adapter not attached", "adapter", {"adapter": False}, card)
+        yield Deviation("adapter", "adapter not attached", {"adapter": False}, card)
+    card = "card: leave it out of stages"
     for place, stage in enumerate(recipe.stages):
         rest = tuple(each for each in setup.stages if each != place)
         name = f"{stage.kind} layer {stage.source.partition(':')[2]} not applied"
-        yield Deviation(name, "stages", {"stages": rest}, "card: remove it from stages")
+        yield Deviation("stages", name, {"stages": rest}, card)
     if len(recipe.stages) > 1:
-        card = "card: remove stages"
-        yield Deviation("no layer after pooling applied", "stages", {"stages": ()}, card)
+        yield Deviation("stages", "no layer after pooling applied", {"stages": ()}, card)
 
 
 def _of_vectors(model: Model, setup: EvaluationSetup) -> Iterator[Deviation]:
     if setup.normalize:
         card = 'card: normalize = false, similarity = "dot"'
-        yield Deviation("vectors not normalised", "norm", {"normalize": False}, card)
+        yield Deviation("norm", "vectors not normalised", {"normalize": False}, card)
     else:
         card = 'card: normalize = true, similarity = "cos"'
-        yield Deviation("cosine: vectors normalised", "norm", {"normalize": True}, card)
-        name, far = "ranked by Euclidean distance", "no card has it; `ablate inference` does"
-        yield Deviation(name, "similarity", {"euclidean": True}, far)
+        yield Deviation("norm", "cosine: vectors normalised", {"normalize": True}, card)
+        name = "ranked by Euclidean distance"
+        yield Deviation("norm", name, {"euclidean": True}, 'grid: similarity = "euclidean"')
     for width in WIDTHS:
         if width < model.recipe.dim:
-            far = f"`ablate inference` with dimensions = {width}"
-            cut = {"dimensions": width}
-            name = f"first {width} dimensions"
-            yield Deviation(name, "dimensions", cut, far)
-            if setup.normalize:
-                uncut = {**cut, "scaled_after_cut": False}
-                yield Deviation(f"{name}, not scaled again", "dimensions", uncut, far)
-    far = '`ablate inference` with precision = "binary"'
-    yield Deviation("binary vectors", "precision", {"precision": "binary"}, far)
-    far = '`ablate inference` with precision = "int8"'
-    yield Deviation("document vectors in int8", "precision", {"precision": "int8"}, far)
-    half = "--set store_dtype=float16"
-    yield Deviation("document vectors in float16", "precision", {"precision": "float16"}, half)
-    brain = "no setting stores bfloat16; its rounding is harmless"
-    yield Deviation("document vectors in bfloat16", "precision", {"precision": "bfloat16"}, brain)
+            name, card = f"first {width} dimensions", f"grid: dimensions = {width}"
+            yield Deviation("dimensions", name, {"dimensions": width}, card)
+            uncut = {"dimensions": width, "scaled_after_cut": not setup.normalize}
+            yield Deviation("dimensions", f"{name}, not scaled again", uncut, card)
+    for precision in ("binary", "int8", "float16", "bfloat16"):
+        card = f'grid: precision = "{precision}"' if precision != "bfloat16" else MEND_THERE
+        name = f"{precision} vectors" if precision == "binary" else f"documents in {precision}"
+        yield Deviation("precision", name, {"precision": precision}, card)
     order = "write the ids again in the order in which the texts were encoded"
-    yield Deviation("vectors in another order", "order", {"shuffled": True}, order)
-    for shift in (1, -1):
-        name = f"vectors one row {'late' if shift < 0 else 'early'}"
-        yield Deviation(name, "order", {"shift": shift}, order)
+    yield Deviation("order", "vectors in another order", {"shuffled": True}, order)
+    yield Deviation("order", "vectors one row early", {"shift": 1}, order)
+    yield Deviation("order", "vectors one row late", {"shift": -1}, order)
 
 
 def _of_protocol(setup: EvaluationSetup, facts: Facts) -> Iterator[Deviation]:
     for split in ("test", "dev", "train"):
         if split != facts.split:
-            yield Deviation(f"split {split}", "split", {"split": split}, f"--split {split}")
+            yield Deviation("split", f"split {split}", {"split": split}, f"--split {split}")
     kept = not setup.keep_self
     name = "document with the query's id " + ("kept" if kept else "dropped")
     fact = f"dataset.toml: exclude_self = {'false' if kept else 'true'}"
-    yield Deviation(name, "self-match", {"keep_self": kept}, fact)
+    yield Deviation("self-match", name, {"keep_self": kept}, fact)
     for depth in (10, 100, 1000):
         if depth < setup.depth:
             name = f"only {depth} documents retrieved per query"
-            yield Deviation(name, "depth", {"depth": depth}, f"--depth {depth}")
-    gain = "no setting does this: nDCG here has linear gain, as trec_eval"
-    yield Deviation("exponential gain", "gain", {"exponential": True}, gain)
-    ties = "no setting does this: ties here are broken by id, as trec_eval"
-    yield Deviation("ties in the order of the corpus", "ties", {"input_order": True}, ties)
-    mean = "no setting does this: means here are over all judged queries"
-    name = "mean over answered queries only"
-    yield Deviation(name, "mean", {"answered_only": True}, mean)
+            yield Deviation("depth", name, {"depth": depth}, f"--depth {depth}")
+    as_trec_eval = "no setting: scores here are those of trec_eval"
+    for kind, name, field in (
+        ("gain", "exponential gain", "exponential"),
+        ("ties", "ties in the order of the corpus", "input_order"),
+        ("mean", "mean over answered queries only", "answered_only"),
+    ):
+        yield Deviation(kind, name, {field: True}, as_trec_eval)
     grade = "--measure with (rel=2), such as R(rel=2)@100"
-    yield Deviation("only grades of 2 or more relevant", "grade", {"least_grade": 2}, grade)
+    yield Deviation("grade", "only grades of 2 or more relevant", {"least_grade": 2}, grade)

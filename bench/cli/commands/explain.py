@@ -11,7 +11,7 @@ from bench.evaluate.retrieval import LoadedModel
 from bench.explain.answer import Answer, Observation
 from bench.explain.evidence import SetupEvidence
 from bench.explain.given import save_canary
-from bench.explain.question import IdsDifferError, Question
+from bench.explain.question import Question
 from bench.outcomes import ExitCode
 from bench.workspace import Workspace
 from foundation.errors import BenchError
@@ -32,16 +32,12 @@ def explain(options: ExplainOptions) -> int:
         announce=lambda line: print(line, file=sys.stderr),
     )
     if options.save_canary is not None:
-        save_canary(options.save_canary, question.canary())
+        encoder = model.for_dataset(question.dataset.name).require_encoder()
+        save_canary(options.save_canary, question.encode_sample(encoder))
         print(f"{options.save_canary}: vectors of {model.name} saved", file=sys.stderr)
-    try:
-        evidence, seen = _evidence(options, question)
-        if not evidence and options.save_canary is not None:
-            return ExitCode.OK
-        answer = question.answer(evidence, seen)
-    except IdsDifferError as difference:
-        answer = question.answer_by_ids(difference)
-    _print(answer, options)
+    evidence, seen = _evidence(options, question)
+    if evidence:
+        _print(question.answer(evidence, seen), options)
     return ExitCode.OK
 
 
