@@ -125,15 +125,14 @@ def row_bytes(dim: int) -> int:
     return 2 * 4 * dim + 2 * dim + 40
 
 
-def memory_option(needed: int, loading: int = 0) -> str:
+def memory_option(needed: int) -> str:
     """Return the option that gives enough instead of a budget that was refused.
 
     Args:
         needed: bytes, with those that the process holds now. They vary from run to run: hence a
             tenth more.
-        loading: bytes that it will hold in addition once a model is loaded.
     """
-    return f"--max-memory {format_size(needed + needed // 10 + loading)}"
+    return f"--max-memory {format_size(needed + needed // 10)}"
 
 
 def plan_search(
@@ -151,12 +150,12 @@ def plan_search(
         budget_bytes: for the whole process.
         rows: documents.
         resident: bytes that the process holds already; by default what it holds now.
-        loading: see `memory_option`.
+        loading: bytes that it will hold in addition once a model is loaded.
 
     Raises:
         BenchError: not even the smallest tiles fit.
     """
-    held = resident_bytes() if resident is None else resident
+    held = loading + (resident_bytes() if resident is None else resident)
     left = budget_bytes - held - search_bytes(rows, dim, queries, k, 0)
     tile_rows = min(left // row_bytes(dim), LARGEST_TILE_ROWS)
     if tile_rows < min(rows, SMALLEST_TILE_ROWS):
@@ -164,9 +163,9 @@ def plan_search(
         raise BenchError(
             f"search needs at least {format_size(needed)} for "
             f"{format_count(queries, 'query', 'queries')} at depth {k:,} over {rows:,} documents, "
-            f"{format_size(held)} of it held already; "
+            f"{format_size(held)} of it held {'once the model is loaded' if loading else 'already'}; "
             f"the budget is {format_size(budget_bytes)}",
-            f"{memory_option(needed, loading)}, or a smaller --depth",
+            f"{memory_option(needed)}, or a smaller --depth",
         )
     tile_rows = max(1, tile_rows)
     return SearchPlan(tile_rows, held + search_bytes(rows, dim, queries, k, tile_rows))
@@ -189,12 +188,13 @@ def check_index_fits(
     index = faiss.downcast_index(owner)
     codes = int(faiss.downcast_index(getattr(index, "storage", None) or index).sa_code_size())
     graph = re.match(r"(?:.*,)?HNSW(\d+)", spec.factory)
-    needed = resident_bytes() + rows * (codes + (round(8.8 * int(graph[1])) if graph else 8))
+    row = codes + (round(8.8 * int(graph[1])) if graph else 8)
+    needed = resident_bytes() + loading + rows * row
     if needed > budget_bytes:
         raise BenchError(
             f"the index {spec} over {rows:,} vectors of {dim} dimensions needs at least "
             f"{format_size(needed)}, the budget is {format_size(budget_bytes)}",
-            f"{memory_option(needed, loading)}, a smaller index such as IVF4096,PQ64?nprobe=64, "
+            f"{memory_option(needed)}, a smaller index such as IVF4096,PQ64?nprobe=64, "
             "or --index flat, which reads the vectors in pieces",
         )
     return needed

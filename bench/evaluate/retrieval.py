@@ -42,7 +42,7 @@ from retrievers.models.checkpoint import COUNTING_VERSION, Parameters
 from retrievers.models.model import Model, count_parameters, resolve_model
 
 FLAT = IndexSpec.parse("flat")
-PYTORCH_BYTES = 768 << 20  # the library, its caches and a batch
+PYTORCH_BYTES = 1 << 30  # the library, its caches and a batch
 
 
 @dataclass(frozen=True)
@@ -228,7 +228,9 @@ class VectorRetriever:
         if self.options.from_index:
             self.corpus_index(dataset)
         budget, rows, dim = self._budget, len(dataset.corpus), self.encoder.dim
-        queries, loading = len(dataset.queries), self._loading_bytes
+        queries, loading = len(dataset.queries), 0
+        if self.max_memory and self.store.plan(self.encoder, dataset.corpus).missing_rows:
+            loading = self._loading_bytes
         plan = plan_search(budget, rows, dim, queries, min(depth, rows), loading=loading)
         if self.options.index.needs_faiss:
             return check_index_fits(self.options.index, rows, dim, budget, loading)

@@ -10,7 +10,8 @@ and ``encode`` over batches), and a callable from a list of texts to an array.
 import hashlib
 import re
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, get_args
@@ -18,7 +19,7 @@ from typing import Any, get_args
 import numpy as np
 
 from foundation.arrays import Float32Array
-from foundation.errors import BenchError
+from foundation.errors import BenchError, first_line
 from retrievers.encoders.protocol import Callback, Encoder, join, join_documents
 from retrievers.models.card import Card
 from retrievers.models.model import Model
@@ -32,68 +33,158 @@ EncodeQueries = Callable[[list[str]], Any]
 EncodeDocuments = Callable[[list[str], list[str]], Any]
 
 
+@contextmanager
+def name_encoder_in_errors(name: str) -> Iterator[None]:
+    """Turn any exception of a user's encoder into an error that says which encoder raised it.
+
+    Args:
+        name: the encoder's name in the message.
+
+    Raises:
+        BenchError: the block raised an exception of any type.
+    """
+    try:
+        yield
+    except BenchError:
+        raise
+    except Exception as error:
+        raise BenchError(
+            f"{name} raised {type(error).__name__}: {first_line(error)}",
+            "Correct the encoder and run again; vectors that were stored before are not encoded "
+            "again.",
+        ) from error
+
+
+def check_vectors(array: Any, rows: int, dim: int, name: str) -> Float32Array:
+    """Return the array of a user's encoder as float32 ``(rows, dim)``.
+
+    Args:
+        array: a NumPy array, a torch tensor, or a list of either.
+        rows: number of texts that were encoded.
+        dim: dimension of the vectors.
+        name: the encoder's name in messages.
+
+    Raises:
+        BenchError: it is not an array, has a different shape, or has NaN or infinite values.
+    """
+    vectors = as_float32(array)
+    if vectors.shape != (rows, dim):
+        raise BenchError(
+            f"{name} returned an array of shape {vectors.shape} for {rows} texts",
+            f"Return one row of {dim} numbers for each text.",
+        )
+    if not np.isfinite(vectors).all():
+        raise BenchError(f"{name} returned NaN or infinite numbers")
+    return np.ascontiguousarray(vectors)
+
+
 @dataclass
 class PythonEncoder(Encoder):
     """An encoder made of two functions.
 
     Attributes:
-        recipe: of kind ``python``; its options hold the fingerprint that the user gave.
-        queries: texts to an array ``(n, dim)``.
-        documents: titles and texts to an array ``(n, dim)``.
+        recipe: recipe of kind ``python``; its options hold the fingerprint that the user gave.
+        name: the user's name for the object and its type, for messages.
+        queries: function from texts to an array ``(n, dim)``.
+        documents: function from titles and texts to an array ``(n, dim)``.
     """
 
     recipe: Recipe
+    name: str
     queries: EncodeQueries
     documents: EncodeDocuments
 
     def for_dataset(self, name: str) -> "PythonEncoder":
-        """The same: an object has no prompts by dataset."""
+        """Return this encoder for the dataset ``name``; an object has no prompts by dataset."""
         return replace(self, recipe=self.recipe.for_dataset(name))
 
     def encode_queries(self, texts: Sequence[str], advance: Callback | None = None) -> Float32Array:
-        """Vectors of queries, float32 ``(n, dim)``; unit vectors where similarity is cosine.
+        """Encode queries; the vectors have unit length if the similarity is cosine.
 
         Raises:
-            BenchError: the object returned another shape, or NaN or infinite numbers.
+            BenchError: the function fails, or returns a different shape, NaN or infinite numbers.
         """
-        parts = _batch_slices(len(texts))
-        return self._concatenate(
-            [self.queries(list(texts[part])) for part in parts], len(texts), advance
-        )
+        return self._encode(self.queries, [texts], advance)
 
     def encode_documents(
         self, titles: Sequence[str], texts: Sequence[str], advance: Callback | None = None
     ) -> Float32Array:
-        """Vectors of documents, float32 ``(n, dim)``; unit vectors where similarity is cosine.
+        """Encode documents; the vectors have unit length if the similarity is cosine.
 
         Raises:
-            BenchError: the object returned another shape, or NaN or infinite numbers.
+            BenchError: the function fails, or returns a different shape, NaN or infinite numbers.
         """
-        arrays = []
-        for part in _batch_slices(len(texts)):
-            arrays.append(self.documents(list(titles[part]), list(texts[part])))
-            if advance:
-                advance(part.stop - part.start)
-        return self._concatenate(arrays, len(texts), None)
+        return self._encode(self.documents, [titles, texts], advance)
 
-    def _concatenate(
-        self, arrays: Sequence[Any], rows: int, advance: Callback | None
+    def _encode(
+        self, function: Callable[..., Any], columns: list[Sequence[str]], advance: Callback | None
     ) -> Float32Array:
-        parts = [as_float32(array) for array in arrays]
-        vectors = np.concatenate(parts) if parts else np.zeros((0, self.dim), np.float32)
-        if vectors.shape != (rows, self.dim):
-            raise BenchError(
-                f"{self.recipe.model} returned an array of shape {vectors.shape} for {rows} texts",
-                f"return one row of {self.dim} numbers for each text",
-            )
-        if not np.isfinite(vectors).all():
-            raise BenchError(f"{self.recipe.model} returned NaN or infinite numbers")
+        """Call the function on batches; ``columns`` are its arguments for all texts."""
+        count = len(columns[0])
+        vectors = np.zeros((count, self.dim), np.float32)
+        for start in range(0, count, BATCH):
+            batch = [list(column[start : start + BATCH]) for column in columns]
+            with name_encoder_in_errors(self.name):
+                array = function(*batch)
+            rows = len(batch[0])
+            vectors[start : start + rows] = check_vectors(array, rows, self.dim, self.name)
+            if advance:
+                advance(rows)
         if self.recipe.similarity == "cos":
             lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
             vectors /= np.where(lengths == 0, 1, lengths)
-        if advance:
-            advance(rows)
-        return np.ascontiguousarray(vectors, dtype=np.float32)
+        return vectors
+
+
+@dataclass
+class ThirdPartyEncoder(Encoder):
+    """An object of a third party's class, whose errors and vectors are checked.
+
+    Attributes:
+        encoder: the object; its other methods, such as ``count_query_tokens``, can be called too.
+        name: the class as ``package.module:Class``, for messages.
+    """
+
+    encoder: Any
+    name: str
+
+    @property
+    def recipe(self) -> Recipe:  # type: ignore[override]
+        """Recipe that the object was made with."""
+        recipe: Recipe = self.encoder.recipe
+        return recipe
+
+    def for_dataset(self, name: str) -> "ThirdPartyEncoder":
+        """Return the encoder with the prompts of the dataset ``name``."""
+        with name_encoder_in_errors(self.name):
+            return replace(self, encoder=self.encoder.for_dataset(name))
+
+    def encode_queries(self, texts: Sequence[str], advance: Callback | None = None) -> Float32Array:
+        """Encode queries.
+
+        Raises:
+            BenchError: the object fails, or returns a different shape, NaN or infinite numbers.
+        """
+        with name_encoder_in_errors(self.name):
+            array = self.encoder.encode_queries(texts, advance)
+        return check_vectors(array, len(texts), self.dim, self.name)
+
+    def encode_documents(
+        self, titles: Sequence[str], texts: Sequence[str], advance: Callback | None = None
+    ) -> Float32Array:
+        """Encode documents with their titles.
+
+        Raises:
+            BenchError: the object fails, or returns a different shape, NaN or infinite numbers.
+        """
+        with name_encoder_in_errors(self.name):
+            array = self.encoder.encode_documents(titles, texts, advance)
+        return check_vectors(array, len(texts), self.dim, self.name)
+
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith("_") or attribute == "encoder":
+            raise AttributeError(attribute)
+        return getattr(self.encoder, attribute)
 
 
 @dataclass
@@ -134,11 +225,13 @@ def wrap_encoder(
     queries, documents = _find_functions(encoder)
     stated = similarity or _read_similarity(encoder)
     settings = _read_settings(encoder)
-    probe = as_float32(queries([PROBE]))
+    label = f"{name} ({getattr(encoder, '__qualname__', type(encoder).__name__)})"
+    with name_encoder_in_errors(label):
+        probe = as_float32(queries([PROBE]))
     if probe.ndim != 2 or len(probe) != 1:
         raise BenchError(
-            f"{name} returned an array of shape {probe.shape} for one text",
-            "an encoder takes a list of texts and returns one row for each",
+            f"{label} returned an array of shape {probe.shape} for one text",
+            "An encoder takes a list of texts and returns one row for each",
         )
     recipe = Recipe(
         model=name,
@@ -159,8 +252,8 @@ def wrap_encoder(
     )
     tokenizer = _find_tokenizer(encoder) if settings else None
     if tokenizer is None:
-        return Model(card, recipe), PythonEncoder(recipe, queries, documents)
-    return Model(card, recipe), CountingEncoder(recipe, queries, documents, tokenizer)
+        return Model(card, recipe), PythonEncoder(recipe, label, queries, documents)
+    return Model(card, recipe), CountingEncoder(recipe, label, queries, documents, tokenizer)
 
 
 def _read_settings(encoder: Any) -> dict[str, Any]:
@@ -275,10 +368,6 @@ def join_titles(titles: Sequence[str], texts: Sequence[str]) -> list[str]:
 
 def _read_similarity(encoder: Any) -> Similarity:
     return "cos" if getattr(encoder, "similarity_fn_name", None) == "cosine" else "dot"
-
-
-def _batch_slices(rows: int) -> list[slice]:
-    return [slice(start, min(start + BATCH, rows)) for start in range(0, rows, BATCH)]
 
 
 _WORD = re.compile(r"\w+")

@@ -17,7 +17,7 @@ from foundation.errors import BenchError, first_line
 from retrievers.adapters.compose import Router, fit_router
 from retrievers.adapters.identify import ROUTER
 from retrievers.encoders.protocol import Callback, Encoder, PhaseTimer
-from retrievers.encoders.python_object import HashingEncoder
+from retrievers.encoders.python_object import HashingEncoder, ThirdPartyEncoder
 from retrievers.encoders.transformer import TransformerEncoder
 from retrievers.models.checkpoint import resolve_inside
 from retrievers.models.model import Model, SharedNetworks
@@ -153,7 +153,7 @@ def _open_third_party(recipe: Recipe, device: str) -> Encoder:
     """An object of a third party's class, which may raise anything while it is made."""
     module, _, name = recipe.encoder.partition(":")
     try:
-        encoder: Encoder = getattr(importlib.import_module(module), name)(recipe, device)
+        encoder = getattr(importlib.import_module(module), name)(recipe, device)
     except BenchError:
         raise
     except Exception as error:
@@ -167,4 +167,4 @@ def _open_third_party(recipe: Recipe, device: str) -> Encoder:
             f"the encoder class {recipe.encoder} has no {', '.join(missing)}",
             "it needs what retrievers.encoders.protocol.Encoder has",
         )
-    return encoder
+    return ThirdPartyEncoder(encoder, f"the encoder class {recipe.encoder}")

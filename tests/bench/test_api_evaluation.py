@@ -102,6 +102,24 @@ def test_an_object_needs_a_name_and_must_encode(dataset, cache):
         )
 
 
+def test_an_exception_of_an_object_names_it_and_vectors_before_it_are_kept(dataset, cache):
+    calls = []
+
+    def fails_late(texts):
+        calls.append(len(texts))
+        if calls.count(len(CORPUS)) == 2:  # once in the checks on a sample
+            raise ZeroDivisionError("a defect of mine\nwith a second line")
+        return np.random.default_rng(0).random((len(texts), 2))
+
+    arguments = {"name": "late", "fingerprint": "late", "cache_dir": cache}
+    message = r"^late \(.*fails_late\) raised ZeroDivisionError: a defect of mine$"
+    with pytest.raises(bench.BenchError, match=message):
+        bench.evaluate(fails_late, dataset, **arguments)
+    calls.clear()
+    bench.evaluate(fails_late, dataset, **arguments)
+    assert calls == [1, len(CORPUS)], "a probe and the documents, but no query again"
+
+
 @pytest.fixture(scope="module")
 def minilm():
     sentence_transformers = pytest.importorskip("sentence_transformers")

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from bench.evaluate.index_search import format_size, resident_bytes
+from tests.support import tiny_checkpoints as tiny
 from tests.support.collections import Bench, write_collection
 
 MANY = {str(row): ("", f"text {row % 700} of {row % 13}") for row in range(3_000)}
@@ -38,6 +39,18 @@ def test_a_budget_that_is_too_small_is_refused_before_anything_is_encoded(bench,
     assert "\n  --max-memory" in done.stderr
     assert not list((bench.cache / "vectors").rglob("*.f32"))
     assert not bench.out.exists()
+
+
+def test_a_budget_without_memory_for_the_model_is_refused_before_it_is_loaded(
+    bench, folder, tmp_path
+):
+    tiny.write_mlm_pickle(tmp_path / "weights")
+    card = tiny.write_card(tmp_path / "tiny.toml", checkpoint="weights", pooling="cls")
+    budget = format_size(resident_bytes() + (150 << 20))  # enough for a model without weights
+    done = bench("run", folder, "--model", card, "--max-memory", budget)
+    assert done.code == 2
+    assert "once the model is loaded" in done.stderr
+    assert not list((bench.cache / "vectors").rglob("*.f32"))
 
 
 @pytest.mark.parametrize("model", ["hashing", "bm25"])

@@ -3,10 +3,12 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from foundation import machine
@@ -277,7 +279,9 @@ def third_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         "class Theirs:\n"
         "    def __init__(self, recipe, device):\n"
         "        self.recipe, self.device = recipe, device\n"
-        "    for_dataset = encode_queries = encode_documents = None\n"
+        "    def for_dataset(self, name): return self\n"
+        "    def encode_queries(self, texts, advance=None): return self.answer(texts)\n"
+        "    def encode_documents(self, titles, texts, advance=None): return self.answer(texts)\n"
         "class Alone:\n"
         "    def __init__(self): pass\n"
         "class Unfit:\n"
@@ -301,8 +305,7 @@ def test_a_third_partys_class_needs_permission(
 
     model = resolve_model(card, trust_code=True)
     encoder: Any = open_encoder(model, "cpu")
-    assert type(encoder).__name__ == "Theirs"
-    assert encoder.recipe.dim == 3
+    assert (encoder.recipe.dim, encoder.device) == (3, "cpu")
     before = model.recipe.fingerprint
     with (tmp_path / "their_code.py").open("a") as file:
         file.write("# changed\n")
@@ -330,6 +333,29 @@ def test_a_third_partys_class_that_does_not_fit_is_refused(
     card = tiny.write_card(tmp_path / "unfit.toml", encoder=encoder, options={"dim": 3})
     with pytest.raises(BenchError, match=refused):
         open_encoder(resolve_model(str(card), trust_code=True))
+    sys.modules.pop("their_code", None)
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (lambda texts: {}["gone"], "their_code:Theirs raised KeyError: 'gone'"),
+        (lambda texts: [[1.0, 2.0]], r"their_code:Theirs returned an array of shape \(1, 2\)"),
+        (lambda texts: np.full((len(texts), 3), np.nan), "their_code:Theirs returned NaN"),
+    ],
+)
+def test_errors_of_a_third_partys_class_name_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Callable[..., Any], message: str
+) -> None:
+    model = resolve_model(third_party(tmp_path, monkeypatch), trust_code=True)
+    encoder: Any = open_encoder(model, "cpu").for_dataset("beir/quora")
+    encoder.encoder.answer = lambda texts: np.ones((len(texts), 3))
+    assert encoder.encode_queries(["a", "b"]).shape == (2, 3)
+    encoder.encoder.answer = answer
+    with pytest.raises(BenchError, match=message):
+        encoder.encode_queries(["a", "b"])
+    with pytest.raises(BenchError, match=message):
+        encoder.encode_documents(["", ""], ["a", "b"])
     sys.modules.pop("their_code", None)
 
 
