@@ -163,7 +163,8 @@ def plan_search(
         raise BenchError(
             f"search needs at least {format_size(needed)} for "
             f"{format_count(queries, 'query', 'queries')} at depth {k:,} over {rows:,} documents, "
-            f"{format_size(held)} of it held {'once the model is loaded' if loading else 'already'}; "
+            f"{format_size(held)} of it "
+            f"{'once the model is loaded' if loading else 'held already'}; "
             f"the budget is {format_size(budget_bytes)}",
             f"{memory_option(needed)}, or a smaller --depth",
         )

@@ -238,10 +238,21 @@ def _same_rankings(
 
 
 def _same_model(a: Evaluation, b: Evaluation, test: Difference) -> bool:
-    """Return True for one recipe. Python objects without files can share it, so scores decide."""
-    told = [(one.result.fingerprint, one.result.index) for one in (a, b)]
-    hashed = a.result.recipe is not None and a.result.recipe.files
-    return told[0] == told[1] and bool(hashed or not test.changed)
+    """Return True for one recipe, or for the same weights in another file format.
+
+    Python objects without files can share a recipe, so their scores decide. Weights in different
+    files are the same if recipes are otherwise equal and every score in the rankings is identical.
+    """
+    recipes = [one.result.recipe for one in (a, b)]
+    if a.result.fingerprint == b.result.fingerprint and a.result.index == b.result.index:
+        return bool((recipes[0] and recipes[0].files) or not test.changed)
+    fingerprints = {recipe.without_files.fingerprint if recipe else "" for recipe in recipes}
+    return (
+        not test.changed
+        and (a.result.index, len(fingerprints)) == (b.result.index, 1)
+        and _same_run(a.run, b.run)
+        and np.array_equal(a.run.scores, b.run.scores)
+    )
 
 
 def _same_run(a: Run, b: Run) -> bool:

@@ -186,6 +186,12 @@ class Recipe(Usage, kw_only=True):
         defaults = {field.name: field.default for field in msgspec.structs.fields(self)}
         return defaults[name]
 
+    @property
+    def without_files(self) -> "Recipe":
+        """This recipe without the names and hashes of its files: how weights are used."""
+        names = ("checkpoint", "revision", "query_checkpoint", "query_revision")
+        return msgspec.structs.replace(self, files={}, query_files={}, **dict.fromkeys(names, ""))
+
     def side(self, role: Role) -> "Recipe":
         """The recipe of one side: all that changes its vectors, the other side as plain as can be.
 

@@ -1,6 +1,7 @@
 """``check`` as CI meets it: evaluates, reuses, decides, and leaves its reports."""
 
 import json
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -10,6 +11,7 @@ import pytest
 
 from bench.outcomes import ExitCode
 from bench.results.result import Evaluation, load, save
+from tests.support import tiny_checkpoints as tiny
 from tests.support.collections import SIXTY, Bench, Finished, write_collection, write_hashing_card
 
 
@@ -76,6 +78,19 @@ def test_a_copy_of_the_baseline_under_another_name_is_the_baseline(place):
     assert "copy is the same model as the baseline, old, so nothing was checked" in done.stdout
     tuned = place.run(place.card("tuned", 16), "old", "--set", "store_dtype=float16")
     assert "is the baseline" not in tuned.stdout
+
+
+def test_the_weights_of_the_baseline_in_another_file_format_are_the_baseline(place, tmp_path):
+    network = tiny.write_mlm_pickle(tmp_path / "pickle")
+    shutil.copytree(tmp_path / "pickle", tmp_path / "safe")
+    (tmp_path / "safe" / "pytorch_model.bin").unlink()
+    network.save_pretrained(tmp_path / "safe", safe_serialization=True)
+    for name in ("pickle", "safe"):
+        tiny.write_card(tmp_path / f"{name}.toml", checkpoint=name, pooling="cls")
+    place.bench("run", place.collection, "--model", tmp_path / "pickle.toml")
+    done = place.run(tmp_path / "safe.toml", "pickle")
+    assert done.code == ExitCode.INCONCLUSIVE
+    assert "safe is the same model as the baseline, pickle" in done.stdout
 
 
 def test_a_loss_on_stored_results_that_on_leaves_out_is_in_the_first_lines(place):
