@@ -23,13 +23,7 @@ import pyarrow.compute as pc
 from datasets_cfg.readers import Document
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError
-from foundation.files import (
-    ContentHash,
-    open_regular_file,
-    read_regular_file,
-    replace_folder,
-    sha256_of_file,
-)
+from foundation.files import ContentHash, open_file, read_file, replace_folder, sha256_of_file
 from foundation.machine import Once
 from foundation.records import Record, decode_json, read_json, write_json
 
@@ -389,7 +383,7 @@ def _write(documents: Iterable[Document], folder: Path, sources: Sequence[Path])
 
 
 def _map_file(path: Path) -> mmap.mmap:
-    with open_regular_file(path) as file:
+    with open_file(path) as file:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
@@ -503,7 +497,7 @@ def read_checked(path: Path, sha256: str) -> bytes:
         DamagedBlockError: the checksum differs.
         OSError: the file cannot be read.
     """
-    content = read_regular_file(path, max_bytes=None)
+    content = read_file(path, max_bytes=None)
     if hashlib.sha256(content).hexdigest() != sha256:
         raise DamagedBlockError(f"{path.name} has a different checksum")
     return content

@@ -28,13 +28,7 @@ from datasets_cfg.readers import (
 )
 from datasets_cfg.readers.lines import BEIR_HEADER
 from foundation.errors import BenchError
-from foundation.files import (
-    read_regular_file,
-    remove_leftovers,
-    replace_file,
-    replace_folder,
-    sha256_of_records,
-)
+from foundation.files import clean_up, hash_records, read_file, replace_file, replace_folder
 from foundation.records import convert_table, read_toml
 
 FACTS_FILE = "dataset.toml"
@@ -110,7 +104,7 @@ class Dataset:
         """
         sources = self.reader.corpus_files()
         folder = self.cache_dir / CORPORA / self._corpus_key(sources)
-        remove_leftovers(folder.parent)
+        clean_up(folder.parent)
         if folder.is_dir():
             try:
                 return Corpus.open(folder)
@@ -128,21 +122,21 @@ class Dataset:
     @cached_property
     def queries_sha256(self) -> str:
         """Content hash of query ids and texts, independent of their order."""
-        return sha256_of_records(sorted(zip(self.queries.ids, self.queries.texts, strict=True)))
+        return hash_records(sorted(zip(self.queries.ids, self.queries.texts, strict=True)))
 
     @cached_property
     def qrels_sha256(self) -> str:
         """Content hash of judgements and answers, independent of their order."""
         judged = sorted((query, document, str(grade)) for query, document, grade in self.qrels)
         answered = sorted((query, *texts) for query, texts in (self.answers or {}).items())
-        return sha256_of_records([*judged, *answered])
+        return hash_records([*judged, *answered])
 
     def _corpus_key(self, sources: tuple[Path, ...]) -> str:
         """Return the name of the corpus folder, which changes if any source file changes."""
         made_by = (self.facts.layout, self.facts.title_track, str(READER_VERSION))
         files = map(SourceFile.of, sources)
         stamps = [(file.path, str(file.size), str(file.mtime_ns)) for file in files]
-        return f"{sources[0].resolve().parent.name}-{sha256_of_records([made_by, *stamps])[:16]}"
+        return f"{sources[0].resolve().parent.name}-{hash_records([made_by, *stamps])[:16]}"
 
 
 def open_dataset(
@@ -398,9 +392,7 @@ def open_remembered(
         cache_dir: cache folder.
     """
     try:
-        folder = os.fsdecode(
-            read_regular_file(_memory_file(queries_sha256, qrels_sha256, cache_dir))
-        )
+        folder = os.fsdecode(read_file(_memory_file(queries_sha256, qrels_sha256, cache_dir)))
         dataset = open_dataset(folder, cache_dir=cache_dir, split=split or None, download=False)
     except (OSError, ValueError, BenchError):  # unknown, moved or changed
         return None
@@ -410,4 +402,4 @@ def open_remembered(
 
 def _memory_file(queries_sha256: str, qrels_sha256: str, cache_dir: Path) -> Path:
     """Return the file that holds the path of the last folder with this content."""
-    return cache_dir / "folders" / sha256_of_records([[queries_sha256, qrels_sha256]])[:16]
+    return cache_dir / "folders" / hash_records([[queries_sha256, qrels_sha256]])[:16]

@@ -39,7 +39,7 @@ import msgspec
 from datasets_cfg.readers.beir import read_documents, read_queries
 from datasets_cfg.readers.lines import BEIR_HEADER
 from foundation.errors import BenchError
-from foundation.files import replace_folder, sha256_of_records
+from foundation.files import hash_records, replace_folder
 
 DOCUMENTS = 5_000
 QUERIES = 2_000
@@ -82,9 +82,9 @@ class SourceSelection:
     @property
     def version(self) -> str:
         """Python version and the first 12 hexadecimal digits of the content hash."""
-        documents = sha256_of_records((item.id, item.code) for item in self.documents)
-        queries = sha256_of_records((item.id, item.sentence) for item in self.queries)
-        return f"py{platform.python_version()}-{sha256_of_records([(documents, queries)])[:12]}"
+        documents = hash_records((item.id, item.code) for item in self.documents)
+        queries = hash_records((item.id, item.sentence) for item in self.queries)
+        return f"py{platform.python_version()}-{hash_records([(documents, queries)])[:12]}"
 
 
 def generate(cache_dir: Path, split: str = SPLIT) -> Path:
@@ -320,4 +320,4 @@ def _key(sources: Sequence[tuple[str, Path]]) -> str:
     status = ((module, path.stat()) for module, path in sources)
     files = [(module, f"{file.st_size} {file.st_mtime_ns}") for module, file in status]
     made_by = (platform.python_version(), str(GENERATOR_VERSION), str(DOCUMENTS), str(QUERIES))
-    return sha256_of_records([made_by, *files])[:16]
+    return hash_records([made_by, *files])[:16]

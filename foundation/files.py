@@ -61,7 +61,7 @@ def replace_files(paths: Sequence[Path]) -> Iterator[list[BinaryIO]]:
             files: list[BinaryIO] = []
             for path in paths:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                _remove_leftovers_once(path.parent)
+                _clean_up_once(path.parent)
                 temporary.append(_temporary_name(path))
                 files.append(opened.enter_context(temporary[-1].open("xb")))
             yield files
@@ -128,13 +128,13 @@ def replace_folder(folder: Path) -> Iterator[Path]:
 def temporary_folder(parent: Path) -> Iterator[Path]:
     """Make a folder inside ``parent`` that is removed when the block ends.
 
-    The folder is locked, so that `remove_leftovers` can tell when its process was killed.
+    The folder is locked, so that `clean_up` can tell when its process was killed.
 
     Raises:
         OSError: as ``mkdir`` does.
     """
     parent.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(parent)
+    clean_up(parent)
     temporary = _temporary_name(parent / "files")
     temporary.mkdir()
     in_use: FolderLock | None = None
@@ -159,7 +159,7 @@ def reset_permissions(folder: Path) -> None:
             path.chmod(mode)
 
 
-def remove_leftovers(folder: Path, unwritten_s: float = _DAY_S) -> None:
+def clean_up(folder: Path, unwritten_s: float = _DAY_S) -> None:
     """Remove temporary files and folders that dead processes left in ``folder``.
 
     A temporary folder that is no longer locked is removed after a minute.
@@ -204,10 +204,10 @@ def _move_into_place(finished: Path, folder: Path) -> None:
             return
 
 
-def _remove_leftovers_once(folder: Path) -> None:
+def _clean_up_once(folder: Path) -> None:
     if folder not in _cleaned:
         _cleaned.add(folder)
-        remove_leftovers(folder)
+        clean_up(folder)
 
 
 def _temporary_name(path: Path) -> Path:
@@ -231,7 +231,7 @@ class ContentHash:
         return self._digest.hexdigest()
 
 
-def sha256_of_records(records: Iterable[Iterable[str]]) -> str:
+def hash_records(records: Iterable[Iterable[str]]) -> str:
     """Return the SHA-256 of ``records`` of texts, in the order given, as 64 hexadecimal digits."""
     content = ContentHash()
     for record in records:
@@ -246,7 +246,7 @@ class Readable(Protocol):
         """Return the content."""
 
 
-def read_regular_file(
+def read_file(
     path: Readable, max_bytes: int | None = _MAX_BYTES, allow_pipe: bool = False
 ) -> bytes:
     """Return the content of a small file, such as a record or a ranking.
@@ -288,7 +288,7 @@ def check_not_lfs_pointer(path: object, content: bytes) -> None:
         raise BenchError(problem, "run `git lfs pull` in its repository")
 
 
-def open_regular_file(path: Path) -> BufferedReader:
+def open_file(path: Path) -> BufferedReader:
     """Open a large file for reading in binary mode, unless ``path`` is a pipe or a device.
 
     Raises:
@@ -307,7 +307,7 @@ def sha256_of_file(path: Path) -> str:
     Raises:
         OSError: the file cannot be read, or is not a regular file.
     """
-    with open_regular_file(path) as file:
+    with open_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Generic, TypeVar, dataclass_transform
 import msgspec
 
 from foundation.errors import BenchError, did_you_mean
-from foundation.files import Readable, check_not_lfs_pointer, read_regular_file, replace_file
+from foundation.files import Readable, check_not_lfs_pointer, read_file, replace_file
 from foundation.record_errors import NAME_PATTERN, describe_problem, list_fields
 
 SUFFIX = ".toml"
@@ -166,7 +166,7 @@ def differing_fields(a: Mapping[str, Any], b: Mapping[str, Any], above: str = ""
 
 def _read_content(path: Readable) -> bytes:
     try:
-        content = read_regular_file(path)
+        content = read_file(path)
     except OSError as error:
         raise BenchError(f"cannot read {path}: {error.strerror}", "check that file") from error
     check_not_lfs_pointer(path, content)

@@ -18,7 +18,7 @@ from bench.workspace import Workspace
 from datasets_cfg.dataset import Dataset, open_remembered
 from foundation.arrays import Float64Array
 from foundation.errors import BenchError
-from foundation.files import sha256_of_records
+from foundation.files import hash_records
 from foundation.records import Record
 
 TOP = 5  # documents shown from each ranking
@@ -222,9 +222,7 @@ def check_scores_against_rankings(results: Iterable[Evaluation], workspace: Work
     for stored in results:
         result = stored.result
         hashes = result.per_query_sha256, result.run_sha256, result.protocol.qrels_sha256
-        agreed = (
-            workspace.cache_dir / "agreed" / sha256_of_records([hashes])
-        )  # of the very same files
+        agreed = workspace.cache_dir / "agreed" / hash_records([hashes])  # of the very same files
         if not isinstance(stored.folder, Path) or (agreed.exists() and stored.has_ranking):
             continue
         dataset = opened(result.protocol)

@@ -29,7 +29,7 @@ import pyarrow.csv as pa_csv
 from bench.evaluate.search import canonical_order, order_keys
 from foundation.arrays import Float32Array, Int32Array, Int64Array
 from foundation.errors import BenchError
-from foundation.files import read_regular_file
+from foundation.files import read_file
 from foundation.locations import Location, write_location
 from retrievers.index.faiss_index import Hits
 
@@ -276,7 +276,7 @@ def read_run_file(path: Location, allow_pipe: bool = True) -> RunFile:
             finite float32, or a document that repeats within a query; with the line's number.
     """
     try:
-        content = read_regular_file(path, None, allow_pipe)
+        content = read_file(path, None, allow_pipe)
     except OSError as error:
         reason = f"cannot read run {path}: {error.strerror or error}"
         raise BenchError(reason, "check the path") from error

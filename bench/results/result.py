@@ -38,7 +38,7 @@ from bench.evaluate.runs import Run, check_writable, encode_columnar, read_run_f
 from bench.evaluate.scoring import Scores
 from foundation.arrays import Float64Array
 from foundation.errors import BenchError
-from foundation.files import read_regular_file
+from foundation.files import read_file
 from foundation.locations import Location, RemotePath, write_locations
 from foundation.records import Record, decode_json
 from retrievers.models.checkpoint import Parameters
@@ -287,7 +287,7 @@ class Evaluation:
     def has_ranking(self) -> bool:
         """True if the file of the ranking is there, and the one written with the record."""
         try:
-            content = read_regular_file(self.run_file, max_bytes=None)
+            content = read_file(self.run_file, max_bytes=None)
         except (OSError, BenchError):
             return False
         return self.result.run_sha256 in ("", hashlib.sha256(content).hexdigest())
@@ -423,7 +423,7 @@ def _read_checked(path: Location, ids: Ids) -> Evaluation:
     result = _read_record(path)
     values = path.parent / SCORES_FILE
     try:
-        content = read_regular_file(values, max_bytes=None)
+        content = read_file(values, max_bytes=None)
     except FileNotFoundError:
         if result.per_query_sha256:
             raise _contradiction_error(path, f"there is no {SCORES_FILE} beside it") from None
@@ -441,7 +441,7 @@ def _read_checked(path: Location, ids: Ids) -> Evaluation:
 
 def _read_record(path: Location) -> Result:
     try:
-        content = read_regular_file(path)
+        content = read_file(path)
     except OSError as error:
         raise BenchError(f"cannot read the result {path}: {error.strerror}") from error
     schema = decode_json(content, _SchemaOnly, path, _recovery_hint(path)).schema

@@ -15,7 +15,7 @@ import numpy as np
 from datasets_cfg.corpus import Corpus
 from foundation.arrays import Int64Array, UInt64Array
 from foundation.errors import BenchError
-from foundation.files import read_regular_file, replace_file
+from foundation.files import read_file, replace_file
 from retrievers.models.recipe import Role
 
 KEY_BYTES = 16
@@ -60,7 +60,7 @@ def read_keys(path: Path) -> UInt64Array:
         BenchError: they are not what was written.
         FileNotFoundError: there is no such file.
     """
-    content = read_regular_file(path, max_bytes=None)
+    content = read_file(path, max_bytes=None)
     kept = memoryview(content)[KEY_BYTES:]
     if content[:KEY_BYTES] != _checksum(kept):
         raise BenchError(f"{path.name} has another checksum")

@@ -27,7 +27,7 @@ import numpy.typing as npt
 from bench.store.keys import KEY_BYTES, keys_from_bytes, shard_name
 from foundation.arrays import Float16Array, Float32Array, Int64Array, UInt64Array
 from foundation.errors import BenchError
-from foundation.files import FileLock, read_regular_file, replace_files, sha256_of_file
+from foundation.files import FileLock, read_file, replace_files, sha256_of_file
 from foundation.records import Record, decode_json
 from retrievers.models.recipe import Recipe, Role, StoreDtype
 
@@ -102,12 +102,12 @@ def read_shard(manifest_path: Path) -> tuple[Shard, UInt64Array]:
         BenchError: manifest and keys are not what was written.
         FileNotFoundError: there is no manifest.
     """
-    manifest = decode_json(read_regular_file(manifest_path), ShardManifest, manifest_path.name)
+    manifest = decode_json(read_file(manifest_path), ShardManifest, manifest_path.name)
     if manifest.format != FORMAT:
         raise BenchError(f"{manifest_path.name} has another format")
     shard = Shard(manifest_path, manifest)
     try:
-        content = read_regular_file(shard.keys_path)
+        content = read_file(shard.keys_path)
     except FileNotFoundError as error:
         raise BenchError(f"{shard.keys_path.name} is missing") from error
     size, sha256 = shard.rows * KEY_BYTES, hashlib.sha256(content).hexdigest()

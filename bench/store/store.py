@@ -28,7 +28,7 @@ from bench.store.shards import StoredVectors, write_shard
 from datasets_cfg.corpus import Corpus
 from foundation.arrays import Float32Array, UInt64Array
 from foundation.errors import BenchError
-from foundation.files import FolderLock, read_regular_file, replace_file
+from foundation.files import FolderLock, read_file, replace_file
 from foundation.records import Record, decode_json, write_json
 from retrievers.encoders.protocol import Callback, Encoder, PhaseTimer
 from retrievers.models.recipe import Recipe, Role
@@ -228,7 +228,7 @@ def read_fact(path: Path) -> dict[str, Any]:
         BenchError: it is not what was written.
         FileNotFoundError: there is none.
     """
-    kept = decode_json(read_regular_file(path), _StoredFact, path.name)
+    kept = decode_json(read_file(path), _StoredFact, path.name)
     whole = hashlib.sha256(kept.value).hexdigest() == kept.sha256
     if not whole or fact_file_name(kept.about) != path.name:
         raise BenchError(f"{path.name} is not what was written")

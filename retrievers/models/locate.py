@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from foundation.errors import BenchError, did_you_mean, first_line
-from foundation.files import read_regular_file, sha256_of_file
+from foundation.files import read_file, sha256_of_file
 from foundation.printable import format_names
 from foundation.records import read_object
 from retrievers.models.card import (
@@ -261,7 +261,7 @@ def _cached_snapshot(repository: str, revision: str) -> Path | None:
 
     cached = Path(HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}"
     with suppress(OSError):
-        revision = read_regular_file(cached / "refs" / revision).decode().strip()
+        revision = read_file(cached / "refs" / revision).decode().strip()
     folder = cached / "snapshots" / revision
     return folder if folder.is_dir() else None
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from foundation.files import remove_leftovers, replace_entries, replace_file, replace_files
+from foundation.files import clean_up, replace_entries, replace_file, replace_files
 
 ROOT = Path(__file__).parents[2]
 WRITES_FOR_EVER = (
@@ -71,13 +71,13 @@ def test_what_a_killed_process_left_is_removed_a_day_later(writer, tmp_path):
     (folder / "inner").mkdir(parents=True)
     (folder / "inner" / "half").touch()
     write(tmp_path / "a.json", b"whole")
-    remove_leftovers(tmp_path)
+    clean_up(tmp_path)
     assert len(names(tmp_path)) == 3, "both may still be written"
     writer.send_signal(signal.SIGKILL)
     writer.wait()
     for path in tmp_path.rglob("*"):
         os.utime(path, (time.time() - 90_000,) * 2)
-    remove_leftovers(tmp_path)
+    clean_up(tmp_path)
     assert names(tmp_path) == {"a.json"}
 
 
@@ -94,11 +94,11 @@ def test_a_folder_of_a_killed_process_is_removed_at_the_next_look_and_one_in_use
     (left / "half").touch()
     for path in (left, left / "half"):
         os.utime(path, (time.time() - 100,) * 2)
-    remove_leftovers(tmp_path)
+    clean_up(tmp_path)
     assert left.is_dir(), "it may still be written"
     process.kill()
     process.wait()
-    remove_leftovers(tmp_path)
+    clean_up(tmp_path)
     assert not left.exists()
 
 
@@ -107,8 +107,8 @@ def test_nothing_else_is_swept(tmp_path):
     for name in kept:
         (tmp_path / name).touch()
         os.utime(tmp_path / name, (0, 0))
-    remove_leftovers(tmp_path)
-    remove_leftovers(tmp_path / "nowhere")
+    clean_up(tmp_path)
+    clean_up(tmp_path / "nowhere")
     assert names(tmp_path) == set(kept)
 
 
@@ -157,7 +157,7 @@ def test_writing_while_others_sweep_loses_nothing(tmp_path):
     with ThreadPoolExecutor(4) as pool:
         written = [pool.submit(write, tmp_path / f"{n}", b"%d" % n) for n in range(40)]
         while not all(one.done() for one in written):
-            remove_leftovers(tmp_path)
+            clean_up(tmp_path)
         for one in written:
             one.result()
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {

@@ -14,7 +14,7 @@ from bench.results.export import export_obstacle, mteb_files
 from bench.results.find import choose_results, expand_collections, find_named
 from bench.results.result import Evaluation, result_folder
 from foundation.errors import BenchError
-from foundation.files import read_regular_file
+from foundation.files import read_file
 from foundation.locations import Location, write_location
 
 Files = Iterator[tuple[str, bytes]]
@@ -89,6 +89,6 @@ def _write_once(out: Location, path: str, content: bytes) -> Location:
     if not file.exists():
         with write_location(file) as opened:
             opened.write(content)
-    elif read_regular_file(file, max_bytes=None) != content:
+    elif read_file(file, max_bytes=None) != content:
         raise BenchError(f"{file} exists already, with different content", "name another --out")
     return file

@@ -17,7 +17,7 @@ from bench.monitor.following import StopRule, Watcher, follow_training, training
 from bench.outcomes import ExitCode
 from bench.workspace import Workspace
 from foundation.errors import BenchError
-from foundation.files import FileLock, read_regular_file, replace_file
+from foundation.files import FileLock, read_file, replace_file
 from reports.plots import draw_quality, load_library
 from reports.training import curve_markdown
 from retrievers.models.card import load_card
@@ -108,7 +108,7 @@ def _write_curve(curve: Curve | None, out: Path) -> None:
         return
     content = msgspec.json.format(msgspec.json.encode(curve), indent=1)
     path = out / "curve.json"
-    if path.exists() and read_regular_file(path) == content:
+    if path.exists() and read_file(path) == content:
         return
     draw_quality(curve, out / "curve")
     for file, text in ((out / "curve.md", curve_markdown(curve).encode()), (path, content)):

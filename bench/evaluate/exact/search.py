@@ -34,13 +34,7 @@ from bench.evaluate.exact.certificate import (
     round_scores,
 )
 from bench.evaluate.search import order_keys, ranks_of_keys, scores_of_keys
-from foundation.arrays import (
-    Float32Array,
-    Float64Array,
-    Int64Array,
-    IntArray,
-    UInt64Array,
-)
+from foundation.arrays import Float32Array, Float64Array, Int64Array, IntArray, UInt64Array
 from foundation.errors import BenchError
 from retrievers.encoders.protocol import PhaseTimer
 from retrievers.index.faiss_index import Hits

@@ -23,13 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from foundation.errors import BenchError
-from foundation.files import (
-    FileLock,
-    remove_leftovers,
-    replace_file,
-    reset_permissions,
-    sha256_of_file,
-)
+from foundation.files import FileLock, clean_up, replace_file, reset_permissions, sha256_of_file
 from foundation.records import Record, convert_table, differing_fields, read_json, write_json
 from retrievers.models.card import CARD_FILE
 from retrievers.models.checkpoint import read_safetensors_header
@@ -146,7 +140,7 @@ class RunFolder:
                     held.enter_context(lock_folder(self.path))
                     self._refuse_other_training()  # another training may have finished meanwhile
                     for folder in (self.path, *filter(Path.is_dir, self.path.iterdir())):
-                        remove_leftovers(folder, 0)
+                        clean_up(folder, 0)
                     write_json(self.path / TRAINING_FILE, self.training)
             yield
 
