@@ -113,7 +113,8 @@ def legend(board: Leaderboard) -> list[str]:
     """Return the legend of the intervals and groups of ``board``."""
     return [
         fmt.intervals_legend(board.resamples),
-        fmt.tests_legend("the pairs with the best model of a group"),
+        "groups: paired randomisation test at the 5 % level, Holm-corrected for the pairs with the "
+        "best model of a group",
     ]
 
 

@@ -1,13 +1,13 @@
 // One collection under one protocol: every model on it, published scores, and its facts.
 
-function showCollection(place) {
-  const rows = BOARD.rows.filter((row) => row.cells[place.name]);
+function showCollection(dataset) {
+  const rows = BOARD.rows.filter((row) => row.cells[dataset.name]);
 
   function modelTable(measure) {
-    const known = rows.filter((row) => scoreOf(row, place, measure));
-    const score = (row) => scoreOf(row, place, measure);
-    const cell = (row) => row.cells[place.name];
-    const others = place.measures.filter((name) => name !== measure);
+    const known = rows.filter((row) => scoreOf(row, dataset, measure));
+    const score = (row) => scoreOf(row, dataset, measure);
+    const cell = (row) => row.cells[dataset.name];
+    const others = dataset.measures.filter((name) => name !== measure);
     const columns = [
       {
         id: "group",
@@ -35,6 +35,7 @@ function showCollection(place) {
           );
           if (cell(row).in_domain)
             td.append(el("abbr", { class: "seen", title: "trained on this collection" }, "*"));
+          td.append(intervalBelow(score(row)));
         },
       },
       intervalColumn(score),
@@ -50,36 +51,47 @@ function showCollection(place) {
         },
       },
       ...others.map((name) =>
-        numberColumn(`measure-${name}`, name, (row) => scoreOf(row, place, name)?.value ?? null),
+        numberColumn(`measure-${name}`, name, (row) => scoreOf(row, dataset, name)?.value ?? null),
       ),
       numberColumn("judged", "judged@10", (row) => cell(row).judged_at_10, rounded),
       numberColumn("search", "Search", (row) => cell(row).search_ms, rounded, { sub: "ms/query" }),
-      ...["max_query_tokens", "max_document_tokens"].map((name) => ({
-        id: name,
-        label: `${name.split("_")[1]} tokens`,
-        sub: "maximum",
+      {
+        id: "tokens",
+        label: "Max. tokens",
+        sub: "query / document",
         numeric: true,
-        value: (row) => Number(row.recipe[name]) || null,
-      })),
+        value: (row) => Number(row.recipe.max_document_tokens) || null,
+        fill: (row, td) => {
+          const { max_query_tokens: query, max_document_tokens: text } = row.recipe;
+          if (query && text) td.append(`${query} / ${text}`);
+        },
+      },
       parametersColumn,
-      { id: "dtype", label: "dtype", value: (row) => row.recipe.dtype },
-      { id: "index", label: "index", value: (row) => row.recipe.index },
+      { id: "dtype", label: "Dtype", value: (row) => row.recipe.dtype },
+      { id: "index", label: "Index", value: (row) => (row.recipe.index === "flat" ? "exact" : row.recipe.index) },
     ];
-    return sortedTable({ columns, rows: known, by: "score", caption: `Models on ${place.name}` })
+    return sortedTable({ columns, rows: known, by: "score", caption: `Models on ${dataset.name}` })
       .element;
   }
 
   function claimTable(measure) {
     const found = BOARD.claims.filter(
-      (one) => one.name === place.name && one.measure === measure,
+      (one) => one.name === dataset.name && one.measure === measure,
     );
     if (!found.length) return null;
     const columns = [
       { id: "model", label: "Model", heading: true, kind: "model", value: (one) => one.model },
       numberColumn("value", measure, (one) => one.value),
-      { id: "copied", label: "Copied", value: (one) => (one.second_hand ? "by this source" : "") },
-      { id: "source", label: "Source", value: (one) => one.source, kind: "words" },
-      { id: "note", label: "Note", value: (one) => one.note, kind: "words" },
+      {
+        id: "source",
+        label: "Source",
+        kind: "words",
+        value: (one) => one.source,
+        fill: (one, td) => {
+          td.append(outside(one.source), one.second_hand ? " (copied from elsewhere)" : "");
+          if (one.note) td.append(el("small", {}, one.note));
+        },
+      },
     ];
     return section(
       "Published scores",
@@ -89,8 +101,8 @@ function showCollection(place) {
   }
 
   function otherProtocols() {
-    const found = PLACES.filter(
-      (one) => one.kind === "collection" && one.collection === place.collection && one !== place,
+    const found = DATASETS.filter(
+      (one) => one.kind === "collection" && one.collection === dataset.collection && one !== dataset,
     );
     if (!found.length) return null;
     return section(
@@ -104,17 +116,17 @@ function showCollection(place) {
   const choose = (measure) => holder.replaceChildren(modelTable(measure), claimTable(measure) ?? "");
   document.getElementById("content").replaceChildren(
     ...[
-      el("h1", {}, place.name),
-      place.about.title ? el("p", { class: "lead" }, place.about.title) : null,
-      place.official
+      el("h1", {}, dataset.name),
+      dataset.about.title ? el("p", { class: "lead" }, dataset.about.title) : null,
+      dataset.official
         ? null
         : el("p", { class: "warning" }, "This is not the published collection: its counts differ."),
       el(
         "form",
         { class: "controls" },
         measureSelect(
-          place.measures.map((name) => [name, name]),
-          place.main_measure,
+          dataset.measures.map((name) => [name, name]),
+          dataset.main_measure,
           choose,
         ),
       ),
@@ -122,16 +134,16 @@ function showCollection(place) {
       section(
         "Protocol",
         facts([
-          ["queries", grouped(place.queries)],
-          ["documents", grouped(place.documents)],
-          ...Object.entries(place.protocol),
-          ["licence", place.about.licence],
-          ["citation", place.about.citation],
-          ["homepage", place.about.homepage ? outside(place.about.homepage) : ""],
+          ["queries", grouped(dataset.queries)],
+          ["documents", grouped(dataset.documents)],
+          ...Object.entries(dataset.protocol),
+          ["licence", dataset.about.licence],
+          ["citation", dataset.about.citation],
+          ["homepage", dataset.about.homepage ? outside(dataset.about.homepage) : ""],
         ]),
       ),
       otherProtocols(),
     ].filter(Boolean),
   );
-  choose(place.main_measure);
+  choose(dataset.main_measure);
 }

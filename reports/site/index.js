@@ -3,18 +3,18 @@
 const view = {
   measure: MEASURE,
   models: "",
-  places: "",
+  datasets: "",
   only: "all",
   intervals: false,
   claims: false,
   recipes: false,
   unseen: false,
   systems: BOARD.published,
-  by: null, // place whose groups are shown
+  by: null, // dataset whose groups are shown
   sorted: { by: null, falling: null },
 };
 
-// Systems of which only claims are known: one line for each source, in the shape of a row.
+// Systems with published scores only: one line for each source, in the shape of a row.
 const SYSTEMS = claimedSystems();
 
 function claimedSystems() {
@@ -57,83 +57,83 @@ const RECIPE = [
   "dim",
 ];
 
-function shownPlaces() {
-  const suite = PLACES.find((place) => place.kind === "suite" && place.name === view.only);
-  const words = view.places.toLowerCase();
+function shownDatasets() {
+  const suite = DATASETS.find((dataset) => dataset.kind === "suite" && dataset.name === view.only);
+  const words = view.datasets.toLowerCase();
   const first = headline(view.measure);
-  return [first, ...PLACES.filter((place) => place !== first)].filter((place) => {
-    if (view.only === "suites" && place.kind !== "suite") return false;
+  return [first, ...DATASETS.filter((dataset) => dataset !== first)].filter((dataset) => {
+    if (view.only === "suites" && dataset.kind !== "suite") return false;
     if (
       suite &&
-      place !== suite &&
-      !suite.collections.includes(place.name) &&
-      !suite.members.includes(place.name)
+      dataset !== suite &&
+      !suite.collections.includes(dataset.name) &&
+      !suite.members.includes(dataset.name)
     )
       return false;
     return (
-      place.label.toLowerCase().includes(words) &&
+      dataset.label.toLowerCase().includes(words) &&
       shownRows().some(
         (row) =>
-          scoreOf(row, place, view.measure) || missingOf(row, place, view.measure).length,
+          scoreOf(row, dataset, view.measure) || missingOf(row, dataset, view.measure).length,
       )
     );
   });
 }
 
-function scoreColumn(place) {
+function scoreColumn(dataset) {
   const visible = (row) => {
-    const score = scoreOf(row, place, view.measure);
+    const score = scoreOf(row, dataset, view.measure);
     return score &&
-      !(view.unseen && place.kind === "collection" && inDomain(row, place, view.measure))
+      !(view.unseen && dataset.kind === "collection" && inDomain(row, dataset, view.measure))
       ? score
       : null;
   };
   const scale = scaleOf(BOARD.rows.map(visible).filter(Boolean));
   const notes = [
-    place.title,
-    place.kind === "suite"
-      ? `mean of ${place.members.length}`
-      : `${grouped(place.queries)} queries`,
-    place.title_track && `${place.title_track} track`,
-    place.official ? "" : "not the published collection",
+    dataset.title,
+    dataset.kind === "suite"
+      ? `mean of ${dataset.members.length}`
+      : `${grouped(dataset.queries)} queries`,
+    dataset.title_track && `${dataset.title_track} track`,
+    dataset.official ? "" : "not the published collection",
   ];
   return {
-    id: `place-${place.id}`,
-    place,
+    id: `dataset-${dataset.id}`,
+    dataset,
     always: true,
-    label: place.label,
+    label: dataset.label,
     sub: [
-      measureOf(place, view.measure),
-      place.kind === "suite" ? `mean of ${place.members.length}` : place.title_track,
-      place.main ? "" : "other protocol",
+      measureOf(dataset, view.measure),
+      dataset.kind === "suite" ? `mean of ${dataset.members.length}` : dataset.title_track,
+      dataset.main ? "" : "other protocol",
     ]
       .filter(Boolean)
       .join(" · "),
     note: notes.filter(Boolean).join(", "),
     numeric: true,
-    kind: place.kind,
+    kind: dataset.kind,
     value: (row) => visible(row)?.value ?? null,
-    fill: (row, cell) => fillScore(row, place, visible(row), scale, cell),
+    fill: (row, cell) => fillScore(row, dataset, visible(row), scale, cell),
   };
 }
 
-function fillScore(row, place, score, scale, cell) {
+function fillScore(row, dataset, score, scale, cell) {
   if (!score) {
-    const missing = missingOf(row, place, view.measure);
+    const missing = missingOf(row, dataset, view.measure);
     if (missing.length)
       cell.append(
         el(
           "span",
           { class: "gap", title: `missing: ${missing.join(", ")}` },
-          `${missing.length} of ${place.members.length} missing`,
+          `${missing.length} of ${dataset.members.length} missing`,
         ),
       );
     return;
   }
   if (row.claim) {
-    const mean = place.kind === "suite" ? `, mean of ${place.members.length} sets` : "";
+    const mean = dataset.kind === "suite" ? `, mean of ${dataset.members.length} sets` : "";
     cell.append(
-      el("span", { class: "claimed", title: `claim${mean}: ${score.source}` }, fixed(score.value)),
+      el("span", { class: "claimed", title: `published${mean}: ${score.source}` }, fixed(score.value)),
     );
     return;
   }
@@ -143,37 +143,37 @@ function fillScore(row, place, score, scale, cell) {
     ((score.value - scale.low) / (scale.high - scale.low || 1)).toFixed(3),
   );
   cell.append(el("span", { class: score.group === 1 ? "best" : null }, fixed(score.value)));
-  if (inDomain(row, place, view.measure))
+  if (inDomain(row, dataset, view.measure))
     cell.append(el("abbr", { class: "seen", title: "trained on this collection" }, "*"));
   if (view.intervals) cell.append(el("small", {}, interval(score)));
   if (view.claims && score.published !== null) {
     cell.append(
       el(
         "small",
-        { class: "claim", title: `claim: ${score.source}` },
-        `claim ${fixed(score.published)}`,
+        { class: "claim", title: `published: ${score.source}` },
+        `published ${fixed(score.published)}`,
       ),
     );
   }
 }
 
-function zeroShotColumn(place) {
+function zeroShotColumn(dataset) {
   const value = (row) =>
-    scoreOf(row, place, view.measure)
-      ? (zeroShotOf(row, place, view.measure)?.value ?? null)
+    scoreOf(row, dataset, view.measure)
+      ? (zeroShotOf(row, dataset, view.measure)?.value ?? null)
       : null;
   return {
-    id: `zero-${place.id}`,
+    id: `zero-${dataset.id}`,
     label: "Zero-shot",
-    sub: place.label,
-    note: `mean of ${place.label} without collections that the model was trained on`,
+    sub: dataset.label,
+    note: `mean of ${dataset.label} without collections that the model was trained on`,
     numeric: true,
     kind: "suite",
     value,
     fill: (row, cell) => {
       if (value(row) === null) return;
-      const { members } = zeroShotOf(row, place, view.measure);
-      cell.append(fixed(value(row)), el("small", {}, `${members} of ${place.members.length}`));
+      const { members } = zeroShotOf(row, dataset, view.measure);
+      cell.append(fixed(value(row)), el("small", {}, `${members} of ${dataset.members.length}`));
     },
   };
 }
@@ -192,22 +192,25 @@ function columns() {
     id: "group",
     label: "Group",
     kind: "group",
-    always: true, // its values change with the order
+    always: true, // its values depend on the sorting
     note: "models in a group do not differ significantly from its best model (5 % level)",
     numeric: false,
     value: (row) => groupOf(row),
   };
-  const scores = shownPlaces().flatMap((place) =>
-    place.kind === "suite" ? [scoreColumn(place), zeroShotColumn(place)] : [scoreColumn(place)],
+  const scores = shownDatasets().flatMap((dataset) =>
+    dataset.kind === "suite" ? [scoreColumn(dataset), zeroShotColumn(dataset)] : [scoreColumn(dataset)],
   );
   return [group, model, ...scores, ...(view.recipes ? recipeColumns() : speedColumns())];
 }
 
 function systemName(row) {
   const { publication, second_hand, note, source } = row.claim;
-  const words = ["claim", second_hand && "copied", publication].filter(Boolean).join(", ");
-  const told = [source, note].filter(Boolean).join("; ");
-  return [el("span", { class: "claimed" }, row.name), el("small", { title: told }, words)];
+  const words = `${second_hand ? "copied in" : "published:"} ${publication}`;
+  const title = [source, note].filter(Boolean).join("; ");
+  return [
+    el("span", { class: "claimed" }, row.name),
+    el("small", { title }, publication ? words : "published"),
+  ];
 }
 
 function speedColumns() {
@@ -254,13 +257,13 @@ function recipeColumns() {
   ];
 }
 
-// Groups are of the column that the table is sorted by, or else of the headline.
-function groupPlace() {
-  return PLACES.find((place) => view.by === `place-${place.id}`) || headline(view.measure);
+// Groups refer to the column that the table is sorted by, or else to the headline.
+function groupDataset() {
+  return DATASETS.find((dataset) => view.by === `dataset-${dataset.id}`) || headline(view.measure);
 }
 
 function groupOf(row) {
-  const score = scoreOf(row, groupPlace(), view.measure);
+  const score = scoreOf(row, groupDataset(), view.measure);
   return score && score.group ? score.group : null;
 }
 
@@ -268,7 +271,7 @@ let table = null;
 
 function draw() {
   const all = columns();
-  const first = `place-${headline(view.measure).id}`;
+  const first = `dataset-${headline(view.measure).id}`;
   const { sorted } = view;
   const by = [sorted.by, view.by, first, "model"].find((id) => all.some((one) => one.id === id));
   const holder = document.getElementById("table");
@@ -288,16 +291,16 @@ function draw() {
 
 function afterSort(column, lines, falling) {
   view.sorted = { by: column.id, falling: Boolean(falling) };
-  if (column.place) view.by = column.id;
-  const place = groupPlace();
+  if (column.dataset) view.by = column.id;
+  const dataset = groupDataset();
   document.getElementById("groups").textContent =
-    `Groups by ${place.label}, ${measureOf(place, view.measure)}.`;
+    `Groups refer to ${dataset.label}, ${measureOf(dataset, view.measure)}.`;
   let before = null;
   for (const { row, line } of lines) {
     if (row.claim) continue;
     const group = groupOf(row);
     line.firstChild.textContent = group ?? "";
-    line.classList.toggle("edge", Boolean(column.place) && before !== null && group !== before);
+    line.classList.toggle("edge", Boolean(column.dataset) && before !== null && group !== before);
     before = group;
   }
 }
@@ -329,7 +332,7 @@ function tick(label, name) {
 }
 
 function suiteSelect() {
-  const suites = PLACES.filter((place) => place.kind === "suite");
+  const suites = DATASETS.filter((dataset) => dataset.kind === "suite");
   if (!suites.length) return null;
   const select = el(
     "select",
@@ -337,7 +340,7 @@ function suiteSelect() {
     el("option", { value: "all" }, "all"),
     el("option", { value: "suites", selected: view.only === "suites" }, "only means"),
   );
-  for (const place of suites) select.append(el("option", { value: place.name, selected: place.name === view.only }, place.label));
+  for (const dataset of suites) select.append(el("option", { value: dataset.name, selected: dataset.name === view.only }, dataset.label));
   select.addEventListener("change", () => {
     view.only = select.value;
     draw();
@@ -358,8 +361,8 @@ function showIndex() {
       view.models = text;
       filter();
     }),
-    field("Find collections", "find-places", view.places, (text) => {
-      view.places = text;
+    field("Find collections", "find-collections", view.datasets, (text) => {
+      view.datasets = text;
       draw();
     }),
     suiteSelect(),
@@ -383,7 +386,7 @@ function showIndex() {
       el(
         "p",
         { class: "lead" },
-        `${count(BOARD.rows.length, "model")} on ${count(PLACES.filter((place) => place.kind === "collection").length, "collection")}. `,
+        `${count(BOARD.rows.length, "model")} on ${count(DATASETS.filter((dataset) => dataset.kind === "collection").length, "collection")}. `,
         "Models in a group do not differ significantly from its best model (5 % level); scores of the first group are bold. ",
         "An asterisk marks a collection that the model was trained on. A suite has a mean only if all its collections were evaluated. ",
         SYSTEMS.length
@@ -407,8 +410,8 @@ function showIndex() {
 
 function collectionList() {
   const list = el("ul", { class: "pages" });
-  for (const place of PLACES.filter((one) => one.kind === "collection"))
-    list.append(el("li", {}, link("collection", place.name)));
+  for (const dataset of DATASETS.filter((one) => one.kind === "collection"))
+    list.append(el("li", {}, link("collection", dataset.name)));
   return section("Collections", list);
 }
 
@@ -417,6 +420,6 @@ function claimSources() {
   if (!used.length) return null;
   return section(
     "Sources of published scores",
-    el("ul", {}, ...used.map((text) => el("li", {}, text))),
+    el("ul", {}, ...used.map((text) => el("li", {}, outside(text)))),
   );
 }

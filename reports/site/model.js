@@ -2,9 +2,9 @@
 
 function showModel(row) {
 
-  function placesOf(kind) {
-    return PLACES.filter(
-      (place) => place.kind === kind && (row.cells[place.name] ?? row.means[place.name]),
+  function datasetsOf(kind) {
+    return DATASETS.filter(
+      (dataset) => dataset.kind === kind && (row.cells[dataset.name] ?? row.means[dataset.name]),
     );
   }
 
@@ -12,14 +12,14 @@ function showModel(row) {
   let shown = MEASURE;
 
   function lines(kind) {
-    return placesOf(kind).flatMap((place) =>
-      place.measures
-        .filter((name) => shown === EVERY || name === measureOf(place, shown))
+    return datasetsOf(kind).flatMap((dataset) =>
+      dataset.measures
+        .filter((name) => shown === EVERY || name === measureOf(dataset, shown))
         .map((measure) => ({
-          place,
+          dataset,
           measure,
-          score: scoreOf(row, place, measure),
-          missing: missingOf(row, place, measure),
+          score: scoreOf(row, dataset, measure),
+          missing: missingOf(row, dataset, measure),
         }))
         .filter((one) => one.score || one.missing.length),
     );
@@ -40,9 +40,10 @@ function showModel(row) {
     fill: (one, cell) =>
       cell.append(
         one.score ? fixed(one.score.value) : "",
-        one.score && inDomain(row, one.place, one.measure)
+        one.score && inDomain(row, one.dataset, one.measure)
           ? el("abbr", { class: "seen", title: "trained on this collection" }, "*")
           : "",
+        intervalBelow(one.score),
       ),
   };
   const measure = { id: "measure", label: "Measure", value: (one) => one.measure };
@@ -72,15 +73,15 @@ function showModel(row) {
 
   function collectionTable() {
     const all = lines("collection");
-    const cell = (one) => row.cells[one.place.name];
+    const cell = (one) => row.cells[one.dataset.name];
     const columns = [
       {
         id: "collection",
         label: "Collection",
         heading: true,
         kind: "model",
-        value: (one) => one.place.name,
-        fill: (one, td) => td.append(link("collection", one.place.name)),
+        value: (one) => one.dataset.name,
+        fill: (one, td) => td.append(link("collection", one.dataset.name)),
       },
       measure,
       score,
@@ -98,15 +99,15 @@ function showModel(row) {
   function suiteTable() {
     const all = lines("suite").filter((one) => one.score);
     if (!all.length) return null;
-    const zero = (one) => (one.score ? zeroShotOf(row, one.place, one.measure) : null);
+    const zero = (one) => (one.score ? zeroShotOf(row, one.dataset, one.measure) : null);
     const columns = [
       {
         id: "suite",
         label: "Suite",
         heading: true,
         kind: "model",
-        value: (one) => one.place.label,
-        fill: (one, td) => td.append(one.place.label, el("small", {}, one.place.title)),
+        value: (one) => one.dataset.label,
+        fill: (one, td) => td.append(one.dataset.label, el("small", {}, one.dataset.title)),
       },
       measure,
       score,
@@ -120,7 +121,7 @@ function showModel(row) {
           if (found && found.value !== null)
             td.append(
               fixed(found.value),
-              el("small", {}, `${found.members} of ${one.place.members.length}`),
+              el("small", {}, `${found.members} of ${one.dataset.members.length}`),
             );
         },
       },
@@ -135,24 +136,24 @@ function showModel(row) {
   function missingMeans() {
     const gaps = lines("suite").filter((one) => one.missing.length);
     if (!gaps.length) return null;
-    const lists = gaps.map(({ place, measure, missing }) => {
-      const words = `${place.label}, ${measure}: ${missing.length} of ${place.members.length} collections missing`;
+    const lists = gaps.map(({ dataset, measure, missing }) => {
+      const words = `${dataset.label}, ${measure}: ${missing.length} of ${dataset.members.length} collections missing`;
       return el("details", {}, el("summary", {}, words), missing.join(", "));
     });
     return section("Suites without a mean", ...lists);
   }
 
   function evaluations() {
-    const made = placesOf("collection").map((place) => {
-      const cell = row.cells[place.name];
-      const ties = cell.tie_low === null ? "" : `${fixed(cell.tie_low)}–${fixed(cell.tie_high)}`;
+    const made = datasetsOf("collection").map((dataset) => {
+      const cell = row.cells[dataset.name];
+      const ties = fixed(cell.tie_low) === fixed(cell.tie_high) ? "" : `${fixed(cell.tie_low)}–${fixed(cell.tie_high)}`;
       const recall = Object.entries(cell.index_recall)
         .map(([name, value]) => `${name} ${fixed(value, 3)}`)
         .join(", ");
       return el(
         "details",
         {},
-        el("summary", {}, place.name),
+        el("summary", {}, dataset.name),
         facts([
           ...Object.entries(cell.facts),
           ["score range over orders of tied documents", ties],
@@ -175,7 +176,7 @@ function showModel(row) {
     if (!found.size) return null;
     return section(
       "Sources of published scores",
-      el("ul", {}, ...[...found].map((text) => el("li", {}, text))),
+      el("ul", {}, ...[...found].map((text) => el("li", {}, outside(text)))),
     );
   }
 

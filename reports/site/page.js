@@ -1,11 +1,11 @@
 "use strict";
-// What all pages share. Text is only ever set as text, so that a name is never markup.
+// Functions of all pages. Text is only ever set as text, so that a name is never markup.
 
 const { board: BOARD, measure: MEASURE, legend: LEGEND } = JSON.parse(
   document.getElementById("data").textContent,
 );
-// Columns of the table: suites, then collections. A suite of the user's own is named by its file.
-const PLACES = [
+// Columns of the table: suites, then collections. A user's suite is named by its file.
+const DATASETS = [
   ...BOARD.suites.map((suite) => ({
     ...suite,
     kind: "suite",
@@ -21,7 +21,7 @@ const PLACES = [
     label: column.name,
     title: column.about.title ?? "",
   })),
-].map((place, id) => ({ ...place, id }));
+].map((dataset, id) => ({ ...dataset, id }));
 
 function el(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
@@ -38,15 +38,16 @@ function measuresOf(suite) {
   return [...new Set(BOARD.rows.flatMap((row) => Object.keys(row.means[suite] ?? {})))];
 }
 
-// Each model and each collection has a page of its own in this file.
+// Each model and each collection has its own page in this file.
 function link(kind, name) {
   return el("a", { href: `#${kind}/${encodeURIComponent(name)}` }, name);
 }
 
-// Only what is an address of the web becomes a link.
+// Text with a link if it begins with a web address, such as a source.
 function outside(text) {
-  if (!/^https?:\/\//.test(text)) return document.createTextNode(text);
-  return el("a", { href: text, rel: "noreferrer" }, text);
+  const [, address, rest] = text.match(/^(https?:\/\/[^\s,;]+)(.*)$/s) ?? [];
+  if (!address) return document.createTextNode(text);
+  return el("span", {}, el("a", { href: address, rel: "noreferrer" }, address), rest);
 }
 
 function fixed(value, digits = 4) {
@@ -96,80 +97,103 @@ function interval(score) {
   return score && score.low !== null ? `${fixed(score.low, 3)}–${fixed(score.high, 3)}` : "";
 }
 
-const measureOf = (place, measure) => measure || place.main_measure;
+const measureOf = (dataset, measure) => measure || dataset.main_measure;
 
-function meanOf(row, place, measure) {
-  return row.means[place.name]?.[measureOf(place, measure)];
+function meanOf(row, dataset, measure) {
+  return row.means[dataset.name]?.[measureOf(dataset, measure)];
 }
 
-function scoreOf(row, place, measure) {
-  if (place.kind === "suite") return meanOf(row, place, measure)?.score ?? null;
-  return row.cells[place.name]?.scores[measureOf(place, measure)] ?? null;
+function scoreOf(row, dataset, measure) {
+  if (dataset.kind === "suite") return meanOf(row, dataset, measure)?.score ?? null;
+  return row.cells[dataset.name]?.scores[measureOf(dataset, measure)] ?? null;
 }
 
-function zeroShotOf(row, place, measure) {
-  const mean = place.kind === "suite" ? meanOf(row, place, measure) : null;
+function zeroShotOf(row, dataset, measure) {
+  const mean = dataset.kind === "suite" ? meanOf(row, dataset, measure) : null;
   return mean?.score ? { value: mean.zero_shot, members: mean.zero_shot_members } : null;
 }
 
-function missingOf(row, place, measure) {
-  return (place.kind === "suite" && meanOf(row, place, measure)?.missing) || [];
+function missingOf(row, dataset, measure) {
+  return (dataset.kind === "suite" && meanOf(row, dataset, measure)?.missing) || [];
 }
 
-// Where it is lowest.
+// Judged@10 on the collection on which it is lowest.
 function judgedOf(row) {
   const known = Object.values(row.cells).map((cell) => cell.judged_at_10);
   const found = known.filter((value) => value !== null);
   return found.length ? Math.min(...found) : null;
 }
 
-function inDomain(row, place, measure) {
-  if (place.kind === "collection") return Boolean(row.cells[place.name]?.in_domain);
-  const unseen = zeroShotOf(row, place, measure);
-  return Boolean(unseen) && unseen.members < place.members.length;
+function inDomain(row, dataset, measure) {
+  if (dataset.kind === "collection") return Boolean(row.cells[dataset.name]?.in_domain);
+  const unseen = zeroShotOf(row, dataset, measure);
+  return Boolean(unseen) && unseen.members < dataset.members.length;
 }
 
-// Where models are ranked: the first suite that any model has whole, else the fullest column.
+// The column that models are ranked by: the first suite that any model has completely, else the
+// collection with most scores.
 function headline(measure) {
-  const filled = (place) => BOARD.rows.filter((row) => scoreOf(row, place, measure)).length;
-  const whole = PLACES.find((place) => place.kind === "suite" && filled(place));
-  const columns = PLACES.filter((place) => place.kind === "collection");
-  return whole || columns.reduce((best, one) => (filled(one) > filled(best) ? one : best));
+  const filled = (dataset) => BOARD.rows.filter((row) => scoreOf(row, dataset, measure)).length;
+  const complete = DATASETS.find((dataset) => dataset.kind === "suite" && filled(dataset));
+  const columns = DATASETS.filter((dataset) => dataset.kind === "collection");
+  return complete || columns.reduce((best, one) => (filled(one) > filled(best) ? one : best));
 }
 
-// Names of facts that are not words already.
+// Settings of recipes and protocols, for people.
 const WORDS = {
+  "adapter.kind": "adapter",
+  adapter_files: "hash of adapter files",
+  backend: "engine",
+  depth: "ranking depth",
   dim: "dimension",
   exclude_self: "document with the query's id excluded",
-  official: "published collection",
+  files: "hash of model files",
   kind: "type",
+  lower_case: "lower-cased",
+  normalize: "normalised to length 1",
+  official: "published collection",
+  "prompts.document": "document prompt",
+  "prompts.query": "query prompt",
+  query_files: "hash of query encoder files",
+  segment_ids: "token type ids for pairs",
+  store_dtype: "dtype of stored vectors",
+  title_join: "title and text joined by",
 };
 const VALUES = { True: "yes", False: "no" };
 
 function inWords(name) {
-  const words = WORDS[name] ?? name.replace(/^max_/, "maximum ").replace("sha256", "SHA-256");
+  const bare = name.replace(/^options\./, "");
+  const words = WORDS[bare] ?? bare.replace(/^max_/, "maximum ").replace("sha256", "SHA-256");
   return words.replace(/[_.]/g, " ");
+}
+
+function valueInWords(name, value) {
+  if (name === "index" && value === "flat") return "exact search";
+  return VALUES[value] ?? value;
 }
 
 function facts(pairs) {
   const list = el("dl", { class: "facts" });
+  const shown = new Set();
   for (const [name, value] of pairs) {
-    if (value === null || value === undefined || value === "") continue;
+    const fact = `${inWords(name)} ${value}`;
+    if (value === null || value === undefined || value === "" || shown.has(fact)) continue;
+    shown.add(fact);
     const long = typeof value === "string" && value.length > 80;
     list.append(
-      el("div", { class: long ? "long" : null }, el("dt", {}, inWords(name)), el("dd", {}, VALUES[value] ?? value)),
+      el("div", { class: long ? "long" : null }, el("dt", {}, inWords(name)), el("dd", {}, valueInWords(name, value))),
     );
   }
   return list;
 }
 
-// A name whose parts before the last slash are small, and which may break.
+// A name that may break, with the part before the last slash in small letters.
 function named(text) {
   const cut = text.split("@")[0].lastIndexOf("/") + 1;
   return [el("small", {}, text.slice(0, cut)), ...breaking(text.slice(cut))];
 }
 
-// A name that may break after a sign between its parts.
+// A name that may break after a separator.
 function breaking(text) {
   return text.split(/(?<=[-@/_=])/).flatMap((part) => [part, el("wbr")]);
 }
@@ -183,11 +207,16 @@ function scaleOf(scores) {
   return { low: Math.min(...values), high: Math.max(...values) };
 }
 
-// Columns of a table whose rows have a score, or null.
+// The interval of a score has a column, or a line below the score on narrow screens.
+function intervalBelow(score) {
+  return score && score.low !== null ? el("small", { class: "narrow" }, interval(score)) : "";
+}
+
 function intervalColumn(score) {
   return {
     id: "interval",
     label: "95 % interval",
+    kind: "wide",
     numeric: true,
     value: (row) => score(row)?.low ?? null,
     fill: (row, cell) => cell.append(interval(score(row))),
@@ -205,15 +234,15 @@ function measureSelect(measures, chosen, choose) {
 
 function themeButton() {
   const button = el("button", { type: "button", id: "theme" });
-  const say = () => {
+  const showTheme = () => {
     button.textContent = `Theme: ${document.documentElement.dataset.theme}`;
   };
   button.addEventListener("click", () => {
     const now = THEMES.indexOf(document.documentElement.dataset.theme);
     setTheme(THEMES[(now + 1) % THEMES.length]);
-    say();
+    showTheme();
   });
-  say();
+  showTheme();
   return button;
 }
 
@@ -224,8 +253,8 @@ function count(number, one, many = `${one}s`) {
 function frame() {
   const home = el("a", { href: "#" }, "Leaderboard");
   document.getElementById("top").append(el("nav", { "aria-label": "Site" }, home), themeButton());
-  const said = [count(BOARD.results, "result"), `newest ${BOARD.newest.slice(0, 10)}`, ...LEGEND];
-  document.getElementById("end").append(said.join(" · "));
+  const parts = [count(BOARD.results, "result"), `newest ${BOARD.newest.slice(0, 10)}`, ...LEGEND];
+  document.getElementById("end").append(parts.join(" · "));
 }
 
 function addressed() {
@@ -236,16 +265,16 @@ function addressed() {
   }
 }
 
-// Shows what the part of the address after # names: `model/NAME`, `collection/NAME`, or all.
+// Show the page that follows # in the address: `model/NAME`, `collection/NAME`, or the index.
 function show() {
   const address = addressed();
-  if (address === "content") return; // the link that skips to it
+  if (address === "content") return; // "Skip to content"
   const [, kind, name] = address.match(/^(model|collection)\/(.*)$/s) ?? [];
   const row = kind === "model" && BOARD.rows.find((one) => one.name === name);
-  const place = kind === "collection" && PLACES.find((one) => one.name === name);
-  document.title = row || place ? name : "Leaderboard";
+  const dataset = kind === "collection" && DATASETS.find((one) => one.name === name);
+  document.title = row || dataset ? name : "Leaderboard";
   if (row) showModel(row);
-  else if (place) showCollection(place);
+  else if (dataset) showCollection(dataset);
   else showIndex();
   window.scrollTo(0, 0);
 }

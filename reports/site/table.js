@@ -72,12 +72,22 @@ function sortedTable({ columns: all, rows, caption, by = null, falling = null, s
   return {
     lines,
     state,
-    element: el(
-      "div",
-      { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
-      table,
-    ),
+    element: scroller(table, caption),
   };
+}
+
+// A box that scrolls, faded on the right while there is more to see.
+function scroller(table, caption) {
+  const box = el(
+    "div",
+    { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+    table,
+  );
+  const fade = () =>
+    box.classList.toggle("more", box.scrollLeft + box.clientWidth < box.scrollWidth - 2);
+  box.addEventListener("scroll", fade);
+  new ResizeObserver(fade).observe(box);
+  return box;
 }
 
 // A column of numbers, of which `show` makes text.
@@ -88,7 +98,7 @@ function numberColumn(id, label, value, show = fixed, more = {}) {
 const rounded = (value) => fixed(value, 2);
 
 function heading(column) {
-  return column.place ? named(column.label) : [column.label];
+  return column.dataset ? named(column.label) : [column.label];
 }
 
 function filledCell(column, row) {

@@ -67,7 +67,7 @@ def models(browser) -> list[str]:
 
 def column_of(browser, name: str) -> str:
     """Id of the column of a suite or collection."""
-    script = "return 'place-' + PLACES.find(one => one.name === arguments[0]).id"
+    script = "return 'dataset-' + DATASETS.find(one => one.name === arguments[0]).id"
     return browser.execute_script(script, name)
 
 
@@ -133,7 +133,7 @@ def test_intervals_claims_recipes_and_zero_shot_can_be_switched_on(browser, inde
     for box in ("intervals", "claims"):
         press(browser, f"#{box}")
     alpha = dict(zip(models(browser), column(browser, name), strict=True))["alpha"]
-    assert alpha == "0.51000.510–0.510claim 0.4321"
+    assert alpha == "0.51000.510–0.510published 0.4321"
     press(browser, "#recipes")
     assert "maximum document tokens" in texts(browser, "#table thead button > span")
     press(browser, "#unseen")
@@ -183,7 +183,7 @@ def test_the_page_of_a_model_shows_its_recipe_scores_and_claims(browser, index):
     assert "+0.0779" in row
     choose(browser, "#measure", "R@100")
     assert [text.split("0.")[0] for text in texts(browser, "tbody tr")] == [
-        "beir/scifact@depth=10R@1001.00001.000–1.0001"
+        "beir/scifact@depth=10R@1001.00001.000–1.0001.000–1.0001"
     ]
 
 
@@ -238,7 +238,9 @@ def test_pages_begin_with_scores_and_state_facts_in_words(browser, index):
         "Sources of published scores",
         "Recipe",
     ]
-    assert "maximum document tokens" in texts(browser, "dt")
+    facts = texts(browser, "dt")
+    assert {"maximum document tokens", "title and text joined by"} <= set(facts)
+    assert len(facts) == len(set(facts))
     opened(browser, index, "collection/beir%2Fscifact")
     assert texts(browser, "main > #table ~ section h2")[0] == "Protocol"
     assert not {"True", "False"} & set(texts(browser, "dd"))
@@ -254,10 +256,10 @@ def test_published_systems_are_marked_can_be_hidden_and_are_in_no_group(browser,
     (tmp_path / "page.html").write_text(page(board, ""))
     opened(browser, tmp_path / "page.html")
     shown = texts(browser, "#table tbody th.model")
-    assert "DupMAEclaim, DupMAE paper" in shown
-    assert "BM25claim, copied, DupMAE paper" in shown
-    (line,) = [text for text in texts(browser, "#table tbody tr") if "DupMAEclaim" in text]
-    assert line == "DupMAEclaim, DupMAE paper0.69900.4750"
+    assert "DupMAEpublished: DupMAE paper" in shown
+    assert "BM25copied in DupMAE paper" in shown
+    (line,) = [text for text in texts(browser, "#table tbody tr") if "DupMAEpublished" in text]
+    assert line == "DupMAEpublished: DupMAE paper0.69900.4750"
     heads = texts(browser, "#table thead th")
     assert any(f"beir-18{MEASURE} · mean of 18" in head for head in heads)
     assert texts(browser, "#count") == ["2 of 2 models"]
@@ -266,6 +268,23 @@ def test_published_systems_are_marked_can_be_hidden_and_are_in_no_group(browser,
     assert texts(browser, "#table tbody th.model") == ["alpha", "beta"]
     browser.find_element("id", "find").send_keys("nothing like it")
     assert texts(browser, "#count") == ["0 of 2 models"]
+
+
+def test_a_phone_shows_score_and_interval_without_scrolling(browser, index):
+    edges = (
+        "return [...document.querySelectorAll('td small.narrow')]"
+        ".map(one => one.getBoundingClientRect()).filter(one => one.width).map(one => one.right)"
+    )
+    for metrics, shown in ((PHONE, True), ({**PHONE, "width": 1400}, False)):
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        try:
+            for address in ("model/alpha", "collection/beir%2Fscifact"):
+                opened(browser, index, address)
+                found = browser.execute_script(edges)
+                assert bool(found) == shown
+                assert all(edge <= metrics["width"] for edge in found)
+        finally:
+            browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 def test_no_page_is_wider_than_a_phone(browser, index):
