@@ -34,6 +34,21 @@ ADAPTER_FILE = "adapter_config.json"
 BASE_NAMES = ("base_model_name_or_path", "model_name")  # in files of PEFT and of AdapterHub
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+|[\w.-]+")
 
+SETTINGS_FILES = ("modules.json", "config_sentence_transformers.json", "config.json")
+# Marks of models without a single vector per text, in their settings and the names of their files:
+# sentence-transformers 5 and OpenSearch; PyLate and Stanford's ColBERT; rerankers.
+OTHER_KINDS = {
+    "a sparse encoder such as SPLADE": re.compile(
+        r"SparseEncoder|\.sparse_encoder\.|query_token_weights\.txt"
+    ),
+    "a late-interaction model such as ColBERT": re.compile(
+        r'"pylate\.|HF_ColBERT|"ColBERT"|MaxSim|artifact\.metadata'
+    ),
+    "a cross-encoder": re.compile(
+        r"CrossEncoder|\.cross_encoder\.|\w+ForSequenceClassification|sbert_ce_\w+"
+    ),
+}
+
 logger = logging.getLogger(__name__)
 
 
@@ -89,6 +104,8 @@ def _card_like(card: Card, checkpoint: str) -> Card:
         )
     path = Path(checkpoint).expanduser()
     root = locate_checkpoint(checkpoint, BRANCH, base=Path.cwd())
+    if not card.stages:  # ANCE's weights state a classifier, and its card a stage instead
+        _refuse_other_kinds(root, checkpoint)
     where = str(root) if path.is_dir() else checkpoint
     own = load_card(root / CARD_FILE) if (root / CARD_FILE).is_file() else None
     if own is None and is_st_folder(root):
@@ -140,7 +157,23 @@ def _settings(card: Card) -> dict[str, Any]:
     }
 
 
+def _refuse_other_kinds(folder: Path, typed: str) -> None:
+    """Raise if a folder holds a sparse, late-interaction or cross-encoder model."""
+    names = SETTINGS_FILES[:2] if is_st_folder(folder) else SETTINGS_FILES[1:]
+    contents = [read_regular_file(folder / name) for name in names if (folder / name).is_file()]
+    lines = [path.name.encode() for path in folder.iterdir()]
+    text = b"\n".join([*lines, *contents]).decode(errors="replace")
+    for kind, marks in OTHER_KINDS.items():
+        if mark := marks.search(text):
+            raise BenchError(
+                f"{typed} is {kind} ({mark[0]}), which does not make one vector per text",
+                "Rank with its own library, then score the run file with `python -m bench score "
+                "RUN_FILE --dataset DATASET`, and compare it with `python -m bench compare`.",
+            )
+
+
 def _card_of_folder(folder: Path, typed: str) -> Card:
+    _refuse_other_kinds(folder, typed)
     if not is_st_folder(folder):
         raise (
             _unfinished_error(folder, typed)
@@ -163,7 +196,9 @@ def _card_of_repository(repository: str) -> Card:
     for name, card in all_cards().items():
         if card.checkpoint == repository:
             raise BenchError(f"{repository} has a card", f"name its card: {name}")
-    if not (_download(repository, BRANCH, ["modules.json"]) / "modules.json").is_file():
+    settings = _download(repository, BRANCH, [*SETTINGS_FILES])
+    _refuse_other_kinds(settings, repository)
+    if not (settings / "modules.json").is_file():
         raise _plain_error(repository)
     card = _card_of_folder(locate_checkpoint(repository, BRANCH, base=Path.cwd()), repository)
     return replace_fields(card, {"checkpoint": repository})
