@@ -160,7 +160,7 @@ def _settings(card: Card) -> dict[str, Any]:
 def _refuse_other_kinds(folder: Path, typed: str) -> None:
     """Raise if a folder holds a sparse, late-interaction or cross-encoder model."""
     names = SETTINGS_FILES[:2] if is_st_folder(folder) else SETTINGS_FILES[1:]
-    contents = [read_regular_file(folder / name) for name in names if (folder / name).is_file()]
+    contents = [read_file(folder / name) for name in names if (folder / name).is_file()]
     lines = [path.name.encode() for path in folder.iterdir()]
     text = b"\n".join([*lines, *contents]).decode(errors="replace")
     for kind, marks in OTHER_KINDS.items():
