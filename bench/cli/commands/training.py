@@ -65,10 +65,7 @@ def pretrain(options: PretrainOptions) -> int:
         read = f"{trained.texts_read:,} texts read"
         _print_trained(trained, f"{trained.objective}, ", read, options)
         if not options.output.json:
-            print(
-                f"it encodes queries and documents of up to {preset.max_tokens:,} tokens, the "
-                f"preset's max_tokens; {CARD_FILE} in the folder states this"
-            )
+            print(_format_usage(options.out))
             _print_after_pretraining(options, workspace)
     return ExitCode.OK
 
@@ -107,8 +104,10 @@ def adapt(options: AdaptOptions) -> int:
     with training_context(options.out, options.training) as context:
         trained = adapt_on(preset, datasets, method, context)
     start, folders = preset.start.model, [_shorten_path(Path(each.folder)) for each in trained]
-    # A checkpoint is used as the start's card says; an adapter has the start's recipe already.
-    like = ["--like", start] if start in card_names() and not method.separate_models else []
+    usage = load_card(Path(folders[0]) / CARD_FILE).usage
+    # Checkpoints of earlier versions are used like their start only if --like says so.
+    is_like_start = start not in card_names() or load_card(start).usage == usage
+    like = [] if is_like_start else ["--like", start]
     scored = _held_out_datasets(names, (), workspace)
     line = _format_run_command(list(scored), folders, options.folder_options, like)
     curves = [read_curve(Path(folder) / CURVE_FILE) for folder in folders]
@@ -128,6 +127,8 @@ def adapt(options: AdaptOptions) -> int:
         print(
             f"{folder}: {row['collection']}; {_format_losses(row['first_loss'], row['last_loss'])}"
         )
+    if is_like_start:
+        print(_format_usage(Path(folders[0])))
     print_next_command("scores of the checkpoints", line)
     return ExitCode.OK
 
@@ -258,6 +259,16 @@ def _print_trained(
             f"trained {size.trained:,} of {size.parameters:,} parameters ({share}); "
             f"{size.saved_bytes:,} bytes of weights"
         )
+
+
+def _format_usage(folder: Path) -> str:
+    """Return how the card of a trained checkpoint uses it."""
+    card = load_card(folder / CARD_FILE)
+    queries, documents = f"{card.max_query_tokens:,}", f"{card.max_document_tokens:,}"
+    return (
+        f"{CARD_FILE} states its use: {card.pooling} pooling, queries of up to {queries} and "
+        f"documents of up to {documents} tokens"
+    )
 
 
 def _print_after_pretraining(options: PretrainOptions, workspace: Workspace) -> None:

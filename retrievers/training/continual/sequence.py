@@ -24,6 +24,8 @@ from foundation.errors import BenchError, did_you_mean
 from foundation.files import replace_entries
 from foundation.records import Record, convert_table
 from retrievers.encoders.device import pick_device
+from retrievers.models.card import Card
+from retrievers.models.model import resolve_model
 from retrievers.training.engine.arguments import Progress, TrainingContext, world_size
 from retrievers.training.engine.run_folder import lock_folder
 from retrievers.training.objectives.masked_lm import MaskedLM
@@ -56,7 +58,7 @@ class Domain:
 
     name: str
     texts: Sequence[str]
-    seen: tuple[str, ...] = ()
+    trained_on: tuple[str, ...] = ()
 
 
 class Method(Record, kw_only=True):
@@ -169,11 +171,21 @@ def adapt(
             different sequence or is in use, or for the reasons listed in `pretrain`.
     """
     check_sequence(preset, domains, method)
-    context = context.with_folder(context.out.resolve())
+    context, like = context.with_folder(context.out.resolve()), find_usage(preset.start)
     with lock_folder(context.out):
         return tuple(
-            _train(preset, domains[:count], method, context) for count in range(1, len(domains) + 1)
+            _train(preset, domains[:count], method, context, like)
+            for count in range(1, len(domains) + 1)
         )
+
+
+def find_usage(start: Start) -> Card | None:
+    """Return the card that ``start`` is used with, or None if it has no card of a plain encoder."""
+    try:
+        card = resolve_model(start.model).card
+    except BenchError:
+        return None
+    return None if card.stages or card.encoder else card
 
 
 def domain_folder(out: Path, index: int, name: str) -> Path:
@@ -217,7 +229,11 @@ def check_sequence(preset: Pretraining, domains: Sequence[Domain], method: Metho
 
 
 def _train(
-    preset: Pretraining, domains: Sequence[Domain], method: Method, context: TrainingContext
+    preset: Pretraining,
+    domains: Sequence[Domain],
+    method: Method,
+    context: TrainingContext,
+    like: Card | None,
 ) -> PretrainResult:
     """Train on the last of ``domains``, after the others were learnt."""
     replace = msgspec.structs.replace
@@ -236,7 +252,8 @@ def _train(
         replace(preset, objective=method.objective(step)),
         method.texts(step),
         context.with_folder(domain_folder(context.out, last, domains[-1].name)),
-        trained_on=tuple(name for each in read for name in each.seen or (each.name,)),
+        trained_on=tuple(name for each in read for name in each.trained_on or (each.name,)),
+        like=like,
     )
 
 

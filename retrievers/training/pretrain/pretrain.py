@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, Trainer, TrainerCallback
 
 from foundation.errors import BenchError
 from foundation.records import SUFFIX
-from retrievers.models.card import Card
+from retrievers.models.card import Card, make_card_like
 from retrievers.training.engine.arguments import (
     FitSettings,
     TrainingContext,
@@ -96,6 +96,7 @@ def pretrain(
     context: TrainingContext,
     *,
     trained_on: tuple[str, ...] = (),
+    like: Card | None = None,
 ) -> PretrainResult:
     """Pre-train an encoder on documents.
 
@@ -107,6 +108,8 @@ def pretrain(
         documents: documents, at least one. They are read when they are needed.
         context: output folder, device and checkpoint interval.
         trained_on: names of the collections of the documents, for the card.
+        like: card whose pooling, similarity, prompts and lengths the result is used with. None for
+            ``[CLS]`` vectors and the lengths of the training.
 
     Raises:
         BenchError: If there are no documents, a package is missing, the start cannot be loaded, the
@@ -129,7 +132,7 @@ def pretrain(
         processes=world_size(),
     )
     folder = RunFolder(context.out, training)
-    run = _TrainingRun(preset, started, collate, training, context)
+    run = _TrainingRun(preset, started, collate, training, context, like)
     module = run.module()  # before claiming the folder, since the settings may not fit the encoder
     if finished := folder.result(PretrainResult):
         return finished
@@ -219,6 +222,7 @@ class _TrainingRun:
     collate: Collator
     training: PretrainTraining
     context: TrainingContext
+    like: Card | None
 
     def module(self) -> nn.Module:
         """Return the objective's module, with the heads of the start model if it has any."""
@@ -256,7 +260,7 @@ class _TrainingRun:
         """Write the encoder as a model, and its heads to a separate file."""
         encoder = self.started.encoder.encoder
         save_heads(module, encoder, folder, self.preset.objective)
-        card = pretrained_card(self.preset, steps, self.training.trained_on)
+        card = pretrained_card(self.preset, steps, self.training.trained_on, self.like)
         if save := getattr(module, "save_encoder", None):
             save(folder, card)
         else:
@@ -286,24 +290,34 @@ def start_name(start: Start) -> str:
     return Path(start.model).name.removesuffix(SUFFIX) if start.model else "scratch"
 
 
-def pretrained_card(preset: Pretraining, steps: int, trained_on: tuple[str, ...]) -> Card:
-    """Return the card of the finished checkpoint, with ``[CLS]`` pooling.
+def pretrained_card(
+    preset: Pretraining, steps: int, trained_on: tuple[str, ...], like: Card | None = None
+) -> Card:
+    """Return the card of the finished checkpoint.
 
     Args:
-        preset: preset of the training, whose objective decides the similarity.
+        preset: preset of the training.
         steps: optimizer steps so far, for the title.
         trained_on: collections that the model was trained on.
+        like: card whose usage is adopted. None for ``[CLS]`` pooling, the similarity of the
+            objective and the length of the training.
     """
     cosine = preset.objective.similarity == "cos"
-    return Card(
+    usage = like or Card(
         name="",
-        title=f"{preset.objective.name} from {start_name(preset.start)}, {steps:,} steps",
+        title="",
         checkpoint=".",
         pooling="cls",
         normalize=cosine,
         similarity="cos" if cosine else "dot",
         max_query_tokens=preset.max_tokens,
         max_document_tokens=preset.max_tokens,
+    )
+    return make_card_like(
+        usage,
+        name="",
+        title=f"{preset.objective.name} from {start_name(preset.start)}, {steps:,} steps",
+        checkpoint=".",
         trained_on=trained_on,
         warning="pre-trained only: not trained to retrieve, so zero-shot scores say little; "
         "fine-tune it first",

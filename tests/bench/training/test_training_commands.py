@@ -79,7 +79,7 @@ def test_a_pretrained_folder_is_evaluated_by_its_name(bench, tmp_path, caplog):
     assert done.code == ExitCode.OK, done.stderr
     assert "out/m: retromae, 2 steps, 4 texts read; loss" in done.stdout
     assert "2/2" in done.stderr
-    assert "up to 12 tokens, the preset's max_tokens" in done.stdout
+    assert "card.toml states its use: cls pooling, queries of up to 12" in done.stdout
     command = "evaluate it: python -m bench run ./one --model out/m --cache-dir cache"
     assert done.stdout.splitlines()[-1] == command
     card = load_card(tmp_path / "out/m/card.toml")
@@ -103,6 +103,8 @@ def test_a_finetuned_folder_is_evaluated_at_once(bench):
     assert done.stdout.startswith("out/m: 4 steps, 7 queries; loss ")
     command = done.stdout.splitlines()[-1].removeprefix("evaluate it: ")
     assert command == "python -m bench run ./mine --model out/m --cache-dir cache"
+    title = load_card(Path("out/m/card.toml")).title
+    assert title == "start, fine-tuned on mine (contrastive loss)"
     ran = bench(*shlex.split(command)[3:], "--json")
     assert ran.code == 0, ran.stderr
     result = json.loads(ran.stdout)["results"][0]
@@ -139,6 +141,21 @@ def test_a_sequence_prints_the_command_that_scores_each_checkpoint(bench, method
     scored = bench(*shlex.split(line)[3:], "--cache-dir", "cache")
     assert scored.code == ExitCode.OK, scored.stderr
     assert "m-1-one" in scored.stdout
+
+
+def test_checkpoints_of_a_sequence_are_used_as_the_card_of_its_start_says(bench):
+    done = bench(*adapt("--start", "start.toml"))
+    assert done.code == ExitCode.OK, done.stderr
+    *_, use, line = done.stdout.splitlines()
+    assert use == (
+        "card.toml states its use: mean pooling, queries of up to 32 and documents of up to 32 tokens"
+    )
+    assert "--like" not in line
+    command = line.removeprefix("scores of the checkpoints: ")
+    scored = bench(*shlex.split(command)[3:], "--json")
+    assert scored.code == ExitCode.OK, scored.stderr
+    recipes = [result["recipe"] for result in json.loads(scored.stdout)["results"]]
+    assert {(one["pooling"], one["max_query_tokens"]) for one in recipes} == {("mean", 32)}
 
 
 def test_after_pretraining_only_commands_that_can_work_are_printed(bench, tmp_path):
