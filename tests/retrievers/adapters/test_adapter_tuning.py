@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib
+from functools import partial
 
 import numpy as np
 import pytest
@@ -138,6 +139,78 @@ ADDED_TO_HUB = """
 from adapters import ADAPTER_CONFIG_MAP, SeqBnConfig
 ADAPTER_CONFIG_MAP["thin_bn"] = SeqBnConfig(reduction_factor=8)
 """
+
+
+ADDED_TO_PEFT = """
+from peft import LNTuningConfig, LNTuningModel, PeftType
+from peft.utils import register_peft_method
+
+kind = str.__new__(PeftType, "MY_NORMS")
+kind._name_ = kind._value_ = "MY_NORMS"
+PeftType.MY_NORMS = kind
+PeftType._member_names_.append("MY_NORMS")
+PeftType._member_map_["MY_NORMS"] = PeftType._value2member_map_["MY_NORMS"] = kind
+
+
+class MyNormsConfig(LNTuningConfig):
+    def __post_init__(self):
+        super().__post_init__()
+        self.peft_type = kind
+
+
+class MyNormsModel(LNTuningModel):
+    prefix = "ln_tuning_layers"
+
+
+register_peft_method(
+    name="my_norms", config_cls=MyNormsConfig, model_cls=MyNormsModel, prefix="ln_tuning_layers"
+)
+"""
+
+
+@peft
+def test_a_method_that_is_registered_with_peft_is_trained_and_evaluated(
+    tmp_path, monkeypatch, request
+):
+    from peft import mapping
+
+    for known in (mapping.PEFT_TYPE_TO_CONFIG_MAPPING, mapping.PEFT_TYPE_TO_TUNER_MAPPING):
+        request.addfinalizer(partial(known.pop, "MY_NORMS", None))
+    norms = '[adapter]\nlibrary = "peft"\nmethod = "my_norms"\n'
+    norms += 'options = { target_modules = ["LayerNorm"] }\n'
+    (tmp_path / "my_norms.py").write_text(ADDED_TO_PEFT)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(BenchError, match="no adapter method 'my_norms'"):
+        run(tmp_path, norms + QUICK)
+    importlib.import_module("my_norms")
+    tuned = Tuned(tmp_path, norms + QUICK)
+    assert tuned.base_is_unchanged
+    np.testing.assert_allclose(vectors(tmp_path / "tuned"), tuned.vectors, atol=1e-5)
+
+
+class Broken(torch.autograd.Function):
+    """A step of a network whose gradient cannot be computed."""
+
+    @staticmethod
+    def forward(ctx, states):
+        return states.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise RuntimeError("no gradient here")
+
+
+@peft
+def test_a_method_that_fails_only_in_the_backward_pass_is_refused(tmp_path, monkeypatch):
+    from peft.tuners.ln_tuning.layer import LNTuningLayer
+
+    forward = LNTuningLayer.forward
+    monkeypatch.setattr(
+        LNTuningLayer, "forward", lambda self, *all_: Broken.apply(forward(self, *all_))
+    )
+    with pytest.raises(BenchError, match="cannot be put into start: no gradient here"):
+        run(tmp_path, table("ln_tuning", "peft"))
+    assert not (tmp_path / "out").exists()
 
 
 @hub
