@@ -10,7 +10,8 @@ import inspect
 import itertools
 import re
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -92,8 +93,6 @@ REMARKS = {
     ("run", "means"): "`model`: its name",
     ("pretrain", "losses"): "the `first` and the `last`",
     ("finetune", "losses"): "the `first` and the `last`",
-    ("pretrain", "pictures"): "paths",
-    ("finetune", "pictures"): "paths",
     ("adapt", "checkpoints"): "`collection`, `first_loss`, `last_loss`",
     ("adapt", "scores"): "the command to type next",
     ("ablate", ""): "with --dry-run: `rows`, `tasks`, `leaks`, `differing`, `cells`",
@@ -113,6 +112,30 @@ GRID_RECORDS: dict[type[msgspec.Struct], str] = {
     grid.Variant: "`[variants.NAME]`",
 }
 
+PYTHON = """\
+# Python
+
+```{eval-rst}
+.. automodule:: bench
+   :members:
+   :imported-members:
+```
+"""
+
+CARDS = "# Model cards\n\nA model is one TOML file.\n"
+COLLECTIONS = "# Collections\n\nA collection is one TOML file, or a folder.\n"
+RESULTS = """\
+# Results on disk
+
+A result is a folder `OUT/<collection>/<model>/<key>/`:
+
+| file | content |
+| --- | --- |
+| `result.json` | means, protocol, recipe, checks, timings, conditions |
+| `per_query.parquet` | one row per query, one column per measure, unrounded |
+| `run.arrow` | the ranking: query, document, score; Arrow with zstd |
+"""
+
 JSON_ABOUT = """\
 With `--json` a command prints one JSON document on stdout, indented; `speed` prints it as its last
 line in any case. Numbers are not rounded. A key that has no value is `null`. Keys may be added in
@@ -121,7 +144,8 @@ a later version; none is renamed or removed without a word in the changelog.
 """
 
 ROOT = Path(__file__).resolve().parents[1]
-PRESETS = ROOT / "retrievers/training/presets"
+TRAININGS = ROOT / "retrievers/training/presets"
+PRESETS = {"Pre-training": TRAININGS / "pretrain", "Fine-tuning": TRAININGS / "finetune"}
 GRIDS = ROOT / "bench/experiments/grids"
 
 
@@ -143,7 +167,7 @@ def code(text: object) -> str:
     return f"`{cell(text)}`" if str(text) else ""
 
 
-def table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     """A Markdown table."""
     lines = [header, tuple("---" for _ in header), *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
@@ -276,18 +300,10 @@ def _options(record: type[Any], positional: bool = True) -> Iterator[tuple[str, 
         yield code(shown), cell(value), default, cell(texts.get(field.name, ""))
 
 
-def cards() -> str:
-    """Return the page of the fields of model cards."""
-    records = (Card, CardStage, CardPrompts, CardAdapter, ExpectedScore)
-    return "# Model cards\n\nA model is one TOML file.\n" + record_sections(records)
-
-
-def record_sections(records: tuple[type[msgspec.Struct], ...]) -> str:
-    """Return a section for each of ``records``: its docstring and a table of its fields."""
-    return "".join(
-        f"\n## {record.__name__}\n\n{summary(record)}\n\n{record_table(record)}"
-        for record in records
-    )
+def fields_page(about: str, *records: type[msgspec.Struct]) -> str:
+    """Return a page: ``about``, then the docstring and a table of the fields of each record."""
+    sections = (f"\n## {one.__name__}\n\n{summary(one)}\n\n{record_table(one)}" for one in records)
+    return about + "".join(sections)
 
 
 def models() -> str:
@@ -313,52 +329,17 @@ def grids() -> str:
     ]
     for record, heading in GRID_RECORDS.items():
         text.append(f"\n## {heading}\n\n{summary(record)}\n\n{record_table(record)}")
-    listed = shipped("Grids", {"Shipped grids": GRIDS}).partition("\n## ")
-    return "".join([*text, *listed[1:]])
-
-
-def collections() -> str:
-    """Return the page of the fields of a collection's TOML file."""
-    about = "# Collections\n\nA collection is one TOML file, or a folder.\n"
-    return about + record_sections((Facts, Archive, Counts, Suite))
+    return "".join([*text, shipped("", {"Shipped grids": GRIDS}).removeprefix("# \n")])
 
 
 def datasets() -> str:
     """Return the page of the shipped collections."""
     rows = []
-    for name in dataset_names():
-        facts = facts_for(name)
-        counts = facts.counts
-        rows.append(
-            (
-                code(name),
-                f"{counts.documents:,}" if counts.documents else "",
-                f"{counts.queries:,}" if counts.queries else "",
-                code(facts.main_measure),
-                cell(facts.licence),
-            )
-        )
+    for name, facts in ((name, facts_for(name)) for name in dataset_names()):
+        sizes = [f"{n:,}" if n else "" for n in (facts.counts.documents, facts.counts.queries)]
+        rows.append((code(name), *sizes, code(facts.main_measure), cell(facts.licence)))
     header = ("name", "documents", "queries", "main measure", "licence")
     return "# Shipped collections\n\n" + table(header, rows)
-
-
-def results() -> str:
-    """Return the page of the files of a result and of the fields of its record."""
-    files = [
-        ("result.json", "means, protocol, recipe, checks, timings, conditions"),
-        ("per_query.parquet", "one row per query, one column per measure, unrounded"),
-        ("run.arrow", "the ranking: query, document, score; Arrow with zstd"),
-        ("run.trec.gz", "the ranking as a TREC run file, in results before schema 4"),
-    ]
-    about = "# Results on disk\n\nA result is a folder `OUT/<collection>/<model>/<key>/`:\n\n"
-    listed = table(("file", "content"), [(code(name), content) for name, content in files])
-    return about + listed + record_sections((Result, Protocol, Timings, Conditions))
-
-
-def recipe() -> str:
-    """Return the page of the fields of a recipe."""
-    about = "# Recipe\n\nEverything that changes a vector.\n"
-    return about + record_sections((Recipe,))
 
 
 def json_documents() -> str:
@@ -369,14 +350,9 @@ def json_documents() -> str:
     for command, document in DOCUMENTS.items():
         keyed = document.items() if isinstance(document, dict) else [("", document)]
         for number, (key, kind) in enumerate(keyed):
-            rows.append(
-                (
-                    code("" if number else command),
-                    code(key),
-                    cell(_json_type(kind)),
-                    cell(REMARKS.get((command, key), "")),
-                )
-            )
+            about = cell(REMARKS.get((command, key), ""))
+            shown = "" if number else command
+            rows.append((code(shown), code(key), cell(_json_type(kind)), about))
             _collect(kind, records)
     text.append(table(("command", "key", "value", "remarks"), rows))
     for name, record in sorted(records.items()):
@@ -426,31 +402,17 @@ def shipped(title: str, folders: dict[str, Path]) -> str:
     return "".join(text)
 
 
-def python() -> str:
-    """Return the page of the Python API, which Sphinx fills from the docstrings."""
-    return (
-        "# Python\n\n```{eval-rst}\n.. automodule:: bench\n"
-        "   :members:\n   :imported-members:\n```\n"
-    )
-
-
-def presets() -> str:
-    """Return the shipped presets as they are."""
-    folders = {"Pre-training": PRESETS / "pretrain", "Fine-tuning": PRESETS / "finetune"}
-    return shipped("Presets", folders)
-
-
 # The generated pages by name, in the order of the site's contents.
 GENERATED: dict[str, Callable[[], str]] = {
     "commands": commands,
-    "python": python,
-    "cards": cards,
+    "python": lambda: PYTHON,
+    "cards": partial(fields_page, CARDS, Card, CardStage, CardPrompts, CardAdapter, ExpectedScore),
     "models": models,
-    "collections": collections,
+    "collections": partial(fields_page, COLLECTIONS, Facts, Archive, Counts, Suite),
     "datasets": datasets,
-    "results": results,
-    "recipe": recipe,
+    "results": partial(fields_page, RESULTS, Result, Protocol, Timings, Conditions),
+    "recipe": partial(fields_page, "# Recipe\n\nEverything that changes a vector.\n", Recipe),
     "json": json_documents,
-    "presets": presets,
+    "presets": partial(shipped, "Presets", PRESETS),
     "grids": grids,
 }

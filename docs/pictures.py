@@ -6,6 +6,7 @@ collections in the folder that BENCH_DATA names, or downloads them. Screenshots 
 """
 
 import argparse
+import json
 import os
 import shlex
 import shutil
@@ -38,6 +39,9 @@ def main() -> None:
     run("python -m bench run beir/scifact beir/nfcorpus --model minilm bm25", folder)
     page = run("python -m bench leaderboard --format html --published beir-paper", folder).stdout
     photograph(page, folder, "leaderboard", 1100, 700)
+    photograph(page, folder, "collection", 1100, 680, "#collection/stdlib-code")
+    draw_forest(folder)
+    draw_indexes(folder)
 
 
 def save_encoder(folder: Path) -> None:
@@ -84,8 +88,8 @@ def record_session(folder: Path) -> None:
     console.save_svg(str(PICTURES / "session.svg"), title="retrieval-bench")
 
 
-def photograph(html: str, folder: Path, name: str, width: int, height: int) -> None:
-    """Write a page as docs/pictures/``name``.png, ``width`` × ``height`` pixels."""
+def photograph(html: str, folder: Path, name: str, width: int, height: int, view: str = "") -> None:
+    """Write a ``view`` of a page as docs/pictures/``name``.png, ``width`` × ``height`` pixels."""
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     if chromium is None:
         sys.exit("a screenshot needs Chromium; install the package chromium")
@@ -96,11 +100,41 @@ def photograph(html: str, folder: Path, name: str, width: int, height: int) -> N
             *(chromium, "--headless=new", "--no-sandbox", "--hide-scrollbars"),
             f"--window-size={width},{height}",
             f"--screenshot={PICTURES / name}.png",
-            page.as_uri(),
+            page.as_uri() + view,
         ],
         check=True,
         stderr=subprocess.DEVNULL,
     )
+
+
+def draw_forest(folder: Path) -> None:
+    """Draw the differences between the two models of the leaderboard as a forest plot."""
+    import bench
+
+    frame = bench.results(folder / "results")
+    models = [
+        [bench.load_result(path) for path in frame[frame.model == model].folder.unique()]
+        for model in ("minilm", "bm25")
+    ]
+    bench.plot(bench.compare(*models)).savefig(PICTURES / "forest.svg", metadata={"Date": None})
+
+
+def draw_indexes(folder: Path) -> None:
+    """Draw queries per second against recall of the indexes that `speed` measures."""
+    from matplotlib.figure import Figure
+
+    done = run("python -m bench speed --model minilm --parts indexes", folder)
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for point in json.loads(done.stdout.splitlines()[-1])["indexes"]["points"]:
+        best = max(point["queries_per_s"]["samples"])
+        lines.setdefault(point["index"].partition("?")[0], []).append((point["recall"], best))
+    for name, points in lines.items():
+        axes.plot(*zip(*points, strict=True), "o-", label=name)
+    axes.set(xlabel="recall@10", ylabel="queries per second, best of 5", yscale="log")
+    axes.legend()
+    figure.savefig(PICTURES / "indexes.svg", metadata={"Date": None})
 
 
 if __name__ == "__main__":
