@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from foundation.errors import BenchError, did_you_mean
+from foundation.errors import BenchError, closest_names
 from foundation.records import Record, decode_toml, read_toml
 
 SUITES = "suites.toml"
@@ -323,15 +323,29 @@ def expand_names(names: Iterable[str], data_dir: Path | None = None) -> list[str
     return list(dict.fromkeys(members))
 
 
-def unknown_name_error(name: str, known: Iterable[str]) -> BenchError:
-    """Return an error for the unknown ``name`` that suggests the closest of the ``known`` ones."""
-    known = tuple(known)
-    whole = _last_parts(known)
-    if name in whole:
-        hint = f"did you mean {whole[name]}?"
-    else:
-        hint = did_you_mean(name, known, "names: python -m bench list datasets (or suites)")
-    return BenchError(f"there is no collection, suite or folder {name!r}", hint=hint)
+def unknown_name_error(name: str, known: Iterable[str], data_dir: Path | None = None) -> BenchError:
+    """Return an error for an unknown name that suggests close names and folders.
+
+    Args:
+        name: as typed.
+        known: names of collections, suites or both.
+        data_dir: folder of collections.
+    """
+    path, known = Path(name).expanduser(), tuple(known)
+    if path.is_file():
+        return BenchError(f"{name} is a file, not a collection", f"name its folder: {path.parent}")
+    last_parts = _last_parts(known)
+    close = [last_parts[name]] if name in last_parts else closest_names(name, known)
+    near = {each.name: str(each) for each in _folders_in(path.parent)}
+    near |= {each.name: each.name for root in data_folders(data_dir) for each in _folders_in(root)}
+    close += [near[each] for each in closest_names(path.name, near)]
+    meant = f"did you mean {' or '.join(list(dict.fromkeys(close))[:3])}?"
+    hint = meant if close else "python -m bench list datasets"
+    return BenchError(f"there is no collection, suite or folder {name!r}", hint)
+
+
+def _folders_in(folder: Path) -> list[Path]:
+    return [each for each in folder.iterdir() if each.is_dir()] if folder.is_dir() else []
 
 
 def _last_parts(names: Iterable[str]) -> dict[str, str]:
@@ -349,7 +363,7 @@ def _expand_name(name: str, data_dir: Path | None) -> Iterator[str]:
     elif user_folder(name, data_dir):
         yield name
     else:
-        raise unknown_name_error(name, (*dataset_names(), *suite_names()))
+        raise unknown_name_error(name, (*dataset_names(), *suite_names()), data_dir)
 
 
 @cache

@@ -63,9 +63,15 @@ def did_you_mean(wrong: str, known: Iterable[str], otherwise: str = "") -> str:
         known: names that exist.
         otherwise: returned if no known name is close.
     """
+    close = closest_names(wrong, known)
+    return f"did you mean {' or '.join(close)}?" if close else otherwise
+
+
+def closest_names(wrong: str, known: Iterable[str]) -> list[str]:
+    """Return at most three of the ``known`` names, most similar to ``wrong`` first."""
     by_lower = {name.lower(): name for name in sorted(known, reverse=True)}
     close = difflib.get_close_matches(wrong.lower(), by_lower, n=3, cutoff=0.6)
-    return f"did you mean {' or '.join(by_lower[name] for name in close)}?" if close else otherwise
+    return [by_lower[name] for name in close]
 
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

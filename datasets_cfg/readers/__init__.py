@@ -144,7 +144,9 @@ def reader_of_layout(name: str) -> type[Reader]:
 
 
 def _corpora_below(folder: Path, tells: Mapping[str, str]) -> Iterator[Path]:
-    return (path for file in tells.values() for path in folder.glob(f"*/{file}*"))
+    """Yield the corpus files of collections one or two levels below a folder."""
+    patterns = (f"{above}/{file}*" for file in tells.values() for above in ("*", "*/*"))
+    return (path for pattern in patterns for path in folder.glob(pattern))
 
 
 def detect_layout(folder: Path) -> str:

@@ -70,6 +70,25 @@ def test_an_unknown_name_suggests_the_closest(typed, meant):
     assert caught.value.hint.startswith(f"did you mean {meant}")
 
 
+@pytest.mark.parametrize(
+    ("typed", "advice"),
+    [
+        ("./cc", "did you mean ccc?"),
+        ("in/dd", "did you mean in/ddd?"),
+        ("ee", "did you mean eee?"),
+        ("ccc/corpus.jsonl", "name its folder: ccc"),
+    ],
+)
+def test_a_mistyped_path_suggests_the_closest_folder(tmp_path, monkeypatch, typed, advice):
+    for folder in ("ccc", "in/ddd", "data/eee"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "ccc" / "corpus.jsonl").touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BenchError) as caught:
+        expand_names([typed], tmp_path / "data")
+    assert caught.value.hint == advice
+
+
 def test_importing_the_catalogue_reads_no_collection():
     code = (
         "import sys, datasets_cfg.catalogue as c\n"

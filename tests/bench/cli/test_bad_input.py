@@ -134,7 +134,7 @@ BAD_WORDS = {
     ),
     "folders of collections and models": (
         ["run", "{tmp}", "--model", "hashing"],
-        ("is not a collection", "Name them: {tiny}"),
+        ("is not a collection, but a folder with 1 collection", "Name one of them: {tiny}"),
     ),
     "a folder without a model": (
         ["run", "{tiny}", "--model", "{tiny}"],
