@@ -375,15 +375,15 @@ def compare(
         models = [ComparedModel(f"{first.name} (a)", first.results)]
         models.append(ComparedModel(f"{second.name} (b)", second.results))
     collections = {name for model in models for name in model.results}
-    comparison_settings = ComparisonSettings(
+    comparing = ComparisonSettings(
         measure=measure,
         force=force,
         collections=expand_collections(on, collections) if on else None,
         suites=suites_inner_first(on) if on else None,
         resampling=Resampling(resamples, seed),
     )
-    (record,) = compare_entrants(models, comparison_settings)
-    return ComparisonResult(record, comparison_settings.resampling)
+    (record,) = compare_entrants(models, comparing)
+    return ComparisonResult(record, comparing.resampling)
 
 
 @refuse_unknown_arguments
@@ -423,12 +423,12 @@ def check(
     settings = GateSettings(
         rule=rule, margin=margin, floor=floor, expect_same=expect_same, tolerance=tolerance
     )
-    comparison_settings = ComparisonSettings(measure, resampling=Resampling(resamples, seed))
+    comparing = ComparisonSettings(measure, resampling=Resampling(resamples, seed))
     if not expect_same:
-        comparison_settings.resampling.check_enough(len(weights), sides=2)
+        comparing.resampling.check_enough(len(weights), sides=2)
     stored = StoredModel(BASELINE, old.name, old.results)
     model = Candidate(new.name, new.results)
-    verdict = check_against(model, stored, Scope(weights=weights), settings, comparison_settings)
+    verdict = check_against(model, stored, Scope(weights=weights), settings, comparing)
     return conclude_check(new.name, [verdict], (), settings)
 
 

@@ -63,28 +63,30 @@ def build_leaderboard(
     Raises:
         BenchError: there is nothing to show, per-query scores are damaged, or a suite is unknown.
     """
-    results_by_column = group_by_column(select_results(stored, board_filter))
-    by_row = group_by_row(results_by_column)
-    shown = tuple(_collection_column(name, some) for name, some in results_by_column.items())
-    _check_measure(board_filter.measure, shown)
-    suites = _suite_columns(shown, board_filter.suite)
-    wanted = {column.name: _measures_to_resample(column, board_filter) for column in shown}
+    by_column = group_by_column(select_results(stored, board_filter))
+    by_row = group_by_row(by_column)
+    columns = tuple(_column_of(name, entries) for name, entries in by_column.items())
+    _check_measure(board_filter.measure, columns)
+    suites = _suite_columns(columns, board_filter.suite)
+    wanted = {column.name: _measures_to_resample(column, board_filter) for column in columns}
     rank_groups = compute_rank_groups(
         by_row, wanted, [suite.name for suite in suites], resampling, advance
     )
-    results = [entry.result for some in results_by_column.values() for entry in some]
-    claims = _claims_shown(shown, suites, {result.model for result in results}, cards, board_filter)
-    made = tuple(
+    results = [entry.result for entries in by_column.values() for entry in entries]
+    claims = _claims_shown(
+        columns, suites, {result.model for result in results}, cards, board_filter
+    )
+    rows = tuple(
         _build_row(name, cells, suites, rank_groups, claims, cards)
         for name, cells in by_row.items()
     )
     published = board_filter.published is not None
     claimed = {board_filter.suite, *(claim.name for claim in claims if published)}
     return Leaderboard(
-        measures=tuple(dict.fromkeys(name for column in shown for name in column.measures)),
-        columns=shown,
-        suites=tuple(suite for suite in suites if _has_mean(suite, made, claimed)),
-        rows=made,
+        measures=tuple(dict.fromkeys(name for column in columns for name in column.measures)),
+        columns=columns,
+        suites=tuple(suite for suite in suites if _has_mean(suite, rows, claimed)),
+        rows=rows,
         claims=claims,
         results=len(results),
         newest=max(result.conditions.time for result in results),
@@ -94,14 +96,14 @@ def build_leaderboard(
 
 
 def _claims_shown(
-    shown: Sequence[CollectionColumn],
+    columns: Sequence[CollectionColumn],
     suites: Sequence[SuiteColumn],
     models: Collection[str],
     cards: Mapping[str, Card],
     board_filter: BoardFilter,
 ) -> tuple[Claim, ...]:
     """Return published scores on the official collections that are shown."""
-    names = {column.name for column in shown if column.official}
+    names = {column.name for column in columns if column.official}
     names |= {suite.name for suite in suites}
     known = collect_claims(cards, models, board_filter.published)
     return tuple(claim for claim in known if claim.name in names)
@@ -131,14 +133,14 @@ def _measures_to_resample(column: CollectionColumn, board_filter: BoardFilter) -
     return [board_filter.measure or column.main_measure]
 
 
-def _check_measure(measure: str, shown: Iterable[CollectionColumn]) -> None:
-    known = dict.fromkeys(name for column in shown for name in column.measures)
+def _check_measure(measure: str, columns: Iterable[CollectionColumn]) -> None:
+    known = dict.fromkeys(name for column in columns for name in column.measures)
     if measure and measure not in known:
         raise BenchError(f"no result has {measure}", f"Choose one of {', '.join(known)}.")
 
 
-def _collection_column(name: str, some: Sequence[Evaluation]) -> CollectionColumn:
-    results = [stored.result for stored in some]
+def _column_of(name: str, entries: Sequence[Evaluation]) -> CollectionColumn:
+    results = [stored.result for stored in entries]
     mains = [result.main_measure for result in results]
     main = max(dict.fromkeys(mains), key=mains.count)
     measures = dict.fromkeys(
@@ -172,9 +174,9 @@ def _catalogue_facts(collection: str) -> dict[str, str]:
     return {name: text for name in names if (text := getattr(facts, name))}
 
 
-def _suite_columns(shown: Iterable[CollectionColumn], only: str) -> list[SuiteColumn]:
+def _suite_columns(columns: Iterable[CollectionColumn], only: str) -> list[SuiteColumn]:
     """Return suites with a mean: the chosen ones, or all with a measured member."""
-    measured = {column.collection: column.main_measure for column in shown if column.main}
+    measured = {column.collection: column.main_measure for column in columns if column.main}
     names = suite_names()
     if only:
         within = set(collections_of(only))
@@ -198,8 +200,8 @@ def _suite_columns(shown: Iterable[CollectionColumn], only: str) -> list[SuiteCo
     return suites
 
 
-def _has_mean(suite: SuiteColumn, made: Iterable[Row], wanted: Collection[str]) -> bool:
-    means = (mean for row in made for mean in row.means.get(suite.name, {}).values())
+def _has_mean(suite: SuiteColumn, rows: Iterable[Row], wanted: Collection[str]) -> bool:
+    means = (mean for row in rows for mean in row.means.get(suite.name, {}).values())
     return suite.name in wanted or any(mean.score for mean in means)
 
 
@@ -224,7 +226,7 @@ def _build_row(
     results = {column: stored.result for column, stored in by_column.items()}
     first = next(iter(results.values()))
     card = cards.get(first.model)
-    own = {
+    own_claims = {
         (claim.name, claim.measure): claim
         for claim in claims
         if claim.model == first.model and not claim.publication
@@ -232,7 +234,7 @@ def _build_row(
 
     def score(column: str, measure: str, value: float) -> Score:
         low, high, group = rank_groups.get((name, column, measure), (None, None, None))
-        claim = own.get((column, measure))
+        claim = own_claims.get((column, measure))
         return Score(
             value=value,
             low=low,
@@ -269,7 +271,7 @@ def _means_by_measure(
 ) -> dict[str, Mean]:
     """Return a suite's mean by each measure, over the published collections only."""
     official = {name: result for name, result in results.items() if result.protocol.official}
-    seen = {name for name, result in official.items() if result.in_domain}
+    in_domain = {name for name, result in official.items() if result.in_domain}
     means = {}
     for measure in dict.fromkeys(key for result in official.values() for key in result.measures):
         values = {
@@ -277,7 +279,7 @@ def _means_by_measure(
             for name, result in official.items()
             if measure in result.measures
         }
-        mean = suite_mean(suite, measure, values, seen)
+        mean = suite_mean(suite, measure, values, in_domain)
         if len(mean.missing) < mean.members:
             means[measure] = Mean(
                 score=None if mean.value is None else score(suite, measure, mean.value),

@@ -66,14 +66,14 @@ def compute_rank_groups(
             resamples for so many models.
     """
     _check_resamples(by_row, wanted, resampling)
-    found: RankGroups = {}
+    ranked: RankGroups = {}
     weights = {suite: suite_weights(suite) for suite in suites}
     sums: dict[tuple[str, str], _SuiteMeans] = {}
     for column, measures in wanted.items():
         results = {row: cells[column] for row, cells in by_row.items() if column in cells}
         for matrix in _matrices(column, results, measures, resampling):
             means = matrix.scores.mean(axis=0)
-            found |= _rank_column(
+            ranked |= _rank_column(
                 column, matrix.measure, list(matrix.columns), means, matrix.resampled
             )
             for suite in (suite for suite, shares in weights.items() if column in shares):
@@ -84,8 +84,8 @@ def compute_rank_groups(
         advance(1)
     for (suite, measure), total in sums.items():
         if total.rows:
-            found |= _rank_column(suite, measure, total.rows, total.means, total.drawn)
-    return found
+            ranked |= _rank_column(suite, measure, total.rows, total.means, total.drawn)
+    return ranked
 
 
 class _SuiteMeans:
@@ -98,11 +98,11 @@ class _SuiteMeans:
 
     def add(self, weight: float, matrix: ScoreMatrix, means: Float64Array) -> None:
         """Add one collection with its weight."""
-        own = [matrix.columns[row] for row in self.rows]
-        self.means = self.means + weight * means[own]
+        of_rows = [matrix.columns[row] for row in self.rows]
+        self.means = self.means + weight * means[of_rows]
         self.drawn = ResampledMeans(
-            self.drawn.bootstrap + weight * matrix.resampled.bootstrap[:, own],
-            self.drawn.flipped + weight * matrix.resampled.flipped[:, own],
+            self.drawn.bootstrap + weight * matrix.resampled.bootstrap[:, of_rows],
+            self.drawn.flipped + weight * matrix.resampled.flipped[:, of_rows],
         )
 
 
@@ -131,9 +131,13 @@ def _matrices(
 
     All measures are resampled at once, since drawing the queries takes longer than the products.
     """
-    known = [ComparedModel(row, {column: done}) for row, done in results.items() if done.has_scores]
-    asked = [ComparisonSettings(measure, resampling=resampling) for measure in measures]
-    matrices = [read_score_matrix(column, known, choices) for choices in asked if known]
+    models = [
+        ComparedModel(row, {column: evaluation})
+        for row, evaluation in results.items()
+        if evaluation.has_scores
+    ]
+    variants = [ComparisonSettings(measure, resampling=resampling) for measure in measures]
+    matrices = [read_score_matrix(column, models, settings) for settings in variants if models]
     matrices = [matrix for matrix in matrices if matrix.columns]
     if not matrices:
         return
@@ -141,9 +145,9 @@ def _matrices(
     drawn = resample(every, resampling, random_stream(column))
     start = 0
     for matrix in matrices:
-        own = slice(start, start + len(matrix.columns))
-        start = own.stop
-        columns = ResampledMeans(drawn.bootstrap[:, own], drawn.flipped[:, own])
+        of_rows = slice(start, start + len(matrix.columns))
+        start = of_rows.stop
+        columns = ResampledMeans(drawn.bootstrap[:, of_rows], drawn.flipped[:, of_rows])
         yield replace(matrix, drawn=columns)
 
 

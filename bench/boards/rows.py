@@ -46,12 +46,15 @@ def find_distinct_results(*locations: Location) -> list[Evaluation]:
 
 def _drop_repeats(results: Iterable[Evaluation]) -> list[Evaluation]:
     """Keep, of results with equal key and scores, the one with most measures, then the newest."""
-    kept: dict[str, list[Evaluation]] = defaultdict(list)
+    distinct: dict[str, list[Evaluation]] = defaultdict(list)
     for stored in sorted(results, key=_measures_and_time, reverse=True):
-        if not any(_is_repeat(stored.result, other.result) for other in kept[stored.result.key]):
-            kept[stored.result.key].append(stored)
+        if not any(
+            _is_repeat(stored.result, other.result) for other in distinct[stored.result.key]
+        ):
+            distinct[stored.result.key].append(stored)
     return sorted(
-        (entry for some in kept.values() for entry in some), key=lambda entry: str(entry.folder)
+        (entry for results in distinct.values() for entry in results),
+        key=lambda entry: str(entry.folder),
     )
 
 
@@ -80,21 +83,21 @@ def group_by_column(stored: Sequence[Evaluation]) -> dict[str, list[Evaluation]]
     by_collection: dict[str, dict[Protocol, list[Evaluation]]] = defaultdict(
         lambda: defaultdict(list)
     )
-    whole = _protocols_with_corpus(stored)
+    complete = _protocols_with_corpus(stored)
     for entry in stored:
-        protocol = whole.get(entry.result.protocol, entry.result.protocol)
+        protocol = complete.get(entry.result.protocol, entry.result.protocol)
         by_collection[protocol.collection][protocol].append(entry)
     named: dict[str, list[Evaluation]] = {}
     for collection in sorted(by_collection, key=natural_sort_key):
         protocols = by_collection[collection]
         main = max(protocols, key=lambda protocol: _column_priority(protocol, protocols[protocol]))
         named[collection] = protocols.pop(main)
-        for protocol, some in protocols.items():
+        for protocol, results in protocols.items():
             named[
                 _distinct_column_name(
                     collection, describe_protocol(protocol), describe_protocol(main)
                 )
-            ] = some
+            ] = results
     return named
 
 
@@ -104,22 +107,22 @@ def _protocols_with_corpus(stored: Iterable[Evaluation]) -> dict[Protocol, Proto
     for protocol in {entry.result.protocol for entry in stored}:
         if protocol.corpus_sha256:
             known[msgspec.structs.replace(protocol, corpus_sha256="")].add(protocol)
-    return {bare: next(iter(whole)) for bare, whole in known.items() if len(whole) == 1}
+    return {bare: next(iter(complete)) for bare, complete in known.items() if len(complete) == 1}
 
 
 def _column_priority(
-    protocol: Protocol, some: Sequence[Evaluation]
+    protocol: Protocol, results: Sequence[Evaluation]
 ) -> tuple[bool, bool, str, int, bytes]:
     """Return a larger value for the protocol that represents a collection.
 
     The last two values only make the choice deterministic.
     """
-    newest = max(stored.result.conditions.time for stored in some)
+    newest = max(stored.result.conditions.time for stored in results)
     return (
         protocol.official,
         _is_declared(protocol),
         newest,
-        len(some),
+        len(results),
         msgspec.json.encode(protocol),
     )
 
@@ -146,13 +149,13 @@ def group_by_row(by_column: Mapping[str, Sequence[Evaluation]]) -> dict[str, dic
     Args:
         by_column: results by name of column.
     """
-    cells = [(column, entry) for column, some in by_column.items() for entry in some]
+    cells = [(column, entry) for column, results in by_column.items() for entry in results]
     by_model: dict[str, list[tuple[str, Evaluation]]] = defaultdict(list)
     for column, stored in cells:
         by_model[stored.result.model].append((column, stored))
     named: dict[str, dict[str, Evaluation]] = {}
     for model in sorted(by_model, key=natural_sort_key):
-        variants = [dict(some) for some in _split_into_rows(by_model[model], SPLIT_BY)]
+        variants = [dict(results) for results in _split_into_rows(by_model[model], SPLIT_BY)]
         labelled = dict(zip(_row_labels(variants), variants, strict=True))
         for label, variant in sorted(labelled.items(), key=lambda item: natural_sort_key(item[0])):
             named[f"{model}{SELECTOR}{label}" if label else model] = variant
@@ -174,10 +177,10 @@ SPLIT_BY: tuple[Callable[[Result], Hashable], ...] = (
 
 
 def _split_into_rows(
-    some: Sequence[tuple[str, Evaluation]], ladder: Sequence[Callable[[Result], Hashable]]
+    results: Sequence[tuple[str, Evaluation]], ladder: Sequence[Callable[[Result], Hashable]]
 ) -> list[Sequence[tuple[str, Evaluation]]]:
     parts: dict[Hashable, list[tuple[str, Evaluation]]] = defaultdict(list)
-    for column, stored in some:
+    for column, stored in results:
         parts[ladder[0](stored.result)].append((column, stored))
     variants: list[Sequence[tuple[str, Evaluation]]] = []
     for part in parts.values():
@@ -198,7 +201,9 @@ def _row_labels(variants: Sequence[Mapping[str, Evaluation]]) -> list[str]:
     ]
     if len(set(labels)) == len(labels):
         return labels
-    times = [max(stored.result.conditions.time for stored in some.values()) for some in variants]
+    times = [
+        max(stored.result.conditions.time for stored in results.values()) for results in variants
+    ]
     numbered = enumerate(zip(labels, times, strict=True), start=1)
     return [f"{label}, {time}, {number}".lstrip(", ") for number, (label, time) in numbered]
 
@@ -208,32 +213,35 @@ def _distinguishing_facts(facts: Sequence[Mapping[str, str]]) -> list[str]:
 
     Facts that every variant has come first. The hash of a run file is used last.
     """
-    told = sorted(find_differing_facts(facts), key=lambda name: name not in describe_run_file(""))
-    left = sorted(told, key=lambda name: not all(fact.get(name) for fact in facts))
-    chosen: list[str] = []
+    run_file = describe_run_file("")
+    candidates = sorted(
+        find_differing_facts(facts),
+        key=lambda name: (not all(fact.get(name) for fact in facts), name not in run_file),
+    )
+    selected: list[str] = []
 
     def kinds(names: Sequence[str]) -> int:
         return len({tuple(fact.get(name, "") for name in names) for fact in facts})
 
-    while kinds(chosen) < kinds(left):
-        chosen.append(max(left, key=lambda name: kinds([*chosen, name])))
-    return chosen
+    while kinds(selected) < kinds(candidates):
+        selected.append(max(candidates, key=lambda name: kinds([*selected, name])))
+    return selected
 
 
-def _variant_facts(some: Sequence[Evaluation]) -> dict[str, str]:
+def _variant_facts(results: Sequence[Evaluation]) -> dict[str, str]:
     """Return the facts that all results of a row share, so not all prompts."""
-    facts = [describe_recipe(stored.result) for stored in some]
+    facts = [describe_recipe(stored.result) for stored in results]
     varied = find_differing_facts(facts)
     return {name: value for name, value in facts[0].items() if name not in varied}
 
 
-def row_facts(some: Sequence[Evaluation]) -> dict[str, str]:
+def row_facts(results: Sequence[Evaluation]) -> dict[str, str]:
     """Return the recipe and index that all results of a row share, as far as they apply.
 
     Args:
-        some: results of the row.
+        results: results of the row.
     """
-    facts = {name: value for name, value in _variant_facts(some).items() if value}
+    facts = {name: value for name, value in _variant_facts(results).items() if value}
     if facts.get("pooling") == "unknown":  # a Python object that does not state its settings
         return dict.fromkeys(UNKNOWN_SETTINGS, "unknown") | facts
     if facts.get("kind") != "bm25":

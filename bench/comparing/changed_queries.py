@@ -117,14 +117,14 @@ def find_changed_queries(
     a, b = (evaluation.scores.by_query(measure) for evaluation in evaluations)
     queries = sorted(a.keys() & b.keys())
     gains = np.array([a[query] - b[query] for query in queries])
-    chosen = [queries[place] for place in most_changed_rows(gains, count)]
+    selected = [queries[row] for row in most_changed_rows(gains, count)]
     dataset = None if isinstance(opened, str) else opened
-    grades = _judged_grades(chosen, dataset)
+    grades = _judged_grades(selected, dataset)
     ranks = {
         query: [_document_ranks(evaluation.run, query) for evaluation in evaluations]
-        for query in chosen
+        for query in selected
     }
-    shown = {query: _documents_to_show(grades[query], *ranks[query]) for query in chosen}
+    shown = {query: _documents_to_show(grades[query], *ranks[query]) for query in selected}
     documents = _document_texts([doc_id for some in shown.values() for doc_id in some], dataset)
     texts = dict(zip(dataset.queries.ids, dataset.queries.texts, strict=True)) if dataset else {}
     answers = (dataset.answers if dataset else None) or {}
@@ -154,7 +154,7 @@ def find_changed_queries(
                 ),
                 more_judged=max(0, sum(g > 0 for g in grades[query].values()) - JUDGED),
             )
-            for query in chosen
+            for query in selected
         ),
     )
 
@@ -168,8 +168,8 @@ def _document_ranks(run: Run, query: str) -> dict[str, int]:
     return {doc_id: rank for rank, doc_id in enumerate(ids, start=1)}
 
 
-def _judged_grades(chosen: Sequence[str], dataset: Dataset | None) -> dict[str, dict[str, int]]:
-    grades: dict[str, dict[str, int]] = {query: {} for query in chosen}
+def _judged_grades(selected: Sequence[str], dataset: Dataset | None) -> dict[str, dict[str, int]]:
+    grades: dict[str, dict[str, int]] = {query: {} for query in selected}
     for query, doc_id, grade in dataset.qrels if dataset else ():
         if query in grades:
             grades[query][doc_id] = grade
@@ -195,11 +195,11 @@ def _document_texts(doc_ids: Sequence[str], dataset: Dataset | None) -> dict[str
     if dataset is None or not doc_ids:
         return {}
     rows = dataset.corpus.rows_of(doc_ids)
-    known = np.flatnonzero(rows >= 0)
-    documents = zip(*dataset.corpus.documents_at(rows[known]), strict=True)
+    present = np.flatnonzero(rows >= 0)
+    documents = zip(*dataset.corpus.documents_at(rows[present]), strict=True)
     return {
-        doc_ids[place]: f"{title} {text}".strip()
-        for place, (title, text) in zip(known.tolist(), documents, strict=True)
+        doc_ids[row]: f"{title} {text}".strip()
+        for row, (title, text) in zip(present.tolist(), documents, strict=True)
     }
 
 

@@ -103,8 +103,8 @@ def check_protocols(collection: str, models: Sequence[ComparedModel]) -> None:
     Raises:
         BenchError: the protocols differ; the message names the fields.
     """
-    found = [one for one in models if collection in one.results]
-    for first, other in combinations(found, 2):
+    evaluated = [one for one in models if collection in one.results]
+    for first, other in combinations(evaluated, 2):
         protocols = [one.results[collection].result.protocol for one in (first, other)]
         if differences := protocol_differences(*protocols):
             raise BenchError(
@@ -396,17 +396,17 @@ def _compare_on_suite(
     if len(measures) > 1:
         return None
     missing = tuple(m for m in suite_for(suite).members if not _collections_in(m) <= names)
-    chosen = [weights[row.on] for row in members]
+    shares = [weights[row.on] for row in members]
     test = None
     if not missing:
-        test = paired_difference([parts[row.on] for row in members], chosen, suite)
+        test = paired_difference([parts[row.on] for row in members], shares, suite)
     return ComparisonRow(
         on=suite,
         measure=measures.pop() if measures else "",
         queries=sum(row.queries for row in members),
         members=len(suite_for(suite).members),
-        mean_a=_weighted_mean(chosen, [row.mean_a for row in members]) if test else None,
-        mean_b=_weighted_mean(chosen, [row.mean_b for row in members]) if test else None,
+        mean_a=_weighted_mean(shares, [row.mean_a for row in members]) if test else None,
+        mean_b=_weighted_mean(shares, [row.mean_b for row in members]) if test else None,
         paired=test,
         verdict=_verdict(test),
         missing=missing,

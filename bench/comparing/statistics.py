@@ -245,7 +245,7 @@ def resample(scores: Float64Array, resampling: Resampling, stream: int = 0) -> R
     queries, count = len(scores), resampling.resamples
     for_signs, for_draws = np.random.default_rng([resampling.seed, stream]).spawn(2)
     drawn = [weights @ scores for weights in _draw_weights(for_draws, queries, count)]
-    positive = [kept @ scores for kept in _draw_signs(for_signs, queries, count)]
+    positive = [signs @ scores for signs in _draw_signs(for_signs, queries, count)]
     flipped = 2 * np.concatenate(positive) - scores.sum(axis=0)
     return ResampledMeans(np.concatenate(drawn) / queries, flipped / queries)
 
@@ -289,7 +289,9 @@ def paired_difference(
     first, scores = parts[0], [part.scores for part in parts]
     bootstrap = _weighted_sum(weights, [part.bootstrap for part in parts])
     flipped = _weighted_sum(weights, [part.flipped for part in parts])
-    shares = np.concatenate([w / len(own) * own for w, own in zip(weights, scores, strict=True)])
+    shares = np.concatenate(
+        [w / len(part_scores) * part_scores for w, part_scores in zip(weights, scores, strict=True)]
+    )
     every = np.concatenate(scores)
     difference = float(shares.sum())
     same = SAME_MEAN * max(1.0, float(np.abs(every).max()))
@@ -356,13 +358,13 @@ def _p_value(
         flipped: differences under random signs.
         same: rounding tolerance within which two means are equal.
     """
-    bar = abs(difference) - same
+    threshold = abs(difference) - same
     if len(changed) <= math.log2(len(flipped)):
         sums = np.zeros(1)
         for value in changed:
             sums = np.concatenate([sums + value, sums - value])
-        return float(np.mean(np.abs(sums) >= bar)), True
-    extreme = int(np.count_nonzero(np.abs(flipped) >= bar))
+        return float(np.mean(np.abs(sums) >= threshold)), True
+    extreme = int(np.count_nonzero(np.abs(flipped) >= threshold))
     return (1 + extreme) / (1 + len(flipped)), False
 
 
@@ -476,7 +478,7 @@ def adjust_p_values(family: Mapping[Name, Difference]) -> dict[Name, Difference]
 def holm(p_values: Sequence[float]) -> list[float]:
     """Correct ``p_values`` for their number: family-wise error 5 % (Holm, 1979)."""
     adjusted, highest = [0.0] * len(p_values), 0.0
-    for rank, place in enumerate(np.argsort(p_values, kind="stable").tolist()):
-        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[place]))
-        adjusted[place] = highest
+    for rank, index in enumerate(np.argsort(p_values, kind="stable").tolist()):
+        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[index]))
+        adjusted[index] = highest
     return adjusted

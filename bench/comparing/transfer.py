@@ -140,8 +140,8 @@ def measure_forgetting(
     last = order[-1]
     base = sequence.base.name if sequence.base else ""
     trained = list(sequence.trained)
-    own = dict(zip(trained, order, strict=True))
-    backward = [(name, last, own[name]) for name in trained[:-1]]
+    checkpoint_of = dict(zip(trained, order, strict=True))
+    backward = [(name, last, checkpoint_of[name]) for name in trained[:-1]]
     forward = [(name, earlier, base) for name, earlier in zip(trained[1:], order, strict=False)]
     return Forgetting(
         measure=measures[0],
@@ -165,17 +165,17 @@ def _row(name: str, matrices: Mapping[str, ScoreMatrix]) -> TransferRow:
 
 
 def _transfers(
-    asked: Sequence[tuple[str, str, str]], matrices: Mapping[str, ScoreMatrix]
+    steps: Sequence[tuple[str, str, str]], matrices: Mapping[str, ScoreMatrix]
 ) -> Transfers | None:
     """Return differences on collections and their mean, or None without any.
 
     Args:
-        asked: collection, checkpoint after, checkpoint before.
+        steps: collection, checkpoint after, checkpoint before.
         matrices: scores by collection.
     """
-    if not asked:
+    if not steps:
         return None
-    parts = {name: matrices[name].minus(after, before) for name, after, before in asked}
+    parts = {name: matrices[name].minus(after, before) for name, after, before in steps}
     rows = adjust_p_values({name: paired_difference([part]) for name, part in parts.items()})
     mean = paired_difference(list(parts.values()), [1 / len(parts)] * len(parts), "mean")
     return Transfers(msgspec.structs.replace(mean, a="", b=""), tuple(rows.values()))

@@ -54,7 +54,7 @@ def check_against(
     other: StoredModel,
     scope: Scope,
     settings: GateSettings,
-    comparison_settings: ComparisonSettings,
+    comparing: ComparisonSettings,
     effects: Sequence[DetectableEffect] = (),
 ) -> PairVerdict:
     """Compare the candidate with stored results and decide.
@@ -64,16 +64,16 @@ def check_against(
         other: baseline or anchor.
         scope: collections and their weights.
         settings: rule and limits.
-        comparison_settings: measure and resampling.
+        comparing: measure and resampling.
         effects: minimum detectable effects stated beforehand for this pair.
 
     Raises:
         BenchError: the results have different protocols.
     """
     weights, ours, baseline = scope.weights, candidate.results, other.results
-    matrices, gaps = _score_matrices(candidate, other, scope, comparison_settings)
+    matrices, gaps = _score_matrices(candidate, other, scope, comparing)
     parts = {key: matrix.minus(CANDIDATE, BASELINE) for key, matrix in matrices.items()}
-    tests = loss_tests(parts, {} if gaps else weights, comparison_settings.resampling)
+    tests = loss_tests(parts, {} if gaps else weights, comparing.resampling)
     evidence = Evidence(
         plain=tests.plain,
         cautious=tests.cautious,
@@ -114,7 +114,7 @@ def check_against(
 
 
 def _score_matrices(
-    candidate: Candidate, other: StoredModel, scope: Scope, comparison_settings: ComparisonSettings
+    candidate: Candidate, other: StoredModel, scope: Scope, comparing: ComparisonSettings
 ) -> tuple[dict[str, ScoreMatrix], dict[str, str]]:
     """Return the scores of both models by collection, and the reason for each gap.
 
@@ -129,7 +129,7 @@ def _score_matrices(
     models = [ComparedModel(CANDIDATE, ours), ComparedModel(BASELINE, baseline)]
     matrices: dict[str, ScoreMatrix] = {}
     for name in (name for name in weights if name not in gaps):
-        matrix = read_score_matrix(name, models, comparison_settings)
+        matrix = read_score_matrix(name, models, comparing)
         if matrix.gaps:
             gaps[name] = ", ".join(f"{who}: {why}" for who, why in matrix.gaps.items())
         else:
@@ -268,7 +268,7 @@ def find_losses_elsewhere(
     other: StoredModel,
     names: Iterable[str],
     settings: GateSettings,
-    comparison_settings: ComparisonSettings,
+    comparing: ComparisonSettings,
 ) -> tuple[CheckRow, ...]:
     """Find regressions in stored results of both models on collections that a check leaves out.
 
@@ -279,7 +279,7 @@ def find_losses_elsewhere(
         other: baseline or anchor.
         names: collections that the check leaves out.
         settings: rule and limits.
-        comparison_settings: measure and resampling.
+        comparing: measure and resampling.
     """
     recipes = {recipe_key(one.result) for one in other.results.values()}
     ours = {one.collection: one for one in own}
@@ -289,10 +289,10 @@ def find_losses_elsewhere(
         pair = [side[name] for side in (ours, theirs) if name in side]
         if len(pair) < 2 or protocol_differences(*(one.result.protocol for one in pair)):
             continue
-        alone = StoredModel(other.role, other.name, {name: pair[1]})
+        single = StoredModel(other.role, other.name, {name: pair[1]})
         candidate, scope = Candidate("", {name: pair[0]}), Scope(weights={name: 1.0})
         try:
-            verdict = check_against(candidate, alone, scope, settings, comparison_settings)
+            verdict = check_against(candidate, single, scope, settings, comparing)
         except BenchError as error:
             logger.warning("%s, which --on leaves out, cannot be compared: %s", name, error)
         else:

@@ -76,19 +76,21 @@ def detectable_effects(
         measure: used instead of the main one of each collection.
         floor: pairs whose means are further apart are not used, since the floor decides on those.
     """
-    asked = {name: measure or baseline.result.main_measure for name, baseline in baselines.items()}
+    measure_of = {
+        name: measure or baseline.result.main_measure for name, baseline in baselines.items()
+    }
     effects = [
-        _effect_on(kind, baselines[name], known, asked[name], floor)
+        _effect_on(kind, baselines[name], known, measure_of[name], floor)
         for name in weights
-        if name in asked
+        if name in measure_of
     ]
-    measures = {asked[effect.name] for effect in effects}
+    measures = {measure_of[effect.name] for effect in effects}
     if len(effects) < max(2, len(weights)) or len(measures) > 1:
         return tuple(effects)
     queries = [effect.queries for effect in effects]
     unseen = unseen_allowance(queries, [weights[effect.name] for effect in effects])
-    alone = [weights[e.name] * (e.detectable - unseen_allowance([e.queries])) for e in effects]
-    mean = math.hypot(*alone) + unseen
+    scaled = [weights[e.name] * (e.detectable - unseen_allowance([e.queries])) for e in effects]
+    mean = math.hypot(*scaled) + unseen
     return (*effects, DetectableEffect(MEAN, sum(queries), None, "its collections", mean))
 
 
@@ -126,8 +128,8 @@ def _reason_unusable(differences: Float64Array, floor: float) -> str:
     """Return the reason why a pair is not informative, or "" if it is."""
     if np.count_nonzero(np.abs(differences) > SAME_SCORE) < FEW:
         return f"fewer than {FEW} queries differ"
-    apart = abs(float(differences.mean()))
-    return f"means differ by {apart:.4f}, more than the floor" if apart > floor else ""
+    distance = abs(float(differences.mean()))
+    return f"means differ by {distance:.4f}, more than the floor" if distance > floor else ""
 
 
 def _paired_with_baseline(
@@ -148,8 +150,8 @@ def _paired_with_baseline(
     values = baseline.scores.by_query(measure)
     pairs = []
     for other in list(results.values())[::-1][:MOST_PAIRS]:
-        theirs = other.scores.by_query(measure)
-        common = sorted(theirs.keys() & values.keys())
-        differences = np.array([theirs[query] - values[query] for query in common])
+        other_scores = other.scores.by_query(measure)
+        common = sorted(other_scores.keys() & values.keys())
+        differences = np.array([other_scores[query] - values[query] for query in common])
         pairs.append((other.result.model, differences))
     return pairs

@@ -129,7 +129,7 @@ def evaluate_candidate(
     gaps = MissingEvaluations()
     stored: dict[str, Evaluation] = {}
     queries: dict[str, Queries] = {}
-    own = [one for one in known if one.result.model in (name, model.name)]
+    own_results = [one for one in known if one.result.model in (name, model.name)]
     for collection, (opens, protocol) in collections.items():
         with gaps.catch(collection):
             opened = workspace.open(opens, (protocol.split or None) if protocol else None)
@@ -140,7 +140,7 @@ def evaluate_candidate(
             for other in others:
                 if collection in other.results:
                     check_stored_values(other.results[collection], opened.dataset)
-            job = workspace.prepare(opened, model.with_name(name), options, known=own)
+            job = workspace.prepare(opened, model.with_name(name), options, known=own_results)
             stored[collection] = reuse_or_evaluate(job, out)
     return Candidate(
         name,

@@ -55,9 +55,7 @@ def _compare_and_decide(options: CheckOptions, recorded: RecordedWarnings) -> Ch
     """The decision, with every warning that was logged on the way."""
     _check_published(options)
     measure = None if options.measure is None else parse_measure(options.measure).name
-    comparison_settings = ComparisonSettings(
-        measure, resampling=make_resampling(options.resampling)
-    )
+    comparing = ComparisonSettings(measure, resampling=make_resampling(options.resampling))
     workspace = make_workspace(options.folder_options, options.hardware, options.allow_mismatch)
     model = load_model(workspace, options.checkpoint, options.model_options)
     folders = _own_folders(options.on, workspace)
@@ -67,12 +65,10 @@ def _compare_and_decide(options: CheckOptions, recorded: RecordedWarnings) -> Ch
     known = find_results(options.results)
     scope = _find_scope(model, others, known, typed, options.results)
     if not options.terms.expect_same:
-        comparison_settings.resampling.check_enough(len(scope.weights), sides=2)
+        comparing.resampling.check_enough(len(scope.weights), sides=2)
     name = candidate_name(model, known)
     _announce(name, others, scope)
-    effects = _print_detectable_effects(
-        model, others[0], known, scope, comparison_settings, options
-    )
+    effects = _print_detectable_effects(model, others[0], known, scope, comparing, options)
     candidate = evaluate_candidate(
         *(
             workspace,
@@ -92,12 +88,10 @@ def _compare_and_decide(options: CheckOptions, recorded: RecordedWarnings) -> Ch
             check_published(candidate, expected, scope.weights)
             if other.name == PUBLISHED
             else check_against(
-                *(candidate, other, scope, options.terms, comparison_settings),
+                *(candidate, other, scope, options.terms, comparing),
                 effects=effects if other.role == BASELINE else (),
             ),
-            elsewhere=find_losses_elsewhere(
-                own, other, scope.left_out, options.terms, comparison_settings
-            ),
+            elsewhere=find_losses_elsewhere(own, other, scope.left_out, options.terms, comparing),
         )
         for other in others
     ]
@@ -200,7 +194,7 @@ def _print_detectable_effects(
     baseline: StoredModel,
     known: Sequence[Evaluation],
     scope: Scope,
-    comparison_settings: ComparisonSettings,
+    comparing: ComparisonSettings,
     options: CheckOptions,
 ) -> tuple[DetectableEffect, ...]:
     """Said before hours of encoding: what these collections can show."""
@@ -208,7 +202,7 @@ def _print_detectable_effects(
         return ()
     first = next(iter(baseline.results.values())).result
     kind = relation_between(msgspec.structs.replace(first, recipe=model.model.recipe), first)
-    stated = (scope.weights, comparison_settings.measure, options.terms.floor)
+    stated = (scope.weights, comparing.measure, options.terms.floor)
     effects = detectable_effects(kind, baseline.results, known, *stated)
     print(effects_table(effects), file=sys.stderr)
     return effects

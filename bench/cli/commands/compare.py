@@ -50,22 +50,22 @@ def compare(options: CompareOptions) -> int:
     if options.sequence:
         return _print_transfer(options, results_by_name, on, workspace)
     models = _compared_models(options, opened, results_by_name, on, workspace)
-    comparison_settings = ComparisonSettings(
+    comparing = ComparisonSettings(
         measure=options.measure,
         force=options.force,
         collections=on or None,
         suites=suites_inner_first(options.on) if options.on else None,
         resampling=make_resampling(options.resampling),
     )
-    comparisons = compare_entrants(models, comparison_settings)
+    comparisons = compare_entrants(models, comparing)
     changes = _find_changes(comparisons, models, opened, options.changed, workspace)
     if options.output.json:
-        summary = {"resampling": comparison_settings.resampling, "comparisons": comparisons}
+        summary = {"resampling": comparing.resampling, "comparisons": comparisons}
         print_json({**summary, "changed": list(changes)})
         return ExitCode.OK
     for comparison in comparisons:
         print(comparison_table(comparison), end="\n\n")
-    print(legend(comparison_settings.resampling), flush=True)
+    print(legend(comparing.resampling), flush=True)
     for change in changes:
         print(f"\n{changes_table(change)}", flush=True)
     return ExitCode.OK
