@@ -168,6 +168,7 @@ def usage_line(name: str, record: type[Any]) -> str:
 
 
 def _placeholder(argument: Argument) -> str:
+    """Return the placeholder of an argument in the usage line."""
     word = argument.name.upper() + ("..." if argument.takes_several else "")
     return word if argument.default is dataclasses.MISSING else f"[{word}]"
 
@@ -190,13 +191,13 @@ def _make_command(record: type[Any], function: str, words: Sequence[str]) -> Any
 
 
 def examples_of(command: str) -> str:
-    """Return the examples of a command, or of the program if it is ""."""
+    """Return the examples of ``command``, or of the program if it is ""."""
     doc = inspect.getdoc(COMMANDS[command][0]) or "" if command else EXAMPLES
     return textwrap.dedent(doc.rpartition("Examples:\n")[2]).strip()
 
 
 def format_default(value: Any) -> str | None:
-    """Return a default as people write it; None if the text of the option states it."""
+    """Return the default ``value`` as people write it, or None if the help states it."""
     if value is None or value is False or value == () or value == "":
         return None
     if isinstance(value, int) and value is not True:

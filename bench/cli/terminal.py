@@ -1,9 +1,8 @@
-"""stdout and stderr while a command runs, and what ends it: errors become messages and exit codes.
+"""Output of commands on stdout and stderr, and conversion of errors to messages and exit codes.
 
-What is printed never decides how a command ends.
-
-A reader that goes away (``| head``) is no failure, and the command goes on to its end. Names that
-come from files reach the terminal as text that it shows and does not obey.
+A command continues to its end if its reader goes away (``| head``), and its output never changes
+its exit code, except that a lost output is not a success. Names from files are printed with control
+characters escaped.
 """
 
 import errno
@@ -29,19 +28,20 @@ _CURSOR_MOVE = re.compile("\n*(?:\x1b\\[A)*")  # how tqdm moves between bars
 
 
 class TerminalStream:
-    """A text stream that outlives its reader: after a failure, what is written is dropped.
+    """Text stream that survives its reader. After a failure, further output is dropped.
 
     Attributes:
-        failure: why the rest was dropped; None while everything was written.
+        failure: error that ended the output; None while all was written.
     """
 
     def __init__(self, stream: TextIO, shows_bars: bool) -> None:
+        """Wrap ``stream``, on which ``shows_bars`` allows the cursor moves of progress bars."""
         self._stream = stream
         self._shows_bars = shows_bars
         self.failure: OSError | None = None
 
     def write(self, text: str) -> int:
-        """Write text as `make_printable` shows it."""
+        """Write ``text`` with control characters escaped, and return its length."""
         if self.failure is None:
             with self._catch_failure():
                 self._stream.write(self._as_printable(text))
@@ -57,6 +57,7 @@ class TerminalStream:
         return getattr(self._stream, name)
 
     def _as_printable(self, text: str) -> str:
+        """Escape control characters, except those of progress bars."""
         if self._shows_bars and _CURSOR_MOVE.fullmatch(text):
             return text
         encoding = getattr(self._stream, "encoding", None) or "utf-8"
@@ -66,6 +67,7 @@ class TerminalStream:
 
     @contextmanager
     def _catch_failure(self) -> Iterator[None]:
+        """Record an error of the stream instead of raising it."""
         try:
             yield
         except ValueError:  # closed by the program itself
@@ -80,7 +82,7 @@ class TerminalStream:
 
 @contextmanager
 def guard_streams() -> Iterator[TerminalStream]:
-    """Stand between the program and its stdout and stderr; yields stdout."""
+    """Replace stdout and stderr by guarded streams, and yield stdout."""
     _reopen_closed_streams()
     before = sys.stdout, sys.stderr
     stdout = TerminalStream(sys.stdout or _open_null_device(), shows_bars=False)
@@ -95,7 +97,7 @@ def guard_streams() -> Iterator[TerminalStream]:
 
 
 class RecordedWarnings(logging.Handler):
-    """Keep the text of each warning that is logged inside ``with``, once."""
+    """Logging handler that records the text of each warning once, inside ``with``."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -103,11 +105,11 @@ class RecordedWarnings(logging.Handler):
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The warnings, in their order."""
+        """Recorded warnings in order."""
         return tuple(self._texts)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep one warning."""
+        """Record the warning of ``record``."""
         self._texts[record.getMessage()] = None
 
     def __enter__(self) -> "RecordedWarnings":
@@ -119,27 +121,32 @@ class RecordedWarnings(logging.Handler):
 
 
 def as_typed(text: str) -> str:
-    """Text with its commands as the program was called: ``python -m bench``, or ``bench``."""
+    """Return ``text`` with commands as the program was called, such as ``bench``."""
     return text.replace(MODULE, program_name())
 
 
 def program_name() -> str:
-    """The words that the user types to call this program."""
+    """Return the words with which the program was called."""
     return "bench" if Path(sys.argv[0]).stem == "bench" else MODULE
 
 
 def final_exit_code(decision: int, stdout: TerminalStream) -> int:
-    """The command's own decision; a lost output is said, and makes no success."""
+    """Return the exit code of the command, or of bad input if the output of a success was lost.
+
+    Args:
+        decision: exit code of the command.
+        stdout: guarded stdout, flushed here. A reader that left is not a failure.
+    """
     stdout.flush()
     failure = stdout.failure
     if failure is None or failure.errno in _READER_LEFT:
         return decision
-    print(f"error: the output is not complete: {failure.strerror}", file=sys.stderr)
+    print(f"error: the output is incomplete: {failure.strerror}", file=sys.stderr)
     return decision or ExitCode.BAD_INPUT
 
 
 def _reopen_closed_streams() -> None:
-    """Open what the caller closed (``>&-``): else the next file opened is taken for stdout."""
+    """Open streams that the caller closed (``>&-``), or the next file would become stdout."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -148,21 +155,21 @@ def _reopen_closed_streams() -> None:
 
 
 def _open_null_device() -> TextIO:
+    """Open the null device for writing."""
     return open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123
 
 
 def run_guarded(command: Callable[[], int]) -> int:
-    """Run a command.
+    """Run ``command``, and print its error as a message.
 
     Returns:
-        An `ExitCode`. Bad input is one message on stderr; a traceback stands there only where the
-        program itself is at fault.
+        An `ExitCode`. Bad input is printed as one message on stderr, a bug as a traceback.
     """
     try:
         return command()
     except KeyboardInterrupt:
         print(
-            "\ninterrupted: what was finished is kept; type the same command to go on",
+            "\ninterrupted: finished work is stored; repeat the command to continue",
             file=sys.stderr,
         )
         return ExitCode.INTERRUPTED
@@ -172,6 +179,7 @@ def run_guarded(command: Callable[[], int]) -> int:
 
 
 def _print_bad_input(error: BenchError) -> int:
+    """Print a message and its hint."""
     print(f"error: {as_typed(shorten_words(str(error)))}", file=sys.stderr)
     hint = error.hint or "correct it and repeat the command"
     print(f"  {as_typed(shorten_words(as_sentence(hint)))}", file=sys.stderr)
@@ -179,18 +187,19 @@ def _print_bad_input(error: BenchError) -> int:
 
 
 def _print_internal_error(error: Exception) -> int:
+    """Print a traceback and the request to report it."""
     print(
         f"{traceback.format_exc()}\n"
         f"internal error: {type(error).__name__}: {shorten_words(str(error))}\n"
-        f"  this is a defect of this program. Please report it with all lines above, and with "
-        f"what was typed: {sys.argv[1:]}",
+        f"  This is a bug in bench. Please report it with all lines above and your command: "
+        f"{sys.argv[1:]}",
         file=sys.stderr,
     )
     return ExitCode.INTERNAL_ERROR
 
 
 def format_columns(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of text in columns without a frame."""
+    """Return ``rows`` of text as aligned columns without a frame."""
     from tabulate import tabulate
 
     text = str(tabulate(rows, tablefmt="plain", disable_numparse=True))
@@ -198,15 +207,15 @@ def format_columns(rows: Sequence[Sequence[str]]) -> str:
 
 
 def print_next_command(what: str, command: str) -> None:
-    """The command to type next, by the name under which the program was called."""
+    """Print a suggestion ``what`` and its ``command``, as the program was called."""
     print(as_typed(f"{what}: {command}"))
 
 
 def as_json(document: Any) -> str:
-    """A document as indented JSON."""
+    """Return ``document`` as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(document), indent=1).decode()
 
 
 def print_json(document: Any) -> None:
-    """One document on stdout."""
+    """Print ``document`` as JSON on stdout."""
     print(as_json(document))

@@ -1,1 +1,1 @@
-"""Checkpoints of a training: evaluated as they are completed, chosen from, and what they forget."""
+"""Checkpoints of a running training: evaluation, learning curve, and selection of the best one."""

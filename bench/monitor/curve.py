@@ -1,4 +1,4 @@
-"""The curve of a training: quality of its checkpoints against their steps."""
+"""Learning curve of a training: the quality of its checkpoints by step."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,13 @@ MEAN = "mean"
 
 
 class CurvePoint(Record):
-    """A checkpoint on the curve: its level on each collection, and in the mean of several."""
+    """Checkpoint on the curve.
+
+    Attributes:
+        checkpoint: name of its folder.
+        step: training step.
+        levels: mean score with its interval, by collection, and ``mean`` over several collections.
+    """
 
     checkpoint: str
     step: int
@@ -22,14 +28,17 @@ class CurvePoint(Record):
 
 
 class Curve(Record, kw_only=True):
-    """All that is known of the checkpoints of one training.
+    """Learning curve of one training.
 
     Attributes:
         training: name of the folder of checkpoints.
-        collections: that each point has a level on; the first line is that of ``headline``.
-        headline: what the best is chosen by: ``mean``, or the only collection.
-        selection: None with one checkpoint.
-        broken: why checkpoints have no point, by name.
+        measure: measure of all scores.
+        collections: collections on which every point has a level.
+        headline: criterion of selection: ``mean``, or the only collection.
+        points: evaluated checkpoints by step.
+        selection: best checkpoint; None if there is only one.
+        broken: reason why a checkpoint has no point, by name.
+        resampling: resampling of queries behind intervals and p-values.
     """
 
     training: str
@@ -44,13 +53,14 @@ class Curve(Record, kw_only=True):
 
 @dataclass(frozen=True)
 class WatchTarget:
-    """The aim of a watch: its collections and measure.
+    """Collections and measure of a watch.
 
     Attributes:
-        training: under whose name the checkpoints have results: ``training/checkpoint-500``.
-        weights: of the collections in the mean; they sum to 1.
-        splits: of their queries.
-        measure: of all collections.
+        training: name of the training in results, as in ``training/checkpoint-500``.
+        weights: weight of each collection in the mean; they sum to 1.
+        splits: split of each collection.
+        measure: measure on all collections.
+        resampling: resampling of queries behind intervals and p-values.
     """
 
     training: str
@@ -65,11 +75,12 @@ def curve_of(
     evaluations: Mapping[str, Mapping[str, Evaluation]],
     broken: Mapping[str, str],
 ) -> Curve | None:
-    """Make the curve of checkpoints; None if there are none.
+    """Return the curve of the evaluated checkpoints, or None if there are none.
 
     Args:
-        evaluations: on every collection, by name of checkpoint.
-        broken: why checkpoints could not be evaluated, by name.
+        target: collections and measure.
+        evaluations: evaluations by name of checkpoint, then by collection.
+        broken: reason why a checkpoint could not be evaluated, by name.
     """
     if not evaluations:
         return None
@@ -91,6 +102,7 @@ def curve_of(
 
 
 def _make_point(name: str, panels: Sequence[ScoreMatrix], weights: Sequence[float]) -> CurvePoint:
+    """Return the point of one checkpoint."""
     parts = [panel.minus(name) for panel in panels]
     levels = {part.on: mean_with_interval([part]) for part in parts}
     if len(panels) > 1:

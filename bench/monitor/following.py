@@ -1,8 +1,8 @@
-"""Follower of a running training: finds complete checkpoints and evaluates each of them once.
+"""Follower of a running training, which evaluates each complete checkpoint once.
 
-A checkpoint is complete when nothing changed between two looks and, where there is a trace of the
-Hugging Face Trainer, its state is there, which it writes last. One that cannot be opened all the
-same is left out with the reason, and tried again when its files change.
+A checkpoint is complete when nothing changed between two scans. If the Hugging Face Trainer wrote
+it, its state file must be there, too, which is written last. A checkpoint that cannot be opened is
+reported, and tried again when its files change.
 """
 
 import re
@@ -31,7 +31,7 @@ TRAINER_STATE = "trainer_state.json"
 TRAINER_FILES = ("training_args.bin", "optimizer.pt", "scheduler.pt", "rng_state.pth")
 CHECKPOINTS_FOLDER = "checkpoints"  # inside the folder of some trainings
 MODEL_FOLDER = "model"  # inside a checkpoint whose own weights include heads for training
-CHANGING = "it is being written"
+CHANGING = "its files are being written"
 SETTLE_SECONDS = 2.0  # between two scans of a folder that may be being written
 
 FileStates = Mapping[str, tuple[int, int]]  # size and time of change in ns, by path
@@ -39,11 +39,12 @@ FileStates = Mapping[str, tuple[int, int]]  # size and time of change in ns, by 
 
 @dataclass(frozen=True)
 class CheckpointState:
-    """A checkpoint at one look.
+    """Checkpoint at one scan.
 
     Attributes:
-        files: as they were; others under the same name are another checkpoint.
-        lacks: what it lacks to be complete; "" if it is complete.
+        folder: folder of the checkpoint.
+        files: size and modification time of its files. A change means a new checkpoint.
+        missing: reason why it is incomplete; "" if it is complete.
     """
 
     folder: Path
@@ -57,25 +58,29 @@ class CheckpointState:
 
     @property
     def step(self) -> int:
-        """The number that its name ends in."""
+        """Number at the end of the name."""
         return step_of(self.name)
 
 
 def step_of(name: str) -> int:
-    """Return the step in the name of a checkpoint; 0 for a name without one."""
+    """Return the step in ``name`` of a checkpoint, or 0 if it contains none."""
     match = STEP.fullmatch(name)
     return int(match["step"]) if match else 0
 
 
 @dataclass
 class CheckpointScanner:
-    """Scanner of a folder of checkpoints: only a second look sees what is still changing."""
+    """Scanner of a folder of checkpoints. Two scans show which files still change.
+
+    Attributes:
+        folder: folder to scan.
+    """
 
     folder: Path
     _previous: dict[str, FileStates] = field(default_factory=dict)
 
     def scan(self) -> tuple[CheckpointState, ...]:
-        """Return all checkpoints by step, with what each lacks."""
+        """Return the checkpoints by step."""
         listed = {
             path: files
             for path in _find_checkpoints(self.folder)
@@ -90,17 +95,18 @@ class CheckpointScanner:
         return tuple(sorted(seen, key=lambda each: (each.step, each.name)))
 
     def _find_missing(self, name: str, files: FileStates, by_trainer: bool) -> str:
+        """Return why a checkpoint is incomplete, or "" if it is complete."""
         if files != self._previous.get(name):
             return CHANGING
         if TRAINER_STATE not in files and (
             by_trainer or any(one in files for one in TRAINER_FILES)
         ):
-            return f"there is no {TRAINER_STATE}, which the Trainer writes last"
+            return f"{TRAINER_STATE} is missing, which the Trainer writes last"
         return ""
 
 
 def _find_checkpoints(folder: Path) -> list[Path]:
-    """Folders whose name ends in a step; none if a training has removed them."""
+    """Return the folders whose names end in a step. The training may remove them meanwhile."""
     paths = [
         path for parent in (folder, folder / CHECKPOINTS_FOLDER) for path in _list_folder(parent)
     ]
@@ -108,6 +114,7 @@ def _find_checkpoints(folder: Path) -> list[Path]:
 
 
 def _list_folder(folder: Path) -> list[Path]:
+    """Return the sorted content of a folder, or nothing if it was removed."""
     try:
         return sorted(folder.iterdir())
     except FileNotFoundError:
@@ -115,19 +122,19 @@ def _list_folder(folder: Path) -> list[Path]:
 
 
 def training_folder(folder: Path) -> Path:
-    """Return the folder that a training is known by: that of the checkpoints, or the one above."""
+    """Return the folder of the training: ``folder``, or its parent if it is ``checkpoints``."""
     here = folder.resolve()
     return here.parent if here.name == CHECKPOINTS_FOLDER else here
 
 
 def model_folder(checkpoint: Path) -> Path:
-    """Return the folder of the model: beside what training goes on with, or the checkpoint."""
+    """Return the folder of the model in ``checkpoint``: ``model`` inside it, or itself."""
     inner = checkpoint / MODEL_FOLDER
     return inner if (inner / "config.json").is_file() else checkpoint
 
 
 def _read_file_states(folder: Path) -> FileStates:
-    """Empty where the folder is gone or is being removed."""
+    """Return size and modification time by path, or nothing if the folder was removed."""
     try:
         stats = {path: path.stat() for path in sorted(folder.rglob("*")) if path.is_file()}
     except FileNotFoundError:
@@ -140,19 +147,20 @@ def _read_file_states(folder: Path) -> FileStates:
 
 @dataclass
 class Watcher:
-    """Evaluator of checkpoints, each once, and again when its files change.
+    """Evaluator of checkpoints: once each, and again if the files change.
 
     Attributes:
-        training: goes before the name of a checkpoint in results: ``retromae/checkpoint-500``.
-        opened: collections.
-        results: where results go, and are looked for.
-        workspace: where collections, models and vectors are.
-        place: folder of its own for vectors of one checkpoint at a time: those of a long training
-            would fill the disk.
-        open_model: from the folder of a checkpoint.
-        evaluations: on every collection, by name of checkpoint; also of those deleted since.
-        left_out: why checkpoints were not evaluated, by name.
-        interrupted: checkpoint whose evaluation is going on, or was ended by Ctrl-C; "" for none.
+        training: prefix of names in results, as in ``retromae/checkpoint-500``.
+        opened: collections to evaluate on.
+        options: settings of the evaluation.
+        results: location of stored results, old and new.
+        workspace: folders of collections, models and vectors.
+        work_folder: folder for the vectors of one checkpoint at a time, since those of a long
+            training would fill the disk.
+        open_model: function that loads the model in a folder.
+        evaluations: evaluations by checkpoint and collection, including deleted checkpoints.
+        left_out: reason why a checkpoint was not evaluated, by name.
+        interrupted: checkpoint under evaluation when Ctrl-C was pressed; "" if none.
     """
 
     training: str
@@ -168,20 +176,26 @@ class Watcher:
     _handled: dict[str, FileStates] = field(default_factory=dict)
 
     def is_new(self, checkpoint: CheckpointState) -> bool:
-        """Return True for a complete checkpoint until these very files are dealt with."""
+        """Return True if ``checkpoint`` is complete and these files were not handled before."""
         return not checkpoint.missing and self._handled.get(checkpoint.name) != checkpoint.files
 
     def leave_out(self, checkpoint: CheckpointState, why: str, waiting: bool = False) -> None:
-        """Report a checkpoint that is not evaluated, or not yet; once for the same reason."""
+        """Report that ``checkpoint`` is not evaluated, once per reason.
+
+        Args:
+            checkpoint: the checkpoint.
+            why: reason.
+            waiting: whether it may still become complete.
+        """
         if self.left_out.get(checkpoint.name) != why:
-            told = "waits" if waiting else "is left out"
+            state = "waits" if waiting else "is left out"
             print(
-                f"{'' if waiting else 'warning: '}{checkpoint.name} {told}: {why}", file=sys.stderr
+                f"{'' if waiting else 'warning: '}{checkpoint.name} {state}: {why}", file=sys.stderr
             )
             self.left_out[checkpoint.name] = why
 
     def evaluate(self, checkpoint: CheckpointState) -> None:
-        """Evaluate on every collection; a checkpoint that fails is reported and left out."""
+        """Evaluate ``checkpoint`` on every collection, or report why it failed."""
         self._handled[checkpoint.name] = checkpoint.files
         self.evaluations.pop(checkpoint.name, None)
         self.interrupted = checkpoint.name
@@ -193,6 +207,7 @@ class Watcher:
         self.interrupted = ""
 
     def _evaluate_all(self, name: str, folder: Path) -> None:
+        """Evaluate one model on every collection, and remove its vectors."""
         loaded = self.open_model(folder).with_name(f"{self.training}/{name}")
         found = {}
         workspace = replace(self.workspace, vectors=str(self.work_folder.resolve() / "vectors"))
@@ -212,12 +227,12 @@ class Watcher:
 
 @dataclass(frozen=True)
 class StopRule:
-    """When to look, and when to end.
+    """Interval between scans, and condition to stop.
 
     Attributes:
-        every_s: seconds between looks.
-        once: end when what is there is evaluated.
-        stop_after_s: end when no checkpoint was completed for so many seconds.
+        every_s: seconds between scans.
+        once: stop after the present checkpoints.
+        stop_after_s: stop if no checkpoint was completed for this many seconds.
     """
 
     every_s: float = 60.0
@@ -228,20 +243,24 @@ class StopRule:
 def follow_training(
     folder: Path, watcher: Watcher, ending: StopRule, publish: Callable[[], None]
 ) -> None:
-    """Look, evaluate what is new, wait; Ctrl-C ends it, see `Watcher.interrupted`.
+    """Scan ``folder`` and evaluate new checkpoints until ``ending`` says stop, or until Ctrl-C.
 
     Args:
-        publish: called after a look that found something new.
+        folder: folder of checkpoints.
+        watcher: evaluator of checkpoints.
+        ending: interval and condition to stop.
+        publish: function called after new evaluations.
     """
     try:
         _follow_scans(CheckpointScanner(folder), watcher, ending, publish)
     except KeyboardInterrupt:
-        print("\nended by Ctrl-C; the same command goes on", file=sys.stderr)
+        print("\nstopped by Ctrl-C; repeat the command to continue", file=sys.stderr)
 
 
 def _follow_scans(
     scanner: CheckpointScanner, watcher: Watcher, ending: StopRule, publish: Callable[[], None]
 ) -> None:
+    """Scan repeatedly, and evaluate new checkpoints."""
     seen = scanner.scan()
     latest = time.monotonic()
     while True:

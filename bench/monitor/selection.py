@@ -1,8 +1,8 @@
 """Selection of the best of many checkpoints.
 
-The highest of many scores is high by chance too, and each comparison with it is one of many. So a
-max-statistic test covers every pair of checkpoints: at most 5 % of curves without any difference
-give any claim.
+The best of many scores is partly chance, and each comparison with it is one of many tests. A
+max-statistic test therefore covers all pairs of checkpoints: if no checkpoints differ, at most 5 %
+of curves lead to any claim.
 """
 
 import math
@@ -23,19 +23,20 @@ from foundation.arrays import Float64Array, Int64Array
 from foundation.records import Record
 
 Pair = tuple[int, int]
-BLOCK_PAIRS = 64  # whose flips are held at once: 5 MB for 9,999 resamples
+BLOCK_PAIRS = 64  # pairs flipped at once: 5 MB for 9,999 resamples
 
 
 class Selection(Record, kw_only=True):
-    """The best checkpoint and how far that can be trusted.
+    """Best checkpoint, with its comparisons.
 
     Attributes:
-        candidates: how many could be chosen.
-        queries: of all collections.
-        pairs: comparisons that p is adjusted for.
-        exact: whether p is over all flips of signs.
-        rivals: the best one minus each of the others, with p adjusted for all pairs.
-        splits: of the queries; ``test`` says that test data chose.
+        best: name of the checkpoint.
+        candidates: number of checkpoints.
+        queries: number of queries of all collections.
+        pairs: number of comparisons that p-values are adjusted for.
+        exact: whether p-values cover all sign flips, not a sample of them.
+        rivals: difference of the best checkpoint from each other one, with adjusted p-value.
+        splits: splits of the queries. ``test`` means that test data selected the checkpoint.
     """
 
     best: str
@@ -48,12 +49,12 @@ class Selection(Record, kw_only=True):
 
     @property
     def on_test_data(self) -> bool:
-        """True if queries of a test split chose the checkpoint."""
+        """True if queries of a test split selected the checkpoint."""
         return "test" in self.splits
 
     @property
     def indistinguishable(self) -> tuple[str, ...]:
-        """Checkpoints that cannot be told apart from the best one."""
+        """Checkpoints that do not differ significantly from the best one."""
         return tuple(rival.b for rival in self.rivals if not rival.significant)
 
 
@@ -62,12 +63,12 @@ def select_checkpoint(
     weights: Sequence[float],
     splits: Sequence[str] = (),
 ) -> Selection:
-    """Choose the checkpoint with the best mean, the first of equal ones, and compare the others.
+    """Select the checkpoint with the best mean (the first of equal ones), and compare the others.
 
     Args:
-        panels: of the collections, with the same models in the same columns.
-        weights: of the collections in the mean; they sum to 1.
-        splits: of the queries of the collections.
+        panels: score matrix per collection, with the same models in the same columns.
+        weights: weight of each collection in the mean; they sum to 1.
+        splits: splits of the queries.
     """
     names = list(panels[0].columns)
     best = _first_highest(weighted_means(panels, weights))
@@ -87,7 +88,7 @@ def select_checkpoint(
 def _compare_with_best(
     panels: Sequence[ScoreMatrix], weights: Sequence[float], best: int, pairs: Sequence[Pair]
 ) -> tuple[tuple[Difference, ...], bool]:
-    """The best one minus all others, and whether p is over all flips of signs."""
+    """Return the differences from the best checkpoint, and whether p-values are exact."""
     adjusted, exact = max_statistic(panels, weights, pairs)
     p_of = dict(zip(pairs, adjusted, strict=True))
     names = list(panels[0].columns)
@@ -103,11 +104,17 @@ def _compare_with_best(
 
 
 def _first_highest(means: Float64Array) -> int:
+    """Return the first column with the highest mean."""
     return int(np.flatnonzero(means >= means.max() - SAME_MEAN)[0])
 
 
 def weighted_means(panels: Sequence[ScoreMatrix], weights: Sequence[float]) -> Float64Array:
-    """Mean of each checkpoint, float64 ``(m,)``."""
+    """Return the mean of each checkpoint, float64 ``(m,)``.
+
+    Args:
+        panels: score matrix ``(queries, m)`` per collection.
+        weights: weight of each collection; they sum to 1.
+    """
     means = [w * panel.scores.mean(axis=0) for w, panel in zip(weights, panels, strict=True)]
     total: Float64Array = np.sum(means, axis=0)
     return total
@@ -116,17 +123,19 @@ def weighted_means(panels: Sequence[ScoreMatrix], weights: Sequence[float]) -> F
 def max_statistic(
     panels: Sequence[ScoreMatrix], weights: Sequence[float], pairs: Sequence[Pair]
 ) -> tuple[list[float], bool]:
-    """p of each pair, adjusted for all of them, and whether it is over all flips of signs.
+    """Return the adjusted p-value of each pair, and whether it covers all sign flips.
 
-    The statistic of a pair is its difference of means over the root of its sum of squares, which
-    orders flips as the t of paired differences does, and which no flip of signs changes. A query
-    gets one sign for all pairs, so that flipped curves keep their correlation. p is the share of
-    flips whose largest statistic over all pairs is at least that of the pair (Westfall and Young,
-    1993, single-step maxT): where pairs do not differ, any of them gets p at most 5 % in at most
-    5 % of curves, whatever the other pairs do.
+    The statistic of a pair is its difference of means divided by the root of its sum of squares,
+    which orders flips as the paired t does and is not changed by flips. A query gets one sign for
+    all pairs, so that flipped curves keep their correlation. p is the share of flips whose largest
+    statistic over all pairs reaches the statistic of the pair (Westfall and Young, 1993,
+    single-step maxT). If pairs do not differ, any of them has p at most 5 % in at most 5 % of
+    curves, whatever the other pairs do.
 
     Args:
-        pairs: columns; the first is not the second.
+        panels: score matrix ``(queries, m)`` per collection.
+        weights: weight of each collection; they sum to 1.
+        pairs: two different columns each.
     """
     first, second = (np.array(side) for side in zip(*pairs, strict=True))
     shares = [p.scores * (w / len(p.scores)) for w, p in zip(weights, panels, strict=True)]
@@ -147,12 +156,13 @@ def max_statistic(
 
 
 def _pair_blocks(pairs: int) -> Iterator[slice]:
+    """Yield slices of at most ``BLOCK_PAIRS`` pairs."""
     for start in range(0, pairs, BLOCK_PAIRS):
         yield slice(start, start + BLOCK_PAIRS)
 
 
 def _sum_squares(shares: Float64Array, first: Int64Array, second: Int64Array) -> Float64Array:
-    """Sum of squared differences of each pair."""
+    """Return the sum of squared differences of each pair, float64 ``(pairs,)``."""
     sums = [
         ((shares[:, first[some]] - shares[:, second[some]]) ** 2).sum(axis=0)
         for some in _pair_blocks(len(first))
@@ -161,7 +171,7 @@ def _sum_squares(shares: Float64Array, first: Int64Array, second: Int64Array) ->
 
 
 def _scale_differences(differences: Float64Array | float, scale: Float64Array) -> Float64Array:
-    """Absolute differences over their scale; 0 for pairs that differ nowhere."""
+    """Return absolute differences divided by their scale, or 0 for pairs that never differ."""
     size = np.abs(differences)
     return np.divide(size, scale, out=np.zeros(np.broadcast(size, scale).shape), where=scale > 0)
 
@@ -169,9 +179,9 @@ def _scale_differences(differences: Float64Array | float, scale: Float64Array) -
 def _flip_signs(
     panels: Sequence[ScoreMatrix], weights: Sequence[float], shares: Sequence[Float64Array]
 ) -> tuple[Float64Array, bool]:
-    """Means under flips of signs, up to what all checkpoints share; and whether these are all.
+    """Return means under sign flips, float64 ``(flips, m)``, and whether these are all flips.
 
-    Queries on which all checkpoints are equal cancel, so that few others have few flips.
+    Queries on which all checkpoints are equal cancel out, so few other queries have few flips.
     """
     changed = [np.ptp(panel.scores, axis=1) > SAME_SCORE for panel in panels]
     kept = np.concatenate([share[rows] for share, rows in zip(shares, changed, strict=True)])

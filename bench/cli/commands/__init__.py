@@ -1,1 +1,1 @@
-"""The commands that do work: one file each, named after the command."""
+"""Functions of the commands, called with the options that were typed."""

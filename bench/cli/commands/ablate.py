@@ -1,4 +1,4 @@
-"""``ablate``: from a grid in TOML to trained cells, and from those to a table with intervals."""
+"""``ablate`` trains and evaluates the cells of a grid, and reports effects with intervals."""
 
 import shlex
 import sys
@@ -28,7 +28,11 @@ from reports.plots import can_plot
 
 
 def ablate(options: AblateOptions) -> int:
-    """Check the whole grid, run unfinished tasks, write a report for each endpoint."""
+    """Check the grid, run unfinished tasks, and write a report per endpoint.
+
+    Args:
+        options: parsed options of the command.
+    """
     grid = load_grid(options.file, options.variant)
     if options.seeds:
         grid = replace_settings(grid, "--seeds", seeds=tuple(options.seeds))
@@ -48,7 +52,7 @@ def ablate(options: AblateOptions) -> int:
 def _run_experiment(
     experiment: Experiment, options: AblateOptions, conditions: Conditions
 ) -> Report:
-    """Work through a plan and write its report."""
+    """Run the tasks of an experiment and write its report."""
     outcome = run_experiment(
         experiment, options.out, _run_in_process, _print_progress, conditions.commit
     )
@@ -61,14 +65,14 @@ def _run_experiment(
     for name, content in (("md", text.encode()), ("json", encoded)):
         with replace_file(folder / f"report.{name}") as file:
             file.write(content)
-    _print_progress(f"kept in {folder}")
+    _print_progress(f"report saved to {folder}")
     if not options.output.json:
         print(text, end="")
     return record
 
 
 def _run_in_process(stage: ExperimentStage, task: CellTask, out: Path) -> Cost:
-    """A task in a process of its own."""
+    """Run a task in a new process."""
     cost: Cost = run_in_subprocess(
         run_timed, stage, task.settings, task.starts_from(out), task.folder(out)
     )
@@ -76,7 +80,7 @@ def _run_in_process(stage: ExperimentStage, task: CellTask, out: Path) -> Cost:
 
 
 def _show_plan(parts: Sequence[Experiment], options: AblateOptions) -> int:
-    """``--dry-run``."""
+    """Print the plan, for ``--dry-run``."""
     documents = [_plan_document(part, options.out) for part in parts]
     if options.output.json:
         print_json(documents if len(parts) > 1 else documents[0])
@@ -90,7 +94,7 @@ def _show_plan(parts: Sequence[Experiment], options: AblateOptions) -> int:
 
 
 def _plan_document(experiment: Experiment, out: Path) -> dict[str, Any]:
-    """Rows and tasks of a plan, and what was checked."""
+    """Return the rows, tasks and findings of an experiment for JSON."""
     outcome = load_outcome(experiment, out)
     tasks = []
     for stage in experiment.rows[0].settings:
@@ -106,7 +110,7 @@ def _plan_document(experiment: Experiment, out: Path) -> dict[str, Any]:
 
 
 def _count_cells(experiment: Experiment, out: Path) -> str:
-    """Sizes of the grid, and the number of tasks left."""
+    """Return the size of the grid and the number of tasks left, as text."""
     outcome = load_outcome(experiment, out)
     rows, seeds = len(experiment.rows), len(experiment.grid.seeds)
     cells = f"{len(experiment.cells)} cells: {rows} rows, {seeds} seeds"
@@ -114,9 +118,9 @@ def _count_cells(experiment: Experiment, out: Path) -> str:
 
 
 def _draw_pictures(record: Report, folder: Path) -> list[tuple[str, str]]:
-    """Draw every axis."""
+    """Draw a picture per axis."""
     if not can_plot():
-        _print_progress("no pictures: pip install 'retrieval-bench[plots]'")
+        _print_progress("no pictures without Matplotlib: pip install 'retrieval-bench[plots]'")
         return []
     from reports.plots import draw_factors
 
@@ -124,7 +128,7 @@ def _draw_pictures(record: Report, folder: Path) -> list[tuple[str, str]]:
 
 
 def _command_line(options: AblateOptions) -> str:
-    """The command line that makes the same report again."""
+    """Return the command that produces the same report."""
     words = ["python", "-m", "bench", "ablate", options.file]
     if options.variant:
         words += ["--variant", options.variant]
@@ -136,5 +140,5 @@ def _command_line(options: AblateOptions) -> str:
 
 
 def _print_progress(text: str) -> None:
-    """Print to people, beside the output."""
+    """Print progress on stderr."""
     print(text, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""``check``: may this checkpoint ship? Evaluates what is missing, compares, decides."""
+"""``check`` decides whether a checkpoint may ship."""
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -41,7 +41,11 @@ PUBLISHED = "published"
 
 
 def check(options: CheckOptions) -> int:
-    """``check``: exits with the outcome, see `bench.gate.verdicts`."""
+    """Evaluate and compare a checkpoint, print the verdict, and return its exit code.
+
+    Args:
+        options: parsed options of the command.
+    """
     with RecordedWarnings() as recorded:
         done = _compare_and_decide(options, recorded)
     _write_verdict(done, options)
@@ -52,7 +56,7 @@ def check(options: CheckOptions) -> int:
 
 
 def _compare_and_decide(options: CheckOptions, recorded: RecordedWarnings) -> Check:
-    """The decision, with every warning that was logged on the way."""
+    """Evaluate, compare with the baseline and the anchor, and conclude."""
     _check_published(options)
     measure = None if options.measure is None else parse_measure(options.measure).name
     comparing = ComparisonSettings(measure, resampling=make_resampling(options.resampling))
@@ -115,21 +119,21 @@ def _compare_and_decide(options: CheckOptions, recorded: RecordedWarnings) -> Ch
 
 
 def _check_published(options: CheckOptions) -> None:
-    """Refuse published scores where values of queries are needed."""
+    """Raise if published scores are given where per-query scores are needed."""
     if options.baseline == PUBLISHED and not options.terms.expect_same:
         raise BenchError(
-            "published scores have no values of queries, which a test needs",
-            "--expect-same asks whether this is the checkpoint that was published",
+            "published scores have no per-query scores, so they cannot be tested",
+            "add --expect-same to check that this is the published checkpoint",
         )
     if options.anchor == PUBLISHED:
         raise BenchError(
-            "published scores have no values of queries, and are no anchor",
-            "--anchor names stored results; --baseline published takes published scores",
+            "published scores have no per-query scores, so they cannot be an anchor",
+            "give --anchor the name of stored results, or use --baseline published",
         )
 
 
 def _own_folders(typed: Sequence[str], workspace: Workspace) -> dict[str, str]:
-    """Folders of a user's own collections as typed, by the name in their results."""
+    """Return the typed folder of each collection of the user, by the name in its results."""
     named = workspace.expand_names(typed)
     folders: dict[str, str] = {}
     for word in named:
@@ -138,7 +142,7 @@ def _own_folders(typed: Sequence[str], workspace: Workspace) -> dict[str, str]:
             other = folders.get(name, name if name in named else word)
             if other != word:
                 raise BenchError(
-                    f"{other} and {word} are both named {name}, and results are kept by that name",
+                    f"{other} and {word} are both named {name}, the name of their results",
                     f'write name = "another" into the dataset.toml of {word}',
                 )
             folders[name] = word
@@ -146,9 +150,9 @@ def _own_folders(typed: Sequence[str], workspace: Workspace) -> dict[str, str]:
 
 
 def _find_references(options: CheckOptions, typed: Sequence[str]) -> list[StoredModel]:
-    """The baseline and, if there is one, the anchor: one result for each collection.
+    """Find the results of the baseline and of the anchor, one per collection.
 
-    With ``--on`` other collections make no name ambiguous.
+    With ``--on``, results on other collections do not make a name ambiguous.
     """
     on = mean_weights(typed) if typed else None
     others = []
@@ -167,7 +171,7 @@ def _find_scope(
     typed: Sequence[str],
     results: Location,
 ) -> Scope:
-    """The collections of the check; see `determine_scope`."""
+    """Determine the collections of the check, see `determine_scope`."""
     baseline, *anchors = others
     if baseline.name == PUBLISHED:
         claimed = dict.fromkeys(claim.dataset for claim in model.model.card.expected)
@@ -182,7 +186,7 @@ def _find_scope(
 
 
 def _announce(name: str, others: Sequence[StoredModel], scope: Scope) -> None:
-    """Print what is checked against what, before hours of encoding."""
+    """Print the models and collections of the check, before hours of encoding."""
     against = " and ".join(f"the {other.role}, {other.name}" for other in others)
     print(f"{name} against {against}, on {', '.join(scope.weights)}", file=sys.stderr)
     if scope.left_out:
@@ -197,7 +201,7 @@ def _print_detectable_effects(
     comparing: ComparisonSettings,
     options: CheckOptions,
 ) -> tuple[DetectableEffect, ...]:
-    """Said before hours of encoding: what these collections can show."""
+    """Print the effects that these collections can detect, before hours of encoding."""
     if not baseline.results or options.terms.expect_same:
         return ()
     first = next(iter(baseline.results.values())).result
@@ -211,10 +215,10 @@ def _print_detectable_effects(
 def _find_collections(
     others: Sequence[StoredModel], scope: Scope, folders: Mapping[str, str], workspace: Workspace
 ) -> dict[str, tuple[str, Protocol | None]]:
-    """What opens each collection, and the protocol of what there is to compare with.
+    """Return the name or folder that opens each collection, with the protocol of the reference.
 
-    Where there is nothing it is MISSING whatever is encoded. Folders of a user's own that were not
-    typed are found by the content of the results.
+    A collection without a reference result is left out: its verdict is MISSING in any case.
+    Folders that were not typed are found by the content of the results.
     """
     found: dict[str, tuple[str, Protocol | None]] = {}
     for name in scope.weights:
@@ -230,6 +234,7 @@ def _find_collections(
 
 
 def _write_verdict(done: Check, options: CheckOptions) -> None:
+    """Print the verdict and write the JUnit file."""
     if options.junit is not None:
         with replace_file(options.junit) as file:
             file.write(junit(done).encode())

@@ -1,4 +1,4 @@
-"""The workspace, model and resampling that the options of a command describe."""
+"""Workspace, models and resampling from the options of a command."""
 
 import logging
 import os
@@ -33,7 +33,13 @@ def make_workspace(
     hardware: HardwareOptions = DEFAULT_HARDWARE,
     allow_mismatch: bool = False,
 ) -> Workspace:
-    """The workspace that the options describe."""
+    """Return a workspace.
+
+    Args:
+        folders: folders of collections and of the cache.
+        hardware: device and memory limit.
+        allow_mismatch: whether collections may differ from the published ones.
+    """
     memory = hardware.max_memory
     return Workspace(
         cache_dir=cache_folder(folders.cache_dir),
@@ -46,19 +52,23 @@ def make_workspace(
     )
 
 
-def refuse_duplicates(names: Iterable[str], hint: str = "name it once") -> None:
-    """Refuse a model or collection that is named twice.
+def refuse_duplicates(names: Iterable[str], hint: str = "give it once") -> None:
+    """Raise if a model or collection is named twice.
+
+    Args:
+        names: names in the order in which they were typed.
+        hint: what to type instead.
 
     Raises:
-        BenchError: one is.
+        BenchError: a name occurs more than once.
     """
     for name, times in Counter(names).items():
         if times > 1:
-            raise BenchError(f"{name} is named {times} times", hint)
+            raise BenchError(f"{name} is given {times} times", hint)
 
 
 def print_finding(collection: str, finding: Finding) -> None:
-    """Print a finding about a collection on stderr, and log it if it is a warning."""
+    """Print ``finding`` about ``collection`` on stderr, or log it if it is a warning."""
     lines = finding_lines(finding, collection)
     if finding.severity == "warning":
         logger.warning("%s", lines.removeprefix("warning: "))
@@ -67,7 +77,14 @@ def print_finding(collection: str, finding: Finding) -> None:
 
 
 class CardSettings(Record):
-    """What ``--set`` gives a model instead of its card's."""
+    """Fields of a card that ``--set`` may override.
+
+    Attributes:
+        max_query_tokens: length at which queries are truncated, in tokens.
+        max_document_tokens: length at which documents are truncated, in tokens.
+        query_prompt: prefix of every query.
+        store_dtype: precision of cached vectors.
+    """
 
     max_query_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
     max_document_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
@@ -81,7 +98,17 @@ def load_model(
     model_options: ModelOptions,
     networks: SharedNetworks | None = None,
 ) -> LoadedModel:
-    """The model of this name with its encoder, as the options say."""
+    """Load the model called ``name`` with its encoder.
+
+    Args:
+        workspace: folders, device and memory.
+        name: name of a card, card file, folder or Hub id.
+        model_options: options that override the card.
+        networks: networks that are already loaded, which models with one base share.
+
+    Raises:
+        BenchError: there is no such model, or an option does not fit it.
+    """
     settings = convert_table(parse_assignments(model_options.set), CardSettings, "--set")
     dtype, backend = (
         (None, model_options.dtype)
@@ -103,10 +130,13 @@ def load_model(
 def load_models(
     workspace: Workspace, names: Sequence[str], model_options: ModelOptions
 ) -> list[LoadedModel]:
-    """Load several models that share bases. ``--like`` applies to those without a card.
+    """Load several models, which share the network of a common base.
+
+    ``--like`` in ``model_options`` applies only to models without a card. ``workspace`` and
+    ``names`` are as in `load_model`.
 
     Raises:
-        BenchError: one cannot be used, or ``--like`` was given and all are cards.
+        BenchError: a model cannot be used, or ``--like`` was given and every model has a card.
     """
     networks, cards = SharedNetworks(), [name for name in names if is_card(name)]
     card_options = replace(model_options, like=None) if len(cards) < len(names) else model_options
@@ -117,17 +147,22 @@ def load_models(
 
 
 def parse_assignments(typed: Sequence[str]) -> dict[str, Any]:
-    """``optimizer.warmup=0.2`` as a name and a value; what is no TOML value is a string.
+    """Parse words such as ``optimizer.warmup=0.2`` into a dictionary.
+
+    Values are read as TOML. A value that is not valid TOML is a string.
+
+    Args:
+        typed: values of ``--set``.
 
     Raises:
-        BenchError: one has no name or no value.
+        BenchError: a word has no name or no ``=``.
     """
     overrides = {}
     for assignment in typed:
         name, sign, value = assignment.partition("=")
         if not (name and sign):
             raise BenchError(
-                f"--set {assignment} is not FIELD=VALUE", "such as --set optimizer.warmup=0"
+                f"--set {assignment} is not FIELD=VALUE", "write it like --set optimizer.warmup=0"
             )
         try:
             overrides[name] = msgspec.toml.decode(f"value = {value}")["value"]
@@ -137,5 +172,5 @@ def parse_assignments(typed: Sequence[str]) -> dict[str, Any]:
 
 
 def make_resampling(options: ResamplingOptions) -> Resampling:
-    """The resampling behind intervals and p-values."""
+    """Return the resampling of queries that ``options`` describe."""
     return Resampling(options.resamples)

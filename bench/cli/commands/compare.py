@@ -1,4 +1,4 @@
-"""``compare``: which of the models is better, by how much, and on which queries."""
+"""``compare`` shows which model is better, by how much, and on which queries."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,9 +36,13 @@ ResultsByName = Mapping[str, Sequence[Evaluation]]  # results by what was typed;
 
 
 def compare(options: CompareOptions) -> int:
-    """``compare``: a table for each pair of models; then the queries that changed most."""
+    """Print a table per pair of models, then the queries that changed most.
+
+    Args:
+        options: parsed options of the command.
+    """
     if len(options.names) < 2:
-        raise BenchError("one model cannot be compared", "python -m bench compare minilm bm25")
+        raise BenchError("compare needs two models or more", "python -m bench compare minilm bm25")
     refuse_duplicates(options.names)
     workspace = make_workspace(options.folder_options)
     opened = _open_judgements(options, workspace)
@@ -72,7 +76,7 @@ def compare(options: CompareOptions) -> int:
 
 
 def _open_judgements(options: CompareOptions, workspace: Workspace) -> OpenDataset | None:
-    """The collection that scores run files; its documents are needed only to show texts."""
+    """Open the collection that scores run files, with its documents only if texts are shown."""
     if not options.dataset:
         return None
     opened = workspace.open_judgements(options.dataset, options.split)
@@ -82,7 +86,7 @@ def _open_judgements(options: CompareOptions, workspace: Workspace) -> OpenDatas
 
 
 def _is_run_file(name: str) -> bool:
-    """True for something to score: a file or a pipe."""
+    """Return True for a file or pipe, False for a folder or a stored result."""
     path = Path(name)
     return path.exists() and not path.is_dir() and path.name != RESULT_FILE
 
@@ -90,7 +94,10 @@ def _is_run_file(name: str) -> bool:
 def _resolve_collections(
     typed: Sequence[str], results_by_name: ResultsByName, workspace: Workspace
 ) -> list[str]:
-    """Collections that were named; a user's own by the name in its results, or by its folder."""
+    """Return the names of the collections of ``--on`` as results contain them.
+
+    A collection of the user is given by the name in its results or by its folder.
+    """
     known = {stored.collection for results in results_by_name.values() for stored in results}
     chosen: list[str] = []
     for name in typed:
@@ -98,7 +105,7 @@ def _resolve_collections(
         own = name_in_results(folder) if folder else name
         if folder and own not in known:
             raise BenchError(
-                f"none of the results is on {own}, the collection in {folder}",
+                f"there are no results on {own}, the collection in {folder}",
                 f"python -m bench run {folder} --model MODEL",
             )
         chosen += expand_collections([own], known)
@@ -112,7 +119,7 @@ def _compared_models(
     on: Sequence[str],
     workspace: Workspace,
 ) -> list[ComparedModel]:
-    """The models in the order typed, under the shortest names that tell them apart."""
+    """Return the models in the order typed, under the shortest names that are unique."""
     results_of: dict[str, Mapping[str, Evaluation]] = {}
     short: dict[str, str] = {}
     for name, results in results_by_name.items():
@@ -135,7 +142,7 @@ def _compared_models(
 
 
 def _score_run_file(path: Path, opened: OpenDataset, options: CompareOptions) -> Evaluation:
-    """A run file by the collection's own protocol, as ``score`` does it."""
+    """Score a run file by the collection's own protocol, as ``score`` does."""
     wanted = None if options.measure is None else [options.measure]
     file = read_run_file(path)
     done = evaluate_run(
@@ -158,6 +165,7 @@ def _find_changes(
     changed: int,
     workspace: Workspace,
 ) -> Iterator[ChangedQueries]:
+    """Yield the queries with the largest differences, per pair and collection."""
     by_name = {model.name: model.results for model in models}
     for comparison in comparisons if changed else ():
         names = (comparison.a, comparison.b)
@@ -179,16 +187,16 @@ def _print_transfer(
     also: Sequence[str],
     workspace: Workspace,
 ) -> int:
-    """Backward and forward transfer between the collections of successive trainings."""
+    """Print backward and forward transfer between the collections of successive trainings."""
     trained = _resolve_collections(options.sequence, results_by_name, workspace)
     refuse_duplicates([*trained, *also])
     models = _compared_models(options, None, results_by_name, [*trained, *also], workspace)
     extra = len(models) - len(trained)
     if extra not in (0, 1):
         raise BenchError(
-            f"{len(models)} models and {len(trained)} collections: each model was trained on one "
-            "collection, and the first may be what the training started from",
-            "name both in the same order; collections that none was trained on go after --on",
+            f"{len(models)} models do not match {len(trained)} collections of --sequence",
+            "name one collection per model, in training order; the start of the training may come "
+            "first, and other collections go after --on",
         )
     sequence = TrainingSequence(models[extra:], trained, also, models[0] if extra else None)
     matrix = measure_forgetting(sequence, options.measure, make_resampling(options.resampling))

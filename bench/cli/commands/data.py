@@ -1,4 +1,4 @@
-"""``fetch``, ``verify`` and ``cache``: what lies on this machine, and whether it is whole."""
+"""``fetch``, ``verify`` and ``cache``: downloads, checks of data, and disk space."""
 
 import sys
 import time
@@ -27,10 +27,14 @@ from reports.format import size
 
 
 def fetch(options: FetchOptions) -> int:
-    """``fetch``: download collections and models, and build the corpora."""
+    """Download collections and models, and build corpora.
+
+    Args:
+        options: parsed options of the command.
+    """
     if not options.names and not options.model:
         raise BenchError(
-            "nothing to fetch was named", "python -m bench fetch beir --model retromae"
+            "fetch needs a collection or a model", "python -m bench fetch beir --model retromae"
         )
     workspace = make_workspace(options.folder_options)
     rows = []
@@ -52,7 +56,14 @@ def fetch(options: FetchOptions) -> int:
 
 
 def verify(options: VerifyOptions) -> int:
-    """``verify``: what is peculiar in the data. Errors give the exit code of bad input."""
+    """Print findings about the data of collections.
+
+    Args:
+        options: parsed options of the command.
+
+    Returns:
+        The exit code of bad input if there is an error among them.
+    """
     by_collection: dict[str, list[Finding]] = {}
     workspace = make_workspace(options.folder_options)
     for name in workspace.expand_names(options.names):
@@ -67,7 +78,14 @@ def verify(options: VerifyOptions) -> int:
 
 
 def cache(options: CacheOptions) -> int:
-    """``cache``: a line a model. Damaged files give the exit code of bad input."""
+    """Print the disk space of vectors by model, after verifying or removing them.
+
+    Args:
+        options: parsed options of the command.
+
+    Returns:
+        The exit code of bad input if a file is damaged.
+    """
     cache_dir = cache_folder(options.cache_dir)
     store = cache_dir / VECTORS
     removed = list(_remove_selected(store, options))
@@ -82,26 +100,26 @@ def cache(options: CacheOptions) -> int:
     for damage in broken:
         print(f"damaged: {damage.path}: {damage.reason}", file=sys.stderr)
     if options.verify:
-        what = f"{len(broken)} damaged: made again when needed" if broken else "all whole"
-        print(f"verified, vectors and corpora: {what}", file=sys.stderr)
+        state = f"{len(broken)} damaged, to be rebuilt when needed" if broken else "all intact"
+        print(f"vectors and corpora verified: {state}", file=sys.stderr)
     return ExitCode.BAD_INPUT if broken else ExitCode.OK
 
 
 def _remove_selected(store: Path, options: CacheOptions) -> Iterator[ModelUsage]:
-    """Remove what was asked for, and say what was removed, or would be."""
+    """Remove the selected vectors, or only print them with ``--dry-run``."""
     if not options.prune and options.older_than is None:
         return
     for row in select_models(measure_usage(store), options.prune, options.older_than, time.time()):
         what = f"{row.model} ({row.fingerprint[:8]}, {size(row.bytes)})"
         if not options.dry_run and not remove_folder(store, row):
-            print(f"warning: {what} is in use by another process, and is kept", file=sys.stderr)
+            print(f"warning: {what} is in use by another process; not removed", file=sys.stderr)
             continue
         print(f"{'would remove' if options.dry_run else 'removed'} {what}", file=sys.stderr)
         yield row
 
 
 def _find_damaged_corpora(folder: Path) -> Iterator[Damage]:
-    """Damaged corpora; those that are being built have names that begin with a dot."""
+    """Yield damaged corpora. The names of unfinished ones begin with a dot."""
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if path.is_dir() and not path.name.startswith(".") and (reason := describe_damage(path)):
             yield Damage(str(path), reason)

@@ -1,4 +1,4 @@
-"""``export``: stored results as mteb or trec_eval read them."""
+"""``export`` writes stored results in the formats of mteb and trec_eval."""
 
 import io
 import sys
@@ -21,10 +21,15 @@ Files = Iterator[tuple[str, bytes]]
 
 
 def export(options: ExportOptions) -> int:
-    """``export``: nothing that is there is written over."""
+    """Write results as files, without overwriting other content.
+
+    Args:
+        options: parsed options of the command.
+    """
     if options.name and len(options.names) > 1:
         raise BenchError(
-            f"--as gives one name to {len(options.names)} models", "export them one by one"
+            f"--as is for a single model, and there are {len(options.names)}",
+            "export them one by one",
         )
     chosen = {name: _choose_exportable(name, options) for name in options.names}
     written = []
@@ -44,7 +49,7 @@ def export(options: ExportOptions) -> int:
 
 
 def _choose_exportable(typed: str, options: ExportOptions) -> dict[str, Evaluation]:
-    """Results of one model that the format can hold, by collection."""
+    """Choose the results of one model that the format supports, by collection."""
     results = find_named(typed, *options.results)
     wanted = (
         expand_collections(options.on, {each.collection for each in results})
@@ -57,16 +62,20 @@ def _choose_exportable(typed: str, options: ExportOptions) -> dict[str, Evaluati
             print(f"left out: {typed} on {name}: {why}", file=sys.stderr)
             del stored[name]
     if not stored:
-        raise BenchError(f"{typed} has no result to export as {options.format}", "see --on")
+        raise BenchError(
+            f"{typed} has no result that can be exported as {options.format}",
+            "choose other collections with --on",
+        )
     return stored
 
 
 def _model_name(stored: Mapping[str, Evaluation]) -> str:
+    """Return the name of the model in results."""
     return next(iter(stored.values())).result.model
 
 
 def _format_files(format_: str, name: str, stored: Mapping[str, Evaluation]) -> Files:
-    """Paths below the folder, and contents."""
+    """Yield the path of each file below the folder, and its content."""
     if format_ == "mteb":
         yield from mteb_files(name, stored).items()
     else:
@@ -75,6 +84,7 @@ def _format_files(format_: str, name: str, stored: Mapping[str, Evaluation]) -> 
 
 
 def _format_run_file(tag: str, record: Evaluation) -> bytes:
+    """Return a compressed TREC run file, and warn if ids are percent-encoded."""
     content = io.BytesIO()
     if has_white_space(record.run):
         collection = record.result.protocol.collection
@@ -85,10 +95,11 @@ def _format_run_file(tag: str, record: Evaluation) -> bytes:
 
 
 def _write_once(out: Location, path: str, content: bytes) -> Location:
+    """Write a file, or raise if it exists with other content."""
     file = out / path
     if not file.exists():
         with write_location(file) as opened:
             opened.write(content)
     elif read_file(file, max_bytes=None) != content:
-        raise BenchError(f"{file} exists already, with different content", "name another --out")
+        raise BenchError(f"{file} exists already, with different content", "choose another --out")
     return file

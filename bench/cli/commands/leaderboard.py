@@ -1,4 +1,4 @@
-"""``leaderboard``: stored results side by side, as a table, a page or data."""
+"""``leaderboard`` shows stored results side by side, as a table, page, CSV or JSON."""
 
 from tqdm import tqdm
 
@@ -21,7 +21,11 @@ FORMATS = {
 
 
 def leaderboard(options: LeaderboardOptions) -> int:
-    """Print stored results side by side in the chosen format."""
+    """Print stored results side by side in the chosen format.
+
+    Args:
+        options: parsed options of the command.
+    """
     board = _build_board(options)
     if options.output.json or options.format == "json":
         print_json(board)
@@ -31,6 +35,7 @@ def leaderboard(options: LeaderboardOptions) -> int:
 
 
 def _build_board(options: LeaderboardOptions) -> Leaderboard:
+    """Select the results, warn about outdated ones, and compute the leaderboard."""
     board_filter = BoardFilter(
         suite=options.suite,
         measure=options.measure,

@@ -1,6 +1,6 @@
-"""``list`` and ``show``: names of each kind with a line about each, and what is declared of one.
+"""``list`` prints names with a line about each. ``show`` prints a declaration or a stored result.
 
-Reads declared facts only; no model or collection is opened.
+Only declarations are read: no model and no collection is opened.
 """
 
 from collections.abc import Callable, Iterable
@@ -32,15 +32,15 @@ GROUPS: tuple[ModelGroup, ...] = get_args(ModelGroup)  # in the order of lists
 
 
 class NameLine(msgspec.Struct, omit_defaults=True):
-    """A name as a list shows it; what only models have is left out of others.
+    """Line of a list. Fields that only models have are empty for other names.
 
     Attributes:
-        name: to type.
-        about: its title, with what whoever chooses it must know.
-        group: what it takes to use a model, one of `GROUPS`.
-        parameters: about how many; 0 if the card does not state it.
-        dim: length of vectors; 0 if the card does not state it, or there are none.
-        licence: followed by ``?`` where it was not read in a first-party source.
+        name: name to type.
+        about: title, with notes and warnings.
+        group: availability of a model, one of `GROUPS`.
+        parameters: approximate number of parameters; 0 if the card does not state it.
+        dim: dimension of the vectors; 0 if there are none or the card does not state it.
+        licence: followed by ``?`` if no first-party source confirms it.
     """
 
     name: str
@@ -52,7 +52,14 @@ class NameLine(msgspec.Struct, omit_defaults=True):
 
 
 def list_names(options: ListOptions) -> int:
-    """``list``: one table of names, or its JSON document."""
+    """Print the names of one kind as a table or as JSON.
+
+    Args:
+        options: parsed options of the command.
+
+    Raises:
+        BenchError: no name matches.
+    """
     lines = [
         line
         for line in LISTS[options.what]()
@@ -61,8 +68,8 @@ def list_names(options: ListOptions) -> int:
     ]
     if not lines:
         raise BenchError(
-            f"none of the {options.what} matches what was typed",
-            f"see `python -m bench list {options.what}`",
+            f"none of the {options.what} matches",
+            f"python -m bench list {options.what}",
         )
     if options.output.json:
         print_json(lines)
@@ -72,6 +79,7 @@ def list_names(options: ListOptions) -> int:
 
 
 def _format_line(line: NameLine) -> list[str]:
+    """Return the columns of a line."""
     if not line.group:
         return [line.name, line.about]
     size = f"{line.parameters / 1e6:,.0f}M" if line.parameters else ""
@@ -79,9 +87,9 @@ def _format_line(line: NameLine) -> list[str]:
 
 
 def group_of(card: Card) -> ModelGroup:
-    """The group of a model, by what it takes to use it.
+    """Return the availability of the model of ``card``.
 
-    A pre-trained checkpoint stays in its group when it is on this machine.
+    A pre-trained checkpoint stays in its group even if it is on this machine.
     """
     if card.missing:
         return "unpublished"
@@ -93,12 +101,14 @@ def group_of(card: Card) -> ModelGroup:
 
 
 def _list_models() -> Iterable[NameLine]:
+    """Yield a line per model, sorted by availability."""
     order: list[str] = list(GROUPS)
     lines = map(_describe_model, all_cards().values())
     return sorted(lines, key=lambda line: (order.index(line.group), line.name))
 
 
 def _describe_model(card: Card) -> NameLine:
+    """Return the line of a model with its notes."""
     notes = [card.title]
     if card.missing:
         notes.append(f"not available: {card.missing}")
@@ -111,6 +121,7 @@ def _describe_model(card: Card) -> NameLine:
 
 
 def _describe_dataset(name: str) -> NameLine:
+    """Return the line of a dataset with its sizes."""
     facts = facts_for(name)
     counts = (facts.counts.documents, "documents"), (facts.counts.queries, "queries")
     sizes = [f"{count:,} {what}" for count, what in counts if count is not None]
@@ -119,25 +130,28 @@ def _describe_dataset(name: str) -> NameLine:
 
 
 def _list_measures() -> Iterable[NameLine]:
+    """Yield a line per measure."""
     from bench.evaluate.scoring import list_measures
 
     return starmap(NameLine, list_measures().items())
 
 
 def _list_indexes() -> Iterable[NameLine]:
+    """Yield a line per example of an index."""
     from retrievers.index.faiss_index import INDEX_EXAMPLES
 
     return starmap(NameLine, INDEX_EXAMPLES.items())
 
 
 class _TitleAndVariants(msgspec.Struct):
-    """The fields of a preset or grid that lists show; decoding all of it would import torch."""
+    """Fields of a preset or grid that lists show. Decoding all fields would import torch."""
 
     title: str
     variants: dict[str, Any] = {}
 
 
 def _list_titles(files: TomlFiles[Any], before: str = "") -> Iterable[NameLine]:
+    """Yield a line per TOML file of a folder, each title after the prefix."""
     for name in files.names():
         head = read_toml(files.folder / f"{name}{SUFFIX}", _TitleAndVariants)
         variants = f"; variants: {', '.join(head.variants)}" if head.variants else ""
@@ -145,7 +159,7 @@ def _list_titles(files: TomlFiles[Any], before: str = "") -> Iterable[NameLine]:
 
 
 def _preset_and_grid_files() -> tuple[TomlFiles[Any], TomlFiles[Any], TomlFiles[Any]]:
-    """The presets of pre-training and fine-tuning, and the grids."""
+    """Return the files of pre-training presets, fine-tuning presets and grids."""
     from bench.experiments.grid import FILES as GRIDS
     from retrievers.training.finetune.finetune_preset import FILES as FINETUNE
     from retrievers.training.pretrain.preset import FILES as PRETRAIN
@@ -154,6 +168,7 @@ def _preset_and_grid_files() -> tuple[TomlFiles[Any], TomlFiles[Any], TomlFiles[
 
 
 def _list_presets() -> Iterable[NameLine]:
+    """Yield a line per preset, for pre-training first."""
     pretrain, finetune, _ = _preset_and_grid_files()
     return chain(_list_titles(pretrain, "pretrain: "), _list_titles(finetune, "finetune: "))
 
@@ -170,7 +185,11 @@ LISTS: dict[str, Callable[[], Iterable[NameLine]]] = {
 
 
 def show(options: ShowOptions) -> int:
-    """``show``: the TOML file of a name, or the JSON document of a suite or result."""
+    """Print the TOML file of a name, or the JSON document of a suite or result.
+
+    Args:
+        options: parsed options of the command.
+    """
     record, text = describe(options.name)
     if options.output.json:
         print_json(record)
@@ -180,12 +199,12 @@ def show(options: ShowOptions) -> int:
 
 
 def describe(name: str) -> tuple[msgspec.Struct, str]:
-    """All that is declared of a name or recorded of a result, and how it is shown.
+    """Return the record of ``name`` and its text for the terminal.
 
-    A model, collection or suite comes before a preset or grid of the same name.
+    A model, collection or suite takes precedence over a preset or grid of the same name.
 
     Raises:
-        BenchError: there is nothing of that name, or the file of a suite is not valid.
+        BenchError: nothing has this name, or the file of a suite is invalid.
     """
     if name in dataset_names():
         return facts_for(name), declaration_text(name)
@@ -199,11 +218,11 @@ def describe(name: str) -> tuple[msgspec.Struct, str]:
         return result, as_json(result)
     names = (name for files in shipped for name in files.names())
     hint = unknown_name_error(name, (*names, *dataset_names(), *suite_names())).hint
-    raise BenchError(f"nothing is called {name!r}, and there is no such result", hint)
+    raise BenchError(f"there is no model, dataset, suite, preset, grid or result {name!r}", hint)
 
 
 def _load_result(name: str) -> msgspec.Struct | None:
-    """The result in a folder or in its ``result.json``; None if there is none."""
+    """Load the result in a folder or ``result.json``, or None if there is none."""
     from bench.results.result import RESULT_FILE, load
 
     where = parse_location(name)

@@ -1,7 +1,4 @@
-"""``run``: every model on every collection, a table each, then the means of the suites.
-
-``score``: a TREC run file, by the collection's own protocol.
-"""
+"""``run`` evaluates models on collections. ``score`` scores a TREC run file."""
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,9 +37,12 @@ PublishedScores = Mapping[tuple[str, str, str], float]  # by model, collection a
 
 
 def run(options: RunOptions) -> int:
-    """``run``: evaluate every model on every collection; a table each, then the suites' means.
+    """Evaluate every model on every collection, and print a table per collection and the means.
 
-    Of several evaluations, one that cannot be had is a gap, and the others are made.
+    An evaluation that fails is reported as a gap, and the others continue.
+
+    Args:
+        options: parsed options of the command.
     """
     choices = _read_settings(options)
     workspace = make_workspace(
@@ -64,6 +64,7 @@ def run(options: RunOptions) -> int:
 
 
 def _make_engine(options: WorkerOptions, workspace: Workspace) -> "WorkerProcesses | RayCluster":
+    """Return the worker processes or the Ray cluster that encodes."""
     if options.engine == "ray":
         from bench.engines.ray import RayCluster
 
@@ -72,7 +73,7 @@ def _make_engine(options: WorkerOptions, workspace: Workspace) -> "WorkerProcess
 
 
 def _encoding_work(jobs: Iterable[Sequence[Job]]) -> list[EncodingTask]:
-    """The corpora that have to be encoded, as other processes find them."""
+    """Return the corpora to encode, in the form that is sent to other processes."""
     return [
         EncodingTask(job.dataset.name, job.dataset.corpus.folder, job.model.model)
         for job in chain(*jobs)
@@ -87,7 +88,7 @@ def _prepare_jobs(
     gaps: MissingEvaluations,
     options: RunOptions,
 ) -> list[list[Job]]:
-    """What can be evaluated, by collection. What would fail late fails now."""
+    """Prepare the evaluations by collection, and find errors before anything is encoded."""
     jobs: list[list[Job]] = []
     known = not (options.recompute or choices.from_index)
     for name in workspace.expand_names(options.names):
@@ -115,7 +116,7 @@ def _collect_results(
     gaps: MissingEvaluations,
     options: RunOptions,
 ) -> list[Result]:
-    """The results that are stored or can be had; a table for each collection."""
+    """Load or compute each result, and print a table per collection."""
     results: list[Result] = []
     for collection_jobs in jobs:
         made = []
@@ -130,6 +131,7 @@ def _collect_results(
 
 
 def _load_or_evaluate(job: Job, distribute: DistributeModel, out: Location) -> Evaluation:
+    """Return the stored result of a job, or evaluate and store it."""
     if job.stored:
         _print_stored(job.stored)
         return job.stored
@@ -141,6 +143,7 @@ def _load_or_evaluate(job: Job, distribute: DistributeModel, out: Location) -> E
 def _print_costs(
     jobs: Iterable[Sequence[Job]], gaps: MissingEvaluations, options: RunOptions
 ) -> None:
+    """Print the table of ``--dry-run``."""
     rows = list(estimate_costs(chain(*jobs)))
     if options.output.json:
         print_json({"costs": rows, "gaps": gaps.missing})
@@ -156,7 +159,7 @@ def _print_summary(
     gaps: MissingEvaluations,
     options: RunOptions,
 ) -> None:
-    """Means of the suites, then what is missing; with ``--json`` all there is."""
+    """Print the means of suites and the gaps, or with ``--json``, all results."""
     means = _compute_means(options.names, results)
     if options.output.json:
         rows = [{"model": model, **msgspec.structs.asdict(mean)} for model, mean in means]
@@ -171,21 +174,21 @@ def _print_summary(
 def _load_models(
     options: RunOptions, workspace: Workspace
 ) -> tuple[list[LoadedModel], PublishedScores]:
-    """The models, under the names that their results will have, and their published scores."""
+    """Load the models under their names in results, with the published scores of their cards."""
     if options.name and len(options.model) > 1:
         raise BenchError(
-            f"--name gives one name to {len(options.model)} models",
-            "run one after the other",
+            f"--name is for a single model, and there are {len(options.model)}",
+            "run the models one by one, or leave --name out",
         )
     if options.name and SELECTOR in options.name:
         raise BenchError(
-            f"--name {options.name}: what follows a {SELECTOR} chooses among results of one name",
-            f"--name {options.name.replace(SELECTOR, '-')}",
+            f"--name {options.name} contains {SELECTOR}, which selects one of several results",
+            f"use --name {options.name.replace(SELECTOR, '-')}",
         )
     models = load_models(workspace, options.model, options.model_options)
     if options.name:
         models = [model.with_name(options.name) for model in models]
-    refuse_duplicates((model.name for model in models), "run one of them with --name")
+    refuse_duplicates((model.name for model in models), "run one of them alone, with --name")
     return models, {
         (model.name, expected.dataset, expected.measure): expected.value
         for model in models
@@ -194,6 +197,7 @@ def _load_models(
 
 
 def _read_settings(options: RunOptions) -> EvaluationOptions:
+    """Return the settings of the evaluation, with the measures and the index checked."""
     for name in options.measure or ():
         parse_measure(name)
     folder = _find_index_folder(options.index)
@@ -208,14 +212,14 @@ def _read_settings(options: RunOptions) -> EvaluationOptions:
 
 
 def _find_index_folder(index: str) -> Path | None:
-    """The folder of an index that was named; None for a factory string."""
+    """Return the folder of an exported index, or None for a factory string."""
     folder = Path(index)
     named = folder.is_dir() and (len(folder.parts) > 1 or (folder / MANIFEST_FILE).exists())
     return folder if named else None
 
 
 def _compute_means(typed: Sequence[str], results: Sequence[Result]) -> list[tuple[str, SuiteMean]]:
-    """Means of the suites that were asked for and of those inside them, by model and measure."""
+    """Compute the means of the named suites and of the suites inside them, by model and measure."""
     means = []
     for suite in (name for name in suites_inner_first(typed) if suite_for(name).mean):
         for model in dict.fromkeys(result.model for result in results):
@@ -232,21 +236,24 @@ def _compute_means(typed: Sequence[str], results: Sequence[Result]) -> list[tupl
 
 
 def _print_stored(stored: Evaluation) -> None:
+    """Report that a stored result is returned."""
     result = stored.result
     _print_warnings(result)
     print(
         f"{result.protocol.collection}, {result.model}: stored in {stored.folder} since "
-        f"{result.conditions.time}; --recompute evaluates again",
+        f"{result.conditions.time}; use --recompute to evaluate again",
         file=sys.stderr,
     )
 
 
 def _print_warnings(result: Result) -> None:
+    """Print the warnings of a result."""
     for warning in result.preflight.get("warnings", ()):
         print(f"warning: {result.model}: {warning}", file=sys.stderr)
 
 
 def _print_evaluated(stored: Evaluation) -> None:
+    """Report the times of a new result and its folder."""
     result, spent = stored.result, stored.result.timings
     _print_warnings(result)
     encode_s = spent.encode_queries_s + spent.encode_documents_s
@@ -254,13 +261,17 @@ def _print_evaluated(stored: Evaluation) -> None:
     print(
         f"{result.protocol.collection}, {result.model}: "
         f"{spent.encoded_documents:,} documents encoded in {spent.encode_documents_s:.1f} s{rate}; "
-        f"searched in {spent.search_s:.1f} s; kept in {stored.folder}",
+        f"searched in {spent.search_s:.1f} s; saved to {stored.folder}",
         file=sys.stderr,
     )
 
 
 def score(options: ScoreOptions) -> int:
-    """``score``: a TREC run file, by the collection's own protocol."""
+    """Score a TREC run file by the collection's own protocol, and store the result.
+
+    Args:
+        options: parsed options of the command.
+    """
     workspace = make_workspace(
         options.folder_options, allow_mismatch=options.protocol.allow_mismatch
     )
@@ -272,7 +283,7 @@ def score(options: ScoreOptions) -> int:
         *(options.measure, options.protocol.depth, opened.official),
     )
     stored = save(done, options.out)
-    print(f"kept in {stored.folder}", file=sys.stderr)
+    print(f"saved to {stored.folder}", file=sys.stderr)
     result = stored.result
     if options.output.json:
         print_json({"results": [result], "means": [], "gaps": []})

@@ -1,4 +1,4 @@
-"""``speed``: what a model costs on this machine, alone and against other tools."""
+"""``speed`` measures a model on this machine, alone and against other tools."""
 
 import os
 import sys
@@ -23,9 +23,13 @@ PARTS = ("encode", "latency", "indexes")
 
 
 def speed(options: SpeedOptions) -> int:
-    """Measure one model; with names, race it from process start to scores.
+    """Measure one model. With names of collections, compare it end to end with other tools.
 
-    The exit code is that of bad input where scores differ: such a race has no winner.
+    Args:
+        options: parsed options of the command.
+
+    Returns:
+        The exit code of bad input if the tools disagree on scores: their times are not comparable.
     """
     parts = options.parts or (() if options.names else PARTS)
     _check_tools(options, parts)
@@ -39,22 +43,27 @@ def speed(options: SpeedOptions) -> int:
 
 
 def _check_tools(options: SpeedOptions, parts: tuple[str, ...]) -> None:
-    """Refuse other tools that would have no work, or are not installed."""
+    """Raise if a tool of ``--against`` is not installed or has nothing to do."""
     for tool in options.against:
         if tool in SCORES and not options.names:
             raise BenchError(
-                f"no collection was named for {tool} to evaluate",
+                f"{tool} needs a collection to evaluate",
                 "python -m bench speed beir/nfcorpus --model minilm --against mteb beir",
             )
         if tool == SENTENCE_TRANSFORMERS and "encode" not in parts:
-            raise BenchError(f"{tool} encodes, and no encoding is measured", "add --parts encode")
+            raise BenchError(
+                f"{tool} is compared in encoding, which is not measured", "add --parts encode"
+            )
     check_installed(options.against)
 
 
 def _benchmarked_model(options: SpeedOptions, workspace: Workspace) -> BenchmarkedModel:
+    """Load the model to benchmark and check that it encodes."""
     loaded = load_model(workspace, options.model, options.model_options)
     if loaded.encoder is None:
-        raise BenchError(f"{loaded.name} makes no vectors: there is nothing to time")
+        raise BenchError(
+            f"{loaded.name} does not encode, so there is nothing to time", "choose another --model"
+        )
     device, threads = _device_and_threads(loaded.model, options.device)
     scratch = workspace.cache_dir / "speed"
     scratch.mkdir(parents=True, exist_ok=True)
@@ -74,7 +83,7 @@ def _benchmarked_model(options: SpeedOptions, workspace: Workspace) -> Benchmark
 
 
 def _device_and_threads(model: Model, device: str) -> tuple[str, int]:
-    """The device of the encoder, and the threads of its operators."""
+    """Return the device of the encoder and the number of threads of its operators."""
     if model.recipe.kind != "transformer":
         return "cpu", len(os.sched_getaffinity(0))
     import torch
@@ -85,7 +94,7 @@ def _device_and_threads(model: Model, device: str) -> tuple[str, int]:
 
 
 def _run_arguments(options: SpeedOptions) -> tuple[str, ...]:
-    """The options of ``run`` for the same model."""
+    """Return the arguments of ``run`` for the same model."""
     words = ["--model", options.model]
     for name, value in asdict(options.model_options).items():
         option = f"--{name.replace('_', '-')}"
@@ -95,4 +104,5 @@ def _run_arguments(options: SpeedOptions) -> tuple[str, ...]:
 
 
 def _log(text: str) -> None:
+    """Print progress on stderr."""
     print(f"speed: {text}", file=sys.stderr)

@@ -1,5 +1,4 @@
-"""``pretrain``, ``finetune``, ``adapt``, ``compose``: from a preset and collections, or from models
-that were trained, to folders that ``run --model`` takes."""
+"""``pretrain``, ``finetune``, ``adapt`` and ``compose`` write folders for ``run --model``."""
 
 import shlex
 import sys
@@ -55,7 +54,11 @@ LENGTHS = ("epochs", "tokens")
 
 
 def pretrain(options: PretrainOptions) -> int:
-    """``pretrain``: train, draw the losses, print what to type next."""
+    """Pre-train, draw the losses, and print the next commands.
+
+    Args:
+        options: parsed options of the command.
+    """
     preset = _load_pretraining(options)
     workspace = make_workspace(options.folder_options)
     datasets = [workspace.dataset(name) for name in workspace.expand_names(options.on)]
@@ -71,7 +74,11 @@ def pretrain(options: PretrainOptions) -> int:
 
 
 def finetune(options: FinetuneOptions) -> int:
-    """``finetune``: mine, train, draw the losses, print what to type next."""
+    """Fine-tune, draw the losses, and print the command that evaluates the checkpoint.
+
+    Args:
+        options: parsed options of the command.
+    """
     preset = finetune_preset.load_preset(options.preset)
     preset = finetune_preset.changed(preset, _read_changes(options.training), "command line")
     model = resolve_model(options.model, like=options.like)
@@ -90,13 +97,18 @@ def finetune(options: FinetuneOptions) -> int:
                 name for name in options.on if {*workspace.expand_names([name])} & {*evaluated}
             ]
             print_next_command(
-                "evaluate it", _format_run_command(scored, [trained.folder], options.folder_options)
+                "evaluate it",
+                _format_run_command(scored, [trained.folder], options.folder_options),
             )
     return ExitCode.OK
 
 
 def adapt(options: AdaptOptions) -> int:
-    """``adapt``: train on each collection in turn, and print the command that scores them all."""
+    """Train on one collection after the other, and print the command that scores all checkpoints.
+
+    Args:
+        options: parsed options of the command.
+    """
     preset, method = _load_pretraining(options), _read_method(options)
     workspace = make_workspace(options.folder_options)
     names = workspace.expand_names(options.on)
@@ -129,12 +141,12 @@ def adapt(options: AdaptOptions) -> int:
         )
     if is_like_start:
         print(_format_usage(Path(folders[0])))
-    print_next_command("scores of the checkpoints", line)
+    print_next_command("score the checkpoints", line)
     return ExitCode.OK
 
 
 def _load_pretraining(options: PretrainOptions | AdaptOptions) -> Pretraining:
-    """Return the preset that was named, with what was typed instead of its fields."""
+    """Load the preset with the changes that were typed."""
     start = {"start.model": options.start} if options.start else {}
     changes = start | _read_changes(options.training)
     preset = pretrain_preset.load_preset(options.preset)
@@ -142,16 +154,18 @@ def _load_pretraining(options: PretrainOptions | AdaptOptions) -> Pretraining:
 
 
 def _read_changes(settings: TrainingSettings) -> dict[str, Any]:
-    """Return the values that were typed instead of a preset's fields.
+    """Return the typed changes of preset fields.
 
     Raises:
-        BenchError: a length twice, or see `assignments`.
+        BenchError: two lengths were typed, or an assignment is invalid.
     """
     typed = parse_assignments(settings.set)
     if settings.steps is None:
         changes = typed
     elif length := next((name for name in LENGTHS if name in typed), ""):
-        raise BenchError(f"--steps and {length} each say how long to train", "type one of them")
+        raise BenchError(
+            f"--steps and {length} both set the length of the training", "give one of them"
+        )
     else:
         changes = typed | {"steps": settings.steps}
     own = (SAVE_EVERY, METHOD_PREFIX)
@@ -162,7 +176,7 @@ def _read_method(options: AdaptOptions) -> Method:
     """Return the method with its settings.
 
     Raises:
-        BenchError: there is none of that name, or it has no such setting.
+        BenchError: the method or a setting does not exist.
     """
     typed = parse_assignments(options.training.set).items()
     own = {
@@ -176,7 +190,7 @@ def _read_method(options: AdaptOptions) -> Method:
 def _held_out_datasets(
     names: Sequence[str], held_out: Sequence[str], workspace: Workspace
 ) -> dict[str, Dataset]:
-    """Return the splits that are held out: what was named, and what else the collections have."""
+    """Return the test splits that must not be trained on, of ``names`` and ``held_out``."""
     datasets = {}
     for name in dict.fromkeys((*held_out, *names)):
         try:
@@ -192,15 +206,22 @@ def _held_out_datasets(
 
 @contextmanager
 def training_context(out: Path, settings: TrainingSettings) -> Iterator[TrainingContext]:
-    """Return the context of a training, with a progress bar for its current stage.
+    """Yield the context of a training, with a progress bar for its current stage.
+
+    Args:
+        out: folder of the checkpoint.
+        settings: options of the training.
 
     Raises:
-        BenchError: another GPU than the first, or no number of steps between checkpoints.
+        BenchError: the device is not the first GPU, or ``save_every`` is not a whole number from 1.
     """
     check_device(settings.device)
     save_every = parse_assignments(settings.set).get(SAVE_EVERY, TrainingContext.save_every)
     if type(save_every) is not int or save_every < 1:
-        raise BenchError(f"--set save_every={save_every}: a whole number from 1")
+        raise BenchError(
+            f"--set save_every={save_every} is not a whole number from 1",
+            "use --set save_every=500",
+        )
     bars: dict[str, Any] = {}
 
     def show(progress: Progress) -> None:
@@ -224,6 +245,7 @@ def training_context(out: Path, settings: TrainingSettings) -> Iterator[Training
 
 
 def _close_bars(bars: dict[str, Any]) -> None:
+    """Close all progress bars."""
     for bar in bars.values():
         bar.close()
     bars.clear()
@@ -235,16 +257,21 @@ def _print_trained(
     read: str,
     options: PretrainOptions | FinetuneOptions,
 ) -> None:
-    """Draw the losses of a finished training, and say what came out, or its JSON document.
+    """Draw the losses of a finished training, and print a summary or its JSON document.
 
     Args:
-        how, read: words before and after the number of steps.
+        trained: result of the training.
+        how: words before the number of steps.
+        read: words after it.
+        options: parsed options of the command.
     """
     curve_file = options.out / CURVE_FILE
     curve = read_curve(curve_file)
     pictures = draw_losses(curve, curve_file.with_name("losses")) if can_plot() else []
     if not pictures:
-        print("no pictures: pip install 'retrieval-bench[plots]'", file=sys.stderr)
+        print(
+            "no pictures without Matplotlib: pip install 'retrieval-bench[plots]'", file=sys.stderr
+        )
     first, last = curve[0], curve[-1]
     if options.output.json:
         losses = {"losses": {"first": first, "last": last}, "pictures": list(map(str, pictures))}
@@ -272,8 +299,7 @@ def _format_usage(folder: Path) -> str:
 
 
 def _print_after_pretraining(options: PretrainOptions, workspace: Workspace) -> None:
-    """Print the commands that fine-tune and evaluate the checkpoint, if its collections have
-    queries for them."""
+    """Print the commands that fine-tune and evaluate the checkpoint on its collections."""
     out, names = str(options.out), workspace.expand_names(options.on)
     trainable = [found for name in names if (found := _find_training_dataset(name, workspace))]
     if trainable:
@@ -285,7 +311,7 @@ def _print_after_pretraining(options: PretrainOptions, workspace: Workspace) -> 
 
 
 def _find_training_dataset(name: str, workspace: Workspace) -> str:
-    """Return the dataset to fine-tune on after pre-training; "" if it has too few queries."""
+    """Return the dataset to fine-tune on after pre-training, or "" if it has too few queries."""
     own = f"{name}/{TRAINING_SPLIT}"
     name = own if own in dataset_names() else name
     try:
@@ -302,36 +328,37 @@ def _format_run_command(
     folders: FolderOptions,
     more: Sequence[str] = (),
 ) -> str:
-    """Return the command that evaluates models, as it can be typed; ``COLLECTION`` if none is
-    known to fit."""
+    """Return the command that evaluates models, with ``COLLECTION`` if none is known."""
     words = ["python", "-m", "bench", "run", *(collections or ["COLLECTION"])]
     return shlex.join([*words, "--model", *models, *more, *_folder_words(folders)])
 
 
 def _folder_words(folders: FolderOptions) -> list[str]:
-    """Return the options for these folders, which the next command needs too."""
+    """Return the options that repeat these folders in the next command."""
     typed = {"--data-dir": folders.data_dir, "--cache-dir": folders.cache_dir}
     return [word for option, path in typed.items() if path for word in (option, str(path))]
 
 
 def _format_losses(first: float, last: float) -> str:
+    """Return the first and the last loss as text."""
     return f"loss {first:.3f} -> {last:.3f}"
 
 
 def _shorten_path(folder: Path) -> str:
-    """Return a path from here where it is below."""
+    """Return the path relative to the working directory if it is inside."""
     here = Path.cwd()
     return str(folder.relative_to(here) if folder.is_relative_to(here) else folder)
 
 
 class ComposedAdapter(msgspec.Struct, frozen=True):
-    """The adapter that was written.
+    """Summary of a composed adapter.
 
     Attributes:
-        how: see `ComposeOptions`.
-        base: the model that all are trained from.
-        adapters: what was put together.
-        parameters: of the adapter that came out, without the base's.
+        folder: folder of the adapter.
+        how: method of combination, see `ComposeOptions`.
+        base: name of the common base model.
+        adapters: folders of the combined adapters.
+        parameters: number of parameters of the adapter, without the base.
     """
 
     folder: str
@@ -342,14 +369,18 @@ class ComposedAdapter(msgspec.Struct, frozen=True):
 
 
 def compose(options: ComposeOptions) -> int:
-    """``compose``: check, write, say what to type next."""
+    """Combine adapters, write the result, and print the command that evaluates it.
+
+    Args:
+        options: parsed options of the command.
+    """
     out, folders = options.out, options.folders
     if out.exists() and any(out.iterdir()):
         raise BenchError(f"{out} contains other files", "Use another folder.")
     if options.how == "route" and not options.on:
         raise BenchError(
-            "route needs the collection of each adapter",
-            "compose route FOLDERS --on COLLECTIONS",
+            "route needs a collection per adapter",
+            "python -m bench compose route FOLDERS --on COLLECTIONS --out OUT",
         )
     base = find_base(folders)
     if options.how == "stack":
@@ -373,8 +404,8 @@ def compose(options: ComposeOptions) -> int:
     if options.output.json:
         print_json(done)
     else:
-        said = f"{done.parameters:,} parameters on {done.base}"
-        print(f"{out}: {done.how} of {', '.join(done.adapters)}; {said}")
+        size = f"{done.parameters:,} parameters on {done.base}"
+        print(f"{out}: {done.how} of {', '.join(done.adapters)}; {size}")
         print_next_command(
             "evaluate it",
             _format_run_command(_find_domains(options, base), [str(out)], options.folder_options),
@@ -383,7 +414,7 @@ def compose(options: ComposeOptions) -> int:
 
 
 def _find_domains(options: ComposeOptions, base: Model) -> list[str]:
-    """Return the collections that combined adapters are for."""
+    """Return the collections that combined adapters were trained for."""
     if options.on:
         workspace = make_workspace(options.folder_options)
         return list(_held_out_datasets(workspace.expand_names(options.on), (), workspace))

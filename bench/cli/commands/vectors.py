@@ -1,7 +1,4 @@
-"""``work`` encodes as one of several workers. ``index`` writes a FAISS index of a collection.
-
-The index lies in a folder that needs nothing of this program.
-"""
+"""``work`` encodes as one of several workers. ``index`` writes a FAISS index to a folder."""
 
 import shutil
 import sys
@@ -41,15 +38,21 @@ for query, (scores, rows) in enumerate(zip(*index.search(queries, int((*sys.argv
 
 
 def index(options: IndexOptions) -> int:
-    """``index``: the folder is made whole, or not at all."""
+    """Build an index and copy it to a standalone folder, which is complete or absent.
+
+    Args:
+        options: parsed options of the command.
+    """
     spec = IndexSpec.parse(options.index)
     if not spec.needs_faiss:
         raise BenchError(
-            f"{spec} searches the vectors as they are stored: there is no index to write",
-            "--index Flat writes the vectors themselves as an index of FAISS",
+            f"--index {spec} searches the vectors without an index, so there is nothing to write",
+            "use --index Flat, which writes the vectors as a FAISS index",
         )
     if options.out.exists():
-        raise BenchError(f"{options.out} is there already", "name another --out, or remove it")
+        raise BenchError(
+            f"{options.out} exists already", "choose another --out, or remove the folder"
+        )
     workspace = make_workspace(options.folder_options, options.hardware, options.allow_mismatch)
     model = load_model(workspace, options.model, options.model_options)
     job = workspace.prepare(workspace.open(options.dataset), model, EvaluationOptions(index=spec))
@@ -70,10 +73,16 @@ def index(options: IndexOptions) -> int:
 def export_index(
     index_folder: IndexFolder, out: Path, dataset: Dataset, recipe: Recipe
 ) -> IndexManifest:
-    """Copy an index of the store to a folder of its own, with what it takes to search it.
+    """Copy an index to a standalone folder, with ids and a search program.
+
+    Args:
+        index_folder: index in the cache.
+        out: folder to write.
+        dataset: collection of the index, with the ids of its documents.
+        recipe: recipe of the vectors, stored in the manifest.
 
     Raises:
-        BenchError: it is damaged, or the folder cannot be written.
+        BenchError: the index is damaged, or the folder cannot be written.
     """
     manifest = msgspec.structs.replace(index_folder.checked(), recipe=recipe)
     with replace_folder(out) as unfinished:
@@ -87,7 +96,13 @@ def export_index(
 
 
 class EncodedCount(msgspec.Struct, frozen=True):
-    """Number of texts of a collection that this worker encoded."""
+    """Number of texts of a collection that this worker encoded.
+
+    Attributes:
+        collection: name of the collection.
+        model: name of the model.
+        encoded: number of texts.
+    """
 
     collection: str
     model: str
@@ -95,7 +110,11 @@ class EncodedCount(msgspec.Struct, frozen=True):
 
 
 def work(options: WorkOptions) -> int:
-    """``work``: returns when the vectors of all collections are there."""
+    """Encode until the vectors of all collections are cached, together with other workers.
+
+    Args:
+        options: parsed options of the command.
+    """
     workspace = make_workspace(options.folder_options, options.hardware)
     models = load_models(workspace, options.model, options.model_options)
     done = []
@@ -108,8 +127,9 @@ def work(options: WorkOptions) -> int:
             dataset.corpus.check()
             done.append(EncodedCount(dataset.name, model.name, stored.encoded))
             print(
-                f"{dataset.name}, {model.name}: {stored.encoded:,} texts encoded here; the vectors "
-                f"of all {len(dataset.corpus):,} documents are in {workspace.vectors_dir}",
+                f"{dataset.name}, {model.name}: {stored.encoded:,} texts encoded by this worker; "
+                f"the vectors of all {len(dataset.corpus):,} documents are in "
+                f"{workspace.vectors_dir}",
                 file=sys.stderr,
             )
     if options.output.json:

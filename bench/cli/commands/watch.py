@@ -1,4 +1,4 @@
-"""``watch``: the checkpoints of a running training, evaluated as they are completed."""
+"""``watch`` evaluates the checkpoints of a running training as they are completed."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,11 @@ from retrievers.models.card import load_card
 
 
 def watch(options: WatchOptions) -> int:
-    """``watch``: evaluates until it is told to end; then the table, or one JSON document."""
+    """Evaluate checkpoints until stopped, then print the curve.
+
+    Args:
+        options: parsed options of the command.
+    """
     out = options.out or training_folder(options.folder) / "watch"
     _check_options(options)
     workspace = make_workspace(options.folder_options, options.hardware, options.allow_mismatch)
@@ -56,17 +60,17 @@ def watch(options: WatchOptions) -> int:
     elif curve is not None:
         print(curve_markdown(curve), end="")
     if watcher.interrupted:
-        print(f"{watcher.interrupted} was not evaluated to the end", file=sys.stderr)
+        print(f"the evaluation of {watcher.interrupted} was interrupted", file=sys.stderr)
         return ExitCode.INTERRUPTED
     return ExitCode.OK
 
 
 def _check_options(options: WatchOptions) -> None:
-    """Bad input stops before the first look."""
+    """Raise if the folder or the card does not exist, before the first scan."""
     if not options.folder.is_dir():
         raise BenchError(
-            f"{options.folder} is no folder",
-            "name the folder that the training writes its checkpoints to (its output_dir)",
+            f"there is no folder {options.folder}",
+            "give the folder that the training writes its checkpoints to (output_dir)",
         )
     if options.like is not None:
         load_card(options.like)
@@ -75,6 +79,7 @@ def _check_options(options: WatchOptions) -> None:
 def _make_target(
     options: WatchOptions, workspace: Workspace, opened: Sequence[OpenDataset]
 ) -> WatchTarget:
+    """Return the collections and measure to watch."""
     weights = workspace.weights(options.on)
     datasets = [each.dataset for each in opened]
     return WatchTarget(
@@ -89,21 +94,24 @@ def _lock_folder(out: Path) -> FileLock:
     """Lock the folder of a watch.
 
     Raises:
-        BenchError: another process has it.
+        BenchError: another process has locked it.
     """
     out.mkdir(parents=True, exist_ok=True)
     lock = FileLock.try_acquire(out / ".lock")
     if lock is None:
-        raise BenchError(f"another watch writes to {out}", "stop it first, or name another --out")
+        raise BenchError(
+            f"another watch is writing to {out}", "stop it first, or choose another --out"
+        )
     return lock
 
 
 def _make_curve(watcher: Watcher, target: WatchTarget) -> Curve | None:
+    """Return the curve of the checkpoints evaluated so far, or None if there are none."""
     return curve_of(target, watcher.evaluations, watcher.left_out)
 
 
 def _write_curve(curve: Curve | None, out: Path) -> None:
-    """Table and picture of what is known, where they are not those of this curve already."""
+    """Write the table, picture and data of a curve, unless they are up to date."""
     if curve is None:
         return
     content = msgspec.json.format(msgspec.json.encode(curve), indent=1)
@@ -117,8 +125,9 @@ def _write_curve(curve: Curve | None, out: Path) -> None:
 
 
 def _no_checkpoint(folder: Path, why: Mapping[str, str]) -> BenchError:
+    """Return the error for a folder without any checkpoint that could be evaluated."""
     reasons = "".join(f"\n  {name}: {reason}" for name, reason in why.items())
     return BenchError(
-        f"{folder} has no checkpoint that can be evaluated{reasons}",
+        f"no checkpoint in {folder} can be evaluated{reasons}",
         "a checkpoint is a folder whose name ends in its step, such as checkpoint-500",
     )

@@ -1,6 +1,6 @@
-"""Types of option values, option groups shared by commands, and checks before any work.
+"""Types of option values, shared groups of options, and checks before any work.
 
-A record of options is flat to whoever types: `arguments_of` goes through the groups inside it.
+A record of options is flat on the command line: `arguments_of` yields the fields of groups, too.
 """
 
 import dataclasses
@@ -26,24 +26,28 @@ OptionConditions = Mapping[str, Mapping[str, Any]]
 
 
 def group(title: str, sort_key: int) -> Parameter:
-    """A section of ``--help`` for the fields of one record: above it, or in `Annotated` of a field."""
+    """Return the mark of a record of options for the section ``title`` of ``--help``.
+
+    It decorates the record, or stands in `Annotated` of a field. ``sort_key`` orders the sections.
+    """
     return Parameter(name="*", group=Group(title, sort_key=sort_key))
 
 
 def in_group(title: str, sort_key: int) -> Parameter:
-    """Return the mark of one option for the section ``title`` of ``--help``."""
+    """Return the mark of one option for the section ``title`` of ``--help``. ``sort_key`` orders sections."""
     return Parameter(group=Group(title, sort_key=sort_key))
 
 
 @dataclass(frozen=True)
 class Argument:
-    """An option or positional of a command.
+    """Option or positional argument of a command.
 
     Attributes:
-        name: as in the record.
-        kind: its declared type with all marks.
-        default: MISSING where it must be typed.
-        value: what was typed, or the default.
+        name: name of the field.
+        kind: type of the field with its marks.
+        positional: whether it is typed without a name.
+        default: default value; MISSING if it is required.
+        value: typed value, or the default.
     """
 
     name: str
@@ -54,17 +58,22 @@ class Argument:
 
     @property
     def takes_several(self) -> bool:
-        """Whether it takes several values."""
+        """True if it takes several values."""
         return "tuple[" in str(self.kind)
 
     @property
     def typed_name(self) -> str:
-        """The name as in ``--help``."""
+        """Name as in ``--help``."""
         return self.name.upper() if self.positional else f"--{self.name.replace('_', '-')}"
 
 
 def arguments_of(record: Any, positional: bool = True) -> Iterator[Argument]:
-    """Every option and positional of a record (a class, or one that was typed), groups included."""
+    """Yield the options and positional arguments of ``record``, including its groups.
+
+    Args:
+        record: class of options, or an instance with typed values.
+        positional: whether fields before ``KW_ONLY`` are positional arguments.
+    """
     kind_of = get_type_hints(
         record if isinstance(record, type) else type(record), include_extras=True
     )
@@ -106,6 +115,7 @@ def refuse_ignored_options(options: Any, words: Sequence[str]) -> None:
 
 
 def _is_satisfied(argument: Argument, needed: Any) -> bool:
+    """Return True if a condition on an argument holds."""
     if isinstance(needed, bool):
         return bool(argument.value != argument.default) == needed
     values = argument.value if isinstance(argument.value, tuple) else (argument.value,)
@@ -113,27 +123,33 @@ def _is_satisfied(argument: Argument, needed: Any) -> bool:
 
 
 def _describe_condition(argument: Argument, needed: Any) -> str:
+    """Return the condition as it is typed."""
     name = "" if argument.positional else argument.typed_name
     values = [] if isinstance(needed, bool) else _as_tuple(needed)
     return f"{name} {' or '.join(map(str, values))}".strip()
 
 
 def _as_tuple(value: Any) -> tuple[Any, ...]:
+    """Return a tuple as it is, and any other value in a tuple."""
     return value if isinstance(value, tuple) else (value,)
 
 
 @dataclass(frozen=True)
 class OutputMark:
-    """Mark of an option that names what the command writes: it is checked before any work."""
+    """Mark of an option that names an output, which is tested before any work.
+
+    Attributes:
+        kind: whether the command writes a folder or a file.
+    """
 
     kind: Literal["folder", "file"]
 
 
 def check_outputs_and_device(options: Any) -> None:
-    """Check what the command writes, as its record marks it, and that its device is there.
+    """Check that each output of ``options`` can be written and that the device exists.
 
     Raises:
-        BenchError: a place cannot be written, or there is no such device.
+        BenchError: an output cannot be written, or there is no such device.
     """
     for argument in arguments_of(options):
         for mark in output_marks(argument.kind) if argument.value is not None else ():
@@ -145,7 +161,7 @@ def check_outputs_and_device(options: Any) -> None:
 
 
 def output_marks(kind: Any) -> Iterator[OutputMark]:
-    """`Written` of a type such as ``Annotated[Path, ...] | None``."""
+    """Yield each `OutputMark` of ``kind``, a type such as ``Annotated[Path, ...] | None``."""
     yield from (mark for mark in getattr(kind, "__metadata__", ()) if isinstance(mark, OutputMark))
     for inner in get_args(kind) if get_origin(kind) in (Union, UnionType) else ():
         yield from output_marks(inner)
@@ -154,7 +170,7 @@ def output_marks(kind: Any) -> Iterator[OutputMark]:
 def _check_writable(location: Location, mark: OutputMark) -> None:
     """Raise if a location cannot be written, and leave nothing there.
 
-    A file without a name is written: permissions alone do not tell of a read-only or full disk.
+    It writes an unnamed file, since permissions do not reveal a read-only or full disk.
     """
     if isinstance(location, RemotePath):
         location.check_writable()
@@ -173,20 +189,20 @@ def _check_writable(location: Location, mark: OutputMark) -> None:
 
 
 def _convert_one(read: Callable[[str], Any]) -> Callable[[Any, Sequence[Token]], Any]:
-    """A converter of cyclopts from a function of the one text that was typed."""
+    """Return a converter of cyclopts from a function of one word."""
     return lambda _, tokens: read(tokens[0].value)
 
 
 def _convert_each(read: Callable[[str], Any]) -> Callable[[Any, Sequence[Token]], Any]:
-    """A converter for several texts: cyclopts leaves converters of a tuple's members aside."""
+    """Return a converter for several words. Cyclopts ignores converters of a tuple's members."""
     return lambda _, tokens: tuple(read(token.value) for token in tokens)
 
 
 def parse_whole_number(text: str, least: int = 0) -> int:
-    """A number in decimal digits, without a sign.
+    """Parse ``text`` as a number of decimal digits without a sign.
 
     Raises:
-        ValueError: it is none, of more than 18 digits, or below ``least``.
+        ValueError: it is not such a number, has more than 18 digits, or is below ``least``.
     """
     if not re.fullmatch(r"[0-9]{1,18}", text) or int(text) < least:
         raise ValueError(f"{text} is not {least} or more")
@@ -194,10 +210,10 @@ def parse_whole_number(text: str, least: int = 0) -> int:
 
 
 def parse_worker_number(text: str) -> int:
-    """A number of workers; 0 for ``auto``.
+    """Parse ``text`` as a number of workers, where ``auto`` is 0.
 
     Raises:
-        ValueError: any other text.
+        ValueError: ``text`` is neither ``auto`` nor a number from 1.
     """
     return 0 if text == "auto" else parse_whole_number(text, least=1)
 
@@ -228,7 +244,7 @@ UNITS = {"h": 3600, "m": 60, "s": 1}
 
 
 def parse_duration(text: str) -> Seconds:
-    """Parse ``text``, a number with the unit ``s``, ``m`` or ``h``; seconds without a unit.
+    """Parse ``text``, a number with the unit ``s``, ``m`` or ``h`` (default: seconds).
 
     Raises:
         ValueError: ``text`` is not such a number, or not above 0.
@@ -241,7 +257,7 @@ def parse_duration(text: str) -> Seconds:
 
 
 def device(text: str) -> str:
-    """``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+    """Return ``text`` if it is ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
 
     Raises:
         ValueError: any other text.
@@ -252,11 +268,10 @@ def device(text: str) -> str:
 
 
 def parse_local_path(text: str) -> Path:
-    """A path.
+    """Parse ``text`` as a local path.
 
     Raises:
-        ValueError: it is empty, which would be the working folder where ``$DIR`` is not set; or
-            it is a URL.
+        ValueError: it is empty (as "$DIR" is if DIR is not set), or it is a URL.
     """
     if not text:
         raise ValueError("an empty path: name a folder or file")
@@ -266,11 +281,11 @@ def parse_local_path(text: str) -> Path:
 
 
 def parse_path_or_url(text: str) -> Location:
-    """A path, or the URL of an object store.
+    """Parse ``text`` as a path, or as the URL of an object store.
 
     Raises:
         ValueError: it is empty.
-        BenchError: a URL that names no store.
+        BenchError: the URL does not name a store.
     """
     return parse_location(text) if ":/" in text else parse_local_path(text)
 

@@ -99,7 +99,7 @@ def test_verify_names_a_damaged_corpus_as_often_as_it_is_asked(name, folder, tmp
     corpus_of(numbered(3), corpora / "whole")
     corpus_of(numbered(3), corpora / "broken")
     assert run(folder, verify=True) == 0
-    assert "verified, vectors and corpora: all whole" in capsys.readouterr().err
+    assert "vectors and corpora verified: all intact" in capsys.readouterr().err
     content = bytearray((corpora / "broken" / name).read_bytes())
     content[len(content) // 2] ^= 1
     (corpora / "broken" / name).write_bytes(content)

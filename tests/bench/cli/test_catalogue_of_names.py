@@ -80,7 +80,7 @@ def test_what_is_declared_of_a_name_is_shown(name, field, value, capsys):
 def test_what_holds_no_result_is_called_nothing(tmp_path, monkeypatch, name):
     (tmp_path / "some.trec").write_text("q1 Q0 d1 1 1.5 tag\n")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(BenchError, match="nothing is called"):
+    with pytest.raises(BenchError, match="there is no model, dataset"):
         describe(name)
 
 

@@ -90,12 +90,14 @@ def test_workers_join_and_leave_and_nothing_is_encoded_twice_or_lost(collection,
     leaving.send_signal(signal.SIGINT)
     left, stayed = finish(leaving), finish(joining)
     assert (left.code, stayed.code) == (130, 0)
-    assert "what was finished is kept; type the same command to go on" in left.stderr
+    assert "finished work is stored; repeat the command to continue" in left.stderr
     assert len(shards_of(bench)) == 5
     late = bench(*words)
     assert late.code == 0
     assert '"encoded": 0' in late.stdout
-    assert "tiny: 0 texts encoded here; the vectors of all 9,216 documents are in" in late.stderr
+    assert (
+        "0 texts encoded by this worker; the vectors of all 9,216 documents are in" in late.stderr
+    )
     run = bench("run", collection, "--model", card, "--device", "cpu")
     assert run.code == 0
     assert result_of(bench, "tiny").timings.encoded_documents == 0

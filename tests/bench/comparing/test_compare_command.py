@@ -199,7 +199,7 @@ def test_a_folder_names_the_collection_that_has_its_name(place, tmp_path):
     found = row(place.document("bm25", "hashing", on=[str(place.collection)]))
     assert found["on"] == "tiny"
     other = write_collection(tmp_path / "other")
-    with pytest.raises(BenchError, match=f"none of the results is on other, .* {other}") as error:
+    with pytest.raises(BenchError, match=f"there are no results on other, .* {other}") as error:
         place.compare("bm25", "hashing", on=[str(other)])
     assert error.value.hint == f"python -m bench run {other} --model MODEL"
 
@@ -207,14 +207,14 @@ def test_a_folder_names_the_collection_that_has_its_name(place, tmp_path):
 @pytest.mark.parametrize(
     ("names", "options", "message"),
     [
-        (["bm25"], {}, "one model cannot be compared"),
-        (["bm25", "bm25"], {}, "bm25 is named 2 times"),
+        (["bm25"], {}, "compare needs two models or more"),
+        (["bm25", "bm25"], {}, "bm25 is given 2 times"),
         (["bm25", "nobody"], {}, "holds no result of 'nobody'"),
         (["bm25", "hashing"], {"results": Path("nowhere")}, "nowhere holds no results"),
         (["bm25", "hashing"], {"on": ["tinny"]}, "there is no collection, suite or folder 'tinny'"),
         (["bm25", "hashing"], {"on": ["beir/scifact"]}, "bm25: none; hashing: none"),
         (["bm25", "hashing"], {"measure": "nonsense"}, "there is no measure 'nonsense'"),
-        (["bm25", "hashing"], {"sequence": ["tiny"], "on": ["tiny"]}, "tiny is named 2 times"),
+        (["bm25", "hashing"], {"sequence": ["tiny"], "on": ["tiny"]}, "tiny is given 2 times"),
         (["bm25", "hashing", "bm25@"], {"sequence": ["tiny"]}, "no result of 'bm25@'"),
         (["bm25", "hashing"], {"sequence": ["beir/scifact"]}, "bm25 has no result on beir/scifact"),
     ],

@@ -181,7 +181,7 @@ def test_recall_may_be_measured_on_some_queries_or_none(bench, folder, searched_
     assert 0 < some.index_recall["recall@10"] <= 1
     assert (none.recall_queries, none.index_recall) == (0, {})
     again = bench("run", folder, "--model", "hashing", *COMMON, "--index", SPEC)
-    assert "kept in" in again.stderr, "recall of all queries is another result"
+    assert "saved to" in again.stderr, "recall of all queries is another result"
 
 
 def test_the_cache_counts_indexes_and_prunes_them_with_their_vectors(bench, folder):
@@ -340,7 +340,7 @@ def test_what_is_no_index_is_refused(bench, folder, tmp_path):
 
 def test_what_cannot_be_exported_is_refused_before_any_text_is_encoded(bench, folder, tmp_path):
     assert "Flat" in export(bench, folder, tmp_path / "out", "--index", "flat").stderr
-    assert "is there already" in export(bench, folder, tmp_path).stderr
+    assert "exists already" in export(bench, folder, tmp_path).stderr
     assert "makes no vectors" in export(bench, folder, tmp_path / "out", "--model", "bm25").stderr
     assert not list(bench.cache.rglob("*.f32"))
 

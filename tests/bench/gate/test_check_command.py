@@ -347,9 +347,9 @@ def test_an_anchor_is_a_second_comparison(place):
     ("baseline", "options", "message"),
     [
         ("nobody", (), "holds no result of 'nobody'"),
-        ("published", (), "published scores have no values of queries"),
-        ("bm25", ("--anchor", "published"), "no anchor"),
-        ("bm25", ("--anchor", "published", "--expect-same"), "no anchor"),
+        ("published", (), "published scores have no per-query scores"),
+        ("bm25", ("--anchor", "published"), "cannot be an anchor"),
+        ("bm25", ("--anchor", "published", "--expect-same"), "cannot be an anchor"),
         ("bm25", ("--measure", "nDCG@x"), "nDCG@x"),
         ("bm25", ("--rule", "margin", "--margin", "1"), "--margin 1.0 is outside 0 to 0.1"),
         ("bm25", ("--margin", "0.02"), "--margin has no effect without --rule margin"),

@@ -218,7 +218,7 @@ def test_two_processes_do_not_watch_one_training(place):
 
 def test_a_folder_without_checkpoints_says_so(place, tmp_path):
     (tmp_path / "empty").mkdir()
-    for folder, message in (("empty", "no checkpoint"), ("nowhere", "is no folder")):
+    for folder, message in (("empty", "no checkpoint"), ("nowhere", "there is no folder")):
         done = Place(place.bench, tmp_path / folder, place.collection).watch()
         assert done.code == ExitCode.BAD_INPUT
         assert message in done.stderr

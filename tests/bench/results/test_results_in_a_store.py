@@ -29,7 +29,7 @@ def evaluated(bench, url, tmp_path):
     folder = write_collection(tmp_path / "tiny")
     done = bench("run", folder, "--model", "hashing", "bm25", "--out", url)
     assert done.code == 0, done.stderr
-    assert f"kept in {url}/tiny/hashing/" in done.stderr
+    assert f"saved to {url}/tiny/hashing/" in done.stderr
     return folder
 
 

@@ -60,7 +60,7 @@ def test_a_second_run_shows_the_stored_result(bench, folder, run):
     assert (bench.results("tiny", "hashing") / RESULT_FILE).read_bytes() == record
     again = bench("run", folder, "--model", "hashing", "--recompute")
     assert again.stdout == first.stdout
-    assert "kept in" in again.stderr
+    assert "saved to" in again.stderr
 
 
 def test_recompute_evaluates_again(run):

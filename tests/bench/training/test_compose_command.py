@@ -100,7 +100,7 @@ def test_a_routed_query_is_scored_as_by_its_own_adapter(bench, trained, tmp_path
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["route", "one", "two"], "needs the collection of each adapter"),
+        (["route", "one", "two"], "needs a collection per adapter"),
         (["route", "one", "two", "--on", "stdlib-code/train"], "1 collections for 2"),
         (["average", "one", "two", "--on", "x"], "--on has no effect"),
         (["stack", "one", "two", "--weights", "1", "2"], "--weights has no effect"),

@@ -136,7 +136,7 @@ def test_a_sequence_prints_the_command_that_scores_each_checkpoint(bench, method
 
     report = json.loads(bench(*typed, "--json").stdout)
     assert [one["steps"] for one in report["checkpoints"]] == [2, 2]
-    line = done.stdout.splitlines()[-1].removeprefix("scores of the checkpoints: ")
+    line = done.stdout.splitlines()[-1].removeprefix("score the checkpoints: ")
     assert line == report["scores"]
     scored = bench(*shlex.split(line)[3:], "--cache-dir", "cache")
     assert scored.code == ExitCode.OK, scored.stderr
@@ -237,7 +237,7 @@ def test_a_collection_that_is_there_to_train_on_is_trained_on_and_not_evaluated(
         (pretrain, "--set optimiser.lr=1", "has no optimiser.lr", "optimizer"),
         (pretrain, "--set optimizer.lr=-1", "lr", ""),
         (pretrain, "--set max_tokens=17", "positions for 16", "max_tokens=16"),
-        (pretrain, "--steps 1 --set epochs=2", "each say how long to train", "one of them"),
+        (pretrain, "--steps 1 --set epochs=2", "both set the length", "one of them"),
         (pretrain, "--set save_every=0", "save_every=0", ""),
         (pretrain, "--start minilmm", "no card and no folder is called 'minilmm'", "minilm"),
         (pretrain, "--on beir/scifcat", "beir/scifcat", "beir/scifact"),
