@@ -176,7 +176,7 @@ def test_only_what_was_not_used_for_so_long_is_removed(folder):
 def test_vectors_in_use_by_another_process_stay(folder, capsys):
     program = (
         "import sys; from pathlib import Path; from foundation.files import FolderLock\n"
-        "used = FolderLock.reading(Path(sys.argv[1])); print('reading', flush=True); input()"
+        "used = FolderLock.shared(Path(sys.argv[1])); print('reading', flush=True); input()"
     )
     command = [sys.executable, "-c", program, folder / FINGERPRINT]
     with subprocess.Popen(

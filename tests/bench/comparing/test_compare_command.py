@@ -239,7 +239,7 @@ def test_successive_trainings_have_backward_and_forward_transfer(place, tmp_path
     assert (found["base"], found["backward"]) == ("hashing", None)
     (kept,) = found["kept"]["rows"]
     assert kept == row | {"p_adjusted": kept["p_adjusted"]}
-    with pytest.raises(BenchError, match="2 models and 3 collections"):
+    with pytest.raises(BenchError, match="2 models do not match 3 collections"):
         place.compare("hashing", "bm25", sequence=["tiny", "other", "beir/fiqa"], **known)
 
 
