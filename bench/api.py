@@ -1,4 +1,4 @@
-"""The Python API, which `bench` names: evaluate a model, score a run, read results, decide."""
+"""The public Python API: evaluate a model, score a run, read results, compare, and decide."""
 
 import hashlib
 import tempfile
@@ -40,7 +40,18 @@ from retrievers.models.recipe import Dtype, Similarity, StoreDtype
 
 
 class ModelSettings(TypedDict, total=False):
-    """Settings that override those of a card, as the options of ``bench run`` do."""
+    """Settings that override those of a model card, like the options of ``bench run``.
+
+    Attributes:
+        like: name of a card whose pooling, prompts and lengths a plain checkpoint uses.
+        adapter: folder of an AdapterHub or PEFT adapter.
+        dtype: precision of weights and activations.
+        store_dtype: precision of stored vectors.
+        backend: name of the encoder backend.
+        query_prompt: text put before every query, on all collections.
+        max_query_tokens, max_document_tokens: length at which texts are cut, in tokens.
+        trust_code: allow a card to run an encoder class of a third party.
+    """
 
     like: str | None
     adapter: str | None
@@ -105,31 +116,31 @@ def evaluate(
     """Evaluate one model on one collection.
 
     Args:
-        model: a name of ``bench list models``, a card file, a folder, a Hub id, or any object that
-            encodes: a `SentenceTransformer`, an object with beir's ``encode_queries`` and
-            ``encode_corpus``, an encoder of mteb 2, or a function from a list of texts to an array
-            ``(n, dim)``.
-        dataset: a name of ``bench list datasets``, a folder, or `Dataset.from_dicts`.
-        name: of the model in results; needed for an object.
-        fingerprint: of an object: changes whenever its vectors do. Vectors are kept by it; without
-            one they are encoded again each time.
-        similarity: of an object, ``dot`` or ``cos``; None for what a SentenceTransformer says,
-            else ``dot``.
-        index: ``flat`` is exact; or a FAISS factory string with search parameters.
-        measures: besides the collection's main one; None for the collection's.
+        model: name of ``bench list models``, card file, folder, Hub id, or any object that encodes:
+            a `SentenceTransformer`, an object with beir's ``encode_queries`` and ``encode_corpus``,
+            an encoder of mteb 2, or a function from a list of texts to an array ``(n, dim)``.
+        dataset: name of ``bench list datasets``, folder, or `Dataset.from_dicts`.
+        name: name of the model in results; required for an object.
+        fingerprint: identifier of an object's weights, which must change whenever its vectors do.
+            Vectors are stored under it; without one, texts are encoded again each time.
+        similarity: similarity of an object, ``dot`` or ``cos``; None for the similarity of a
+            SentenceTransformer, else ``dot``.
+        index: ``flat`` for exact search, or a FAISS factory string with search parameters.
+        measures: measures besides the collection's main one; None for the collection's.
         depth: documents per query; None for the collection's.
-        split: which judgements; None for the collection's.
-        out: folder or URL where the result is kept; None keeps it in memory alone.
-        cache_dir: downloads, corpora and vectors; None for BENCH_CACHE, then the user's.
-        data_dir: where collections lie; None for BENCH_DATA, then a download.
+        split: split of the judgements; None for the collection's.
+        out: folder or URL to save the result in; None to keep it in memory only.
+        cache_dir: folder of downloads, corpora and vectors; None for ``BENCH_CACHE``, then the
+            user's cache folder.
+        data_dir: folder of collections; None for ``BENCH_DATA``, then a download.
         offline: download nothing.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
         allow_mismatch: evaluate a collection although it differs from the published one.
-        settings: instead of the card's, such as ``like="retromae"`` or ``dtype="bfloat16"``; see
-            `ModelSettings`.
+        settings: settings that override the card's, such as ``like="retromae"`` or
+            ``dtype="bfloat16"``; see `ModelSettings`.
 
     Raises:
-        BenchError: bad input: what was asked, what was found, and in ``hint`` what to change.
+        BenchError: wrong input. The attribute ``hint`` has the advice that the command line prints.
     """
     workspace = _workspace(cache_dir, data_dir, offline, allow_mismatch, device)
     loaded = _load_model(workspace, model, name, fingerprint, similarity, settings)
@@ -161,17 +172,25 @@ def score(
     offline: bool = False,
     allow_mismatch: bool = False,
 ) -> Evaluation:
-    """Score a ranking by the collection's own protocol, as ``bench score`` does.
+    """Score a ranking with the collection's own protocol, like ``bench score``.
 
     Args:
-        run: a TREC run file, a `Run`, or scores by document id by query id, as beir and
-            pytrec_eval have them.
-        name: of the run in results.
-
-    Other arguments as of `evaluate`.
+        run: path of a TREC run file, a `Run`, or scores by document id by query id, as in beir and
+            pytrec_eval.
+        dataset: name of ``bench list datasets``, folder, or `Dataset.from_dicts`.
+        name: name of the run in results.
+        measures: measures besides the collection's main one; None for the collection's.
+        depth: documents per query; None for the collection's.
+        split: split of the judgements; None for the collection's.
+        out: folder or URL to save the result in; None to keep it in memory only.
+        cache_dir: folder of downloads and corpora; None for ``BENCH_CACHE``, then the user's cache
+            folder.
+        data_dir: folder of collections; None for ``BENCH_DATA``, then a download.
+        offline: download nothing.
+        allow_mismatch: score on a collection although it differs from the published one.
 
     Raises:
-        BenchError: bad input.
+        BenchError: wrong input.
     """
     workspace = _workspace(cache_dir, data_dir, offline, allow_mismatch)
     if isinstance(dataset, Dataset):
@@ -209,6 +228,7 @@ def _load_model(
     similarity: Similarity | None,
     settings: Mapping[str, Any],
 ) -> LoadedModel:
+    """Load a model by name, or wrap a Python object."""
     if isinstance(model, str | Path):
         loaded = workspace.load(str(model), **settings)
         return loaded.with_name(name) if name else loaded
@@ -227,7 +247,7 @@ def _load_model(
 
 
 def _read_run(run: str | Path | Run | Mapping[str, Mapping[str, float]]) -> tuple[Run, str]:
-    """The ranking, and a hash of it."""
+    """Return a ranking and a hash of it."""
     if isinstance(run, str | Path):
         file = read_run_file(Path(run))
         return file.run, file.sha256
@@ -243,33 +263,34 @@ def _read_run(run: str | Path | Run | Mapping[str, Mapping[str, float]]) -> tupl
 
 
 def _save_to(evaluation: Evaluation, out: str | Path | None) -> Evaluation:
+    """Save an evaluation if a folder is given."""
     return evaluation if out is None else save(evaluation, parse_location(str(out)))
 
 
 @refuse_unknown_arguments
 def load_result(path: str | Path) -> Evaluation:
-    """Read one result from its folder, its ``result.json``, or the URL of either.
+    """Load one result from ``path``: its folder, its ``result.json``, or the URL of either.
 
     Raises:
-        BenchError: there is none, or it is damaged or contradicts itself.
+        BenchError: the result does not exist, is damaged, or contradicts itself.
     """
     return load(parse_location(str(path)))
 
 
 @refuse_unknown_arguments
 def results(folder: str | Path = "results") -> pd.DataFrame:
-    """Read all results below a folder, or below a URL of a store.
+    """Read all results below ``folder``, which may be the URL of an object store.
 
     Returns:
-        One row for each result and measure, by collection, model and time: ``collection``,
-        ``split``, ``model``, ``measure``, ``value`` (the mean, unrounded), ``is_main`` (the
-        collection's main measure), ``queries``, ``unanswered``, ``judged_at_10``, ``in_domain``,
-        ``official``, ``depth``, ``index`` (``flat`` is exact; "" for BM25 and run files),
-        ``time``, ``key`` (equal for equal model, protocol and index) and ``folder``, which
-        `load_result` reads.
+        A row for each result and measure, sorted by collection, model and time, with the columns
+        ``collection``, ``split``, ``model``, ``measure``, ``value`` (the mean, unrounded),
+        ``is_main`` (whether it is the collection's main measure), ``queries``, ``unanswered``,
+        ``judged_at_10``, ``in_domain``, ``official``, ``depth``, ``index`` (``flat`` is exact; ""
+        for BM25 and run files), ``time``, ``key`` (equal for the same model, protocol and index)
+        and ``folder``, which `load_result` accepts.
 
     Raises:
-        BenchError: there is none, or one is damaged or contradicts itself.
+        BenchError: there are no results, or one is damaged or contradicts itself.
     """
     stored = find_results(parse_location(str(folder)))
     if not stored:
@@ -282,6 +303,7 @@ def results(folder: str | Path = "results") -> pd.DataFrame:
 
 
 def _result_rows(evaluation: Evaluation) -> list[dict[str, object]]:
+    """Return a row for each measure of an evaluation."""
     record = evaluation.result
     protocol = record.protocol
     return [
@@ -315,18 +337,18 @@ Results = Evaluation | Sequence[Evaluation]
 
 @dataclass(frozen=True)
 class ComparisonResult:
-    """Two models on the collections that both have.
+    """Two models on the collections that both were evaluated on.
 
     Attributes:
-        record: everything, as ``bench compare --json`` prints it.
-        resampling: how intervals and p-values were drawn.
+        record: all figures, as printed by ``bench compare --json``.
+        resampling: number of resamples and seed of intervals and p-values.
     """
 
     record: Comparison
     resampling: Resampling
 
     def __repr__(self) -> str:
-        """Return the names and the differences, in a line for each collection."""
+        """Return the names and the difference on each collection, in one line."""
         rows = [(row.on, row.paired) for row in self.record.collections]
         differences = [
             f"{name} {paired.difference:+.4f}" if paired else f"{name} -" for name, paired in rows
@@ -336,9 +358,9 @@ class ComparisonResult:
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row for each collection: means, difference (a minus b), 95 % interval, p-values.
+        """Means, difference (a minus b), 95 % interval and p-values, a row for each collection.
 
-        ``better`` is the name of the better model by p of Holm at 5 %, or "" if neither is.
+        ``better`` is the name of the better model by Holm's p at 5 %, or "" if neither is better.
         """
         from reports.comparison import comparison_data
 
@@ -356,18 +378,19 @@ def compare(
     resamples: int = 9_999,
     seed: int = 0,
 ) -> ComparisonResult:
-    """Compare two models: which is better, by how much, with intervals and p-values.
+    """Compare two models with intervals and p-values.
 
     Args:
         a, b: a result, or results of one model on several collections.
-        on: only these collections and suites, whose means are in ``record.suites``; a suite of your
-            own is the path of its TOML file.
-        measure: instead of the main measure of each collection.
+        on: collections and suites to compare on; empty for all. ``record.suites`` has the means of
+            the suites. A suite of your own is the path of its TOML file.
+        measure: measure to compare; None for the main measure of each collection.
         force: compare results of different protocols.
-        resamples, seed: of the bootstrap and the randomisation test.
+        resamples: number of resamples of the bootstrap and the randomisation test.
+        seed: seed of both.
 
     Raises:
-        BenchError: different protocols, no collection that both have, or too few resamples.
+        BenchError: different protocols, no common collection, or too few resamples.
     """
     models = [_compared_model(results) for results in (a, b)]
     if models[0].name == models[1].name:
@@ -401,18 +424,21 @@ def check(
     resamples: int = 9_999,
     seed: int = 0,
 ) -> Check:
-    """Decide whether a candidate may ship, as ``bench check`` does.
+    """Decide whether a candidate may be released, like ``bench check``.
 
     Args:
         candidate, baseline: a result, or results of one model on several collections. A collection
-            that one of them lacks is MISSING.
-        on: collections and suites to check on, and the weights of their mean, as of
-            ``bench check --on``; empty for all that either has.
-        rule, margin, floor, expect_same, tolerance: as of ``bench check``.
+            that only one of them has is MISSING.
+        on: collections and suites to check on, and the weights of their mean, as for
+            ``bench check --on``; empty for all collections of either model.
+        rule, margin, floor, expect_same, tolerance: as for ``bench check``.
+        measure: measure to check; None for the main measure of each collection.
+        resamples: number of resamples.
+        seed: seed of the resampling.
 
     Returns:
         The verdict: ``outcome`` (OK, REGRESSION, INCONCLUSIVE, MISSING or DRIFT), ``exit_code``,
-        ``reasons``, and the evidence below ``against``.
+        ``reasons``, and the figures in ``against``.
 
     Raises:
         BenchError: different protocols, or too few resamples.
@@ -457,22 +483,23 @@ def leaderboard(
     resamples: int = 9_999,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Stored results side by side, the best model first.
+    """Compare all stored results, the best model first.
 
     Args:
-        folder: results, or a URL of a store.
-        suite: only its collections and its mean; a suite of your own is the path of its TOML file,
-            and its column has the name of the file.
-        measure: instead of the main measure of each collection.
-        resamples, seed: behind the groups.
+        folder: folder of results, or URL of an object store.
+        suite: show only the collections of this suite and their mean; "" for all. A suite of your
+            own is the path of its TOML file, and its column has the name of the file.
+        measure: measure to show; "" for the main measure of each collection.
+        resamples: number of resamples behind the groups.
+        seed: seed of the resampling.
 
     Returns:
-        A row for each model and recipe, by name; a column for each collection and suite, with the
-        mean of its measure, NaN for a gap; and ``group``: 1 for the best where models are ranked
-        and all that cannot be told apart from it at 5 %.
+        A row for each model and recipe, indexed by name; a column for each collection and suite
+        with the mean of its measure, NaN if it was not evaluated; and ``group``: 1 for the best
+        model and all models that do not differ significantly from it at 5 %, if models are ranked.
 
     Raises:
-        BenchError: there is no result, or one is damaged.
+        BenchError: there are no results, or one is damaged.
     """
     from reports.leaderboard import scores
 
@@ -486,13 +513,13 @@ def leaderboard(
 
 @refuse_unknown_arguments
 def plot(comparison: ComparisonResult) -> "Figure":
-    """A forest plot of a comparison, for a paper: each difference on its 95 % interval.
+    """Draw the forest plot of a ``comparison``: each difference with its 95 % interval.
 
     Returns:
         A matplotlib figure; ``figure.savefig("comparison.pdf")`` writes it.
 
     Raises:
-        ImportError: matplotlib is not installed: ``pip install 'retrieval-bench[plots]'``.
+        ImportError: matplotlib is not installed. Run ``pip install 'retrieval-bench[plots]'``.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

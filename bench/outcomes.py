@@ -1,4 +1,4 @@
-"""How a command ends: its exit code, and the evaluations that could not be had."""
+"""Exit codes of commands, and evaluations that are missing from their results."""
 
 import sys
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from foundation.errors import BenchError, as_sentence, as_user_error
 
 
 class ExitCode(IntEnum):
-    """Part of the interface: scripts branch on these."""
+    """Exit codes, which are part of the interface: scripts branch on them."""
 
     OK = 0
     REGRESSION = 1  # this and 3 to 5 are decisions of `check`, see bench/gate/verdicts.py
@@ -24,12 +24,13 @@ class ExitCode(IntEnum):
 
 
 class MissingEvaluation(msgspec.Struct, frozen=True):
-    """An evaluation that could not be had.
+    """An evaluation that failed.
 
     Attributes:
-        collection: its name, or what was typed where it could not be opened.
-        model: "" if the collection could not be had for any.
-        hint: what to type or change next; may be empty.
+        collection: name of the collection, or the typed name if it could not be opened.
+        model: name of the model; "" if the collection failed for all models.
+        reason: message of the error.
+        hint: advice; may be empty.
     """
 
     collection: str
@@ -39,22 +40,22 @@ class MissingEvaluation(msgspec.Struct, frozen=True):
 
 
 class MissingEvaluations:
-    """The gaps of several evaluations: ``missing`` grows as blocks fail."""
+    """Errors of several evaluations, collected in ``missing`` so that the others can continue."""
 
     def __init__(self, stop: bool = False) -> None:
-        """With ``stop``, the first failure is raised instead of kept."""
+        """Collect errors, or raise the first one if ``stop`` is True."""
         self.missing: list[MissingEvaluation] = []
         self._stop = stop
 
     @contextmanager
     def catch(self, collection: str, model: str = "") -> Iterator[None]:
-        """Keep the reason why the block failed, if it fails, and say it.
+        """Catch an error of the block, record it for ``collection`` and ``model``, and warn.
 
-        Kept are bad input and failures of the machine, such as a full disk or a lack of memory. Any
-        other error is a defect of this program.
+        Only bad input and failures of the machine are caught, such as a full disk or a lack of
+        memory. Any other error is a defect of this program.
 
         Raises:
-            Exception: the block failed, and ``stop`` was asked for.
+            Exception: the block failed, and ``stop`` is True.
         """
         try:
             yield
@@ -68,14 +69,14 @@ class MissingEvaluations:
 
     @property
     def reasons(self) -> dict[str, str]:
-        """Why there is nothing, by collection."""
+        """Reason of the last error on each collection."""
         return {missing.collection: missing.reason for missing in self.missing}
 
     def require_any(self, left: bool) -> None:
-        """Refuse to go on where nothing is left.
+        """Raise if there are errors and nothing is ``left``.
 
         Raises:
-            BenchError: there are gaps, and ``left`` is False; with the first reason.
+            BenchError: nothing was evaluated, with the reason of the first error.
         """
         if self.missing and not left:
             first = self.missing[0]

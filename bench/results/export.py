@@ -1,7 +1,7 @@
-"""Results as mteb 2 reads them: a JSON file a task in a folder for each model and revision.
+"""Results in the format of mteb 2: one JSON file per task, in a folder per model and revision.
 
-It is ``ORGANISATION__MODEL/REVISION/SciFact.json``, with the model's name in ``model_meta.json``.
-Scores are written unrounded, from 0 to 1.
+The files are ``ORGANISATION__MODEL/REVISION/SciFact.json``, with the model's name in
+``model_meta.json``. Scores are unrounded, from 0 to 1.
 """
 
 import re
@@ -22,7 +22,13 @@ SUBSET = "default"
 
 
 class Task(msgspec.Struct, frozen=True, array_like=True):
-    """A retrieval task of mteb; ``dataset`` and ``revision`` are on the Hub."""
+    """A retrieval task of mteb.
+
+    Attributes:
+        name: name of the task.
+        dataset: id of the dataset on the Hub.
+        revision: revision of the dataset.
+    """
 
     name: str
     dataset: str
@@ -45,13 +51,13 @@ _WITH_CUTOFF = re.compile(r"(\w+)@(\d+)")
 
 
 def mteb_measure(measure: str) -> str:
-    """``ndcg_at_10`` for ``nDCG@10``; "" for a measure that MTEB does not have."""
+    """Return mteb's name of ``measure``, such as ``ndcg_at_10`` for ``nDCG@10``, or ""."""
     match = _WITH_CUTOFF.fullmatch(measure)
     return f"{_KINDS[match[1]]}_at_{match[2]}" if match and match[1] in _KINDS else ""
 
 
 def export_obstacle(result: Result) -> str:
-    """Why a result cannot stand for mteb's task; "" if it can."""
+    """Explain why mteb's format cannot express ``result``, or return ""."""
     protocol = result.protocol
     if protocol.collection not in TASKS:
         return "mteb has no such task"
@@ -63,11 +69,11 @@ def export_obstacle(result: Result) -> str:
 
 
 def mteb_files(name: str, stored: Mapping[str, Evaluation]) -> dict[str, bytes]:
-    """Contents of the files of one model, by their paths.
+    """Return the contents of the files of one model, by path.
 
     Args:
-        name: of the model, as the files are to say it.
-        stored: by collection; all of them `why_not` lets pass.
+        name: name of the model in the files.
+        stored: results by collection, all without an `export_obstacle`.
     """
     recipes = (record.result.recipe for record in stored.values())
     revision = next(
@@ -82,7 +88,7 @@ def mteb_files(name: str, stored: Mapping[str, Evaluation]) -> dict[str, bytes]:
 
 
 def task_document(result: Result) -> dict[str, Any]:
-    """The document of one task, as mteb's ``TaskResult`` reads it."""
+    """Return the document of one task for ``result``, as mteb's ``TaskResult`` reads it."""
     task, spent = TASKS[result.protocol.collection], result.timings
     named = {mteb_measure(ours): value for ours, value in result.measures.items()}
     scores = {theirs: value for theirs, value in named.items() if theirs}

@@ -1,7 +1,8 @@
-"""Stored results: found in folders, and chosen by what a user types for a model.
+"""Search for stored results by the names that a user types.
 
-One result for each collection, all of one recipe; what is ambiguous is refused with names. A name
-stands for a model; what follows an ``@`` chooses among its results, see `find_named`.
+The results of a name have one recipe, and there is one for each collection. An ambiguous name is an
+error that lists the choices. A name stands for a model; text after ``@`` selects among its results,
+see `find_named`.
 """
 
 import hashlib
@@ -30,9 +31,12 @@ logger = logging.getLogger(__name__)
 
 
 def recipe_key(result: Result) -> Hashable:
-    """Equal where the recipe, but for prompts, and the index are the same.
+    """Return a key that is equal for results with the same recipe and index, prompts aside.
 
-    Prompts are resolved by collection, so they differ between results of one recipe.
+    Prompts depend on the collection, so they differ between results of one recipe.
+
+    Args:
+        result: any result.
     """
     if result.recipe is None:
         return None
@@ -41,20 +45,20 @@ def recipe_key(result: Result) -> Hashable:
 
 
 def describe_result(result: Result) -> dict[str, str]:
-    """Protocol, recipe and index as names and values for people.
+    """Return protocol, recipe and index of ``result`` as readable names and values.
 
-    Nested fields have dotted names; hashes are cut, and a table of them is one hash.
+    Nested fields have dotted names. Hashes are shortened, and a table of hashes is one hash.
     """
     return {**describe_protocol(result.protocol), **describe_recipe(result)}
 
 
 def describe_protocol(protocol: Protocol) -> dict[str, str]:
-    """The protocol in words: all that must be equal for two results to be compared."""
+    """Return the fields of ``protocol``, all of which must be equal to compare two results."""
     return _flatten(msgspec.to_builtins(protocol))
 
 
 def describe_recipe(result: Result) -> dict[str, str]:
-    """The recipe and the index in words, which may differ between models; without the name."""
+    """Return recipe and index of ``result`` without its name. They may differ between models."""
     if result.recipe is None:
         return describe_run_file(result.fingerprint)
     fields = msgspec.to_builtins(result.recipe)
@@ -66,16 +70,17 @@ def describe_recipe(result: Result) -> dict[str, str]:
 
 
 def describe_run_file(sha256: str) -> dict[str, str]:
-    """All that is known of a run file's making: its content hash."""
+    """Return the shortened ``sha256`` of a run file, the only known fact about it."""
     return {RUN_FILE_FACT: sha256[:HASH_DIGITS]}
 
 
 def is_hash(name: str) -> bool:
-    """True for the hash of a collection or of a run file."""
+    """Return True if ``name`` is the fact that hashes a collection or a run file."""
     return name.endswith("sha256") or name == RUN_FILE_FACT
 
 
 def _flatten(fields: Mapping[str, Any], above: str = "") -> dict[str, str]:
+    """Flatten nested fields to dotted names with readable values."""
     flat: dict[str, str] = {}
     for name, value in fields.items():
         if isinstance(value, dict):
@@ -90,12 +95,13 @@ def _flatten(fields: Mapping[str, Any], above: str = "") -> dict[str, str]:
 
 
 def _hash_files(files: Mapping[str, str]) -> str:
+    """Return the first digits of a hash of file hashes, or "" without files."""
     content = msgspec.json.encode(files, order="deterministic")
     return hashlib.sha256(content).hexdigest()[:HASH_DIGITS] if files else ""
 
 
 def find_differing_facts(facts: Iterable[Mapping[str, str]]) -> list[str]:
-    """Names of the facts that are not the same everywhere."""
+    """Return the names of ``facts`` that differ between results."""
     facts = list(facts)
     names = dict.fromkeys(name for fact in facts for name in fact)
     return [name for name in names if len({fact.get(name, "") for fact in facts}) > 1]
@@ -104,17 +110,17 @@ def find_differing_facts(facts: Iterable[Mapping[str, str]]) -> list[str]:
 def choose_results(
     name: str, results: Iterable[Evaluation], on: Collection[str] | None = None
 ) -> dict[str, Evaluation]:
-    """Choose the result on each collection, all of one recipe; of repeated evaluations the newest.
+    """Choose one result for each collection, all of one recipe, and the newest if repeated.
 
-    Where the index alone makes a name ambiguous, exact search is meant, with a note.
+    If only the index makes a name ambiguous, exact search is chosen, with a note on stderr.
 
     Args:
-        name: that a user typed, for messages.
-        results: of one model.
-        on: collections that matter; None for all. Others cannot make the name ambiguous.
+        name: name that the user typed, for messages.
+        results: results of one model.
+        on: collections that are needed; None for all. Others do not make the name ambiguous.
 
     Raises:
-        BenchError: several recipes, or several evaluations on a collection; the hint has a name
+        BenchError: several recipes, or several evaluations on one collection. The hint has a name
             for each choice.
     """
     wanted = [stored for stored in results if on is None or stored.collection in on]
@@ -123,8 +129,8 @@ def choose_results(
     if len(groups) > 1 and _cover_one_recipe(exact, wanted):
         others = sorted({stored.result.index for stored in wanted} - {EXACT})
         print(
-            f"note: {name} stands for its results of exact search; '{name}{SELECTOR}index="
-            f"{others[0]}' names others",
+            f"note: using the results of exact search of {name}; type "
+            f"'{name}{SELECTOR}index={others[0]}' for other results",
             file=sys.stderr,
         )
         wanted = exact
@@ -137,38 +143,38 @@ def choose_results(
 
 
 def _cover_one_recipe(exact: Sequence[Evaluation], results: Sequence[Evaluation]) -> bool:
-    """True for results that go together and cover all collections of one recipe."""
+    """Return True if the exact results cover all collections of one recipe."""
     alike = (msgspec.structs.replace(one.result, index=EXACT) for one in results)
     covered = _group_by_collection(exact).keys() == _group_by_collection(results).keys()
     return covered and len(set(map(recipe_key, alike))) == 1 and _go_together(exact)
 
 
 def _choose_newest(name: str, repeated: Sequence[Evaluation]) -> Evaluation:
-    """The latest of several records of one evaluation."""
+    """Return the latest of several results of one evaluation."""
     newest = max(repeated, key=lambda stored: stored.result.conditions.time)
     if any(_disagree(stored.result, newest.result) for stored in repeated):
         logger.warning(
-            "%s on %s was evaluated %d times with different scores; the newest counts: %s",
+            "%s on %s was evaluated %d times with different scores; using the newest: %s",
             *(name, newest.collection, len(repeated), newest.folder),
         )
     return newest
 
 
 def _disagree(first: Result, second: Result) -> bool:
-    """Compare the means that both have."""
+    """Return True if two results have different means of a measure that both have."""
     shared = first.measures.keys() & second.measures.keys()
     return any(first.measures[name] != second.measures[name] for name in shared)
 
 
 @dataclass(frozen=True)
 class _ResultGroup:
-    """Results that go together, and the conditions that choose them."""
+    """Results that belong together, and the conditions that select them."""
 
     conditions: tuple[str, ...]
     results: Sequence[Evaluation]
 
     def location(self) -> str:
-        """The folder of a single result; the collections of several."""
+        """Return the folder of a single result, or the collections of several."""
         if len(self.results) == 1:
             return str(self.results[0].folder)
         return ", ".join(sorted(_group_by_collection(self.results)))
@@ -177,7 +183,7 @@ class _ResultGroup:
 def _split_into_groups(
     results: Sequence[Evaluation], conditions: tuple[str, ...] = ()
 ) -> Iterator[_ResultGroup]:
-    """Split results, field by field, into parts that go together; without a field, by key."""
+    """Split results by field until each group belongs together, or else by key."""
     if _go_together(results):
         yield _ResultGroup(conditions, results)
         return
@@ -197,7 +203,7 @@ def _split_into_groups(
 
 
 def _go_together(results: Sequence[Evaluation]) -> bool:
-    """True for one recipe, and one evaluation on each collection."""
+    """Return True for one recipe and one evaluation on each collection."""
     recipes = {recipe_key(stored.result) for stored in results}
     return len(recipes) <= 1 and all(
         len({stored.result.key for stored in repeated}) == 1
@@ -206,9 +212,9 @@ def _go_together(results: Sequence[Evaluation]) -> bool:
 
 
 def _differing_fields(results: Sequence[Evaluation]) -> list[str]:
-    """Fields in which results differ, other than by being of several collections.
+    """Return the fields in which results differ, apart from their collection.
 
-    Of protocol and prompts only what differs on one collection: each collection has its own.
+    Fields of protocol and prompts count only if they differ on one collection.
     """
     of_recipes = find_differing_facts(describe_recipe(stored.result) for stored in results)
     names = {name for name in of_recipes if not name.startswith("prompts.")}
@@ -219,10 +225,7 @@ def _differing_fields(results: Sequence[Evaluation]) -> list[str]:
 
 
 def _choosing_fields(results: Sequence[Evaluation]) -> list[str]:
-    """Fields that a name can choose by: what people read, then hashes of a model's files.
-
-    A hash of a collection or of a run file is none: it chooses no other collection's results.
-    """
+    """Return the fields that can select results, readable ones first, then file hashes."""
     names = [name for name in _differing_fields(results) if not is_hash(name)]
     return sorted(names, key=lambda name: name in FILES)
 
@@ -237,7 +240,7 @@ def _group_by_collection(results: Iterable[Evaluation]) -> dict[str, list[Evalua
 def _ambiguous_error(
     name: str, results: Sequence[Evaluation], groups: Sequence[_ResultGroup]
 ) -> BenchError:
-    """The results by choice, what differs between them, and a name for each choice."""
+    """Return an error that lists the results, their differences and a name for each group."""
     collections, fields = sorted(_group_by_collection(results)), _differing_fields(results)
     lines = []
     for group in groups[:LISTED]:
@@ -254,18 +257,19 @@ def _ambiguous_error(
     return BenchError(
         f"{name} has {len(results)} results {location}, which differ in "
         f"{', '.join(fields)}:{''.join(lines)}",
-        f"say which: {' or '.join(names)}, or {otherwise}",
+        f"type {' or '.join(names)}, or name {otherwise}",
     )
 
 
 def find_results(root: Location, model: str = "") -> list[Evaluation]:
-    """Results in a folder and all folders below it, in the order of their paths.
+    """Return the results in a folder and all folders below it, sorted by path.
 
     Args:
-        model: only those of this model, by the folders' names; the others are not opened.
+        root: folder of results.
+        model: only results of this model, by the names of the folders; "" for all models.
 
     Raises:
-        BenchError: a record is damaged, of another schema, or contradicts itself.
+        BenchError: a record is damaged, has an unknown schema, or contradicts itself.
     """
     end = f"/{model}" if model else ""
     files = [
@@ -277,17 +281,17 @@ def find_results(root: Location, model: str = "") -> list[Evaluation]:
 
 
 def find_named(name: str, *roots: Location) -> list[Evaluation]:
-    """All results that a name stands for.
+    """Return all results that a name stands for.
 
     Args:
-        name: a model (``minilm``) or a folder of results of one model, as below the roots; either
-            with what tells its results apart (``minilm@dtype=float16``,
-            ``minilm@depth=100@index=flat``, ``minilm@adapter.kind=`` for those without an adapter,
-            or ``minilm@`` and the first digits of a key).
-        roots: folders of all results.
+        name: name of a model (``minilm``) or a folder with results of one model, with optional
+            conditions (``minilm@dtype=float16``, ``minilm@depth=100@index=flat``,
+            ``minilm@adapter.kind=`` for results without an adapter, or ``minilm@`` and the first
+            digits of a key).
+        *roots: folders of all results.
 
     Raises:
-        BenchError: there is none, or the folder holds results of several models.
+        BenchError: no result matches, or the folder has results of several models.
     """
     results = _find_by_name(name, roots)
     plain, *conditions = name.split(SELECTOR)
@@ -299,13 +303,14 @@ def find_named(name: str, *roots: Location) -> list[Evaluation]:
 
 
 def expand_collections(typed: Iterable[str], with_results: Collection[str]) -> list[str]:
-    """Collections in what a user typed: names, suites, and own ones as their results name them.
+    """Return the collections that a user ``typed``: names, suites, and names of stored results.
 
     Args:
-        own: collections that there are results on.
+        typed: names.
+        with_results: collections that have results.
 
     Raises:
-        BenchError: a name is none of the three.
+        BenchError: a name is none of these.
     """
     return [member for name in typed for member in _expand_name(name, with_results)]
 
@@ -317,7 +322,7 @@ def _expand_name(name: str, with_results: Collection[str]) -> list[str]:
 
 
 def _find_by_name(name: str, roots: Sequence[Location]) -> list[Evaluation]:
-    """Results of a model, or in a folder."""
+    """Return the results of a model, or those in a folder."""
     if not name:
         return []
     results = [stored for root in roots for stored in find_results(root, name)]
@@ -329,7 +334,7 @@ def _find_by_name(name: str, roots: Sequence[Location]) -> list[Evaluation]:
 def _filter_results(
     conditions: Sequence[str], plain: str, results: Sequence[Evaluation]
 ) -> list[Evaluation]:
-    """Results that meet each condition after a name."""
+    """Return the results that meet each condition."""
     facts = [describe_result(stored.result) for stored in results]
     fields = {field for fact in facts for field in fact}
     kept = [
@@ -338,7 +343,7 @@ def _filter_results(
         if all(_meets_condition(condition, stored.result, fact, fields) for condition in conditions)
     ]
     if results and not kept:
-        shown = f"all that one of its results has: python -m bench show {results[0].folder}"
+        shown = f"run `python -m bench show {results[0].folder}` to see the fields of a result"
         typed = (condition.partition("=") for condition in conditions)
         unknown = (field for field, equals, _ in typed if equals and field not in fields)
         raise BenchError(
@@ -351,9 +356,9 @@ def _filter_results(
 def _meets_condition(
     condition: str, result: Result, facts: Mapping[str, str], fields: Collection[str]
 ) -> bool:
-    """True if a field has the value of ``field=value``, or if the key begins so.
+    """Return True if a fact is equal to ``field=value``, or if the key starts with the condition.
 
-    A field that only other results have is empty here.
+    A fact that only other results have counts as empty.
     """
     field, equals, value = condition.partition("=")
     if not equals:
@@ -362,12 +367,12 @@ def _meets_condition(
 
 
 def _find_in_folder(path: Location) -> list[Evaluation]:
-    """Results of one model in a folder, or the one whose ``result.json`` is named."""
+    """Return the results of one model in a folder, or the result of a ``result.json``."""
     if path.is_file():
         if path.name != RESULT_FILE:
             raise BenchError(
-                f"{path} is no result",
-                "a TREC run file needs --dataset, which says how to score it",
+                f"{path} is not a result",
+                "add --dataset NAME to score a TREC run file",
             )
         return [load(path)]
     results = find_results(path)
@@ -381,14 +386,15 @@ def _find_in_folder(path: Location) -> list[Evaluation]:
 
 
 def _no_result_error(name: str, roots: Sequence[Location]) -> BenchError:
+    """Return the error for a name without results."""
     models = sorted({stored.result.model for root in roots for stored in find_results(root)})
     root = ", ".join(map(str, roots))
     if not models:
         return BenchError(
             f"{root} holds no results",
-            "name the folder with --results, or make results: python -m bench run --help",
+            "name the folder of the results with --results; `python -m bench run` makes results",
         )
     return BenchError(
-        f"{root} holds no result of {name!r}, and it is no folder of results",
+        f"{root} holds no results of {name!r}, which is not a folder of results either",
         did_you_mean(name.rpartition("/")[2], models, f"models: {', '.join(models)}"),
     )

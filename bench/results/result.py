@@ -1,18 +1,16 @@
-"""Records of evaluations: what was measured, under which protocol, with which recipe, on what.
+"""Records of evaluations: scores, protocol, recipe and conditions.
 
-One folder per evaluation: ``result.json`` (schema below), ``per_query.parquet`` (one row a query,
-one column a measure, nothing rounded) and ``run.arrow``, the ranking; results before schema 4 have
-it as ``run.trec.gz``. Results compare only under the same `Protocol`; recipes may differ and are
-shown.
+There is one folder per evaluation: ``result.json`` (schema below), ``per_query.parquet`` (a row per
+query, a column per measure, unrounded) and ``run.arrow``, the ranking. Results before schema 4 have
+``run.trec.gz`` instead. Results are comparable only under the same `Protocol`. Recipes may differ,
+and are shown.
 
-What `load` returns agrees with itself. A record states means, counts and the hash of the table of
-its queries' values. All of that is recomputed from the table, so that neither can be changed
-without the other. A record that contradicts itself is refused by name; it is never left out, shown
-or compared.
+`load` returns only consistent results. A record states means, counts and the hash of the table of
+scores per query. All of these are recomputed from the table, so that neither can be changed without
+the other. A record that contradicts itself raises an error that names it.
 
-History of the schema: 1, the first; 2 adds ``parameters``, which are unknown of older records; 3
-adds ``per_query_sha256``; 4 adds ``run_sha256``, ``recall_queries``
-and ``conditions.program``.
+History of the schema: 1, the first; 2 adds ``parameters``, which are unknown in older records; 3
+adds ``per_query_sha256``; 4 adds ``run_sha256``, ``recall_queries`` and ``conditions.program``.
 """
 
 import hashlib
@@ -66,15 +64,19 @@ Ids = dict[tuple[str, ...], tuple[str, ...]]  # equal ids once, by themselves
 
 
 class Protocol(Record, kw_only=True):
-    """The rules of an evaluation, which must be equal for two scores to be compared.
+    """The rules of an evaluation, which must be equal to compare two scores.
 
     Attributes:
         collection: name of the collection.
-        version: release of the data, as declared.
-        corpus_sha256: content of the corpus; "" if a run file was scored without it.
-        official: False if it is not the published collection, by the user's leave.
-        exclude_self: whether the document whose id is the query's is dropped.
+        version: declared release of the data.
+        split: split of the judgements.
+        title_track: how titles and texts are joined.
+        corpus_sha256: hash of the corpus; "" if a run file was scored without it.
+        queries_sha256: hash of the queries.
+        qrels_sha256: hash of the judgements.
+        exclude_self: whether the document whose id equals the query id is dropped.
         depth: documents retrieved per query.
+        official: False if the user allowed a collection that differs from the published one.
     """
 
     collection: str
@@ -90,14 +92,19 @@ class Protocol(Record, kw_only=True):
 
 
 class Timings(Record):
-    """Wall-clock seconds of each stage. Vectors found in the store are not encoded again.
+    """Wall-clock seconds of each stage. Stored vectors are not encoded again.
 
     Attributes:
-        encoded_documents: distinct texts that this process encoded: not those that were stored,
-            nor those that another process encoded meanwhile.
-        encoded_tokens: documents and queries, cut as the recipe says; 0 without a tokenizer.
-        busy_s: seconds by kind of work (load, tokenise, forward, copy, write, search, rescore);
-            kinds that run beside each other overlap, so their sum may exceed the stages'.
+        encode_queries_s: encoding of the queries.
+        encode_documents_s: encoding of the documents.
+        encoded_documents: number of distinct texts that this process encoded, without stored ones
+            and those of other processes.
+        search_s: search.
+        score_s: scoring.
+        encoded_tokens: tokens of encoded documents and queries, after truncation; 0 without a
+            tokenizer.
+        busy_s: seconds by kind of work (load, tokenise, forward, copy, write, search, rescore).
+            Kinds that run in parallel overlap, so their sum may exceed the stages'.
     """
 
     encode_queries_s: float = 0.0
@@ -113,13 +120,18 @@ class Conditions(Record):
     """The machine and libraries of an evaluation.
 
     Attributes:
-        time: ISO 8601 to the second in UTC, so that texts sort as times do.
-        commit: of the code; "" if it was not run from a git checkout.
+        time: ISO 8601 in UTC, to the second, so that it sorts as text.
+        bench: version of this program.
+        commit: git commit of the code; "" outside a checkout.
         dirty: whether tracked files differed from the commit.
-        device: where the encoder was asked to run; ``auto`` is a GPU if there is one.
-        search_device: where exact search ran.
-        threads: of the processor, as available to this process.
-        program: digest of the source that encodes, ranks and scores; "" in records before schema 4.
+        python: version of Python.
+        machine: operating system and architecture.
+        device: requested device of the encoder; ``auto`` is a GPU if there is one.
+        search_device: device of exact search.
+        threads: CPU threads available to this process.
+        libraries: versions by name.
+        program: hash of the source code that encodes, ranks and scores; "" in records before schema
+            4.
     """
 
     time: str
@@ -136,31 +148,42 @@ class Conditions(Record):
 
     def __post_init__(self) -> None:
         if not _is_time(self.time):
-            raise ValueError(f"time is {self.time!r}, and not like 2026-01-31T23:59:59+00:00")
+            raise ValueError(f"time is {self.time!r}, and must be like 2026-01-31T23:59:59+00:00")
 
 
 class Result(Record, kw_only=True):
     """One model on one collection.
 
     Attributes:
-        recipe: None if somebody else's run file was scored.
-        index: as `IndexSpec` writes it; ``flat`` is exact, ``bm25`` a product with BM25's scores.
+        schema: version of the record.
+        model: name of the model.
+        main_measure: main measure of the collection.
+        measures: means over all queries of the qrels.
+        judged_at_10: share of the first ten documents that have a judgement; None if answer strings
+            decide, which judge all documents.
+        tie_low, tie_high: range of the main measure over all orders of tied documents; None if it
+            is not known for this measure.
+        queries: number of queries.
+        documents: number of documents; None if a run file was scored.
+        unanswered: number of queries without any document; they score 0.
+        ignored: number of queries of a run file without judgements; they do not count.
+        index: index as `IndexSpec` writes it; ``flat`` is exact, ``bm25`` a product with BM25's
+            scores.
         index_recall: share of the exact top k that the index found, by ``recall@k``; empty for
             exact search.
-        recall_queries: how many queries that was measured on; None for all.
-        measures: means over all queries of the qrels.
-        judged_at_10: share of the first ten documents that have a judgement; None if answer
-            strings decide, which judge everything.
-        tie_low, tie_high: range of the main measure over all orders of tied documents; None
-            where it is not known for this measure.
-        unanswered: queries without any document; they score 0.
-        ignored: queries of a run file without judgements; they count nowhere.
-        preflight: what the checks before encoding found.
-        parameters: of the model; None if they are not known.
-        per_query_sha256: of the file of the queries' values; "" in records before schema 3, and
-            before it is saved.
-        run_sha256: of the file of the ranking; "" in records before schema 4, and before it is
-            saved.
+        in_domain: whether the model was trained on the collection.
+        protocol: rules of the evaluation.
+        recipe: settings that determine the vectors; None if a run file was scored.
+        fingerprint: hash of the recipe, or of the run file.
+        preflight: results of the checks before encoding.
+        timings: seconds of each stage.
+        conditions: machine and libraries.
+        parameters: parameters of the model; None if unknown.
+        per_query_sha256: hash of the file of scores per query; "" in records before schema 3, and
+            before saving.
+        run_sha256: hash of the file of the ranking; "" in records before schema 4, and before
+            saving.
+        recall_queries: number of queries behind ``index_recall``; None for all.
     """
 
     schema: int = SCHEMA
@@ -190,22 +213,22 @@ class Result(Record, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.main_measure not in self.measures:
-            raise ValueError(f"there is no value of the main measure {self.main_measure}")
+            raise ValueError(f"the main measure {self.main_measure} has no value")
 
     @property
     def key(self) -> str:
-        """12 hexadecimal digits: same key, same model, protocol and index."""
+        """Hash of model, protocol and index, 12 hexadecimal digits."""
         content = msgspec.json.encode((self.fingerprint, self.protocol, self.index))
         return hashlib.sha256(content).hexdigest()[:12]
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One model on one collection: the result, the values of its queries, and its ranking.
+    """One model on one collection: the result, the scores of each query, and the ranking.
 
     Attributes:
         result: means, protocol, recipe, timings and conditions.
-        folder: where it is stored; None if it is in memory alone.
+        folder: folder of the stored result; None if it is in memory only.
     """
 
     result: Result
@@ -214,7 +237,7 @@ class Evaluation:
     folder: Location | None = None
 
     def __repr__(self) -> str:
-        """Return the names and the main score, in a line."""
+        """Return model, collection and main score, in one line."""
         main = self.result.main_measure
         score = f"{main} {self.result.measures[main]:.4f}"
         return f"<Evaluation {self.model} on {self.collection}: {score}>"
@@ -231,45 +254,45 @@ class Evaluation:
 
     @property
     def dataset(self) -> str:
-        """Name of the collection, as the Python API has it."""
+        """Name of the collection, for the Python API."""
         return self.collection
 
     @property
     def record(self) -> Result:
-        """The result, as the Python API has it."""
+        """The result, for the Python API."""
         return self.result
 
     @property
     def measures(self) -> dict[str, float]:
-        """Mean of each measure over all queries of the qrels, unrounded; the main one first."""
+        """Mean of each measure over all queries of the qrels, unrounded, the main measure first."""
         main, means = self.result.main_measure, self.result.measures
         return {main: means[main], **means}
 
     @property
     def has_scores(self) -> bool:
-        """False for a record of an older version that came without values of queries."""
+        """Whether scores per query exist. Records of older versions may lack them."""
         return self._scores is not None
 
     @property
     def scores(self) -> Scores:
-        """Values of the queries, as they were computed.
+        """Unrounded scores per query.
 
         Raises:
-            BenchError: a record of an older version came without them.
+            BenchError: the record is of an older version and has none.
         """
         if self._scores is None:
             raise BenchError(
-                f"{self.folder} has no values of queries: there is no {SCORES_FILE}",
+                f"{self.folder} has no scores per query: {SCORES_FILE} is missing",
                 f"evaluate {self.model} on {self.collection} again",
             )
         return self._scores
 
     @property
     def per_query(self) -> "pd.DataFrame":
-        """Value of each measure for each query: float64, a row for each id of a query.
+        """Scores per query: a row for each query id, a float64 column for each measure.
 
         Raises:
-            BenchError: a record of an older version came without them.
+            BenchError: the record is of an older version and has none.
         """
         import pandas as pd
 
@@ -278,14 +301,14 @@ class Evaluation:
 
     @property
     def run_file(self) -> Location:
-        """The file that holds the ranking of each query of what is stored."""
+        """File of the ranking."""
         if self.folder is None:
             raise ValueError("an evaluation in memory has no files")
         return self.folder / (RUN_FILE if self.result.run_sha256 else TREC_FILE)
 
     @property
     def has_ranking(self) -> bool:
-        """True if the file of the ranking is there, and the one written with the record."""
+        """Whether the file of the ranking exists and is the one written with the record."""
         try:
             content = read_file(self.run_file, max_bytes=None)
         except (OSError, BenchError):
@@ -294,31 +317,35 @@ class Evaluation:
 
     @property
     def run(self) -> Run:
-        """The ranking of each query; of what is stored it is read each time.
+        """Ranking of each query. A stored ranking is read on each access.
 
         Raises:
-            BenchError: its file is missing, damaged, or not the one written with the record.
+            BenchError: the file is missing, damaged, or not the one written with the record.
         """
         if self._run is not None:
             return self._run
         file = read_run_file(self.run_file, allow_pipe=False)
         if self.result.run_sha256 not in ("", file.sha256):
             raise BenchError(
-                f"{self.run_file} is not the file that was written with the result beside it",
+                f"{self.run_file} is not the file that was written with its result",
                 f"evaluate {self.model} on {self.collection} again",
             )
         return file.run
 
 
 def save(evaluation: Evaluation, out: Location) -> Evaluation:
-    """Write an evaluation below ``out``.
+    """Save an evaluation below a folder.
 
-    On a local disk it takes the place of an earlier one of its key, all files together. In a
-    store, where several machines may write at once, it gets a folder of its own: readers choose
-    the newest.
+    On a local disk it replaces an earlier result with the same key, all files at once. In an object
+    store, where several machines may write at the same time, it gets a folder of its own, and
+    readers choose the newest.
+
+    Args:
+        evaluation: result, scores and ranking.
+        out: folder of all results.
 
     Raises:
-        BenchError: a name that leads out of ``out``, or a model's that no run file can carry.
+        BenchError: a name leads out of ``out``, or a run file cannot have the model's name.
     """
     scores = evaluation.scores
     columns = {QUERY_ID: pa.array(scores.query_ids, pa.large_string()), **scores.values}
@@ -345,17 +372,16 @@ def save(evaluation: Evaluation, out: Location) -> Evaluation:
 
 
 def check_name(name: str) -> None:
-    """Refuse a name of a model or collection that cannot be the path of a folder.
+    """Raise if the ``name`` of a model or collection cannot be the path of a folder.
 
     Raises:
-        BenchError: it leads elsewhere, is too long, or has characters that cannot be seen.
+        BenchError: the name leads out of its folder, is too long, or has invisible characters.
     """
     parts = name.split("/")
     if not (name.isprintable() and {"", ".", ".."}.isdisjoint(parts)):
         raise BenchError(
             f"{name!r} cannot name a folder of results",
-            "use a name like scifact or beir/scifact: no '..', no '/' at either end, and "
-            "nothing that cannot be seen",
+            "use a name like scifact or beir/scifact, without '..' and invisible characters",
         )
     if max(len(os.fsencode(part)) for part in parts) > LONGEST_NAME:
         raise BenchError(
@@ -365,6 +391,7 @@ def check_name(name: str) -> None:
 
 
 def _is_time(text: str) -> bool:
+    """Return True for a UTC time in the format of `Conditions`."""
     try:
         stated = datetime.fromisoformat(text)
     except ValueError:
@@ -373,11 +400,15 @@ def _is_time(text: str) -> bool:
 
 
 def result_folder(out: Location, collection: str, model: str) -> Location:
-    """Folder of the results of one model on one collection.
+    """Return the folder of the results of one model on one collection.
+
+    Args:
+        out: folder of all results.
+        collection: name of the collection.
+        model: name of the model.
 
     Raises:
-        BenchError: a name, which may come from a user's TOML, leads out of ``out``, or the model
-            cannot be the tag of a run file.
+        BenchError: a name leads out of ``out``, or the model cannot be the tag of a run file.
     """
     for name in (collection, model):
         check_name(name)
@@ -386,31 +417,31 @@ def result_folder(out: Location, collection: str, model: str) -> Location:
 
 
 class _SchemaOnly(msgspec.Struct):
-    """The part of a record that every schema has."""
+    """The field that records of every schema have."""
 
     schema: Any = None
 
 
 def load(where: Location) -> Evaluation:
-    """Read an evaluation from its folder, or from its ``result.json``.
+    """Load an evaluation from its folder, or from its ``result.json``, given as ``where``.
 
-    A record of an older schema is read as one of this schema.
+    A record of an older schema is converted to the current one.
 
     Raises:
-        BenchError: no record, a damaged one, one of another schema, or one that contradicts
-            itself.
+        BenchError: the record is missing, damaged, of an unknown schema, or contradicts itself.
     """
     return load_all([where / RESULT_FILE if where.is_dir() else where])[0]
 
 
 def load_all(files: Sequence[Location]) -> list[Evaluation]:
-    """Read several ``result.json`` with the values of their queries, as `load` does."""
+    """Load several ``result.json`` ``files`` with the scores of their queries, as `load` does."""
     ids: Ids = {}
     with ThreadPoolExecutor(READERS) as readers:
         return list(readers.map(lambda file: _load(file, ids), files))
 
 
 def _load(path: Location, ids: Ids) -> Evaluation:
+    """Load a result, and try again if another process may be replacing its files."""
     for pause_s in PAUSES_S:
         # Another process may be replacing the two files, which takes it a moment.
         with suppress(BenchError):
@@ -420,13 +451,14 @@ def _load(path: Location, ids: Ids) -> Evaluation:
 
 
 def _read_checked(path: Location, ids: Ids) -> Evaluation:
+    """Read a result with its scores, and raise if they contradict each other."""
     result = _read_record(path)
     values = path.parent / SCORES_FILE
     try:
         content = read_file(values, max_bytes=None)
     except FileNotFoundError:
         if result.per_query_sha256:
-            raise _contradiction_error(path, f"there is no {SCORES_FILE} beside it") from None
+            raise _contradiction_error(path, f"{SCORES_FILE} is missing") from None
         return Evaluation(result, folder=path.parent)
     except OSError as error:
         raise BenchError(f"cannot read {values}: {error.strerror}") from error
@@ -440,31 +472,28 @@ def _read_checked(path: Location, ids: Ids) -> Evaluation:
 
 
 def _read_record(path: Location) -> Result:
+    """Read a record and check everything that can be checked without other files."""
     try:
         content = read_file(path)
     except OSError as error:
         raise BenchError(f"cannot read the result {path}: {error.strerror}") from error
     schema = decode_json(content, _SchemaOnly, path, _recovery_hint(path)).schema
     if type(schema) is not int or not OLDEST <= schema <= SCHEMA:
-        raise BenchError(f"{path} has schema {schema}, this version reads {SCHEMA} and older")
+        raise BenchError(f"{path} has schema {schema}, and this version reads {SCHEMA} and older")
     result = decode_json(content, Result, path, _recovery_hint(path))
     if datetime.fromisoformat(result.conditions.time) > datetime.now(UTC) + CLOCK_SKEW:
-        raise _contradiction_error(path, f"its time {result.conditions.time} has not come yet")
+        raise _contradiction_error(path, f"its time {result.conditions.time} is in the future")
     try:
         check_name(result.protocol.collection)
         check_name(result.model)
     except BenchError as error:
         raise _contradiction_error(path, str(error)) from error
     if (schema >= HASHED_SINCE) != bool(result.per_query_sha256):
-        raise _contradiction_error(
-            path, f"schema {schema} and the hash of {SCORES_FILE} do not fit"
-        )
+        raise _contradiction_error(path, f"schema {schema} contradicts the hash of {SCORES_FILE}")
     if result.recipe is not None and result.fingerprint != result.recipe.fingerprint:
-        raise _contradiction_error(path, "its fingerprint is not that of its recipe")
+        raise _contradiction_error(path, "its fingerprint differs from its recipe's")
     if _KEYED.fullmatch(path.parent.name) and not path.parent.name.startswith(result.key):
-        raise _contradiction_error(
-            path, f"its folder has the key of another evaluation than {result.key}"
-        )
+        raise _contradiction_error(path, f"its key is {result.key}, unlike its folder's")
     return result if schema == SCHEMA else msgspec.structs.replace(result, schema=SCHEMA)
 
 
@@ -477,27 +506,28 @@ def _recovery_hint(path: Location) -> str:
 
 
 def _parse_scores(content: bytes, result: Result, ids: Ids) -> Scores:
-    """Values of the queries, when they are those of a record.
+    """Return the scores of a record from the content of its Parquet file.
 
     Raises:
-        ValueError, OSError, pa.ArrowException: they are damaged, or of another record.
+        ValueError, OSError, pa.ArrowException: the file is damaged, or belongs to another record.
     """
     table = pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
     names = table.column_names
     if sorted(names) != sorted([QUERY_ID, *result.measures]):
-        raise ValueError(f"there are columns {', '.join(names)}")
+        raise ValueError(f"the columns are {', '.join(names)}")
     if table.num_rows != result.queries:
-        raise ValueError(f"there are {table.num_rows:,} queries, and not {result.queries:,}")
+        raise ValueError(f"there are {table.num_rows:,} queries instead of {result.queries:,}")
     query_ids = _query_ids(table[QUERY_ID], ids)
     values = {name: _column_values(name, table[name]) for name in names if name != QUERY_ID}
     for name, of_queries in values.items():
         mean, stated = float(np.mean(of_queries)), result.measures[name]
         if not math.isclose(mean, stated, rel_tol=SAME_MEAN, abs_tol=SAME_MEAN):
-            raise ValueError(f"the mean of {name} is {mean:.6f}, and the record says {stated:.6f}")
+            raise ValueError(f"the mean of {name} is {mean:.6f}, and {stated:.6f} in the record")
     return Scores(query_ids, values, result.unanswered, result.ignored)
 
 
 def _query_ids(column: pa.ChunkedArray, ids: Ids) -> tuple[str, ...]:
+    """Return the query ids of a column, shared between results with equal ids."""
     if column.type not in _STRINGS or column.null_count:
         raise ValueError("query ids are not text")
     query_ids = tuple(column.to_pylist())
@@ -507,6 +537,7 @@ def _query_ids(column: pa.ChunkedArray, ids: Ids) -> tuple[str, ...]:
 
 
 def _column_values(name: str, column: pa.ChunkedArray) -> Float64Array:
+    """Return the values of a measure, float64 ``(queries,)``."""
     if column.type != pa.float64() or column.null_count:
         raise ValueError(f"values of {name} are not numbers")
     values: Float64Array = column.to_numpy()

@@ -1,10 +1,9 @@
-"""Stored results that answer for an evaluation which is asked for again.
+"""Reuse of stored results in place of a new evaluation.
 
-A stale score is worse than an evaluation too many. `find_stored` is for what is shown as if it
-were computed now: all that could change a score, or what is shown beside it, must be equal, and
-the files must be whole; where anything is in doubt, there is no such result. `newest_of_same` is
-for decisions, whose baselines come from other machines and versions too, so that a candidate's
-results may: what defines the scores must be equal, and where they were computed need not.
+An outdated score is worse than a repeated evaluation. `find_stored` returns a result to show as if
+it were computed now: everything that influences scores, or is shown with them, must be equal, and
+the files must be intact. `find_equivalent` is for decisions, whose baselines come from other
+machines and versions: the vectors, protocol and index must be equal, but not the machine.
 """
 
 import logging
@@ -35,9 +34,9 @@ logger = logging.getLogger(__name__)
 
 
 def find_stored(job: Job, out: Location) -> Evaluation | None:
-    """The newest whole result of an evaluation below ``out``; None if any doubt is left.
+    """Return the newest intact result of ``job`` below ``out``, or None.
 
-    What is damaged is named in a warning.
+    Damaged results are named in a warning.
     """
     here = _comparable_conditions(current_conditions(job.device))
     results = [
@@ -47,15 +46,15 @@ def find_stored(job: Job, out: Location) -> Evaluation | None:
         return None  # none; or several that contradict each other
     newest = max(results, key=_evaluation_time)
     if not newest.has_ranking:
-        logger.warning("%s is missing or damaged: evaluated again", newest.run_file)
+        logger.warning("%s is missing or damaged: evaluating again", newest.run_file)
         return None
     return newest
 
 
 def find_equivalent(job: Job, results: Iterable[Evaluation]) -> Evaluation | None:
-    """The newest of the results whose scores an evaluation defines, wherever they were computed.
+    """Return the newest of ``results`` with the scores of ``job``, from any machine, or None.
 
-    Where no measures were asked for, the main one is enough.
+    If the job asks for no particular measures, the main measure is enough.
     """
     needed = job.measures if job.options.measures is not None else job.measures[:1]
     return max(
@@ -66,12 +65,16 @@ def find_equivalent(job: Job, results: Iterable[Evaluation]) -> Evaluation | Non
 
 
 def check_stored_values(stored: Evaluation, dataset: Dataset) -> None:
-    """Refuse a stored result whose values are not those of the ranking beside it.
+    """Raise if the scores of a stored result are not those of its ranking.
 
-    Nothing is said if the ranking is not there, or if the judgements are others.
+    Nothing is checked if the ranking is missing, or if the judgements differ.
+
+    Args:
+        stored: a stored result.
+        dataset: its collection.
 
     Raises:
-        BenchError: they are not, or the ranking is damaged or not the one that was written with it.
+        BenchError: scores and ranking contradict each other, or the ranking is damaged.
     """
     same = stored.result.protocol.qrels_sha256 == dataset.qrels_sha256
     if not (same and dataset.answers is None and stored.has_scores and stored.run_file.exists()):
@@ -84,25 +87,25 @@ def check_stored_values(stored: Evaluation, dataset: Dataset) -> None:
         for name in names
     ):
         raise BenchError(
-            f"{stored.folder} contradicts itself: its values are not those of its ranking",
+            f"{stored.folder} contradicts itself: its scores differ from its ranking's",
             f"evaluate again, or move {stored.folder} out of the folder of results",
         )
 
 
 def reuse_or_evaluate(job: Job, out: Location) -> Evaluation:
-    """The stored result of a job; made, and kept below ``out``, if there is none.
+    """Return the stored result of ``job``, or evaluate it and save the result below ``out``.
 
     Raises:
-        BenchError: as `evaluate`.
+        BenchError: as for `evaluate`.
     """
     if job.stored:
-        print(f"{job.dataset.name}: stored in {job.stored.folder}", file=sys.stderr)
+        print(f"{job.dataset.name}: using the result in {job.stored.folder}", file=sys.stderr)
         return job.stored
     return save(evaluate(job), out)
 
 
 def _has_same_scores(job: Job, measures: tuple[str, ...], result: Result) -> bool:
-    """True if the result has these measures of the same vectors, protocol and index."""
+    """Return True if a result has these measures for the same vectors, protocol and index."""
     return (
         not job.recipe.encoder  # a class of others may read files that nobody hashes
         and result.fingerprint == job.recipe.fingerprint
@@ -112,7 +115,7 @@ def _has_same_scores(job: Job, measures: tuple[str, ...], result: Result) -> boo
 
 
 def _is_result_of(job: Job, here: Conditions, result: Result) -> bool:
-    """True if the result is of this evaluation, by this program and these libraries."""
+    """Return True if a result is of this job, made by the same program and libraries."""
     recall_queries = job.retriever.recall_queries(job.dataset)
     return (
         _has_same_scores(job, job.measures, result)
@@ -125,7 +128,7 @@ def _is_result_of(job: Job, here: Conditions, result: Result) -> bool:
 
 
 def _comparable_conditions(conditions: Conditions) -> Conditions:
-    """Conditions without what may differ: the time, and the version, which the digest tells."""
+    """Return conditions without time and version, which may differ."""
     time = "2000-01-01T00:00:00+00:00"
     return msgspec.structs.replace(conditions, time=time, bench="", commit="", dirty=False)
 
@@ -135,6 +138,7 @@ def _evaluation_time(stored: Evaluation) -> str:
 
 
 def _load_readable(job: Job, out: Location) -> Iterator[Evaluation]:
+    """Yield the intact results of a job, and log a warning for each damaged one."""
     folder = result_folder(out, job.protocol.collection, job.name)
     for file in files_below(folder, RESULT_FILE):
         if file.parent.parent == folder:  # and not of a model of a longer name

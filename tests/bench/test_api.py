@@ -154,5 +154,5 @@ def test_an_older_record_without_values_of_queries_has_means_only(tmp_path):
     (folder / SCORES_FILE).unlink()
     result = bench.load_result(folder)
     assert result.measures["nDCG@10"] == 0.375
-    with pytest.raises(BenchError, match="has no values of queries"):
+    with pytest.raises(BenchError, match="has no scores per query"):
         _ = result.per_query

@@ -227,7 +227,7 @@ def test_a_trial_of_an_index_is_in_nobodys_way(tmp_path, capsys):
     (found,) = results_of("words", tmp_path).values()
     assert found.folder == exact
     note = capsys.readouterr().err
-    assert note.startswith("note: words stands for its results of exact search")
+    assert note.startswith("note: using the results of exact search of words")
     (name,) = re.findall(r"'(.*?)'", note)
     assert results_of(name, tmp_path)["beir/scifact"].result.index == "HNSW32"
     stored(tmp_path, result(index="HNSW32", collection="beir/nfcorpus"))

@@ -115,7 +115,7 @@ def test_queries_that_a_run_file_lacks_are_counted_in_a_warning(place, tmp_path,
 
 
 def test_a_run_file_without_a_collection_is_refused(place):
-    with pytest.raises(BenchError, match="is no result") as error:
+    with pytest.raises(BenchError, match="is not a result") as error:
         place.compare(place.good, "bm25")
     assert "--dataset" in error.value.hint
 
@@ -209,7 +209,7 @@ def test_a_folder_names_the_collection_that_has_its_name(place, tmp_path):
     [
         (["bm25"], {}, "compare needs two models or more"),
         (["bm25", "bm25"], {}, "bm25 is given 2 times"),
-        (["bm25", "nobody"], {}, "holds no result of 'nobody'"),
+        (["bm25", "nobody"], {}, "holds no results of 'nobody'"),
         (["bm25", "hashing"], {"results": Path("nowhere")}, "nowhere holds no results"),
         (["bm25", "hashing"], {"on": ["tinny"]}, "there is no collection, suite or folder 'tinny'"),
         (["bm25", "hashing"], {"on": ["beir/scifact"]}, "bm25: none; hashing: none"),

@@ -346,7 +346,7 @@ def test_an_anchor_is_a_second_comparison(place):
 @pytest.mark.parametrize(
     ("baseline", "options", "message"),
     [
-        ("nobody", (), "holds no result of 'nobody'"),
+        ("nobody", (), "holds no results of 'nobody'"),
         ("published", (), "published scores have no per-query scores"),
         ("bm25", ("--anchor", "published"), "cannot be an anchor"),
         ("bm25", ("--anchor", "published", "--expect-same"), "cannot be an anchor"),

@@ -112,7 +112,7 @@ def test_the_run_is_kept_beside_the_result(tmp_path):
 def test_another_schema_is_refused_even_where_its_fields_differ(schema, tmp_path):
     path = tmp_path / RESULT_FILE
     path.write_text(json.dumps({"schema": schema, "of_the_future": 1}))
-    with pytest.raises(BenchError, match=f"has schema {schema}, this version reads {SCHEMA}"):
+    with pytest.raises(BenchError, match=f"has schema {schema}, and this version reads {SCHEMA}"):
         load(path)
 
 
