@@ -1,6 +1,6 @@
-"""The cost of evaluations before they start: what is encoded, for how long, in how much memory.
+"""Estimates of an evaluation before it starts: texts to encode, time, memory and disk space.
 
-Tokens come from a sample through the real tokenizer, the speed of encoding from a probe of the real
+Token counts come from a sample and the real tokenizer, the encoding speed from a probe of the real
 encoder on this machine.
 """
 
@@ -30,13 +30,15 @@ class EncodingCost(msgspec.Struct, frozen=True, kw_only=True):
     """The cost of one model on one collection, on this machine.
 
     Attributes:
-        documents: of the collection.
-        to_encode: distinct texts whose vectors are not stored yet. Texts that several evaluations
-            need are counted with the first.
-        tokens: to encode, cut as the recipe says, special tokens included.
-        encode_s: wall-clock seconds.
-        memory_bytes: of this process at its peak.
-        disk_bytes: that vectors will add.
+        model: name of the model.
+        collection: name of the collection.
+        documents: number of documents in the collection.
+        to_encode: distinct texts without stored vectors. Texts that several evaluations share count
+            for the first.
+        tokens: tokens to encode, after truncation, with special tokens.
+        encode_s: wall-clock time of the encoding, in seconds.
+        memory_bytes: peak memory of this process.
+        disk_bytes: size of the new vectors.
     """
 
     model: str
@@ -50,7 +52,7 @@ class EncodingCost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def estimate_costs(jobs: Iterable[Job], least: int = 0) -> Iterator[EncodingCost]:
-    """The cost of each job that encodes ``least`` documents or more.
+    """Estimate the cost of each of the ``jobs`` that encodes at least ``least`` documents.
 
     Raises:
         BenchError: an encoder fails.
@@ -86,10 +88,11 @@ def estimate_costs(jobs: Iterable[Job], least: int = 0) -> Iterator[EncodingCost
 
 
 def announce_encoding(jobs: Iterable[Job], machines: int = 1) -> None:
-    """Say how long encoding will take, where it is long.
+    """Print how long encoding will take, if it is long.
 
     Args:
-        machines: that share the work, each as fast as this one.
+        jobs: evaluations that will run.
+        machines: number of machines that share the work, each as fast as this one.
     """
     rows = list(estimate_costs(jobs, WORTH_AN_ESTIMATE))
     if rows:
@@ -103,10 +106,15 @@ def announce_encoding(jobs: Iterable[Job], machines: int = 1) -> None:
 
 
 def measure_speed(encoder: Encoder, corpus: Corpus, budget_s: float) -> float:
-    """Tokens a second, wall clock, from encoding a seeded sample for about ``budget_s`` seconds.
+    """Measure the encoding speed in tokens per second of wall-clock time, on a seeded sample.
 
-    The weights are loaded first, and not counted. Chunks grow until one takes a second, so that a
-    fast device is seen at work and not at its start.
+    The weights are loaded before the measurement. Batches grow until one takes a second, so that a
+    fast device reaches its full speed.
+
+    Args:
+        encoder: encoder of documents.
+        corpus: corpus to sample from.
+        budget_s: duration of the measurement, in seconds.
     """
     titles, texts = sample_documents(corpus, SAMPLE_DOCUMENTS)
     order = np.random.default_rng(0).permutation(len(texts))  # the probe may see a part only
@@ -126,11 +134,18 @@ def measure_speed(encoder: Encoder, corpus: Corpus, budget_s: float) -> float:
 
 
 def mean_tokens(encoder: Encoder, corpus: Corpus) -> float:
-    """Tokens of a document as it is encoded, mean of a seeded sample; words without a tokenizer."""
+    """Return the mean number of tokens of a document, estimated on a seeded sample.
+
+    Args:
+        encoder: encoder whose tokenizer and length limit are used. Without a tokenizer, words
+            count.
+        corpus: corpus to sample from.
+    """
     return float(_lengths(encoder, *sample_documents(corpus, SAMPLE_DOCUMENTS)).mean())
 
 
 def _lengths(encoder: Encoder, titles: Sequence[str], texts: Sequence[str]) -> Int64Array:
+    """Return the number of tokens of each document after truncation, int64 ``(n,)``."""
     count = getattr(encoder, "count_document_tokens", None)
     if count is None:  # an encoder without a tokenizer, such as hashing
         return np.array([len(f"{a} {b}".split()) for a, b in zip(titles, texts, strict=True)])

@@ -1,4 +1,4 @@
-"""A run on a collection becomes scores, by the rules of that collection; means over suites."""
+"""The protocol of a collection applied to a run, and means over suites."""
 
 import shlex
 import unicodedata
@@ -29,15 +29,16 @@ JUDGED_BY_ANSWERS = ("Success", "RR")  # need no judgement of what was not retri
 def resolve_measures(
     dataset: Dataset, wanted: Sequence[str] | None, depth: int | None
 ) -> tuple[str, ...]:
-    """Canonical names, the collection's main measure first, then those wanted or its own.
+    """Return canonical measure names, the collection's main measure first.
 
     Args:
-        wanted: names; None for the collection's further measures.
+        dataset: collection.
+        wanted: further measures; None for the collection's.
         depth: documents per query; None for the collection's.
 
     Raises:
-        BenchError: an unknown measure, one that needs judgements where answers decide, or one
-            that looks at more documents than are retrieved.
+        BenchError: an unknown measure, a measure that needs judgements on a collection with answer
+            strings, or a cutoff beyond the depth.
     """
     further = dataset.facts.measures if wanted is None else wanted
     measures = [parse_measure(name) for name in (dataset.facts.main_measure, *further)]
@@ -52,7 +53,7 @@ def resolve_measures(
 
 
 def _check_cutoffs(collection: str, measures: Sequence[Measure], depth: int) -> None:
-    """Refuse a measure of more documents than are retrieved: R@100 of five would be R@5.
+    """Raise if a cutoff exceeds the depth: R@100 of five documents would be R@5.
 
     The main measure comes first and is always computed; others can be left out.
     """
@@ -78,10 +79,10 @@ def _check_cutoffs(collection: str, measures: Sequence[Measure], depth: int) -> 
 
 
 def check_relevant(dataset: Dataset) -> None:
-    """Refuse a collection in which no run can find anything.
+    """Raise if no run on ``dataset`` can find anything.
 
     Raises:
-        BenchError: the corpus has none of the relevant documents.
+        BenchError: none of the relevant documents is in the corpus.
     """
     relevant = dict.fromkeys(document for _, document, grade in dataset.qrels if grade > 0)
     if not relevant or (dataset.corpus.rows_of(tuple(relevant)) >= 0).any():
@@ -99,7 +100,7 @@ def check_relevant(dataset: Dataset) -> None:
 
 
 def apply_protocol(run: Run, dataset: Dataset, depth: int) -> Run:
-    """Somebody's run as this collection's protocol retrieves: self-matches out, cut at depth."""
+    """Return ``run`` without self-matches if ``dataset`` excludes them, cut at ``depth``."""
     queries = np.repeat(np.arange(len(run.query_ids)), np.diff(run.offsets))
     kept = np.ones(len(run), dtype=bool)
     if dataset.facts.exclude_self:
@@ -113,7 +114,13 @@ def apply_protocol(run: Run, dataset: Dataset, depth: int) -> Run:
 
 
 def judge(dataset: Dataset, run: Run, depth: int) -> Qrels:
-    """Judgements of a collection: its qrels, or its answers looked up in the passages found."""
+    """Return judgements of ``run``: the qrels of ``dataset``, or a search for its answers.
+
+    Args:
+        dataset: collection.
+        run: rankings, which decide which passages are searched for answers.
+        depth: number of passages per question that are searched.
+    """
     if dataset.answers is None:
         return dataset.qrels
     corpus = dataset.corpus
@@ -125,7 +132,17 @@ def judge(dataset: Dataset, run: Run, depth: int) -> Qrels:
 def score_run(
     dataset: Dataset, run: Run, names: Sequence[str], depth: int
 ) -> tuple[Scores, dict[str, Any]]:
-    """Scores of the measures, and by name the fields of a result on how sure the main one is."""
+    """Score a run on a collection.
+
+    Args:
+        dataset: collection.
+        run: rankings that follow the protocol.
+        names: canonical measure names, the main measure first.
+        depth: documents per query.
+
+    Returns:
+        The scores, and the fields ``judged_at_10``, ``tie_low`` and ``tie_high`` of a result.
+    """
     judgements = judge(dataset, run, depth)
     queries = dataset.queries.ids if dataset.answers is not None else None
     scores = score(run, judgements, names, queries)
@@ -141,11 +158,13 @@ def score_run(
 def make_protocol(
     dataset: Dataset, depth: int | None, corpus_sha256: str, official: bool
 ) -> Protocol:
-    """The protocol that two results on this collection must share to be compared.
+    """Return the protocol, which two results on a collection must share to be compared.
 
     Args:
+        dataset: collection.
         depth: documents per query; None for the collection's.
-        corpus_sha256: "" if a run file is scored without the corpus.
+        corpus_sha256: hash of the corpus; "" if a run file is scored without it.
+        official: whether the collection is the published one.
     """
     facts = dataset.facts
     return Protocol(
@@ -165,13 +184,15 @@ def make_protocol(
 def common_measure(
     datasets: Sequence[Dataset], wanted: str | None, depth: int | None = None
 ) -> str:
-    """The measure of all collections: the one wanted, or the main one where they agree.
+    """Return the measure to compare several collections by: the wanted one, or their main measure.
 
     Args:
+        datasets: collections.
+        wanted: name of a measure; None for the main measure.
         depth: documents per query; None for each collection's.
 
     Raises:
-        BenchError: main measures differ, or a collection cannot be measured so.
+        BenchError: the main measures differ, or a collection does not support the measure.
     """
     mains = sorted({dataset.facts.main_measure for dataset in datasets})
     if wanted is None and len(mains) > 1:
@@ -186,7 +207,11 @@ def common_measure(
 
 
 def tokenize(text: str) -> list[str]:
-    """Lower-cased tokens: runs of letters, digits and marks, and single other characters."""
+    """Return the lower-case tokens of ``text``, as DPR's ``SimpleTokenizer`` does.
+
+    A token is a run of letters, digits and marks, or any other single character that is neither
+    white space nor a control character.
+    """
     return [token.lower() for token in _TOKEN.findall(unicodedata.normalize("NFD", text))]
 
 
@@ -197,19 +222,19 @@ def judge_answers(
     texts_at: Callable[[Int64Array], Sequence[str]],
     depth: int,
 ) -> Qrels:
-    """Judge the first ``depth`` documents of each question by its answers: 1 a hit, 0 none.
+    """Judge the first ``depth`` documents of each question by its answers: 1 if one occurs, else 0.
 
-    With these judgements ``Success@k`` is DPR's top-k accuracy. Only what was retrieved is
-    judged, so hand all questions to ``score(..., queries=...)`` as its denominator, and use no
-    measure that needs to know what was not retrieved (recall, nDCG, AP).
+    With these judgements ``Success@k`` is DPR's top-k accuracy. Only retrieved documents are
+    judged, so pass all questions to ``score(..., queries=...)`` as its denominator, and use no
+    measure that needs judgements of other documents (recall, nDCG, AP).
 
     Args:
-        run: questions that are not in ``answers`` are left out.
-        answers: question id -> accepted answers.
-        corpus_rows: int64 ``(m,)``, row in the corpus of each document of ``run.ids``; -1 for
-            none.
-        texts_at: bodies at rows of the corpus; each is asked for once, in the order of the corpus.
-        depth: how many documents of each question to judge.
+        run: rankings. Questions that are not in ``answers`` are left out.
+        answers: accepted answers by question id.
+        corpus_rows: int64 ``(m,)``, corpus row of each document of ``run.ids``, -1 if it has none.
+        texts_at: function that returns the texts at some corpus rows. Each row is requested once,
+            in corpus order.
+        depth: number of documents per question to judge.
 
     Raises:
         BenchError: an answer has no token, or a document to judge is not in the corpus.
@@ -240,7 +265,7 @@ def judge_answers(
 
 
 def _judged_rows(run: Run, wanted: Container[str], depth: int) -> tuple[Int64Array, Int64Array]:
-    """Rows within the depth of wanted queries, and the number of each row's query."""
+    """Return the rows of wanted queries within the depth, and the number of each row's query."""
     query_numbers = np.repeat(np.arange(len(run.query_ids)), np.diff(run.offsets))
     is_wanted = np.array([query_id in wanted for query_id in run.query_ids], dtype=bool)
     ranks = np.arange(len(run)) - run.offsets[query_numbers]
@@ -249,6 +274,7 @@ def _judged_rows(run: Run, wanted: Container[str], depth: int) -> tuple[Int64Arr
 
 
 def _answer_tokens(answers: Sequence[str]) -> tuple[str, ...]:
+    """Return the token sequences of some answers, as strings."""
     cut = {answer: tokenize(answer) for answer in answers}
     if empty := [answer for answer, words in cut.items() if not words]:
         raise BenchError(f"answer {empty[0]!r} has no letter, digit or sign to look for")
@@ -256,11 +282,12 @@ def _answer_tokens(answers: Sequence[str]) -> tuple[str, ...]:
 
 
 def _join_tokens(words: Sequence[str]) -> str:
-    """Tokens between single spaces: no token holds a space, so substrings are token sequences."""
+    """Join tokens by single spaces, so that substrings of the result are token sequences."""
     return f" {' '.join(words)} "
 
 
 def _contains_any(body: str, needles: Sequence[str]) -> bool:
+    """Return True if a text contains one of the token sequences."""
     return any(needle in body for needle in needles)
 
 
@@ -268,13 +295,15 @@ class SuiteMean(msgspec.Struct, frozen=True):
     """Mean of one measure of one model over a suite.
 
     Attributes:
-        value: None unless every member has a score.
-        members: how many members the mean is over; a suite among them counts once.
+        suite: name of the suite.
+        measure: name of the measure.
+        value: mean; None unless every member has a score.
+        members: number of members; a suite among them counts once.
         missing: members without a score.
-        weighted: True if members do not count the same.
-        zero_shot: mean over the members that the model was not trained on; None if a score
-            is missing or all members are in-domain.
-        zero_shot_members: how many those are.
+        weighted: whether members have different weights.
+        zero_shot: mean over the members that the model was not trained on; None if a score is
+            missing or the model was trained on all members.
+        zero_shot_members: number of members behind ``zero_shot``.
     """
 
     suite: str
@@ -290,11 +319,14 @@ class SuiteMean(msgspec.Struct, frozen=True):
 def suite_mean(
     suite: str, measure: str, values: Mapping[str, float], in_domain: Collection[str] = ()
 ) -> SuiteMean:
-    """The mean of a suite.
+    """Compute the mean of one measure over a suite.
 
     Args:
+        suite: name of the suite.
+        measure: name of the measure, for the record.
         values: score by collection.
-        in_domain: collections that the model was trained on; a suite with one of them is too.
+        in_domain: collections that the model was trained on. A suite that contains one of them
+            counts as in-domain, too.
     """
     shares = member_weights(suite)
     scores = {member: member_score(member, values) for member in shares}
@@ -320,21 +352,27 @@ def suite_mean(
 
 
 def member_score(member: str, values: Mapping[str, float]) -> float | None:
-    """Score of a collection, or mean of a suite among the members; None if not complete."""
+    """Return the score of a ``member`` of a suite from ``values``, or None if it is incomplete.
+
+    The score of a suite is the mean of its members.
+    """
     if not is_suite(member):
         return values.get(member)
     return suite_mean(member, "", values).value
 
 
 def member_weights(suite: str) -> dict[str, float]:
-    """Return the declared weight of each member of a suite, or 1 for each."""
+    """Return the declared weight of each member of ``suite``, or 1 for each."""
     declared = suite_for(suite)
     weights = declared.weights or (1.0,) * len(declared.members)
     return dict(zip(declared.members, weights, strict=True))
 
 
 def suite_weights(suite: str) -> dict[str, float]:
-    """Weight of each collection in the mean of a suite; a suite among the members counts once."""
+    """Return the weight of each collection in the mean of ``suite``.
+
+    A suite among the members counts as one member.
+    """
     shares = member_weights(suite)
     total = sum(shares.values())
     weights: dict[str, float] = {}
@@ -346,10 +384,10 @@ def suite_weights(suite: str) -> dict[str, float]:
 
 
 def mean_weights(typed: Iterable[str]) -> dict[str, float]:
-    """Weights of the collections in the mean of what was typed, in whatever order.
+    """Return the weight of each collection in the mean of the ``typed`` names, in any order.
 
-    A member of a suite weighs as much as a collection that was typed, on the average where members
-    have weights; a suite among the members counts once, also where its collections were typed too.
+    A member of a suite weighs as much as a collection that was typed itself (on average, if members
+    have weights). A suite among the members counts once, even if its collections were typed, too.
     """
     weights: dict[str, float] = {}
     for name in typed:
@@ -366,7 +404,7 @@ def mean_weights(typed: Iterable[str]) -> dict[str, float]:
 
 
 def suites_inner_first(names: Iterable[str]) -> list[str]:
-    """The suites among the names, each after the suites that it contains; no duplicates."""
+    """Return the suites among ``names`` without duplicates, each after those it contains."""
     ordered: dict[str, None] = {}
     for name in names:
         if is_suite(name):
@@ -375,6 +413,7 @@ def suites_inner_first(names: Iterable[str]) -> list[str]:
 
 
 def _includes_any(member: str, in_domain: Collection[str]) -> bool:
+    """Return True if a member is one of the collections, or a suite that contains one."""
     if not is_suite(member):
         return member in in_domain
     return any(_includes_any(inner, in_domain) for inner in suite_for(member).members)

@@ -1,8 +1,7 @@
-"""Texts become vectors, vectors become a ranking, a ranking becomes scores.
+"""Evaluation of one model on one collection: encode, search, score.
 
-`evaluate` is the main job, for which `bench.workspace.Workspace.prepare` has checked everything.
-The retriever encodes and searches (`bench.evaluate.retrieval`). No stage calls back, none changes
-its input.
+`evaluate` runs a `Job`, which `bench.workspace.Workspace.prepare` has checked. A retriever
+(`bench.evaluate.retrieval`) encodes and searches.
 """
 
 import hashlib
@@ -54,18 +53,23 @@ PACKAGES = ("foundation", "datasets_cfg", "retrievers", "bench/evaluate", "bench
 
 @dataclass(frozen=True)
 class OpenDataset:
-    """A collection that is ready for evaluation; ``official`` where it is the published one."""
+    """A collection that is ready for evaluation.
+
+    Attributes:
+        dataset: the collection.
+        official: whether it is the published collection.
+    """
 
     dataset: Dataset
     official: bool
 
     @property
     def name(self) -> str:
-        """Name of the collection, by which its results are known."""
+        """Name of the collection in results."""
         return self.dataset.name
 
     def protocol(self, depth: int | None = None) -> Protocol:
-        """The protocol of evaluations; ``depth`` None for the collection's."""
+        """Return the protocol with ``depth`` documents per query, or None for the default."""
         return make_protocol(self.dataset, depth, self.dataset.corpus.sha256, self.official)
 
 
@@ -74,14 +78,16 @@ class Job:
     """The evaluation of one model on one collection, after all checks.
 
     Attributes:
-        model: with the prompts of no collection.
-        store: where vectors are kept.
+        opened: the collection.
+        model: the model, without the prompts of a collection.
+        options: index, depth and measures.
+        store: vector store.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
-        max_memory: bytes that this process may hold while it searches; None for most of what is
-            free.
-        measures: canonical names, the main one first.
-        memory_bytes: of this process at its peak, by estimate.
-        stored: the result of this evaluation, if there is one.
+        max_memory: memory limit of this process during search, in bytes; None for most of the free
+            memory.
+        measures: canonical names, the main measure first.
+        memory_bytes: estimated peak memory of this process.
+        stored: stored result of this evaluation, if there is one.
     """
 
     opened: OpenDataset
@@ -101,7 +107,7 @@ class Job:
 
     @cached_property
     def protocol(self) -> Protocol:
-        """The rules under which it is evaluated."""
+        """Rules of the evaluation."""
         return self.opened.protocol(self.options.depth)
 
     @cached_property
@@ -111,36 +117,36 @@ class Job:
 
     @cached_property
     def retriever(self) -> Retriever:
-        """What finds the documents."""
+        """The retriever of the model."""
         return make_retriever(
             self.prompted_model, self.store, self.options, self.device, self.max_memory
         )
 
     @property
     def name(self) -> str:
-        """Name of the model, by which its results are known."""
+        """Name of the model in results."""
         return self.model.name
 
     @property
     def recipe(self) -> Recipe:
-        """Everything that decides the vectors."""
+        """Settings that determine the vectors."""
         return self.prompted_model.model.recipe
 
     @property
     def in_domain(self) -> bool:
-        """True if the model was trained on the collection, or on its family."""
+        """Whether the model was trained on the collection, or on its family."""
         return in_domain(self.prompted_model.model.card, self.dataset.name)
 
     def with_model(self, model: LoadedModel) -> "Job":
-        """This job with an encoder that works elsewhere, too; nothing else may differ."""
+        """Return this job with ``model``, whose encoder may run on other machines."""
         return replace(self, model=model)
 
 
 def evaluate(job: Job) -> Evaluation:
-    """Evaluate one model on one collection: encode, search, score.
+    """Run a ``job``: encode, search and score.
 
     Raises:
-        BenchError: the model fails, or the files of the collection changed meanwhile.
+        BenchError: the model fails, or files of the collection changed in the meantime.
     """
     dataset, retriever = job.dataset, job.retriever
     corpus = dataset.corpus
@@ -179,16 +185,19 @@ def evaluate_run(
     depth: int | None,
     official: bool,
 ) -> Evaluation:
-    """Score a ranking that another program made; its documents are not looked for.
+    """Score a ranking of another program. Its documents are not looked up in the corpus.
 
     Args:
-        name: of the run in results.
-        sha256: hash of its content, by which it is known.
-        measures: besides the collection's main one; None for the collection's.
+        run: the ranking.
+        name: name of the run in results.
+        sha256: hash of its content, which identifies it.
+        dataset: collection.
+        measures: measures besides the collection's main one; None for the collection's.
         depth: documents per query; None for the collection's.
+        official: whether the collection is the published one.
 
     Raises:
-        BenchError: an unknown measure, or one that looks deeper than ``depth``.
+        BenchError: an unknown measure, or a cutoff beyond ``depth``.
     """
     names = resolve_measures(dataset, measures, depth)
     protocol = make_protocol(dataset, depth, corpus_sha256="", official=official)
@@ -218,7 +227,7 @@ def _score_ranking(
     timings: Timings,
     **provenance: Any,
 ) -> Evaluation:
-    """The result of a ranking; ``about`` are the fields that say where it comes from."""
+    """Score a ranking and return its evaluation; ``provenance`` has fields of the result."""
     timer = PhaseTimer()
     with timer.phase("score_s"):
         scores, quality = score_run(dataset, run, names, protocol.depth)
@@ -237,13 +246,16 @@ def _score_ranking(
 
 
 def in_domain(card: Card, collection: str) -> bool:
-    """True if the model was trained on the collection, or on the family that it belongs to."""
+    """Return True if a model with ``card`` was trained on ``collection``, or on its family."""
     return any(f"{collection}/".startswith(f"{name}/") for name in card.trained_on)
 
 
 @cache
 def program_digest(root: Path = ROOT) -> str:
-    """16 hexadecimal digits of the source files and cards; "" if they are not at hand."""
+    """Return 16 hexadecimal digits of a hash of the source files and cards below ``root``.
+
+    The digest is "" if the files are not available.
+    """
     files = sorted(
         path
         for name in PACKAGES
@@ -259,7 +271,7 @@ def program_digest(root: Path = ROOT) -> str:
 
 
 def current_conditions(device: str) -> Conditions:
-    """The conditions of this machine and program, now, with the threads of this process."""
+    """Return the conditions of this machine and process; ``device`` is the requested one."""
     from bench import __version__
 
     commit = _run_git(ROOT, "rev-parse", "HEAD")
@@ -281,7 +293,7 @@ def current_conditions(device: str) -> Conditions:
 
 @cache
 def _run_git(root: Path, *arguments: str) -> str:
-    """Output of git in a checkout, "" if there is none; asked once in a process."""
+    """Return the output of git in a checkout, or "" if there is none. It is cached."""
     if not (root / ".git").exists():
         return ""
     try:

@@ -1,4 +1,4 @@
-"""Retrievers: what finds the documents of a collection, by vectors or by words."""
+"""Retrievers, which find the documents of a collection for its queries: by vectors, or by BM25."""
 
 import time
 from dataclasses import dataclass, field, replace
@@ -47,18 +47,18 @@ PYTORCH_BYTES = 1 << 30  # the library, its caches and a batch
 
 @dataclass(frozen=True)
 class EvaluationOptions:
-    """Choices of an evaluation that the collection's and the model's own facts leave open.
+    """Settings of an evaluation besides those of the collection and the model.
 
     Attributes:
-        index: ``flat`` is exact search; ``bm25`` scores what BM25 finds by the product of its score
-            and the similarity.
+        index: index to search; ``flat`` is exact search, and ``bm25`` multiplies BM25's scores by
+            the similarities of the documents that BM25 finds.
         depth: documents per query; None for the collection's.
-        measures: besides the main one; None for the collection's.
-        view: what is made of the vectors of an encoder that stores every pooling; None for any
+        measures: measures besides the main one; None for the collection's.
+        view: how vectors are made from those of an encoder that stores every pooling; None for any
             other encoder.
-        recall_queries: on how many queries the recall of an approximate index is measured; None
-            for all.
-        from_index: folder that `index` wrote, whose index is searched; None for that of the store.
+        recall_queries: number of queries on which the recall of an approximate index is measured;
+            None for all.
+        from_index: folder of an exported index to search; None for an index of the store.
     """
 
     index: IndexSpec = FLAT
@@ -71,32 +71,37 @@ class EvaluationOptions:
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model with its encoder; BM25 has none."""
+    """A model with its encoder.
+
+    Attributes:
+        model: card, recipe and checkpoints.
+        encoder: encoder of queries and documents; None for BM25.
+    """
 
     model: Model
     encoder: Encoder | None
 
     @property
     def name(self) -> str:
-        """Name of the model, by which its results are known."""
+        """Name of the model in results."""
         return self.model.card.name
 
     def with_name(self, name: str) -> "LoadedModel":
-        """This model under another name in results, such as one that names the training."""
+        """Return this model with another ``name`` in results, such as a training's."""
         recipe = msgspec.structs.replace(self.model.recipe, model=name)
         card = replace_fields(self.model.card, {"name": name})
         return LoadedModel(replace(self.model, card=card, recipe=recipe), self.encoder)
 
     def for_dataset(self, collection: str) -> "LoadedModel":
-        """This model with the prompts of one collection, sharing the loaded weights."""
+        """Return this model with the prompts of ``collection``. The weights are shared."""
         encoder = self.encoder.for_dataset(collection) if self.encoder else None
         return LoadedModel(self.model.for_dataset(collection), encoder)
 
     def require_encoder(self) -> Encoder:
-        """The encoder, for work that needs vectors.
+        """Return the encoder.
 
         Raises:
-            BenchError: the model makes none.
+            BenchError: the model has no encoder, such as BM25.
         """
         if self.encoder is None:
             raise BenchError(f"{self.name} makes no vectors", "name a model that encodes")
@@ -105,12 +110,13 @@ class LoadedModel:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What a search found, and how it came about.
+    """Hits of a search, and how they were computed.
 
     Attributes:
-        hits: in canonical order, without self-matches.
+        hits: hits in canonical order, without self-matches.
+        timings: seconds of each stage.
         recall: see `bench.results.result.Result`.
-        preflight: what was found of the encoder on a sample of the collection.
+        preflight: results of the checks of the encoder on a sample.
     """
 
     hits: Hits
@@ -121,11 +127,12 @@ class SearchResult:
 
 @dataclass(frozen=True)
 class BM25Retriever:
-    """BM25, which makes no vectors; it answers what `ByVectors` answers.
+    """BM25, with the same methods as `VectorRetriever`.
 
     Attributes:
-        max_memory: bytes that this process may hold; None for no limit.
-        index: "": no index of vectors is searched.
+        model: the model.
+        max_memory: memory limit of this process in bytes; None for no limit.
+        index: "", because no vector index is searched.
     """
 
     model: Model
@@ -133,17 +140,17 @@ class BM25Retriever:
     index: str = ""
 
     def recall_queries(self, dataset: Dataset) -> None:
-        """None: it is exact."""
+        """Return None, because the search of ``dataset`` is exact."""
 
     def parameters(self) -> Parameters | None:
-        """Parameters of the model; None if they are not known."""
+        """Return the parameters of the model, or None if they are unknown."""
         return count_parameters(self.model)
 
     def check(self, dataset: Dataset, depth: int) -> int:
-        """Estimate the bytes of this process at the peak of a search.
+        """Estimate the peak memory of searching ``dataset`` to ``depth``, in bytes.
 
         Raises:
-            BenchError: they are more than the process may hold.
+            BenchError: the estimate exceeds the memory limit.
         """
         places = len(dataset.queries) * min(depth, len(dataset.corpus)) * 12
         needed = resident_bytes() + index_bytes(len(dataset.corpus)) + places
@@ -156,11 +163,11 @@ class BM25Retriever:
         return needed
 
     def missing(self, dataset: Dataset) -> int:
-        """Nothing is encoded."""
+        """Return 0, because no document of ``dataset`` is encoded."""
         return 0
 
     def search(self, dataset: Dataset, depth: int) -> SearchResult:
-        """The best documents of each query."""
+        """Search the best ``depth`` documents of each query of ``dataset``."""
         stage_clock, k = PhaseTimer(), min(depth, len(dataset.corpus))
         with stage_clock.phase("search_s"):
             hits = search_bm25(dataset, BM25(self.model.recipe), depth_with_self_match(dataset, k))
@@ -169,16 +176,25 @@ class BM25Retriever:
         )
 
     def build_index(self, dataset: Dataset) -> IndexFolder:
-        """Refuse: there are no vectors."""
+        """Raise, because ``dataset`` has no vectors to index.
+
+        Raises:
+            BenchError: always.
+        """
         raise BenchError(f"{self.model.card.name} makes no vectors: there is nothing to index")
 
 
 @dataclass(frozen=True)
 class VectorRetriever:
-    """An encoder, whose vectors are searched exactly, in an index, or among what BM25 finds.
+    """An encoder with exact search, with an index, or limited to the documents that BM25 finds.
 
     Attributes:
-        model: whose results they are; with a view its recipe is that of the view.
+        model: model of the results; with a view, its recipe is the view's.
+        encoder: encoder of queries and documents.
+        store: vector store.
+        options: index, view and depth.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        max_memory: memory limit of this process in bytes; None for most of the free memory.
     """
 
     model: Model
@@ -190,10 +206,10 @@ class VectorRetriever:
 
     @cached_property
     def index(self) -> str:
-        """The index in a result: one that the user brought is known by its content, too.
+        """Index in results. An exported index is also identified by its content.
 
         Raises:
-            BenchError: there is no such index.
+            BenchError: the index does not exist.
         """
         if self.options.from_index is None:
             return str(self.options.index)
@@ -201,12 +217,15 @@ class VectorRetriever:
         return f"{self.options.index} (file {manifest.sha256[:12]})"
 
     def recall_queries(self, dataset: Dataset) -> int | None:
-        """On how many of the queries recall is measured; None for all, and without an index."""
+        """Return the number of queries of ``dataset`` on which recall is measured.
+
+        It is None for all queries, and without an approximate index.
+        """
         wanted = self.options.recall_queries if self.options.index.needs_faiss else None
         return None if wanted is None or wanted >= len(dataset.queries) else wanted
 
     def parameters(self) -> Parameters | None:
-        """Parameters of the model: counted once, then read from the store."""
+        """Return the parameters of the model, counted once and then read from the store."""
         recipe = self.model.recipe  # a class of others may read files that nobody hashes
         if recipe.encoder or recipe.kind == "python":
             return count_parameters(self.model)
@@ -219,11 +238,11 @@ class VectorRetriever:
         return msgspec.convert(known, Parameters)
 
     def check(self, dataset: Dataset, depth: int) -> int:
-        """Estimate the bytes of this process at the peak of a search.
+        """Estimate the peak memory of searching ``dataset`` to ``depth``, in bytes.
 
         Raises:
-            BenchError: it does not fit into memory, and the message has the estimate; or an
-                exported index is damaged, or of another model or corpus.
+            BenchError: the search does not fit into memory, or an exported index is damaged or
+                belongs to another model or corpus.
         """
         if self.options.from_index:
             self.corpus_index(dataset)
@@ -237,9 +256,9 @@ class VectorRetriever:
         return plan.memory_bytes
 
     def missing(self, dataset: Dataset) -> int:
-        """Number of documents without a stored vector.
+        """Return the number of documents of ``dataset`` without a stored vector.
 
-        There are none if an exported index is searched whose recall is known, or not asked for.
+        It is 0 if an exported index is searched whose recall is known or not requested.
         """
         missing = self.store.plan(self.encoder, dataset.corpus).missing_rows
         if self.options.from_index is None or not missing:
@@ -249,7 +268,7 @@ class VectorRetriever:
         return missing if searching.needs_vectors else 0
 
     def search(self, dataset: Dataset, depth: int) -> SearchResult:
-        """The best documents of each query."""
+        """Search the best ``depth`` documents of each query of ``dataset``."""
         clock_at_start, stage_clock = self._clock.copy(), PhaseTimer()
         k = min(depth, len(dataset.corpus))  # no memory for places that cannot be filled
         preflight = run_preflight(dataset, self.encoder, self.store)
@@ -284,10 +303,10 @@ class VectorRetriever:
         return SearchResult(hits, timings, recall, preflight)
 
     def corpus_index(self, dataset: Dataset) -> CorpusIndex:
-        """The index that is searched: that of the store, or of a folder.
+        """Return the index to search on ``dataset``: an index of the store, or an exported one.
 
         Raises:
-            BenchError: a folder that holds none, or one of another model or corpus.
+            BenchError: the folder has no index, or one of another model or corpus.
         """
         recipe, view, dim = self.encoder.recipe, self.options.view, self.encoder.dim
         if self.options.from_index is not None:
@@ -298,7 +317,7 @@ class VectorRetriever:
         return CorpusIndex.of(dataset, recipe, dim, self.options.index, view, folder)
 
     def build_index(self, dataset: Dataset) -> IndexFolder:
-        """The index of a collection in the store; what is missing is encoded, built and kept."""
+        """Build and store the index of ``dataset``, after encoding missing documents."""
         run_preflight(dataset, self.encoder, self.store)
         stored = encode_documents(dataset, self.encoder, self.store)
         index = self.corpus_index(dataset)
@@ -315,7 +334,7 @@ class VectorRetriever:
 
     @property
     def _loading_bytes(self) -> int:
-        """Most memory that the model takes once it is loaded, by estimate; weights in float32."""
+        """Estimated memory to load the model, with weights in float32, in bytes."""
         checkpoints = list(filter(None, (self.model.document, self.model.query)))
         sizes = (size for each in checkpoints for size, _ in each.stamps.values())
         return PYTORCH_BYTES + 2 * sum(sizes) if checkpoints else 0
@@ -338,7 +357,7 @@ class VectorRetriever:
         return IndexSearch(dataset, self.corpus_index(dataset), queries, depth, sampled, device)
 
     def _rank(self, dataset: Dataset, vectors: Vectors, queries: Float32Array, k: int) -> Hits:
-        """Hits without an index of vectors, self-matches included."""
+        """Return hits without a vector index, with self-matches."""
         depth = depth_with_self_match(dataset, k)
         if not self.options.index.is_bm25:
             return self._exact(dataset)(vectors, queries, depth)
@@ -360,15 +379,18 @@ def make_retriever(
     device: str,
     max_memory: int | None,
 ) -> Retriever:
-    """The retriever of a model with the prompts of the collection (`LoadedModel.for_dataset`).
+    """Return the retriever of a model.
 
     Args:
+        model: model with the prompts of the collection (`LoadedModel.for_dataset`).
+        store: vector store.
+        options: index, view and depth.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
-        max_memory: bytes that this process may hold while it searches; None for most of what is
-            free.
+        max_memory: memory limit of this process during search, in bytes; None for most of the free
+            memory.
 
     Raises:
-        BenchError: BM25 is asked to search an index of vectors.
+        BenchError: BM25 with an index of vectors.
     """
     if model.encoder is not None:
         return VectorRetriever(model.model, model.encoder, store, options, device, max_memory)
@@ -378,7 +400,10 @@ def make_retriever(
 
 
 def search_bm25(dataset: Dataset, bm25: BM25, depth: int) -> Hits:
-    """The best documents of BM25, self-matches included."""
+    """Return the best ``depth`` documents of each query of ``dataset`` by ``bm25``.
+
+    Self-matches are included.
+    """
     corpus = dataset.corpus
     batches = ((titles, texts) for _, titles, texts in corpus.iter_batches(10_000))
     with progress_bar(f"{dataset.name}: bm25 indexes", len(corpus)) as bar:
@@ -392,26 +417,40 @@ def search_bm25(dataset: Dataset, bm25: BM25, depth: int) -> Hits:
 
 
 def depth_with_self_match(dataset: Dataset, k: int) -> int:
-    """Depth to search, so that k documents are left without a query's own one."""
+    """Return the depth to search so that ``k`` documents remain after self-matches are excluded.
+
+    Args:
+        dataset: collection, whose protocol may exclude self-matches.
+        k: documents per query.
+    """
     return k + 1 if dataset.facts.exclude_self else k
 
 
 def apply_exclude_self(dataset: Dataset, hits: Hits, k: int) -> Hits:
-    """Rule of the collection: its own document is no answer to a query that is a document."""
+    """Drop the document whose id equals the query id, if the protocol of ``dataset`` says so.
+
+    Args:
+        dataset: collection.
+        hits: hits at `depth_with_self_match`.
+        k: documents per query to keep.
+    """
     if not dataset.facts.exclude_self:
         return hits
     return search.exclude_self_matches(hits, dataset.corpus.rows_of(dataset.queries.ids), k)
 
 
 def search_device(device: str) -> str:
-    """Where exact search runs; the ranking is the same everywhere. ``auto``: on a GPU if any."""
+    """Return the device of exact search for ``device``: with ``auto``, a GPU if there is one.
+
+    The ranking is the same on all devices.
+    """
     if device == "auto":
         return "cuda" if has_gpu() else "cpu"
     return device
 
 
 def faiss_device(device: str) -> str:
-    """Where FAISS has an index: on the GPU asked for, if this FAISS has one; else on the CPU."""
+    """Return the device of FAISS for ``device``: a GPU if this FAISS supports it, else the CPU."""
     if device == "cpu" or not getattr(import_faiss(), "get_num_gpus", lambda: 0)():
         return "cpu"
     return "cuda" if device == "auto" else device
@@ -421,10 +460,15 @@ PREFLIGHT_DOCUMENTS, PREFLIGHT_QUERIES = 128, 32
 
 
 def run_preflight(dataset: Dataset, encoder: Encoder, store: VectorStore) -> dict[str, Any]:
-    """Preflight on a sample of the collection, once for an encoder and collection.
+    """Check an encoder on a sample of a collection, once for each encoder and collection.
+
+    Args:
+        dataset: collection.
+        encoder: encoder to check.
+        store: vector store, which remembers the result.
 
     Raises:
-        BenchError: vectors that no score could be trusted with.
+        BenchError: the vectors are invalid.
     """
     from retrievers.models.preflight import preflight
 
@@ -444,17 +488,22 @@ def run_preflight(dataset: Dataset, encoder: Encoder, store: VectorStore) -> dic
 
 
 def sample_documents(corpus: Corpus, count: int, seed: int = 0) -> tuple[list[str], list[str]]:
-    """Titles and texts of up to ``count`` documents, drawn with the seed."""
+    """Return titles and texts of up to ``count`` documents of ``corpus``, drawn with ``seed``."""
     rng = np.random.default_rng(seed)
     rows = np.sort(rng.choice(len(corpus), min(count, len(corpus)), replace=False))
     return corpus.titles.take(rows).to_pylist(), corpus.texts.take(rows).to_pylist()
 
 
 def encode_documents(dataset: Dataset, encoder: Encoder, store: VectorStore) -> StoredVectors:
-    """Vectors of the documents; what is missing is encoded, with a bar.
+    """Return the vectors of all documents of a collection; encode missing ones.
+
+    Args:
+        dataset: collection.
+        encoder: encoder of documents.
+        store: vector store.
 
     Raises:
-        BenchError: as `VectorStore.documents`.
+        BenchError: as for `VectorStore.documents`.
     """
     plan = store.plan(encoder, dataset.corpus)
     timer: PhaseTimer = getattr(encoder, "timer", None) or PhaseTimer()

@@ -1,9 +1,10 @@
-"""Runs in the sense of information retrieval, and their two kinds of files.
+"""Runs in the sense of information retrieval, and their two file formats.
 
-A run has the ranked documents of each query. A TREC run file is text, plain or compressed with
-gzip, with six columns: what all programs read. The columnar file is an Arrow IPC file (Feather)
-with the columns ``query``, ``document`` and ``score``: each id once, in a dictionary, and the
-numbers compressed with zstd. It holds ids of any characters, and queries without documents.
+A run has the ranked documents of each query. A TREC run file is text with six columns, plain or
+compressed with gzip, which all programs read. The columnar format is an Arrow IPC file (Feather)
+with the columns ``query``, ``document`` and ``score``. It stores each id once, in a dictionary,
+and the numbers compressed with zstd. Its ids may have any characters, and queries may have no
+documents.
 """
 
 import gzip
@@ -55,14 +56,14 @@ _WHITE_SPACE = r"[\s\x0b\x1c-\x1f\x{85}\p{Z}]"
 class Run:
     """Documents of each query in canonical order: score, then document id by bytes, both falling.
 
-    Query i owns the rows ``offsets[i]`` to ``offsets[i + 1]``. Each id is held once, so that a run
+    Query i has the rows ``offsets[i]`` to ``offsets[i + 1]``. Each id is stored once, so that a run
     of millions of rows is sorted, joined and written as numbers.
 
     Attributes:
         query_ids: q distinct ids.
         offsets: int64 ``(q + 1,)``, from 0 to n.
-        ids: ``large_string`` ``(m,)``, distinct, rising by bytes: those of all documents.
-        documents: int32 ``(n,)``, place in ``ids`` of each row, distinct within a query.
+        ids: ``large_string`` ``(m,)``, distinct ids of all documents, in byte order.
+        documents: int32 ``(n,)``, position in ``ids`` of each row, distinct within a query.
         scores: float32 ``(n,)``, finite.
     """
 
@@ -82,11 +83,13 @@ class Run:
     def from_hits(
         cls, hits: Hits, query_ids: Sequence[str], corpus_ids: Strings, tie_rank: Int64Array
     ) -> "Run":
-        """The run of hits that are in canonical order; unfilled places (row -1) are left out.
+        """Make a run of hits in canonical order. Unfilled ranks (row -1) are left out.
 
         Args:
-            corpus_ids: ``large_string`` ``(N,)``, of all documents of the corpus.
-            tie_rank: int64 ``(N,)``, rank of each of them by bytes.
+            hits: corpus rows and scores, ``(q, k)`` each.
+            query_ids: q ids.
+            corpus_ids: ``large_string`` ``(N,)``, ids of all documents of the corpus.
+            tie_rank: int64 ``(N,)``, rank of each id in byte order.
 
         Raises:
             BenchError: a score is NaN or infinite.
@@ -107,7 +110,12 @@ class Run:
     def from_rows(
         cls, query_ids: Sequence[str], doc_ids: Sequence[str], scores: npt.ArrayLike
     ) -> "Run":
-        """The run of rows in any order: three columns of equal length.
+        """Make a run of rows in any order.
+
+        Args:
+            query_ids: query id of each row.
+            doc_ids: document id of each row.
+            scores: ``(n,)``, score of each row.
 
         Raises:
             BenchError: a score is not finite as float32, or a document repeats within a query.
@@ -118,12 +126,17 @@ class Run:
 
     @classmethod
     def from_columns(cls, queries: Strings, documents: Strings, scores: Float32Array) -> "Run":
-        """The run of rows in any order: ids as ``large_string``, or encoded with a dictionary.
+        """Make a run of Arrow columns in any order of rows.
 
-        Queries keep the order in which they first occur, or that of their dictionary.
+        Queries keep the order of their first rows, or of their dictionary.
+
+        Args:
+            queries: query id of each row, ``large_string`` or dictionary-encoded.
+            documents: document id of each row, ``large_string`` or dictionary-encoded.
+            scores: float32 ``(n,)``.
 
         Raises:
-            BenchError: a document repeats within a query; for a dictionary also a query id.
+            BenchError: a document repeats within a query, or a dictionary has a query id twice.
         """
         query_codes, query_ids = _encode_strings(queries)
         codes, ids = _encode_strings(documents)
@@ -149,9 +162,9 @@ class Run:
         return self.ids.take(pa.array(self.documents))
 
     def positions_of(self, ids: Strings) -> Int64Array:
-        """Place in ``ids`` of each of the given ids, -1 if no row has it.
+        """Return the position in ``self.ids`` of each of the given ``ids``, int64, or -1.
 
-        A binary search: the time depends on how many ids are asked for, hardly on the run.
+        It is a binary search, whose time depends on the number of given ids.
         """
         if not len(self.ids):
             return np.full(len(ids), -1, dtype=np.int64)
@@ -165,7 +178,7 @@ class Run:
         return np.where(_as_numpy(pc.equal(self.ids.take(pa.array(low)), ids)), low, -1)
 
     def rankings(self) -> Iterator[tuple[str, list[str], Float32Array]]:
-        """Query id, document ids and scores (best first) of one query after the other."""
+        """Yield query id, document ids and scores (best first) of each query."""
         for query_id, (start, end) in zip(
             self.query_ids, itertools.pairwise(self.offsets.tolist()), strict=True
         ):
@@ -173,23 +186,24 @@ class Run:
 
 
 class NotFiniteError(BenchError):
-    """A score is NaN, infinite, or so large that it is infinite as float32."""
+    """A score that is NaN, infinite, or too large for float32."""
 
 
 class RepeatedDocumentError(BenchError):
-    """A document occurs twice for one query."""
+    """A document that occurs twice for one query."""
 
     def __init__(self, query: str, document: str) -> None:
+        """Describe the ids ``query`` and ``document``."""
         super().__init__(f"document {document!r} occurs twice for query {query!r}")
         self.query = query
         self.document = document
 
 
 def as_float32(scores: npt.ArrayLike) -> Float32Array:
-    """Scores as float32.
+    """Convert ``scores`` to float32.
 
     Raises:
-        NotFiniteError: one is not finite as such.
+        NotFiniteError: a score is not finite as float32.
     """
     with np.errstate(over="ignore"):
         narrow = np.asarray(scores).astype(np.float32)
@@ -199,7 +213,7 @@ def as_float32(scores: npt.ArrayLike) -> Float32Array:
 
 
 def _encode_strings(strings: Strings) -> tuple[Int64Array, pa.LargeStringArray]:
-    """Codes int64 and the distinct strings that they number."""
+    """Return codes, int64 ``(n,)``, and the distinct strings that they index."""
     encoded = _one_array(strings)
     if not pa.types.is_dictionary(encoded.type):
         encoded = encoded.dictionary_encode()
@@ -207,13 +221,14 @@ def _encode_strings(strings: Strings) -> tuple[Int64Array, pa.LargeStringArray]:
 
 
 def _is_sorted(ids: pa.LargeStringArray) -> bool:
+    """Return True if ids are distinct and in byte order."""
     return bool(pc.all(pc.less(ids[:-1], ids[1:])).as_py()) if len(ids) > 1 else True
 
 
 def _sort_by_bytes(
     codes: Int64Array, ids: pa.LargeStringArray
 ) -> tuple[Int64Array, pa.LargeStringArray]:
-    """The same strings numbered in the order of their UTF-8 bytes, each once."""
+    """Recode strings so that the distinct ones are in the order of their UTF-8 bytes."""
     rising = pc.sort_indices(ids)
     in_order = ids.take(rising)
     is_new = np.ones(len(ids), dtype=bool)
@@ -224,7 +239,7 @@ def _sort_by_bytes(
 
 
 def _is_canonical(queries: Int64Array, documents: Int64Array, scores: Float32Array) -> bool:
-    """True if rows are by query, and in canonical order within each."""
+    """Return True if rows are ordered by query, and canonically within each query."""
     keys = order_keys(scores, documents)
     same = queries[1:] == queries[:-1]
     falls = (queries[1:] > queries[:-1]) | (same & (keys[1:] < keys[:-1]))
@@ -234,6 +249,7 @@ def _is_canonical(queries: Int64Array, documents: Int64Array, scores: Float32Arr
 def _check_distinct(
     query_codes: Int64Array, query_ids: pa.Array, doc_codes: Int64Array, doc_ids: pa.Array
 ) -> None:
+    """Raise if a document repeats within a query."""
     pairs = np.sort(query_codes * max(len(doc_ids), 1) + doc_codes)
     repeats = pairs[1:][pairs[1:] == pairs[:-1]]
     if len(repeats):
@@ -251,10 +267,11 @@ def _as_numpy(mask: pa.BooleanArray) -> npt.NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class RunFile:
-    """A run with the hash of the file that it was parsed from, compressed as it was.
+    """A run with the hash of its file.
 
     Attributes:
-        sha256: hexadecimal digits; they tell somebody's runs apart.
+        run: the rankings.
+        sha256: hash of the file's bytes, in hexadecimal digits.
     """
 
     run: Run
@@ -262,18 +279,19 @@ class RunFile:
 
 
 def read_run_file(path: Location, allow_pipe: bool = True) -> RunFile:
-    """Read a TREC run file, plain or compressed with gzip, or a columnar one, once.
+    """Read a TREC run file, plain or compressed with gzip, or a columnar file.
 
-    Columns of text are separated by white space. The order comes from the scores,
-    as float32: like trec_eval, the rank column is ignored. Queries keep the order of their first
-    lines.
+    Columns of text are separated by white space. Like in trec_eval, documents are ranked by score
+    as float32, and the rank column is ignored. Queries keep the order of their first lines.
 
     Args:
-        allow_pipe: accept a pipe, as a user may name one.
+        path: path of the file.
+        allow_pipe: accept a pipe.
 
     Raises:
-        BenchError: no such file, an empty file, a line without 6 columns, a score that is not a
-            finite float32, or a document that repeats within a query; with the line's number.
+        BenchError: the file does not exist or is empty, or a line is wrong: it does not have 6
+            columns, its score is not a finite float32, or its document repeats within the query.
+            The message has the line number.
     """
     try:
         content = read_file(path, None, allow_pipe)
@@ -286,7 +304,7 @@ def read_run_file(path: Location, allow_pipe: bool = True) -> RunFile:
 
 
 def encode_columnar(run: Run) -> pa.Buffer:
-    """Content of the columnar file of a run; equal runs give equal files."""
+    """Return the content of the columnar file of ``run``. Equal runs give equal files."""
     queries = np.repeat(np.arange(len(run.query_ids), dtype=np.int32), np.diff(run.offsets))
     query_ids = pa.array(run.query_ids, pa.large_string())
     batch = pa.record_batch(
@@ -318,6 +336,7 @@ def _decode_columnar(path: Location, content: bytes) -> Run:
 
 
 def _id_column(batch: pa.RecordBatch, name: str) -> pa.Array:
+    """Return a column of ids, and raise if it is not one."""
     column = batch.column(name)
     encoded = pa.types.is_dictionary(column.type)
     kind = column.type.value_type if encoded else column.type
@@ -344,10 +363,15 @@ def _parse_text(source: "_RunText") -> Run:
 
 
 def write_run(run: Run, path: Location, tag: str) -> None:
-    """Write a TREC run file, atomically; compressed where the name ends in ``.gz``.
+    """Write a TREC run file, atomically. It is compressed if the name ends in ``.gz``.
+
+    Args:
+        run: rankings to write.
+        path: path of the file.
+        tag: last column of each line.
 
     Raises:
-        BenchError: as `write_lines`, or the file cannot be written.
+        BenchError: as for `write_lines`, or the file cannot be written.
     """
     try:
         with write_location(path) as file:
@@ -359,13 +383,19 @@ def write_run(run: Run, path: Location, tag: str) -> None:
 def write_lines(run: Run, file: BinaryIO, tag: str, compress: bool) -> None:
     """Write the lines of a TREC run file.
 
-    Scores have as many digits as tell float32 apart, so that reading them back gives the same one.
-    Queries without documents have no line. If an id holds white space, all ids are percent-encoded,
-    and the second column says so to `read_run_file`.
+    Scores have enough digits to read back the same float32. Queries without documents have no line.
+    If an id contains white space, all ids are percent-encoded, which the second column indicates to
+    `read_run_file`.
+
+    Args:
+        run: rankings to write.
+        file: binary file.
+        tag: last column of each line.
+        compress: compress with gzip.
 
     Raises:
-        BenchError: the tag or an id is empty, or the tag holds white space.
-        OSError: as ``write`` does.
+        BenchError: the tag or an id is empty, or the tag contains white space.
+        OSError: ``file`` cannot be written.
     """
     check_writable(pa.array([tag], pa.large_string()), "tag")
     query_ids, doc_ids, second = pa.array(run.query_ids, pa.large_string()), run.ids, "Q0"
@@ -398,7 +428,7 @@ def write_lines(run: Run, file: BinaryIO, tag: str, compress: bool) -> None:
 
 
 def has_white_space(run: Run) -> bool:
-    """True if a query or document id of the run holds white space."""
+    """Return True if a query or document id of ``run`` contains white space."""
     columns = (pa.array(run.query_ids, pa.large_string()), run.ids)
     return any(pc.any(pc.match_substring_regex(ids, _WHITE_SPACE)).as_py() for ids in columns)
 
@@ -408,10 +438,10 @@ def _percent_encode(ids: pa.LargeStringArray) -> pa.LargeStringArray:
 
 
 def check_writable(ids: Strings, kind_of_name: str) -> None:
-    """Refuse what six columns of text cannot carry.
+    """Raise if ``ids`` cannot be written as columns of text; ``kind_of_name`` is their name.
 
     Raises:
-        BenchError: one of the ids is empty or holds white space; ``what`` names their kind.
+        BenchError: an id is empty or contains white space.
     """
     bad = ids.filter(pc.match_substring_regex(ids, rf"^$|{_WHITE_SPACE}"))
     if len(bad):
@@ -430,14 +460,19 @@ def _gzip_writer(file: BinaryIO) -> Iterator[BinaryIO]:
 
 @dataclass(frozen=True)
 class _RunText:
-    """Content of a run file, and the path that it is known by."""
+    """Content of a TREC run file.
+
+    Attributes:
+        path: path for messages.
+        content: bytes of the file, possibly compressed.
+    """
 
     path: Location
     content: bytes
 
     @contextmanager
     def open(self) -> Iterator[BinaryIO]:
-        """The file's bytes, uncompressed."""
+        """Open the uncompressed content."""
         file = io.BytesIO(self.content)
         is_compressed = self.path.suffix == ".gz" or self.content.startswith(_GZIP)
         try:
@@ -447,13 +482,13 @@ class _RunText:
 
     @property
     def has_encoded_ids(self) -> bool:
-        """True if the first line says that ids are percent-encoded."""
+        """Whether the first line indicates percent-encoded ids."""
         _, columns = next(_numbered_lines(self), (0, []))
         return columns[1:2] == [_ENCODED.encode()]
 
 
 def _read_columns(source: _RunText) -> pa.Table:
-    """Columns query, document (``large_string``) and score (float64) of all lines."""
+    """Return the columns query, document (``large_string``) and score (float64) of all lines."""
     with source.open() as file:
         tables = [_parse(block) for block in _blocks(file)]
     if not tables:
@@ -462,7 +497,7 @@ def _read_columns(source: _RunText) -> pa.Table:
 
 
 def _blocks(file: BinaryIO) -> Iterator[bytes]:
-    """Blocks of whole lines, columns separated by one space."""
+    """Yield blocks of complete lines, with columns separated by single spaces."""
     rest = b""
     while block := file.read(_BLOCK_BYTES):
         lines, newline, rest = (rest + block).rpartition(b"\n")
@@ -471,7 +506,7 @@ def _blocks(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _normalize_spaces(lines: bytes) -> Iterator[bytes]:
-    """The block without tabs, carriage returns and spare spaces; nothing if it is blank."""
+    """Yield the block without tabs, carriage returns and extra spaces, unless it is blank."""
     lines = lines.translate(_SPACES)
     at_ends = lines.startswith(b" ") or lines.endswith(b" ")
     if at_ends or b"  " in lines or b" \n" in lines or b"\n " in lines:
@@ -497,7 +532,7 @@ def _decode_ids(ids: pa.ChunkedArray) -> pa.LargeStringArray:
 
 
 def _numbered_lines(source: _RunText) -> Iterator[tuple[int, list[bytes]]]:
-    """Number, from 1, and columns of each line that is not blank."""
+    """Yield the number, from 1, and the columns of each line that is not blank."""
     with source.open() as file:
         for number, line in enumerate(file, start=1):
             if columns := line.removeprefix(BOM_UTF8 if number == 1 else b"").split():
@@ -505,6 +540,7 @@ def _numbered_lines(source: _RunText) -> Iterator[tuple[int, list[bytes]]]:
 
 
 def _line_of_repeat(source: _RunText, repeat: RepeatedDocumentError) -> int:
+    """Return the number of the line that repeats a document."""
     pair = [repeat.query, repeat.document]
     decode = unquote if source.has_encoded_ids else str
     numbers = (
@@ -516,7 +552,7 @@ def _line_of_repeat(source: _RunText, repeat: RepeatedDocumentError) -> int:
 
 
 def _first_bad_line(source: _RunText, error: Exception) -> BenchError:
-    """The first bad line of a file that could not be read. Slow, but names the line."""
+    """Return the error of the first wrong line, by reading line by line."""
     for number, columns in _numbered_lines(source):
         if problem := _describe_problem(columns):
             return BenchError(f"run {source.path}, line {number}: {problem}", _HINT)
@@ -524,7 +560,7 @@ def _first_bad_line(source: _RunText, error: Exception) -> BenchError:
 
 
 def _describe_problem(columns: list[bytes]) -> str:
-    """The fault in the columns of a line; "" if there is none."""
+    """Describe the error in the columns of a line, or return ""."""
     if len(columns) != len(_COLUMNS):
         return f"{len(columns)} columns instead of {len(_COLUMNS)}"
     try:

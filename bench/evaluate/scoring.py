@@ -1,11 +1,10 @@
 """Measures, and scores of a run against relevance judgements.
 
-Names of measures are as in ir_measures, values as in trec_eval. The measures that everybody reports
-are computed here with NumPy, from nothing but the ranks at which judged documents were found. All
-other names that ir_measures knows are left to it.
+Measures have the names of ir_measures and the values of trec_eval. The common ones are computed
+here with NumPy, from the ranks of judged documents alone. All others are computed by ir_measures.
 
-The one denominator: every mean is over the queries of the qrels. A query that the run lacks
-scores 0; a query of the run without judgements counts nowhere, and is reported.
+There is one denominator: every mean is over the queries of the qrels. A query without results
+scores 0. A query of the run without judgements does not count, and is reported.
 """
 
 import difflib
@@ -34,11 +33,11 @@ class Measure:
     """One measure.
 
     Attributes:
-        name: canonical ir_measures name (``RR@10`` also for ``MRR@10``); the key everywhere.
-        kind: the name without parameters.
-        cutoff: only the first ``cutoff`` documents of a query count.
-        rel: lowest grade that counts as relevant, for measures with binary relevance.
-        native: computed here; otherwise by a provider of ir_measures.
+        name: canonical name of ir_measures (``RR@10`` also for ``MRR@10``), used as the key.
+        kind: name without parameters.
+        cutoff: number of documents per query that count.
+        rel: lowest relevant grade, for measures with binary relevance.
+        native: whether it is computed here, not by a provider of ir_measures.
     """
 
     name: str
@@ -50,14 +49,14 @@ class Measure:
 
 @dataclass(frozen=True)
 class JudgedRun:
-    """The ranks of a run's judged documents, which is all that the measures read of it.
+    """Ranks of a run's judged documents, from which all native measures are computed.
 
     Queries are numbered 0 to ``queries`` - 1. Ranks start at 0.
 
     Attributes:
         queries: number of queries, q.
-        retrieved: int64 ``(q,)``, documents in the run.
-        hit_query, hit_rank, hit_grade: int64 ``(m,)``, the documents that are both retrieved and
+        retrieved: int64 ``(q,)``, number of documents in the run.
+        hit_query, hit_rank, hit_grade: int64 ``(m,)``, documents that are both retrieved and
             judged, by query, then rank.
         judged_query, judged_grade: int64 ``(j,)``, all judgements by query, then falling grade.
     """
@@ -72,10 +71,11 @@ class JudgedRun:
 
 
 def parse_measure(name: str) -> Measure:
-    """The measure of that name.
+    """Parse the ``name`` of a measure.
 
     Raises:
-        BenchError: no such measure, a bad parameter, or none of the installed providers has it.
+        BenchError: an unknown measure, a wrong parameter, or a measure without an installed
+            provider.
     """
     import ir_measures
 
@@ -97,9 +97,9 @@ def parse_measure(name: str) -> Measure:
 
 
 def providers() -> "ir_measures.providers.FallbackProvider":
-    """The providers of ir_measures that score the measures which are not native.
+    """Return the ir_measures providers that compute the other measures.
 
-    Without gdeval: its Perl scripts fail in an installed package, and they round.
+    gdeval is left out: its Perl scripts fail in an installed package, and they round.
     """
     import ir_measures
 
@@ -110,16 +110,20 @@ def providers() -> "ir_measures.providers.FallbackProvider":
 
 
 def evaluate_measure(measure: Measure, judged: JudgedRun) -> Float64Array:
-    """Value of a native measure for each query: float64 ``(q,)``.
+    """Compute a native measure for each query, float64 ``(q,)``.
 
-    As trec_eval: gains are linear; grades below 1 gain nothing; a query without relevant
-    documents, or without results, scores 0.
+    As in trec_eval, gains are linear, grades below 1 gain nothing, and a query without relevant
+    documents or without results scores 0.
+
+    Args:
+        measure: native measure.
+        judged: ranks of judged documents.
     """
     return _NATIVE[measure.kind](measure, judged)
 
 
 def list_measures() -> Mapping[str, str]:
-    """Name and title of every measure that can be used here, the native ones first."""
+    """Return name and title of every available measure, native ones first."""
     import ir_measures
 
     known = {
@@ -132,7 +136,7 @@ def list_measures() -> Mapping[str, str]:
 
 
 def _is_available(kind: str) -> bool:
-    """True if a provider is installed, tried with a cutoff where the measure needs one."""
+    """Return True if a provider is installed; tried with and without a cutoff."""
     for name in (f"{kind}@10", kind):
         try:
             parse_measure(name)
@@ -143,7 +147,7 @@ def _is_available(kind: str) -> bool:
 
 
 def _is_plain(params: Mapping[str, object]) -> bool:
-    """True if the parameters are among those implemented here."""
+    """Return True if the parameters are implemented here."""
     rel = params.get("rel", 1)
     settings = {key: value for key, value in params.items() if key not in ("cutoff", "rel")}
     defaults = {"judged_only": False, "dcg": "log2"}
@@ -151,7 +155,7 @@ def _is_plain(params: Mapping[str, object]) -> bool:
 
 
 def _suggestion(name: str) -> str:
-    """Return similar names, with the parameters of the unknown one."""
+    """Suggest similar names with the same parameters."""
     import ir_measures
 
     kinds = {alias.lower(): kind.NAME for alias, kind in ir_measures.measures.registry.items()}
@@ -182,17 +186,17 @@ def _total(queries: Int64Array, weights: Float64Array, judged: JudgedRun) -> Flo
 
 
 def _relevant(measure: Measure, judged: JudgedRun) -> Float64Array:
-    """Relevant documents of each query, found or not."""
+    """Count the relevant documents of each query, retrieved or not."""
     return _count(judged.judged_query[judged.judged_grade >= measure.rel], judged)
 
 
 def _ratio(numerator: Float64Array, denominator: Float64Array) -> Float64Array:
-    """Quotient, 0 if the denominator is 0."""
+    """Divide two arrays, with 0 for a denominator of 0."""
     return np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator > 0)
 
 
 def position_in_group(groups: Int64Array) -> Int64Array:
-    """Position of each row within its run of equal values; ``groups`` is sorted."""
+    """Return the position of each row within its run of equal values in sorted ``groups``."""
     return np.arange(len(groups)) - np.searchsorted(groups, groups)
 
 
@@ -205,7 +209,7 @@ def _dcg(
 
 
 def _ndcg(measure: Measure, judged: JudgedRun) -> Float64Array:
-    """Järvelin and Kekäläinen (2002) with linear gain; the ideal uses all judged documents."""
+    """Compute nDCG (Järvelin and Kekäläinen, 2002) with linear gain, ideal over all judgements."""
     dcg = _dcg(judged.hit_query, judged.hit_rank, judged.hit_grade, measure, judged)
     ideal_ranks = position_in_group(judged.judged_query)
     ideal = _dcg(judged.judged_query, ideal_ranks, judged.judged_grade, measure, judged)
@@ -218,7 +222,7 @@ def _recall(measure: Measure, judged: JudgedRun) -> Float64Array:
 
 
 def _precision(measure: Measure, judged: JudgedRun) -> Float64Array:
-    """Divides by the cutoff even when fewer documents were retrieved, as trec_eval does."""
+    """Compute precision over the cutoff, even with fewer documents, as in trec_eval."""
     counts = _count(judged.hit_query[_relevant_hits(measure, judged)], judged)
     return counts / measure.cutoff
 
@@ -232,7 +236,7 @@ def _reciprocal_rank(measure: Measure, judged: JudgedRun) -> Float64Array:
 
 
 def _average_precision(measure: Measure, judged: JudgedRun) -> Float64Array:
-    """Sum of the precisions at the relevant documents over *all* relevant documents."""
+    """Compute the sum of precisions at relevant documents over *all* relevant documents."""
     hits = _relevant_hits(measure, judged)
     queries, ranks = judged.hit_query[hits], judged.hit_rank[hits]
     precisions = (position_in_group(queries) + 1) / (ranks + 1)
@@ -245,7 +249,7 @@ def _success(measure: Measure, judged: JudgedRun) -> Float64Array:
 
 
 def _judged(measure: Measure, judged: JudgedRun) -> Float64Array:
-    """Share of the retrieved documents, up to the cutoff, that have a judgement of any grade."""
+    """Compute the share of retrieved documents, up to the cutoff, that have a judgement."""
     counts = _count(judged.hit_query[_within(judged.hit_rank, measure)], judged)
     depth = np.minimum(judged.retrieved, measure.cutoff)
     return _ratio(counts, depth.astype(np.float64))
@@ -264,13 +268,13 @@ _NATIVE: Mapping[str, Callable[[Measure, JudgedRun], Float64Array]] = {
 
 @dataclass(frozen=True)
 class Scores:
-    """Values of measures for each query of the qrels; nothing is rounded.
+    """Unrounded values of measures for each query of the qrels.
 
     Attributes:
         query_ids: q ids in the order of the qrels.
-        values: canonical measure name -> float64 ``(q,)``.
-        unanswered: how many of the queries have no document in the run; they score 0.
-        ignored: how many queries of the run have no judgement; they count nowhere.
+        values: float64 ``(q,)`` by canonical name of the measure.
+        unanswered: number of queries without any document in the run; they score 0.
+        ignored: number of queries of the run without judgements; they do not count.
     """
 
     query_ids: tuple[str, ...]
@@ -279,30 +283,30 @@ class Scores:
     ignored: int
 
     def by_query(self, measure: str) -> dict[str, float]:
-        """Value of each query."""
+        """Return the value of ``measure``, a canonical name, by query id."""
         return dict(zip(self.query_ids, self.values[measure].tolist(), strict=True))
 
     def mean(self, measure: str) -> float:
-        """Mean over all queries of the qrels."""
+        """Return the mean of ``measure`` over all queries of the qrels."""
         return float(np.mean(self.values[parse_measure(measure).name]))
 
 
 def score(
     run: Run, qrels: Qrels, measures: Sequence[str], queries: Sequence[str] | None = None
 ) -> Scores:
-    """Score a run with each of the measures (ir_measures names).
+    """Score a run with several measures.
 
-    Documents rank as the run has them, so that no measure ever breaks a tie.
+    Documents rank in the order of the run, so that measures never break ties.
 
     Args:
         run: documents in canonical order.
         qrels: judgements.
         measures: names such as ``nDCG@10`` or ``AP(rel=2)``.
-        queries: the denominator where it is larger than the queries of the qrels: questions
-            whose passages are judged by answer strings may have no judgement at all.
+        queries: ids of the queries in the denominator, if there are more than in the qrels:
+            questions judged by answer strings may have no judgement at all.
 
     Raises:
-        BenchError: an unknown measure, no query to score, judgements of a query that is not in
+        BenchError: an unknown measure, no queries, judgements of a query that is not in
             ``queries``, or one pair judged twice with different grades.
     """
     parsed = [parse_measure(name) for name in measures]
@@ -322,13 +326,19 @@ def score(
 def tie_bounds(
     run: Run, qrels: Qrels, measure: str, queries: Sequence[str] | None = None
 ) -> tuple[float, float]:
-    """Lowest and highest mean that reordering documents with equal scores could give.
+    """Return the lowest and highest mean over all orders of documents with equal scores.
 
-    All native measures rise, or stay, when a document of a higher grade moves up: the bounds are
+    All native measures rise, or stay, when a document of a higher grade moves up, so the bounds are
     the values with the grades of each tie in rising and in falling order.
 
+    Args:
+        run: documents in canonical order.
+        qrels: judgements.
+        measure: name of a native measure.
+        queries: ids of the queries in the denominator, if there are more than in the qrels.
+
     Raises:
-        BenchError: as ``score``, or the measure is not native.
+        BenchError: as for `score`, or the measure is not native.
     """
     parsed = parse_measure(measure)
     if not parsed.native:
@@ -344,7 +354,7 @@ def tie_bounds(
 
 @dataclass(frozen=True)
 class _MatchedRun:
-    """A run seen from the qrels; ``hit_rows`` are the rows of the run behind ``judged.hit_*``."""
+    """A run matched with qrels; ``hit_rows`` are the rows of the run behind ``judged.hit_*``."""
 
     query_ids: tuple[str, ...]
     judged: JudgedRun
@@ -362,7 +372,7 @@ class _EncodedJudgements:
 
 
 def _match_qrels(run: Run, qrels: Qrels, queries: Sequence[str] | None) -> _MatchedRun:
-    """Find the judged documents of a run, without a Python step per document."""
+    """Find the judged documents of a run, without a Python loop over documents."""
     query_ids = _denominator(qrels, queries)
     numbers = {query_id: number for number, query_id in enumerate(query_ids)}
     judgements = _encode_judgements(qrels, numbers)
@@ -419,7 +429,7 @@ def _encode_judgements(qrels: Qrels, numbers: Mapping[str, int]) -> _EncodedJudg
 def _find_judged_rows(
     run: Run, judgements: _EncodedJudgements, run_numbers: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Rows of the run that have a judgement, and its grade."""
+    """Return the rows of the run that have a judgement, and their grades."""
     codes = np.full(len(run.ids), -1, dtype=np.int32)  # of judged documents, by place in the run
     places = run.positions_of(judgements.doc_ids)
     codes[places[places >= 0]] = np.flatnonzero(places >= 0)
@@ -436,7 +446,7 @@ def _find_judged_rows(
 def _score_with_providers(
     run: Run, qrels: Qrels, query_ids: Sequence[str], measures: Sequence[Measure]
 ) -> dict[str, Float64Array]:
-    """Values from ir_measures, on scores that are the depth minus the rank: no ties are left."""
+    """Compute measures with ir_measures, on scores without ties: the depth minus the rank."""
     import ir_measures
 
     parsed = [ir_measures.parse_measure(measure.name) for measure in measures]
@@ -479,7 +489,7 @@ def _grades_by_query(qrels: Qrels) -> dict[str, dict[str, int]]:
 
 
 def _find_tie_ends(run: Run, rows: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """First and last row of the tie that each of the rows is part of."""
+    """Return the first and last row of the tie that each of the rows belongs to."""
     starts_tie = np.ones(len(run), dtype=bool)
     starts_tie[1:] = run.scores[1:] != run.scores[:-1]
     starts_tie[run.offsets[:-1][np.diff(run.offsets) > 0]] = True
@@ -489,7 +499,7 @@ def _find_tie_ends(run: Run, rows: Int64Array) -> tuple[Int64Array, Int64Array]:
 
 
 def _break_ties(table: _MatchedRun, ends: Int64Array, step: int) -> JudgedRun:
-    """The judged documents of each tie moved to its end, the highest grade outermost.
+    """Move the judged documents of each tie to its end, the highest grade outermost.
 
     ``ends`` is the first row of each hit's tie with ``step`` 1, or the last row with -1.
     """
