@@ -180,13 +180,21 @@ def _decode(decode: Callable[[Any], Any], kind: type[T], source: object, form: s
         decoded: T = decode(kind)
         return decoded
     except msgspec.ValidationError as error:
-        message, suggestion = describe_problem(str(error), kind, decode(Any))
+        message, suggestion = describe_problem(str(error), kind, _decode_any(decode))
         raise BenchError(f"{source}: {message}", hint or suggestion) from error
     except RecursionError as error:
         raise BenchError(f"{source} is nested too deeply", hint) from error
     # ValueError: a number of more digits than Python converts, or text that is not UTF-8
     except (msgspec.DecodeError, ValueError) as error:
         raise BenchError(f"{source} is not {form}: {error}", hint) from error
+
+
+def _decode_any(decode: Callable[[Any], Any]) -> Any:
+    """Decode content of any type for an error message; None if it is nested too deeply."""
+    try:
+        return decode(Any)
+    except RecursionError:
+        return None
 
 
 def _inspect_once(kind: type[Any]) -> None:

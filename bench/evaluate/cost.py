@@ -22,7 +22,7 @@ from retrievers.encoders.protocol import Encoder
 PROBE_S = 5.0
 SAMPLE_DOCUMENTS = 2_000
 FIRST_CHUNK = 64
-WORTH_AN_ESTIMATE = 20_000  # documents to encode
+WORTH_AN_ESTIMATE = 20_000  # documents that take long to encode
 ITEM_BYTES = {"float32": 4, "float16": 2}
 
 
@@ -99,8 +99,8 @@ def announce_encoding(jobs: Iterable[Job], machines: int = 1) -> None:
         seconds = sum(row.encode_s for row in rows) / machines
         print(
             f"encoding {sum(row.to_encode for row in rows):,} documents will take about "
-            f"{timedelta(seconds=round(seconds))} on this machine; Ctrl-C stops it, and what is "
-            "done is kept",
+            f"{timedelta(seconds=round(seconds))} on this machine; stop it with Ctrl-C, and it "
+            "continues next time",
             file=sys.stderr,
         )
 
@@ -117,10 +117,10 @@ def measure_speed(encoder: Encoder, corpus: Corpus, budget_s: float) -> float:
         budget_s: duration of the measurement, in seconds.
     """
     titles, texts = sample_documents(corpus, SAMPLE_DOCUMENTS)
-    order = np.random.default_rng(0).permutation(len(texts))  # the probe may see a part only
+    order = np.random.default_rng(0).permutation(len(texts))  # the probe may use a part only
     titles, texts = [titles[i] for i in order], [texts[i] for i in order]
     lengths = _lengths(encoder, titles, texts)
-    encoder.encode_documents(titles[:4], texts[:4])  # loads the weights, warms the processor up
+    encoder.encode_documents(titles[:4], texts[:4])  # loads the weights and warms up
     tokens, spent, chunk, start = 0, 0.0, FIRST_CHUNK, 0
     while spent < budget_s and start < len(texts):
         some = slice(start, start + chunk)

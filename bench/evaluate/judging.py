@@ -23,7 +23,7 @@ from foundation.errors import BenchError
 JUDGED = "Judged@10"
 _TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
 _DOCUMENTS_AT_ONCE = 4096
-JUDGED_BY_ANSWERS = ("Success", "RR")  # need no judgement of what was not retrieved
+JUDGED_BY_ANSWERS = ("Success", "RR")  # need no judgements of other documents
 
 
 def resolve_measures(
@@ -72,9 +72,8 @@ def _check_cutoffs(collection: str, measures: Sequence[Measure], depth: int) -> 
         shallow = [f"--depth {main.cutoff}", f"--measure {shlex.quote(main.name)}"]
     choices = [f"--depth {deepest}", *([" ".join(shallow)] if deepest > main.cutoff else [])]
     raise BenchError(
-        f"{name} on {collection} looks at {deepest:,} documents of each query, and the depth is "
-        f"{depth:,}",
-        ", or ".join(choices),
+        f"{name} on {collection} needs {deepest:,} documents per query, and the depth is {depth:,}",
+        f"use {', or '.join(choices)}",
     )
 
 
@@ -93,9 +92,9 @@ def check_relevant(dataset: Dataset) -> None:
         f"{dataset.name}: the corpus has none of the {len(relevant):,} relevant documents, such as "
         f"{example!r}; its first document is {dataset.corpus.ids[0].as_py()!r}",
         f"remove the white space around ids in {dataset.reader.judgement_files()[-1]}: "
-        f"{spaces:,} of them are in the corpus without it"
+        f"{spaces:,} of them are then in the corpus"
         if spaces
-        else "are corpus and qrels of the same release?",
+        else "check that corpus and qrels are of the same release",
     )
 
 
@@ -198,7 +197,7 @@ def common_measure(
     if wanted is None and len(mains) > 1:
         raise BenchError(
             f"the main measures of the collections differ: {', '.join(mains)}",
-            "choose one with --measure",
+            "choose a measure with --measure",
         )
     measure = parse_measure(mains[0] if wanted is None else wanted).name
     for dataset in datasets:
@@ -247,9 +246,9 @@ def judge_answers(
     if absent := rows[wanted < 0].tolist():
         example = run.ids[int(run.documents[absent[0]])].as_py()
         raise BenchError(
-            f"answers are looked up in passages, and {len(absent):,} of {len(rows):,} documents of "
-            f"the run are not in the corpus, such as {example!r}",
-            "is the run of the same corpus?",
+            f"{len(absent):,} of {len(rows):,} documents of the run are not in the corpus, such as "
+            f"{example!r}, so no answers can be found in them",
+            "check that the run is of the same corpus",
         )
     judged, codes = np.unique(wanted, return_inverse=True)
     by_document = np.argsort(codes, kind="stable")
@@ -277,7 +276,7 @@ def _answer_tokens(answers: Sequence[str]) -> tuple[str, ...]:
     """Return the token sequences of some answers, as strings."""
     cut = {answer: tokenize(answer) for answer in answers}
     if empty := [answer for answer, words in cut.items() if not words]:
-        raise BenchError(f"answer {empty[0]!r} has no letter, digit or sign to look for")
+        raise BenchError(f"answer {empty[0]!r} has no letter, digit or symbol to search for")
     return tuple(_join_tokens(words) for words in cut.values())
 
 

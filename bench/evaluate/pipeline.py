@@ -47,7 +47,7 @@ LIBRARIES = (
     "adapters",
     "peft",
 )
-# All that vectors, rankings and scores come from; commands, reports and decisions are left out.
+# Code that makes vectors, rankings and scores, without commands, reports and decisions.
 PACKAGES = ("foundation", "datasets_cfg", "retrievers", "bench/evaluate", "bench/store")
 
 
@@ -151,7 +151,7 @@ def evaluate(job: Job) -> Evaluation:
     dataset, retriever = job.dataset, job.retriever
     corpus = dataset.corpus
     checking = ThreadPoolExecutor(1).submit(corpus.check)
-    parameters = retriever.parameters()  # before hours, lest it fail after them
+    parameters = retriever.parameters()  # may fail, so not after hours of encoding
     searched = retriever.search(dataset, job.protocol.depth)
     run = Run.from_hits(searched.hits, dataset.queries.ids, corpus.ids, corpus.tie_rank)
     evaluation = _score_ranking(

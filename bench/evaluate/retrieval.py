@@ -104,7 +104,7 @@ class LoadedModel:
             BenchError: the model has no encoder, such as BM25.
         """
         if self.encoder is None:
-            raise BenchError(f"{self.name} makes no vectors", "name a model that encodes")
+            raise BenchError(f"{self.name} makes no vectors", "use a model that encodes texts")
         return self.encoder
 
 
@@ -168,11 +168,11 @@ class BM25Retriever:
 
     def search(self, dataset: Dataset, depth: int) -> SearchResult:
         """Search the best ``depth`` documents of each query of ``dataset``."""
-        stage_clock, k = PhaseTimer(), min(depth, len(dataset.corpus))
-        with stage_clock.phase("search_s"):
-            hits = search_bm25(dataset, BM25(self.model.recipe), depth_with_self_match(dataset, k))
+        timer, k = PhaseTimer(), min(depth, len(dataset.corpus))
+        with timer.phase("search_s"):
+            hits = search_bm25(dataset, BM25(self.model.recipe), search_depth(dataset, k))
         return SearchResult(
-            apply_exclude_self(dataset, hits, k), Timings(search_s=stage_clock.seconds["search_s"])
+            apply_exclude_self(dataset, hits, k), Timings(search_s=timer.seconds["search_s"])
         )
 
     def build_index(self, dataset: Dataset) -> IndexFolder:
@@ -181,7 +181,7 @@ class BM25Retriever:
         Raises:
             BenchError: always.
         """
-        raise BenchError(f"{self.model.card.name} makes no vectors: there is nothing to index")
+        raise BenchError(f"{self.model.card.name} makes no vectors, so there is nothing to index")
 
 
 @dataclass(frozen=True)
@@ -226,7 +226,7 @@ class VectorRetriever:
 
     def parameters(self) -> Parameters | None:
         """Return the parameters of the model, counted once and then read from the store."""
-        recipe = self.model.recipe  # a class of others may read files that nobody hashes
+        recipe = self.model.recipe  # an external encoder may read files that are not hashed
         if recipe.encoder or recipe.kind == "python":
             return count_parameters(self.model)
 
@@ -264,30 +264,28 @@ class VectorRetriever:
         if self.options.from_index is None or not missing:
             return missing
         depth = self.options.depth or dataset.facts.depth
-        searching = self._make_index_search(dataset, self._query_vectors(dataset), depth)
+        searching = self._index_search(dataset, self._query_vectors(dataset), depth)
         return missing if searching.needs_vectors else 0
 
     def search(self, dataset: Dataset, depth: int) -> SearchResult:
         """Search the best ``depth`` documents of each query of ``dataset``."""
-        clock_at_start, stage_clock = self._clock.copy(), PhaseTimer()
-        k = min(depth, len(dataset.corpus))  # no memory for places that cannot be filled
+        before, timer = self._timer.copy(), PhaseTimer()
+        k = min(depth, len(dataset.corpus))  # no memory for ranks that stay empty
         preflight = run_preflight(dataset, self.encoder, self.store)
-        clock_after_preflight = (
-            self._clock.copy()
-        )  # its tokens are no work of the two stages that follow
-        with stage_clock.phase("encode_queries_s"):
+        after_preflight = self._timer.copy()
+        with timer.phase("encode_queries_s"):
             queries = self._query_vectors(dataset)
         searching = None
         if self.options.index.needs_faiss:
-            searching = self._make_index_search(dataset, queries, depth)
+            searching = self._index_search(dataset, queries, depth)
         encoded, vectors = 0, None
         if searching is None or searching.needs_vectors:
-            with stage_clock.phase("encode_documents_s"):
+            with timer.phase("encode_documents_s"):
                 stored = encode_documents(dataset, self.encoder, self.store)
             encoded, vectors = stored.encoded, self._apply_view(stored)
-        tokens = self._clock.since(clock_after_preflight).counts.get("tokens", 0)
+        tokens = self._timer.since(after_preflight).counts.get("tokens", 0)
         recall: dict[str, float] = {}
-        with stage_clock.phase("search_s"):
+        with timer.phase("search_s"):
             if searching is not None:
                 hits, recall = searching.run(vectors, self._exact(dataset))
             elif vectors is not None:
@@ -295,8 +293,8 @@ class VectorRetriever:
         timings = Timings(
             encoded_documents=encoded,
             encoded_tokens=tokens,
-            busy_s=self._clock.since(clock_at_start).seconds,
-            **stage_clock.seconds,
+            busy_s=self._timer.since(before).seconds,
+            **timer.seconds,
         )
         if tokens:
             self.model.check_unchanged()
@@ -325,7 +323,7 @@ class VectorRetriever:
         return index.index_folder
 
     @cached_property
-    def _clock(self) -> PhaseTimer:
+    def _timer(self) -> PhaseTimer:
         return getattr(self.encoder, "timer", None) or PhaseTimer()
 
     @property
@@ -347,18 +345,16 @@ class VectorRetriever:
         return ViewedVectors(stored, self.options.view) if self.options.view else stored
 
     def _exact(self, dataset: Dataset) -> ExactSearch:
-        return ExactSearch(dataset, search_device(self.device), self._budget, self._clock)
+        return ExactSearch(dataset, search_device(self.device), self._budget, self._timer)
 
-    def _make_index_search(
-        self, dataset: Dataset, queries: Float32Array, depth: int
-    ) -> IndexSearch:
+    def _index_search(self, dataset: Dataset, queries: Float32Array, depth: int) -> IndexSearch:
         sampled = sample_queries(len(queries), self.options.recall_queries)
         device = faiss_device(self.device)
         return IndexSearch(dataset, self.corpus_index(dataset), queries, depth, sampled, device)
 
     def _rank(self, dataset: Dataset, vectors: Vectors, queries: Float32Array, k: int) -> Hits:
         """Return hits without a vector index, with self-matches."""
-        depth = depth_with_self_match(dataset, k)
+        depth = search_depth(dataset, k)
         if not self.options.index.is_bm25:
             return self._exact(dataset)(vectors, queries, depth)
         # Xu et al., "LaPraDoR: Unsupervised Pretrained Dense Retriever for Zero-Shot Text
@@ -395,7 +391,7 @@ def make_retriever(
     if model.encoder is not None:
         return VectorRetriever(model.model, model.encoder, store, options, device, max_memory)
     if options.from_index:
-        raise BenchError(f"{model.name} makes no vectors: it searches no index")
+        raise BenchError(f"{model.name} makes no vectors, so it cannot search an index")
     return BM25Retriever(model.model, max_memory)
 
 
@@ -410,13 +406,13 @@ def search_bm25(dataset: Dataset, bm25: BM25, depth: int) -> Hits:
         bm25.index(batches, bar.update, dataset.cache_dir)
     shape = len(dataset.queries), depth
     hits = Hits(np.full(shape, -np.inf, np.float32), np.full(shape, -1))
-    for row, query in enumerate(dataset.queries.texts):  # any number may tie with its last
+    for row, query in enumerate(dataset.queries.texts):  # hits may tie beyond the depth
         ranked = search.sort_canonically(bm25.search([query], depth), corpus.tie_rank, depth)
         hits.scores[row], hits.rows[row] = ranked.scores[0], ranked.rows[0]
     return hits
 
 
-def depth_with_self_match(dataset: Dataset, k: int) -> int:
+def search_depth(dataset: Dataset, k: int) -> int:
     """Return the depth to search so that ``k`` documents remain after self-matches are excluded.
 
     Args:
@@ -431,7 +427,7 @@ def apply_exclude_self(dataset: Dataset, hits: Hits, k: int) -> Hits:
 
     Args:
         dataset: collection.
-        hits: hits at `depth_with_self_match`.
+        hits: hits at `search_depth`.
         k: documents per query to keep.
     """
     if not dataset.facts.exclude_self:
@@ -482,7 +478,7 @@ def run_preflight(dataset: Dataset, encoder: Encoder, store: VectorStore) -> dic
     if report["stop"]:
         raise BenchError(
             f"{encoder.recipe.model} on {dataset.name}: {'; '.join(report['stop'])}",
-            "the checkpoint is damaged, or its card does not fit: see `python -m bench show`",
+            "check the checkpoint and its card with `python -m bench show`",
         )
     return report
 

@@ -36,12 +36,12 @@ from retrievers.index.faiss_index import Hits
 
 Strings: TypeAlias = pa.Array | pa.ChunkedArray
 
-# The second column of a file whose ids are percent-encoded, as ids with white space have to be.
+# The second column of a file with percent-encoded ids, which ids with white space require.
 _ENCODED = "percent-encoded"
 _COLUMNS = ["query", "Q0", "document", "rank", "score", "tag"]
 _HINT = "each line of a TREC run has 6 columns: query Q0 document rank score tag"
 _BLOCK_BYTES = 1 << 26
-_BLOCK_ROWS = 1 << 20  # of lines that are written at a time
+_BLOCK_ROWS = 1 << 20  # lines written at a time
 _GZIP = b"\x1f\x8b"
 _ARROW = b"ARROW1"
 _ZSTD_LEVEL = 1
@@ -75,7 +75,7 @@ class Run:
 
     def __post_init__(self) -> None:
         if len(set(self.query_ids)) != len(self.query_ids):
-            raise BenchError("a query id occurs twice: a run has one ranking for each query")
+            raise BenchError("a query id occurs twice, and a run has one ranking for each query")
         if len(self.offsets) != len(self.query_ids) + 1:
             raise ValueError(f"{len(self.offsets) - 1} rankings for {len(self.query_ids)} queries")
 
@@ -400,24 +400,20 @@ def write_lines(run: Run, file: BinaryIO, tag: str, compress: bool) -> None:
     check_writable(pa.array([tag], pa.large_string()), "tag")
     query_ids, doc_ids, second = pa.array(run.query_ids, pa.large_string()), run.ids, "Q0"
     if has_white_space(run):
-        query_ids, doc_ids, second = (
-            _percent_encode(query_ids),
-            _percent_encode(doc_ids),
-            _ENCODED,
-        )
+        query_ids, doc_ids = _percent_encode(query_ids), _percent_encode(doc_ids)
+        second = _ENCODED
     check_writable(query_ids, "query id")
     check_writable(doc_ids, "document id")
     queries = np.repeat(np.arange(len(run.query_ids)), np.diff(run.offsets))
     ranks = np.arange(len(run)) - run.offsets[queries] + 1
-    second_column, last, space = (
-        pa.scalar(text, pa.large_string()) for text in (second, f"{tag}\n", " ")
-    )
+    texts = (second, f"{tag}\n", " ")
+    marker, last, space = (pa.scalar(text, pa.large_string()) for text in texts)
     with _gzip_writer(file) if compress else nullcontext(file) as out:
         for start in range(0, len(run), _BLOCK_ROWS):
             rows = slice(start, start + _BLOCK_ROWS)
             lines = pc.binary_join_element_wise(
                 query_ids.take(pa.array(queries[rows])),
-                second_column,
+                marker,
                 doc_ids.take(pa.array(run.documents[rows])),
                 pa.array(ranks[rows]).cast(pa.large_string()),
                 pa.array(run.scores[rows]).cast(pa.large_string()),
@@ -447,13 +443,13 @@ def check_writable(ids: Strings, kind_of_name: str) -> None:
     if len(bad):
         raise BenchError(
             f"{kind_of_name} {bad[0].as_py()!r} cannot be written to a TREC run file",
-            "ids and tags there have at least one character and no white space",
+            "use ids and tags of at least one character, without white space",
         )
 
 
 @contextmanager
 def _gzip_writer(file: BinaryIO) -> Iterator[BinaryIO]:
-    # No name and no time inside: equal runs give equal files.
+    # Without name and time, so that equal runs give equal files.
     with gzip.GzipFile("", "wb", compresslevel=_GZIP_LEVEL, fileobj=file, mtime=0) as compressed:
         yield cast(BinaryIO, compressed)
 

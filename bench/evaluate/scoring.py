@@ -86,13 +86,13 @@ def parse_measure(name: str) -> Measure:
         raise BenchError(f"there is no measure {name!r}", _suggestion(name)) from error
     params = parsed.params
     if "cutoff" in params and (isinstance(params["cutoff"], bool) or params["cutoff"] < 1):
-        raise BenchError(f"measure {name!r} has a cutoff below 1", f"see `{LISTING}`")
+        raise BenchError(f"measure {name!r} has a cutoff below 1", LISTING)
     if parsed.NAME in _NATIVE and _is_plain(params):
         cutoff, rel = params.get("cutoff", NO_CUTOFF), params.get("rel", 1)
         return Measure(str(parsed), parsed.NAME, cutoff, rel)
     if not providers().supports(parsed):
         reason = f"measure {name!r} needs a provider of ir_measures that is not installed"
-        raise BenchError(reason, f"see `{LISTING}`")
+        raise BenchError(reason, LISTING)
     return Measure(str(parsed), parsed.NAME, params.get("cutoff", NO_CUTOFF), native=False)
 
 
@@ -164,8 +164,7 @@ def _suggestion(name: str) -> str:
     close = exact or difflib.get_close_matches(stem.lower(), kinds, n=2)
     rest = name[len(stem) :] or "@10"
     meant = [kinds[alias] + rest for alias in close if kinds[alias] + rest != name]
-    listing = f"see `{LISTING}`"
-    return f"did you mean {' or '.join(meant)}? Or {listing}" if meant else listing
+    return f"did you mean {' or '.join(meant)}? Or run `{LISTING}`" if meant else LISTING
 
 
 def _within(ranks: Int64Array, measure: Measure) -> BoolArray:
@@ -311,11 +310,7 @@ def score(
     """
     parsed = [parse_measure(name) for name in measures]
     table = _match_qrels(run, qrels, queries)
-    native = {
-        measure.name: evaluate_measure(measure, table.judged)
-        for measure in parsed
-        if measure.native
-    }
+    native = {each.name: evaluate_measure(each, table.judged) for each in parsed if each.native}
     others = [measure for measure in parsed if not measure.native]
     provided = _score_with_providers(run, qrels, table.query_ids, others) if others else {}
     by_name = {measure.name: {**native, **provided}[measure.name] for measure in parsed}
@@ -342,7 +337,7 @@ def tie_bounds(
     """
     parsed = parse_measure(measure)
     if not parsed.native:
-        raise BenchError(f"tie bounds of {parsed.name} are not known: ir_measures computes it")
+        raise BenchError(f"{parsed.name} has no tie bounds, because ir_measures computes it")
     table = _match_qrels(run, qrels, queries)
     first, last = _find_tie_ends(run, table.hit_rows)
     worst = _break_ties(table, last, -1)
@@ -403,9 +398,9 @@ def _denominator(qrels: Qrels, queries: Sequence[str] | None) -> tuple[str, ...]
     judged = qrels.queries()
     query_ids = judged if queries is None else tuple(dict.fromkeys(queries))
     if not query_ids:
-        raise BenchError("there is no query to score: the qrels are empty")
+        raise BenchError("there are no queries to score, because the qrels are empty")
     if strays := set(judged) - set(query_ids):
-        raise BenchError(f"query {min(strays)!r} has judgements but is not among the queries")
+        raise BenchError(f"query {min(strays)!r} has judgements, but is not among the queries")
     return query_ids
 
 
@@ -421,7 +416,7 @@ def _encode_judgements(qrels: Qrels, numbers: Mapping[str, int]) -> _EncodedJudg
     if len(disputed):
         row = int(by_key[disputed[0]])
         pair = f"document {qrels.doc_ids[row]!r} for query {qrels.query_ids[row]!r}"
-        raise BenchError(f"{pair} is judged twice with different grades", "keep one of the lines")
+        raise BenchError(f"{pair} is judged twice with different grades", "delete one of the lines")
     first = np.concatenate([[True], ~repeated])[: len(keys)]
     return _EncodedJudgements(documents.dictionary, keys[first], grades[first])
 
@@ -430,7 +425,7 @@ def _find_judged_rows(
     run: Run, judgements: _EncodedJudgements, run_numbers: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
     """Return the rows of the run that have a judgement, and their grades."""
-    codes = np.full(len(run.ids), -1, dtype=np.int32)  # of judged documents, by place in the run
+    codes = np.full(len(run.ids), -1, dtype=np.int32)  # judged document of each document of the run
     places = run.positions_of(judgements.doc_ids)
     codes[places[places >= 0]] = np.flatnonzero(places >= 0)
     rows = np.flatnonzero((codes >= 0)[run.documents])
@@ -465,14 +460,14 @@ def _score_with_providers(
         names = ", ".join(result)
         raise BenchError(
             f"ir_measures cannot compute {names} of this run: {error!r}",
-            "choose another measure with --measure",
+            "choose a different measure with --measure",
         ) from error
     for name, scores in result.items():
         if not np.isfinite(scores).all():
             query_id = query_ids[int(np.argmin(np.isfinite(scores)))]
             raise BenchError(
                 f"{name} is not a number for query {query_id!r}",
-                "choose another measure with --measure",
+                "choose a different measure with --measure",
             )
     return result
 
@@ -483,7 +478,7 @@ def _grades_by_query(qrels: Qrels) -> dict[str, dict[str, int]]:
         grades[query_id][doc_id] = grade
     for query_id, judged in grades.items():
         if max(judged.values()) < 0:
-            # trec_eval reads outside its memory when all grades of a query are negative.
+            # trec_eval reads invalid memory when all grades of a query are negative.
             grades[query_id] = dict.fromkeys(judged, 0)
     return grades
 

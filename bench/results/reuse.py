@@ -19,7 +19,6 @@ from bench.results.result import (
     RESULT_FILE,
     Conditions,
     Evaluation,
-    Result,
     load,
     result_folder,
     save,
@@ -39,9 +38,7 @@ def find_stored(job: Job, out: Location) -> Evaluation | None:
     Damaged results are named in a warning.
     """
     here = _comparable_conditions(current_conditions(job.device))
-    results = [
-        stored for stored in _load_readable(job, out) if _is_result_of(job, here, stored.result)
-    ]
+    results = [each for each in _load_readable(job, out) if _is_result_of(job, here, each)]
     if len({tuple(stored.result.measures.values()) for stored in results}) != 1:
         return None  # none; or several that contradict each other
     newest = max(results, key=_evaluation_time)
@@ -57,11 +54,8 @@ def find_equivalent(job: Job, results: Iterable[Evaluation]) -> Evaluation | Non
     If the job asks for no particular measures, the main measure is enough.
     """
     needed = job.measures if job.options.measures is not None else job.measures[:1]
-    return max(
-        (stored for stored in results if _has_same_scores(job, needed, stored.result)),
-        key=_evaluation_time,
-        default=None,
-    )
+    same = (stored for stored in results if _has_same_scores(job, needed, stored))
+    return max(same, key=_evaluation_time, default=None)
 
 
 def check_stored_values(stored: Evaluation, dataset: Dataset) -> None:
@@ -104,21 +98,22 @@ def reuse_or_evaluate(job: Job, out: Location) -> Evaluation:
     return save(evaluate(job), out)
 
 
-def _has_same_scores(job: Job, measures: tuple[str, ...], result: Result) -> bool:
+def _has_same_scores(job: Job, measures: tuple[str, ...], stored: Evaluation) -> bool:
     """Return True if a result has these measures for the same vectors, protocol and index."""
+    result = stored.result
     return (
-        not job.recipe.encoder  # a class of others may read files that nobody hashes
+        not job.recipe.encoder  # an external encoder may read files that are not hashed
         and result.fingerprint == job.recipe.fingerprint
         and (result.protocol, result.index) == (job.protocol, job.retriever.index)
         and result.measures.keys() >= set(measures)
     )
 
 
-def _is_result_of(job: Job, here: Conditions, result: Result) -> bool:
+def _is_result_of(job: Job, here: Conditions, stored: Evaluation) -> bool:
     """Return True if a result is of this job, made by the same program and libraries."""
-    recall_queries = job.retriever.recall_queries(job.dataset)
+    result, recall_queries = stored.result, job.retriever.recall_queries(job.dataset)
     return (
-        _has_same_scores(job, job.measures, result)
+        _has_same_scores(job, job.measures, stored)
         and bool(result.conditions.program)
         and _comparable_conditions(result.conditions) == here
         and (result.model, result.in_domain) == (job.name, job.in_domain)

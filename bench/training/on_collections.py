@@ -10,9 +10,9 @@ import numpy as np
 from bench.evaluate.index_search import ExactSearch, default_budget
 from bench.evaluate.retrieval import (
     apply_exclude_self,
-    depth_with_self_match,
     encode_documents,
     search_bm25,
+    search_depth,
     search_device,
 )
 from bench.store import VectorStore
@@ -220,10 +220,10 @@ class CollectionSearch:
         dataset = split.dataset
         if model is None:
             bm25 = BM25(resolve_model("bm25").recipe)
-            hits = search_bm25(dataset, bm25, depth_with_self_match(dataset, depth))
+            hits = search_bm25(dataset, bm25, search_depth(dataset, depth))
             lowest = np.full(len(split.positives), np.inf, np.float32)
         else:
-            hits, lowest = self._with_vectors(split, model, depth_with_self_match(dataset, depth))
+            hits, lowest = self._with_vectors(split, model, search_depth(dataset, depth))
         return MinedHits(apply_exclude_self(dataset, hits, depth), lowest)
 
     def _with_vectors(

@@ -96,5 +96,7 @@ def test_content_that_is_not_a_table_at_all_is_described():
         decode_json(b"[]", Settings, "mine.json")
     with pytest.raises(BenchError, match="the content is 3, and must be a table"):
         decode_json(b"3", Settings, "mine.json")
+    with pytest.raises(BenchError, match="the content must be a table"):
+        decode_json(b"[" * 5_000 + b"]" * 5_000, Settings, "mine.json")
     with pytest.raises(BenchError, match="steps is 'x', and must be a whole number"):
         decode_toml(b"steps = 'x'", Settings, "mine.toml")

@@ -205,7 +205,7 @@ def test_every_name_that_is_suggested_chooses_one_recipe_and_together_they_choos
     chosen: set[str] = set()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(find, "find_results", lambda _, model: found if model == "words" else [])
-        patch.setattr(find, "SHOWN", 100)
+        patch.setattr(find, "LISTED", 100)
         try:
             results_of("words", root)
             names = ["words"]

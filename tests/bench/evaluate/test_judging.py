@@ -97,11 +97,9 @@ def test_a_measure_of_more_documents_than_are_retrieved_is_refused(depth, wanted
     dataset = dataset_of(main_measure="nDCG@10", measures=("R@100",))
     with pytest.raises(BenchError) as error:
         resolve_measures(dataset, wanted, depth)
-    about = (
-        rf"{beyond.replace('(', '.').replace(')', '.')} on .* looks at \d+ documents of each query"
-    )
+    about = rf"{beyond.replace('(', '.').replace(')', '.')} on .* needs \d+ documents per query"
     assert re.match(rf"{about}, and the depth is {depth}$", str(error.value))
-    assert re.match(rf"{typed}$", error.value.hint)
+    assert re.match(rf"use {typed}$", error.value.hint)
 
 
 def test_measures_within_the_depth_or_without_a_cutoff_pass():

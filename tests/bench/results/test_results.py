@@ -171,7 +171,7 @@ def test_missing_or_damaged_values_of_queries_are_refused_by_name(tmp_path):
     ):
         load(folder)
     (folder / SCORES_FILE).unlink()
-    with pytest.raises(BenchError, match=r"contradicts itself: there is no per_query\.parquet"):
+    with pytest.raises(BenchError, match=r"contradicts itself: per_query\.parquet is missing"):
         load(folder)
 
 

@@ -161,7 +161,7 @@ STATED: dict[str, tuple[Callable[[Record], Any], str]] = {
         lambda one: within(one, "conditions", time="2999-01-01T00:00:00+00:00"),
         "its time 2999-01-01T00:00:00+00:00 is in the future",
     ),
-    "mean": (lambda one: within(one, "measures", **{"R@100": 7.0}), "the record says 7.0"),
+    "mean": (lambda one: within(one, "measures", **{"R@100": 7.0}), "7.000000 in the record"),
     "main measure": (lambda one: one.update(main_measure="AP"), "the main measure AP has no value"),
     "model": (lambda one: one.update(model="a\x1b[31mb"), "'a\\x1b[31mb' cannot name"),
     "collection": (lambda one: within(one, "protocol", collection="../up"), "'../up' cannot name"),
