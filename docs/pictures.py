@@ -6,7 +6,6 @@ collections in the folder that BENCH_DATA names, or downloads them. Screenshots 
 """
 
 import argparse
-import json
 import os
 import shlex
 import shutil
@@ -41,7 +40,6 @@ def main() -> None:
     photograph(page, folder, "leaderboard", 1100, 700)
     photograph(page, folder, "collection", 1100, 680, "#collection/stdlib-code")
     draw_forest(folder)
-    draw_indexes(folder)
 
 
 def save_encoder(folder: Path) -> None:
@@ -117,24 +115,6 @@ def draw_forest(folder: Path) -> None:
         for model in ("minilm", "bm25")
     ]
     bench.plot(bench.compare(*models)).savefig(PICTURES / "forest.svg", metadata={"Date": None})
-
-
-def draw_indexes(folder: Path) -> None:
-    """Draw queries per second against recall of the indexes that `speed` measures."""
-    from matplotlib.figure import Figure
-
-    done = run("python -m bench speed --model minilm --parts indexes", folder)
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.subplots()
-    lines: dict[str, list[tuple[float, float]]] = {}
-    for point in json.loads(done.stdout.splitlines()[-1])["indexes"]["points"]:
-        best = max(point["queries_per_s"]["samples"])
-        lines.setdefault(point["index"].partition("?")[0], []).append((point["recall"], best))
-    for name, points in lines.items():
-        axes.plot(*zip(*points, strict=True), "o-", label=name)
-    axes.set(xlabel="recall@10", ylabel="queries per second, best of 5", yscale="log")
-    axes.legend()
-    figure.savefig(PICTURES / "indexes.svg", metadata={"Date": None})
 
 
 if __name__ == "__main__":
