@@ -29,14 +29,14 @@ PAGES = ["README.md"] + [
 FIRST_RUN = "docs/tutorials/first-run.md"
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 COMMAND = "python -m bench "
-# Commands that are not run here: they install, need a cluster, or have a test of their own.
+# Commands that install, or need a cluster, a published collection or a training that runs.
 NOT_RUN = re.compile(
     r"python3 -m venv|\. \.venv|pip install|tox|sbatch|'jobs=|accelerate|.*--engine ray"
-    r"|python -m tests\.benchmarks\.gpu_proof|python -m bench export mteb"  # published names only
+    r"|python -m tests\.benchmarks\.gpu_proof|python -m bench (?:export mteb|watch)"
 )
 # Pages that fast tests run.
 FAST = {"README", "own-model", "own-collection", "gate-in-ci", "notebook", "leaderboard"}
-FACTS = 'name = "{}"\nversion = "beir-1.0.0"\nmain_measure = "nDCG@10"\nmeasures = ["R@100"]\n'
+FACTS = 'name = "{}"\nmain_measure = "nDCG@10"\nmeasures = ["R@100"]\n'
 STAND_INS = {
     "beir": "suite.toml",
     "msmarco": "suite.toml",
@@ -55,10 +55,9 @@ COLLECTIONS = [
 # Options that make a command small.
 SMALLER: dict[str, list[str]] = {
     "pretrain": ["--steps", "2", "--set", "batch_size=4"],
-    "finetune": ["--steps", "2", "--set", "batch_size=4", "--set", "save_every=1"],
+    "finetune": ["--steps", "2", "--set", "batch_size=4"],
     "adapt": ["--steps", "2", "--set", "batch_size=4"],
     "ablate": ["--dry-run", "--allow-mismatch", "--data-dir", "."],
-    "watch": ["--once"],
     "speed": ["--repeats", "1"],
 }
 
@@ -176,6 +175,10 @@ def two_machines(folder: Path) -> None:
         assert main(["run", "./scifact", "--model", "minilm", "bm25", *out]) == ExitCode.OK
 
 
+def scifact(folder: Path) -> None:
+    shutil.copytree("scifact", "path/to/scifact")
+
+
 def truncated_collection(folder: Path) -> None:
     """A folder that claims to be a published collection."""
     write_collection(folder / "path/to/scifact", *SIXTY, facts='name = "beir/scifact"\n')
@@ -194,6 +197,7 @@ PREPARE: dict[str, Callable[[Path], None]] = {
     "several-machines": two_machines,
     "exchange": two_run_files,
     "troubleshooting": truncated_collection,
+    "coming-from": scifact,
 }
 
 
