@@ -90,15 +90,15 @@ DOCUMENTS: dict[str, Any] = {
 
 # Facts about a document that its types do not express.
 REMARKS = {
-    ("run", "means"): "`model`: its name",
-    ("pretrain", "losses"): "the `first` and the `last`",
-    ("finetune", "losses"): "the `first` and the `last`",
+    ("run", "means"): "also `model`, the model's name",
+    ("pretrain", "losses"): "`first` and `last`",
+    ("finetune", "losses"): "`first` and `last`",
     ("adapt", "checkpoints"): "`collection`, `first_loss`, `last_loss`",
     ("adapt", "scores"): "the command to type next",
     ("ablate", ""): "with --dry-run: `rows`, `tasks`, `leaks`, `differing`, `cells`",
     ("list", ""): "`name` and `about` of each",
     ("fetch", ""): "`name` and `about` of each",
-    ("show", ""): "the record that is shown, such as Card, Facts, Suite or Result",
+    ("show", ""): "the record, such as Card, Facts, Suite or Result",
     ("verify", ""): "by collection",
 }
 
@@ -137,9 +137,9 @@ A result is a folder `OUT/<collection>/<model>/<key>/`:
 """
 
 JSON_ABOUT = """\
-With `--json` a command prints one JSON document on stdout, indented; `speed` prints it as its last
-line in any case. Numbers are not rounded. A key that has no value is `null`. Keys may be added in
-a later version; none is renamed or removed without a word in the changelog.
+With `--json`, a command prints one indented JSON document on stdout. `speed` always prints it as
+its last line. Numbers are not rounded. A key without a value is `null`. Keys may be added in
+a later version; the changelog lists keys that are renamed or removed.
 
 """
 
@@ -158,17 +158,17 @@ def write_reference(folder: Path) -> None:
 
 
 def cell(text: object) -> str:
-    """Text inside a cell of a table."""
+    """Return ``text`` for a cell of a table, on one line."""
     return " ".join(str(text).replace("|", "\\|").split())
 
 
 def code(text: object) -> str:
-    """Code inside a cell of a table; "" for nothing."""
+    """Return ``text`` as code for a cell of a table, or "" for an empty text."""
     return f"`{cell(text)}`" if str(text) else ""
 
 
 def table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    """A Markdown table."""
+    """Return a Markdown table of ``rows`` below ``header``."""
     lines = [header, tuple("---" for _ in header), *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
@@ -186,7 +186,7 @@ PLAIN = {
 
 
 def type_name(kind: Any) -> str:
-    """A type as people write it; an option's as `--help` names it, where that has a name."""
+    """Return the name of type ``kind`` for readers; for an option, the name in `--help` if any."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is None:
         return PLAIN.get(kind) or getattr(kind, "__name__", str(kind))
@@ -209,7 +209,7 @@ def type_name(kind: Any) -> str:
 
 
 def field_texts(record: type[Any]) -> dict[str, str]:
-    """The text below each field, and of the section ``Attributes`` of the docstring."""
+    """Return the description of each field of ``record``: below the field, or in ``Attributes``."""
     texts: dict[str, str] = {}
     for base in reversed(record.__mro__):
         if base.__module__ in ("builtins", "msgspec"):
@@ -246,7 +246,7 @@ def _attributes(record: type[Any]) -> dict[str, str]:
 
 
 def record_table(record: type[msgspec.Struct]) -> str:
-    """Fields of a strict record."""
+    """Return a table of the fields of ``record`` with types, defaults and descriptions."""
     texts = field_texts(record)
     rows = []
     for field in msgspec.structs.fields(record):
@@ -263,13 +263,13 @@ def record_table(record: type[msgspec.Struct]) -> str:
 
 
 def summary(record: type[Any]) -> str:
-    """First paragraphs of a docstring, without its sections."""
+    """Return the docstring of ``record`` up to its first section."""
     doc = inspect.cleandoc(record.__doc__ or "")
     return re.split(r"\n(?:Attributes|Examples|Raises):", doc)[0].strip()
 
 
 def commands() -> str:
-    """Every command with all options."""
+    """Return the page of all commands with their options."""
     text = ["# Commands\n\n", "Every command answers `--help`.\n"]
     for name, (record, group, _) in COMMANDS.items():
         doc = inspect.cleandoc(record.__doc__ or "")
@@ -316,7 +316,7 @@ def models() -> str:
 
 
 def grids() -> str:
-    """The form of a grid with an example, all fields, and the shipped ones."""
+    """Return the page of grids: an example, all fields, and the shipped grids."""
     about, _, example = inspect.cleandoc(grid.__doc__ or "").partition("::\n\n")
     example, _, rest = example.partition("\n\nAny stage may")
     text = [
@@ -324,8 +324,8 @@ def grids() -> str:
         f"{about.strip()}\n\n```toml\n{textwrap.dedent(example)}\n```\n\n",
         "Run `python -m bench ablate FILE.toml --dry-run` to check it. ",
         ("Any stage may" + rest).replace("::\n\n    [", ":\n\n    ["),
-        "\n\nA training stage has `on`, `preset` and any field of its [preset](presets.md) that is "
-        "to differ; `[adapt]` has `method`, too.\n",
+        "\n\nA training stage has `on`, `preset` and the fields that differ from its "
+        "[preset](presets.md). `[adapt]` also has `method`.\n",
     ]
     for record, heading in GRID_RECORDS.items():
         text.append(f"\n## {heading}\n\n{summary(record)}\n\n{record_table(record)}")
@@ -343,7 +343,7 @@ def datasets() -> str:
 
 
 def json_documents() -> str:
-    """The document that each command prints with ``--json``, and the records in it."""
+    """Return the page of the document of each command with ``--json``, and of its records."""
     text = ["# JSON output\n\n" + JSON_ABOUT]
     records: dict[str, type[Any]] = {}
     rows = []
@@ -374,14 +374,14 @@ def _json_type(kind: Any) -> str:
 
 
 def _keys(record: type[Any]) -> dict[str, str]:
-    """Keys in JSON of a record's fields, by field."""
+    """Return the JSON key of each field of ``record``."""
     if issubclass(record, msgspec.Struct):
         return {field.name: field.encode_name for field in msgspec.structs.fields(record)}
     return {field.name: field.name for field in dataclasses.fields(record)}
 
 
 def _collect(kind: Any, records: dict[str, type[Any]]) -> None:
-    """Add the records of a type, and those inside them, by name."""
+    """Add the record type ``kind``, and the record types inside it, to ``records`` by name."""
     for inner in get_args(kind):
         _collect(inner, records)
     if not isinstance(kind, type) or kind.__name__ in records:
@@ -393,7 +393,7 @@ def _collect(kind: Any, records: dict[str, type[Any]]) -> None:
 
 
 def shipped(title: str, folders: dict[str, Path]) -> str:
-    """TOML files as they are, with their first comment as a sentence."""
+    """Return a page of TOML files: the files of ``folders``, which maps headings to folders."""
     text = [f"# {title}\n"]
     for heading, folder in folders.items():
         text.append(f"\n## {heading}\n")

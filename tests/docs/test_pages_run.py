@@ -175,10 +175,6 @@ def two_machines(folder: Path) -> None:
         assert main(["run", "./scifact", "--model", "minilm", "bm25", *out]) == ExitCode.OK
 
 
-def scifact(folder: Path) -> None:
-    shutil.copytree("scifact", "path/to/scifact")
-
-
 def truncated_collection(folder: Path) -> None:
     """A folder that claims to be a published collection."""
     write_collection(folder / "path/to/scifact", *SIXTY, facts='name = "beir/scifact"\n')
@@ -190,14 +186,14 @@ def two_run_files(folder: Path) -> None:
         Path(name).write_text("".join(lines), encoding="utf-8")
 
 
-PREPARE: dict[str, Callable[[Path], None]] = {
+PREPARE: dict[str, Callable[[Path], object]] = {
     "own-model": own_model,
     "own-collection": own_collection,
     "own-suite": own_suite,
     "several-machines": two_machines,
     "exchange": two_run_files,
     "troubleshooting": truncated_collection,
-    "coming-from": scifact,
+    "coming-from": lambda folder: shutil.copytree("scifact", "path/to/scifact"),
 }
 
 
@@ -218,7 +214,8 @@ def test_every_command_of_a_page_succeeds_and_prints_what_the_page_shows(
     name = Path(page).stem
     if name == "object-stores":
         s3.allow(monkeypatch, request.getfixturevalue("server"))
-    PREPARE.get(name, lambda folder: None)(folder)
+    if name in PREPARE:
+        PREPARE[name](folder)
     run_page(page, capsys)
     for script in blocks(page, "python") if name == "notebook" else ():
         exec(compile(script.replace('"beir/', '"./'), page, "exec"), {})
