@@ -136,11 +136,7 @@ def load_outcome(experiment: Experiment, out: Path) -> Outcome:
 
 
 def run_experiment(
-    experiment: Experiment,
-    out: Path,
-    run: RunTask,
-    print_line: PrintLine,
-    commit: str = "",
+    experiment: Experiment, out: Path, run: RunTask, print_line: PrintLine, commit: str = ""
 ) -> Outcome:
     """Run the unfinished tasks. Several processes that run the same experiment share its cells.
 
@@ -155,9 +151,8 @@ def run_experiment(
         Exception: error of ``run`` if the disk is full, because all other cells would fail, too.
     """
     outcome = load_outcome(experiment, out)
-    cells = [
-        pair for pair in enumerate(experiment.cells, 1) if pair[1].task.key not in outcome.finished
-    ]
+    cells = list(enumerate(experiment.cells, 1))
+    cells = [pair for pair in cells if pair[1].task.key not in outcome.finished]
     while cells:
         elsewhere, claims = [], []
         for number, cell in cells:
@@ -166,9 +161,8 @@ def run_experiment(
                 claims.append(claim)
                 continue
             name = f"cell {number} of {len(experiment.cells)}: {cell.row}, seed {cell.seed}"
-            print_line(
-                f"{name}: {_describe_cell(cell, outcome)}; {outcome.describe_remaining(experiment)}"
-            )
+            ending = f"{_describe_cell(cell, outcome)}; {outcome.describe_remaining(experiment)}"
+            print_line(f"{name}: {ending}")
         if len(elsewhere) == len(cells):
             FileLock.acquire(claims[0]).release()
         cells = elsewhere
@@ -176,12 +170,7 @@ def run_experiment(
 
 
 def _run_cell(
-    cell: GridCell,
-    experiment: Experiment,
-    out: Path,
-    run: RunTask,
-    commit: str,
-    outcome: Outcome,
+    cell: GridCell, experiment: Experiment, out: Path, run: RunTask, commit: str, outcome: Outcome
 ) -> Path | None:
     """Run the tasks of a cell in order until one fails.
 

@@ -89,7 +89,7 @@ FIXED = {
     "finetune": ("seed",),
     "evaluate": ("on", "measures", "depth"),
 }
-ResolveSettings = Callable[[str, Mapping[str, Any]], Table]
+Resolve = Callable[[str, Mapping[str, Any]], Table]
 
 
 @dataclass(frozen=True)
@@ -125,29 +125,24 @@ class AxisResult(Record, kw_only=True):
     points: dict[str, str]
 
 
-def make_rows(
-    grid: Grid, resolve_settings: ResolveSettings
-) -> tuple[tuple[GridRow, ...], tuple[AxisResult, ...]]:
+def make_rows(grid: Grid, resolve: Resolve) -> tuple[tuple[GridRow, ...], tuple[AxisResult, ...]]:
     """Make all rows of a grid, the reference first, and the rows that belong to each axis.
 
     Args:
         grid: a grid without endpoints.
-        resolve_settings: function of a stage's name and table that returns complete settings.
+        resolve: function of a stage's name and table that returns complete settings.
 
     Raises:
         BenchError: an unknown field, settings that contradict each other, or two equal rows.
     """
     stages = grid.stages()
-    reference = GridRow(
-        REFERENCE,
-        {name: _resolve_stage(resolve_settings, name, table, "") for name, table in stages.items()},
-    )
-    rows = {REFERENCE: reference}
+    settings = {name: _resolve_stage(resolve, name, table, "") for name, table in stages.items()}
+    rows = {REFERENCE: GridRow(REFERENCE, settings)}
     axes: list[AxisResult] = []
     for axis in grid.axes:
         against = _find_compared_row(axis, rows)
         points = {
-            axis.label(number): _add_row(rows, against, axis, number, resolve_settings)
+            axis.label(number): _add_row(rows, against, axis, number, resolve)
             for number in range(len(axis.values))
         }
         if set(points.values()) == {against.name}:
@@ -170,16 +165,12 @@ def _find_compared_row(axis: Axis, rows: Mapping[str, GridRow]) -> GridRow:
 
 
 def _add_row(
-    rows: dict[str, GridRow],
-    against: GridRow,
-    axis: Axis,
-    number: int,
-    resolve_settings: ResolveSettings,
+    rows: dict[str, GridRow], against: GridRow, axis: Axis, number: int, resolve: Resolve
 ) -> str:
     """Add the row of one value unless it exists, and return its name."""
     label = axis.label(number)
     name = f"{axis.title}={label}"
-    settings = change_field(against, axis.field, axis.values[number], resolve_settings, name)
+    settings = change_field(against, axis.field, axis.values[number], resolve, name)
     if settings == against.settings:
         return against.name
     for other in rows.values():
@@ -196,7 +187,7 @@ def _add_row(
 
 
 def change_field(
-    against: GridRow, field: str, value: Any, resolve_settings: ResolveSettings, name: str
+    against: GridRow, field: str, value: Any, resolve: Resolve, name: str
 ) -> dict[str, Table]:
     """Return the settings of a row with one field changed. No other field may differ.
 
@@ -204,7 +195,7 @@ def change_field(
         against: row that is changed.
         field: stage and dotted path.
         value: new value.
-        resolve_settings: function of a stage's name and table that returns complete settings.
+        resolve: function of a stage's name and table that returns complete settings.
         name: name of the new row, for messages.
 
     Raises:
@@ -220,7 +211,7 @@ def change_field(
     if path in FIXED.get(stage, ()):
         raise BenchError(f"{name}: {field} is the same for all rows", "see seeds and [evaluate]")
     changed = set_field(against.settings[stage], path, value, f"{name}: {stage}")
-    resolved = _resolve_stage(resolve_settings, stage, changed, name)
+    resolved = _resolve_stage(resolve, stage, changed, name)
     different = differing_fields(against.settings[stage], resolved)
     others = [each for each in different if not _is_within(each, path)]
     if others:
@@ -231,12 +222,10 @@ def change_field(
     return {**against.settings, stage: resolved}
 
 
-def _resolve_stage(
-    resolve_settings: ResolveSettings, stage: str, table: Mapping[str, Any], name: str
-) -> Table:
+def _resolve_stage(resolve: Resolve, stage: str, table: Mapping[str, Any], name: str) -> Table:
     """Resolve the settings of a stage, and name the row and the stage in its errors."""
     try:
-        return resolve_settings(stage, table)
+        return resolve(stage, table)
     except BenchError as error:
         reason = str(error).removeprefix(f"[{stage}]: ")
         where = f"{name}: [{stage}]: " if name else f"[{stage}]: "

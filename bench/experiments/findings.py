@@ -57,38 +57,33 @@ from foundation.errors import BenchError
 RESAMPLING = Resampling()
 TINY = 1e-12
 
-ReadScores = Callable[[CellTask], Mapping[str, CheckpointScores]]
-BySeed = dict[int, Mapping[str, CheckpointScores]]
+Scores = Mapping[str, CheckpointScores]  # by collection
+ReadScores = Callable[[CellTask], Scores]
+BySeed = dict[int, Scores]
+OnCollections = tuple[RowOnCollection, ...]
 
 
 def make_report(
-    experiment: Experiment,
-    outcome: Outcome,
-    scores_of: ReadScores,
-    command: str,
-    conditions: Conditions,
+    experiment: Experiment, outcome: Outcome, read: ReadScores, command: str, conditions: Conditions
 ) -> Report:
     """Make the report of the finished cells.
 
     Args:
         experiment: all rows and cells.
         outcome: finished and failed tasks.
-        scores_of: function that reads the scores of a finished evaluation, by collection.
+        read: function that reads the scores of a finished evaluation, by collection.
         command: command line that makes the report.
         conditions: libraries and machine.
 
     Raises:
         BenchError: cells were scored on different queries.
     """
-    weights = experiment.weights
-    scores: dict[str, BySeed] = {row.name: {} for row in experiment.rows}
+    rows, weights = experiment.rows, experiment.weights
+    scores: dict[str, BySeed] = {row.name: {} for row in rows}
     for cell in experiment.cells:
         if cell.task.key in outcome.finished:
-            scores[cell.row][cell.seed] = scores_of(cell.task)
-    on = {
-        r.name: _compare_on_collections(scores[r.name], scores.get(r.against), weights)
-        for r in experiment.rows
-    }
+            scores[cell.row][cell.seed] = read(cell.task)
+    on = {r.name: _compare_all(scores[r.name], scores.get(r.against), weights) for r in rows}
     on_all = add_verdicts(on)
     used = [outcome.finished[t.key] for t in experiment.tasks() if t.key in outcome.finished]
     return Report(
@@ -96,7 +91,7 @@ def make_report(
         title=experiment.grid.title,
         command=command,
         seeds=experiment.grid.seeds,
-        reference={name: dict(table) for name, table in experiment.rows[0].settings.items()},
+        reference={name: dict(table) for name, table in rows[0].settings.items()},
         rows=tuple(
             RowResult(
                 name=row.name,
@@ -109,7 +104,7 @@ def make_report(
                 ),
                 on=on_all[row.name],
             )
-            for row in experiment.rows
+            for row in rows
         ),
         axes=experiment.axes,
         leaks=experiment.leaks,
@@ -127,7 +122,7 @@ def _hypotheses(
 ) -> tuple[HypothesisResult, ...]:
     """Test each hypothesis on each collection, with p-values corrected over all hypotheses."""
     on = {
-        str(number): _compare_on_collections(scores[each.row], scores[each.against], weights)
+        str(number): _compare_all(scores[each.row], scores[each.against], weights)
         for number, each in enumerate(hypotheses)
     }
     return tuple(
@@ -136,9 +131,7 @@ def _hypotheses(
     )
 
 
-def _cell_result(
-    cell: GridCell, outcome: Outcome, scores: Mapping[str, CheckpointScores]
-) -> CellResult:
+def _cell_result(cell: GridCell, outcome: Outcome, scores: Scores) -> CellResult:
     """Return the scores, costs and error of one cell."""
     stage, error = outcome.find_gap(cell)
     return CellResult(
@@ -154,9 +147,9 @@ def _cell_result(
     )
 
 
-def _compare_on_collections(
+def _compare_all(
     row: BySeed, against: BySeed | None, weights: Mapping[str, float]
-) -> tuple[RowOnCollection, ...]:
+) -> OnCollections:
     """Compare a row on each collection, then in their mean if they share one measure."""
     if not row:
         return ()
@@ -185,13 +178,12 @@ def compare_seeds(
     """
     first = next(iter(row.values()))
     seeds = tuple(seed for seed in row if seed in (against or {}))
+    scores = [_score_matrix(row, list(row), name) for name in shares]
     on = RowOnCollection(
         collection=title,
         measure=first[next(iter(shares))].measure,
         queries=sum(len(first[name].query_ids) for name in shares),
-        score=estimate_interval(
-            [_score_matrix(row, list(row), name) for name in shares], list(shares.values())
-        ),
+        score=estimate_interval(scores, list(shares.values())),
         seeds=seeds,
     )
     if against is None or not seeds:
@@ -203,20 +195,15 @@ def _difference(
     shares: Mapping[str, float], row: BySeed, against: BySeed, seeds: Sequence[int]
 ) -> Interval:
     """Estimate a difference: of two recipes with several seeds, of two checkpoints with one."""
-    both = {
-        name: (
-            _score_matrix(row, seeds, name),
-            _score_matrix(against, seeds, name, row[seeds[0]][name]),
-        )
-        for name in shares
-    }
+    scores = {name: _score_matrix(row, seeds, name) for name in shares}
+    others = {name: _score_matrix(against, seeds, name, row[seeds[0]][name]) for name in shares}
     weights = list(shares.values())
     if len(seeds) > 1:
-        return estimate_interval([mine - theirs for mine, theirs in both.values()], weights)
+        return estimate_interval([scores[name] - others[name] for name in shares], weights)
     columns = {"row": 0, "against": 1}
     parts = [
         ScoreMatrix(name, "", columns, np.stack([a[0], b[0]], axis=1), RESAMPLING).minus(*columns)
-        for name, (a, b) in both.items()
+        for name, a, b in zip(shares, scores.values(), others.values(), strict=True)
     ]
     test = paired_difference(parts, weights)
     return Interval(
@@ -242,9 +229,7 @@ def _score_matrix(
     return np.array([each.values for each in found], dtype=np.float64)
 
 
-def add_verdicts(
-    on: Mapping[str, tuple[RowOnCollection, ...]],
-) -> dict[str, tuple[RowOnCollection, ...]]:
+def add_verdicts(on: Mapping[str, OnCollections]) -> dict[str, OnCollections]:
     """Add verdicts to rows, with p-values corrected over all rows compared on a collection.
 
     Args:
@@ -288,23 +273,20 @@ def add_sequences(report: Report, experiment: Experiment, outcome: Outcome, out:
     """
     by_row: dict[str, dict[int, SequenceScores]] = {}
     for cell in experiment.cells:
-        if cell.task.key not in outcome.finished:
-            continue
-        if sequence := read_sequence_scores(cell.task, out):
+        is_finished = cell.task.key in outcome.finished
+        if is_finished and (sequence := read_sequence_scores(cell.task, out)):
             by_row.setdefault(cell.row, {})[cell.seed] = sequence
     on = add_verdicts({row: _gain_and_forgetting(by_seed) for row, by_seed in by_row.items()})
-    rows = (
-        msgspec.structs.replace(
-            row, sequence=_sequence_result(by_row[row.name].values(), on[row.name])
-        )
-        if row.name in by_row
-        else row
-        for row in report.rows
-    )
+    rows = []
+    for row in report.rows:
+        if row.name in by_row:
+            found = _sequence_result(by_row[row.name].values(), on[row.name])
+            row = msgspec.structs.replace(row, sequence=found)
+        rows.append(row)
     return msgspec.structs.replace(report, rows=tuple(rows))
 
 
-def _gain_and_forgetting(by_seed: Mapping[int, SequenceScores]) -> tuple[RowOnCollection, ...]:
+def _gain_and_forgetting(by_seed: Mapping[int, SequenceScores]) -> OnCollections:
     """Compare the end of a sequence with its start, and with the training on each domain."""
     sequence = next(iter(by_seed.values())).sequence
     names, at_end, at_start, after_training = sequence.domains, BySeed(), BySeed(), BySeed()
@@ -321,9 +303,7 @@ def _gain_and_forgetting(by_seed: Mapping[int, SequenceScores]) -> tuple[RowOnCo
     )
 
 
-def _sequence_result(
-    sequences: Iterable[SequenceScores], on: tuple[RowOnCollection, ...]
-) -> SequenceResult:
+def _sequence_result(sequences: Iterable[SequenceScores], on: OnCollections) -> SequenceResult:
     """Return gain, forgetting and mean losses of a row's sequences."""
     first, *_ = sequences = list(sequences)
     losses = zip(*(scores.sequence.losses for scores in sequences), strict=True)

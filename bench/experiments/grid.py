@@ -130,16 +130,19 @@ class Endpoint(Record, kw_only=True):
     evaluate: Table
 
 
-class Variant(Record, kw_only=True):
-    """The same grid at another scale. Fields that are set here replace the file's.
+class Stages(Record, kw_only=True):
+    """Stages of a grid or a variant.
 
     Attributes:
-        base, pretrain: train a model instead of using the file's ``model``.
-        axes: titles of axes of the file, and further axes; empty for all axes of the file.
+        title: title of the report.
+        model: card, folder or Hub id that is adapted, fine-tuned or evaluated; "" if ``base`` or
+            ``pretrain`` trains it.
+        base, pretrain, adapt, finetune, evaluate: settings of the reference; None to leave the
+            stage out.
+        endpoints: evaluations by name, instead of ``finetune`` and ``evaluate``.
     """
 
     title: str = ""
-    seeds: tuple[Seed, ...] = ()
     model: str = ""
     base: Table | None = None
     pretrain: Table | None = None
@@ -147,10 +150,21 @@ class Variant(Record, kw_only=True):
     finetune: Table | None = None
     evaluate: Table | None = None
     endpoints: dict[Name, Endpoint] = {}
+
+
+class Variant(Stages, kw_only=True):
+    """The same grid at another scale. Fields that are set here replace the file's.
+
+    Attributes:
+        base, pretrain: train a model instead of using the file's ``model``.
+        axes: titles of axes of the file, and further axes; empty for all axes of the file.
+    """
+
+    seeds: tuple[Seed, ...] = ()
     axes: tuple[str | Axis, ...] = ()
 
 
-class Grid(Record, kw_only=True):
+class Grid(Stages, kw_only=True):
     """A complete grid.
 
     Attributes:
@@ -168,15 +182,7 @@ class Grid(Record, kw_only=True):
     """
 
     name: Name
-    title: str = ""
-    model: str = ""
     seeds: tuple[Seed, ...] = (0,)
-    base: Table | None = None
-    pretrain: Table | None = None
-    adapt: Table | None = None
-    finetune: Table | None = None
-    evaluate: Table | None = None
-    endpoints: dict[Name, Endpoint] = {}
     axes: tuple[Axis, ...]
     hypotheses: tuple[Hypothesis, ...] = ()
     variants: dict[Name, Variant] = {}
@@ -320,8 +326,8 @@ def rename_options(table: Mapping[str, Any]) -> Table:
     line, ``on`` and ``measure`` may have a single value, and ``start`` may be the name of a model.
     """
     renamed = {key.replace("-", "_"): value for key, value in table.items()}
-    if "measure" in renamed and "measures" not in renamed:
-        renamed["measures"] = renamed.pop("measure")
+    if "measure" in renamed:
+        renamed.setdefault("measures", renamed.pop("measure"))
     for name in ("on", "measures"):
         if isinstance(renamed.get(name), str):
             renamed[name] = [renamed[name]]
@@ -370,7 +376,6 @@ def split_source(
     rest = {key: value for key, value in table.items() if key not in inputs}
     if not source.preset and "title" not in rest:
         raise BenchError(
-            f"[{stage}]: the field 'preset' is missing",
-            "set it to the name of a shipped preset or to a .toml file; run `bench list presets`",
+            f"[{stage}]: the field 'preset' is missing", "python -m bench list presets"
         )
     return source, rest

@@ -124,7 +124,7 @@ class PretrainStage(ExperimentStage):
             self.workspace.datasets(settings["on"]),
             TrainingContext(folder, device=self.workspace.device),
         )
-        return Cost(tokens=count_tokens_read(folder), parameters=count_trained_parameters(folder))
+        return Cost(tokens=count_tokens(folder), parameters=count_trained_parameters(folder))
 
 
 class CheckpointSequence(Record, kw_only=True):
@@ -252,7 +252,7 @@ class AdaptStage(ExperimentStage):
         )
         write_sequence(sequence, folder)
         return Cost(
-            tokens=count_tokens_read(folder), parameters=count_trained_parameters(checkpoints[-1])
+            tokens=count_tokens(folder), parameters=count_trained_parameters(checkpoints[-1])
         )
 
     def _check(self, source: TrainingSource, method: Method, preset: Pretraining) -> None:
@@ -366,7 +366,7 @@ class FinetuneStage(ExperimentStage):
         )
         size = trained.size or ModelSize(parameters=0, trained=0, saved_bytes=0)
         return Cost(
-            tokens=count_tokens_read(out / MODEL),
+            tokens=count_tokens(out / MODEL),
             parameters=size.trained,
             total_parameters=size.parameters,
             saved_bytes=size.saved_bytes,
@@ -396,7 +396,7 @@ def hash_checkpoint(model: str, role: str = "") -> dict[str, str]:
     return {f"{role}{name}": digest for name, digest in checkpoint.hashes.items()}
 
 
-def count_tokens_read(folder: Path) -> int:
+def count_tokens(folder: Path) -> int:
     """Count the tokens that finished trainings below ``folder`` read, from their loss curves."""
     return sum(point.tokens for path in folder.rglob(CURVE_FILE) for point in read_curve(path))
 
