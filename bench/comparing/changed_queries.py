@@ -1,11 +1,11 @@
 """The queries on which two models differ most, with relevant documents and both rankings."""
 
+import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -19,10 +19,14 @@ from datasets_cfg.dataset import Dataset, open_remembered
 from foundation.arrays import Float64Array
 from foundation.errors import BenchError
 from foundation.files import hash_records
+from foundation.locations import RemotePath
+from foundation.printable import format_names
 from foundation.records import Record
 
 TOP = 5  # documents shown from each ranking
 JUDGED = 10  # relevant documents shown for a query
+
+logger = logging.getLogger(__name__)
 
 
 class ShownDocument(Record, kw_only=True):
@@ -206,8 +210,8 @@ def _document_texts(doc_ids: Sequence[str], dataset: Dataset | None) -> dict[str
 def check_scores_against_rankings(results: Iterable[Evaluation], workspace: Workspace) -> None:
     """Score stored rankings again and raise if the stored scores differ.
 
-    Only collections on this machine are checked, and only rankings in local folders. Files that
-    agreed once are not scored again.
+    Nothing is downloaded. One warning names the collections whose scores cannot be computed again.
+    Files that agreed once are not scored again.
 
     Args:
         results: stored results.
@@ -218,20 +222,25 @@ def check_scores_against_rankings(results: Iterable[Evaluation], workspace: Work
             stored with them.
     """
     opened = cache(lambda protocol: open_evaluated_dataset(protocol, workspace))
-
+    unchecked: list[str] = []
     for stored in results:
         result = stored.result
         hashes = result.per_query_sha256, result.run_sha256, result.protocol.qrels_sha256
         agreed = workspace.cache_dir / "agreed" / hash_records([hashes])  # of the very same files
-        if not isinstance(stored.folder, Path) or (agreed.exists() and stored.has_ranking):
+        is_remote = isinstance(stored.folder, RemotePath)  # its objects never change
+        if agreed.exists() and (is_remote or stored.has_ranking):
             continue
         dataset = opened(result.protocol)
-        if isinstance(dataset, Dataset):
-            check_stored_values(stored, dataset)
-            if all(hashes) and stored.has_ranking:
-                with suppress(OSError):  # a cache that is read-only
-                    agreed.parent.mkdir(parents=True, exist_ok=True)
-                    agreed.touch()
+        reason = dataset if isinstance(dataset, str) else check_stored_values(stored, dataset)
+        if reason:
+            unchecked.append(reason)
+        elif all(hashes) and stored.has_ranking:
+            with suppress(OSError):  # a cache that is read-only
+                agreed.parent.mkdir(parents=True, exist_ok=True)
+                agreed.touch()
+    if unchecked:
+        reasons = format_names(list(dict.fromkeys(unchecked)))
+        logger.warning("some scores are not compared with their rankings: %s", reasons)
 
 
 def open_evaluated_dataset(protocol: Protocol, workspace: Workspace) -> Dataset | str:

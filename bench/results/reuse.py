@@ -13,8 +13,9 @@ from collections.abc import Iterable, Iterator
 import msgspec
 import numpy as np
 
+from bench.evaluate.judging import judge
 from bench.evaluate.pipeline import Job, current_conditions, evaluate
-from bench.evaluate.scoring import parse_measure, score
+from bench.evaluate.scoring import score
 from bench.results.result import (
     RESULT_FILE,
     Conditions,
@@ -24,7 +25,7 @@ from bench.results.result import (
     save,
 )
 from datasets_cfg.dataset import Dataset
-from foundation.errors import BenchError
+from foundation.errors import BenchError, MissingFileError
 from foundation.locations import Location, files_below
 
 SAME_VALUE = 1e-9  # of a query on another machine
@@ -58,32 +59,41 @@ def find_equivalent(job: Job, results: Iterable[Evaluation]) -> Evaluation | Non
     return max(same, key=_evaluation_time, default=None)
 
 
-def check_stored_values(stored: Evaluation, dataset: Dataset) -> None:
-    """Raise if the scores of a stored result are not those of its ranking.
-
-    Nothing is checked if the ranking is missing, or if the judgements differ.
+def check_stored_values(stored: Evaluation, dataset: Dataset) -> str:
+    """Score a stored ranking again and compare the values.
 
     Args:
-        stored: a stored result.
-        dataset: its collection.
+        stored: result with values of each query.
+        dataset: collection with its judgements. Accepted answers are looked up in its corpus.
+
+    Returns:
+        The reason why the values cannot be computed again; "" if they agree.
 
     Raises:
-        BenchError: scores and ranking contradict each other, or the ranking is damaged.
+        BenchError: the values differ, or the ranking is damaged or not the one that was stored.
     """
-    same = stored.result.protocol.qrels_sha256 == dataset.qrels_sha256
-    if not (same and dataset.answers is None and stored.has_scores and stored.run_file.exists()):
-        return
-    stored_scores = stored.scores
-    names = [name for name in stored_scores.values if parse_measure(name).native]
-    found = score(stored.run, dataset.qrels, names)
-    if stored_scores.query_ids != found.query_ids or not all(
-        np.allclose(stored_scores.values[name], found.values[name], rtol=0, atol=SAME_VALUE)
-        for name in names
+    protocol = stored.result.protocol
+    if protocol.qrels_sha256 != dataset.qrels_sha256:
+        return f"{stored.collection} has different judgements on this machine"
+    if not stored.has_scores:
+        return f"{stored.folder} has no per-query scores"
+    if not stored.run_file.exists():
+        return f"{stored.run_file} is missing"
+    values = stored.scores.values
+    try:
+        judgements = judge(dataset, stored.run, protocol.depth)
+    except MissingFileError as missing:  # the documents, in which answers are looked up
+        return str(missing)
+    asked = None if dataset.answers is None else dataset.queries.ids
+    found = score(stored.run, judgements, list(values), asked)
+    if stored.scores.query_ids != found.query_ids or not all(
+        np.allclose(values[name], found.values[name], rtol=0, atol=SAME_VALUE) for name in values
     ):
         raise BenchError(
             f"{stored.folder} contradicts itself: its scores differ from its ranking's",
             f"evaluate again, or move {stored.folder} out of the folder of results",
         )
+    return ""
 
 
 def reuse_or_evaluate(job: Job, out: Location) -> Evaluation:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.results.result import HASHED_SINCE, RESULT_FILE, SCORES_FILE, Protocol, Result
+from bench.results.result import (
+    HASHED_SINCE,
+    RESULT_FILE,
+    SCORES_FILE,
+    Evaluation,
+    Protocol,
+    Result,
+    load,
+    save,
+)
 from datasets_cfg.catalogue import dataset_names, facts_for
+from foundation.locations import Location
 from retrievers.models.recipe import Recipe
 from tests.support.results import CONDITIONS, RESULT
 
@@ -118,3 +129,13 @@ def make_older(folder: Path) -> None:
 def page_data(text: str) -> Any:
     """The data that a page of a leaderboard holds."""
     return json.loads(text.partition('id="data">')[2].partition("</script>")[0])
+
+
+def lower_scores(folder: Location, out: Location) -> None:
+    """Store a result again with half of its scores and matching means and hashes."""
+    known = load(folder)
+    values = {name: column / 2 for name, column in known.scores.values.items()}
+    scores = replace(known.scores, values=values)
+    means = {name: scores.mean(name) for name in values}
+    result = msgspec.structs.replace(known.result, measures=means)
+    save(Evaluation(result, scores, known.run), out)

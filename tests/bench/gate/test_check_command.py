@@ -2,17 +2,17 @@
 
 import json
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
-import msgspec
 import pytest
 
 from bench.outcomes import ExitCode
-from bench.results.result import Evaluation, load, save
+from bench.results.result import load
 from tests.support import tiny_checkpoints as tiny
 from tests.support.collections import SIXTY, Bench, Finished, write_collection, write_hashing_card
+from tests.support.leaderboards import lower_scores
 
 
 @dataclass(frozen=True)
@@ -135,12 +135,7 @@ def test_a_ranking_that_changes_after_it_agreed_is_refused_by_a_leaderboard(plac
 def test_values_of_a_baseline_that_are_not_those_of_its_ranking_are_no_evidence(place):
     """Lowered with their mean and hash, so that the candidate would look better."""
     folder = place.bench.results(place.collection.name, "bm25")
-    known = load(folder)
-    lowered = {name: values / 2 for name, values in known.scores.values.items()}
-    scores = replace(known.scores, values=lowered)
-    means = {name: scores.mean(name) for name in lowered}
-    result = msgspec.structs.replace(known.result, measures=means)
-    save(Evaluation(result, scores, known.run), place.bench.out)
+    lower_scores(folder, place.bench.out)
     code, document, stderr = place.check("hashing", "bm25")
     assert (code, document["outcome"]) == (4, "MISSING")
     assert f"{folder} contradicts itself" in stderr

@@ -5,8 +5,10 @@ import json
 import pytest
 
 from bench.outcomes import ExitCode
+from foundation.locations import parse_location
 from tests.support import s3
 from tests.support.collections import write_collection
+from tests.support.leaderboards import lower_scores
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +42,16 @@ def test_results_of_a_bucket_are_compared_as_those_of_a_folder(bench, url, evalu
     local = bench("compare", "hashing", "bm25", "--results", bench.out, *options)
     assert remote.code == local.code == 0, remote.stderr
     assert json.loads(remote.stdout) == json.loads(local.stdout)
+
+
+def test_scores_in_a_bucket_that_are_not_those_of_their_ranking_are_refused(bench, url, tmp_path):
+    folder = write_collection(tmp_path / "tiny")
+    assert bench("run", folder, "--model", "hashing", "bm25").code == 0
+    lower_scores(bench.results("tiny", "bm25"), parse_location(url))
+    done = bench("leaderboard", "--results", url, "--cache-dir", bench.cache)
+    assert (done.code, done.stdout) == (2, "")
+    assert f"{url}/tiny/bm25" in done.stderr
+    assert "contradicts itself: its values are not those of its ranking" in done.stderr
 
 
 def test_a_leaderboard_is_made_from_a_bucket(bench, url, evaluated):
@@ -89,7 +101,7 @@ def test_rankings_are_exported_into_a_bucket(bench, url, evaluated):
     [
         ("s3://missing/results", "there is no bucket missing"),
         ("s3:/bucket/results", "one slash too few"),
-        ("nosuchstore://bucket/results", "no kind of store"),
+        ("nosuchstore://bucket/results", "unknown kind of store"),
     ],
 )
 def test_a_place_that_cannot_be_written_is_refused_before_anything_is_encoded(
