@@ -23,7 +23,7 @@ from bench.gate.records import PUBLISHED_SCORES, Check, CheckRow, LostQuery, Pai
 from foundation.printable import format_count, format_names, make_printable
 from reports import format as fmt
 from reports.format import interval, score, signed
-from reports.table import Column, Table, bullet_list, escape
+from reports.table import Column, Table, bullets, escape
 
 LONGEST = 70  # characters of a query's text
 
@@ -177,7 +177,7 @@ def markdown(check: Check) -> str:
     parts = [f"## {check.outcome}: {escape(check.candidate)}"]
     parts += [escape(paragraph) for paragraph in verdict_paragraphs(check)]
     if check.warnings:
-        parts.append(bullet_list(escape(f"warning: {text}") for text in check.warnings))
+        parts.append(bullets(escape(f"warning: {text}") for text in check.warnings))
     if check.left_out:
         parts.append(f"Left out by --on: {escape(format_names(check.left_out))}.")
     for verdict in check.against:
@@ -190,7 +190,7 @@ def markdown(check: Check) -> str:
 def _decision_section(check: Check) -> Iterator[str]:
     """Yield the rule, its reasons, and the tests."""
     yield _rule_sentence(check)
-    yield bullet_list(map(escape, check.reasons))
+    yield bullets(map(escape, check.reasons))
     for verdict in check.against:
         if any(row.paired for row in verdict.rows):
             other = f"the {verdict.role}, {escape(verdict.name)}"
@@ -226,7 +226,7 @@ def _score_table(rows: Sequence[CheckRow]) -> str:
         Column("win / tie / loss", lambda row: row.paired, fmt.win_tie_loss),
         Column("reason", lambda row: row.missing or row.failure),
     ]
-    return Table(rows, columns).drop_empty_columns().markdown()
+    return Table(rows, columns).drop_empty().markdown()
 
 
 def _test_table(rows: Sequence[CheckRow]) -> str:
@@ -258,12 +258,7 @@ def _rule_sentence(check: Check) -> str:
     )
 
 
-KINDS = {
-    "REGRESSION": "failure",
-    "MISSING": "error",
-    "DRIFT": "error",
-    "INCONCLUSIVE": "skipped",
-}
+KINDS = {"REGRESSION": "failure", "MISSING": "error", "DRIFT": "error", "INCONCLUSIVE": "skipped"}
 _COUNTS = {"failure": "failures", "error": "errors", "skipped": "skipped"}
 _NOT_XML = re.compile("[\ufffe\uffff]")
 

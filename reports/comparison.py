@@ -7,7 +7,7 @@ from bench.comparing.compare import Comparison, ComparisonRow, FieldDifference
 from bench.comparing.statistics import Resampling
 from foundation.printable import format_names, to_one_line
 from reports import format as fmt
-from reports.table import Column, Table, bullet_list, escape
+from reports.table import Column, Table, bullets, escape
 
 TEXT_WIDTH = 80
 
@@ -19,7 +19,7 @@ def comparison_table(comparison: Comparison) -> str:
     parts = [escape(f"difference = {a} − {b}. {_finding(comparison)}")]
     parts.append(Table(rows, _columns(a, b)).markdown())
     if notes := list(_notes(comparison)):
-        parts.append(bullet_list(map(escape, notes)))
+        parts.append(bullets(map(escape, notes)))
     if comparison.recipes:
         columns: list[Column[FieldDifference]] = [
             Column("different settings", lambda difference: difference.field),

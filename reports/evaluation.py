@@ -36,10 +36,10 @@ def collection_table(results: Sequence[Result], published: Published) -> str:
         Column("judged@10", lambda result: result.judged_at_10, fmt.score),
         Column("published", lambda result: _claim(result, published), fmt.score),
         Column("index", lambda result: result.index if result.index != "flat" else ""),
-        Column("index recall", _recalls, fmt.right_aligned),
+        Column("index recall", _recalls, fmt.numeric),
         Column("unanswered", lambda result: result.unanswered or None, fmt.count),
     ]
-    table = Table(results, columns).drop_empty_columns()
+    table = Table(results, columns).drop_empty()
     return f"{escape(_heading(results[0]))}\n\n{table.markdown()}"
 
 

@@ -15,24 +15,12 @@ from bench.experiments.report_record import (
     SequenceResult,
 )
 from reports import format as fmt
-from reports.table import (
-    Column,
-    Row,
-    Table,
-    bullet_list,
-    code_span,
-    columns_for,
-    escape,
-    table_from_rows,
-)
+from reports.table import Column, Row, Table, bullets, code, columns_for, escape, make_table
 
 NOTHING = Cost()
 
 
-def markdown(
-    report: Report,
-    pictures: Sequence[tuple[str, str]] = (),
-) -> str:
+def markdown(report: Report, pictures: Sequence[tuple[str, str]] = ()) -> str:
     """Return the complete report.
 
     Args:
@@ -60,13 +48,11 @@ def _summary(report: Report) -> str:
         f"{len(report.rows)} rows{seeds}: {cells - report.gaps} of {cells} cells finished, "
         f"{fmt.duration(report.seconds)} of work ({where.machine}, {where.threads} threads, "
         f"device {where.device}), {where.time[:10]}.",
-        f"Made by {code_span(report.command)}.",
+        f"Made by {code(report.command)}.",
     ]
     lines += [f"**{escape(sentence)}**" for sentence in report.differing]
     if not report.trains:
-        lines.append(
-            "**Nothing is trained. Every difference is between two settings of one model.**"
-        )
+        lines.append("**Nothing is trained. Differences are between settings of one model.**")
     elif len(report.seeds) == 1:
         lines.append(
             "**One seed: every difference is between these checkpoints. It does not show whether "
@@ -103,7 +89,7 @@ def score_table(report: Report, name: str) -> str:
     columns: list[Column[RowResult]] = [
         Column("row", lambda row: row.name),
         Column("change", lambda row: row.change or _values(report, row.name)),
-        Column("seeds", lambda row: _finished(row) if score_of(row) else "0", fmt.right_aligned),
+        Column("seeds", lambda row: _finished(row) if score_of(row) else "0", fmt.numeric),
         Column("mean ± 95 %", score_of, _half_width),
         Column("sd of seeds", lambda row: (own := score_of(row)) and own.seeds_sd, fmt.score),
         Column("against", lambda row: row.against if score_of(row) else ""),
@@ -166,7 +152,7 @@ def cost_table(report: Report) -> str:
         Column(f"parameters{trained}", parameters_of, fmt.count),
     ]
     if any(saved_bytes_of(row) for row in report.rows):
-        columns.append(Column("trained %", _trained_share, fmt.right_aligned))
+        columns.append(Column("trained %", _trained_share, fmt.numeric))
         columns.append(Column("bytes saved", saved_bytes_of, fmt.count))
     if report.trains:
         columns.append(Column("tokens trained on", tokens_of, fmt.count))
@@ -224,8 +210,8 @@ def plan_table(rows: Sequence[tuple[str, str, str]], tasks: Sequence[tuple[str, 
     """
     work = [[name, str(total), str(done), str(total - done)] for name, total, done in tasks]
     tables = [
-        table_from_rows(["row", "against", "change"], rows),
-        table_from_rows(["stage", "tasks", "finished", "to do"], work),
+        make_table(["row", "against", "change"], rows),
+        make_table(["stage", "tasks", "finished", "to do"], work),
     ]
     return "\n\n".join(table.markdown() for table in tables)
 
@@ -248,13 +234,13 @@ def _method(report: Report) -> str:
         f"{fmt.DETECTABLE_LEGEND}.",
         *map(escape, report.leaks),
     ]
-    axes = [f"{escape(axis.title)} is the field {code_span(axis.field)}" for axis in report.axes]
+    axes = [f"{escape(axis.title)} is the field {code(axis.field)}" for axis in report.axes]
     lines += [f"The axis {text}." for text in axes]
     commits = " and ".join(commit[:12] for commit in report.commits if commit) or "no checkout"
     dirty = " with uncommitted changes" if report.conditions.dirty else ""
     versions = ", ".join(map(" ".join, report.conditions.libraries.items()))
     lines.append(f"Code: {commits}{dirty}; {versions}.")
-    return bullet_list(lines)
+    return bullets(lines)
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -298,7 +284,7 @@ def sequence_sections(report: Report) -> list[str]:
         Column("verdict", lambda row: (on := row[1].forgotten) and on.verdict),
         Column("MLM loss", lambda row: fmean(row[1].losses.values()), fmt.fixed_digits(3)),
     ]
-    legend = bullet_list(_legend(learnt[0][1].start))
+    legend = bullets(_legend(learnt[0][1].start))
     return ["## Gains and forgetting", Table(learnt, columns).markdown(), legend]
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from bench.explain.answer import Answer, ExplanationRow
 from foundation.printable import format_count
 from reports import format as fmt
-from reports.table import Column, Table, bullet_list, code_span, escape
+from reports.table import Column, Table, bullets, code, escape
 
 
 def answer_text(answer: Answer) -> str:
@@ -20,8 +20,8 @@ def answer_text(answer: Answer) -> str:
 def _parts(answer: Answer) -> Iterator[str]:
     yield escape(_verdict(answer))
     if answer.seen:
-        seen = [f"{escape(one.name)}: {code_span(one.apply)}" for one in answer.seen]
-        yield "The file itself shows differences that change scores:\n\n" + bullet_list(seen)
+        seen = [f"{escape(one.name)}: {code(one.apply)}" for one in answer.seen]
+        yield "The file itself shows differences that change scores:\n\n" + bullets(seen)
     if answer.explanations:
         yield _table(answer).markdown()
         yield from _remarks(answer.explanations)
@@ -59,12 +59,12 @@ def _verdict(answer: Answer) -> str:
 def _table(answer: Answer) -> Table[ExplanationRow]:
     columns: list[Column[ExplanationRow]] = [
         Column("explanation", lambda row: " and ".join(row.deviations)),
-        Column("agrees", lambda row: f"{row.share:.0%}", fmt.right_aligned),
+        Column("agrees", lambda row: f"{row.share:.0%}", fmt.numeric),
         Column("as exact as", lambda row: row.precision),
         Column(f"change of {answer.measure}", lambda row: row.cost, fmt.signed),
         Column("to do the same", lambda row: "; ".join(row.apply)),
     ]
-    return Table(answer.explanations, columns).drop_empty_columns()
+    return Table(answer.explanations, columns).drop_empty()
 
 
 def _remarks(rows: tuple[ExplanationRow, ...]) -> Iterator[str]:
@@ -76,4 +76,4 @@ def _remarks(rows: tuple[ExplanationRow, ...]) -> Iterator[str]:
         if row.detail:
             lines.append(f"{name}: {row.detail}")
     if lines:
-        yield bullet_list(map(escape, lines))
+        yield bullets(map(escape, lines))

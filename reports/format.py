@@ -28,7 +28,7 @@ def as_text(value: object) -> str:
     return "" if value is None else str(value)
 
 
-def right_aligned(figure: str) -> str:
+def numeric(figure: str) -> str:
     """Return ``figure``, which is text already, for a column aligned like numbers."""
     return figure
 

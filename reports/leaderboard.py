@@ -20,7 +20,7 @@ from bench.boards.records import (
     SuiteColumn,
 )
 from reports import format as fmt
-from reports.table import Column, Table, bullet_list, columns_for, escape, table_from_rows
+from reports.table import Column, Table, bullets, columns_for, escape, make_table
 from retrievers.models.checkpoint import Parameters
 
 SystemClaims = Sequence[Claim]  # claims of one system in one source
@@ -56,16 +56,10 @@ def _ranking(board: Leaderboard, ranked: Sequence[Row], headline: ScoreColumn, m
 def _score_columns(column: ScoreColumn, measure: str) -> list[Column[Row]]:
     """Return the score column and, for a suite, the zero-shot mean."""
     scores: list[Column[Row]] = [
-        Column(
-            heading(column, measure),
-            lambda row: score_cell(row, column, measure),
-            fmt.right_aligned,
-        )
+        Column(heading(column, measure), lambda row: score_cell(row, column, measure), fmt.numeric)
     ]
     if isinstance(column, SuiteColumn):
-        scores.append(
-            Column("zero-shot", lambda r: _zero_shot(r, column, measure), fmt.right_aligned)
-        )
+        scores.append(Column("zero-shot", lambda r: _zero_shot(r, column, measure), fmt.numeric))
     return scores
 
 
@@ -106,7 +100,7 @@ def _notes(board: Leaderboard, headline: ScoreColumn) -> str:
         "An asterisk marks scores on collections that the model was trained on; the zero-shot mean "
         "leaves them out, with the number of remaining collections in parentheses."
     )
-    return f"{notes}\n\n{bullet_list(legend(board))}"
+    return f"{notes}\n\n{bullets(legend(board))}"
 
 
 def legend(board: Leaderboard) -> list[str]:
@@ -133,7 +127,7 @@ def _recipes(ranked: Sequence[Row]) -> str:
         Column("tokens/s", lambda row: row.tokens_per_s or None, fmt.count),
         Column("machine", lambda row: row.speed_device),
     ]
-    return Table(ranked, columns).drop_empty_columns().markdown()
+    return Table(ranked, columns).drop_empty().markdown()
 
 
 def _total_parameters(known: Parameters | None) -> str:
@@ -247,9 +241,7 @@ def scores(board: Leaderboard, measure: str) -> Table[Sequence[Any]]:
         if claims := claimed_scores(board, system, measure):
             claimed = (claims.get(column.name) for column in board.all_columns)
             rows.append([f"{system_name(system)} (published)", None, *claimed])
-    return table_from_rows(
-        ["model", "group", *(heading(p, measure) for p in board.all_columns)], rows
-    )
+    return make_table(["model", "group", *(heading(p, measure) for p in board.all_columns)], rows)
 
 
 SITE = files("reports") / "site"

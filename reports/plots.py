@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-DrawFigure = Callable[["Figure"], None]
+Draw = Callable[["Figure"], None]
 
 INK, PAPER = "#1b2129", "#fefefe"  # text and axes; background
 # Okabe and Ito, "Color universal design" (2008), in an order whose neighbours differ most.
@@ -97,9 +97,7 @@ def legend_below(figure: "Figure", columns: int = 2, entries: Sequence["Line2D"]
     figure.legend(handles=[*known, *entries], loc="outside lower center", ncols=columns)
 
 
-def save_figure(
-    stem: Path, size: tuple[float, float], fill: DrawFigure, *, grid: bool = False
-) -> list[Path]:
+def save(stem: Path, size: tuple[float, float], fill: Draw, *, grid: bool = False) -> list[Path]:
     """Save a figure as SVG and PNG, and return the two files.
 
     Args:
@@ -185,7 +183,7 @@ def draw_factors(report: Report, folder: Path) -> list[tuple[str, str]]:
         if not panels:
             continue
         width = max(3.6, 0.9 * len(points) + 1.4)
-        svg, _ = save_figure(
+        svg, _ = save(
             folder / f"{report.name}-{_file_name(axis.title)}",
             (width * len(panels), 4.2),
             partial(_draw_panels, report=report, axis=axis, points=points, panels=panels),
@@ -203,11 +201,8 @@ def _points(report: Report, axis: AxisResult) -> list[tuple[str, RowResult]]:
 def _panels(report: Report, points: Sequence[tuple[str, RowResult]]) -> list[str]:
     """Return the mean if there is one, else each collection with a score."""
     means = [name for name in report.collections if report.is_mean(name)]
-    return [
-        name
-        for name in means or report.collections
-        if any(row.on_collection(name) for _, row in points)
-    ]
+    names = means or report.collections
+    return [name for name in names if any(row.on_collection(name) for _, row in points)]
 
 
 def _draw_panels(
@@ -246,11 +241,8 @@ def _draw_legend(
     entries = [legend_entry("score" if seeds < 2 else "mean over seeds", marker="o", color=BLUE)]
     if seeds > 1:
         entries.append(legend_entry("score of each seed", marker="_", ms=10, color=GREY))
-    if any(
-        (on := row.on_collection(name)) and _interval(row, on, against)
-        for row in rows
-        for name in panels
-    ):
+    scored = [(row, row.on_collection(name)) for row in rows for name in panels]
+    if any(on and _limits(row, on, against) for row, on in scored):
         label = f"95 % interval of the difference from {against.name}"
         letters = int(TITLE_LETTERS * figure.get_figwidth()) - MARKER_LETTERS
         label = textwrap.fill(label, letters)
@@ -276,7 +268,7 @@ def _draw_rows(
         for score in seeds if len(seeds) > 1 else ():
             axes.plot(x, score, "_", color=GREY, ms=10, zorder=1)
         axes.plot(x, on.score.mean, "o", color=BLUE, zorder=3)
-        if interval := _interval(row, on, against):
+        if interval := _limits(row, on, against):
             axes.vlines(x, *interval, color=BLUE, lw=1.5, zorder=2)
     axes.set_ylabel(next(on.measure for _, row in points if (on := row.on_collection(name))))
 
@@ -288,9 +280,7 @@ def _draw_reference(axes: "Axes", against: RowResult, name: str) -> None:
         axes.axhline(on.score.mean, color=GREY, lw=1, ls=":", zorder=0)
 
 
-def _interval(
-    row: RowResult, on: RowOnCollection, against: RowResult
-) -> tuple[float, float] | None:
+def _limits(row: RowResult, on: RowOnCollection, against: RowResult) -> tuple[float, float] | None:
     """Return the interval of the difference to ``against``, shifted to this row's mean."""
     found = on.difference
     if on.score is None or found is None or row.against != against.name:
@@ -319,7 +309,7 @@ def draw_losses(curve: Sequence[LossPoint], path: Path) -> list[Path]:
     Raises:
         ImportError: matplotlib is not installed.
     """
-    return save_figure(path, SIZE, lambda figure: plot_losses(figure, curve), grid=True)
+    return save(path, SIZE, lambda figure: plot_losses(figure, curve), grid=True)
 
 
 def plot_losses(figure: "Figure", curve: Sequence[LossPoint]) -> None:
@@ -343,7 +333,7 @@ def draw_quality(curve: Curve, path: Path) -> list[Path]:
     """Draw ``curve`` against steps as ``path``.svg and .png, if matplotlib is installed."""
     if not can_plot():
         return []
-    return save_figure(path, SIZE, lambda figure: plot_quality(figure, curve), grid=True)
+    return save(path, SIZE, lambda figure: plot_quality(figure, curve), grid=True)
 
 
 def plot_quality(figure: "Figure", curve: Curve) -> None:
@@ -362,9 +352,8 @@ def plot_quality(figure: "Figure", curve: Curve) -> None:
     axes.set_xlabel("training step")
     axes.set_ylabel(curve.measure)
     axes.set_title(f"{curve.training}: {len(curve.points)} checkpoints")
-    band = legend_entry(
-        f"95 % interval of {curve.headline}", marker="|", ms=12, color=INK, alpha=0.35
-    )
+    label = f"95 % interval of {curve.headline}"
+    band = legend_entry(label, marker="|", ms=12, color=INK, alpha=0.35)
     legend_below(figure, 3, [band])
 
 

@@ -61,7 +61,7 @@ def phases_table(comparisons: Sequence[ToolComparison]) -> str:
     )
     columns = [
         Column("documents", lambda comparison: comparison.name),
-        *(Column(name, partial(_phase, name), fmt.right_aligned) for name in names),
+        *(Column(name, partial(_phase, name), fmt.numeric) for name in names),
         Column("all, on the wall", lambda comparison: comparison.tools[0].wall_s, spread),
     ]
     return _titled(title, Table(comparisons, columns))
@@ -96,8 +96,8 @@ def _compared(
     timings: list[Column[Row]] = [
         Column("wall, s", lambda row: row[1].wall_s, spread),
         Column("processor, s", lambda row: row[1].processor_s, spread),
-        Column("largest difference", lambda row: f"{row[1].difference:.1e}", fmt.right_aligned),
-        Column("our speed-up", lambda row: _speedup(row[1]), fmt.right_aligned),
+        Column("largest difference", lambda row: f"{row[1].difference:.1e}", fmt.numeric),
+        Column("our speed-up", lambda row: _speedup(row[1]), fmt.numeric),
     ]
     return _titled(title, Table(rows, [*columns, *timings]))
 

@@ -33,7 +33,7 @@ def _escaped(text: str) -> str:
     return _ENTITIES.get(text, f"{text[:-1]}\\{text[-1]}")
 
 
-def code_span(text: str) -> str:
+def code(text: str) -> str:
     """Return ``text`` on one line as code in Markdown, with a fence longer than its backticks."""
     line = to_one_line(text)
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", line)), default=0))
@@ -41,7 +41,7 @@ def code_span(text: str) -> str:
     return f"{fence}{space}{line}{space}{fence}"
 
 
-def bullet_list(lines: Iterable[str]) -> str:
+def bullets(lines: Iterable[str]) -> str:
     """Return a list of ``lines``, which are Markdown already."""
     return "\n".join(f"- {line}" for line in lines)
 
@@ -69,7 +69,7 @@ class Column(Generic[Row]):
     value: Callable[[Row], Any]
     format: Callable[[Any], str] = as_text
 
-    def format_cell(self, row: Row) -> str:
+    def cell(self, row: Row) -> str:
         """Return the cell of ``row``, for people."""
         return self.format(self.value(row))
 
@@ -86,11 +86,9 @@ class Table(Generic[Row]):
     rows: Sequence[Row]
     columns: Sequence[Column[Row]]
 
-    def drop_empty_columns(self) -> "Table[Row]":
+    def drop_empty(self) -> "Table[Row]":
         """Return the table without columns that are empty in all rows."""
-        filled = [
-            column for column in self.columns if any(column.format_cell(row) for row in self.rows)
-        ]
+        filled = [column for column in self.columns if any(map(column.cell, self.rows))]
         return Table(self.rows, filled)
 
     def frame(self) -> "pd.DataFrame":
@@ -109,10 +107,7 @@ class Table(Generic[Row]):
         """Return the table in GitHub's Markdown, with all names escaped."""
         from tabulate import tabulate
 
-        rows = [
-            [_markdown_cell(column.format_cell(row)) for column in self.columns]
-            for row in self.rows
-        ]
+        rows = [[_markdown_cell(column.cell(row)) for column in self.columns] for row in self.rows]
         headers = [_markdown_cell(column.header) for column in self.columns]
         sides = ["left" if column.format is as_text else "right" for column in self.columns]
         return str(tabulate(rows, headers, "github", colalign=sides, disable_numparse=True))
@@ -143,7 +138,7 @@ def columns_for(
     return [column(name) for name in names]
 
 
-def table_from_rows(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table[Sequence[Any]]:
+def make_table(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table[Sequence[Any]]:
     """Return a table of ``rows``, whose values are in the order of ``headers``."""
     return Table(rows, [Column(name, itemgetter(place)) for place, name in enumerate(headers)])
 

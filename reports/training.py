@@ -8,7 +8,7 @@ from bench.monitor.curve import Curve, CurvePoint
 from bench.monitor.selection import Selection
 from foundation.printable import format_names
 from reports import format as fmt
-from reports.table import Bold, Column, Table, bullet_list, columns_for, escape
+from reports.table import Bold, Column, Table, bullets, columns_for, escape
 
 ON_TEST_DATA = (
     "the best checkpoint on these queries is partly the luckiest; select with --split dev, and "
@@ -20,10 +20,10 @@ def curve_markdown(curve: Curve) -> str:
     """Return ``curve`` as Markdown: a row for each checkpoint, then the best one with caveats."""
     parts = [f"## {escape(curve.training)}: {curve.measure}", _table(curve)]
     if curve.selection is not None:
-        parts.append(bullet_list(_verdict(curve, curve.selection)))
+        parts.append(bullets(_verdict(curve, curve.selection)))
     if notes := list(_notes(curve)):
-        parts.append(bullet_list(map(escape, notes)))
-    return "\n\n".join([*parts, bullet_list(_legend(curve))]) + "\n"
+        parts.append(bullets(map(escape, notes)))
+    return "\n\n".join([*parts, bullets(_legend(curve))]) + "\n"
 
 
 def _table(curve: Curve) -> str:
@@ -116,7 +116,7 @@ def forgetting_markdown(record: Forgetting) -> str:
         _matrix(record),
         f"average of the last checkpoint, trained collections: {fmt.mean_score(record.average)}",
         *([_transfers(transfers)] if (transfers := list(_transfer_lines(record))) else []),
-        bullet_list(_forgetting_legend(record)),
+        bullets(_forgetting_legend(record)),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -132,7 +132,7 @@ def _matrix(record: Forgetting) -> str:
 
     columns: list[Column[TransferRow]] = [
         Column(record.measure, lambda row: row.checkpoint),
-        *columns_for((*record.trained, *record.also), cell, fmt.right_aligned),
+        *columns_for((*record.trained, *record.also), cell, fmt.numeric),
     ]
     return Table(record.rows, columns).markdown()
 

@@ -69,16 +69,13 @@ def build_leaderboard(
     _check_measure(board_filter.measure, columns)
     suites = _suite_columns(columns, board_filter.suite)
     wanted = {column.name: _measures_to_resample(column, board_filter) for column in columns}
-    rank_groups = compute_rank_groups(
-        by_row, wanted, [suite.name for suite in suites], resampling, advance
-    )
+    names = [suite.name for suite in suites]
+    groups = compute_rank_groups(by_row, wanted, names, resampling, advance)
     results = [entry.result for entries in by_column.values() for entry in entries]
-    claims = _claims_shown(
-        columns, suites, {result.model for result in results}, cards, board_filter
-    )
+    models = {result.model for result in results}
+    claims = _claims_shown(columns, suites, models, cards, board_filter)
     rows = tuple(
-        _build_row(name, cells, suites, rank_groups, claims, cards)
-        for name, cells in by_row.items()
+        _build_row(name, cells, suites, groups, claims, cards) for name, cells in by_row.items()
     )
     published = board_filter.published is not None
     claimed = {board_filter.suite, *(claim.name for claim in claims if published)}

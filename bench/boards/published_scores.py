@@ -78,16 +78,12 @@ def collect_claims(
         BenchError: a publication is unknown.
     """
     wanted = names or ()
-    show_all = not wanted or ALL in wanted
-    claims = [
-        claim for claim in _of_cards(cards) if show_all or CARDS in wanted or claim.model in models
-    ]
+    every = not wanted or ALL in wanted
+    claims = [one for one in _of_cards(cards) if every or CARDS in wanted or one.model in models]
     published = read_publications() if names is not None else {}
     _check_names(wanted, published)
-    selected = (
-        publication for name, publication in published.items() if show_all or name in wanted
-    )
-    return claims + [claim for publication in selected for claim in list_claims(publication)]
+    shown = [one for name, one in published.items() if every or name in wanted]
+    return claims + [claim for publication in shown for claim in list_claims(publication)]
 
 
 def _check_names(names: Sequence[str], publications: Mapping[str, Publication]) -> None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bench.comparing.compare import ComparedModel, ComparisonSettings, read_score_matrix
+from bench.comparing.compare import ComparedModel, ComparisonSettings, read_scores
 from bench.comparing.statistics import (
     ALPHA,
     SAME_MEAN,
@@ -73,9 +73,7 @@ def compute_rank_groups(
         results = {row: cells[column] for row, cells in by_row.items() if column in cells}
         for matrix in _matrices(column, results, measures, resampling):
             means = matrix.scores.mean(axis=0)
-            ranked |= _rank_column(
-                column, matrix.measure, list(matrix.columns), means, matrix.resampled
-            )
+            ranked |= _rank(column, matrix.measure, list(matrix.columns), means, matrix.resampled)
             for suite in (suite for suite, shares in weights.items() if column in shares):
                 key = (suite, matrix.measure)
                 if key not in sums:
@@ -84,7 +82,7 @@ def compute_rank_groups(
         advance(1)
     for (suite, measure), total in sums.items():
         if total.rows:
-            ranked |= _rank_column(suite, measure, total.rows, total.means, total.drawn)
+            ranked |= _rank(suite, measure, total.rows, total.means, total.drawn)
     return ranked
 
 
@@ -131,13 +129,9 @@ def _matrices(
 
     All measures are resampled at once, since drawing the queries takes longer than the products.
     """
-    models = [
-        ComparedModel(row, {column: evaluation})
-        for row, evaluation in results.items()
-        if evaluation.has_scores
-    ]
+    models = [ComparedModel(row, {column: one}) for row, one in results.items() if one.has_scores]
     variants = [ComparisonSettings(measure, resampling=resampling) for measure in measures]
-    matrices = [read_score_matrix(column, models, settings) for settings in variants if models]
+    matrices = [read_scores(column, models, settings) for settings in variants if models]
     matrices = [matrix for matrix in matrices if matrix.columns]
     if not matrices:
         return
@@ -151,7 +145,7 @@ def _matrices(
         yield replace(matrix, drawn=columns)
 
 
-def _rank_column(
+def _rank(
     column: str, measure: str, rows: Sequence[str], means: Float64Array, drawn: ResampledMeans
 ) -> RankGroups:
     low, high = np.quantile(drawn.bootstrap, [ALPHA / 2, 1 - ALPHA / 2], axis=0)

@@ -48,14 +48,11 @@ def _drop_repeats(results: Iterable[Evaluation]) -> list[Evaluation]:
     """Keep, of results with equal key and scores, the one with most measures, then the newest."""
     distinct: dict[str, list[Evaluation]] = defaultdict(list)
     for stored in sorted(results, key=_measures_and_time, reverse=True):
-        if not any(
-            _is_repeat(stored.result, other.result) for other in distinct[stored.result.key]
-        ):
-            distinct[stored.result.key].append(stored)
-    return sorted(
-        (entry for results in distinct.values() for entry in results),
-        key=lambda entry: str(entry.folder),
-    )
+        others = distinct[stored.result.key]
+        if not any(_is_repeat(stored.result, other.result) for other in others):
+            others.append(stored)
+    kept = [stored for results in distinct.values() for stored in results]
+    return sorted(kept, key=lambda stored: str(stored.folder))
 
 
 def _measures_and_time(stored: Evaluation) -> tuple[int, str]:
@@ -90,14 +87,11 @@ def group_by_column(stored: Sequence[Evaluation]) -> dict[str, list[Evaluation]]
     named: dict[str, list[Evaluation]] = {}
     for collection in sorted(by_collection, key=natural_sort_key):
         protocols = by_collection[collection]
-        main = max(protocols, key=lambda protocol: _column_priority(protocol, protocols[protocol]))
+        main = max(protocols, key=lambda protocol: _rank(protocol, protocols[protocol]))
         named[collection] = protocols.pop(main)
+        facts = describe_protocol(main)
         for protocol, results in protocols.items():
-            named[
-                _distinct_column_name(
-                    collection, describe_protocol(protocol), describe_protocol(main)
-                )
-            ] = results
+            named[_column_name(collection, describe_protocol(protocol), facts)] = results
     return named
 
 
@@ -110,9 +104,7 @@ def _protocols_with_corpus(stored: Iterable[Evaluation]) -> dict[Protocol, Proto
     return {bare: next(iter(complete)) for bare, complete in known.items() if len(complete) == 1}
 
 
-def _column_priority(
-    protocol: Protocol, results: Sequence[Evaluation]
-) -> tuple[bool, bool, str, int, bytes]:
+def _rank(protocol: Protocol, results: Sequence[Evaluation]) -> tuple[bool, bool, str, int, bytes]:
     """Return a larger value for the protocol that represents a collection.
 
     The last two values only make the choice deterministic.
@@ -135,7 +127,7 @@ def _is_declared(protocol: Protocol) -> bool:
     return all(getattr(protocol, name) == getattr(facts, name) for name in names)
 
 
-def _distinct_column_name(name: str, facts: Mapping[str, str], others: Mapping[str, str]) -> str:
+def _column_name(name: str, facts: Mapping[str, str], others: Mapping[str, str]) -> str:
     """Return a name with the facts that differ, as it can be typed on the command line."""
     different = [f"{fact}={facts.get(fact, '')}" for fact in find_differing_facts([facts, others])]
     return SELECTOR.join([name, *different])
@@ -201,9 +193,7 @@ def _row_labels(variants: Sequence[Mapping[str, Evaluation]]) -> list[str]:
     ]
     if len(set(labels)) == len(labels):
         return labels
-    times = [
-        max(stored.result.conditions.time for stored in results.values()) for results in variants
-    ]
+    times = [max(one.result.conditions.time for one in each.values()) for each in variants]
     numbered = enumerate(zip(labels, times, strict=True), start=1)
     return [f"{label}, {time}, {number}".lstrip(", ") for number, (label, time) in numbered]
 
@@ -213,18 +203,15 @@ def _distinguishing_facts(facts: Sequence[Mapping[str, str]]) -> list[str]:
 
     Facts that every variant has come first. The hash of a run file is used last.
     """
-    run_file = describe_run_file("")
-    candidates = sorted(
-        find_differing_facts(facts),
-        key=lambda name: (not all(fact.get(name) for fact in facts), name not in run_file),
-    )
+    run_file, names = describe_run_file(""), find_differing_facts(facts)
+    names.sort(key=lambda name: (not all(fact.get(name) for fact in facts), name not in run_file))
     selected: list[str] = []
 
-    def kinds(names: Sequence[str]) -> int:
-        return len({tuple(fact.get(name, "") for name in names) for fact in facts})
+    def kinds(some: Sequence[str]) -> int:
+        return len({tuple(fact.get(name, "") for name in some) for fact in facts})
 
-    while kinds(selected) < kinds(candidates):
-        selected.append(max(candidates, key=lambda name: kinds([*selected, name])))
+    while kinds(selected) < kinds(names):
+        selected.append(max(names, key=lambda name: kinds([*selected, name])))
     return selected
 
 

@@ -124,11 +124,8 @@ def find_changed_queries(
     selected = [queries[row] for row in most_changed_rows(gains, count)]
     dataset = None if isinstance(opened, str) else opened
     grades = _judged_grades(selected, dataset)
-    ranks = {
-        query: [_document_ranks(evaluation.run, query) for evaluation in evaluations]
-        for query in selected
-    }
-    shown = {query: _documents_to_show(grades[query], *ranks[query]) for query in selected}
+    ranks = {query: [_ranks(one.run, query) for one in evaluations] for query in selected}
+    shown = {query: _documents(grades[query], *ranks[query]) for query in selected}
     documents = _document_texts([doc_id for some in shown.values() for doc_id in some], dataset)
     texts = dict(zip(dataset.queries.ids, dataset.queries.texts, strict=True)) if dataset else {}
     answers = (dataset.answers if dataset else None) or {}
@@ -163,7 +160,7 @@ def find_changed_queries(
     )
 
 
-def _document_ranks(run: Run, query: str) -> dict[str, int]:
+def _ranks(run: Run, query: str) -> dict[str, int]:
     """Return the rank of each document from 1, or nothing if the run lacks the query."""
     if query not in run.query_ids:
         return {}
@@ -180,9 +177,7 @@ def _judged_grades(selected: Sequence[str], dataset: Dataset | None) -> dict[str
     return grades
 
 
-def _documents_to_show(
-    grades: Mapping[str, int], a: Mapping[str, int], b: Mapping[str, int]
-) -> list[str]:
+def _documents(grades: Mapping[str, int], a: Mapping[str, int], b: Mapping[str, int]) -> list[str]:
     """Select the documents to show for a query by their grades and their ranks."""
 
     def sort_key(doc_id: str) -> tuple[float, ...]:
@@ -257,13 +252,10 @@ def open_evaluated_dataset(protocol: Protocol, workspace: Workspace) -> Dataset 
         The dataset, or the reason why it is not available.
     """
     try:
-        named = replace(workspace, offline=True).dataset(
-            protocol.collection, protocol.split or None
-        )
+        offline = replace(workspace, offline=True)
+        named = offline.dataset(protocol.collection, protocol.split or None)
     except BenchError:
-        of_name: Dataset | str = (
-            f"{protocol.collection} is not on this machine (set its folder with --data-dir)"
-        )
+        of_name: Dataset | str = f"{protocol.collection} is not on this machine (see --data-dir)"
     else:
         of_name = confirm_evaluated(named, protocol)
     if isinstance(of_name, Dataset):

@@ -45,6 +45,9 @@ class ComparedModel:
     results: Mapping[str, Evaluation]
 
 
+Models = Sequence[ComparedModel]
+
+
 @dataclass(frozen=True)
 class ComparisonSettings:
     """Settings of a comparison.
@@ -85,7 +88,7 @@ class FieldDifference(Record):
         return f"{self.field} {self.a or '-'} and {self.b or '-'}"
 
 
-def protocol_differences(a: Protocol, b: Protocol) -> tuple[FieldDifference, ...]:
+def differing_fields(a: Protocol, b: Protocol) -> tuple[FieldDifference, ...]:
     """Return the fields in which two protocols differ, ``a`` and ``b``.
 
     An unknown corpus, as for a run file, does not count as a difference.
@@ -97,7 +100,7 @@ def protocol_differences(a: Protocol, b: Protocol) -> tuple[FieldDifference, ...
     return tuple(FieldDifference(name, facts[0][name], facts[1][name]) for name in names)
 
 
-def check_protocols(collection: str, models: Sequence[ComparedModel]) -> None:
+def check_protocols(collection: str, models: Models) -> None:
     """Raise if ``models`` were evaluated on ``collection`` under different protocols.
 
     Raises:
@@ -106,7 +109,7 @@ def check_protocols(collection: str, models: Sequence[ComparedModel]) -> None:
     evaluated = [one for one in models if collection in one.results]
     for first, other in combinations(evaluated, 2):
         protocols = [one.results[collection].result.protocol for one in (first, other)]
-        if differences := protocol_differences(*protocols):
+        if differences := differing_fields(*protocols):
             raise BenchError(
                 f"{first.name} and {other.name} were evaluated under different protocols on "
                 f"{collection}: {', '.join(map(str, differences))}",
@@ -114,9 +117,7 @@ def check_protocols(collection: str, models: Sequence[ComparedModel]) -> None:
             )
 
 
-def read_score_matrix(
-    collection: str, models: Sequence[ComparedModel], settings: ComparisonSettings
-) -> ScoreMatrix:
+def read_scores(collection: str, models: Models, settings: ComparisonSettings) -> ScoreMatrix:
     """Read the scores of all models on one collection.
 
     Args:
@@ -148,9 +149,7 @@ def read_score_matrix(
     )
 
 
-def read_complete_matrix(
-    collection: str, models: Sequence[ComparedModel], settings: ComparisonSettings
-) -> ScoreMatrix:
+def read_all_scores(collection: str, models: Models, settings: ComparisonSettings) -> ScoreMatrix:
     """Read the scores of all ``models`` on ``collection``; see `read_score_matrix`.
 
     Args:
@@ -159,7 +158,7 @@ def read_complete_matrix(
         settings: measure, resampling, and whether protocols may differ.
 
     Raises:
-        BenchError: as `read_score_matrix`, or a model has no scores.
+        BenchError: as `read_scores`, or a model has no scores.
     """
     for model in models:
         if collection not in model.results:
@@ -167,14 +166,14 @@ def read_complete_matrix(
                 f"{model.name} has no result on {collection}",
                 f"python -m bench run {collection} --model {model.name}",
             )
-    matrix = read_score_matrix(collection, models, settings)
+    matrix = read_scores(collection, models, settings)
     for name, why in matrix.gaps.items():
         raise BenchError(f"{name} on {collection} has {why}", "Evaluate it again.")
     return matrix
 
 
 def _scores_by_model(
-    collection: str, measure: str, models: Sequence[ComparedModel]
+    collection: str, measure: str, models: Models
 ) -> tuple[dict[str, dict[str, float]], dict[str, str]]:
     """Return the scores by model and query, and for each model without scores the reason."""
     values, gaps = {}, {}
@@ -190,9 +189,7 @@ def _scores_by_model(
     return values, gaps
 
 
-def _shared_measure(
-    collection: str, models: Sequence[ComparedModel], settings: ComparisonSettings
-) -> str:
+def _shared_measure(collection: str, models: Models, settings: ComparisonSettings) -> str:
     """Return the measure to compare by, or raise if the models' main measures differ."""
     if settings.measure is not None:
         return parse_measure(settings.measure).name
@@ -279,7 +276,7 @@ class Comparison(Record):
     recipes: tuple[FieldDifference, ...]
 
 
-def compare(models: Sequence[ComparedModel], settings: ComparisonSettings) -> list[Comparison]:
+def compare(models: Models, settings: ComparisonSettings) -> list[Comparison]:
     """Compare each of ``models`` with every later one, by ``settings``.
 
     Raises:
@@ -287,7 +284,7 @@ def compare(models: Sequence[ComparedModel], settings: ComparisonSettings) -> li
             share, an unknown measure, too few resamples, or damaged results.
     """
     names = {name for model in models for name in model.results if settings.includes(name)}
-    matrices = [read_score_matrix(name, models, settings) for name in sorted(names)]
+    matrices = [read_scores(name, models, settings) for name in sorted(names)]
     if not any(len(matrix.columns) > 1 for matrix in matrices):
         raise _no_shared_collection(models, matrices, settings)
     settings.resampling.check_enough(sum(len(matrix.columns) > 1 for matrix in matrices))
@@ -295,7 +292,7 @@ def compare(models: Sequence[ComparedModel], settings: ComparisonSettings) -> li
 
 
 def _no_shared_collection(
-    models: Sequence[ComparedModel], matrices: Sequence[ScoreMatrix], settings: ComparisonSettings
+    models: Models, matrices: Sequence[ScoreMatrix], settings: ComparisonSettings
 ) -> BenchError:
     """Return the error for models without a common collection or measure."""
     lacking = [
@@ -328,20 +325,16 @@ def _compare_pair(
         if not matrix.gaps.keys() & {a.name, b.name}
     }
     tests = adjust_p_values({name: paired_difference([part]) for name, part in parts.items()})
-    rows = [
-        _compare_on_collection(pair, matrix, tests.get(matrix.collection)) for matrix in relevant
-    ]
+    rows = [_collection_row(pair, matrix, tests.get(matrix.collection)) for matrix in relevant]
     suites = [
         row
         for suite in _suites_to_show(pair, settings)
-        if (row := _compare_on_suite(suite, {row.on: row for row in rows}, parts))
+        if (row := _suite_row(suite, {row.on: row for row in rows}, parts))
     ]
-    return Comparison(a.name, b.name, tuple(rows), tuple(suites), _recipe_differences(pair, parts))
+    return Comparison(a.name, b.name, tuple(rows), tuple(suites), _recipe_fields(pair, parts))
 
 
-def _compare_on_collection(
-    pair: ModelPair, matrix: ScoreMatrix, test: Difference | None
-) -> ComparisonRow:
+def _collection_row(pair: ModelPair, matrix: ScoreMatrix, test: Difference | None) -> ComparisonRow:
     """Return the row of one collection."""
     a, b = pair
     results = [model.results.get(matrix.collection) for model in pair]
@@ -362,7 +355,7 @@ def _compare_on_collection(
             for model in pair
             if model.name in matrix.gaps
         ),
-        protocol=protocol_differences(*protocols) if len(protocols) == len(pair) else (),
+        protocol=differing_fields(*protocols) if len(protocols) == len(pair) else (),
         left_out=matrix.left_out,
     )
 
@@ -385,7 +378,7 @@ def _suites_to_show(pair: ModelPair, settings: ComparisonSettings) -> Iterator[s
             yield name
 
 
-def _compare_on_suite(
+def _suite_row(
     suite: str, rows: Mapping[str, ComparisonRow], parts: Mapping[str, PairedScores]
 ) -> ComparisonRow | None:
     """Return the row of a suite's mean, or None if the members' measures differ."""
@@ -424,17 +417,13 @@ def _collections_in(member: str) -> set[str]:
     return set(suite_weights(member)) if is_suite(member) else {member}
 
 
-def _recipe_differences(
-    pair: ModelPair, collections: Collection[str]
-) -> tuple[FieldDifference, ...]:
+def _recipe_fields(pair: ModelPair, names: Collection[str]) -> tuple[FieldDifference, ...]:
     """Return the recipe fields that differ on any collection.
 
     Prompts may have several values. The recipe behind a run file is unknown, so only that it is a
     run file counts as a difference.
     """
-    facts = [
-        [describe_recipe(model.results[name].result) for name in collections] for model in pair
-    ]
+    facts = [[describe_recipe(model.results[name].result) for name in names] for model in pair]
     fields = dict.fromkeys(
         field for recipes in zip(*facts, strict=True) for field in find_differing_facts(recipes)
     )

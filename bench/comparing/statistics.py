@@ -289,9 +289,7 @@ def paired_difference(
     first, scores = parts[0], [part.scores for part in parts]
     bootstrap = _weighted_sum(weights, [part.bootstrap for part in parts])
     flipped = _weighted_sum(weights, [part.flipped for part in parts])
-    shares = np.concatenate(
-        [w / len(part_scores) * part_scores for w, part_scores in zip(weights, scores, strict=True)]
-    )
+    shares = np.concatenate([w / len(one) * one for w, one in zip(weights, scores, strict=True)])
     every = np.concatenate(scores)
     difference = float(shares.sum())
     same = SAME_MEAN * max(1.0, float(np.abs(every).max()))

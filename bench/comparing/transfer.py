@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from bench.comparing.compare import ComparedModel, ComparisonSettings, read_complete_matrix
+from bench.comparing.compare import ComparedModel, ComparisonSettings, read_all_scores
 from bench.comparing.statistics import (
     Difference,
     MeanScore,
@@ -129,7 +129,7 @@ def measure_forgetting(
     resampling.check_enough(max(len(sequence.trained) - 1, len(sequence.also)))
     models, names = sequence.models, [*sequence.trained, *sequence.also]
     settings = ComparisonSettings(measure, resampling=resampling)
-    matrices = {name: read_complete_matrix(name, models, settings) for name in names}
+    matrices = {name: read_all_scores(name, models, settings) for name in names}
     measures = sorted({matrix.measure for matrix in matrices.values()})
     if len(measures) > 1:
         raise BenchError(

@@ -8,12 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from bench.comparing.compare import (
-    ComparedModel,
-    ComparisonSettings,
-    protocol_differences,
-    read_score_matrix,
-)
+from bench.comparing.compare import ComparedModel, ComparisonSettings, differing_fields, read_scores
 from bench.comparing.statistics import (
     SAME_SCORE,
     Difference,
@@ -38,7 +33,7 @@ from bench.gate.records import (
 from bench.gate.scope import Candidate, Scope
 from bench.gate.settings import GateSettings
 from bench.gate.skew import StudentisedMean, combine_means, largest_loss, loss_p_value, studentise
-from bench.gate.verdicts import THE_MEAN, Decision, Evidence, decide
+from bench.gate.verdicts import THE_MEAN, Decision, Evidence, decide, describe_drift
 from bench.results.find import recipe_key
 from bench.results.result import Evaluation
 from foundation.errors import BenchError
@@ -78,9 +73,7 @@ def check_against(
         plain=tests.plain,
         cautious=tests.cautious,
         same_rankings=not gaps and _same_rankings(tests.plain, ours, baseline),
-        same_model=all(
-            _same_model(ours[name], baseline[name], tests.plain[name]) for name in matrices
-        ),
+        same_model=all(_same_model(ours[n], baseline[n], tests.plain[n]) for n in matrices),
         losses={name: largest_loss(one) for name, one in tests.skew.items()},
         stated={THE_MEAN if e.name == MEAN else e.name: e.detectable for e in effects},
         missing={collection: gaps[collection] for collection in weights if collection in gaps},
@@ -129,7 +122,7 @@ def _score_matrices(
     models = [ComparedModel(CANDIDATE, ours), ComparedModel(BASELINE, baseline)]
     matrices: dict[str, ScoreMatrix] = {}
     for name in (name for name in weights if name not in gaps):
-        matrix = read_score_matrix(name, models, comparing)
+        matrix = read_scores(name, models, comparing)
         if matrix.gaps:
             gaps[name] = ", ".join(f"{who}: {why}" for who, why in matrix.gaps.items())
         else:
@@ -165,19 +158,17 @@ def loss_tests(
     skew = {name: studentise(part.scores, resampling) for name, part in parts.items()}
     tests = {name: paired_difference([part]) for name, part in parts.items()}
     plain = adjust_p_values(tests)
-    cautious = adjust_p_values(
-        {name: _allow_for_unseen(test, skew[name]) for name, test in tests.items()}
-    )
+    cautious = adjust_p_values({name: _larger_p(test, skew[name]) for name, test in tests.items()})
     if len(weights) > 1 and len({part.measure for part in parts.values()}) == 1:
         shares = list(weights.values())
         of_mean = combine_means([skew[name] for name in weights], shares)
         mean = paired_difference([parts[name] for name in weights], shares, THE_MEAN)
-        plain[THE_MEAN], cautious[THE_MEAN] = mean, _allow_for_unseen(mean, of_mean)
+        plain[THE_MEAN], cautious[THE_MEAN] = mean, _larger_p(mean, of_mean)
         skew[THE_MEAN] = of_mean
     return LossTests(plain, cautious, skew)
 
 
-def _allow_for_unseen(test: Difference, skew: StudentisedMean) -> Difference:
+def _larger_p(test: Difference, skew: StudentisedMean) -> Difference:
     """Return the test with the larger p of two, allowing for gains that the sample lacks."""
     return msgspec.structs.replace(test, p=max(test.p, loss_p_value(skew)))
 
@@ -287,7 +278,7 @@ def find_losses_elsewhere(
     rows: list[CheckRow] = []
     for name in names:
         pair = [side[name] for side in (ours, theirs) if name in side]
-        if len(pair) < 2 or protocol_differences(*(one.result.protocol for one in pair)):
+        if len(pair) < 2 or differing_fields(*(one.result.protocol for one in pair)):
             continue
         single = StoredModel(other.role, other.name, {name: pair[1]})
         candidate, scope = Candidate("", {name: pair[0]}), Scope(weights={name: 1.0})
@@ -313,9 +304,7 @@ def check_published(
     rows: list[CheckRow] = []
     for name in names:
         claims = [claim for claim in expected if claim.dataset == name]
-        why = candidate.failures.get(name, "") or (
-            "" if claims else "no published score on the card"
-        )
+        why = candidate.failures.get(name, "" if claims else "no published score on the card")
         if why:
             rows.append(CheckRow(name=name, missing=why))
         else:
@@ -325,12 +314,11 @@ def check_published(
     ]
     drifted = [row.failure for row in rows if row.failure]
     outcome: Outcome = "MISSING" if missing else "DRIFT" if drifted else "OK"
-    same = "every score is within the tolerance"
     return PairVerdict(
         role=BASELINE,
         name=PUBLISHED_SCORES,
         outcome=outcome,
-        reasons=tuple(missing or drifted or [same]),
+        reasons=tuple(missing or drifted or ["every score is within the tolerance"]),
         rows=tuple(rows),
     )
 
@@ -357,5 +345,4 @@ def _describe_mismatch(claim: ExpectedScore, value: float | None) -> str:
         return ""
     if value is None:
         return f"{claim.dataset}: {claim.measure} was not measured"
-    difference = f"{value - claim.value:+.4f} (tolerance {claim.tolerance:.4f})"
-    return f"{claim.dataset}: {claim.measure} differs by {difference}"
+    return describe_drift(claim.dataset, claim.measure, value - claim.value, claim.tolerance)

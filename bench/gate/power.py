@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from bench.comparing.compare import protocol_differences
+from bench.comparing.compare import differing_fields
 from bench.comparing.statistics import FEW, SAME_SCORE, detectable_effect
 from bench.gate.skew import unseen_allowance
 from bench.results.result import Evaluation, Result
@@ -76,16 +76,13 @@ def detectable_effects(
         measure: used instead of the main one of each collection.
         floor: pairs whose means are further apart are not used, since the floor decides on those.
     """
-    measure_of = {
-        name: measure or baseline.result.main_measure for name, baseline in baselines.items()
-    }
+    measures = {name: measure or one.result.main_measure for name, one in baselines.items()}
     effects = [
-        _effect_on(kind, baselines[name], known, measure_of[name], floor)
+        _effect_on(kind, baselines[name], known, measures[name], floor)
         for name in weights
-        if name in measure_of
+        if name in measures
     ]
-    measures = {measure_of[effect.name] for effect in effects}
-    if len(effects) < max(2, len(weights)) or len(measures) > 1:
+    if len(effects) < max(2, len(weights)) or len({measures[e.name] for e in effects}) > 1:
         return tuple(effects)
     queries = [effect.queries for effect in effects]
     unseen = unseen_allowance(queries, [weights[effect.name] for effect in effects])
@@ -145,7 +142,7 @@ def _paired_with_baseline(
         and other.result.key != baseline.result.key
         and measure in other.result.measures
         and relation_between(other.result, baseline.result) == kind
-        and not protocol_differences(other.result.protocol, baseline.result.protocol)
+        and not differing_fields(other.result.protocol, baseline.result.protocol)
     }
     values = baseline.scores.by_query(measure)
     pairs = []

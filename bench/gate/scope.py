@@ -133,9 +133,8 @@ def evaluate_candidate(
     for collection, (opens, protocol) in collections.items():
         with gaps.catch(collection):
             opened = workspace.open(opens, (protocol.split or None) if protocol else None)
-            options = EvaluationOptions(
-                depth=protocol.depth if protocol else None, measures=measures
-            )
+            depth = protocol.depth if protocol else None
+            options = EvaluationOptions(depth=depth, measures=measures)
             queries[collection] = opened.dataset.queries
             for other in others:
                 if collection in other.results:
@@ -235,7 +234,7 @@ def previously_checked(results: Location, baseline: str) -> list[str]:
 
     A damaged record is logged and skipped.
     """
-    folder = results / LEDGER / _folder_name(baseline)
+    folder = results / LEDGER / _digest(baseline)
     names = set()
     for path in files_below(folder, CHECKED_FILE) if folder.is_dir() else ():
         try:
@@ -251,9 +250,7 @@ def remember_checked(results: Location, baseline: str, collections: Iterable[str
     """Record in ``results`` that ``baseline`` was checked on ``collections``."""
     try:
         for collection in collections:
-            path = (
-                results / LEDGER / _folder_name(baseline) / _folder_name(collection) / CHECKED_FILE
-            )
+            path = results / LEDGER / _digest(baseline) / _digest(collection) / CHECKED_FILE
             if not path.exists():
                 record = CheckedBaseline(baseline=baseline, collection=collection)
                 with write_location(path) as file:
@@ -262,6 +259,6 @@ def remember_checked(results: Location, baseline: str, collections: Iterable[str
         logger.warning("cannot record the collections of this check: %s", error)
 
 
-def _folder_name(name: str) -> str:
+def _digest(name: str) -> str:
     """Return a folder name for any ``name``: 16 hexadecimal digits."""
     return hashlib.sha256(msgspec.json.encode((name,))).hexdigest()[:16]

@@ -60,7 +60,7 @@ def studentise(differences: Float64Array, resampling: Resampling) -> Studentised
         differences: float64 ``(queries,)``, candidate minus baseline by a measure from 0 to 1.
         resampling: number of resamples, and seed.
     """
-    means, errors = _resample_means(differences, resampling)
+    means, errors = _resample(differences, resampling)
     return StudentisedMean(
         mean=float(differences.mean()),
         error=float(differences.std()) / math.sqrt(len(differences)),
@@ -148,7 +148,7 @@ def _upper_quantile(difference: StudentisedMean) -> float:
     return float(np.partition(studentised, place)[place])
 
 
-def _resample_means(
+def _resample(
     differences: Float64Array, resampling: Resampling
 ) -> tuple[Float64Array, Float64Array]:
     """Return mean and standard error in each resample, float64 ``(resamples,)`` each.

@@ -88,15 +88,14 @@ class Evidence:
         return {name: test for name, test in self.cautious.items() if name != THE_MEAN}
 
     @property
-    def mean_or_collections(self) -> list[str]:
+    def tested(self) -> list[str]:
         """Names for which a loss must be ruled out: the mean, or else each collection."""
         return [THE_MEAN] if THE_MEAN in self.cautious else list(self.cautious)
 
     @property
     def largest_loss(self) -> float | None:
         """Largest loss of the mean, or of the only collection, that is not ruled out."""
-        mean_or_collections = self.mean_or_collections
-        return self.losses.get(mean_or_collections[0]) if len(mean_or_collections) == 1 else None
+        return self.losses.get(self.tested[0]) if len(self.tested) == 1 else None
 
     @property
     def changed(self) -> int:
@@ -130,19 +129,15 @@ def decide(evidence: Evidence, settings: GateSettings) -> Decision:
         reasons = (f"{name}: {why}" for name, why in evidence.missing.items())
         return Decision("MISSING", tuple(reasons))
     if settings.expect_same and (drifted := _find_drift(evidence, settings.tolerance)):
-        return _decide_because("DRIFT", drifted)
+        return _decision("DRIFT", drifted)
     beyond = _losses_beyond_floor(evidence, settings.floor)
-    significant = {
-        name: reason for name, reason in beyond.items() if evidence.cautious[name].significant
-    }
-    if significant:
-        return _decide_because("REGRESSION", significant)
+    sure = {name: why for name, why in beyond.items() if evidence.cautious[name].significant}
+    if sure:
+        return _decision("REGRESSION", sure)
     decided = _decide_by_rule(evidence, settings)
     if beyond and decided.outcome != "REGRESSION":
-        words = ", but not significantly"
-        return _decide_because(
-            "INCONCLUSIVE", {name: reason + words for name, reason in beyond.items()}
-        )
+        unclear = {name: f"{why}, but not significantly" for name, why in beyond.items()}
+        return _decision("INCONCLUSIVE", unclear)
     return decided
 
 
@@ -166,22 +161,26 @@ def worst_decision(decisions: Iterable[Decision]) -> Decision:
     return max(decisions, key=lambda decision: BY_SEVERITY.index(decision.outcome))
 
 
-def _decide_because(outcome: Outcome, failures: Mapping[str, str]) -> Decision:
+def _decision(outcome: Outcome, failures: Mapping[str, str]) -> Decision:
     return Decision(outcome, tuple(failures.values()), failures)
 
 
 def _find_drift(evidence: Evidence, tolerance: float) -> dict[str, str]:
     return {
-        name: f"{name}: {test.measure} differs by {test.difference:+.4f} "
-        f"(tolerance {tolerance:.4f})"
+        name: describe_drift(name, test.measure, test.difference, tolerance)
         for name, test in evidence.collections.items()
         if not abs(test.difference) <= tolerance  # nan drifts, too
     }
 
 
+def describe_drift(name: str, measure: str, difference: float, tolerance: float) -> str:
+    """Describe the ``difference`` in ``measure`` on ``name`` that exceeds the ``tolerance``."""
+    return f"{name}: {measure} differs by {difference:+.4f} (tolerance {tolerance:.4f})"
+
+
 def _losses_beyond_floor(evidence: Evidence, floor: float) -> dict[str, str]:
     return {
-        name: f"{_describe_loss(name, test)}, more than the floor of {floor:.4f}"
+        name: f"{_loss(name, test)}, more than the floor of {floor:.4f}"
         for name, test in evidence.collections.items()
         if -test.difference > floor
     }
@@ -191,28 +190,18 @@ def _decide_by_loss(evidence: Evidence, floor: float) -> Decision:
     cautious = {name: test for name, test in evidence.cautious.items() if _is_loss(test)}
     plain = {name: test for name, test in evidence.plain.items() if _is_loss(test)}
     if cautious:
-        return _decide_because(
-            "REGRESSION",
-            {key: _describe_significant_loss(key, test) for key, test in cautious.items()},
-        )
+        return _decision("REGRESSION", {n: _loss_with_p(n, test) for n, test in cautious.items()})
     if plain:
-        words = (
-            "significant in the randomisation test, but rare gains missing from these queries "
-            "could outweigh it"
-        )
-        unclear = {name: f"{_describe_loss(name, test)}: {words}" for name, test in plain.items()}
-        return _decide_because("INCONCLUSIVE", unclear)
-    possible = [
-        reason
-        for name in evidence.mean_or_collections
-        if (reason := _loss_not_ruled_out(name, evidence, floor))
-    ]
+        words = "significant, but rare gains that these queries lack could outweigh it"
+        unclear = {name: f"{_loss(name, test)}: {words}" for name, test in plain.items()}
+        return _decision("INCONCLUSIVE", unclear)
+    possible = [why for name in evidence.tested if (why := _possible_loss(name, evidence, floor))]
     if possible:
         return Decision("INCONCLUSIVE", tuple(possible))
     return Decision("OK", ("no significant loss",))
 
 
-def _loss_not_ruled_out(name: str, evidence: Evidence, floor: float) -> str:
+def _possible_loss(name: str, evidence: Evidence, floor: float) -> str:
     """Describe the loss that must be ruled out and is not, or return ""."""
     left, stated = evidence.losses.get(name), evidence.stated.get(name, floor)
     limit = min(floor, stated)
@@ -229,18 +218,17 @@ def _is_loss(test: Difference) -> bool:
     return test.difference < 0 and test.significant
 
 
-def _describe_loss(name: str, test: Difference) -> str:
+def _loss(name: str, test: Difference) -> str:
     return f"{name} lost {-test.difference:.4f}"
 
 
-def _describe_significant_loss(name: str, test: Difference) -> str:
+def _loss_with_p(name: str, test: Difference) -> str:
     p = test.p if test.p_adjusted is None else test.p_adjusted
-    return f"{_describe_loss(name, test)} (p {p:.4f})"
+    return f"{_loss(name, test)} (p {p:.4f})"
 
 
 def _describe_few_changes(changed: int) -> str:
-    queries = format_count(changed, "query", "queries")
-    return f"only {queries} changed, too few to decide ({FEW} are needed)"
+    return f"only {format_count(changed, 'query', 'queries')} changed, and {FEW} are needed"
 
 
 def _decide_by_margin(evidence: Evidence, margin: float) -> Decision:
@@ -253,7 +241,7 @@ def _decide_by_margin(evidence: Evidence, margin: float) -> Decision:
     name = next(iter(evidence.cautious)) if len(evidence.cautious) == 1 else THE_MEAN
     mean = evidence.cautious.get(name)
     if mean and _is_loss(mean):
-        return _decide_because("REGRESSION", {name: _describe_significant_loss(name, mean)})
+        return _decision("REGRESSION", {name: _loss_with_p(name, mean)})
     return Decision("INCONCLUSIVE", (reason + (_describe_observed(mean, margin) if mean else ""),))
 
 
@@ -286,9 +274,7 @@ def conclude_check(
         renamed: reason why the candidate has a name that nobody gave it.
         hints: commands to type if results are missing; they become the first warnings.
     """
-    decision = worst_decision(
-        Decision(verdict.outcome, _reasons_with_role(verdict)) for verdict in against
-    )
+    decision = worst_decision(Decision(verdict.outcome, _reasons(verdict)) for verdict in against)
     return Check(
         candidate=candidate,
         outcome=decision.outcome,
@@ -315,14 +301,11 @@ def _warnings(
     """Return warnings about the evidence, none if the same scores are expected."""
     if settings.expect_same:
         return []
-    warnings = [
-        warning for verdict in against[:1] for warning in _in_domain_warnings(candidate, verdict)
-    ]
+    warnings = [warning for verdict in against[:1] for warning in _in_domain(candidate, verdict)]
     if settings.rule == "margin" and effects and effects[-1].detectable > settings.margin:
         warnings.append(
-            f"with a power of 80 % these collections detect a loss of "
-            f"{effects[-1].detectable:.4f}; the margin of "
-            f"{settings.margin:.4f} is smaller and is detected less often"
+            f"these collections detect a loss of {effects[-1].detectable:.4f} with 80 % power, and "
+            f"the margin of {settings.margin:.4f} less often"
         )
     for verdict in against:
         warnings += [
@@ -334,7 +317,7 @@ def _warnings(
     return warnings
 
 
-def _in_domain_warnings(candidate: str, verdict: PairVerdict) -> list[str]:
+def _in_domain(candidate: str, verdict: PairVerdict) -> list[str]:
     """Return warnings about models that were trained on collections of the check."""
     both = [r.name for r in verdict.rows if r.candidate_in_domain and r.baseline_in_domain]
     ours = [r.name for r in verdict.rows if r.candidate_in_domain and r.name not in both]
@@ -352,6 +335,6 @@ def _in_domain_warnings(candidate: str, verdict: PairVerdict) -> list[str]:
     ]
 
 
-def _reasons_with_role(verdict: PairVerdict) -> tuple[str, ...]:
+def _reasons(verdict: PairVerdict) -> tuple[str, ...]:
     role = f"(against the {verdict.role}, {verdict.name})"
     return tuple(f"{reason} {role}" for reason in verdict.reasons)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bench.comparing.compare import ComparedModel, ComparisonSettings, read_complete_matrix
+from bench.comparing.compare import ComparedModel, ComparisonSettings, read_all_scores
 from bench.comparing.statistics import MeanScore, Resampling, ScoreMatrix, mean_with_interval
 from bench.monitor.following import step_of
 from bench.monitor.selection import Selection, select_checkpoint
@@ -86,7 +86,7 @@ def curve_of(
         return None
     models = [ComparedModel(name, evaluations[name]) for name in sorted(evaluations, key=step_of)]
     choices = ComparisonSettings(target.measure, resampling=target.resampling)
-    panels = [read_complete_matrix(name, models, choices) for name in target.weights]
+    panels = [read_all_scores(name, models, choices) for name in target.weights]
     weights = list(target.weights.values())
     points = [_make_point(model.name, panels, weights) for model in models]
     return Curve(

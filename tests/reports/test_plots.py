@@ -13,7 +13,7 @@ pytest.importorskip("matplotlib")
 from reports.plots import (
     PAPER,
     _draw_panels,
-    _interval,
+    _limits,
     _panels,
     _points,
     draw_factors,
@@ -44,10 +44,10 @@ def test_an_axis_of_gaps_is_not_drawn(tmp_path):
 
 def test_a_bar_spans_the_interval_of_the_difference_about_the_row():
     on = BETTER.on_collection("mean")
-    low, high = _interval(BETTER, on, REFERENCE)
+    low, high = _limits(BETTER, on, REFERENCE)
     assert high - low == pytest.approx(on.difference.high - on.difference.low)
     assert (low + high) / 2 == pytest.approx(on.score.mean)
-    assert _interval(REFERENCE, REFERENCE.on_collection("mean"), REFERENCE) is None
+    assert _limits(REFERENCE, REFERENCE.on_collection("mean"), REFERENCE) is None
 
 
 def test_every_mark_is_explained_in_the_legend_and_no_name_stands_among_the_points():

@@ -11,7 +11,7 @@ from markdown_it import MarkdownIt
 
 from foundation.printable import make_printable, to_one_line
 from reports.format import count, score
-from reports.table import Bold, Column, Table, code_span, escape, table_from_rows
+from reports.table import Bold, Column, Table, code, escape, make_table
 from tests.support.markdown import rows_of
 
 ROWS = [("a|b", 1 / 3, 12_345), ("=x", None, None)]
@@ -47,24 +47,24 @@ def test_a_data_frame_has_the_values_and_the_headers():
 
 
 def test_bold_text_is_bold_in_markdown():
-    assert rows_of(table_from_rows(["a"], [[Bold("x|y")]]).markdown()) == [{"a": "**x|y**"}]
+    assert rows_of(make_table(["a"], [[Bold("x|y")]]).markdown()) == [{"a": "**x|y**"}]
 
 
 def test_columns_in_which_nothing_stands_can_be_left_out():
     table = Table(
         [("a", "", None)], [Column(n, lambda row, i=i: row[i]) for i, n in enumerate("xyz")]
     )
-    assert rows_of(table.drop_empty_columns().markdown()) == [{"x": "a"}]
+    assert rows_of(table.drop_empty().markdown()) == [{"x": "a"}]
 
 
 def test_a_table_may_have_no_rows_and_headers_that_are_the_same():
-    assert rows_of(table_from_rows(["a", "b"], []).markdown()) == []
-    assert table_from_rows(["a", "a"], [["x", "y"]]).markdown().splitlines()[2] == "| x   | y   |"
-    assert table_from_rows(["a", "b"], []).csv() == "a,b\n"
+    assert rows_of(make_table(["a", "b"], []).markdown()) == []
+    assert make_table(["a", "a"], [["x", "y"]]).markdown().splitlines()[2] == "| x   | y   |"
+    assert make_table(["a", "b"], []).csv() == "a,b\n"
 
 
 def test_text_that_looks_like_a_number_stays_as_it_is_written():
-    assert rows_of(table_from_rows(["a", "b"], [["0.50", "1e3"]]).markdown()) == [
+    assert rows_of(make_table(["a", "b"], [["0.50", "1e3"]]).markdown()) == [
         {"a": "0.50", "b": "1e3"}
     ]
 
@@ -72,7 +72,7 @@ def test_text_that_looks_like_a_number_stays_as_it_is_written():
 @settings(deadline=None)
 @given(st.lists(st.lists(st.text(), min_size=3, max_size=3), max_size=4))
 def test_every_line_of_markdown_has_as_many_cells_as_there_are_columns(rows):
-    lines = table_from_rows(["a", "b|c", "d\ne"], rows).markdown().split("\n")
+    lines = make_table(["a", "b|c", "d\ne"], rows).markdown().split("\n")
     assert len(lines) == 2 + len(rows)
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {4}
 
@@ -81,14 +81,14 @@ def test_every_line_of_markdown_has_as_many_cells_as_there_are_columns(rows):
     "text", ["=HYPERLINK(1)", "+1", "-1", "@SUM(A1)", "  =1", "\t=1", "\r\n=1", "＝1"]
 )
 def test_a_name_that_a_spreadsheet_would_compute_begins_with_an_apostrophe(text):
-    assert list(csv.reader(io.StringIO(table_from_rows([text], [[text]]).csv()))) == [
+    assert list(csv.reader(io.StringIO(make_table([text], [[text]]).csv()))) == [
         ["'" + text.strip()],
         ["'" + text.strip()],
     ]
 
 
 def test_a_terminal_obeys_no_cell_of_csv():
-    assert table_from_rows(["a"], [["red\x1b[31m\x9b"]]).csv() == "a\nred\\u001b[31m\\u009b\n"
+    assert make_table(["a"], [["red\x1b[31m\x9b"]]).csv() == "a\nred\\u001b[31m\\u009b\n"
 
 
 commonmark = MarkdownIt("commonmark")
@@ -137,7 +137,7 @@ def test_no_text_becomes_a_link_or_html(text):
 def test_code_is_shown_as_it_is(text):
     line = to_one_line(text)
     if line:
-        assert f"<code>{line}</code>" in commonmark.render(f"x {code_span(text)} y")
+        assert f"<code>{line}</code>" in commonmark.render(f"x {code(text)} y")
 
 
 @given(st.text())

@@ -17,7 +17,7 @@ from bench.comparing.compare import (
     ComparisonRow,
     ComparisonSettings,
     compare,
-    protocol_differences,
+    differing_fields,
 )
 from bench.comparing.statistics import Resampling
 from bench.evaluate.judging import suite_mean, suite_weights
@@ -359,7 +359,7 @@ def test_each_part_of_the_protocol_forbids_to_compare_and_force_marks_it(field):
 
 def test_a_run_file_whose_corpus_is_not_known_may_be_compared():
     unknown = msgspec.structs.replace(PROTOCOL, corpus_sha256="")
-    assert protocol_differences(PROTOCOL, unknown) == ()
+    assert differing_fields(PROTOCOL, unknown) == ()
     assert only(compare([model("a", 1), model("b", 2, corpus_sha256="")], FAST)).protocol == ()
 
 

@@ -14,7 +14,7 @@ FAST = Resampling(resamples=199)
 VALUES = [0.0, 0.0, 0.25, 0.5, 1.0]  # exact in binary, so that sums tie exactly
 
 
-def read_score_matrix(scores: np.ndarray, name: str = "one", resampling=FAST) -> ScoreMatrix:
+def read_scores(scores: np.ndarray, name: str = "one", resampling=FAST) -> ScoreMatrix:
     columns = {f"checkpoint-{place}": place for place in range(scores.shape[1])}
     return ScoreMatrix(name, "nDCG@10", columns, scores, resampling)
 
@@ -57,7 +57,7 @@ curves = st.tuples(st.integers(2, 6), st.integers(2, 4)).flatmap(
 @settings(max_examples=60)
 @given(curves)
 def test_p_of_few_queries_is_that_of_every_flip_by_brute_force(scores):
-    found, exact = max_statistic([read_score_matrix(scores)], [1.0], all_pairs(scores))
+    found, exact = max_statistic([read_scores(scores)], [1.0], all_pairs(scores))
     assert exact
     assert found == pytest.approx(brute_force([scores], [1.0]))
 
@@ -65,7 +65,7 @@ def test_p_of_few_queries_is_that_of_every_flip_by_brute_force(scores):
 def test_p_over_two_collections_flips_the_queries_of_both():
     rng = np.random.default_rng(1)
     scores = [rng.choice(VALUES, (count, 3)) for count in (3, 4)]
-    panels = [read_score_matrix(scores[0]), read_score_matrix(scores[1], "other")]
+    panels = [read_scores(scores[0]), read_scores(scores[1], "other")]
     found, exact = max_statistic(panels, [0.75, 0.25], all_pairs(scores[0]))
     assert exact
     assert found == pytest.approx(brute_force(scores, [0.75, 0.25]))
@@ -75,7 +75,7 @@ def test_p_over_two_collections_flips_the_queries_of_both():
 @given(curves)
 def test_adjusted_p_is_never_below_the_p_of_the_pair_alone(scores):
     pairs = all_pairs(scores)
-    panel = read_score_matrix(scores)
+    panel = read_scores(scores)
     together, _ = max_statistic([panel], [1.0], pairs)
     for pair, p in zip(pairs, together, strict=True):
         assert p >= max_statistic([panel], [1.0], [pair])[0][0] - 1e-12
@@ -87,9 +87,7 @@ def test_curves_without_a_difference_give_a_claim_in_at_most_5_of_100(queries, c
     curves, false = 300, 0
     for _ in range(curves):
         scores = sparse_curve(rng, queries, checkpoints)
-        false += (
-            min(max_statistic([read_score_matrix(scores)], [1.0], all_pairs(scores))[0]) <= ALPHA
-        )
+        false += min(max_statistic([read_scores(scores)], [1.0], all_pairs(scores))[0]) <= ALPHA
     assert false / curves <= ALPHA + 3 * np.sqrt(ALPHA * (1 - ALPHA) / curves)
 
 
@@ -99,7 +97,7 @@ def test_equal_checkpoints_are_rarely_told_apart_though_others_are_far_better():
     for _ in range(curves):
         scores = sparse_curve(rng, 60, 6)
         scores[:, 3:] += 0.3
-        adjusted, _ = max_statistic([read_score_matrix(scores)], [1.0], all_pairs(scores))
+        adjusted, _ = max_statistic([read_scores(scores)], [1.0], all_pairs(scores))
         found = dict(zip(all_pairs(scores), adjusted, strict=True))
         equal = [p for (i, j), p in found.items() if (i < 3) == (j < 3)]
         false += min(equal) <= ALPHA
@@ -112,7 +110,7 @@ def test_the_best_is_the_first_of_equal_ones_and_knows_who_cannot_be_told_apart(
     rng = np.random.default_rng(6)
     scores = np.clip(sparse_curve(rng, 200, 4), 0, 1)
     scores[:, 2] = scores[:, 1] = scores[:, 1] + 0.2
-    found = select_checkpoint([read_score_matrix(scores)], [1.0])
+    found = select_checkpoint([read_scores(scores)], [1.0])
     assert found.best == "checkpoint-1"
     assert found.indistinguishable == ("checkpoint-2",)
     assert {one.b: one.verdict_on_b for one in found.rivals} == {
@@ -125,9 +123,7 @@ def test_the_best_is_the_first_of_equal_ones_and_knows_who_cannot_be_told_apart(
 def test_two_collections_weigh_as_they_are_told():
     rng = np.random.default_rng(10)
     one, other = sparse_curve(rng, 30, 3), sparse_curve(rng, 50, 3)
-    found = select_checkpoint(
-        [read_score_matrix(one), read_score_matrix(other, "two")], [0.25, 0.75]
-    )
+    found = select_checkpoint([read_scores(one), read_scores(other, "two")], [0.25, 0.75])
     means = 0.25 * one.mean(axis=0) + 0.75 * other.mean(axis=0)
     assert found.best == f"checkpoint-{means.argmax()}"
     for rival in found.rivals:
