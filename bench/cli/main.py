@@ -5,7 +5,6 @@ run, so that ``--help`` and ``list`` are fast. Tables go to stdout; progress, wa
 to stderr.
 """
 
-import dataclasses
 import importlib
 import inspect
 import logging
@@ -17,9 +16,9 @@ from typing import Annotated, Any
 
 from cyclopts import App, CycloptsError, Group, Parameter
 from cyclopts.exceptions import MissingArgumentError, UnknownCommandError
-from cyclopts.help import DefaultFormatter, HelpPanel
+from cyclopts.help import DefaultFormatter, HelpEntry, HelpPanel
 
-from bench.cli.options import data, decide, evaluate, train
+from bench.cli.options import data, evaluate, train
 from bench.cli.options.shared import (
     Argument,
     arguments_of,
@@ -43,10 +42,10 @@ COMMANDS: dict[str, tuple[type[Any], Group, str]] = {
     "index": (evaluate.IndexOptions, EVALUATE, "vectors.index"),
     "score": (evaluate.ScoreOptions, EVALUATE, "run.score"),
     "speed": (evaluate.SpeedOptions, EVALUATE, "speed.speed"),
-    "compare": (decide.CompareOptions, DECIDE, "compare.compare"),
-    "check": (decide.CheckOptions, DECIDE, "check.check"),
-    "explain": (decide.ExplainOptions, DECIDE, "explain.explain"),
-    "leaderboard": (decide.LeaderboardOptions, DECIDE, "leaderboard.leaderboard"),
+    "compare": (evaluate.CompareOptions, DECIDE, "compare.compare"),
+    "check": (evaluate.CheckOptions, DECIDE, "check.check"),
+    "explain": (evaluate.ExplainOptions, DECIDE, "explain.explain"),
+    "leaderboard": (evaluate.LeaderboardOptions, DECIDE, "leaderboard.leaderboard"),
     "pretrain": (train.PretrainOptions, TRAIN, "training.pretrain"),
     "finetune": (train.FinetuneOptions, TRAIN, "training.finetune"),
     "adapt": (train.AdaptOptions, TRAIN, "training.adapt"),
@@ -58,7 +57,7 @@ COMMANDS: dict[str, tuple[type[Any], Group, str]] = {
     "fetch": (data.FetchOptions, DATA, "data.fetch"),
     "verify": (data.VerifyOptions, DATA, "data.verify"),
     "cache": (data.CacheOptions, DATA, "data.cache"),
-    "export": (decide.ExportOptions, DATA, "export.export"),
+    "export": (evaluate.ExportOptions, DATA, "export.export"),
 }
 
 EXAMPLES = """\
@@ -80,15 +79,19 @@ class AppWithExamples(App):
 
 
 class ArgumentFormatter(DefaultFormatter):
-    """Formatter of ``--help`` that shows positional arguments by one name: ``NAMES``."""
+    """Formatter of ``--help`` with plain names: ``NAMES`` and ``--split SPLIT``."""
 
     def __call__(self, console: Any, options: Any, panel: HelpPanel) -> None:
         """Print ``panel`` to ``console`` with the width in ``options``."""
-        entries = [
-            entry.copy(positive_names=()) if entry.positional_label else entry
-            for entry in panel.entries
-        ]
-        super().__call__(console, options, panel.copy(entries=entries))
+        super().__call__(console, options, panel.copy(entries=list(map(_plain, panel.entries))))
+
+
+def _plain(entry: HelpEntry) -> HelpEntry:
+    """Return the help of an argument with its own name instead of ``STR``."""
+    if entry.positional_label:
+        return entry.copy(positive_names=())
+    name = entry.names[0].lstrip("-").upper() if entry.names else ""
+    return entry.copy(metavar=entry.metavar and entry.metavar.replace("STR", name))
 
 
 def run_command(arguments: Sequence[str] | None = None) -> int:
@@ -155,22 +158,16 @@ def usage_line(name: str, record: type[Any]) -> str:
 
     Positional arguments come first: an option with several values would take them.
     """
-    required = [
-        argument for argument in arguments_of(record) if argument.default is dataclasses.MISSING
-    ]
-    words = [_placeholder(argument) for argument in arguments_of(record) if argument.positional]
-    words += [
-        f"{argument.typed_name} {_placeholder(argument)}"
-        for argument in required
-        if not argument.positional
-    ]
+    arguments = sorted(arguments_of(record), key=lambda argument: not argument.positional)
+    words = [_placeholder(each) for each in arguments if each.positional or each.required]
     return " ".join((program_name(), name, *words, "[OPTIONS]"))
 
 
 def _placeholder(argument: Argument) -> str:
     """Return the placeholder of an argument in the usage line."""
     word = argument.name.upper() + ("..." if argument.takes_several else "")
-    return word if argument.default is dataclasses.MISSING else f"[{word}]"
+    word = word if argument.positional else f"{argument.typed_name} {word}"
+    return word if argument.required else f"[{word}]"
 
 
 def _make_command(record: type[Any], function: str, words: Sequence[str]) -> Any:
@@ -184,7 +181,7 @@ def _make_command(record: type[Any], function: str, words: Sequence[str]) -> Any
         code: int = getattr(importlib.import_module(f"bench.cli.commands.{module}"), name)(options)
         return code
 
-    if all(argument.default is not dataclasses.MISSING for argument in arguments_of(record)):
+    if not any(argument.required for argument in arguments_of(record)):
         command.__defaults__ = (record(),)  # the parser needs it if no argument is required
     command.__annotations__ = {"options": Annotated[record, Parameter(name="*")], "return": int}
     return command

@@ -168,10 +168,7 @@ def run_guarded(command: Callable[[], int]) -> int:
     try:
         return command()
     except KeyboardInterrupt:
-        print(
-            "\ninterrupted: finished work is stored; repeat the command to continue",
-            file=sys.stderr,
-        )
+        print("\ninterrupted; to continue, repeat the command", file=sys.stderr)
         return ExitCode.INTERRUPTED
     except Exception as error:
         known = as_user_error(error)

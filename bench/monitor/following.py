@@ -29,11 +29,12 @@ STEP = re.compile(
 )
 TRAINER_STATE = "trainer_state.json"
 TRAINER_FILES = ("training_args.bin", "optimizer.pt", "scheduler.pt", "rng_state.pth")
-CHECKPOINTS_FOLDER = "checkpoints"  # inside the folder of some trainings
+CHECKPOINTS = "checkpoints"  # inside the folder of some trainings
 MODEL_FOLDER = "model"  # inside a checkpoint whose own weights include heads for training
 CHANGING = "its files are being written"
 SETTLE_SECONDS = 2.0  # between two scans of a folder that may be being written
 
+Publish = Callable[[], None]
 FileStates = Mapping[str, tuple[int, int]]  # size and time of change in ns, by path
 
 
@@ -81,11 +82,8 @@ class CheckpointScanner:
 
     def scan(self) -> tuple[CheckpointState, ...]:
         """Return the checkpoints by step."""
-        listed = {
-            path: files
-            for path in _find_checkpoints(self.folder)
-            if (files := _read_file_states(path))
-        }
+        states = ((path, _read_file_states(path)) for path in _find_checkpoints(self.folder))
+        listed = {path: files for path, files in states if files}
         by_trainer = any(TRAINER_STATE in files for files in listed.values())
         seen = [
             CheckpointState(path, files, self._find_missing(path.name, files, by_trainer))
@@ -98,18 +96,14 @@ class CheckpointScanner:
         """Return why a checkpoint is incomplete, or "" if it is complete."""
         if files != self._previous.get(name):
             return CHANGING
-        if TRAINER_STATE not in files and (
-            by_trainer or any(one in files for one in TRAINER_FILES)
-        ):
+        if TRAINER_STATE not in files and (by_trainer or files.keys() & TRAINER_FILES):
             return f"{TRAINER_STATE} is missing, which the Trainer writes last"
         return ""
 
 
 def _find_checkpoints(folder: Path) -> list[Path]:
     """Return the folders whose names end in a step. The training may remove them meanwhile."""
-    paths = [
-        path for parent in (folder, folder / CHECKPOINTS_FOLDER) for path in _list_folder(parent)
-    ]
+    paths = [path for parent in (folder, folder / CHECKPOINTS) for path in _list_folder(parent)]
     return [path for path in paths if STEP.fullmatch(path.name) and path.is_dir()]
 
 
@@ -124,7 +118,7 @@ def _list_folder(folder: Path) -> list[Path]:
 def training_folder(folder: Path) -> Path:
     """Return the folder of the training: ``folder``, or its parent if it is ``checkpoints``."""
     here = folder.resolve()
-    return here.parent if here.name == CHECKPOINTS_FOLDER else here
+    return here.parent if here.name == CHECKPOINTS else here
 
 
 def model_folder(checkpoint: Path) -> Path:
@@ -188,10 +182,10 @@ class Watcher:
             waiting: whether it may still become complete.
         """
         if self.left_out.get(checkpoint.name) != why:
-            state = "waits" if waiting else "is left out"
-            print(
-                f"{'' if waiting else 'warning: '}{checkpoint.name} {state}: {why}", file=sys.stderr
+            what = (
+                f"{checkpoint.name} waits" if waiting else f"warning: {checkpoint.name} is left out"
             )
+            print(f"{what}: {why}", file=sys.stderr)
             self.left_out[checkpoint.name] = why
 
     def evaluate(self, checkpoint: CheckpointState) -> None:
@@ -240,42 +234,38 @@ class StopRule:
     stop_after_s: float | None = None
 
 
-def follow_training(
-    folder: Path, watcher: Watcher, ending: StopRule, publish: Callable[[], None]
-) -> None:
-    """Scan ``folder`` and evaluate new checkpoints until ``ending`` says stop, or until Ctrl-C.
+def follow_training(folder: Path, watcher: Watcher, stop: StopRule, publish: Publish) -> None:
+    """Scan ``folder`` and evaluate new checkpoints until ``stop`` applies, or until Ctrl-C.
 
     Args:
         folder: folder of checkpoints.
         watcher: evaluator of checkpoints.
-        ending: interval and condition to stop.
+        stop: interval and condition to stop.
         publish: function called after new evaluations.
     """
     try:
-        _follow_scans(CheckpointScanner(folder), watcher, ending, publish)
+        _follow(CheckpointScanner(folder), watcher, stop, publish)
     except KeyboardInterrupt:
         print("\nstopped by Ctrl-C; repeat the command to continue", file=sys.stderr)
 
 
-def _follow_scans(
-    scanner: CheckpointScanner, watcher: Watcher, ending: StopRule, publish: Callable[[], None]
-) -> None:
+def _follow(scanner: CheckpointScanner, watcher: Watcher, stop: StopRule, publish: Publish) -> None:
     """Scan repeatedly, and evaluate new checkpoints."""
     seen = scanner.scan()
     latest = time.monotonic()
     while True:
-        soon = ending.once or any(each.missing == CHANGING for each in seen)
-        time.sleep(min(SETTLE_SECONDS, ending.every_s) if soon else ending.every_s)
+        soon = stop.once or any(each.missing == CHANGING for each in seen)
+        time.sleep(min(SETTLE_SECONDS, stop.every_s) if soon else stop.every_s)
         seen = scanner.scan()
         new = [checkpoint for checkpoint in seen if watcher.is_new(checkpoint)]
         for checkpoint in new:
             watcher.evaluate(checkpoint)
         for checkpoint in seen:
             if checkpoint.missing:
-                watcher.leave_out(checkpoint, checkpoint.missing, waiting=not ending.once)
+                watcher.leave_out(checkpoint, checkpoint.missing, waiting=not stop.once)
         if new:
             publish()
             latest = time.monotonic()
         quiet_s = time.monotonic() - latest
-        if ending.once or (ending.stop_after_s is not None and quiet_s >= ending.stop_after_s):
+        if stop.once or (stop.stop_after_s is not None and quiet_s >= stop.stop_after_s):
             return

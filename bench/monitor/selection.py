@@ -143,12 +143,10 @@ def max_statistic(
     flips, exact = _flip_signs(panels, weights, shares)
     largest = np.zeros(len(flips))
     for some in _pair_blocks(len(pairs)):
-        ratios = _scale_differences(flips[:, first[some]] - flips[:, second[some]], scale[some])
+        ratios = _scaled(flips[:, first[some]] - flips[:, second[some]], scale[some])
         np.maximum(largest, ratios.max(axis=1), out=largest)
     means = weighted_means(panels, weights)
-    seen = _scale_differences(means[first] - means[second], scale) - _scale_differences(
-        SAME_MEAN, scale
-    )
+    seen = _scaled(means[first] - means[second], scale) - _scaled(SAME_MEAN, scale)
     below = np.searchsorted(np.sort(largest), seen, side="left")
     as_far = len(largest) - below
     p = as_far / len(largest) if exact else (1 + as_far) / (1 + len(largest))
@@ -170,7 +168,7 @@ def _sum_squares(shares: Float64Array, first: Int64Array, second: Int64Array) ->
     return np.concatenate(sums)
 
 
-def _scale_differences(differences: Float64Array | float, scale: Float64Array) -> Float64Array:
+def _scaled(differences: Float64Array | float, scale: Float64Array) -> Float64Array:
     """Return absolute differences divided by their scale, or 0 for pairs that never differ."""
     size = np.abs(differences)
     return np.divide(size, scale, out=np.zeros(np.broadcast(size, scale).shape), where=scale > 0)

@@ -36,26 +36,22 @@ def ablate(options: AblateOptions) -> int:
     grid = load_grid(options.file, options.variant)
     if options.seeds:
         grid = replace_settings(grid, "--seeds", seeds=tuple(options.seeds))
-    workspace = make_workspace(options.folder_options, options.hardware, options.allow_mismatch)
+    workspace = make_workspace(options.folders, options.hardware, options.allow_mismatch)
     conditions = current_conditions(options.hardware.device)
     parts = [prepare_experiment(part, workspace, conditions) for part in grid.split_endpoints()]
     if options.dry_run:
         return _show_plan(parts, options)
     for part in parts:
-        _print_progress(_count_cells(part, options.out))
-    records = [_run_experiment(part, options, conditions) for part in parts]
+        _log(_count_cells(part, options.out))
+    records = [_run_part(part, options, conditions) for part in parts]
     if options.output.json:
         print_json(records if grid.endpoints else records[0])
     return ExitCode.MISSING if any(record.gaps for record in records) else ExitCode.OK
 
 
-def _run_experiment(
-    experiment: Experiment, options: AblateOptions, conditions: Conditions
-) -> Report:
+def _run_part(experiment: Experiment, options: AblateOptions, conditions: Conditions) -> Report:
     """Run the tasks of an experiment and write its report."""
-    outcome = run_experiment(
-        experiment, options.out, _run_in_process, _print_progress, conditions.commit
-    )
+    outcome = run_experiment(experiment, options.out, _run_in_process, _log, conditions.commit)
     scores = partial(read_scores, out=options.out)
     record = make_report(experiment, outcome, scores, _command_line(options), conditions)
     record = add_sequences(record, experiment, outcome, options.out)
@@ -65,7 +61,7 @@ def _run_experiment(
     for name, content in (("md", text.encode()), ("json", encoded)):
         with replace_file(folder / f"report.{name}") as file:
             file.write(content)
-    _print_progress(f"report saved to {folder}")
+    _log(f"report saved to {folder}")
     if not options.output.json:
         print(text, end="")
     return record
@@ -120,7 +116,7 @@ def _count_cells(experiment: Experiment, out: Path) -> str:
 def _draw_pictures(record: Report, folder: Path) -> list[tuple[str, str]]:
     """Draw a picture per axis."""
     if not can_plot():
-        _print_progress("no pictures without Matplotlib: pip install 'retrieval-bench[plots]'")
+        _log("no pictures: pip install 'retrieval-bench[plots]'")
         return []
     from reports.plots import draw_factors
 
@@ -139,6 +135,6 @@ def _command_line(options: AblateOptions) -> str:
     return shlex.join(words)
 
 
-def _print_progress(text: str) -> None:
+def _log(text: str) -> None:
     """Print progress on stderr."""
     print(text, file=sys.stderr, flush=True)

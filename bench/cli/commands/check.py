@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from bench.cli.commands.common import load_model, make_resampling, make_workspace
-from bench.cli.options.decide import CheckOptions
+from bench.cli.options.evaluate import CheckOptions
 from bench.cli.terminal import RecordedWarnings, print_json
 from bench.comparing.changed_queries import open_evaluated_dataset
 from bench.comparing.compare import ComparisonSettings
@@ -60,7 +60,7 @@ def _compare_and_decide(options: CheckOptions, recorded: RecordedWarnings) -> Ch
     _check_published(options)
     measure = None if options.measure is None else parse_measure(options.measure).name
     comparing = ComparisonSettings(measure, resampling=make_resampling(options.resampling))
-    workspace = make_workspace(options.folder_options, options.hardware, options.allow_mismatch)
+    workspace = make_workspace(options.folders, options.hardware, options.allow_mismatch)
     model = load_model(workspace, options.checkpoint, options.model_options)
     folders = _own_folders(options.on, workspace)
     by_folder = {folder: name for name, folder in folders.items()}

@@ -95,7 +95,7 @@ class CardSettings(Record):
 def load_model(
     workspace: Workspace,
     name: str,
-    model_options: ModelOptions,
+    settings: ModelOptions,
     networks: SharedNetworks | None = None,
 ) -> LoadedModel:
     """Load the model called ``name`` with its encoder.
@@ -103,45 +103,41 @@ def load_model(
     Args:
         workspace: folders, device and memory.
         name: name of a card, card file, folder or Hub id.
-        model_options: options that override the card.
+        settings: options that override the card.
         networks: networks that are already loaded, which models with one base share.
 
     Raises:
         BenchError: there is no such model, or an option does not fit it.
     """
-    settings = convert_table(parse_assignments(model_options.set), CardSettings, "--set")
-    dtype, backend = (
-        (None, model_options.dtype)
-        if model_options.dtype == "int8"
-        else (model_options.dtype, None)
-    )
+    fields = convert_table(parse_assignments(settings.set), CardSettings, "--set")
+    dtype, backend = (None, settings.dtype) if settings.dtype == "int8" else (settings.dtype, None)
     return workspace.load(
         name,
         networks,
-        like=model_options.like,
-        adapter=model_options.adapter,
+        like=settings.like,
+        adapter=settings.adapter,
         dtype=dtype,
         backend=backend,
-        trust_code=model_options.trust_code,
-        **msgspec.structs.asdict(settings),
+        trust_code=settings.trust_code,
+        **msgspec.structs.asdict(fields),
     )
 
 
 def load_models(
-    workspace: Workspace, names: Sequence[str], model_options: ModelOptions
+    workspace: Workspace, names: Sequence[str], settings: ModelOptions
 ) -> list[LoadedModel]:
     """Load several models, which share the network of a common base.
 
-    ``--like`` in ``model_options`` applies only to models without a card. ``workspace`` and
+    ``--like`` in ``settings`` applies only to models without a card. ``workspace`` and
     ``names`` are as in `load_model`.
 
     Raises:
         BenchError: a model cannot be used, or ``--like`` was given and every model has a card.
     """
     networks, cards = SharedNetworks(), [name for name in names if is_card(name)]
-    card_options = replace(model_options, like=None) if len(cards) < len(names) else model_options
+    card_options = replace(settings, like=None) if len(cards) < len(names) else settings
     return [
-        load_model(workspace, name, card_options if name in cards else model_options, networks)
+        load_model(workspace, name, card_options if name in cards else settings, networks)
         for name in names
     ]
 
@@ -158,12 +154,10 @@ def parse_assignments(typed: Sequence[str]) -> dict[str, Any]:
         BenchError: a word has no name or no ``=``.
     """
     overrides = {}
-    for assignment in typed:
-        name, sign, value = assignment.partition("=")
+    for word in typed:
+        name, sign, value = word.partition("=")
         if not (name and sign):
-            raise BenchError(
-                f"--set {assignment} is not FIELD=VALUE", "write it like --set optimizer.warmup=0"
-            )
+            raise BenchError(f"--set {word} is not FIELD=VALUE", "such as --set optimizer.lr=0")
         try:
             overrides[name] = msgspec.toml.decode(f"value = {value}")["value"]
         except msgspec.DecodeError:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench.cli.commands.common import make_resampling, make_workspace, refuse_duplicates
-from bench.cli.options.decide import CompareOptions
+from bench.cli.options.evaluate import CompareOptions
 from bench.cli.terminal import print_json
 from bench.comparing.changed_queries import (
     ChangedQueries,
@@ -44,16 +44,16 @@ def compare(options: CompareOptions) -> int:
     if len(options.names) < 2:
         raise BenchError("compare needs two models or more", "python -m bench compare minilm bm25")
     refuse_duplicates(options.names)
-    workspace = make_workspace(options.folder_options)
+    workspace = make_workspace(options.folders)
     opened = _open_judgements(options, workspace)
-    results_by_name = {
+    found = {
         name: () if opened and _is_run_file(name) else find_named(name, *options.results)
         for name in options.names
     }
-    on = [opened.name] if opened else _resolve_collections(options.on, results_by_name, workspace)
+    on = [opened.name] if opened else _resolve_names(options.on, found, workspace)
     if options.sequence:
-        return _print_transfer(options, results_by_name, on, workspace)
-    models = _compared_models(options, opened, results_by_name, on, workspace)
+        return _print_transfer(options, found, on, workspace)
+    models = _compared_models(options, opened, found, on, workspace)
     comparing = ComparisonSettings(
         measure=options.measure,
         force=options.force,
@@ -91,14 +91,12 @@ def _is_run_file(name: str) -> bool:
     return path.exists() and not path.is_dir() and path.name != RESULT_FILE
 
 
-def _resolve_collections(
-    typed: Sequence[str], results_by_name: ResultsByName, workspace: Workspace
-) -> list[str]:
+def _resolve_names(typed: Sequence[str], found: ResultsByName, workspace: Workspace) -> list[str]:
     """Return the names of the collections of ``--on`` as results contain them.
 
     A collection of the user is given by the name in its results or by its folder.
     """
-    known = {stored.collection for results in results_by_name.values() for stored in results}
+    known = {stored.collection for results in found.values() for stored in results}
     chosen: list[str] = []
     for name in typed:
         folder = None if name in known or is_suite(name) else user_folder(name, workspace.data_dir)
@@ -115,14 +113,14 @@ def _resolve_collections(
 def _compared_models(
     options: CompareOptions,
     opened: OpenDataset | None,
-    results_by_name: ResultsByName,
+    found: ResultsByName,
     on: Sequence[str],
     workspace: Workspace,
 ) -> list[ComparedModel]:
     """Return the models in the order typed, under the shortest names that are unique."""
     results_of: dict[str, Mapping[str, Evaluation]] = {}
     short: dict[str, str] = {}
-    for name, results in results_by_name.items():
+    for name, results in found.items():
         if opened and not results:
             results_of[name] = {opened.name: _score_run_file(Path(name), opened, options)}
             short[name] = "_".join(Path(name).name.split(".trec")[0].split())
@@ -131,14 +129,11 @@ def _compared_models(
             check_scores_against_rankings(chosen.values(), workspace)
             results_of[name] = chosen
             models = {stored.result.model for stored in chosen.values()}
-            short[name] = (
-                models.pop() if len(models) == 1 and parse_location(name).exists() else name
-            )
+            is_folder_of_one = len(models) == 1 and parse_location(name).exists()
+            short[name] = models.pop() if is_folder_of_one else name
     once = [own for own in short.values() if list(short.values()).count(own) == 1]
-    return [
-        ComparedModel(short[name] if short[name] in once else name, results_of[name])
-        for name in results_by_name
-    ]
+    shown = {name: label if label in once else name for name, label in short.items()}
+    return [ComparedModel(shown[name], results_of[name]) for name in found]
 
 
 def _score_run_file(path: Path, opened: OpenDataset, options: CompareOptions) -> Evaluation:
@@ -183,14 +178,14 @@ def _find_changes(
 
 def _print_transfer(
     options: CompareOptions,
-    results_by_name: ResultsByName,
+    found: ResultsByName,
     also: Sequence[str],
     workspace: Workspace,
 ) -> int:
     """Print backward and forward transfer between the collections of successive trainings."""
-    trained = _resolve_collections(options.sequence, results_by_name, workspace)
+    trained = _resolve_names(options.sequence, found, workspace)
     refuse_duplicates([*trained, *also])
-    models = _compared_models(options, None, results_by_name, [*trained, *also], workspace)
+    models = _compared_models(options, None, found, [*trained, *also], workspace)
     extra = len(models) - len(trained)
     if extra not in (0, 1):
         raise BenchError(

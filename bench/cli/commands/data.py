@@ -33,18 +33,15 @@ def fetch(options: FetchOptions) -> int:
         options: parsed options of the command.
     """
     if not options.names and not options.model:
-        raise BenchError(
-            "fetch needs a collection or a model", "python -m bench fetch beir --model retromae"
-        )
-    workspace = make_workspace(options.folder_options)
+        raise BenchError("there is nothing to fetch", "python -m bench fetch beir --model retromae")
+    workspace = make_workspace(options.folders)
     rows = []
     for name in workspace.expand_names(options.names):
         dataset = workspace.dataset(name)
         about = f"{len(dataset.corpus):,} documents, {len(dataset.queries):,} queries"
         rows.append({"name": name, "about": about})
-    for model in (
-        loaded.model for loaded in load_models(workspace, options.model, options.model_options)
-    ):
+    for loaded in load_models(workspace, options.model, options.model_options):
+        model = loaded.model
         folders = [str(each.root) for each in (model.document, model.query) if each]
         about = "; queries: ".join(folders) or "needs no files"
         rows.append({"name": model.card.name, "about": about})
@@ -65,7 +62,7 @@ def verify(options: VerifyOptions) -> int:
         The exit code of bad input if there is an error among them.
     """
     by_collection: dict[str, list[Finding]] = {}
-    workspace = make_workspace(options.folder_options)
+    workspace = make_workspace(options.folders)
     for name in workspace.expand_names(options.names):
         by_collection[name] = verify_dataset(workspace.dataset(name, options.split))
         if not options.output.json:
@@ -89,9 +86,7 @@ def cache(options: CacheOptions) -> int:
     cache_dir = cache_folder(options.cache_dir)
     store = cache_dir / VECTORS
     removed = list(_remove_selected(store, options))
-    broken = (
-        [*find_damage(store), *_find_damaged_corpora(cache_dir / CORPORA)] if options.verify else []
-    )
+    broken = [*find_damage(store), *_damaged_corpora(cache_dir / CORPORA)] if options.verify else []
     rows = measure_usage(store)
     if options.output.json:
         print_json({"stored": rows, "damaged": broken, "pruned": removed})
@@ -118,7 +113,7 @@ def _remove_selected(store: Path, options: CacheOptions) -> Iterator[ModelUsage]
         yield row
 
 
-def _find_damaged_corpora(folder: Path) -> Iterator[Damage]:
+def _damaged_corpora(folder: Path) -> Iterator[Damage]:
     """Yield damaged corpora. The names of unfinished ones begin with a dot."""
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if path.is_dir() and not path.name.startswith(".") and (reason := describe_damage(path)):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from bench.cli.commands.common import load_model, make_workspace
-from bench.cli.options.decide import ExplainOptions
+from bench.cli.options.evaluate import ExplainOptions
 from bench.cli.terminal import print_json
 from bench.evaluate.retrieval import LoadedModel
 from bench.explain.answer import Answer, Observation
@@ -21,7 +21,7 @@ from retrievers.models.locate import is_card
 
 def explain(options: ExplainOptions) -> int:
     """``explain``: exit code 0 if there is an answer, also if nothing explains the evidence."""
-    workspace = make_workspace(options.folder_options, options.hardware)
+    workspace = make_workspace(options.folders, options.hardware)
     model = load_model(workspace, options.model, options.model_options)
     question = Question(
         model,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from tqdm import tqdm
 
-from bench.cli.options.decide import ExportOptions
+from bench.cli.options.evaluate import ExportOptions
 from bench.cli.terminal import as_typed, print_json
 from bench.evaluate.runs import has_white_space, write_lines
 from bench.outcomes import ExitCode
@@ -27,18 +27,14 @@ def export(options: ExportOptions) -> int:
         options: parsed options of the command.
     """
     if options.name and len(options.names) > 1:
-        raise BenchError(
-            f"--as is for a single model, and there are {len(options.names)}",
-            "export them one by one",
-        )
+        raise BenchError(f"--as is for one model, not {len(options.names)}", "export one by one")
     chosen = {name: _choose_exportable(name, options) for name in options.names}
     written = []
     for typed, stored in chosen.items():
         name = options.name or _model_name(stored)
         result_folder(options.out, name, name)  # a name may lead out of the folder
-        for path, content in tqdm(
-            _format_files(options.format, name, stored), desc=typed, unit=" files"
-        ):
+        files = _format_files(options.format, name, stored)
+        for path, content in tqdm(files, desc=typed, unit=" files"):
             written.append(str(_write_once(options.out, path, content)))
     print(f"{len(written)} files in {options.out}", file=sys.stderr)
     if options.output.json:
@@ -51,11 +47,8 @@ def export(options: ExportOptions) -> int:
 def _choose_exportable(typed: str, options: ExportOptions) -> dict[str, Evaluation]:
     """Choose the results of one model that the format supports, by collection."""
     results = find_named(typed, *options.results)
-    wanted = (
-        expand_collections(options.on, {each.collection for each in results})
-        if options.on
-        else None
-    )
+    known = {each.collection for each in results}
+    wanted = expand_collections(options.on, known) if options.on else None
     stored = choose_results(typed, results, wanted)
     for name, record in list(stored.items()) if options.format == "mteb" else ():
         if why := export_obstacle(record.result):

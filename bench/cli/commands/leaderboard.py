@@ -6,7 +6,7 @@ from bench.boards.build import BoardFilter, build_leaderboard, select_results
 from bench.boards.records import Leaderboard
 from bench.boards.rows import find_distinct_results, group_by_column
 from bench.cli.commands.common import make_resampling, make_workspace
-from bench.cli.options.decide import LeaderboardOptions
+from bench.cli.options.evaluate import LeaderboardOptions
 from bench.cli.terminal import print_json
 from bench.comparing.changed_queries import check_scores_against_rankings
 from bench.outcomes import ExitCode
@@ -43,7 +43,7 @@ def _build_board(options: LeaderboardOptions) -> Leaderboard:
         published=options.published,
     )
     shown = select_results(find_distinct_results(*options.results), board_filter)
-    check_scores_against_rankings(shown, make_workspace(options.folder_options))
+    check_scores_against_rankings(shown, make_workspace(options.folders))
     with tqdm(desc="resampling", total=len(group_by_column(shown)), unit=" collections") as bar:
         resampling = make_resampling(options.resampling)
         return build_leaderboard(shown, all_cards(), board_filter, resampling, bar.update)

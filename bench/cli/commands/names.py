@@ -67,10 +67,7 @@ def list_names(options: ListOptions) -> int:
         and (not options.group or line.group in options.group)
     ]
     if not lines:
-        raise BenchError(
-            f"none of the {options.what} matches",
-            f"python -m bench list {options.what}",
-        )
+        raise BenchError(f"no {options.what} match", f"python -m bench list {options.what}")
     if options.output.json:
         print_json(lines)
     else:

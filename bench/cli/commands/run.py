@@ -33,7 +33,7 @@ from retrievers.index.faiss_index import IndexSpec
 if TYPE_CHECKING:
     from bench.engines.ray import RayCluster
 
-PublishedScores = Mapping[tuple[str, str, str], float]  # by model, collection and measure
+Claims = Mapping[tuple[str, str, str], float]  # by model, collection and measure
 
 
 def run(options: RunOptions) -> int:
@@ -45,9 +45,7 @@ def run(options: RunOptions) -> int:
         options: parsed options of the command.
     """
     choices = _read_settings(options)
-    workspace = make_workspace(
-        options.folder_options, options.hardware, options.protocol.allow_mismatch
-    )
+    workspace = make_workspace(options.folders, options.hardware, options.protocol.allow_mismatch)
     models, published = _load_models(options, workspace)
     count = len(workspace.expand_names(options.names)) * len(models)
     gaps = MissingEvaluations(stop=count == 1)
@@ -112,7 +110,7 @@ def _prepare_jobs(
 def _collect_results(
     jobs: Sequence[Sequence[Job]],
     distribute: DistributeModel,
-    published: PublishedScores,
+    published: Claims,
     gaps: MissingEvaluations,
     options: RunOptions,
 ) -> list[Result]:
@@ -155,7 +153,7 @@ def _print_costs(
 
 def _print_summary(
     results: Sequence[Result],
-    published: PublishedScores,
+    published: Claims,
     gaps: MissingEvaluations,
     options: RunOptions,
 ) -> None:
@@ -171,14 +169,11 @@ def _print_summary(
         print(("\n" if means else "") + gaps_table(gaps.missing))
 
 
-def _load_models(
-    options: RunOptions, workspace: Workspace
-) -> tuple[list[LoadedModel], PublishedScores]:
+def _load_models(options: RunOptions, workspace: Workspace) -> tuple[list[LoadedModel], Claims]:
     """Load the models under their names in results, with the published scores of their cards."""
     if options.name and len(options.model) > 1:
         raise BenchError(
-            f"--name is for a single model, and there are {len(options.model)}",
-            "run the models one by one, or leave --name out",
+            f"--name is for one model, not {len(options.model)}", "run one by one, or leave it out"
         )
     if options.name and SELECTOR in options.name:
         raise BenchError(
@@ -272,9 +267,7 @@ def score(options: ScoreOptions) -> int:
     Args:
         options: parsed options of the command.
     """
-    workspace = make_workspace(
-        options.folder_options, allow_mismatch=options.protocol.allow_mismatch
-    )
+    workspace = make_workspace(options.folders, allow_mismatch=options.protocol.allow_mismatch)
     opened = workspace.open_judgements(options.dataset, options.protocol.split)
     file = read_run_file(options.run_file)
     name = options.name or "_".join(options.run_file.name.split(".trec")[0].split())

@@ -33,7 +33,7 @@ def speed(options: SpeedOptions) -> int:
     """
     parts = options.parts or (() if options.names else PARTS)
     _check_tools(options, parts)
-    workspace = make_workspace(options.folder_options, HardwareOptions(device=options.device))
+    workspace = make_workspace(options.folders, HardwareOptions(device=options.device))
     raced = [workspace.dataset(name) for name in workspace.expand_names(options.names)]
     report = measure(_benchmarked_model(options, workspace), parts, raced, options.rounds, _log)
     if not options.output.json:
@@ -51,9 +51,7 @@ def _check_tools(options: SpeedOptions, parts: tuple[str, ...]) -> None:
                 "python -m bench speed beir/nfcorpus --model minilm --against mteb beir",
             )
         if tool == SENTENCE_TRANSFORMERS and "encode" not in parts:
-            raise BenchError(
-                f"{tool} is compared in encoding, which is not measured", "add --parts encode"
-            )
+            raise BenchError(f"{tool} needs the part encode", "add --parts encode")
     check_installed(options.against)
 
 
@@ -61,9 +59,7 @@ def _benchmarked_model(options: SpeedOptions, workspace: Workspace) -> Benchmark
     """Load the model to benchmark and check that it encodes."""
     loaded = load_model(workspace, options.model, options.model_options)
     if loaded.encoder is None:
-        raise BenchError(
-            f"{loaded.name} does not encode, so there is nothing to time", "choose another --model"
-        )
+        raise BenchError(f"{loaded.name} does not encode", "choose another --model")
     device, threads = _device_and_threads(loaded.model, options.device)
     scratch = workspace.cache_dir / "speed"
     scratch.mkdir(parents=True, exist_ok=True)

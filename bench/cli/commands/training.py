@@ -46,10 +46,10 @@ from retrievers.training.pretrain import preset as pretrain_preset
 from retrievers.training.pretrain.preset import Pretraining
 from retrievers.training.pretrain.pretrain import PretrainResult
 
-TRAINING_SPLIT = "train"  # a collection whose own split this is, is there to train on
+TRAIN = "train"  # a collection whose own split this is, is there to train on
 FINETUNING_PRESET = "dpr-small"  # preset for a checkpoint that was pre-trained
 SAVE_EVERY = "save_every"
-METHOD_PREFIX = "method."
+METHOD = "method."
 LENGTHS = ("epochs", "tokens")
 
 
@@ -60,7 +60,7 @@ def pretrain(options: PretrainOptions) -> int:
         options: parsed options of the command.
     """
     preset = _load_pretraining(options)
-    workspace = make_workspace(options.folder_options)
+    workspace = make_workspace(options.folders)
     datasets = [workspace.dataset(name) for name in workspace.expand_names(options.on)]
     with training_context(options.out, options.training) as context:
         trained = pretrain_on(preset, datasets, context)
@@ -82,10 +82,10 @@ def finetune(options: FinetuneOptions) -> int:
     preset = finetune_preset.load_preset(options.preset)
     preset = finetune_preset.changed(preset, _read_changes(options.training), "command line")
     model = resolve_model(options.model, like=options.like)
-    workspace = make_workspace(options.folder_options)
+    workspace = make_workspace(options.folders)
     names = workspace.expand_names(options.on)
     training = [workspace.dataset(name, options.split) for name in names]
-    evaluated = _held_out_datasets(names, workspace.expand_names(options.held_out), workspace)
+    evaluated = _held_out(names, workspace.expand_names(options.held_out), workspace)
     with training_context(options.out, options.training) as context:
         left_out = list(evaluated.values())
         trained = finetune_on(preset, model, training, workspace.store, context, evaluated=left_out)
@@ -94,11 +94,11 @@ def finetune(options: FinetuneOptions) -> int:
         _print_trained(trained, rounds, f"{trained.queries:,} queries", options)
         if not options.output.json:
             scored = [
-                name for name in options.on if {*workspace.expand_names([name])} & {*evaluated}
+                name for name in options.on if evaluated.keys() & workspace.expand_names([name])
             ]
             print_next_command(
                 "evaluate it",
-                _format_run_command(scored, [trained.folder], options.folder_options),
+                _run_line(scored, [trained.folder], options.folders),
             )
     return ExitCode.OK
 
@@ -110,7 +110,7 @@ def adapt(options: AdaptOptions) -> int:
         options: parsed options of the command.
     """
     preset, method = _load_pretraining(options), _read_method(options)
-    workspace = make_workspace(options.folder_options)
+    workspace = make_workspace(options.folders)
     names = workspace.expand_names(options.on)
     datasets = [workspace.dataset(name) for name in names]
     with training_context(options.out, options.training) as context:
@@ -120,8 +120,8 @@ def adapt(options: AdaptOptions) -> int:
     # Checkpoints of earlier versions are used like their start only if --like says so.
     is_like_start = start not in card_names() or load_card(start).usage == usage
     like = [] if is_like_start else ["--like", start]
-    scored = _held_out_datasets(names, (), workspace)
-    line = _format_run_command(list(scored), folders, options.folder_options, like)
+    scored = _held_out(names, (), workspace)
+    line = _run_line(list(scored), folders, options.folders, like)
     curves = [read_curve(Path(folder) / CURVE_FILE) for folder in folders]
     rows = [
         {
@@ -136,9 +136,7 @@ def adapt(options: AdaptOptions) -> int:
         print_json({"checkpoints": rows, "scores": line})
         return ExitCode.OK
     for folder, row in zip(folders, rows, strict=True):
-        print(
-            f"{folder}: {row['collection']}; {_format_losses(row['first_loss'], row['last_loss'])}"
-        )
+        print(f"{folder}: {row['collection']}; {_change(row['first_loss'], row['last_loss'])}")
     if is_like_start:
         print(_format_usage(Path(folders[0])))
     print_next_command("score the checkpoints", line)
@@ -163,12 +161,10 @@ def _read_changes(settings: TrainingSettings) -> dict[str, Any]:
     if settings.steps is None:
         changes = typed
     elif length := next((name for name in LENGTHS if name in typed), ""):
-        raise BenchError(
-            f"--steps and {length} both set the length of the training", "give one of them"
-        )
+        raise BenchError(f"--steps and {length} both set the length", "give one of them")
     else:
         changes = typed | {"steps": settings.steps}
-    own = (SAVE_EVERY, METHOD_PREFIX)
+    own = (SAVE_EVERY, METHOD)
     return {name: value for name, value in changes.items() if not name.startswith(own)}
 
 
@@ -179,15 +175,11 @@ def _read_method(options: AdaptOptions) -> Method:
         BenchError: the method or a setting does not exist.
     """
     typed = parse_assignments(options.training.set).items()
-    own = {
-        name.removeprefix(METHOD_PREFIX): value
-        for name, value in typed
-        if name.startswith(METHOD_PREFIX)
-    }
+    own = {name.removeprefix(METHOD): value for name, value in typed if name.startswith(METHOD)}
     return read_method({"name": options.method, **own}, f"--method {options.method}")
 
 
-def _held_out_datasets(
+def _held_out(
     names: Sequence[str], held_out: Sequence[str], workspace: Workspace
 ) -> dict[str, Dataset]:
     """Return the test splits that must not be trained on, of ``names`` and ``held_out``."""
@@ -199,7 +191,7 @@ def _held_out_datasets(
             if name in held_out:
                 raise
             continue  # a folder that has nothing but a training split
-        if name in held_out or dataset.facts.split != TRAINING_SPLIT:
+        if name in held_out or dataset.facts.split != TRAIN:
             datasets[name] = dataset
     return datasets
 
@@ -218,10 +210,7 @@ def training_context(out: Path, settings: TrainingSettings) -> Iterator[Training
     check_device(settings.device)
     save_every = parse_assignments(settings.set).get(SAVE_EVERY, TrainingContext.save_every)
     if type(save_every) is not int or save_every < 1:
-        raise BenchError(
-            f"--set save_every={save_every} is not a whole number from 1",
-            "use --set save_every=500",
-        )
+        raise BenchError(f"--set save_every={save_every} is not a whole number from 1")
     bars: dict[str, Any] = {}
 
     def show(progress: Progress) -> None:
@@ -269,16 +258,14 @@ def _print_trained(
     curve = read_curve(curve_file)
     pictures = draw_losses(curve, curve_file.with_name("losses")) if can_plot() else []
     if not pictures:
-        print(
-            "no pictures without Matplotlib: pip install 'retrieval-bench[plots]'", file=sys.stderr
-        )
+        print("no pictures: pip install 'retrieval-bench[plots]'", file=sys.stderr)
     first, last = curve[0], curve[-1]
     if options.output.json:
         losses = {"losses": {"first": first, "last": last}, "pictures": list(map(str, pictures))}
         print_json({**msgspec.structs.asdict(trained), **losses})
         return
     resumed = f", resumed at {trained.resumed_at:,}" if trained.resumed_at else ""
-    change = _format_losses(first.losses["loss"], last.losses["loss"])
+    change = _change(first.losses["loss"], last.losses["loss"])
     print(f"{trained.folder}: {how}{trained.steps:,} steps{resumed}, {read}; {change}")
     if isinstance(trained, FinetuneResult) and (size := trained.size):
         share = f"{100 * size.share:.3g} %"
@@ -304,25 +291,25 @@ def _print_after_pretraining(options: PretrainOptions, workspace: Workspace) -> 
     trainable = [found for name in names if (found := _find_training_dataset(name, workspace))]
     if trainable:
         words = ["python", "-m", "bench", "finetune", FINETUNING_PRESET, "--model", out, "--on"]
-        words += [*trainable, "--out", f"{out}-finetuned", *_folder_words(options.folder_options)]
+        words += [*trainable, "--out", f"{out}-finetuned", *_folder_words(options.folders)]
         print_next_command("fine-tune it", shlex.join(words))
-    scored = list(_held_out_datasets(names, (), workspace))
-    print_next_command("evaluate it", _format_run_command(scored, [out], options.folder_options))
+    scored = list(_held_out(names, (), workspace))
+    print_next_command("evaluate it", _run_line(scored, [out], options.folders))
 
 
 def _find_training_dataset(name: str, workspace: Workspace) -> str:
     """Return the dataset to fine-tune on after pre-training, or "" if it has too few queries."""
-    own = f"{name}/{TRAINING_SPLIT}"
+    own = f"{name}/{TRAIN}"
     name = own if own in dataset_names() else name
     try:
-        judged = replace(workspace, offline=True).dataset(name, TRAINING_SPLIT).qrels
+        judged = replace(workspace, offline=True).dataset(name, TRAIN).qrels
     except BenchError:
         return ""
     queries = {query for query, *_ in judged}
     return name if len(queries) >= finetune_preset.load_preset(FINETUNING_PRESET).batch_size else ""
 
 
-def _format_run_command(
+def _run_line(
     collections: Sequence[str],
     models: Sequence[str],
     folders: FolderOptions,
@@ -339,7 +326,7 @@ def _folder_words(folders: FolderOptions) -> list[str]:
     return [word for option, path in typed.items() if path for word in (option, str(path))]
 
 
-def _format_losses(first: float, last: float) -> str:
+def _change(first: float, last: float) -> str:
     """Return the first and the last loss as text."""
     return f"loss {first:.3f} -> {last:.3f}"
 
@@ -374,7 +361,7 @@ def compose(options: ComposeOptions) -> int:
     Args:
         options: parsed options of the command.
     """
-    out, folders = options.out, options.folders
+    out, adapters = options.out, options.adapters
     if out.exists() and any(out.iterdir()):
         raise BenchError(f"{out} contains other files", "Use another folder.")
     if options.how == "route" and not options.on:
@@ -382,23 +369,21 @@ def compose(options: ComposeOptions) -> int:
             "route needs a collection per adapter",
             "python -m bench compose route FOLDERS --on COLLECTIONS --out OUT",
         )
-    base = find_base(folders)
+    base = find_base(adapters)
     if options.how == "stack":
-        stack_adapters(base, folders, out)
+        stack_adapters(base, adapters, out)
     elif options.how == "route":
-        workspace = make_workspace(options.folder_options)
-        training = [
-            workspace.dataset(name, TRAINING_SPLIT) for name in workspace.expand_names(options.on)
-        ]
-        route_on(base, folders, out, training)
+        workspace = make_workspace(options.folders)
+        training = [workspace.dataset(name, TRAIN) for name in workspace.expand_names(options.on)]
+        route_on(base, adapters, out, training)
     else:
-        average_adapters(base, folders, out, options.weights)
+        average_adapters(base, adapters, out, options.weights)
     counted = count_parameters(resolve_model(str(out)))
     done = ComposedAdapter(
         folder=str(out),
         how=options.how,
         base=base.card.name,
-        adapters=tuple(map(str, folders)),
+        adapters=tuple(map(str, adapters)),
         parameters=(counted.adapter or counted.total) if counted else 0,
     )
     if options.output.json:
@@ -408,7 +393,7 @@ def compose(options: ComposeOptions) -> int:
         print(f"{out}: {done.how} of {', '.join(done.adapters)}; {size}")
         print_next_command(
             "evaluate it",
-            _format_run_command(_find_domains(options, base), [str(out)], options.folder_options),
+            _run_line(_find_domains(options, base), [str(out)], options.folders),
         )
     return ExitCode.OK
 
@@ -416,8 +401,8 @@ def compose(options: ComposeOptions) -> int:
 def _find_domains(options: ComposeOptions, base: Model) -> list[str]:
     """Return the collections that combined adapters were trained for."""
     if options.on:
-        workspace = make_workspace(options.folder_options)
-        return list(_held_out_datasets(workspace.expand_names(options.on), (), workspace))
+        workspace = make_workspace(options.folders)
+        return list(_held_out(workspace.expand_names(options.on), (), workspace))
     card = load_card(options.out / CARD_FILE)
     learnt = [name for name in card.trained_on if name not in base.card.trained_on]
     return [name for name in learnt if name in dataset_names()]

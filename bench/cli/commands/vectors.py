@@ -50,10 +50,8 @@ def index(options: IndexOptions) -> int:
             "use --index Flat, which writes the vectors as a FAISS index",
         )
     if options.out.exists():
-        raise BenchError(
-            f"{options.out} exists already", "choose another --out, or remove the folder"
-        )
-    workspace = make_workspace(options.folder_options, options.hardware, options.allow_mismatch)
+        raise BenchError(f"{options.out} exists already", "choose another --out, or remove it")
+    workspace = make_workspace(options.folders, options.hardware, options.allow_mismatch)
     model = load_model(workspace, options.model, options.model_options)
     job = workspace.prepare(workspace.open(options.dataset), model, EvaluationOptions(index=spec))
     announce_encoding([job])
@@ -70,13 +68,11 @@ def index(options: IndexOptions) -> int:
     return ExitCode.OK
 
 
-def export_index(
-    index_folder: IndexFolder, out: Path, dataset: Dataset, recipe: Recipe
-) -> IndexManifest:
+def export_index(index: IndexFolder, out: Path, dataset: Dataset, recipe: Recipe) -> IndexManifest:
     """Copy an index to a standalone folder, with ids and a search program.
 
     Args:
-        index_folder: index in the cache.
+        index: index in the cache.
         out: folder to write.
         dataset: collection of the index, with the ids of its documents.
         recipe: recipe of the vectors, stored in the manifest.
@@ -84,9 +80,9 @@ def export_index(
     Raises:
         BenchError: the index is damaged, or the folder cannot be written.
     """
-    manifest = msgspec.structs.replace(index_folder.checked(), recipe=recipe)
+    manifest = msgspec.structs.replace(index.checked(), recipe=recipe)
     with replace_folder(out) as unfinished:
-        for path in index_folder.folder.iterdir():
+        for path in index.folder.iterdir():
             shutil.copyfile(path, unfinished / path.name)
         ids = dataset.corpus.ids.to_pylist()
         (unfinished / IDS_FILE).write_bytes(msgspec.json.encode(ids))
@@ -115,7 +111,7 @@ def work(options: WorkOptions) -> int:
     Args:
         options: parsed options of the command.
     """
-    workspace = make_workspace(options.folder_options, options.hardware)
+    workspace = make_workspace(options.folders, options.hardware)
     models = load_models(workspace, options.model, options.model_options)
     done = []
     for name in workspace.expand_names(options.names):

@@ -31,7 +31,7 @@ def watch(options: WatchOptions) -> int:
     """
     out = options.out or training_folder(options.folder) / "watch"
     _check_options(options)
-    workspace = make_workspace(options.folder_options, options.hardware, options.allow_mismatch)
+    workspace = make_workspace(options.folders, options.hardware, options.allow_mismatch)
     opened = [workspace.open(name, options.split) for name in workspace.expand_names(options.on)]
     target = _make_target(options, workspace, opened)
     watcher = Watcher(
@@ -99,9 +99,7 @@ def _lock_folder(out: Path) -> FileLock:
     out.mkdir(parents=True, exist_ok=True)
     lock = FileLock.try_acquire(out / ".lock")
     if lock is None:
-        raise BenchError(
-            f"another watch is writing to {out}", "stop it first, or choose another --out"
-        )
+        raise BenchError(f"another watch is writing to {out}", "stop it, or choose another --out")
     return lock
 
 

@@ -8,14 +8,12 @@ from cyclopts import Parameter
 from bench.cli.options.shared import (
     FolderOptions,
     LocalPath,
-    ModelNames,
     ModelOptions,
     Names,
     NonNegativeInt,
     OptionConditions,
     OutputOptions,
     SeveralValues,
-    Split,
 )
 
 Listed = Literal["models", "datasets", "suites", "measures", "indexes", "presets", "grids"]
@@ -46,7 +44,7 @@ class ListOptions:
 
     what: Listed
     _: KW_ONLY
-    match: Annotated[str, Parameter(metavar="TEXT")] = ""
+    match: str = ""
     group: Annotated[tuple[ModelGroup, ...], SeveralValues] = ()
     output: OutputOptions = OutputOptions()
 
@@ -87,9 +85,9 @@ class FetchOptions:
 
     names: tuple[str, ...] = ()
     _: KW_ONLY
-    model: ModelNames = ()
+    model: Names = ()
     model_options: ModelOptions = ModelOptions()
-    folder_options: FolderOptions = FolderOptions()
+    folders: FolderOptions = FolderOptions()
     output: OutputOptions = OutputOptions()
 
 
@@ -107,8 +105,8 @@ class VerifyOptions:
 
     names: tuple[str, ...]
     _: KW_ONLY
-    split: Split | None = None
-    folder_options: FolderOptions = FolderOptions()
+    split: str | None = None
+    folders: FolderOptions = FolderOptions()
     output: OutputOptions = OutputOptions()
 
 

@@ -57,6 +57,11 @@ class Argument:
     value: Any
 
     @property
+    def required(self) -> bool:
+        """True if it has no default."""
+        return self.default is dataclasses.MISSING
+
+    @property
     def takes_several(self) -> bool:
         """True if it takes several values."""
         return "tuple[" in str(self.kind)
@@ -74,9 +79,8 @@ def arguments_of(record: Any, positional: bool = True) -> Iterator[Argument]:
         record: class of options, or an instance with typed values.
         positional: whether fields before ``KW_ONLY`` are positional arguments.
     """
-    kind_of = get_type_hints(
-        record if isinstance(record, type) else type(record), include_extras=True
-    )
+    cls = record if isinstance(record, type) else type(record)
+    kind_of = get_type_hints(cls, include_extras=True)
     for field in dataclasses.fields(record):
         kind = kind_of[field.name]
         plain = get_args(kind)[0] if hasattr(kind, "__metadata__") else kind
@@ -181,16 +185,17 @@ def _check_writable(location: Location, mark: OutputMark) -> None:
         with tempfile.TemporaryFile(dir=nearest) as file:
             file.write(b"\0")
     except OSError as error:
+        reason = f"{nearest}: {error.strerror}"
         raise BenchError(
-            f"{location} cannot be written: {nearest}: {error.strerror}", "name another folder"
+            f"{location} cannot be written: {reason}", "choose another folder"
         ) from error
     if mark.kind == "file" and location.is_dir():
         raise BenchError(f"{location} cannot be written: it is a folder", "name a file")
 
 
-def _convert_one(read: Callable[[str], Any]) -> Callable[[Any, Sequence[Token]], Any]:
-    """Return a converter of cyclopts from a function of one word."""
-    return lambda _, tokens: read(tokens[0].value)
+def _parse_one(parse: Callable[[str], Any], metavar: str) -> Parameter:
+    """Return the mark of an option with one value, which ``parse`` reads."""
+    return Parameter(converter=lambda _, tokens: parse(tokens[0].value), metavar=metavar)
 
 
 def _convert_each(read: Callable[[str], Any]) -> Callable[[Any, Sequence[Token]], Any]:
@@ -290,40 +295,32 @@ def parse_path_or_url(text: str) -> Location:
     return parse_location(text) if ":/" in text else parse_local_path(text)
 
 
-NonNegativeInt = Annotated[int, Parameter(converter=_convert_one(parse_whole_number), metavar="N")]
-PositiveInt = Annotated[
-    int, Parameter(converter=_convert_one(partial(parse_whole_number, least=1)), metavar="N")
-]
-Duration = Annotated[Seconds, Parameter(converter=_convert_one(parse_duration), metavar="TIME")]
-Device = Annotated[str, Parameter(converter=_convert_one(device), metavar="DEVICE")]
-WorkerNumber = Annotated[
-    int, Parameter(converter=_convert_one(parse_worker_number), metavar="auto|N")
-]
-LocalPath = Annotated[Path, Parameter(converter=_convert_one(parse_local_path), metavar="FOLDER")]
+NonNegativeInt = Annotated[int, _parse_one(parse_whole_number, "N")]
+PositiveInt = Annotated[int, _parse_one(partial(parse_whole_number, least=1), "N")]
+Duration = Annotated[Seconds, _parse_one(parse_duration, "TIME")]
+Device = Annotated[str, _parse_one(device, "DEVICE")]
+WorkerNumber = Annotated[int, _parse_one(parse_worker_number, "auto|N")]
+LocalPath = Annotated[Path, _parse_one(parse_local_path, "FOLDER")]
 OutFolder = Annotated[LocalPath, OutputMark("folder")]
 OutFile = Annotated[LocalPath, OutputMark("file"), Parameter(metavar="FILE")]
 LocationOption = Annotated[
-    Location,
-    Parameter(converter=_convert_one(parse_path_or_url), accepts_keys=False, metavar="FOLDER|URL"),
+    Location, _parse_one(parse_path_or_url, "FOLDER|URL"), Parameter(accepts_keys=False)
 ]
 OutLocation = Annotated[LocationOption, OutputMark("folder")]
 ResultLocations = Annotated[
-    tuple[Location, ...], Parameter(converter=_convert_each(parse_path_or_url), accepts_keys=False)
+    tuple[Location, ...],
+    Parameter(
+        converter=_convert_each(parse_path_or_url),
+        accepts_keys=False,
+        consume_multiple=1,
+        metavar="FOLDER|URL...",
+    ),
 ]
 LocalPaths = Annotated[tuple[Path, ...], Parameter(converter=_convert_each(parse_local_path))]
 NonNegativeInts = Annotated[tuple[int, ...], Parameter(converter=_convert_each(parse_whole_number))]
 Numbers = Annotated[tuple[float, ...], Parameter(converter=_convert_each(parse_number))]
 SeveralValues = Parameter(consume_multiple=1)  # values after one option, at least one: --on A B C
-Name = Annotated[str, Parameter(metavar="NAME")]
-Names = Annotated[tuple[str, ...], Parameter(consume_multiple=1, metavar="NAME...")]
-ModelName = Annotated[str, Parameter(metavar="MODEL")]
-ModelNames = Annotated[tuple[str, ...], Parameter(consume_multiple=1, metavar="MODEL...")]
-CardName = Annotated[str, Parameter(metavar="CARD")]
-DatasetName = Annotated[str, Parameter(metavar="DATASET")]
-IndexName = Annotated[str, Parameter(metavar="INDEX")]
-Measure = Annotated[str, Parameter(metavar="MEASURE")]
-Measures = Annotated[tuple[str, ...], Parameter(metavar="MEASURE")]
-Split = Annotated[str, Parameter(metavar="SPLIT")]
+Names = Annotated[tuple[str, ...], SeveralValues]
 FieldValues = Annotated[tuple[str, ...], Parameter(name="--set", metavar="FIELD=VALUE")]
 ModelDtype = Literal["float32", "bfloat16", "float16", "int8"]  # int8 is a back end on the CPU
 
@@ -373,8 +370,8 @@ class ModelOptions:
         trust_code: Allow a card to run encoder code of a third party.
     """
 
-    like: CardName | None = None
-    adapter: Annotated[str | None, Parameter(metavar="FOLDER")] = None
+    like: str | None = None
+    adapter: str | None = None
     dtype: ModelDtype | None = None
     set: FieldValues = ()
     trust_code: bool = False
@@ -410,7 +407,7 @@ class WorkerOptions:
 
     workers: WorkerNumber | None = None
     engine: Literal["ray"] | None = None
-    address: Annotated[str | None, Parameter(metavar="ADDRESS")] = None
+    address: str | None = None
 
 
 @group("Protocol", 40)
@@ -426,7 +423,7 @@ class ProtocolOptions:
     """
 
     depth: PositiveInt | None = None
-    split: Split | None = None
+    split: str | None = None
     allow_mismatch: bool = False
 
 

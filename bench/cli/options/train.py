@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from bench.cli.options.shared import (
-    CardName,
     Device,
     Duration,
     FieldValues,
@@ -13,9 +12,6 @@ from bench.cli.options.shared import (
     HardwareOptions,
     LocalPath,
     LocalPaths,
-    Measure,
-    ModelName,
-    Name,
     Names,
     NonNegativeInts,
     Numbers,
@@ -26,7 +22,6 @@ from bench.cli.options.shared import (
     PositiveInt,
     Seconds,
     SeveralValues,
-    Split,
     group,
 )
 
@@ -73,9 +68,9 @@ class PretrainOptions:
     _: KW_ONLY
     on: Names
     out: OutFolder
-    start: ModelName | None = None
+    start: str | None = None
     training: TrainingSettings = TrainingSettings()
-    folder_options: FolderOptions = FolderOptions()
+    folders: FolderOptions = FolderOptions()
     output: OutputOptions = OutputOptions()
 
 
@@ -106,14 +101,14 @@ class FinetuneOptions:
 
     preset: str
     _: KW_ONLY
-    model: ModelName
+    model: str
     on: Names
     out: OutFolder
-    like: CardName | None = None
-    split: Split = "train"
+    like: str | None = None
+    split: str = "train"
     held_out: Names = ()
     training: TrainingSettings = TrainingSettings()
-    folder_options: FolderOptions = FolderOptions()
+    folders: FolderOptions = FolderOptions()
     output: OutputOptions = OutputOptions()
 
 
@@ -149,10 +144,10 @@ class AdaptOptions:
     _: KW_ONLY
     on: Names
     out: OutFolder
-    method: Name = "plain"
-    start: ModelName | None = None
+    method: str = "plain"
+    start: str | None = None
     training: TrainingSettings = TrainingSettings()
-    folder_options: FolderOptions = FolderOptions()
+    folders: FolderOptions = FolderOptions()
     output: OutputOptions = OutputOptions()
 
 
@@ -169,11 +164,11 @@ class ComposeOptions:
 
     Attributes:
         how: Method of combination.
-        folders: Folders written by `finetune` with an adapter or by `adapt --method adapter`, or
+        adapters: Folders written by `finetune` with an adapter or by `adapt --method adapter`, or
             adapters inside them.
         out: Folder to write.
         weights: With average: one weight per adapter, of any sum. Default: equal weights.
-        on: With route: one collection per adapter, in the order of the folders.
+        on: With route: one collection per adapter, in the order of the adapters.
 
     Examples:
         python -m bench compose average models/a models/b --out models/mean
@@ -187,12 +182,12 @@ class ComposeOptions:
     only_if: ClassVar[OptionConditions] = {"weights": {"how": "average"}, "on": {"how": "route"}}
 
     how: Literal["average", "stack", "route"]
-    folders: LocalPaths
+    adapters: LocalPaths
     _: KW_ONLY
     out: OutFolder
     weights: Annotated[Numbers | None, SeveralValues] = None
     on: Names = ()
-    folder_options: FolderOptions = FolderOptions()
+    folders: FolderOptions = FolderOptions()
     output: OutputOptions = OutputOptions()
 
 
@@ -226,13 +221,13 @@ class AblateOptions:
 
     file: str
     _: KW_ONLY
-    variant: Name = ""
+    variant: str = ""
     seeds: Annotated[NonNegativeInts | None, SeveralValues] = None
     dry_run: bool = False
     out: OutFolder = Path("ablations")
     allow_mismatch: bool = False
     hardware: HardwareOptions = HardwareOptions()
-    folder_options: FolderOptions = FolderOptions()
+    folders: FolderOptions = FolderOptions()
     output: OutputOptions = OutputOptions()
 
 
@@ -272,15 +267,15 @@ class WatchOptions:
     folder: LocalPath
     _: KW_ONLY
     on: Names
-    like: CardName | None = None
-    split: Split | None = None
+    like: str | None = None
+    split: str | None = None
     once: bool = False
     every: Duration = Seconds(60)
     stop_after: Duration | None = None
-    measure: Measure | None = None
+    measure: str | None = None
     results: OutLocation = Path("results")
     out: OutFolder | None = None
     allow_mismatch: bool = False
     hardware: HardwareOptions = HardwareOptions()
-    folder_options: FolderOptions = FolderOptions()
+    folders: FolderOptions = FolderOptions()
     output: OutputOptions = OutputOptions()

@@ -90,7 +90,7 @@ def test_workers_join_and_leave_and_nothing_is_encoded_twice_or_lost(collection,
     leaving.send_signal(signal.SIGINT)
     left, stayed = finish(leaving), finish(joining)
     assert (left.code, stayed.code) == (130, 0)
-    assert "finished work is stored; repeat the command to continue" in left.stderr
+    assert "to continue, repeat the command" in left.stderr
     assert len(shards_of(bench)) == 5
     late = bench(*words)
     assert late.code == 0

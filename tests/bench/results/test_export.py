@@ -173,7 +173,7 @@ def test_an_exported_file_is_not_written_over(bench, results, tmp_path):
         (("mteb", "wrods"), "Did you mean words"),
         (("mteb", "words", "--on", "mine"), "no result that can be exported as mteb"),
         (("mteb", "words", "--on", "beir/scifcat"), "Did you mean beir/scifact"),
-        (("trec", "words", "mine", "--as", "x"), "--as is for a single model, and there are 2"),
+        (("trec", "words", "mine", "--as", "x"), "--as is for one model, not 2"),
         (("trec", "words", "--as", "../x"), "cannot name a folder"),
         (("trec", "words"), "cannot read run"),
     ],

@@ -90,7 +90,7 @@ def test_our_own_race_runs_without_other_tools_and_without_other_parts(
     [
         ((), "bm25", "bm25 does not encode"),
         (("--against", "mteb", "beir"), "hashing", "mteb needs a collection to evaluate"),
-        (("--against", "sentence-transformers"), "hashing", "which is not measured"),
+        (("--against", "sentence-transformers"), "hashing", "needs the part encode"),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_measured(options, words, model, said, monkeypatch):
