@@ -99,8 +99,7 @@ def announce_encoding(jobs: Iterable[Job], machines: int = 1) -> None:
         seconds = sum(row.encode_s for row in rows) / machines
         print(
             f"encoding {sum(row.to_encode for row in rows):,} documents will take about "
-            f"{timedelta(seconds=round(seconds))} on this machine; stop it with Ctrl-C, and it "
-            "continues next time",
+            f"{timedelta(seconds=round(seconds))} on this machine; it can be stopped and resumed",
             file=sys.stderr,
         )
 

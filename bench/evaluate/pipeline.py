@@ -10,7 +10,7 @@ import platform
 import subprocess
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,7 @@ from typing import Any
 import msgspec
 
 from bench.evaluate.judging import apply_protocol, make_protocol, resolve_measures, score_run
-from bench.evaluate.retrieval import (
-    EvaluationOptions,
-    LoadedModel,
-    Retriever,
-    make_retriever,
-    search_device,
-)
+from bench.evaluate.retrieval import EvaluationOptions, LoadedModel, Retriever, search_device
 from bench.evaluate.runs import Run
 from bench.results.result import Conditions, Evaluation, Protocol, Result, Timings
 from bench.store import VectorStore
@@ -118,9 +112,8 @@ class Job:
     @cached_property
     def retriever(self) -> Retriever:
         """The retriever of the model."""
-        return make_retriever(
-            self.prompted_model, self.store, self.options, self.device, self.max_memory
-        )
+        model = self.prompted_model
+        return model.make_retriever(self.store, self.options, self.device, self.max_memory)
 
     @property
     def name(self) -> str:
@@ -136,10 +129,6 @@ class Job:
     def in_domain(self) -> bool:
         """Whether the model was trained on the collection, or on its family."""
         return in_domain(self.prompted_model.model.card, self.dataset.name)
-
-    def with_model(self, model: LoadedModel) -> "Job":
-        """Return this job with ``model``, whose encoder may run on other machines."""
-        return replace(self, model=model)
 
 
 def evaluate(job: Job) -> Evaluation:

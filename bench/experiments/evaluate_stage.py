@@ -47,7 +47,7 @@ class EvaluateSettings(Record, kw_only=True):
             that differ only in their view share one encoding.
     """
 
-    on: tuple[str, ...]
+    on: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
     measures: tuple[str, ...] | None = None
     depth: Count | None = None
     index: str = "flat"
@@ -92,8 +92,6 @@ class EvaluateStage(ExperimentStage):
                 "below 0",
                 'similarity = "dot"',
             )
-        if not settings.on:
-            raise BenchError("[evaluate]: on is [], and must name one collection or more")
         for dataset in self.workspace.datasets(settings.on):
             resolve_measures(dataset, settings.measures, settings.depth)
             self.workspace.open(dataset)
@@ -131,7 +129,7 @@ class EvaluateStage(ExperimentStage):
             workspace = replace_field(self.workspace, vectors=vectors)
             loaded = self._load(_resolve_with_settings(name, chosen, like), chosen.view)
             for dataset in self.workspace.datasets(chosen.on):
-                spent, parameters = self._score(workspace, dataset, loaded, chosen, out)
+                spent, parameters = _evaluate_on(workspace, dataset, loaded, chosen, out)
                 tokens += spent
         shutil.rmtree(out / VECTORS, ignore_errors=True)
         return Cost(tokens=tokens, parameters=parameters)
@@ -145,25 +143,21 @@ class EvaluateStage(ExperimentStage):
             model = replace_field(model, recipe=view.recipe(model.recipe))
         return LoadedModel(model, encoder)
 
-    def _score(
-        self,
-        workspace: Workspace,
-        dataset: Dataset,
-        model: LoadedModel,
-        chosen: EvaluateSettings,
-        out: Path,
-    ) -> tuple[int, int]:
-        """Evaluate one collection, and return encoded tokens and parameters of the encoder."""
-        options = EvaluationOptions(
-            index=IndexSpec.parse(chosen.index),
-            depth=chosen.depth,
-            measures=chosen.measures,
-            view=chosen.view,
-        )
-        done = evaluate(workspace.prepare(workspace.open(dataset), model, options))
-        save(done, out / RESULTS)
-        counted = done.result.parameters
-        return done.result.timings.encoded_tokens, counted.total if counted else 0
+
+def _evaluate_on(
+    workspace: Workspace, dataset: Dataset, model: LoadedModel, chosen: EvaluateSettings, out: Path
+) -> tuple[int, int]:
+    """Evaluate one collection, and return encoded tokens and parameters of the encoder."""
+    options = EvaluationOptions(
+        index=IndexSpec.parse(chosen.index),
+        depth=chosen.depth,
+        measures=chosen.measures,
+        view=chosen.view,
+    )
+    done = evaluate(workspace.prepare(workspace.open(dataset), model, options))
+    save(done, out / RESULTS)
+    counted = done.result.parameters
+    return done.result.timings.encoded_tokens, counted.total if counted else 0
 
 
 def _models_to_evaluate(model: str, out: Path) -> Iterator[tuple[str, str | None]]:

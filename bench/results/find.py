@@ -135,7 +135,7 @@ def choose_results(
         )
         wanted = exact
     elif len(groups) > 1:
-        raise _ambiguous_error(name, wanted, groups)
+        raise _ambiguous(name, wanted, groups)
     return {
         collection: _choose_newest(name, repeated)
         for collection, repeated in sorted(_group_by_collection(wanted).items())
@@ -167,7 +167,7 @@ def _disagree(first: Result, second: Result) -> bool:
 
 
 @dataclass(frozen=True)
-class _ResultGroup:
+class _Group:
     """Results that belong together, and the conditions that select them."""
 
     conditions: tuple[str, ...]
@@ -182,10 +182,10 @@ class _ResultGroup:
 
 def _split_into_groups(
     results: Sequence[Evaluation], conditions: tuple[str, ...] = ()
-) -> Iterator[_ResultGroup]:
+) -> Iterator[_Group]:
     """Split results by field until each group belongs together, or else by key."""
     if _go_together(results):
-        yield _ResultGroup(conditions, results)
+        yield _Group(conditions, results)
         return
     for field in _choosing_fields(results):
         parts: dict[str, list[Evaluation]] = {}
@@ -199,7 +199,7 @@ def _split_into_groups(
                 yield from _split_into_groups(part, (*conditions, f"{field}={values[lower]}"))
             return
     for key in dict.fromkeys(stored.result.key for stored in results):
-        yield _ResultGroup((key,), [stored for stored in results if stored.result.key == key])
+        yield _Group((key,), [stored for stored in results if stored.result.key == key])
 
 
 def _go_together(results: Sequence[Evaluation]) -> bool:
@@ -237,9 +237,7 @@ def _group_by_collection(results: Iterable[Evaluation]) -> dict[str, list[Evalua
     return grouped
 
 
-def _ambiguous_error(
-    name: str, results: Sequence[Evaluation], groups: Sequence[_ResultGroup]
-) -> BenchError:
+def _ambiguous(name: str, results: Sequence[Evaluation], groups: Sequence[_Group]) -> BenchError:
     """Return an error that lists the results, their differences and a name for each group."""
     collections, fields = sorted(_group_by_collection(results)), _differing_fields(results)
     lines = []
@@ -296,7 +294,7 @@ def find_named(name: str, *roots: Location) -> list[Evaluation]:
     results = _find_by_name(name, roots)
     plain, *conditions = name.split(SELECTOR)
     if not results and conditions and all(conditions):
-        results = _filter_results(conditions, plain, _find_by_name(plain, roots))
+        results = _select(conditions, plain, _find_by_name(plain, roots))
     if not results:
         raise _no_result_error(name, roots)
     return results
@@ -331,9 +329,7 @@ def _find_by_name(name: str, roots: Sequence[Location]) -> list[Evaluation]:
     return results
 
 
-def _filter_results(
-    conditions: Sequence[str], plain: str, results: Sequence[Evaluation]
-) -> list[Evaluation]:
+def _select(conditions: list[str], name: str, results: Sequence[Evaluation]) -> list[Evaluation]:
     """Return the results that meet each condition."""
     facts = [describe_result(stored.result) for stored in results]
     fields = {field for fact in facts for field in fact}
@@ -347,7 +343,7 @@ def _filter_results(
         typed = (condition.partition("=") for condition in conditions)
         unknown = (field for field, equals, _ in typed if equals and field not in fields)
         raise BenchError(
-            f"no result of {plain} has {' and '.join(conditions)}",
+            f"no result of {name} has {' and '.join(conditions)}",
             did_you_mean(next(unknown, ""), fields, shown),
         )
     return kept

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -133,7 +134,7 @@ def _load_or_evaluate(job: Job, distribute: DistributeModel, out: Location) -> E
     if job.stored:
         _print_stored(job.stored)
         return job.stored
-    stored = save(evaluate(job.with_model(distribute(job.model))), out)
+    stored = save(evaluate(replace(job, model=distribute(job.model))), out)
     _print_evaluated(stored)
     return stored
 

@@ -30,7 +30,7 @@ def cluster():
         nodes.shutdown()
 
 
-def with_model(ray_cluster, bed, advance=None):
+def encode_with(ray_cluster, bed, advance=None):
     with ray_cluster.encoding(bed.workspace, bed.work) as spread:
         bed.encoder = spread(bed.model).for_dataset(bed.opened.name).encoder
         return bed.encode(advance)
@@ -42,7 +42,7 @@ def test_tasks_return_the_vectors_of_one_process_byte_by_byte(
     bed, advanced = Bed(tmp_path, collection, card), []
     shards = bed.missing()
     ray_cluster = RayCluster(None, 2, "cpu", **{**SMALL, "num_cpus": 2})
-    assert with_model(ray_cluster, bed, advanced.append).encoded == len(bed.corpus)
+    assert encode_with(ray_cluster, bed, advanced.append).encoded == len(bed.corpus)
     assert sum(advanced) == len(bed.corpus) < bed.encoder.timer.counts["tokens"]
     files = files_of(shards, bed.workspace.vectors_dir)
     assert len(files) == 15
@@ -63,7 +63,7 @@ def test_a_node_that_is_removed_costs_what_it_had_in_hand(undisturbed, collectio
                 removed.append(next(node for node in added if node.node_id != own))
                 nodes.remove_node(removed[0])
 
-        with_model(ray_cluster, bed, advance)
+        encode_with(ray_cluster, bed, advance)
     assert removed
     assert files_of(shards, bed.workspace.vectors_dir) == files_of(
         shards, undisturbed.workspace.vectors_dir
@@ -74,7 +74,7 @@ def test_a_task_that_fails_is_told_as_in_this_process(collection, card, tmp_path
     bed = Bed(tmp_path, collection, card)
     (Path(card).parent / "checkpoint" / "model.safetensors").rename(tmp_path / "weights")
     with pytest.raises(BenchError, match=r"model\.safetensors"):
-        with_model(RayCluster(None, 1, "cpu", **SMALL), bed)
+        encode_with(RayCluster(None, 1, "cpu", **SMALL), bed)
     (tmp_path / "weights").rename(Path(card).parent / "checkpoint" / "model.safetensors")
 
 

@@ -135,7 +135,7 @@ def test_rows_go_on_from_one_base_and_a_killed_run_ends_as_if_it_had_not_been(be
     tokens = [cell["costs"]["pretrain"]["tokens"] for row in few["rows"] for cell in row["cells"]]
     assert max(tokens) <= 1.1 * min(tokens)
     text = (tmp_path / "ablations" / "tiny-few" / "report.md").read_text()
-    assert "Hypotheses that were fixed beforehand" in text
+    assert "Hypotheses fixed beforehand" in text
     assert "objective=zeros is equal to reference" in text
 
     command = [sys.executable, "-m", "bench", *typed(bench, "killed")]
