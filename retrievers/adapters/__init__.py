@@ -1,7 +1,7 @@
 """Adapters: small sets of weights on a base model, from AdapterHub or PEFT.
 
-Read `settings` (what a preset states), `identify` (what a folder holds, by its files alone), `hub`
-and `peft` (each library: trained, written, attached), `folder` (the adapter of a base, with its
-card), `compose` (several as one) and `routing` (one of several, for each query or collection).
-A method that a library has, or that is added to its registry, needs no edit here.
+Read `settings` (what a preset states), `identify` (the content of a folder, from its files alone),
+`hub` and `peft` (training, saving and attaching with each library), `folder` (the adapter of a base
+with its card), and `compose` (several adapters as one). The encoder that routes queries to adapters
+is in `retrievers.encoders.routed`. New methods of a library need no edit here.
 """

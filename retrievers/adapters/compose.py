@@ -1,16 +1,16 @@
-"""Trained adapters of one base as one: averaged, stacked, or side by side, one for each query.
+"""Trained adapters of one base, combined by averaging, stacking, or routing each query to one.
 
-The average of the weights costs nothing to use (Chronopoulou et al., AdapterSoup, EACL Findings
-2023); each tensor is averaged by itself: of LoRA both factors, rather than their product. A stack
-is of a domain and a task (MAD-X: Pfeiffer et al., EMNLP 2020): a task's adapter that was trained
-over one domain's can be put over another's. Weights that are learned are those of the method
-``fusion``, see `settings`.
+Averaged weights cost nothing to use (Chronopoulou et al., AdapterSoup, EACL Findings 2023). Each
+tensor is averaged separately, so for LoRA both factors rather than their product. A stack combines
+a domain and a task (MAD-X: Pfeiffer et al., EMNLP 2020): a task's adapter that was trained on top
+of one domain's can be put on top of another's. Learned combinations are the method ``fusion``, see
+`settings`.
 
-Of adapters side by side, a query takes the one whose domain it is closest to, among the training
-queries of each domain, as the base encodes them. The rule is linear in the unit vector x of the
-query: the largest of w_i x + b_i, and of equal ones the first. ``centroid`` is the nearest mean
-(AdapterSoup chooses a corpus's adapters by the similarity of mean vectors). A query is compared
-with documents as its own adapter encodes them, see `retrievers.encoders.routed`.
+With routing, a query takes the adapter of the closest domain, among the training queries of each
+domain as the base encodes them. The rule is linear in the unit vector x of the query: the largest
+w_i x + b_i, and the first of equal ones. ``centroid`` is the nearest mean (AdapterSoup chooses a
+corpus's adapters by the similarity of mean vectors). A query is compared with documents as its own
+adapter encodes them, see `retrievers.encoders.routed`.
 """
 
 import math
@@ -56,17 +56,18 @@ IGNORED_FIELDS = {
 def average_adapters(
     base: Model, folders: Sequence[Path], out: Path, weights: Sequence[float] | None = None
 ) -> None:
-    """Write the weighted mean of trained adapters as one that ``--model OUT`` takes.
+    """Write the weighted mean of trained adapters as one adapter for ``--model OUT``.
 
     Args:
-        base: that all were trained on.
-        folders: of finished trainings, or of adapters; the first card among them says how vectors
-            are made.
-        weights: one for each, from 0, of any sum above 0; None for equal ones.
+        base: model that all were trained on.
+        folders: folders of finished trainings or of adapters. The first card among them determines
+            how vectors are made.
+        out: folder to write.
+        weights: one non-negative weight for each adapter, not all 0; None for equal weights.
 
     Raises:
-        BenchError: adapters of different methods or sizes, one of another base, or weights
-            that are not one for each.
+        BenchError: adapters differ in method or size, one belongs to another base, or the weights
+            do not match.
     """
     shares = normalize_weights(weights, len(folders))
     parts = find_adapters(base, folders)
@@ -90,10 +91,11 @@ def average_adapters(
 
 
 def normalize_weights(weights: Sequence[float] | None, count: int) -> tuple[float, ...]:
-    """Weights of sum 1; equal ones for None.
+    """Scale ``weights`` to sum 1, or return ``count`` equal weights for None.
 
     Raises:
-        BenchError: they are not one for each, or not numbers from 0 with a sum above it.
+        BenchError: their number differs from ``count``, one is negative, or the sum is not
+            positive.
     """
     given = [1.0] * count if weights is None else list(weights)
     if len(given) != count:
@@ -105,7 +107,7 @@ def normalize_weights(weights: Sequence[float] | None, count: int) -> tuple[floa
 
 
 def _average_files(parts: AdapterSet, shares: Sequence[float]) -> dict[str, dict[str, Any]]:
-    """The mean of each file of weights, by its name."""
+    """Return the mean of each file of weights, by its name."""
     from retrievers.models.loading import load_tensors
 
     folders = parts.folders
@@ -123,7 +125,7 @@ def _average_files(parts: AdapterSet, shares: Sequence[float]) -> dict[str, dict
 
 
 def _average_tensors(held: Sequence[Mapping[str, Any]], shares: Sequence[float]) -> dict[str, Any]:
-    """The mean of each tensor, summed in float64; two names of one tensor stay so."""
+    """Return the mean of each tensor, summed in float64. Names that share a tensor still share it."""
     shapes = [{name: tuple(value.shape) for name, value in file.items()} for file in held]
     for other in shapes[1:]:
         if different := sorted(shapes[0].items() ^ other.items()):
@@ -136,7 +138,7 @@ def _average_tensors(held: Sequence[Mapping[str, Any]], shares: Sequence[float])
 
 
 def _rename(tensors: Mapping[str, Any], own: str, wanted: str) -> dict[str, Any]:
-    """AdapterHub has the adapter's name in those of its tensors."""
+    """Replace the adapter's name in the names of AdapterHub's tensors."""
     return {
         ".".join(wanted if part == own else part for part in name.split(".")): value
         for name, value in tensors.items()
@@ -144,7 +146,7 @@ def _rename(tensors: Mapping[str, Any], own: str, wanted: str) -> dict[str, Any]
 
 
 def _check_configurations(stated: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse adapters of different methods or sizes."""
+    """Raise if adapters differ in method or size."""
     flat = [_settings(config) for config in stated]
     for other in flat[1:]:
         names = sorted(flat[0].keys() | other.keys())
@@ -171,15 +173,16 @@ def _averaging_error(why: str) -> BenchError:
 
 
 def stack_adapters(base: Model, folders: Sequence[Path], out: Path) -> None:
-    """Write a stack of trained adapters as one that ``--model OUT`` takes.
+    """Write a stack of trained adapters as one adapter for ``--model OUT``.
 
     Args:
-        base: that all were trained on.
-        folders: the lowest first, such as a domain's and a task's; the last card among them says
-            how vectors are made.
+        base: model that all were trained on.
+        folders: the lowest first, such as a domain's and a task's. The last card among them
+            determines how vectors are made.
+        out: folder to write.
 
     Raises:
-        BenchError: an adapter of another base, or methods that cannot be stacked.
+        BenchError: an adapter belongs to another base, or the methods cannot be stacked.
     """
     parts = find_adapters(base, folders)
     if "peft" in parts.kinds:
@@ -202,7 +205,7 @@ def stack_adapters(base: Model, folders: Sequence[Path], out: Path) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Router:
-    """The linear rule that chooses an adapter.
+    """Linear rule that chooses an adapter for a query.
 
     Attributes:
         weight: float64 ``(adapters, dim)``.
@@ -213,20 +216,27 @@ class Router:
     bias: Float64Array
 
     def choose(self, vectors: Float32Array) -> Int64Array:
-        """Number of the adapter for each of the base's vectors ``(n, dim)``, int64 ``(n,)``."""
+        """Return the adapter's number for each of the base's ``vectors`` ``(n, dim)``, int64
+        ``(n,)``.
+        """
         chosen: Int64Array = np.argmax(normalize_rows(vectors) @ self.weight.T + self.bias, axis=1)
         return chosen
 
     def save(self, path: Path) -> None:
-        """Write it as safetensors."""
+        """Write the rule to ``path`` as safetensors."""
         save_file({"weight": self.weight, "bias": self.bias}, path)
 
     @classmethod
     def read(cls, path: Path, adapters: int, dim: int) -> "Router":
-        """The rule of a file.
+        """Read a rule.
+
+        Args:
+            path: file that ``save`` wrote.
+            adapters: expected number of adapters.
+            dim: expected dimension.
 
         Raises:
-            BenchError: it is damaged, or for other adapters.
+            BenchError: the file is damaged, or its shapes differ.
         """
         try:
             held = load_file(path)
@@ -239,17 +249,17 @@ class Router:
 
 
 def fit_router(domains: Sequence[Float32Array]) -> Router:
-    """Return the rule that finds the domain of a text: the nearest mean.
+    """Fit the rule that finds the domain of a text: the nearest mean.
 
     Args:
-        domains: of each, vectors of its texts by the base, float32 ``(n_i, dim)``, one or more.
+        domains: for each domain, the base's vectors of one or more texts, float32 ``(n_i, dim)``.
     """
     means = np.stack([normalize_rows(vectors).mean(axis=0) for vectors in domains])
     return Router(means, -0.5 * (means**2).sum(axis=1))  # |x - m|^2 = |x|^2 - 2 (x m - |m|^2/2)
 
 
 def normalize_rows(vectors: Float32Array) -> Float64Array:
-    """Vectors of length 1, float64; those of length 0 stay."""
+    """Scale ``vectors`` ``(n, dim)`` to length 1 in float64. Zero vectors stay."""
     doubles = vectors.astype(np.float64)
     lengths = np.linalg.norm(doubles, axis=1, keepdims=True)
     return doubles / np.where(lengths > 0, lengths, 1)
@@ -262,17 +272,18 @@ def route_adapters(
     domains: Sequence[Sequence[str]],
     router: Router,
 ) -> None:
-    """Write trained adapters as one model, which chooses an adapter for each query.
+    """Write trained adapters as one model that chooses an adapter for each query.
 
     Args:
-        base: that all were trained on.
-        folders: of finished trainings, or of adapters; the first card among them says how vectors
-            are made.
-        domains: of each, the collections that it is for.
-        router: by which each query chooses.
+        base: model that all were trained on.
+        folders: folders of finished trainings or of adapters. The first card among them determines
+            how vectors are made.
+        out: folder to write.
+        domains: for each adapter, the collections that it is for.
+        router: rule that chooses an adapter for a query.
 
     Raises:
-        BenchError: fewer than two adapters, or one of another base.
+        BenchError: fewer than two adapters, or one belongs to another base.
     """
     parts = find_adapters(base, folders, composed=True)
     names = tuple(f"part_{place}" for place in range(1, len(parts.folders) + 1))

@@ -1,8 +1,8 @@
-"""Adapters of a base: attached, trained, and their folders with the card that names the base.
+"""Adapters of a base: attached, trained, and saved with a card that names the base.
 
-``adapter/`` has the layout of AdapterHub or PEFT, with ``base.json``, which says of which weights
-it is the adapter; ``card.toml`` makes ``--model OUT`` the base with the adapter attached. The base
-is not copied.
+``adapter/`` has the layout of AdapterHub or PEFT, and ``base.json`` with the hash of the base's
+weights. ``card.toml`` makes ``--model OUT`` the base with the adapter attached. The base is not
+copied.
 """
 
 import os
@@ -46,15 +46,17 @@ ATTACH_ERRORS = (Exception,)
 
 
 def attach(network: Any, folder: Path, kind: AdapterKind) -> Any:
-    """Attach an adapter and activate it; weights are read without unpickling code.
+    """Attach an adapter to a network and activate it, without unpickling code.
 
-    An adapter of AdapterHub is computed in the network's precision, one of PEFT in its own.
+    AdapterHub computes its adapters in the network's precision, PEFT in the adapter's own.
 
     Args:
-        kind: of a library; routed adapters are attached one by one, each to a network of its own.
+        network: Hugging Face encoder of the base.
+        folder: folder of the adapter.
+        kind: library of the adapter. Routed adapters are attached one by one.
 
     Raises:
-        BenchError: the adapter's library is not installed, or the adapter does not fit.
+        BenchError: the library is not installed, or the adapter does not fit.
     """
     import_library("peft" if kind == "peft" else "adapters")
     try:
@@ -71,11 +73,12 @@ def attach(network: Any, folder: Path, kind: AdapterKind) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class AdaptedNetwork:
-    """A network with an adapter that is trained.
+    """A network with a trainable adapter.
 
     Attributes:
-        base: whose weights are frozen.
-        write: writes the adapter to a folder.
+        base: model whose weights are frozen.
+        kind: library of the adapter.
+        write: function that writes the adapter to a folder.
     """
 
     base: Model
@@ -83,12 +86,15 @@ class AdaptedNetwork:
     write: Callable[[Path], None]
 
     def save(self, out: Path, card: Card) -> None:
-        """Write what ``python -m bench run ... --model OUT`` takes; the card comes last."""
+        """Write adapter and ``card`` to ``out``, a folder for ``bench run ... --model OUT``.
+
+        The card is written last.
+        """
         self.save_files(out)
         self.save_card(out, card)
 
     def save_files(self, out: Path) -> None:
-        """Write the adapter, and of which weights it is the adapter."""
+        """Write the adapter to ``out``, with the hash of the base's weights."""
         checkpoint = base_checkpoint(self.base)
         with replace_entries(out) as unfinished:
             folder = unfinished / FOLDER
@@ -98,22 +104,24 @@ class AdaptedNetwork:
             write_json(folder / BASE, base)
 
     def save_card(self, out: Path, card: Card) -> None:
-        """Write the card, which names the base and the adapter."""
+        """Write ``card`` to ``out``, with the location of the base and the adapter."""
         adapter, checkpoint = CardAdapter(path=FOLDER, kind=self.kind), base_checkpoint(self.base)
         where = _base_location(self.base, checkpoint, out)
         write_card(replace_fields(card, {"adapter": adapter, **where}), out, where["checkpoint"])
 
 
 def add_adapter(network: Any, settings: AdapterSettings, base: Model, seed: int) -> AdaptedNetwork:
-    """Freeze a network and put a new adapter into it, which alone is trained.
+    """Freeze a network and add a new, trainable adapter.
 
     Args:
-        network: the Hugging Face encoder of ``base``; changed in place.
-        seed: of the adapter's weights.
+        network: Hugging Face encoder of ``base``, changed in place.
+        settings: method and options of the adapter.
+        base: model of the network.
+        seed: seed of the adapter's weights.
 
     Raises:
-        BenchError: an unknown method or option, an adapter below that is of another base, or
-            one that does not fit the network.
+        BenchError: a method or option is unknown, an adapter below belongs to another base, or one
+            does not fit the network.
     """
     import torch
 
@@ -164,13 +172,16 @@ def find_adapter(
     *,
     composed: bool = False,
 ) -> tuple[Path, AdapterIdentity]:
-    """An adapter for the same base, from its folder or from that of its card.
+    """Find an adapter of a base, in its own folder or in the one that a card names.
 
     Args:
-        composed: it may be one that AdapterHub composed of others.
+        folder: folder of the adapter or of its training.
+        base: model that it must belong to.
+        kind: expected library.
+        composed: accept a composition of AdapterHub's adapters.
 
     Raises:
-        BenchError: there is none, it is of another base or kind, or it is composed.
+        BenchError: there is no adapter, it belongs to another base or library, or it is composed.
     """
     where = folder.expanduser().resolve()
     stated: CardAdapter | None = CardAdapter(path=str(where))
@@ -189,7 +200,7 @@ def find_adapter(
 
 
 def base_checkpoint(base: Model) -> Checkpoint:
-    """The files of a base.
+    """Return the files of ``base``.
 
     Raises:
         BenchError: it has none.
@@ -200,7 +211,7 @@ def base_checkpoint(base: Model) -> Checkpoint:
 
 
 def _base_location(base: Model, checkpoint: Checkpoint, out: Path) -> dict[str, str]:
-    """Fields of a card that say where the base is: its own card's, or the way to its folder."""
+    """Return the fields of a card that locate the base: from its card, or a path to its folder."""
     card = base.card
     if card.package or checkpoint.revision:
         fields = ("checkpoint", "package", "weights_sha256")
@@ -210,10 +221,10 @@ def _base_location(base: Model, checkpoint: Checkpoint, out: Path) -> dict[str, 
 
 
 def check_method(adapter: AdapterSettings) -> None:
-    """Refuse unknown methods and options.
+    """Raise if the method or an option of ``adapter`` is unknown.
 
     Raises:
-        BenchError: an unknown name (with what was meant), or the library is not installed.
+        BenchError: the name is unknown (with a suggestion), or the library is not installed.
     """
     library = peft if adapter.library == "peft" else hub
     names = library.list_methods()
@@ -230,9 +241,9 @@ class AdapterSet:
     """Adapters of one base.
 
     Attributes:
-        folders: as their library reads them.
-        identities: one for each.
-        cards: of the trainings that they are from; an adapter of others has none.
+        folders: folder of each adapter, as its library reads it.
+        identities: identity of each adapter.
+        cards: cards of the trainings; adapters from elsewhere have none.
     """
 
     folders: tuple[Path, ...]
@@ -241,19 +252,19 @@ class AdapterSet:
 
     @property
     def kinds(self) -> set[AdapterKind]:
-        """Libraries that they are of."""
+        """Libraries of the adapters."""
         return {identity.kind for identity in self.identities}
 
     def copy(self, out: Path, names: Sequence[str]) -> None:
-        """Put each into a folder inside, under a name."""
+        """Copy each adapter to the folder in ``out`` with its name in ``names``."""
         for name, folder in zip(names, self.folders, strict=True):
             shutil.copytree(folder, out / name)
 
     def card(self, place: int, title: str) -> Card:
-        """The card of one of them, for all of them.
+        """Return the card at index ``place`` for all of the adapters, with ``title``.
 
         Raises:
-            BenchError: no card says how vectors are made.
+            BenchError: no card states how vectors are made.
         """
         if not self.cards:
             raise _no_card_error()
@@ -262,13 +273,15 @@ class AdapterSet:
 
 
 def find_adapters(base: Model, folders: Sequence[Path], *, composed: bool = False) -> AdapterSet:
-    """Adapters by what was named: the folder of a training, or of an adapter.
+    """Find several adapters of a base.
 
     Args:
-        composed: each may be composed of others.
+        base: model that they must belong to.
+        folders: folders of trainings or adapters.
+        composed: accept compositions.
 
     Raises:
-        BenchError: fewer than two, one of another base, or one that is composed.
+        BenchError: fewer than two, one belongs to another base, or one is composed.
     """
     if len(folders) < 2:
         raise BenchError("a single adapter cannot be composed", "name two or more")
@@ -280,10 +293,10 @@ def find_adapters(base: Model, folders: Sequence[Path], *, composed: bool = Fals
 
 
 def find_base(folders: Sequence[Path]) -> Model:
-    """The model that adapters were trained on, as the first card among them says.
+    """Return the model that adapters were trained on, from the first card among ``folders``.
 
     Raises:
-        BenchError: there is no such folder, none has a card, or the base is not there.
+        BenchError: a folder is missing, none has a card, or the base is missing.
     """
     for folder in folders:
         if not folder.expanduser().is_dir():
@@ -303,7 +316,7 @@ def find_base(folders: Sequence[Path]) -> Model:
 
 
 def _training_folder(folder: Path) -> Path | None:
-    """The training that an adapter lies in: itself, or above ``adapter`` or what is in that."""
+    """Return the folder with the card of an adapter's training: itself or up to three levels above."""
     here = folder.expanduser().resolve()
     return next((at for at in (here, *here.parents[:3]) if (at / CARD_FILE).is_file()), None)
 

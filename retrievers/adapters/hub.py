@@ -1,7 +1,7 @@
-"""AdapterHub's adapters in a network: trained, written, attached.
+"""AdapterHub's adapters in a network: created, saved, attached.
 
-A new adapter is alone, on top of others, or fuses them. Tensors of Compacter that all layers share
-are kept in a file of their own, since AdapterHub 1.3 leaves them out.
+A new adapter is used alone, on top of others, or fuses them. Tensors of Compacter that all layers
+share are saved in a separate file, since AdapterHub 1.3 omits them.
 """
 
 import dataclasses
@@ -39,7 +39,7 @@ UNSUPPORTED = (
 
 
 def list_methods() -> tuple[str, ...]:
-    """Names of the methods: what AdapterHub has, or was added to its `ADAPTER_CONFIG_MAP`.
+    """Return the names of AdapterHub's methods, including additions to its `ADAPTER_CONFIG_MAP`.
 
     Raises:
         BenchError: AdapterHub is not installed.
@@ -49,10 +49,10 @@ def list_methods() -> tuple[str, ...]:
 
 
 def make_configuration(method: str, options: Mapping[str, Any]) -> Any:
-    """AdapterHub's record of a method and its options.
+    """Return AdapterHub's record of ``method`` with ``options``.
 
     Raises:
-        BenchError: an unknown option.
+        BenchError: an option is unknown.
     """
     adapters = import_library("adapters")
     fusion = adapters.ADAPTERFUSION_CONFIG_MAP[adapters.DEFAULT_ADAPTERFUSION_CONFIG]
@@ -67,13 +67,15 @@ def make_configuration(method: str, options: Mapping[str, Any]) -> Any:
 def insert_adapter(
     network: Any, adapter: AdapterSettings, below: Sequence[Path]
 ) -> Callable[[Path], None]:
-    """Freeze a network and put what is trained into it.
+    """Freeze a network and insert a trainable adapter.
 
     Args:
+        network: Hugging Face encoder, changed in place.
+        adapter: settings of the adapter.
         below: folders of the adapters that it is stacked on, or that are fused.
 
     Returns:
-        What writes the trained adapter, and those that it needs, to a folder.
+        Function that writes the trained adapter, and those that it needs, to a folder.
     """
     import adapters
 
@@ -105,7 +107,7 @@ def insert_adapter(
 
 
 def _initialise_bottlenecks(network: Any, scale: float) -> None:
-    """Draw what is trained of bottlenecks: weights within two deviations, biases 0."""
+    """Draw trainable weights of bottlenecks within two standard deviations; set biases to 0."""
     import torch
 
     for weight in network.parameters():
@@ -116,7 +118,14 @@ def _initialise_bottlenecks(network: Any, scale: float) -> None:
 
 
 def save_adapter(network: Any, folder: Path, name: str, *, norms: bool = False) -> None:
-    """An adapter in AdapterHub's layout, and beside it the LayerNorms that it was trained with."""
+    """Save an adapter in AdapterHub's layout.
+
+    Args:
+        network: network with the adapter.
+        folder: folder to write.
+        name: name of the adapter.
+        norms: save the LayerNorms that were trained with it, too.
+    """
     safe = not _shares_tensors(network, name)
     network.save_adapter(str(folder), name, with_head=False, use_safetensors=safe)
     _save_shared_tensors(network, folder, name)
@@ -125,7 +134,7 @@ def save_adapter(network: Any, folder: Path, name: str, *, norms: bool = False) 
 
 
 def save_composition(network: Any, folder: Path, setup: Any) -> None:
-    """Composed adapters in AdapterHub's layout."""
+    """Save the composition ``setup`` of adapters in ``network`` to ``folder``, as AdapterHub does."""
     names = list(setup)
     safe = not any(_shares_tensors(network, name) for name in names)
     network.save_adapter_setup(str(folder), setup, use_safetensors=safe)
@@ -134,13 +143,13 @@ def save_composition(network: Any, folder: Path, setup: Any) -> None:
 
 
 def _shares_tensors(network: Any, name: str) -> bool:
-    """True if all layers hold the same tensors, which safetensors cannot store once."""
+    """Return whether all layers hold the same tensors, which safetensors cannot store once."""
     pool = getattr(network, "prefix_tuning", None)
     return pool is not None and name in pool.prefix_tunings
 
 
 def _save_shared_tensors(network: Any, folder: Path, name: str) -> None:
-    """Save tensors that all layers share, which AdapterHub 1.3 leaves out."""
+    """Save tensors that all layers share, which AdapterHub 1.3 omits."""
     if name in network.shared_parameters:
         _save_tensors(network.shared_parameters[name], folder / SHARED)
 
@@ -153,7 +162,7 @@ def _save_tensors(tensors: Mapping[str, Any], path: Path) -> None:
 
 
 def attach(network: Any, folder: Path) -> Any:
-    """Attach the adapters of a folder to a network and activate them, in its precision."""
+    """Attach the adapters of ``folder`` to ``network`` and activate them, in its precision."""
     import adapters
 
     of_base = {id(tensor) for tensor in (*network.parameters(), *network.buffers())}
@@ -180,7 +189,7 @@ def attach(network: Any, folder: Path) -> Any:
 
 @contextmanager
 def silence_adapterhub() -> Iterator[None]:
-    """While adapters are activated, AdapterHub warns that they are not active yet."""
+    """Hide AdapterHub's warning, within the block, that adapters are not active yet."""
     notices = logging.getLogger("adapters.model_mixin")
     level = notices.level
     notices.setLevel(logging.ERROR)
@@ -191,10 +200,15 @@ def silence_adapterhub() -> Iterator[None]:
 
 
 def load_named_adapter(network: Any, folder: Path, name: str) -> None:
-    """Load an adapter under a name into a network that AdapterHub has prepared.
+    """Load an adapter into a network that AdapterHub has prepared.
+
+    Args:
+        network: the network.
+        folder: folder of the adapter.
+        name: name for the adapter in the network.
 
     Raises:
-        BenchError: it lacks weights, or has some that do not fit.
+        BenchError: weights are missing or do not fit.
     """
     report: dict[str, list[str]] = {}
     network.load_adapter(
@@ -217,10 +231,15 @@ def load_named_adapter(network: Any, folder: Path, name: str) -> None:
 
 
 def check_supported(network: Any, name: str, what: str) -> None:
-    """Refuse an adapter that AdapterHub does not load whole, or whose vectors depend on a batch.
+    """Raise if AdapterHub cannot load an adapter completely, or its vectors depend on the batch.
+
+    Args:
+        network: network with the adapter.
+        name: name of the adapter.
+        what: description for the message.
 
     Raises:
-        BenchError: see above.
+        BenchError: the adapter is ReFT, VeRA or prompt tuning, or has gates.
     """
     for part in list_configurations(network, name):
         whole = part.get("architecture") not in ("reft", "prompt_tuning")
@@ -232,7 +251,7 @@ def check_supported(network: Any, name: str, what: str) -> None:
 
 
 def norm_weights(network: Any) -> dict[str, Any]:
-    """Weights of the LayerNorms of a network itself, not of its adapters, by name."""
+    """Return the LayerNorm weights of ``network`` itself, not of its adapters, by name."""
     from torch.nn import LayerNorm
 
     norms = {name: part for name, part in network.named_modules() if isinstance(part, LayerNorm)}
@@ -245,7 +264,7 @@ def norm_weights(network: Any) -> dict[str, Any]:
 
 
 def _load_tensors(path: Path, own: Mapping[str, Any]) -> None:
-    """Copy the tensors of a file, which must be these."""
+    """Copy the tensors of a file into those of the network, which must have the same names."""
     from safetensors.torch import load_file
 
     held = load_file(str(path))
@@ -255,7 +274,11 @@ def _load_tensors(path: Path, own: Mapping[str, Any]) -> None:
 
 
 def refuse_misfit(folder: Path, missing: Collection[str], extra: Collection[str]) -> None:
-    """Refuse an adapter that lacks weights, or has some that the network has no place for."""
+    """Raise if the adapter in ``folder`` has ``missing`` weights or ``extra`` ones.
+
+    Raises:
+        BenchError: one of the two is not empty.
+    """
     if missing or extra:
         raise BenchError(
             f"the adapter {folder} does not fit this base model: "
@@ -270,14 +293,15 @@ def _list_names(names: Collection[str]) -> str:
 
 
 def check_composition(network: Any, setup: Composition) -> None:
-    """Refuse adapters that AdapterHub would pass by in silence.
+    """Raise for adapters that AdapterHub would silently skip.
 
     Args:
-        network: that has them all.
+        network: network with all of them.
+        setup: their composition.
 
     Raises:
-        BenchError: an invertible layer that is not at the bottom of a stack, or a parallel
-            bottleneck in one.
+        BenchError: an invertible layer is not at the bottom of a stack, or a stack has a parallel
+            bottleneck.
     """
     stacked = setup.kind == "Stack" and len(setup.names) > 1
     parts = [part for name in setup.names for part in list_configurations(network, name)]
@@ -296,6 +320,6 @@ def check_composition(network: Any, setup: Composition) -> None:
 
 
 def list_configurations(network: Any, name: str) -> list[Any]:
-    """Configurations of an adapter in a network; of a union, those of its parts."""
+    """Return the configurations of adapter ``name`` in ``network``, one for each part of a union."""
     whole = network.adapters_config.get(name)
     return list(getattr(whole, "configs", [whole]))

@@ -1,7 +1,4 @@
-"""Identity of an adapter, by its files: its library, its hashes, and the base it was made for.
-
-Nothing of it is loaded.
-"""
+"""Identity of an adapter from its files: its library, its hashes, and its base. Loads nothing."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -52,27 +49,28 @@ class Composition:
 
     Attributes:
         kind: ``Stack`` or ``Fuse``.
-        names: of the adapters, which are those of their folders; of a stack the first is lowest.
+        names: names of the adapters and their folders; the first of a stack is the lowest.
     """
 
     kind: str
     names: tuple[str, ...]
 
     def block(self) -> Any:
-        """AdapterHub's own record of it."""
+        """Return AdapterHub's record of the composition."""
         from adapters import composition
 
         return getattr(composition, self.kind)(*self.names)
 
 
 class Routing(Record, kw_only=True):
-    """Adapters of one base, of which each query takes one, see `retrievers.adapters.compose`.
+    """Adapters of one base, one of which encodes each query; see `retrievers.adapters.compose`.
 
     Attributes:
-        by: the rule. A ``classifier`` is no longer fitted; the rule of one that was is linear,
+        by: kind of the rule. A ``classifier`` is no longer fitted, but existing ones are linear,
             too.
         adapters: folders inside.
-        domains: of each adapter, the collections that it is for.
+        domains: for each adapter, the collections that it is for.
+        otherwise: adapter for collections outside all domains, in files of earlier versions.
     """
 
     by: Literal["centroid", "classifier"] = "centroid"
@@ -86,10 +84,10 @@ class Routing(Record, kw_only=True):
 
 
 def adapter_folder(adapter: CardAdapter, base: Path) -> Path:
-    """The folder of an adapter; relative paths are relative to the card.
+    """Return the folder of ``adapter``; its path is relative to ``base``, the folder of its card.
 
     Raises:
-        BenchError: there is no such folder.
+        BenchError: the folder does not exist.
     """
     folder = (base / Path(adapter.path).expanduser()).resolve()
     if not folder.is_dir():
@@ -98,7 +96,7 @@ def adapter_folder(adapter: CardAdapter, base: Path) -> Path:
 
 
 def adapter_name(folder: Path) -> str:
-    """Name of an adapter: of its folder, or of the training whose ``adapter/`` it is."""
+    """Return the name of the adapter in ``folder``: the folder's, or its training's."""
     path = folder.resolve()
     named = path.parent if path.name == FOLDER and path.parent.name else path
     return "_".join(named.name.split())
@@ -107,10 +105,15 @@ def adapter_name(folder: Path) -> str:
 def identify_adapter(
     folder: Path, adapter: CardAdapter | None, base: Checkpoint
 ) -> AdapterIdentity:
-    """The adapter's library and the sha256 of its files. Loads nothing.
+    """Return an adapter's library and the sha256 of its files, without loading it.
+
+    Args:
+        folder: folder of the adapter.
+        adapter: entry of a card, whose kind must match; None accepts any.
+        base: checkpoint that the adapter must belong to.
 
     Raises:
-        BenchError: files are missing or damaged, or it was made for another base model.
+        BenchError: files are missing or damaged, or the adapter belongs to another base.
     """
     kind, files = _find_files(folder, base)
     if adapter is not None and adapter.kind not in ("auto", kind):
@@ -123,7 +126,7 @@ def identify_adapter(
 
 
 def _find_files(folder: Path, base: Checkpoint) -> tuple[AdapterKind, list[Path]]:
-    """The library of an adapter, and every file that decides what it does."""
+    """Return an adapter's library and all files that determine what it does."""
     _check_trained_on(folder, base)
     if (routing := read_routing(folder)) is not None:
         inner = [resolve_inside(folder, name) for name in routing.adapters]
@@ -153,10 +156,15 @@ def _flatten_files(parts: Iterable[tuple[AdapterKind, list[Path]]]) -> list[Path
 
 
 def check_unchanged(folder: Path, identity: AdapterIdentity, base: Checkpoint) -> None:
-    """Refuse an adapter whose files are no longer those that were hashed.
+    """Raise if the files of the adapter in ``folder`` differ from ``identity``.
+
+    Args:
+        folder: folder of the adapter.
+        identity: hashes from an earlier `identify_adapter`.
+        base: checkpoint of the adapter's base.
 
     Raises:
-        BenchError: see above.
+        BenchError: a file has changed.
     """
     if identify_adapter(folder, None, base).files != identity.files:
         raise BenchError(
@@ -166,7 +174,7 @@ def check_unchanged(folder: Path, identity: AdapterIdentity, base: Checkpoint) -
 
 
 def _check_trained_on(folder: Path, base: Checkpoint) -> None:
-    """An adapter that was trained here says of which weights; the numbers of others would fit."""
+    """Raise if a ``base.json`` names other weights, whose adapter would fit by its sizes."""
     places = [place / BASE for place in (folder, *folder.parents[:2])]
     path = next((place for place in places if place.is_file()), None)
     if path is None:  # neither in the adapter's folder nor in those that it is a part of
@@ -182,7 +190,7 @@ def _check_trained_on(folder: Path, base: Checkpoint) -> None:
 
 
 def _check_base(folder: Path, config: Mapping[str, Any], base: Checkpoint) -> None:
-    """AdapterHub writes which base it was made for; a file that fits by size may still be wrong."""
+    """Raise if AdapterHub's configuration states another base, since sizes may still match."""
     own = {"model_type": base.config.get("model_type"), "hidden_size": base.hidden_width}
     for key, actual in own.items():
         if config.get(key) not in (None, actual):
@@ -194,7 +202,7 @@ def _check_base(folder: Path, config: Mapping[str, Any], base: Checkpoint) -> No
 
 
 def adapter_weights(folder: Path, kind: AdapterKind) -> list[Path]:
-    """Files of weights of an adapter, its own first.
+    """Return the files of weights in ``folder`` for the library ``kind``, the adapter's own first.
 
     Raises:
         BenchError: there are none, or one is damaged.
@@ -211,10 +219,10 @@ def adapter_weights(folder: Path, kind: AdapterKind) -> list[Path]:
 
 
 def read_composition(folder: Path) -> Composition:
-    """Composition of the adapters of a folder, as AdapterHub saved it.
+    """Read the composition of adapters in ``folder``, as AdapterHub saved it.
 
     Raises:
-        BenchError: it is another composition, or one inside another.
+        BenchError: it is neither a stack nor a fusion of single adapters.
     """
     hint = "supported: Stack and Fuse of adapters; or use compose average"
     block = read_json(folder / SETUP, _SetupFile, hint).adapter_setup
@@ -222,10 +230,10 @@ def read_composition(folder: Path) -> Composition:
 
 
 def read_routing(folder: Path) -> Routing | None:
-    """Routing of the adapters of a folder; None if they are not routed.
+    """Read the routing in ``folder``; None if its adapters are not routed.
 
     Raises:
-        BenchError: the file is damaged, or names another rule.
+        BenchError: the file is damaged, or names an unknown rule.
     """
     path = folder / ROUTING
     hint = "adapters of collections: python -m bench run COLLECTION --model BASE --adapter FOLDER"

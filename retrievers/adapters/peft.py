@@ -1,4 +1,4 @@
-"""PEFT's adapters in a network: trained, written, attached."""
+"""PEFT's adapters in a network: created, saved, attached."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ REFUSED_FIELDS = {
 
 
 def list_methods() -> tuple[str, ...]:
-    """Names of the methods: what PEFT has, but for virtual tokens before a text and `UNSUPPORTED`.
+    """Return the names of PEFT's methods, without prompt learning and those in `UNSUPPORTED`.
 
     Raises:
         BenchError: PEFT is not installed.
@@ -42,10 +42,10 @@ def list_methods() -> tuple[str, ...]:
 
 
 def make_configuration(method: str, options: Mapping[str, Any]) -> Any:
-    """PEFT's record of a method and its options.
+    """Return PEFT's record of ``method`` with ``options``.
 
     Raises:
-        BenchError: an unknown option, or values that PEFT refuses.
+        BenchError: an option is unknown, or PEFT rejects a value.
     """
     from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
 
@@ -59,10 +59,10 @@ def make_configuration(method: str, options: Mapping[str, Any]) -> Any:
 
 
 def insert_adapter(network: Any, adapter: AdapterSettings) -> Callable[[Path], None]:
-    """Freeze a network and put what is trained into it.
+    """Freeze ``network`` and insert the trainable ``adapter``.
 
     Returns:
-        What writes the trained adapter to a folder.
+        Function that writes the trained adapter to a folder.
     """
     from peft import PeftModel
 
@@ -76,10 +76,10 @@ def insert_adapter(network: Any, adapter: AdapterSettings) -> Callable[[Path], N
 
 
 def attach(network: Any, folder: Path) -> Any:
-    """Attach an adapter and activate it, in its own precision.
+    """Attach the adapter in ``folder`` to ``network`` and activate it, in its own precision.
 
     Raises:
-        BenchError: it does not fit, or asks for what an encoder has not.
+        BenchError: it does not fit, or needs something that an encoder lacks.
     """
     from peft import PeftConfig, PeftModel, get_peft_model_state_dict
     from peft.utils import load_peft_weights

@@ -1,7 +1,7 @@
-"""Settings of adapter tuning: a small set of weights is trained in an encoder that is frozen.
+"""Settings of adapter tuning, which trains few weights in a frozen encoder.
 
-They are read from the ``[adapter]`` table of a preset for fine-tuning. The methods are those of
-AdapterHub (Poth et al., Adapters, EMNLP 2023 demos) and of PEFT, by their own names and options.
+They come from the ``[adapter]`` table of a fine-tuning preset. Methods are those of AdapterHub
+(Poth et al., Adapters, EMNLP 2023 demos) and PEFT, with their names and options.
 """
 
 import importlib
@@ -21,21 +21,23 @@ BOTTLENECKS = ("seq_bn", "double_seq_bn", "par_bn", "seq_bn_inv", "double_seq_bn
 
 
 class AdapterSettings(Record, kw_only=True):
-    """Settings of the adapter that is trained.
+    """Settings of the adapter to train.
 
     Attributes:
-        library: whose method it is.
-        method: its name there. ``fusion`` is AdapterFusion (Pfeiffer et al., EACL 2021): the
-            adapters of ``over`` stay as they are, and how much each counts, by token and layer, is
-            learned.
-        options: of the method, by the library's own names; others are its defaults.
-        over: folders of adapters of the same base, which are frozen too. The new adapter is
-            stacked on them, the first at the bottom (MAD-X: Pfeiffer et al., EMNLP 2020).
-        lr: learning rate instead of the optimizer's: adapters want a higher one than encoders.
-        init_scale: of a bottleneck's weights, which are drawn from a normal distribution of this
-            deviation, cut at two of them, as Houlsby et al. do; None for the library's way.
-        norms: the LayerNorms of the encoder are trained too (Houlsby et al., ICML 2019); they are
-            kept with the adapter. Of AdapterHub, and for an adapter that is used alone.
+        library: library of the method.
+        method: name of the method in that library. ``fusion`` is AdapterFusion (Pfeiffer et al.,
+            EACL 2021): the adapters of ``over`` stay fixed, and their weight for each token and
+            layer is learned.
+        options: options of the method, by the library's names; others have its defaults.
+        over: folders of adapters of the same base, which are frozen too. The new adapter is stacked
+            on them, the first at the bottom (MAD-X: Pfeiffer et al., EMNLP 2020).
+        lr: learning rate instead of the optimizer's, since adapters need a higher one than
+            encoders.
+        init_scale: standard deviation of a bottleneck's initial weights, drawn from a normal
+            distribution cut at two deviations, as in Houlsby et al.; None for the library's
+            default.
+        norms: train the encoder's LayerNorms too (Houlsby et al., ICML 2019), and save them with
+            the adapter. For AdapterHub, and for an adapter that is used alone.
     """
 
     library: Library = "adapterhub"
@@ -59,17 +61,17 @@ class AdapterSettings(Record, kw_only=True):
             raise ValueError("a fusion needs two adapters or more in over")
 
     def hashes_below(self) -> dict[str, str]:
-        """sha256 of all files in the folders that the adapter is put on, by path."""
+        """Return the sha256 of all files in the folders of ``over``, by path."""
         folders = [Path(folder).expanduser() for folder in self.over]
         paths = sorted(path for folder in folders for path in folder.rglob("*") if path.is_file())
         return {str(path): sha256_of_file(path) for path in paths}
 
 
 def import_library(name: Literal["adapters", "peft"]) -> Any:
-    """The imported library.
+    """Import the library ``name``.
 
     Raises:
-        BenchError: it is not installed, or not for this version of transformers.
+        BenchError: it is not installed, or does not support this version of transformers.
     """
     try:
         return importlib.import_module(name)
@@ -81,10 +83,10 @@ def import_library(name: Literal["adapters", "peft"]) -> Any:
 
 
 def check_options(method: str, options: Mapping[str, Any], known: Iterable[str]) -> None:
-    """Refuse options that the method does not have.
+    """Raise if ``options`` has a name that is not in ``known``, the options of ``method``.
 
     Raises:
-        BenchError: with what was probably meant.
+        BenchError: with the option that was probably meant.
     """
     names = sorted(known)
     for wrong in sorted(set(options) - set(names)):

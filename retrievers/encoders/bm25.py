@@ -1,15 +1,14 @@
 """BM25, the lexical baseline.
 
-What differs from the BM25 of Anserini (Lucene), and so from published figures: document lengths
-are exact, Lucene stores them in one byte; words are runs of letters, digits and underscores,
-Lucene splits by Unicode rules and drops a possessive 's. Alike: k1 = 0.9 and b = 0.4, Lucene's
-formula, its 33 English stop words, Porter's stemmer, and a word that is twice in the query counts
-twice.
+Differences from Anserini's BM25 (Lucene), and so from published figures: document lengths are
+exact, whereas Lucene stores them in one byte; words are runs of letters, digits and underscores,
+whereas Lucene splits by Unicode rules and drops a possessive 's. Equal are k1 = 0.9 and b = 0.4,
+Lucene's formula, its 33 English stop words, Porter's stemmer, and that a word that occurs twice in
+a query counts twice.
 
-Postings lie on disk and are made in bounded memory, by blocked sort-based indexing (Manning,
-Raghavan and Schütze, Introduction to Information Retrieval, 2008, section 4.2): words are counted
-some documents at a time, such a block is sorted by word and written, and the blocks are merged some
-words at a time.
+Postings are on disk and are built in bounded memory by blocked sort-based indexing (Manning,
+Raghavan and Schütze, Introduction to Information Retrieval, 2008, section 4.2): the words of a
+block of documents are counted, sorted and written, and the blocks are merged some words at a time.
 """
 
 import math
@@ -52,14 +51,15 @@ STOP_WORDS = frozenset(  # Lucene's for English
 
 
 class BM25:
-    """Documents ranked by the words that they share with a query (Robertson and Zaragoza, 2009).
+    """Rank documents by the words that they share with a query (Robertson and Zaragoza, 2009).
 
     Args:
-        recipe: of kind ``bm25``. Options: ``method``, ``k1``, ``b``, ``stopwords`` (``english``
-            or ``none``) and ``stemmer`` (``none``, or a Snowball algorithm such as ``porter``).
+        recipe: recipe of kind ``bm25``. Options: ``method``, ``k1``, ``b``, ``stopwords``
+            (``english`` or ``none``) and ``stemmer`` (``none``, or a Snowball algorithm such as
+            ``porter``).
 
     Raises:
-        BenchError: an unknown option or value.
+        BenchError: an option or its value is unknown.
     """
 
     def __init__(self, recipe: Recipe) -> None:
@@ -84,16 +84,18 @@ class BM25:
         advance: Callback | None = None,
         folder: Path | None = None,
     ) -> None:
-        """Index a corpus, given as batches of titles and texts in row order.
+        """Index a corpus.
 
-        Memory: see `index_bytes`. Disk: 20 bytes for each distinct word of each document, and then
-        8 until this object ends.
+        Memory: see `index_bytes`. Disk: 20 bytes for each distinct word of each document while
+        indexing, then 8 until this object is deleted.
 
         Args:
-            folder: where that is; None for the system's folder of temporary files.
+            batches: titles and texts in row order, some documents at a time.
+            advance: called with the number of documents after each batch.
+            folder: folder of the temporary files; None for the system's.
 
         Raises:
-            OSError: no space is left.
+            OSError: the disk is full.
         """
         words = self._words = self._words.empty()
         with name_path_in_errors(folder or Path(tempfile.gettempdir())):
@@ -117,10 +119,15 @@ class BM25:
             self._postings = writer.merged(weigh)
 
     def search(self, queries: Sequence[str], k: int) -> Hits:
-        """The k best documents of each query, and all that tie with the last of them.
+        """Return the ``k`` best documents of each query, and all that tie with the last of them.
 
-        So that the caller can cut ties in its own order, the width may pass k; it holds no order
-        among equal scores. A document that shares no word with the query is never a hit.
+        The width of the result may exceed ``k``, so that the caller can break ties by its own rule;
+        equal scores are in no particular order. A document that shares no word with the query is
+        not returned.
+
+        Args:
+            queries: texts of the queries.
+            k: number of documents for each query.
         """
         ranked = [_rank_rows(self._scores(query), k) for query in queries]
         width = max([k, *(len(rows) for rows, _ in ranked)])
@@ -132,7 +139,7 @@ class BM25:
         return Hits(scores, rows)
 
     def _scores(self, query: str) -> Float32Array:
-        """Score of every document, float32 ``(n,)``; 0 without a shared word."""
+        """Return the score of every document, float32 ``(n,)``; 0 without a shared word."""
         scores = np.zeros(self._count, np.float32)
         for word in self._words.known(query):
             rows, weights = self._postings.of(word)
@@ -140,7 +147,7 @@ class BM25:
         return scores
 
     def _idf(self, frequencies: Int64Array) -> Float32Array:
-        """Inverse document frequency of each word, float32."""
+        """Return the inverse document frequency of each word, float32."""
         count, method = self._count, self._method
 
         def idf(frequency: int) -> float:
@@ -155,7 +162,7 @@ class BM25:
 
 
 class _Vocabulary:
-    """Text to numbers of stemmed words; each form of a word is stemmed once while it is known.
+    """Numbers of stemmed words; each form of a word is stemmed once while it is cached.
 
     Attributes:
         vocabulary: number of each stem.
@@ -168,11 +175,11 @@ class _Vocabulary:
         self._numbers: dict[str, int] = {}
 
     def empty(self) -> "_Vocabulary":
-        """The same rules with an empty vocabulary."""
+        """Return the same rules with an empty vocabulary."""
         return _Vocabulary(self._stop, self._stem)
 
     def learn(self, text: str) -> list[int]:
-        """Numbers of the words that are not stop words; new words get new numbers."""
+        """Return the numbers of the words in ``text``; new words get numbers."""
         words = self._split(text)
         if len(self._numbers) > MAX_CACHED_FORMS:
             self._numbers.clear()
@@ -183,7 +190,7 @@ class _Vocabulary:
         return [self._numbers[word] for word in words]
 
     def known(self, text: str) -> list[int]:
-        """The same, without words that no document has."""
+        """Return the numbers of the words in ``text`` that occur in a document."""
         stems = map(self._stem, self._split(text))
         return [self.vocabulary[stem] for stem in stems if stem in self.vocabulary]
 
@@ -192,16 +199,16 @@ class _Vocabulary:
 
 
 def index_bytes(documents: int) -> int:
-    """Most memory that indexing and searching takes, for passages: by estimate.
+    """Estimate the peak memory in bytes of indexing and searching ``documents`` passages.
 
-    Half a gigabyte for what is sorted and merged at a time, 16 bytes for each document, and 150 for
-    each different word: MS MARCO has one for three passages.
+    Half a gigabyte for sorting and merging, 16 bytes for each document, and 150 for each different
+    word, of which MS MARCO has one for every three passages.
     """
     return min(1 << 29, documents << 12) + documents * (16 + 150 // 3)
 
 
 def _rank_rows(scores: Float32Array, k: int) -> tuple[Int64Array, Float32Array]:
-    """Rows and scores of the k best and of what ties with the last, best first; none of 0."""
+    """Return rows and scores above 0 of the ``k`` best and their ties, best first."""
     rows = np.flatnonzero(scores > 0)
     if len(rows) > k:
         last = np.partition(scores[rows], -k)[-k]
@@ -257,7 +264,7 @@ _COUNTED = np.dtype([("word", "<i4"), ("row", "<i4"), ("count", "<f4")])
 
 
 class Postings:
-    """Rows and weights of each word, in a file that ends with this object."""
+    """Rows and weights of each word, in a file that is deleted with this object."""
 
     def __init__(self, file: IO[bytes], starts: Int64Array) -> None:
         self._file = file
@@ -265,21 +272,20 @@ class Postings:
         weakref.finalize(self, file.close)
 
     def of(self, word: int) -> tuple[Int32Array, Float32Array]:
-        """Rows, rising, of the documents that hold a word, and its weight in each."""
+        """Return ascending rows of the documents with word number ``word``, and its weights."""
         first, end = self._starts[word : word + 2].tolist()
         records = _read_records(self._file, _POSTING, first, end)
         return records["row"], records["weight"]
 
 
 class PostingsWriter:
-    """Inverts documents that come one by one.
+    """Builder of postings from documents that arrive one by one.
 
     Args:
-        folder: where the files without names are: 20 bytes for each posting until all are merged,
-            then 8.
+        folder: folder of unnamed files: 20 bytes for each posting until all are merged, then 8.
 
     Attributes:
-        lengths: words of each document so far.
+        lengths: number of words of each document so far.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -293,20 +299,24 @@ class PostingsWriter:
         self._rows = 0  # documents in blocks
 
     def add(self, words: Sequence[int]) -> None:
-        """Append a document of these words, by number."""
+        """Append a document with the word numbers ``words``."""
         self._words.extend(words)
         self.lengths.append(len(words))
         if len(self._words) >= BLOCK_WORDS:
             self._write_block()
 
     def finish(self) -> Int64Array:
-        """Document frequency of each word, int64 ``(words,)``; no more documents come."""
+        """Return the document frequency of each word, int64 ``(words,)``, after the last document."""
         self._write_block()
         self._file.flush()
         return self._frequencies
 
     def merged(self, weigh: Weigh) -> Postings:
-        """All postings with their weights; the file of the blocks ends here."""
+        """Merge the blocks into postings and delete their file.
+
+        Args:
+            weigh: function from words, rows and counts to the weights of postings.
+        """
         starts = np.concatenate([[0], np.cumsum(self._frequencies)])
         file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115
         with self._file:
@@ -353,7 +363,7 @@ class PostingsWriter:
 
 
 def _word_ranges(starts: Int64Array) -> Iterator[tuple[int, int]]:
-    """Words that are merged together: their postings are few, or it is a single word."""
+    """Yield ranges of words to merge together: few postings in total, or a single word."""
     first, count = 0, len(starts) - 1
     while first < count:
         fitting = np.searchsorted(starts, starts[first] + MERGED_POSTINGS, side="right") - 1
@@ -366,5 +376,5 @@ def _read_records(file: IO[bytes], kind: np.dtype[Any], first: int, end: int) ->
 
 
 def _find_run_starts(ordered: npt.NDArray[np.integer]) -> Int64Array:
-    """Places of the first of equal values."""
+    """Return the position of the first of each run of equal values."""
     return np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)])

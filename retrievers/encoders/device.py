@@ -1,4 +1,4 @@
-"""Devices by name, the arithmetic of their products, and batches side by side on threads."""
+"""Devices by name, the precision of matrix products, and batches in threads."""
 
 import logging
 import re
@@ -13,7 +13,7 @@ import torch
 from foundation.errors import BenchError
 from foundation.machine import emulates_bfloat16
 
-# Of cuBLAS: sums in half precision.
+# Settings of cuBLAS that allow sums in half precision.
 HALF_SUMS = (
     "allow_fp16_reduced_precision_reduction",
     "allow_bf16_reduced_precision_reduction",
@@ -24,38 +24,38 @@ logger = logging.getLogger(__name__)
 
 
 def pick_device(name: str) -> torch.device:
-    """The device to run on; ``auto`` is CUDA if there is one.
+    """Return the device called ``name``; ``auto`` is CUDA if available, otherwise the CPU.
 
     Raises:
-        BenchError: the name is not a device, or the device is not there.
+        BenchError: the name is unknown, or the device is not available.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if not re.fullmatch(r"cpu|cuda(:[0-9]{1,3})?", name):
-        raise BenchError(f"unknown device {name!r}", "use auto, cpu, cuda or cuda:N")
+        raise BenchError(f"unknown device {name!r}", "Use auto, cpu, cuda or cuda:N.")
     device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise BenchError(
-            f"{name} was asked for, and PyTorch sees {torch.cuda.device_count()} CUDA devices",
-            "use --device cpu, or install a CUDA build of torch",
+            f"{name} is not available: PyTorch sees {torch.cuda.device_count()} CUDA devices",
+            "Use --device cpu, or install a CUDA build of torch.",
         )
     return device
 
 
 def warn_if_bfloat16_is_emulated(dtype: str, device: torch.device) -> None:
-    """Say it where bfloat16 is computed without instructions for it."""
+    """Warn if ``dtype`` is bfloat16 and the CPU ``device`` has no instructions for it."""
     if dtype == "bfloat16" and device.type == "cpu" and emulates_bfloat16():
         logger.warning(
-            "this processor has no instructions for bfloat16: float32 is two to three times as "
-            "fast, without AVX-512 many times. Its results are those of another recipe"
+            "this processor has no bfloat16 instructions: float32 is two to three times as fast, "
+            "and many times without AVX-512. Results of the two are kept separately"
         )
 
 
 @contextmanager
 def use_full_precision() -> Iterator[None]:
-    """Multiply float32 numbers as they are and keep all sums in float32, whatever is switched on.
+    """Multiply in full float32 and accumulate in float32 within the block.
 
-    What was set before is restored.
+    TF32 and reduced-precision sums are switched off. The earlier settings are restored.
     """
     gemm: Any = torch.backends.cuda.matmul
     onednn: Any = getattr(torch.backends.mkldnn, "matmul", None)
@@ -82,7 +82,7 @@ Result = TypeVar("Result")
 
 @contextmanager
 def use_one_thread() -> Iterator[None]:
-    """PyTorch's operators compute on the thread that calls them, while this lasts."""
+    """Run PyTorch's operators on the calling thread alone within the block."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -92,15 +92,18 @@ def use_one_thread() -> Iterator[None]:
 
 
 def map_in_threads(work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
-    """``map(work, items)``, as many at a time as PyTorch uses threads, results in order.
+    """Map ``work`` over ``items`` in as many threads as PyTorch uses; results keep their order.
 
-    Each call computes with one thread. Splitting every layer over the threads instead makes them
-    wait for each other many times a batch, which costs little on an idle machine with few cores,
-    and most of the time where there are many or others want them. Fewer items than threads are
-    computed one after the other with all threads.
+    Each call computes with one thread. If every layer were split over the threads instead, they
+    would wait for each other many times a batch, which is slow with many cores or on a busy
+    machine. Fewer items than threads are computed one after another, each with all threads.
+
+    Args:
+        work: function of one item, safe to call from several threads.
+        items: arguments of the calls.
 
     Raises:
-        what ``work`` raises, for the first item that fails.
+        Exception: whatever ``work`` raises, for the first item that fails.
     """
     threads = torch.get_num_threads()
     if threads == 1 or len(items) < threads:
@@ -117,4 +120,4 @@ def map_in_threads(work: Callable[[Item], Result], items: Sequence[Item]) -> Ite
             yield waiting.popleft().result()
     finally:
         pool.shutdown(cancel_futures=True)
-        torch.set_num_threads(threads)  # what new threads of this process start with
+        torch.set_num_threads(threads)  # new threads start with it

@@ -1,21 +1,17 @@
-"""Dense layers of BERT and RoBERTa on the CPU through oneDNN: in float32, and in int8.
+"""Dense layers of BERT and RoBERTa on the CPU through oneDNN, in float32 and in int8.
 
-PyTorch's own linear layer copies the bias before each product, and GELU walks over the result
-again. oneDNN adds the bias and applies the exact (erf) GELU while the product is in the cache, over
-weights that are laid out once. Results are float32 sums in another order: unit vectors move by
-about 1e-6.
+PyTorch's linear layer copies the bias before each product, and GELU reads the result again.
+oneDNN adds the bias and applies exact (erf) GELU while the product is in the cache, with weights
+that are laid out once. Sums are float32 in a different order: unit vectors differ by about 1e-6.
 
-In int8, one text's vector is free of the others. Weights have one scale for each output,
-activations one for each token, found as it is computed: ``y = scale_token * scale_output * (q_x
-q_w) + bias`` with products summed in int32, which is exact. A token's values are rounded by the
-largest of its own, so nothing that is beside it in a batch can move them. Attention and layer norms
-are float32; a last bit that changes with padding would be rounded to another int8 now and then, and
-texts have none.
+In int8, a text's vector does not depend on the other texts of its batch. Weights have one scale
+for each output and activations one for each token, computed on the fly: ``y = scale_token *
+scale_output * (q_x q_w) + bias``, with exact products summed in int32. Attention and layer norms
+are float32 and without padding, which could change a last bit and with it a rounded value.
 
-Products are oneDNN's, called by the operator of PyTorch's own compiler with activations shifted to
-unsigned bytes: with VNNI instructions they are summed without saturation. It is exact for every
-shape and, measured, up to twice as fast as ``torch._int_mm``, which is wrong at an inner dimension
-of 1.
+Products use the operator of PyTorch's own compiler with activations shifted to unsigned bytes,
+which VNNI instructions sum without saturation. It is exact for every shape and up to twice as
+fast as ``torch._int_mm``, which is wrong at an inner dimension of 1.
 
 Zafrir et al., "Q8BERT: Quantized 8Bit BERT", 2019; scales for each token as in Yao et al.,
 "ZeroQuant", 2022.
@@ -40,10 +36,9 @@ ZERO_POINT = 128  # from a signed byte to an unsigned one, where its first bit i
 
 
 def has_onednn_operators(names: Sequence[str] = OPERATORS) -> bool:
-    """True if this processor and this build of PyTorch have these operators of oneDNN.
+    """Return whether this processor and this build of PyTorch have the oneDNN operators ``names``.
 
-    They are those of PyTorch's own compiler and not promised to stay: without them a network is
-    used as it is.
+    They belong to PyTorch's compiler and may disappear; networks then run without them.
     """
     return torch.backends.cpu.get_cpu_capability().startswith("AVX") and all(
         hasattr(getattr(torch.ops, library), operator)
@@ -52,10 +47,10 @@ def has_onednn_operators(names: Sequence[str] = OPERATORS) -> bool:
 
 
 class OneDNNLinear(nn.Module):
-    """Linear layers that read the same input, as one product in float32; for inference only.
+    """Linear layers with the same input as one float32 product, for inference on the CPU.
 
     Args:
-        layers: whose outputs are put side by side; on the CPU.
+        layers: layers whose outputs are concatenated.
         after: activation of the result, if any.
     """
 
@@ -69,7 +64,7 @@ class OneDNNLinear(nn.Module):
         self._after = None if gelu else after
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """``(..., in)`` to ``(..., out)``."""
+        """Map ``inputs`` of shape ``(..., in)`` to ``(..., out)``."""
         output: Tensor = torch.ops.mkldnn._linear_pointwise(
             inputs, self._weight, self._bias, self._fused, [], "none"
         )
@@ -77,10 +72,10 @@ class OneDNNLinear(nn.Module):
 
 
 class Int8Linear(nn.Module):
-    """Linear layers that read the same input, as one product in int8; for inference only.
+    """Linear layers with the same input as one int8 product, for inference.
 
     Args:
-        layers: whose outputs are put side by side.
+        layers: layers whose outputs are concatenated.
         after: activation of the result, if any.
     """
 
@@ -94,7 +89,7 @@ class Int8Linear(nn.Module):
         self._after = after
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Float32 ``(tokens, in)`` to float32 ``(tokens, out)``."""
+        """Map float32 ``tokens`` of shape ``(tokens, in)`` to float32 ``(tokens, out)``."""
         rounded, scale = quantize_rows(tokens)
         # One operation at a time: fused ones round differently at the end of an array.
         output = self._product(rounded).mul_(self._scale).mul_(scale).add_(self._bias)
@@ -102,9 +97,11 @@ class Int8Linear(nn.Module):
 
 
 def make_int8_product(weight: Tensor) -> Callable[[Tensor], Tensor]:
-    """Return the product of int8 rows ``(rows, in)`` with a weight, int8 ``(out, in)``.
+    """Return a function that multiplies int8 rows ``(rows, in)`` by ``weight``.
 
-    It is summed in int32 and is float32 ``(rows, out)``.
+    Args:
+        weight: int8 ``(out, in)``. Products are summed in int32; the result is float32
+            ``(rows, out)``.
     """
     packed = torch.ops.onednn.qlinear_prepack(weight, None)
     scales = torch.ones(len(weight))
@@ -133,7 +130,14 @@ def make_int8_product(weight: Tensor) -> Callable[[Tensor], Tensor]:
 
 
 def quantize_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows as int8 with a scale each, float32 ``(rows, 1)``: ``row ~ scale * int8``."""
+    """Round ``rows`` to int8 with one scale each: ``row ~ scale * int8``.
+
+    Args:
+        rows: float32 ``(rows, in)``.
+
+    Returns:
+        int8 ``(rows, in)`` and float32 scales ``(rows, 1)``.
+    """
     # Both ends, and not the absolute values: these would be written first.
     largest = torch.maximum(rows.amax(dim=1, keepdim=True), -rows.amin(dim=1, keepdim=True))
     scale = largest.clamp_min(torch.finfo(torch.float32).tiny) / MAX_INT8
@@ -144,10 +148,10 @@ class Int8Encoder(PackedEncoder):
     """A Hugging Face BERT or RoBERTa encoder with its dense layers in int8.
 
     Args:
-        network: float32, on the CPU; its embeddings and layer norms are shared.
+        network: float32 network on the CPU; its embeddings and layer norms are shared.
 
     Raises:
-        BenchError: another kind of network, another device, or a PyTorch without the product.
+        BenchError: the network or device is unsupported, or PyTorch lacks the product.
     """
 
     def __init__(self, network: Any) -> None:
@@ -156,16 +160,16 @@ class Int8Encoder(PackedEncoder):
                 not is_plain_bert(network)
             ),
             f"int8 runs on the CPU, not on {network.device}": network.device.type != "cpu",
-            "this build of PyTorch has no oneDNN, which int8 needs": (
+            "int8 needs oneDNN, which this build of PyTorch lacks": (
                 not has_onednn_operators(INT8_OPERATORS)
             ),
         }
         for problem, found in problems.items():
             if found:
-                raise BenchError(problem, "leave --dtype int8 out")
+                raise BenchError(problem, "Leave out --dtype int8.")
         super().__init__(network, product=Int8Linear)
 
     def __call__(self, batch: PackedBatch) -> Tensor:
-        """Last hidden states ``(T, width)``."""
+        """Return the last hidden states of ``batch``, float32 ``(T, width)``."""
         with use_one_thread():  # where the work is cut would decide the last bit of GELU
             return super().__call__(batch)

@@ -1,16 +1,15 @@
 """BERT and RoBERTa encoders without padding: the tokens of all texts of a batch in one row.
 
-What they have in common is here: one forward pass, whose products and whose attention are given to
-it, and pooling, which starts from packed tokens for every network.
+One forward pass serves all of them; its products and its attention are arguments. Pooling starts
+from packed tokens for every network. ``T`` is the number of tokens of a batch and ``n`` of its
+texts; text ``i`` is the tokens ``cu_seqlens[i]`` to ``cu_seqlens[i + 1]``. Devlin et al., BERT,
+2019; Liu et al., RoBERTa, 2019.
 
-``T`` is the number of tokens of a batch, ``n`` of its texts; text ``i`` is the tokens
-``cu_seqlens[i]`` to ``cu_seqlens[i + 1]``. Devlin et al., BERT, 2019; Liu et al., RoBERTa, 2019.
-
-In half precision on CUDA they run compiled, with variable-length attention. It needs torch 2.10 or
-later and compute capability 8.0 or later. From torch 2.13 on the kernel is told not to split a
-text's keys, so that attention to a text does not depend on what is beside it; earlier versions
-cannot be told. Matrix products still may depend on the batch, in the last bits of the dtype. The
-kernel and the code compiled for CUDA have not been run on a GPU yet.
+In half precision on CUDA they run compiled, with variable-length attention, which needs torch 2.10
+or later and compute capability 8.0 or later. From torch 2.13 on, the kernel is called such that it
+does not split a text's keys, so that attention to a text does not depend on the rest of the batch.
+Matrix products may still depend on the batch, in the last bits of the dtype. The kernel and the
+code compiled for CUDA have not been run on a GPU yet.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -46,10 +45,13 @@ WIDEST_HEAD = 256  # and a multiple of 8: what the variable-length kernel takes
 
 @dataclass(frozen=True)
 class PackedBatch:
-    """The inputs of ``PackedNetwork``: ids, positions and types int64 ``(T,)``.
+    """Inputs of a `PackedNetwork`.
 
-    ``cu_seqlens`` is int32 ``(n + 1,)``. ``max_length`` is a power of two that no text is longer
-    than: the kernel skips the rest, and its launch does not follow every length.
+    Attributes:
+        input_ids, positions, types: int64 ``(T,)``.
+        cu_seqlens: int32 ``(n + 1,)``, ends of the texts, from 0.
+        max_length: a power of two that no text exceeds. The kernel skips the rest, and does not
+            have to be launched for every length.
     """
 
     input_ids: Tensor
@@ -60,7 +62,7 @@ class PackedBatch:
 
 
 def is_plain_bert(network: nn.Module) -> bool:
-    """A plain BERT or RoBERTa encoder of transformers, with absolute positions."""
+    """Return whether ``network`` is a BERT or RoBERTa encoder with absolute positions."""
     config: Any = getattr(network, "config", None)
     return (
         type(network).__name__ in BERT | ROBERTA
@@ -71,15 +73,15 @@ def is_plain_bert(network: nn.Module) -> bool:
 
 
 class PackedNetwork(nn.Module):
-    """One forward pass over packed tokens, with the weights of a Hugging Face encoder.
+    """A forward pass over packed tokens, with the weights of a Hugging Face encoder.
 
     Args:
-        network: an encoder that is ``is_plain_bert``, in eval mode.
-        attention: within each text.
-        product: makes the layers; ``fuse_layers`` unless they are another library's.
+        network: an encoder for which `is_plain_bert` holds, in eval mode.
+        attention: attention within each text.
+        product: makes linear layers, such as `fuse_layers`.
 
     Attributes:
-        padding_idx: id of RoBERTa's padding token, which decides its positions; None for BERT.
+        padding_idx: id of RoBERTa's padding token, which determines positions; None for BERT.
     """
 
     def __init__(self, network: nn.Module, attention: Attention, product: LayerFactory) -> None:
@@ -101,7 +103,7 @@ class PackedNetwork(nn.Module):
         cu_seqlens: Tensor,
         max_length: int,
     ) -> Tensor:
-        """Last hidden states ``(T, width)`` of a ``PackedBatch``."""
+        """Return the last hidden states ``(T, width)``; arguments are the fields of `PackedBatch`."""
         table = self.embeddings
         hidden: Tensor = table.word_embeddings(input_ids) + table.token_type_embeddings(types)
         hidden = table.LayerNorm(hidden + table.position_embeddings(positions))
@@ -132,7 +134,13 @@ class _Layer(nn.Module):
 def attend_by_length(
     query: Tensor, key: Tensor, value: Tensor, ends: Tensor, longest: int
 ) -> Tensor:
-    """Attention within each text on any device; neighbours of one length are computed together."""
+    """Compute attention within each text on any device, for neighbours of equal length together.
+
+    Args:
+        query, key, value: ``(T, heads, head width)``.
+        ends: ends of the texts, int ``(n + 1,)``, from 0.
+        longest: not used.
+    """
     attended, start = [], 0
     for length, texts in groupby(ends.diff().tolist()):
         rows = slice(start, start + length * sum(1 for _ in texts))
@@ -145,9 +153,9 @@ def attend_by_length(
 
 
 def fuse_layers(layers: Sequence[nn.Linear], after: Any = None) -> nn.Module:
-    """Linear layers of one input as one product, and the activation that follows.
+    """Fuse ``layers`` with the same input into one product, followed by the activation ``after``.
 
-    The layers share its weights from here on, so that none is in memory twice.
+    The layers share its weights from then on, so that none is in memory twice.
     """
     weights = torch.cat([layer.weight.detach() for layer in layers])
     biases = torch.cat([layer.bias.detach() for layer in layers])
@@ -164,11 +172,12 @@ def fuse_layers(layers: Sequence[nn.Linear], after: Any = None) -> nn.Module:
 
 
 def pack_batch(tokens: Tokens, padding_idx: int | None, positions: int) -> PackedBatch:
-    """A batch of texts on the CPU; token types are 0 if there are none.
+    """Pack texts into a batch on the CPU; token types are 0 if there are none.
 
     Args:
-        padding_idx: as ``PackedNetwork`` has it.
-        positions: how many the model has.
+        tokens: token ids of the texts.
+        padding_idx: see `PackedNetwork`.
+        positions: number of positions of the model.
 
     Raises:
         BenchError: a text has no token, or more than there are positions.
@@ -196,7 +205,7 @@ def pack_batch(tokens: Tokens, padding_idx: int | None, positions: int) -> Packe
 
 
 def _positions(ids: Int64Array, ends: Int64Array, padding_idx: int | None) -> Int64Array:
-    """From 0 in each text; RoBERTa's begin after the padding token's id and pass over it."""
+    """Return positions from 0 in each text; RoBERTa's start after its padding id and skip padding."""
     counted = np.ones_like(ids) if padding_idx is None else (ids != padding_idx).astype(np.int64)
     running = np.concatenate([[0], counted.cumsum()])
     within: Int64Array = running[1:] - np.repeat(running[ends[:-1]], np.diff(ends))
@@ -204,7 +213,7 @@ def _positions(ids: Int64Array, ends: Int64Array, padding_idx: int | None) -> In
 
 
 def move_batch(batch: PackedBatch, device: torch.device) -> PackedBatch:
-    """The batch on a device, copied from pinned memory without waiting; itself on the CPU."""
+    """Copy ``batch`` to ``device`` from pinned memory without waiting; on the CPU, return it."""
     if device.type == "cpu":
         return batch
 
@@ -216,17 +225,17 @@ def move_batch(batch: PackedBatch, device: torch.device) -> PackedBatch:
 
 
 def pool(mode: StoredPooling, hidden: Tensor | None, ends: Tensor, pooled: Tensor | None) -> Tensor:
-    """One float32 vector for each text, ``(n, width)``.
+    """Pool hidden states to one float32 vector for each text, ``(n, width)``.
 
     Args:
-        mode: ``cls`` first token, ``mean`` mean of the tokens, ``last`` last token, ``pooler`` the
-            model's own pooled output, ``every`` the first three beside each other.
-        hidden: last hidden states of packed tokens ``(T, width)``; None for models without.
-        ends: of the texts, ``(n + 1,)`` from 0 on.
+        mode: ``cls`` (first token), ``mean``, ``last`` (last token), ``pooler`` (the model's own
+            pooled output), or ``every``: the first three, concatenated.
+        hidden: last hidden states of packed tokens ``(T, width)``; None if the model returns none.
+        ends: ends of the texts, int ``(n + 1,)``, from 0.
         pooled: the model's pooled output ``(n, width)``, or None.
 
     Raises:
-        BenchError: the model does not give what the mode needs.
+        BenchError: the model does not return the output that the mode needs.
     """
     if mode == "pooler" and pooled is not None:
         return pooled.float()
@@ -253,9 +262,14 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class LoadedStage:
-    """A dense or layer-norm stage with its weights, float32.
+    """A dense or layer-norm stage with float32 weights.
 
-    ``weight`` is ``(out, in)`` for a dense stage and ``(width,)`` for a layer norm.
+    Attributes:
+        kind: ``dense`` or ``layer-norm``.
+        weight: ``(out, in)`` of a dense stage, ``(width,)`` of a layer norm.
+        bias: ``(out,)`` or ``(width,)``; None for a dense stage without one.
+        activation: name in `ACTIVATIONS`.
+        eps: constant of a layer norm.
     """
 
     kind: str
@@ -265,7 +279,7 @@ class LoadedStage:
     eps: float
 
     def __call__(self, vectors: Tensor) -> Tensor:
-        """Apply to ``(n, in)``, giving ``(n, out)``."""
+        """Apply the stage to ``vectors`` of shape ``(n, in)``, giving ``(n, out)``."""
         if self.kind == "layer-norm":
             return functional.layer_norm(
                 vectors, self.weight.shape, self.weight, self.bias, self.eps
@@ -274,7 +288,7 @@ class LoadedStage:
 
 
 def apply_stages(vectors: Tensor, stages: Sequence[LoadedStage], normalize: bool) -> Tensor:
-    """Apply the stages in order, then scale to unit length if asked."""
+    """Apply ``stages`` in order to ``vectors`` ``(n, width)``; scale to length 1 if ``normalize``."""
     for stage in stages:
         vectors = stage(vectors)
     return functional.normalize(vectors, dim=1) if normalize else vectors
@@ -290,12 +304,12 @@ MAX_COMPILES = 1 << 12  # times a network may be compiled in one process
 
 
 def can_pack(network: nn.Module, dtype: torch.dtype, device: torch.device) -> bool:
-    """True if ``CompiledNetwork`` computes what this network does, here and in this dtype."""
+    """Return whether `CompiledNetwork` can run ``network`` in ``dtype`` on ``device``."""
     return dtype in (torch.float16, torch.bfloat16) and can_pack_half(network, device)
 
 
 def can_pack_half(network: nn.Module, device: torch.device) -> bool:
-    """True if ``can_pack`` would hold, were the network in half precision."""
+    """Return whether `CompiledNetwork` could run ``network`` on ``device`` in half precision."""
     if device.type != "cuda" or not is_plain_bert(network) or find_spec(VARLEN_MODULE) is None:
         return False
     config: Any = network.config
@@ -306,7 +320,7 @@ def can_pack_half(network: nn.Module, device: torch.device) -> bool:
 
 
 def variable_length_kernel() -> Attention:
-    """Attention within each text by PyTorch's variable-length kernel; CUDA, half precision."""
+    """Return attention by PyTorch's variable-length kernel, for half precision on CUDA."""
     from torch.nn.attention.varlen import varlen_attn
 
     # 2.12 has the option, but not for the kernel that it comes with.
@@ -321,11 +335,11 @@ def variable_length_kernel() -> Attention:
 
 @contextmanager
 def _compile_reproducibly() -> Iterator[None]:
-    """Compile and compute so that another process gets the same bytes; many networks in one.
+    """Compile and compute reproducibly within the block; many networks fit into one process.
 
-    Inductor chooses how to add up by trying what is fast, unless it may not; cuBLAS may add up in
-    half precision, unless that is forbidden. The limit of recompilations, which networks of one
-    process share, is one that many fit into, since it is an error here.
+    Inductor must not choose the order of sums by speed, and cuBLAS must not add in half precision.
+    The limit of recompilations, which all networks of a process share, is raised: exceeding it
+    would be an error.
     """
     from torch._dynamo import config as dynamo_config  # slow to import
     from torch._inductor import config as inductor_config
@@ -338,12 +352,12 @@ def _compile_reproducibly() -> Iterator[None]:
 
 
 class PackedEncoder:
-    """A network over packed tokens, with what packs texts for it and pools its output.
+    """A network over packed tokens, with packing and pooling.
 
     Args:
-        network: an encoder that is ``is_plain_bert``, on its device.
-        attention: within each text.
-        product: see ``PackedNetwork``.
+        network: an encoder for which `is_plain_bert` holds, on its device.
+        attention: attention within each text.
+        product: see `PackedNetwork`.
     """
 
     is_packed = True
@@ -358,17 +372,17 @@ class PackedEncoder:
         self._device = self._network.embeddings.word_embeddings.weight.device
 
     def pack_batch(self, tokens: Tokens) -> PackedBatch:
-        """A batch of texts on the network's device; see ``pack_batch``."""
+        """Pack ``tokens`` into a batch on the network's device."""
         positions = self._network.embeddings.position_embeddings.num_embeddings
         return move_batch(pack_batch(tokens, self._network.padding_idx, positions), self._device)
 
     def __call__(self, batch: PackedBatch) -> Tensor:
-        """Last hidden states ``(T, width)``."""
+        """Return the last hidden states of ``batch``, ``(T, width)``."""
         with torch.inference_mode():
             return cast(Tensor, self._network(**vars(batch)))
 
     def encode_batch(self, mode: StoredPooling, batch: PackedBatch) -> Tensor:
-        """One float32 vector for each text, ``(n, width)``; see ``pool``."""
+        """Return a float32 vector for each text of ``batch``, ``(n, width)``, pooled by ``mode``."""
         hidden, pooled = self(batch), None
         if mode == "pooler" and self._network.pooler is not None:
             pooled = self._network.pooler(hidden[batch.cu_seqlens[:-1].long()].unsqueeze(1))
@@ -376,13 +390,13 @@ class PackedEncoder:
 
 
 class CompiledNetwork(PackedEncoder):
-    """``PackedNetwork`` with the variable-length kernel, compiled once for batches of any size.
+    """A `PackedNetwork` with the variable-length kernel, compiled once for batches of any size.
 
-    Compiling happens here and takes from seconds to minutes; PyTorch keeps what it compiled on
-    disk for the next process.
+    Compiling happens here and takes seconds to minutes; PyTorch caches the result on disk for other
+    processes.
 
     Args:
-        network: an encoder for which ``can_pack`` holds, on its device.
+        network: an encoder for which `can_pack` holds, on its device.
 
     Raises:
         BenchError: it cannot be compiled.
@@ -394,7 +408,7 @@ class CompiledNetwork(PackedEncoder):
         self(self.pack_batch(Tokens.of([[0] * length for length in EXAMPLE_LENGTHS])))
 
     def __call__(self, batch: PackedBatch) -> Tensor:
-        """Last hidden states ``(T, width)``."""
+        """Return the last hidden states of ``batch``, ``(T, width)``."""
         from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
 
         try:

@@ -1,4 +1,4 @@
-"""The interface of every encoder, its clock, and the join of a document's title and text."""
+"""Interface of every encoder, the timer of its phases, and how a title and a text are joined."""
 
 import threading
 import time
@@ -14,11 +14,14 @@ Callback = Callable[[int], None]
 
 
 class Encoder(Protocol):
-    """Texts to vectors; the similarity of two vectors is their inner product.
+    """Interface of encoders; the similarity of two vectors is their inner product.
 
-    Returned arrays are float32 ``(n, dim)``, C-contiguous and finite, row i for text i. An
-    encoder whose similarity is cosine returns unit vectors. Weights load at the first call, so
-    that reading ``recipe`` costs nothing. ``advance(n)`` is called as texts are done.
+    Vectors are float32 ``(n, dim)``, C-contiguous and finite; row i belongs to text i. If the
+    similarity is cosine, vectors have unit length. Weights are loaded at the first call, so reading
+    ``recipe`` costs nothing. ``advance(n)`` is called after every n encoded texts.
+
+    Attributes:
+        recipe: everything that determines the vectors.
 
     Raises:
         BenchError: a vector is NaN or infinite, or the checkpoint cannot be loaded.
@@ -28,30 +31,36 @@ class Encoder(Protocol):
 
     @property
     def dim(self) -> int:
-        """Length of a vector."""
+        """Dimension of the vectors."""
         return self.recipe.dim
 
     def for_dataset(self, name: str) -> "Encoder":
-        """This encoder with the prompts of one dataset, sharing what it has loaded."""
+        """Return this encoder with the prompts of dataset ``name``; loaded weights are shared."""
         ...
 
     def encode_queries(self, texts: Sequence[str], advance: Callback | None = None) -> Float32Array:
-        """Vectors of queries."""
+        """Encode ``texts`` as queries; ``advance`` gets the number of texts after each batch."""
         ...
 
     def encode_documents(
         self, titles: Sequence[str], texts: Sequence[str], advance: Callback | None = None
     ) -> Float32Array:
-        """Vectors of documents, each with its title; an absent title is ``""``."""
+        """Encode documents.
+
+        Args:
+            titles: title of each document, ``""`` if it has none.
+            texts: text of each document.
+            advance: called with the number of documents after each batch.
+        """
         ...
 
 
 class PhaseTimer:
-    """Busy seconds by phase and counts by name; safe to share between threads.
+    """Busy seconds by phase and counts by name; can be shared between threads.
 
     Attributes:
-        seconds: by phase, for example ``tokenise`` or ``forward``.
-        counts: by name, for example ``tokens``.
+        seconds: seconds by phase, such as ``tokenise`` or ``forward``.
+        counts: number by name, such as ``tokens``.
     """
 
     def __init__(self) -> None:
@@ -61,7 +70,7 @@ class PhaseTimer:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Add the time of the block to a phase, also where the block fails."""
+        """Add the duration of the block to the phase ``name``, even if the block fails."""
         start = time.perf_counter()
         try:
             yield
@@ -71,12 +80,12 @@ class PhaseTimer:
                 self.seconds[name] = self.seconds.get(name, 0.0) + spent
 
     def count(self, name: str, number: int) -> None:
-        """Add to a count."""
+        """Add ``number`` to the count ``name``."""
         with self._lock:
             self.counts[name] = self.counts.get(name, 0) + number
 
     def add(self, seconds: Mapping[str, float], counts: Mapping[str, int]) -> None:
-        """Add what was measured elsewhere, such as in another process."""
+        """Add ``seconds`` by phase and ``counts`` by name that were measured elsewhere."""
         with self._lock:
             for name, spent in seconds.items():
                 self.seconds[name] = self.seconds.get(name, 0.0) + spent
@@ -84,14 +93,14 @@ class PhaseTimer:
             self.count(name, number)
 
     def copy(self) -> "PhaseTimer":
-        """Copy with the sums so far, which goes on by itself."""
+        """Return an independent copy with the current sums."""
         other = PhaseTimer()
         with self._lock:
             other.seconds, other.counts = dict(self.seconds), dict(self.counts)
         return other
 
     def since(self, earlier: "PhaseTimer") -> "PhaseTimer":
-        """Timer with what was added after ``earlier``, a copy of this clock, was made."""
+        """Return the difference from ``earlier``, a copy that was made of this timer."""
         now = self.copy()
         for name, seconds in earlier.seconds.items():
             now.seconds[name] -= seconds
@@ -104,7 +113,15 @@ Segments = tuple[str, str | None]
 
 
 def join(rule: TitleJoin, prompt: str, title: str, text: str, separator: str = "") -> Segments:
-    """A document as one or two segments; without a title it is its text alone."""
+    """Join a document's prompt, title and text into one segment or a pair of segments.
+
+    Args:
+        rule: how to join; see `Usage`. A document without a title is its text alone.
+        prompt: text put first.
+        title: title of the document, may be empty.
+        text: text of the document.
+        separator: the tokenizer's separator token, for the rule ``sep``.
+    """
     if rule == "none" or not title:
         return prompt + (text.strip() if rule == "space" else text), None
     if rule == "pair":
@@ -115,10 +132,15 @@ def join(rule: TitleJoin, prompt: str, title: str, text: str, separator: str = "
 
 
 def join_documents(recipe: Recipe, titles: Sequence[str], texts: Sequence[str]) -> list[str]:
-    """Prompt, title and text of each document by the recipe's rule; a pair is two lines.
+    """Join documents into single texts; the two segments of a pair become two lines.
+
+    Args:
+        recipe: has the rule and the prompt of documents.
+        titles: title of each document.
+        texts: text of each document.
 
     Raises:
-        BenchError: not as many titles as texts.
+        BenchError: the numbers of titles and texts differ.
     """
     if len(titles) != len(texts):
         raise BenchError(f"{len(titles)} titles for {len(texts)} texts")

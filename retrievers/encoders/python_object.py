@@ -1,10 +1,11 @@
-"""Python objects that encode, behind the interface of every encoder.
+"""Encoders made of a user's Python objects, and a hashing encoder without weights.
 
-Recognised, in this order: a `SentenceTransformer` (``encode_query`` and ``encode_document``), a
-model of beir (``encode_queries`` and ``encode_corpus``), an encoder of mteb 2 (``mteb_model_meta``
-and ``encode`` over batches), and a callable from a list of texts to an array.
+These objects are recognised, in this order: a `SentenceTransformer` (``encode_query`` and
+``encode_document``), a model of beir (``encode_queries`` and ``encode_corpus``), an encoder of
+mteb 2 (``mteb_model_meta`` and ``encode`` over batches), and a callable that maps a list of texts
+to an array.
 
-`HashingEncoder` has no weights: signed feature hashing of words, for tests and documentation.
+`HashingEncoder` hashes words to signed features. It serves tests and documentation.
 """
 
 import hashlib
@@ -26,7 +27,7 @@ from retrievers.models.model import Model
 from retrievers.models.recipe import Dtype, Prompts, Recipe, Similarity
 from retrievers.models.st_folder import POOLING
 
-BATCH = 256  # texts handed over at a time, so that progress is seen
+BATCH = 256  # texts for one call of a user's function
 PROBE = "probe"
 
 EncodeQueries = Callable[[list[str]], Any]
@@ -83,7 +84,7 @@ class PythonEncoder(Encoder):
     """An encoder made of two functions.
 
     Attributes:
-        recipe: recipe of kind ``python``; its options hold the fingerprint that the user gave.
+        recipe: recipe of kind ``python``, whose options hold the fingerprint that the user gave.
         name: the user's name for the object and its type, for messages.
         queries: function from texts to an array ``(n, dim)``.
         documents: function from titles and texts to an array ``(n, dim)``.
@@ -189,16 +190,20 @@ class ThirdPartyEncoder(Encoder):
 
 @dataclass
 class CountingEncoder(PythonEncoder):
-    """A SentenceTransformer, whose tokenizer counts tokens, so that cut texts are noticed."""
+    """A SentenceTransformer, whose tokenizer counts tokens so that truncated texts are noticed.
+
+    Attributes:
+        tokenizer: fast tokenizer of transformers.
+    """
 
     tokenizer: Any = None
 
     def count_query_tokens(self, texts: Sequence[str]) -> list[int]:
-        """Tokens of each query with its prompt, before it is cut."""
+        """Count the tokens of each query in ``texts``, with its prompt and before truncation."""
         return self._count([self.recipe.prompts.query + text for text in texts])
 
     def count_document_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> list[int]:
-        """Tokens of each document with its prompt, before it is cut."""
+        """Count the tokens of documents, given by ``titles`` and ``texts``, before truncation."""
         prompt = self.recipe.prompts.document
         return self._count([prompt + text for text in join_titles(titles, texts)])
 
@@ -210,17 +215,19 @@ class CountingEncoder(PythonEncoder):
 def wrap_encoder(
     encoder: Any, name: str, fingerprint: str | None = None, similarity: Similarity | None = None
 ) -> tuple[Model, PythonEncoder]:
-    """A Python object as a model with its encoder.
+    """Wrap a Python object as a model with its encoder.
 
     Args:
-        encoder: see the module.
-        name: of its results.
-        fingerprint: changes whenever its vectors do, such as a hash of its weights and settings;
-            vectors are kept by it. None: they are not kept, and no other object is the same model.
-        similarity: ``dot`` or ``cos``; None for what a SentenceTransformer says, else ``dot``.
+        encoder: object of one of the kinds in this module's docstring.
+        name: name of the model in results.
+        fingerprint: string that changes whenever the vectors do, such as a hash of weights and
+            settings. Stored vectors are found by it. None: vectors are not stored, and no other
+            object counts as the same model.
+        similarity: ``dot`` or ``cos``. None: as a SentenceTransformer states, otherwise ``dot``.
 
     Raises:
-        BenchError: an object that does not encode, or that returns no array of one row a text.
+        BenchError: the object does not encode, fails on a probe, or returns another shape than one
+            row for each text.
     """
     queries, documents = _find_functions(encoder)
     stated = similarity or _read_similarity(encoder)
@@ -257,7 +264,7 @@ def wrap_encoder(
 
 
 def _read_settings(encoder: Any) -> dict[str, Any]:
-    """Return the settings of a SentenceTransformer; other objects do not state theirs."""
+    """Return the settings that a SentenceTransformer states; empty for other objects."""
     length = getattr(encoder, "max_seq_length", None)
     if not (isinstance(length, int) and hasattr(encoder, "encode_query")):
         return {}
@@ -280,16 +287,19 @@ def _list_parameters(encoder: Any) -> Iterable[Any]:
 
 
 def _find_tokenizer(encoder: Any) -> Any:
-    """The tokenizer of transformers inside a SentenceTransformer; None without one."""
+    """Return the transformers tokenizer of a SentenceTransformer; None if there is none."""
     tokenizer = getattr(encoder, "tokenizer", None)
     return tokenizer if hasattr(tokenizer, "num_special_tokens_to_add") else None
 
 
 def as_float32(array: Any) -> Float32Array:
-    """A NumPy array of a NumPy array, a torch tensor on any device, or a list of either.
+    """Convert ``array`` to a float32 NumPy array.
+
+    Args:
+        array: NumPy array, torch tensor on any device, or list of either.
 
     Raises:
-        BenchError: it is none.
+        BenchError: it does not hold numbers, or its rows differ in length.
     """
     if isinstance(array, list | tuple) and array and hasattr(array[0], "detach"):
         array = [row.detach().float().cpu().numpy() for row in array]
@@ -299,8 +309,8 @@ def as_float32(array: Any) -> Float32Array:
         return np.asarray(array, dtype=np.float32)
     except (TypeError, ValueError) as error:
         raise BenchError(
-            f"an encoder returned {type(array).__name__}, which is no array of numbers: {error}",
-            "return a NumPy array or a torch tensor of shape (texts, dimension)",
+            f"an encoder returned {type(array).__name__}, not an array of numbers: {error}",
+            "Return a NumPy array or a torch tensor of shape (texts, dimension).",
         ) from error
 
 
@@ -326,13 +336,13 @@ def _find_functions(encoder: Any) -> tuple[EncodeQueries, EncodeDocuments]:
         return encoder, lambda titles, texts: encoder(join_titles(titles, texts))
     raise BenchError(
         f"{type(encoder).__name__} does not encode",
-        "pass a SentenceTransformer, an object with encode_queries and encode_corpus, an encoder "
-        "of mteb, or a function from a list of texts to an array",
+        "Pass a SentenceTransformer, an object with encode_queries and encode_corpus, an encoder "
+        "of mteb, or a function from a list of texts to an array.",
     )
 
 
 def _find_mteb_functions(encoder: Any) -> tuple[EncodeQueries, EncodeDocuments]:
-    """A data loader over a data set, as mteb 2 hands texts to its encoders."""
+    """Return functions that hand texts to an encoder of mteb 2 in data loaders."""
     from datasets import Dataset
     from mteb.abstasks.task_metadata import TaskMetadata
     from mteb.types import PromptType
@@ -362,7 +372,7 @@ def _find_mteb_functions(encoder: Any) -> tuple[EncodeQueries, EncodeDocuments]:
 
 
 def join_titles(titles: Sequence[str], texts: Sequence[str]) -> list[str]:
-    """``(title + " " + text).strip()``, as beir and sentence-transformers join them."""
+    """Join titles and texts as ``(title + " " + text).strip()``, as beir does."""
     return [join("space", "", title, text)[0] for title, text in zip(titles, texts, strict=True)]
 
 
@@ -375,30 +385,33 @@ _NO_WORDS = [""]
 
 
 class HashingEncoder(Encoder):
-    """Counts of words, hashed to ``dim`` signed places, as a unit vector.
+    """Counts of words, hashed to ``dim`` signed features and scaled to unit length.
 
     Weinberger et al., Feature Hashing for Large Scale Multitask Learning, 2009. The hash is
-    BLAKE2b, so a text has the same vector on every machine. A text without words, or whose words
-    cancel out, has the vector of the empty word.
+    BLAKE2b, so vectors are equal on every machine. A text without words, or whose words cancel out,
+    has the vector of the empty word.
 
     Args:
-        recipe: of kind ``hashing``, with ``normalize`` and without options besides ``dim``.
+        recipe: recipe of kind ``hashing`` with ``normalize`` and no options besides ``dim``.
+
+    Raises:
+        BenchError: the recipe is of another form.
     """
 
     def __init__(self, recipe: Recipe) -> None:
         if recipe.kind != "hashing" or not recipe.normalize or set(recipe.options) - {"dim"}:
             raise BenchError(
                 f"{recipe.model} is not a recipe of the hashing encoder",
-                'kind = "hashing", normalize = true, and dim as the only option',
+                'Write kind = "hashing", normalize = true, and dim as the only option.',
             )
         self.recipe = recipe
 
     def for_dataset(self, name: str) -> "HashingEncoder":
-        """This encoder with the prompts of one dataset."""
+        """Return this encoder with the prompts of dataset ``name``."""
         return HashingEncoder(self.recipe.for_dataset(name))
 
     def encode_queries(self, texts: Sequence[str], advance: Callback | None = None) -> Float32Array:
-        """Unit vectors of queries, float32 ``(n, dim)``."""
+        """Encode ``texts`` as queries to unit vectors; ``advance`` is called after each text."""
         prompt = self.recipe.prompts.query
         return self._encode(
             [prompt + text for text in texts], self.recipe.max_query_tokens, advance
@@ -407,18 +420,18 @@ class HashingEncoder(Encoder):
     def encode_documents(
         self, titles: Sequence[str], texts: Sequence[str], advance: Callback | None = None
     ) -> Float32Array:
-        """Unit vectors of documents, float32 ``(n, dim)``."""
+        """Encode ``titles`` with ``texts`` to unit vectors; ``advance`` is called after each text."""
         return self._encode(
             join_documents(self.recipe, titles, texts), self.recipe.max_document_tokens, advance
         )
 
     def count_query_tokens(self, texts: Sequence[str]) -> list[int]:
-        """Words of each query before it is cut to ``max_query_tokens``."""
+        """Count the words of each query in ``texts`` before truncation."""
         prompt = self.recipe.prompts.query
         return [len(_WORD.findall(prompt + text)) for text in texts]
 
     def count_document_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> list[int]:
-        """Words of each document before it is cut to ``max_document_tokens``."""
+        """Count the words of documents, given by ``titles`` and ``texts``, before truncation."""
         return [len(_WORD.findall(text)) for text in join_documents(self.recipe, titles, texts)]
 
     def _encode(
@@ -444,6 +457,6 @@ class HashingEncoder(Encoder):
 
 @lru_cache(maxsize=1 << 16)
 def _hash(word: str) -> tuple[int, int]:
-    """A number below 2^63 and a sign, from independent bits."""
+    """Hash ``word`` to a number below 2^63 and a sign, which come from different bits."""
     number = int.from_bytes(hashlib.blake2b(word.encode(), digest_size=8).digest(), "big")
     return number >> 1, 1 if number & 1 else -1

@@ -1,8 +1,8 @@
-"""From a resolved model to its encoder; routed adapters: one for each query.
+"""Encoders of resolved models, and the encoder that routes each query to one of several adapters.
 
-The vectors of a document by all adapters lie beside each other, and those of a query are 0 but for
-its adapter's place: the inner product is that of the query and the document by that adapter,
-exactly. So a document costs as much as with each adapter alone, together, and any search serves.
+A routed document has the vectors of all adapters, concatenated; a routed query is 0 outside its
+adapter's block. So the inner product is exactly that of the query and the document by that
+adapter, and every search works. A document costs one encoding for each adapter.
 """
 
 import importlib
@@ -32,7 +32,14 @@ def open_routed_encoder(
     tokens_per_batch: int | None = None,
     networks: SharedNetworks | None = None,
 ) -> Encoder:
-    """The encoder of a model with routed adapters; arguments as of `open_encoder`."""
+    """Open the encoder of a model with routed adapters; see `open_encoder` for the arguments.
+
+    Args:
+        model: resolved model with a routing.
+        device: device of all its networks.
+        tokens_per_batch: most tokens of one batch; None picks by device.
+        networks: loaded bases to share.
+    """
     routing, folder = model.routing, model.adapter
     assert routing is not None
     assert folder is not None
@@ -48,10 +55,12 @@ def open_routed_encoder(
 def fit_router_on_queries(
     base: Model, domains: Sequence[Sequence[str]], device: str = "auto"
 ) -> Router:
-    """The rule that finds the domain of a query, from queries of each.
+    """Fit the rule that finds the domain of a query, from queries of each domain.
 
     Args:
-        domains: queries of each, of which up to `QUERIES` are read, drawn with seed 0.
+        base: the model without an adapter.
+        domains: queries of each domain, of which up to `QUERIES` are drawn with seed 0.
+        device: device to encode on.
     """
     encoder = TransformerEncoder(base, device)
 
@@ -64,11 +73,12 @@ def fit_router_on_queries(
 
 @dataclass
 class RoutedEncoder(Encoder):
-    """Queries by the adapter of their domain, documents by all, see the head of this module.
+    """An encoder that encodes a query by the adapter of its domain, and documents by all adapters.
 
     Attributes:
-        base: without an adapter; it counts the tokens, and finds the domain of a query.
-        parts: with one adapter each.
+        recipe: recipe of the routed model.
+        base: encoder without an adapter; it counts tokens and finds the domain of a query.
+        parts: one encoder for each adapter.
         rule: file of the router.
     """
 
@@ -79,21 +89,21 @@ class RoutedEncoder(Encoder):
 
     @property
     def timer(self) -> PhaseTimer:
-        """Of all adapters and the base."""
+        """Timer shared by the base and all adapters."""
         return self.base.timer
 
     def for_dataset(self, name: str) -> "RoutedEncoder":
-        """This encoder with the prompts of one dataset; queries are routed without those."""
+        """Return this encoder with the prompts of dataset ``name``; routing ignores those prompts."""
         parts = [part.for_dataset(name) for part in self.parts]
         return replace(self, recipe=self.recipe.for_dataset(name), parts=parts)
 
     def route(self, texts: Sequence[str]) -> Int64Array:
-        """Number of the adapter of each query, int64 ``(n,)``."""
+        """Return the adapter's number for each query in ``texts``, int64 ``(n,)``."""
         router = Router.read(self.rule, len(self.parts), self.base.dim)
         return router.choose(self.base.encode_queries(texts))
 
     def encode_queries(self, texts: Sequence[str], advance: Callback | None = None) -> Float32Array:
-        """Vectors of queries, float32 ``(n, dim)``."""
+        """Encode ``texts`` as queries, float32 ``(n, dim)``; ``advance`` counts texts."""
         chosen, width = self.route(texts), self.base.dim
         vectors = np.zeros((len(texts), self.dim), np.float32)
         for number, part in enumerate(self.parts):
@@ -106,17 +116,17 @@ class RoutedEncoder(Encoder):
     def encode_documents(
         self, titles: Sequence[str], texts: Sequence[str], advance: Callback | None = None
     ) -> Float32Array:
-        """Vectors of documents, float32 ``(n, dim)``."""
+        """Encode ``titles`` with ``texts``, float32 ``(n, dim)``; ``advance`` counts documents."""
         *others, last = self.parts
         vectors = [part.encode_documents(titles, texts) for part in others]
         return np.hstack([*vectors, last.encode_documents(titles, texts, advance)])
 
     def count_query_tokens(self, texts: Sequence[str]) -> list[int]:
-        """Tokens of each query before it is cut, special tokens included."""
+        """Count the tokens of each query in ``texts`` before truncation, special tokens included."""
         return self.base.count_query_tokens(texts)
 
     def count_document_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> list[int]:
-        """Tokens of each document before it is cut, special tokens included."""
+        """Count the tokens of ``titles`` with ``texts`` before truncation, special tokens included."""
         return self.base.count_document_tokens(titles, texts)
 
 
@@ -126,14 +136,13 @@ def open_encoder(
     tokens_per_batch: int | None = None,
     networks: SharedNetworks | None = None,
 ) -> Encoder:
-    """The encoder of a resolved model. Weights load at its first call.
+    """Open the encoder of a resolved model. Weights are loaded at its first call.
 
     Args:
-        model: from ``resolve_model``.
+        model: result of `resolve_model`.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
-        tokens_per_batch: most tokens of one batch, padding included where there is some; None
-            picks by device.
-        bases: what encoders of several adapters are opened with, so that they share one base.
+        tokens_per_batch: most tokens of one batch, padding included; None picks by device.
+        networks: loaded bases, so that encoders of several adapters share one.
 
     Raises:
         BenchError: the model has no vectors (BM25), or a third party's class is missing or unfit.
@@ -150,7 +159,7 @@ def open_encoder(
 
 
 def _open_third_party(recipe: Recipe, device: str) -> Encoder:
-    """An object of a third party's class, which may raise anything while it is made."""
+    """Create an object of a third party's class; any exception of it becomes a BenchError."""
     module, _, name = recipe.encoder.partition(":")
     try:
         encoder = getattr(importlib.import_module(module), name)(recipe, device)

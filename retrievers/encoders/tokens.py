@@ -1,4 +1,4 @@
-"""Texts to token ids, as a checkpoint's fast tokenizer gives them."""
+"""Token ids of texts, as a checkpoint's fast tokenizer gives them."""
 
 import threading
 from collections.abc import Sequence
@@ -15,12 +15,12 @@ from retrievers.models.recipe import TruncationSide
 
 @dataclass(frozen=True, eq=False)
 class Tokens:
-    """Token ids of ``n`` texts, text after text.
+    """Token ids of ``n`` texts, one text after another.
 
     Attributes:
-        ids: int32 ``(T,)``, of all texts.
-        lengths: int64 ``(n,)``, tokens of each text.
-        types: token types int32 ``(T,)``, where the model reads them.
+        ids: int32 ``(T,)``, ids of all texts.
+        lengths: int64 ``(n,)``, number of tokens of each text.
+        types: int32 ``(T,)``, token types; None if the model does not read them.
     """
 
     ids: Int32Array
@@ -31,7 +31,7 @@ class Tokens:
     def of(
         cls, ids: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None = None
     ) -> "Tokens":
-        """From the ids of each text."""
+        """Build from ``ids``, and optionally token ``types``, of each text."""
         lengths = np.array([len(text) for text in ids], dtype=np.int64)
         return cls(_concatenate(ids), lengths, None if types is None else _concatenate(types))
 
@@ -40,12 +40,12 @@ class Tokens:
 
     @cached_property
     def starts(self) -> Int64Array:
-        """Where each text begins in ``ids``; int64 ``(n,)``."""
+        """Position in ``ids`` of each text's first token, int64 ``(n,)``."""
         starts: Int64Array = self.lengths.cumsum() - self.lengths
         return starts
 
     def take(self, rows: Int64Array) -> "Tokens":
-        """Some of the texts, in the order asked."""
+        """Return the texts at ``rows``, in that order."""
         lengths = self.lengths[rows]
         ends = lengths.cumsum()
         places = np.repeat(self.starts[rows] - (ends - lengths), lengths)
@@ -53,7 +53,7 @@ class Tokens:
         return Tokens(self.ids[places], lengths, None if self.types is None else self.types[places])
 
     def filled(self, token: int) -> "Tokens":
-        """The same with one token for each text that has none."""
+        """Return a copy in which each empty text has the one token ``token``."""
         if self.lengths.all():
             return self
         places = self.starts[self.lengths == 0]
@@ -67,13 +67,13 @@ def _concatenate(values: Sequence[Sequence[int]]) -> Int32Array:
 
 
 class TextTokenizer:
-    """Token ids of single texts and of pairs, cut if asked; safe to share between threads.
+    """Tokenizer of texts and pairs of texts, with truncation; safe to share between threads.
 
     Args:
-        tokenizer: a ``tokenizers.Tokenizer``, which is not used elsewhere from here on.
-        side: where a text that is too long loses its tokens.
-        typed: whether the model reads token types.
-        split_special_tokens: read what looks like a special token as text.
+        tokenizer: a ``tokenizers.Tokenizer`` that is not used elsewhere.
+        side: side on which long texts are truncated.
+        typed: whether to return token types.
+        split_special_tokens: whether to read special tokens in a text as ordinary text.
     """
 
     def __init__(
@@ -91,15 +91,16 @@ class TextTokenizer:
         tokenizer.no_padding()
 
     def special_tokens(self, paired: bool) -> int:
-        """Number of tokens that are put around a text, or a pair of texts."""
+        """Count the special tokens around a text, or around a pair if ``paired``."""
         return int(self.tokenizer.num_special_tokens_to_add(paired))
 
     def __call__(self, segments: Sequence[Segments], max_tokens: int | None) -> Tokens:
-        """Token ids of texts and pairs, special tokens included.
+        """Return the token ids of texts and pairs, special tokens included.
 
         Args:
-            max_tokens: of a text with its special tokens, more than ``special_tokens``; the
-                longest segment of a pair is cut first. None does not cut.
+            segments: texts, each a pair or a single segment with None.
+            max_tokens: limit including special tokens, above ``special_tokens``. The longest
+                segment of a pair is truncated first. None does not truncate.
         """
         texts = [first if second is None else (first, second) for first, second in segments]
         with self._lock:

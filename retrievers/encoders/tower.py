@@ -1,6 +1,6 @@
 """One loaded encoder: texts to token ids, token ids to vectors.
 
-Imports torch and transformers, so it is imported when vectors are first needed.
+It imports torch and transformers, so it is imported when vectors are first needed.
 """
 
 import inspect
@@ -51,13 +51,17 @@ logger = logging.getLogger(__name__)
 
 
 class Tower:
-    """Texts to token ids, token ids to vectors.
+    """One encoder with its tokenizer, weights and stages.
 
     BERT and RoBERTa run without padding in float32 on the CPU, and in half precision on CUDA.
 
     Args:
-        clock: gets the time of each phase and the number of tokens.
-        bases: networks that adapters share.
+        checkpoint: files of the encoder.
+        recipe: everything that determines the vectors.
+        adapter: folder of an adapter to attach, or None.
+        device: device of the network.
+        timer: collects seconds by phase and the number of tokens.
+        networks: loaded bases that adapters share.
     """
 
     def __init__(
@@ -103,7 +107,7 @@ class Tower:
 
     @property
     def dim(self) -> int:
-        """Length of a vector."""
+        """Dimension of the vectors."""
         return self._recipe.dim
 
     @property
@@ -113,17 +117,21 @@ class Tower:
 
     @property
     def is_asynchronous(self) -> bool:
-        """True if a batch is computed while this process does something else."""
+        """True if the device computes a batch while this process does something else."""
         return self._device.type == "cuda"
 
     @property
     def is_packed(self) -> bool:
-        """True if batches have no padding: a batch costs its tokens, not its longest text."""
+        """True if batches have no padding, so that a batch costs its tokens, not its longest text."""
         return self._encoder.is_packed
 
     @property
     def separator(self) -> str:
-        """The tokenizer's separator token as text."""
+        """Text of the tokenizer's separator token.
+
+        Raises:
+            BenchError: the tokenizer has none.
+        """
         token = self.tokenizer.sep_token
         if not token:
             raise BenchError(
@@ -133,12 +141,14 @@ class Tower:
         return str(token)
 
     def tokenize(self, segments: Sequence[Segments], max_tokens: int | None) -> Tokens:
-        """Token ids, cut to ``max_tokens`` with special tokens included (longest segment first).
+        """Return the token ids of texts, truncated with the longest segment first.
 
-        None does not cut.
+        Args:
+            segments: texts, each a pair or a single segment with None.
+            max_tokens: limit including special tokens; None does not truncate.
 
         Raises:
-            BenchError: so few tokens have no room for a text.
+            BenchError: the limit leaves no tokens for a text.
         """
         for paired in {second is not None for _, second in segments}:
             special = self._texts.special_tokens(paired)
@@ -152,14 +162,18 @@ class Tower:
             return self._texts(segments, max_tokens)
 
     def vectors(self, tokens: Tokens, batches: Sequence[Int64Array]) -> Vectors:
-        """Vectors of each batch of rows, float32 ``(len(rows), dim)``, in order.
+        """Yield the rows of each batch with their vectors, float32 ``(len(rows), dim)``, in order.
 
-        On the CPU batches are computed side by side, and so few tokens as a query has on one
-        thread: on a busy machine threads wait for each other longer than they compute. On CUDA the
-        next batches are under way while the vectors of one are copied back.
+        On the CPU, batches are computed in parallel threads. Few tokens, such as one query, take a
+        single thread, since threads on a busy machine wait longer than they compute. On CUDA, the
+        next batches run while vectors are copied back.
+
+        Args:
+            tokens: token ids of all texts.
+            batches: rows of each batch.
 
         Raises:
-            BenchError: a vector is not finite, or not as long as the recipe says, or the device's
+            BenchError: a vector is not finite or has an unexpected dimension, or the device's
                 memory does not hold one text.
         """
         with use_full_precision():
@@ -183,7 +197,7 @@ class Tower:
             yield self._receive(flying.popleft())
 
     def launch(self, tokens: Tokens, batches: Sequence[Int64Array]) -> Vectors:
-        """Vectors as of ``vectors``, with all batches under way before the first is asked for."""
+        """Start all ``batches`` of ``tokens``, then yield their vectors as ``vectors`` does."""
         with use_full_precision():
             flights = [
                 pending for rows in batches for pending in self._launch_in_halves(tokens, rows)
@@ -191,9 +205,9 @@ class Tower:
         return map(self._receive, flights)
 
     def _launch_in_halves(self, tokens: Tokens, rows: Int64Array) -> Iterator["_PendingBatch"]:
-        """Launch a batch; where the device's memory does not hold it, in halves.
+        """Launch a batch, split into halves if the device's memory does not hold it.
 
-        The plan of batches stays as it is, whatever else is on the device.
+        The plan of batches does not depend on what else is on the device.
         """
         # Tokenizers without special tokens leave an empty text no token to attend to or pool.
         batch = tokens.take(rows).filled(self._padding)
@@ -224,7 +238,7 @@ class Tower:
         yield from self._launch_in_halves(tokens, rows[half:])
 
     def _shrink_batches(self, tokens: int) -> None:
-        """Remember that a batch was too large, and free what PyTorch only keeps for later."""
+        """Remember that a batch was too large, and free PyTorch's cached memory."""
         if self._largest_batch == np.inf:
             logger.warning(
                 "%s has no memory for a batch of %s tokens: such batches are computed in halves; "
@@ -278,7 +292,7 @@ class Tower:
 
 @dataclass(frozen=True)
 class _PendingBatch:
-    """A batch on its way: ``vectors`` on the host hold it once the event has happened."""
+    """A batch whose vectors are on the host once the event has occurred."""
 
     rows: Int64Array
     vectors: torch.Tensor
@@ -286,7 +300,7 @@ class _PendingBatch:
 
 
 def _pack_network(recipe: Recipe, network: Any, device: torch.device) -> PackedEncoder | None:
-    """The network without padding, where there is such a way to run it."""
+    """Return the network without padding, or None if it cannot be packed."""
     if recipe.backend == "int8":
         return Int8Encoder(network)
     if can_pack(network, getattr(torch, recipe.dtype), device):
@@ -298,11 +312,12 @@ def _pack_network(recipe: Recipe, network: Any, device: torch.device) -> PackedE
 
 
 class PaddedEncoder:
-    """Any network, over texts that are filled up to the longest of a batch.
+    """Any network, over texts that are padded to the longest of a batch.
 
     Args:
-        network: on its device.
-        padding: token id of what is filled up; a text without tokens is one of these.
+        network: network on its device.
+        device: that device.
+        padding: id of the padding token; a text without tokens is one such token.
     """
 
     is_packed = False
@@ -311,7 +326,7 @@ class PaddedEncoder:
         self._network, self._device, self._padding = network, device, padding
 
     def pack_batch(self, tokens: Tokens) -> "PaddedBatch":
-        """A batch of texts on the network's device."""
+        """Pad ``tokens`` to a batch on the network's device."""
         places = np.arange(max(1, tokens.lengths.max()))
         filled = places < tokens.lengths[:, None]
         read = places < np.maximum(1, tokens.lengths[:, None])
@@ -325,7 +340,7 @@ class PaddedEncoder:
         return PaddedBatch(inputs, self._move(np.flatnonzero(read)), self._move(ends))
 
     def encode_batch(self, mode: StoredPooling, batch: "PaddedBatch") -> torch.Tensor:
-        """One float32 vector for each text, ``(n, width)``; see ``pool``."""
+        """Return a float32 vector for each text of ``batch``, ``(n, width)``, pooled by ``mode``."""
         output = self._network(**batch.inputs)
         hidden, read = getattr(output, "last_hidden_state", None), batch.inputs["input_ids"]
         if hidden is not None:
@@ -348,7 +363,13 @@ class PaddedEncoder:
 
 @dataclass(frozen=True)
 class PaddedBatch:
-    """Inputs of a network, positions of tokens in its flattened output, and ends of texts."""
+    """A padded batch.
+
+    Attributes:
+        inputs: arguments of the network.
+        places: positions of tokens in its flattened output, int64 ``(T,)``.
+        ends: ends of the texts among them, int64 ``(n + 1,)``, from 0.
+    """
 
     inputs: dict[str, torch.Tensor]
     places: torch.Tensor
@@ -356,7 +377,11 @@ class PaddedBatch:
 
 
 def check_dtype(dtype: str, device: torch.device) -> None:
-    """Refuse float16 on the CPU, where it is slow and overflows; say where bfloat16 is slow."""
+    """Raise if ``dtype`` is float16 on the CPU ``device``, and warn if bfloat16 is slow there.
+
+    Raises:
+        BenchError: float16 on the CPU, where it is slow and overflows.
+    """
     if dtype == "float16" and device.type == "cpu":
         raise BenchError("float16 needs a GPU", "use --dtype bfloat16 or --dtype float32")
     warn_if_bfloat16_is_emulated(dtype, device)

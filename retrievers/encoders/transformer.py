@@ -1,7 +1,7 @@
 """The encoder of every transformer card: join, tokenise, batch by length, encode, restore order.
 
-The order of work is a pure function of the list of texts, so that the same list on the same
-machine gives the same bytes. torch is imported with the weights, at the first call.
+The order of work depends on the list of texts alone, so that the same list on the same machine
+gives the same bytes. torch is imported with the weights, at the first call.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,19 +31,19 @@ LISTS_IN_FLIGHT = 3  # of texts on a GPU: it never waits for one to be written o
 
 
 class TransformerEncoder(Encoder):
-    """A transformer bi-encoder; see ``Encoder`` for what its methods promise.
+    """A transformer bi-encoder; see `Encoder` for its methods.
 
     Args:
-        model: a resolved transformer model.
+        model: resolved transformer model.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
-        tokens_per_batch: most tokens of one batch, padding included where there is some; None
-            picks by device.
-        bases: networks that the encoders of several adapters share.
-        clock: that other encoders count with, too; None for one of its own.
+        tokens_per_batch: most tokens of one batch, padding included; None picks by device.
+        networks: networks that the encoders of several adapters share.
+        timer: timer to share with other encoders; None for a new one.
 
     Attributes:
-        clock: seconds of ``load``, ``tokenise``, ``copy`` and ``forward``, and the number of
-            ``tokens``, shared by all that ``for_dataset`` gives.
+        recipe: everything that determines the vectors.
+        timer: seconds of ``load``, ``tokenise``, ``copy`` and ``forward``, and the number of
+            ``tokens``, shared by all results of ``for_dataset``.
     """
 
     def __init__(
@@ -60,38 +60,42 @@ class TransformerEncoder(Encoder):
         self._budget = tokens_per_batch
 
     def for_dataset(self, name: str) -> "TransformerEncoder":
-        """This encoder with the prompts of one dataset, sharing the loaded weights."""
+        """Return this encoder with the prompts of dataset ``name``; loaded weights are shared."""
         other = copy(self)
         other.recipe = self.recipe.for_dataset(name)
         return other
 
     def encode_queries(self, texts: Sequence[str], advance: Callback | None = None) -> Float32Array:
-        """Vectors of queries, float32 ``(n, dim)``."""
+        """Encode ``texts`` as queries, float32 ``(n, dim)``; ``advance`` counts texts."""
         segments = self._query_segments(texts)
         return self._prepare(self._towers.query, segments, self.recipe.max_query_tokens)(advance)
 
     def encode_documents(
         self, titles: Sequence[str], texts: Sequence[str], advance: Callback | None = None
     ) -> Float32Array:
-        """Vectors of documents, float32 ``(n, dim)``."""
+        """Encode ``titles`` with ``texts``, float32 ``(n, dim)``; ``advance`` counts documents."""
         return self.prepare_documents(titles, texts)(advance)
 
     def prepare_documents(self, titles: Sequence[str], texts: Sequence[str]) -> "PreparedTexts":
-        """Tokenise documents now, and return what encodes them.
+        """Tokenise documents now, and return an object that encodes them when called.
 
-        So that another thread can tokenise the next documents while these are encoded: neither
-        waits for the other, and the bytes are those of ``encode_documents``.
+        Another thread can tokenise the next documents meanwhile. The vectors are equal to those of
+        ``encode_documents``.
+
+        Args:
+            titles: title of each document.
+            texts: text of each document.
         """
         segments = self._document_segments(titles, texts)
         return self._prepare(self._towers.document, segments, self.recipe.max_document_tokens)
 
     def count_query_tokens(self, texts: Sequence[str]) -> list[int]:
-        """Tokens of each query before it is cut, special tokens included."""
+        """Count the tokens of each query in ``texts`` before truncation, special tokens included."""
         tokens = self._towers.query.tokenize(self._query_segments(texts), None)
         return list(map(int, tokens.lengths))
 
     def count_document_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> list[int]:
-        """Tokens of each document before it is cut, special tokens included."""
+        """Count the tokens of ``titles`` with ``texts`` before truncation, special tokens included."""
         segments = self._document_segments(titles, texts)
         return list(map(int, self._towers.document.tokenize(segments, None).lengths))
 
@@ -120,16 +124,17 @@ class TransformerEncoder(Encoder):
 
 
 class PreparedTexts:
-    """Texts as token ids, ready to be encoded: called, it gives their vectors.
+    """Tokenised texts that are encoded when called.
 
     Args:
-        tokens: of the distinct texts.
-        batches: rows of ``tokens``.
+        tower: encoder of the texts.
+        tokens: token ids of the distinct texts.
+        batches: rows of ``tokens`` in each batch.
         distinct: int64, positions of the distinct texts among all.
         first: int64 ``(n,)``, for each text the position of the first equal one.
 
     Attributes:
-        in_flight: how many such lists should be launched before the first is called.
+        lists_in_flight: number of such objects to launch before the first is called.
     """
 
     def __init__(
@@ -146,12 +151,12 @@ class PreparedTexts:
         self.lists_in_flight = LISTS_IN_FLIGHT if tower.is_asynchronous else 1
 
     def launch(self) -> None:
-        """Begin on a GPU, without waiting for it; elsewhere nothing is done yet."""
+        """Start encoding on a GPU without waiting; on the CPU, do nothing."""
         if self._tower.is_asynchronous:
             self._launched = self._tower.launch(self._tokens, self._batches)
 
     def __call__(self, advance: Callback | None = None) -> Float32Array:
-        """Vectors of all texts, float32 ``(n, dim)``."""
+        """Return the vectors of all texts, float32 ``(n, dim)``; ``advance`` counts texts."""
         first, distinct = self._first, self._distinct
         vectors = np.empty((len(first), self._tower.dim), dtype=np.float32)
         launched, self._launched = self._launched, None
@@ -168,7 +173,7 @@ class PreparedTexts:
 
 @dataclass(frozen=True)
 class _Towers:
-    """The encoders of queries and documents, loaded at first use; one for both when tied."""
+    """Encoders of queries and documents, loaded at first use; one object if they share weights."""
 
     model: Model
     device_name: str
@@ -216,7 +221,7 @@ class _Towers:
 
 
 def find_first_occurrences(items: Sequence[Segments]) -> Int64Array:
-    """For each item, the position of the first equal one; int64 ``(n,)``."""
+    """Return for each item of ``items`` the position of the first equal one, int64 ``(n,)``."""
     seen: dict[Segments, int] = {}
     return np.array([seen.setdefault(item, i) for i, item in enumerate(items)], dtype=np.int64)
 
@@ -224,12 +229,12 @@ def find_first_occurrences(items: Sequence[Segments]) -> Int64Array:
 def plan_batches(
     lengths: Int64Array, tokens_per_batch: int, packed: bool = False
 ) -> Iterator[Int64Array]:
-    """Rows of each batch, longest texts first, at most ``tokens_per_batch``.
-
-    A text longer than that is a batch of its own.
+    """Yield the rows of each batch, longest texts first; a longer text is a batch of its own.
 
     Args:
-        packed: without padding; else texts are filled up to the longest of a batch.
+        lengths: int64 ``(n,)``, tokens of each text.
+        tokens_per_batch: most tokens of a batch.
+        packed: count tokens without padding; otherwise each text as long as the batch's longest.
     """
     order = np.argsort(-lengths, kind="stable")
     ends = lengths[order].cumsum()

@@ -1,7 +1,7 @@
-"""Views of vectors after the forward pass: pooling, length, shorter vectors, fewer bits.
+"""Views of vectors after the forward pass: pooling, length, fewer dimensions, fewer bits.
 
-Recipes that differ only here share one forward pass: an encoder with pooling ``every`` stores the
-poolings beside each other, and a view reads from them what a recipe asks for.
+Recipes that differ only in these share one forward pass. An encoder with pooling ``every`` stores
+the poolings side by side, and a view reads one of them.
 """
 
 from collections.abc import Iterator
@@ -22,18 +22,18 @@ CALIBRATION_ROWS = 1 << 16  # documents that int8 takes the range of each dimens
 
 
 class View(Record, kw_only=True):
-    """Use of vectors after the forward pass.
+    """How vectors are used after the forward pass.
 
     Attributes:
-        pooling: of those that one forward pass serves.
-        normalize: to unit length, after they were cut.
-        similarity: ``dot`` is the cosine of normalised vectors; ``euclidean`` ranks by falling
-            distance.
-        dimensions: that are kept, from the first (Matryoshka: Kusupati et al., NeurIPS 2022);
-            None for all.
-        precision: of stored documents. ``float16`` rounds. ``int8`` has 256 steps between the
-            least and the largest value of each dimension; queries stay float32. ``binary`` keeps
-            the signs, of queries too, and ranks by Hamming distance.
+        pooling: one of those that a forward pass serves.
+        normalize: scale to unit length, after dimensions are cut.
+        similarity: ``dot`` is the cosine if vectors are normalised; ``euclidean`` ranks by
+            ascending distance.
+        dimensions: number of leading dimensions to keep (Matryoshka: Kusupati et al., NeurIPS
+            2022); None for all.
+        precision: precision of stored documents. ``float16`` rounds. ``int8`` has 256 steps between
+            the minimum and maximum of each dimension; queries stay float32. ``binary`` keeps the
+            signs, of queries too, and ranks by Hamming distance.
     """
 
     pooling: Literal["cls", "mean", "last"]
@@ -43,10 +43,13 @@ class View(Record, kw_only=True):
     precision: Literal["float32", "float16", "int8", "binary"] = "float32"
 
     def width(self, stored: int) -> int:
-        """Length of a vector, of stored ones of every pooling.
+        """Return the dimension of this view's vectors.
+
+        Args:
+            stored: dimension of stored vectors with every pooling.
 
         Raises:
-            BenchError: fewer are stored than ``dimensions``.
+            BenchError: fewer dimensions are stored than the view keeps.
         """
         whole = stored // len(EVERY_POOLING)
         if self.dimensions is not None and self.dimensions > whole:
@@ -57,7 +60,7 @@ class View(Record, kw_only=True):
         return self.dimensions or whole
 
     def recipe(self, stored: Recipe) -> Recipe:
-        """The recipe of these vectors, from the one with every pooling."""
+        """Return the recipe of this view's vectors, from ``stored``, the recipe with every pooling."""
         options: dict[str, bool | int | float | str] = {"precision": self.precision}
         if self.similarity == "euclidean":
             options["similarity"] = self.similarity
@@ -71,7 +74,7 @@ class View(Record, kw_only=True):
         )
 
     def transform_documents(self, stored: Float32Array) -> Float32Array:
-        """The pooling of stored vectors ``(n, stored)``, cut and scaled; float32 ``(n, dim)``."""
+        """Return float32 ``(n, dim)``: the pooling in ``stored`` ``(n, stored)``, cut and scaled."""
         width, whole = self.width(stored.shape[1]), stored.shape[1] // len(EVERY_POOLING)
         first = EVERY_POOLING.index(self.pooling) * whole
         chosen = np.ascontiguousarray(stored[:, first : first + width])
@@ -81,7 +84,7 @@ class View(Record, kw_only=True):
         return chosen
 
     def queries(self, stored: Float32Array) -> Float32Array:
-        """Queries whose inner products with the documents of this view rank them."""
+        """Transform ``stored`` query vectors; inner products with this view's documents rank them."""
         vectors = self.transform_documents(stored)
         if self.precision == "binary":
             vectors = binarize(vectors)
@@ -91,10 +94,11 @@ class View(Record, kw_only=True):
 
 
 def recipe_with_every_pooling(recipe: Recipe) -> Recipe:
-    """The recipe of one forward pass for all views of a model.
+    """Return ``recipe`` with one forward pass for all views of its model.
 
     Raises:
-        BenchError: the model is no transformer, has layers after its pooling, or routed adapters.
+        BenchError: the model is not a transformer, has layers after pooling, or has routed
+            adapters.
     """
     if recipe.adapter is not None and recipe.adapter.kind == "routed":
         raise BenchError(f"{recipe.model} has routed adapters, whose vectors have no other view")
@@ -112,46 +116,51 @@ def recipe_with_every_pooling(recipe: Recipe) -> Recipe:
 
 
 class StoredViews(Protocol):
-    """Vectors of every pooling, on disk or in memory."""
+    """Vectors with every pooling, on disk or in memory."""
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Number of documents and length of a vector."""
+        """Number of documents and dimension."""
         ...
 
     def tiles(self, rows: int) -> Iterator[tuple[int, Float32Array]]:
-        """First row and float32 ``(m, dim)`` of runs of rows."""
+        """Yield first row and float32 ``(m, dim)`` of tiles of ``rows`` rows."""
         ...
 
     def rows(self, wanted: Int64Array) -> Float32Array:
-        """Vectors of some rows."""
+        """Return the vectors of the rows ``wanted``."""
         ...
 
 
 @dataclass(frozen=True)
 class ViewedVectors:
-    """Documents as a view has them; they are made tile by tile."""
+    """Stored documents as a view uses them, transformed tile by tile.
+
+    Attributes:
+        stored: vectors with every pooling.
+        view: the view.
+    """
 
     stored: StoredViews
     view: View
 
     @property
     def dim(self) -> int:
-        """Length of a vector as it is searched; euclidean similarity adds a place."""
+        """Dimension of vectors as they are searched; euclidean similarity adds one."""
         return self.view.width(self.stored.shape[1]) + (self.view.similarity == "euclidean")
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Number of documents and length of a vector."""
+        """Number of documents and dimension."""
         return self.stored.shape[0], self.dim
 
     def tiles(self, rows: int) -> Iterator[tuple[int, Float32Array]]:
-        """First row and float32 ``(m, dim)``."""
+        """Yield first row and float32 ``(m, dim)`` of tiles of ``rows`` rows."""
         for start, tile in self.stored.tiles(rows):
             yield start, self._transform(tile)
 
     def rows(self, wanted: Int64Array) -> Float32Array:
-        """Vectors of some rows, float32 ``(len(wanted), dim)``."""
+        """Return the vectors of the rows ``wanted``, float32 ``(len(wanted), dim)``."""
         return self._transform(self.stored.rows(wanted))
 
     def _transform(self, stored: Float32Array) -> Float32Array:
@@ -184,5 +193,5 @@ class ViewedVectors:
 
 
 def binarize(vectors: Float32Array) -> Float32Array:
-    """1 for what is above zero, else -1: inner products fall as Hamming distances grow."""
+    """Return 1 for values of ``vectors`` above 0, else -1; inner products rank by Hamming distance."""
     return np.where(vectors > 0, np.float32(1), np.float32(-1))

@@ -1,7 +1,7 @@
-"""Vectors to neighbours: what a search returns, and the approximate indexes of FAISS.
+"""Results of a search, and the approximate indexes of FAISS.
 
-FAISS makes more from a factory string than it can use: some indexes refuse documents when they
-come, some end the process. What is known of that is checked on the made index, before any work.
+FAISS creates indexes from factory strings that it cannot use: some refuse documents later, some
+end the process. Known problems are checked on the created index, before any work.
 """
 
 import logging
@@ -56,10 +56,10 @@ INDEX_EXAMPLES: Mapping[str, str] = {
 
 
 def import_faiss() -> Any:
-    """The module ``faiss``.
+    """Return the module ``faiss``.
 
     Raises:
-        BenchError: neither of its packages is installed.
+        BenchError: it is not installed.
     """
     try:
         import faiss
@@ -72,10 +72,12 @@ def import_faiss() -> Any:
 
 
 def resolve_device(device: str) -> tuple[int, ...]:
-    """Numbers of the GPUs that FAISS uses: all for ``cuda``, one for ``cuda:N``, none for ``cpu``.
+    """Return the numbers of the GPUs that FAISS uses on ``device``.
+
+    These are all for ``cuda``, one for ``cuda:N``, and none for ``cpu``.
 
     Raises:
-        BenchError: an unknown device, or FAISS has no such GPU.
+        BenchError: the device is unknown, or FAISS does not see that GPU.
     """
     if device == "cpu":
         return ()
@@ -93,11 +95,11 @@ def resolve_device(device: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Hits:
-    """Neighbours of q queries, at most k each.
+    """Up to k neighbours of each of q queries.
 
     Attributes:
-        scores: float32 ``(q, k)``, inner products, best first; ``-inf`` where unfilled.
-        rows: int64 ``(q, k)``, row numbers of the corpus; -1 if unfilled.
+        scores: float32 ``(q, k)``, inner products, best first; ``-inf`` for missing neighbours.
+        rows: int64 ``(q, k)``, row numbers of the corpus; -1 for missing neighbours.
     """
 
     scores: Float32Array
@@ -108,13 +110,13 @@ class Hits:
 class IndexSpec:
     """Method of search: ``flat``, ``bm25``, or a FAISS factory string with its parameters.
 
-    ``IVF4096,PQ64?nprobe=64&seed=0``: the factory string, then what FAISS's ``ParameterSpace``
-    sets, and the seed of training. ``str`` gives the canonical form (parameters by name).
+    In ``IVF4096,PQ64?nprobe=64&seed=0`` parameters follow the factory string: those of FAISS's
+    ``ParameterSpace``, and the seed of training. ``str`` gives the canonical form, sorted by name.
 
     Attributes:
         factory: FAISS factory string, or ``flat`` or ``bm25``.
-        parameters: name and value, sorted by name.
-        seed: of the training sample, k-means and graph levels.
+        parameters: names and values, sorted by name.
+        seed: seed of the training sample, k-means and graph levels.
     """
 
     factory: str
@@ -123,11 +125,11 @@ class IndexSpec:
 
     @classmethod
     def parse(cls, text: str) -> "IndexSpec":
-        """Read the form that users type. FAISS checks the rest when the index is made.
+        """Parse ``text`` as users type it. FAISS checks the rest when the index is created.
 
         Raises:
-            BenchError: a parameter is not ``name=number``, or comes twice, or the factory
-                string is empty, or ``flat`` or ``bm25`` has parameters.
+            BenchError: a parameter is not ``name=number`` or is repeated, the factory string is
+                empty, or ``flat`` or ``bm25`` has parameters.
         """
         factory, _, query = text.strip().partition("?")
         try:
@@ -149,12 +151,12 @@ class IndexSpec:
 
     @property
     def needs_faiss(self) -> bool:
-        """True of an index of FAISS, which is built over the vectors."""
+        """True for an index of FAISS, which is built from the vectors."""
         return self.factory not in (FLAT, BM25)
 
     @property
     def is_bm25(self) -> bool:
-        """True if BM25 finds the documents, and its scores are multiplied with similarities."""
+        """True if BM25 retrieves the documents, whose scores are multiplied by similarities."""
         return self.factory == BM25
 
     def __str__(self) -> str:
@@ -167,17 +169,18 @@ class IndexSpec:
 class FaissIndex:
     """An approximate index that ranks by inner product, with its own scores.
 
-    Trained on the CPU, so that the seed decides the result on every device. Graphs (HNSW) built
-    with several threads differ a little between builds: FAISS inserts in parallel.
+    It is trained on the CPU, so that the seed determines the result on every device. Graphs (HNSW)
+    that are built by several threads differ a little between builds, since FAISS inserts in
+    parallel.
 
     Args:
-        spec: whose ``needs_faiss`` is true.
-        dim: length of a vector.
-        device: ``cpu``, ``cuda`` (all that FAISS sees) or ``cuda:N``.
+        spec: an index of FAISS.
+        dim: dimension of the vectors.
+        device: ``cpu``, ``cuda`` (all GPUs that FAISS sees) or ``cuda:N``.
 
     Raises:
-        BenchError: FAISS or the device is missing, the factory string or a parameter is
-            unknown, or this kind of index has no inner product or cannot take documents in pieces.
+        BenchError: FAISS or the device is missing, the factory string or a parameter is unknown, or
+            such an index cannot rank by inner product or add documents tile by tile.
     """
 
     def __init__(self, spec: IndexSpec, dim: int, device: str = "cpu") -> None:
@@ -194,17 +197,17 @@ class FaissIndex:
 
     @property
     def needs_training(self) -> bool:
-        """True if ``train`` must come before ``add``."""
+        """True if ``train`` must be called before ``add``."""
         return not self._index.is_trained
 
     def training_rows(self, count: int) -> Int64Array:
-        """Rows of a corpus of ``count`` documents to train on: sorted, drawn with the seed."""
+        """Draw sorted rows to train on from a corpus of ``count`` documents, by the seed; int64."""
         wanted = min(count, POINTS_PER_CENTROID * _most_centroids(self._index))
         chosen = np.random.default_rng(self.spec.seed).choice(count, wanted, replace=False)
         return np.sort(chosen)
 
     def train(self, sample: Float32Array) -> None:
-        """Learn centroids and codebooks from a sample ``(m, dim)``.
+        """Learn centroids and codebooks from ``sample``, float32 ``(m, dim)``.
 
         Raises:
             BenchError: the sample is too small for this index.
@@ -230,10 +233,10 @@ class FaissIndex:
             raise BenchError(f"{self.spec} cannot be trained: {_reason(error)}") from error
 
     def add(self, tile: Float32Array) -> None:
-        """Append documents ``(m, dim)``; rows number them in the order of adding.
+        """Append the documents ``tile``, float32 ``(m, dim)``, with rising row numbers.
 
         Raises:
-            BenchError: this index cannot be on the GPU, or FAISS refuses.
+            BenchError: this index cannot be on the GPU, or FAISS fails.
         """
         if len(self._gpus) == 1:  # several share an index that is whole
             self._move_to_gpu()
@@ -243,10 +246,10 @@ class FaissIndex:
             raise self._refusal("cannot hold documents", error) from error
 
     def search(self, queries: Float32Array, k: int) -> Hits:
-        """The k best of each query ``(q, dim)`` by this index's own scores.
+        """Return the ``k`` best documents of ``queries``, float32 ``(q, dim)``.
 
         Raises:
-            BenchError: FAISS refuses a parameter, or a depth above what a GPU can (2,048).
+            BenchError: FAISS rejects a parameter, or ``k`` exceeds the limit of a GPU (2,048).
         """
         self._move_to_gpu()
         try:
@@ -256,10 +259,10 @@ class FaissIndex:
         return Hits(np.where(rows >= 0, scores, np.float32(-np.inf)), rows)
 
     def save(self, path: Path) -> None:
-        """Write the index as FAISS does.
+        """Write the index to ``path`` in FAISS's format.
 
         Raises:
-            BenchError: FAISS cannot write it, as on a full disk.
+            BenchError: FAISS cannot write it, for example to a full disk.
         """
         faiss = import_faiss()
         index = self._index
@@ -272,10 +275,16 @@ class FaissIndex:
 
     @classmethod
     def load(cls, path: Path, spec: IndexSpec, dim: int, device: str = "cpu") -> "FaissIndex":
-        """Read a saved index of a spec and dimension.
+        """Read a saved index.
+
+        Args:
+            path: file that ``save`` wrote.
+            spec: specification of the index.
+            dim: dimension of the vectors.
+            device: see the class.
 
         Raises:
-            BenchError: it is missing, damaged, or of another dimension or metric.
+            BenchError: the file is missing or damaged, or has another dimension or metric.
         """
         index = cls(spec, dim, device)
         again = "delete it to build it again"
@@ -303,7 +312,9 @@ class FaissIndex:
             raise self._refusal("cannot be on a GPU", error, "use --device cpu") from error
 
     def _refusal(self, what: str, error: Exception, hint: str = "") -> BenchError:
-        """Error for what FAISS refused, with a hint; an index too large for a GPU says so."""
+        """Return the error for a call that FAISS rejected, with a hint if a GPU's memory is too
+        small.
+        """
         if self._gpus and is_out_of_memory(error):
             what += ": the memory of the GPU is too small"
             hint = "use --device cpu, or a smaller index such as IVF4096,PQ64?nprobe=64"
@@ -332,10 +343,10 @@ def _create_index(spec: IndexSpec, dim: int) -> Any:
 
 
 def _check_factory(factory: str) -> None:
-    """Refuse a factory string with a size that FAISS computes with unchecked.
+    """Raise if a factory string has a size that FAISS would use unchecked.
 
     Raises:
-        BenchError: a size of 0, one that no memory holds, or a string that is too long.
+        BenchError: a size is 0 or too large, or the string is too long.
     """
     if len(factory) > MAX_FACTORY_LENGTH or not factory.isascii():
         raise BenchError(
@@ -353,10 +364,10 @@ def _check_factory(factory: str) -> None:
 
 
 def _check_usable(index: Any, factory: str) -> None:
-    """Refuse an index that cannot take documents tile by tile, or would end the process.
+    """Raise if an index cannot add documents tile by tile, or would end the process.
 
     Raises:
-        BenchError: it cannot be used; the hint names what can.
+        BenchError: the index cannot be used; the hint names one that can.
     """
     for part in _walk_index(index):
         problem, instead = _find_problem(part)
@@ -365,7 +376,7 @@ def _check_usable(index: Any, factory: str) -> None:
 
 
 def _find_problem(part: Any) -> tuple[str, str]:
-    """The problem of one index, and what to use instead; empty if there is none."""
+    """Return the problem of one index and a replacement; both are empty if there is none."""
     faiss = import_faiss()
     if isinstance(part, (faiss.IndexIDMap, faiss.IndexIDMap2)):
         return (
@@ -389,7 +400,7 @@ def _find_problem(part: Any) -> tuple[str, str]:
 
 
 def _walk_index(index: Any) -> Iterator[Any]:
-    """An index and the indexes inside it, each as its own class."""
+    """Yield an index and the indexes inside it, each as its own class."""
     faiss = import_faiss()
     index = faiss.downcast_index(index)
     yield index
@@ -400,10 +411,10 @@ def _walk_index(index: Any) -> Iterator[Any]:
 
 
 def _seed_training(index: Any, spec: IndexSpec) -> None:
-    """Seed what is random inside: k-means of inverted lists and codebooks, levels of graphs.
+    """Seed the random steps: k-means of inverted lists and codebooks, levels of graphs.
 
-    Codes for a search with the parameter ``ht`` take most of the time of training, and are trained
-    where it is given.
+    Polysemous codes take most of the training time, so they are trained only if the parameter
+    ``ht`` is given.
     """
     faiss = import_faiss()
     for part in _walk_index(index):
@@ -417,7 +428,7 @@ def _seed_training(index: Any, spec: IndexSpec) -> None:
 
 
 def _most_centroids(index: Any) -> int:
-    """Most centroids that any k-means inside learns, which is the fewest vectors that train it."""
+    """Return the largest number of centroids inside, which is the fewest vectors for training."""
     counts = [1]
     for part in _walk_index(index):
         counts.append(getattr(part, "nlist", 1))
@@ -434,22 +445,21 @@ def _codebook(part: Any) -> Any:
 
 
 def lookup_table_bytes(index: Any) -> int:
-    """Float32 lookup tables of the inverted lists of codes inside an index; 0 if none are."""
+    """Return the size of float32 lookup tables of the IVFPQ indexes inside ``index``, or 0."""
     faiss = import_faiss()
     parts = (part for part in _walk_index(index) if isinstance(part, faiss.IndexIVFPQ))
     return max((4 * part.pq.M * part.pq.ksub for part in parts), default=0)
 
 
 def _copy_to_gpus(index: Any, gpus: Sequence[int]) -> tuple[Any, Any]:
-    """The index on GPUs, and the resources that must live as long.
+    """Return the index on GPUs, and resources that must live as long.
 
-    Each of several GPUs has all of it and searches some queries, or, where one has no room for all
-    of it, each has some documents. Lookup tables of product quantisation are float16 where in
-    float32 they would not fit; its own scores, which an approximate index keeps, then have eleven
-    bits instead of 24.
+    Each of several GPUs holds the whole index and searches some queries; if one lacks the memory,
+    each holds some documents. Lookup tables of product quantisation are float16 if they do not fit
+    in float32, which leaves scores eleven bits instead of 24.
 
     Raises:
-        RuntimeError: of FAISS: this kind cannot be there, or there is no memory.
+        RuntimeError: FAISS cannot copy this kind, or memory is too small.
     """
     faiss = import_faiss()
     resources, options = [faiss.StandardGpuResources() for _ in gpus], _gpu_options(index)
@@ -498,15 +508,15 @@ def _unknown_parameter(index: Any, spec: IndexSpec, name: str) -> BenchError:
 
 
 def _reason(error: Exception) -> str:
-    """The error's first line, without the C++ signature that FAISS puts before it."""
+    """Return the first line of an error without the C++ signature that FAISS puts before it."""
     return _FAISS_SOURCE.sub("", first_line(error))
 
 
 @contextmanager
 def _silence_stderr() -> Iterator[None]:
-    """Send what C++ writes to standard error nowhere: k-means warns once for each codebook.
+    """Discard what C++ writes to standard error: k-means warns once for each codebook.
 
-    The file descriptor is the whole process's, so that another thread is silent meanwhile too.
+    The file descriptor belongs to the process, so other threads are silent meanwhile, too.
     """
     kept = os.dup(2)
     nowhere = os.open(os.devnull, os.O_WRONLY)
