@@ -1,4 +1,4 @@
-"""A speed report as tables for people: Markdown that also reads well in a terminal."""
+"""Tables of a speed report: Markdown that reads well in a terminal."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -20,7 +20,7 @@ Row = tuple[ToolComparison, ToolTiming]
 
 
 def speed_tables(report: SpeedReport) -> str:
-    """Everything that was measured, a table each, after what it was measured on."""
+    """Return all results of ``report`` as tables, below a line about model and machine."""
     return "\n\n".join([escape(_heading(report)), *_sections(report)])
 
 
@@ -54,7 +54,7 @@ def _heading(report: SpeedReport) -> str:
 
 
 def phases_table(comparisons: Sequence[ToolComparison]) -> str:
-    """Where our time goes: seconds by kind of work."""
+    """Return a table of our seconds by phase in ``comparisons``."""
     title = "Our phases in seconds; those that run beside each other overlap"
     names = dict.fromkeys(
         name for comparison in comparisons for name in comparison.tools[0].phases_s
@@ -73,7 +73,7 @@ def _phase(name: str, comparison: ToolComparison) -> str:
 
 
 def encoding_table(comparisons: Sequence[ToolComparison]) -> str:
-    """Documents and tokens a second, by length and tool."""
+    """Return a table of documents and tokens per second in ``comparisons``, by length and tool."""
     columns: list[Column[Row]] = [
         Column("documents", lambda row: row[0].name),
         Column("tool", lambda row: _tool(row[1])),
@@ -91,7 +91,7 @@ def _compared(
     comparisons: Sequence[ToolComparison],
     columns: Sequence[Column[Row]],
 ) -> str:
-    """All tools of each comparison: times, and how many times as long as ours they are."""
+    """Return a table of all tools in each comparison, with times and our speed-up."""
     rows = [(comparison, tool) for comparison in comparisons for tool in comparison.tools]
     timings: list[Column[Row]] = [
         Column("wall, s", lambda row: row[1].wall_s, spread),
@@ -113,7 +113,7 @@ def _speedup(tool: ToolTiming) -> str:
 
 
 def latency_table(rows: Sequence[Latency]) -> str:
-    """One query at a time."""
+    """Return a table of the latencies in ``rows``."""
     first = rows[0]
     title = (
         f"One query at a time ({len(first.samples_ms):,} of them), exact search over "
@@ -128,7 +128,7 @@ def latency_table(rows: Sequence[Latency]) -> str:
 
 
 def indexes_table(curve: IndexCurve) -> str:
-    """Speed against recall, with what an index costs to build and keep."""
+    """Return a table of speed against recall in ``curve``, with build time and size."""
     title = (
         f"{curve.queries:,} queries in one call over {curve.rows:,} x {curve.dim} vectors "
         f"({curve.vectors}); `flat` is exact search of this program, the others are FAISS"
@@ -144,7 +144,7 @@ def indexes_table(curve: IndexCurve) -> str:
 
 
 def race_table(races: Sequence[ToolComparison]) -> str:
-    """Tools from process start to scores; no ratio where scores differ."""
+    """Return a table of ``races`` from process start to scores; no ratio if scores differ."""
     rounds = len(races[0].tools[0].wall_s.samples)
     title = (
         f"From end to end, fresh processes and caches, {rounds} round{'s' * (rounds > 1)}, "
@@ -166,7 +166,7 @@ def _tool(tool: ToolTiming) -> str:
 
 
 def spread(of: Spread, digits: int = 3) -> str:
-    """Median and quartiles; of one sample, itself."""
+    """Format median and quartiles ``of`` samples with ``digits``, or a single sample as itself."""
     median, q1, q3 = map(fmt.fixed_digits(digits), (of.median, of.q1, of.q3))
     return median if len(of.samples) == 1 else f"{median} [{q1}–{q3}]"
 

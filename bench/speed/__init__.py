@@ -1,5 +1,5 @@
-"""Speed of one model on this machine, alone and beside other tools.
+"""Speed of one model on this machine, alone and compared with other tools.
 
-Read `records` (what is measured), then `race` (tools take turns at the same work, by one clock),
-`measurement` (encoding, latency, indexes) and `peers`, which runs in other tools' processes.
+Read `records` (the results), then `race` (alternating runs of several tools), `measurement`
+(encoding, latency, indexes) and `peers`, which runs in the processes of other tools.
 """

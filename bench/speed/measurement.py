@@ -1,7 +1,7 @@
 """Cost of a model on this machine: encoding with its phases, latency, indexes, races.
 
-Every timing has one pass that is not counted, then repeats; GPUs are idle at both ends of a
-clock. Tools that are compared take turns over the same texts and weights.
+Every timing repeats the work after one pass that is not counted, and waits for GPUs before and
+after. Tools that are compared alternate over the same texts and weights.
 """
 
 import os
@@ -64,15 +64,16 @@ PQ_CENTROIDS = 256  # of each byte of a code: fewer vectors cannot train them
 
 @dataclass(frozen=True, eq=False)
 class BenchmarkedModel:
-    """One model on one machine, about to be measured.
+    """A model on this machine, ready to be measured.
 
     Attributes:
+        model: resolved model.
+        encoder: its encoder, with the prompts for ``source``.
         device: ``cpu``, ``cuda`` or ``cuda:N``.
-        threads: of torch's operators.
-        encoder: with the prompts for ``source``.
-        source: a collection whose texts are used.
+        threads: threads of torch's operators.
+        source: collection whose texts are used.
         scratch: folder for temporary files. Writing vectors to it is part of the timing.
-        arguments: of ``run`` for this model.
+        arguments: arguments of ``run`` for this model.
         against: other tools.
         repeats: samples of each timing.
     """
@@ -96,24 +97,24 @@ class BenchmarkedModel:
 
     @cached_property
     def tokens_per_s(self) -> float:
-        """Speed in a short probe, by which the size of samples is chosen; it loads the weights."""
+        """Tokens per second in a short probe, which loads the weights and determines sample sizes."""
         return measure_speed(self.encoder, self.source.corpus, PROBE_S)
 
     @property
     def queries(self) -> list[str]:
-        """Some real queries."""
+        """Queries of the source, at most `QUERIES`."""
         return list(self.source.queries.texts[:QUERIES])
 
     @cached_property
     def vectors(self) -> tuple[Float32Array, str]:
-        """Vectors float32 ``(ROWS, dim)`` to search, and where they come from."""
+        """Vectors to search, float32 ``(ROWS, dim)``, with a description of their origin."""
         texts, name = self.texts[:REAL_DOCUMENTS], self.source.name
         real = self.encoder.encode_documents([""] * len(texts), texts)
         origin = f"mixtures of two of {len(real):,} documents of {name}, with noise"
         return mix_vectors(real, ROWS), origin
 
     def documents_in(self, tokens: float) -> int:
-        """Number of documents of a mean length, in tokens, that are encoded in `SAMPLE_S`."""
+        """Return the number of documents with ``tokens`` tokens on average that take `SAMPLE_S`."""
         fewest, most = DOCUMENTS
         return min(max(fewest, round(self.tokens_per_s * SAMPLE_S / tokens)), most)
 
@@ -128,10 +129,11 @@ def measure(
     """Race on each collection, then measure all parts.
 
     Args:
-        parts: of encode, latency and indexes.
-        raced: collections of the race from process start to scores.
-        rounds: of that race.
-        say: told what comes next.
+        target: model to measure.
+        parts: any of encode, latency and indexes.
+        raced: collections for races from process start to scores.
+        rounds: rounds of each race.
+        log: called with a line of text before each step.
 
     Raises:
         BenchError: a tool fails, or a collection cannot be raced on.
@@ -165,7 +167,7 @@ def _race_dataset(
 
 
 def _compare_encoding(target: BenchmarkedModel, log: Log) -> Iterator[ToolComparison]:
-    """All tools over documents of each length, by turns."""
+    """Time all tools in alternation on documents of each length."""
     model = target.model.for_dataset(target.source.name)
     job = make_job(model, target.device, target.threads)
     tolerance = TOLERANCES[model.recipe.dtype]
@@ -187,7 +189,7 @@ def _compare_encoding(target: BenchmarkedModel, log: Log) -> Iterator[ToolCompar
 
 
 def encode_once(encoder: Encoder, texts: Sequence[str]) -> TimedPass:
-    """Texts to vectors in memory by our encoder, with its phases."""
+    """Encode ``texts`` in memory with our ``encoder`` and return the time with its phases."""
     timer: PhaseTimer = getattr(encoder, "timer", None) or PhaseTimer()
     earlier, titles = timer.copy(), [""] * len(texts)
     done = time_pass(lambda: encoder.encode_documents(titles, texts))
@@ -196,7 +198,7 @@ def encode_once(encoder: Encoder, texts: Sequence[str]) -> TimedPass:
 
 
 def _make_workloads(target: BenchmarkedModel) -> Iterator[tuple[str, list[str]]]:
-    """Documents of constant lengths that the model reads whole, then real ones; with names."""
+    """Yield named documents: of constant lengths up to the model's, then real ones."""
     encoder, source = target.encoder, target.source
     for tokens in CONSTANT_TOKENS:
         if tokens <= (encoder.recipe.max_document_tokens or tokens):
@@ -206,9 +208,10 @@ def _make_workloads(target: BenchmarkedModel) -> Iterator[tuple[str, list[str]]]
 
 
 def make_documents(encoder: Encoder, count: int, tokens: int) -> list[str]:
-    """``count`` documents of ``tokens`` tokens each, special tokens included.
+    """Make ``count`` documents with ``tokens`` tokens for ``encoder``.
 
-    A document is a number, which makes it distinct (equal ones would be encoded once), and words.
+    Special tokens are included. Each document begins with its number, since equal documents would
+    be encoded once, followed by words.
     """
     numbers = [str(number) for number in range(count)]
     missing = (tokens - truncated_lengths(encoder, numbers)).tolist()
@@ -220,7 +223,10 @@ def make_documents(encoder: Encoder, count: int, tokens: int) -> list[str]:
 
 
 def truncated_lengths(encoder: Encoder, texts: Sequence[str]) -> Int64Array:
-    """Tokens of each text as it is encoded, int64 ``(n,)``; words without a tokenizer."""
+    """Count the tokens of ``texts`` as ``encoder`` encodes them.
+
+    Words are counted without a tokenizer. The result is int64 ``(n,)``.
+    """
     count = getattr(encoder, "count_document_tokens", None)
     counts = count([""] * len(texts), texts) if count else [len(text.split()) for text in texts]
     lengths = np.array(counts, dtype=np.int64)
@@ -237,7 +243,14 @@ def _measure_latency(target: BenchmarkedModel, log: Log) -> tuple[Latency, ...]:
 def measure_latencies(
     encoder: Encoder, queries: Sequence[str], documents: Float32Array, device: str
 ) -> tuple[Latency, ...]:
-    """One query at a time: encoded, searched exactly at depth 100, and both together."""
+    """Time single queries: encoding, exact search at depth 100, and both together.
+
+    Args:
+        encoder: encoder of the queries.
+        queries: texts of the queries.
+        documents: vectors to search, float32 ``(n, dim)``.
+        device: device of the search.
+    """
     vectors, ranks = ArrayVectors(documents), np.arange(len(documents))
     k = min(LATENCY_K, len(documents))
     encoding, finding = [], []
@@ -259,9 +272,17 @@ def _summarise_latency(what: str, rows: int, k: int, samples_ms: Float64Array) -
 
 
 def mix_vectors(real: Float32Array, rows: int, seed: int = 0) -> Float32Array:
-    """More vectors like some real ones: mixtures of two with noise, float32 ``(rows, dim)``.
+    """Make vectors that resemble real ones: mixtures of two with noise.
 
-    Each is as long as its parents are on average, so that unit vectors stay unit vectors.
+    Norms are interpolated, so unit vectors give unit vectors.
+
+    Args:
+        real: float32 ``(n, dim)``.
+        rows: number of vectors to make.
+        seed: seed of the mixtures.
+
+    Returns:
+        float32 ``(rows, dim)``.
     """
     rng = np.random.default_rng(seed)
     first, second = real[rng.integers(0, len(real), (2, rows))]
@@ -284,10 +305,10 @@ def _measure_indexes(target: BenchmarkedModel, log: Log) -> IndexCurve:
 
 
 def suggest_indexes(rows: int, dim: int) -> tuple[IndexSpec, ...]:
-    """Indexes worth comparing over ``rows`` vectors: exact, FAISS flat, HNSW, IVF, IVFPQ.
+    """Return indexes to compare over ``rows`` vectors of ``dim`` dimensions.
 
-    About four lists for every root of the rows (FAISS's own advice), and a byte for eight
-    dimensions, or the next number of bytes that divides them.
+    These are exact search, FAISS flat, HNSW, IVF and IVFPQ, with about four times the square root
+    of ``rows`` lists (FAISS's own advice), and one byte per eight dimensions or the next divisor.
     """
     lists = 1 << max(1, min(round(np.log2(4 * np.sqrt(rows))), int(np.log2(max(2, rows // 39)))))
     codes = max(size for size in range(1, max(1, dim // 8) + 1) if dim % size == 0)
@@ -302,11 +323,14 @@ def suggest_indexes(rows: int, dim: int) -> tuple[IndexSpec, ...]:
 def compare_indexes(
     documents: Float32Array, queries: Float32Array, repeats: int, device: str, origin: str
 ) -> IndexCurve:
-    """Queries per second against recall at 10, all queries in one call.
+    """Measure queries per second against recall at 10, with all queries in one call.
 
     Args:
-        documents: float32 ``(n, dim)``; queries: float32 ``(q, dim)``.
-        origin: where the vectors come from, as it is stated.
+        documents: float32 ``(n, dim)``.
+        queries: float32 ``(q, dim)``.
+        repeats: timings of each index.
+        device: device of the search.
+        origin: description of the vectors' origin.
     """
     rows, dim = documents.shape
     ranks, k = np.arange(rows), min(NEIGHBOURS, rows)

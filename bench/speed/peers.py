@@ -1,7 +1,7 @@
-"""Other tools on a folder in BEIR's layout, from files to nDCG@10, each in a process of its own.
+"""Other tools on a folder in BEIR's layout, from files to nDCG@10, each in its own process.
 
 ``python -m bench.speed.peers TOOL JOB`` prints the score as its last line. Only the standard
-library is imported before the tool is: its start is timed.
+library is imported before the tool, since its start is timed.
 """
 
 import json
@@ -17,21 +17,21 @@ SPLIT = "test"
 
 @dataclass(frozen=True)
 class PeerJob:
-    """One peer's work, handed over as a JSON argument.
+    """Work of another tool, passed as a JSON argument.
 
     Attributes:
-        weights: folder in the form of sentence-transformers, or of a transformer alone.
-        pooling: of a transformer alone, by the name of sentence-transformers; else "".
-        normalize, lower_case: of a transformer alone.
+        weights: folder of sentence-transformers, or of a transformer alone.
+        pooling: pooling of a transformer alone, as sentence-transformers names it; otherwise "".
+        normalize, lower_case: settings of a transformer alone.
         device: ``cpu``, ``cuda`` or ``cuda:N``.
-        dtype: of the weights.
-        threads: of torch's operators.
-        max_tokens: of documents and queries, special tokens included.
-        batch_size: texts of a batch.
+        dtype: dtype of the weights.
+        threads: threads of torch's operators.
+        max_tokens: limit for documents and queries, special tokens included.
+        batch_size: texts per batch.
         similarity: ``cos`` or ``dot``.
-        query_prompt, document_prompt: put before texts.
-        folder: the collection.
-        exclude_self: whether the document whose id is the query's counts as no answer.
+        query_prompt, document_prompt: text put before queries and documents.
+        folder: folder of the collection.
+        exclude_self: whether the document whose id equals the query's is not an answer.
     """
 
     weights: str
@@ -51,7 +51,7 @@ class PeerJob:
 
 
 def sentence_transformer(job: PeerJob) -> Any:
-    """The model on its device, with the threads, the length and the precision of the job."""
+    """Load the SentenceTransformer of ``job`` with its device, threads, length and precision."""
     import torch
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Transformer
@@ -76,7 +76,7 @@ def sentence_transformer(job: PeerJob) -> Any:
 
 
 def beir_score(job: PeerJob) -> float:
-    """Score by beir's loader, exact search and evaluation."""
+    """Return nDCG@10 of ``job`` by beir's loader, exact search and evaluation."""
     from beir.datasets.data_loader import GenericDataLoader
     from beir.retrieval.evaluation import EvaluateRetrieval
     from beir.retrieval.models import SentenceBERT
@@ -97,7 +97,7 @@ def beir_score(job: PeerJob) -> float:
 
 
 def mteb_score(job: PeerJob) -> float:
-    """Score by mteb, as it rounds it, on a retrieval task of its own over the same files."""
+    """Return nDCG@10 of ``job`` by mteb, with its rounding, on a task over the same files."""
     import mteb
 
     model = sentence_transformer(job)
@@ -117,7 +117,7 @@ def mteb_score(job: PeerJob) -> float:
 
 
 def local_task(job: PeerJob) -> Any:
-    """A task over local files: mteb's tasks for public collections download them."""
+    """Return a task over the files of ``job``, since mteb's own tasks download collections."""
     from mteb.abstasks.retrieval import AbsTaskRetrieval
     from mteb.abstasks.task_metadata import TaskMetadata
 
@@ -139,7 +139,7 @@ def local_task(job: PeerJob) -> Any:
         )
 
         def load_data(self, *_: object, **__: object) -> None:
-            """Read the files; mteb calls this once."""
+            """Read the files. mteb calls this once."""
             folder = Path(job.folder)
             documents = {row["_id"]: row for row in _rows(folder / "corpus.jsonl")}
             questions = {row["_id"]: row["text"] for row in _rows(folder / "queries.jsonl")}

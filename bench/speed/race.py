@@ -1,4 +1,4 @@
-"""Tools timed in alternation: the same weights on the same texts or files, with one clock."""
+"""Tools timed in alternation, with the same weights and the same texts or files."""
 
 import importlib.util
 import json
@@ -44,13 +44,13 @@ Log = Callable[[str], None]
 
 @dataclass(frozen=True)
 class TimedPass:
-    """Some work done once.
+    """One pass of some work.
 
     Attributes:
-        seconds: on the wall.
-        processor_s: seconds of the processor, of all threads.
+        seconds: wall-clock time.
+        processor_s: CPU time of all threads, in seconds.
         result: vectors float32 ``(n, dim)``, or a score.
-        phases_s: seconds by kind of work.
+        phases_s: seconds by phase.
     """
 
     seconds: float
@@ -61,7 +61,13 @@ class TimedPass:
 
 @dataclass(frozen=True)
 class ToolRunner:
-    """A tool that is ready to do the work once, whenever it is called."""
+    """A tool that does the work once each time it is called.
+
+    Attributes:
+        tool: name of the tool with its batch size.
+        version: version of the tool.
+        run: function that does the work.
+    """
 
     tool: str
     version: str
@@ -76,13 +82,14 @@ def time_tools(
     *,
     warm_up: bool,
 ) -> tuple[ToolTiming, ...]:
-    """Run every tool ``repeats`` times in alternation, with another one first in each round.
+    """Run every tool ``repeats`` times in alternation, starting with a different one in each round.
 
     Args:
-        entrants: the first is ours: results and times are compared with its.
-        tolerance: largest absolute difference of a result from ours that is none.
-        say: told of each pass as soon as it is done.
-        warm_up: do the work once more before, uncounted.
+        tools: ours comes first; the others are compared with it.
+        repeats: number of rounds.
+        tolerance: largest absolute difference from our result that counts as agreement.
+        log: called with a line of text after each pass.
+        warm_up: first do the work once, uncounted.
     """
     for entrant in tools if warm_up else ():
         entrant.run()
@@ -106,7 +113,7 @@ def time_tools(
 def _summarise_passes(
     entrant: ToolRunner, passes: Sequence[TimedPass], ours: Sequence[TimedPass], tolerance: float
 ) -> ToolTiming:
-    """The times of a tool, and how they and its results compare with ours."""
+    """Summarise the times of a tool, and compare its times and results with ours."""
     reference = ours[0].result
     apart = [np.abs(np.subtract(done.result, reference)).max(initial=0) for done in passes]
     difference = float(np.max(apart))  # NaN stays
@@ -126,13 +133,13 @@ def _summarise_passes(
 
 
 def _summarise_phases(passes: Sequence[TimedPass]) -> dict[str, Spread]:
-    """Seconds by kind of work; what is absent from a pass took no time."""
+    """Summarise seconds by phase. A phase that is missing from a pass took no time."""
     names = dict.fromkeys(name for done in passes for name in done.phases_s)
     return {name: Spread.of([done.phases_s.get(name, 0.0) for done in passes]) for name in names}
 
 
 def time_call(work: Callable[[], Result]) -> tuple[float, Result]:
-    """Wall-clock seconds of some work, and what it gave; GPUs are idle at both ends."""
+    """Call ``work`` and return its wall-clock seconds and result, with GPUs idle before and after."""
     synchronise()
     start = time.perf_counter()
     result = work()
@@ -141,7 +148,7 @@ def time_call(work: Callable[[], Result]) -> tuple[float, Result]:
 
 
 def time_pass(work: Callable[[], object]) -> TimedPass:
-    """Some work in this process, done once."""
+    """Do ``work`` once in this process and time it."""
     processor_s = time.process_time()
     seconds, result = time_call(work)
     return TimedPass(seconds, time.process_time() - processor_s, result)
@@ -157,10 +164,10 @@ def synchronise() -> None:
 
 
 def check_installed(tools: Sequence[str]) -> None:
-    """Check that all tools can be imported.
+    """Raise if one of ``tools`` is not installed.
 
     Raises:
-        BenchError: one is not installed.
+        BenchError: with the command that installs the missing ones.
     """
     missing = [tool for tool in tools if importlib.util.find_spec(tool.replace("-", "_")) is None]
     if missing:
@@ -171,10 +178,10 @@ def check_installed(tools: Sequence[str]) -> None:
 
 
 def check_raceable(model: Model) -> None:
-    """Raise if sentence-transformers cannot express how the model is used.
+    """Raise if sentence-transformers cannot use ``model`` as its recipe does.
 
     Raises:
-        BenchError: see above.
+        BenchError: with the reason.
     """
     recipe, checkpoint = model.recipe, model.document
     if checkpoint is None or model.query is not None or recipe.adapter is not None:
@@ -191,7 +198,13 @@ def check_raceable(model: Model) -> None:
 
 
 def make_job(model: Model, device: str, threads: int) -> PeerJob:
-    """The same weights, length, prompts and precision for another tool."""
+    """Return the job of another tool with the same weights, length, prompts and precision.
+
+    Args:
+        model: resolved model.
+        device: ``cpu``, ``cuda`` or ``cuda:N``.
+        threads: threads of torch's operators.
+    """
     recipe, checkpoint = model.recipe, model.document
     whole = checkpoint is None or is_st_folder(checkpoint.root)
     weights = checkpoint and (checkpoint.root if whole else checkpoint.folder)
@@ -217,7 +230,7 @@ def _tool_name(tool: str, batch_size: int) -> str:
 
 
 def sentence_transformers_tools(job: PeerJob, texts: Sequence[str]) -> Iterator[ToolRunner]:
-    """sentence-transformers' own ``encode`` of some texts, in this process, by batch size."""
+    """Yield sentence-transformers' ``encode`` of ``texts`` for ``job``, by batch size."""
     model = sentence_transformer(job)
     for size in (DEFAULT_BATCH[SENTENCE_TRANSFORMERS], *OTHER_BATCHES):
         encode = partial(
@@ -240,14 +253,18 @@ def race_tools(
     scratch: Path,
     log: Log,
 ) -> ToolComparison:
-    """Every tool evaluates one collection, in fresh processes and by turns, ours without a cache.
+    """Let every tool evaluate a collection in fresh processes, in alternation.
+
+    Our own tool has no cache.
 
     Args:
+        dataset: collection to evaluate.
         job: weights and settings for the other tools.
-        tools: of `SCORES`; none is a race against nobody.
-        arguments: of ``run`` for our model.
+        tools: names from `SCORES`; none times our tool alone.
+        arguments: arguments of ``run`` for our model.
+        rounds: number of rounds.
         scratch: folder for temporary files. Writing to its disk is part of the race.
-        log: called with the result of each tool as soon as it is available.
+        log: called with a line of text after each pass.
 
     Raises:
         BenchError: the collection is judged by answer strings, or a tool fails.
@@ -272,7 +289,7 @@ def race_tools(
 
 
 def write_beir_folder(dataset: Dataset, place: Path) -> Path:
-    """A collection in BEIR's layout with its protocol, so that every tool reads the same files.
+    """Write ``dataset`` to ``place`` in BEIR's layout with its protocol, and return the folder.
 
     Raises:
         BenchError: it is judged by answer strings.
@@ -300,7 +317,7 @@ def write_beir_folder(dataset: Dataset, place: Path) -> Path:
 
 
 def _run_ours(job: PeerJob, arguments: Sequence[str], place: str) -> TimedPass:
-    """``run`` into an empty cache: the corpus is built and every text is encoded."""
+    """Time ``run`` with an empty cache, so that the corpus is built and every text encoded."""
     with tempfile.TemporaryDirectory(dir=place) as fresh:
         places = ["--cache-dir", f"{fresh}/cache", "--out", f"{fresh}/results"]
         command = [sys.executable, "-m", "bench", "run", job.folder, *arguments, *places]
@@ -321,10 +338,17 @@ def _run_peer(tool: str, job: PeerJob) -> TimedPass:
 
 
 def run_process(command: Sequence[str], threads: int, what: str) -> TimedPass:
-    """Run a command from start to end; its result is what it printed.
+    """Run a command to its end.
+
+    The result is its standard output.
+
+    Args:
+        command: program and arguments.
+        threads: value of OMP_NUM_THREADS.
+        what: name for the message.
 
     Raises:
-        BenchError: it failed; its last words are in the message.
+        BenchError: it failed. The hint has its last lines.
     """
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     settings = {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": str(threads)}

@@ -1,10 +1,10 @@
-"""Records of a speed measurement, as saved in JSON: raw samples with what they mean.
+"""Records of a speed measurement, saved as JSON with raw samples.
 
-Every timing keeps its samples, so that another statistic can be computed later. Timings compare
-only between reports of the same machine, processor and number of threads.
+Every timing keeps its samples, so that other statistics can be computed later. Compare timings only
+between reports of the same machine, processor and number of threads.
 
-History of the schema: 1, the first; 2, one record for tools that encode and tools that race; 3,
-phases are those of what encodes and races.
+History of the schema: 1 was the first, 2 has one record for tools that encode and tools that race,
+3 has the phases of encoding and races.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,12 @@ SCHEMA = 3
 
 
 class Spread(Record):
-    """Repeated measurements of one thing: median, quartiles, and all samples in order."""
+    """Summary of repeated measurements.
+
+    Attributes:
+        median, q1, q3: median and quartiles.
+        samples: all measurements in order.
+    """
 
     median: float
     q1: float
@@ -28,23 +33,25 @@ class Spread(Record):
 
     @classmethod
     def of(cls, samples: Sequence[float]) -> "Spread":
-        """A summary of at least one sample; quartiles by linear interpolation."""
+        """Summarise ``samples``, at least one. Quartiles are interpolated linearly."""
         q1, median, q3 = np.quantile(np.asarray(samples, dtype=np.float64), [0.25, 0.5, 0.75])
         return cls(float(median), float(q1), float(q3), tuple(map(float, samples)))
 
 
 class ToolTiming(Record, kw_only=True):
-    """One tool at some work, by turns with the others.
+    """Times of one tool, measured in alternation with others.
 
     Attributes:
-        wall_s: of the whole work.
-        processor_s: of all threads, and of a process's own children; others' work on the machine
-            adds little to it.
-        phases_s: by kind of work, where the tool tells them apart; they may overlap.
+        tool: name of the tool with its batch size.
+        version: version of the tool.
+        wall_s: wall-clock seconds of all the work.
+        processor_s: CPU seconds of all threads and child processes, which other programs affect
+            little.
+        phases_s: seconds by phase, if the tool reports them; phases may overlap.
         difference: largest absolute difference of its vectors or scores from our first ones.
-        agrees: whether that is within the tolerance.
-        ratio: its median wall time by ours; None for ours, and where results differ.
-        score: None if vectors were made.
+        agrees: whether the difference is within the tolerance.
+        ratio: its median wall-clock time over ours; None for ours, and if results differ.
+        score: None if the work was encoding.
     """
 
     tool: str
@@ -62,11 +69,15 @@ class ToolComparison(Record, kw_only=True):
     """The same work by several tools, ours first: texts to vectors, or a collection to scores.
 
     Attributes:
-        name: ``32 tokens`` where all texts are of that length, else where they come from.
-        tokens, p95: of the documents as they are encoded (cut, with special ones); in ``words``
-            where the encoder has no tokenizer; 0 from process start to scores.
+        name: such as ``32 tokens`` if all texts have that length, otherwise their origin.
+        documents: number of documents.
+        tokens, p95: total and 95th percentile of document lengths as encoded, special tokens
+            included; 0 for a race from process start to scores.
+        counted_in: unit of these; ``words`` if the encoder has no tokenizer.
         queries: 0 if only documents were encoded.
-        measure: "" if vectors are compared.
+        measure: empty if vectors are compared.
+        tolerance: largest difference from our result that counts as agreement.
+        tools: times of each tool.
     """
 
     name: str
@@ -81,12 +92,20 @@ class ToolComparison(Record, kw_only=True):
 
     @property
     def agree(self) -> bool:
-        """Whether all results are within the tolerance of ours."""
+        """True if all results are within the tolerance of ours."""
         return all(tool.agrees for tool in self.tools)
 
 
 class Latency(Record):
-    """Milliseconds of one query at a time; ``what`` is encode, search or both."""
+    """Latency of one query at a time.
+
+    Attributes:
+        what: ``encode``, ``search`` or ``both``.
+        rows: number of vectors searched.
+        k: depth of the search.
+        p50_ms, p95_ms: percentiles in milliseconds.
+        samples_ms: milliseconds of each query.
+    """
 
     what: str
     rows: int
@@ -100,11 +119,11 @@ class IndexPoint(Record, kw_only=True):
     """One index with its search parameters, all queries in one call.
 
     Attributes:
-        index: ``flat`` is exact search of this program, anything else is FAISS.
+        index: ``flat`` is this program's exact search; all others are of FAISS.
         recall: share of the exact top k, mean over queries.
-        queries_per_s: spread over repeats.
-        build_s: training and adding, built anew for each point.
-        index_bytes: of the index as saved; of the vectors for exact search.
+        queries_per_s: throughput over repeats.
+        build_s: seconds of training and adding.
+        index_bytes: size of the saved index, or of the vectors for exact search.
     """
 
     index: str
@@ -118,7 +137,11 @@ class IndexCurve(Record, kw_only=True):
     """Indexes over the same vectors, searched for the same queries at depth ``k``.
 
     Attributes:
-        vectors: where they come from.
+        rows, dim: shape of the vectors.
+        k: depth.
+        queries: number of queries.
+        vectors: their origin.
+        points: results of each index.
     """
 
     rows: int
@@ -130,16 +153,20 @@ class IndexCurve(Record, kw_only=True):
 
 
 class SpeedReport(Record, kw_only=True):
-    """Everything that one call of ``speed`` measured.
+    """All results of one call of ``speed``.
 
     Attributes:
-        processor: its name.
-        torch_threads: of the encoder, and given to every other tool.
-        load: of the machine before anything ran: its 1-minute load average. Others' work makes
-            timings worthless.
+        schema: version of this record.
+        model, fingerprint, recipe: the model.
+        conditions: versions and device.
+        processor: name of the processor.
+        torch_threads: threads of the encoder, also given to other tools.
+        load: the machine's 1-minute load average beforehand. Other work makes timings worthless.
         repeats: samples of each timing, after one that is not counted.
-        encoding: of each length of documents.
-        races: from process start to scores.
+        encoding: one comparison for each length of documents.
+        latency: latencies of single queries.
+        indexes: comparison of indexes.
+        races: comparisons from process start to scores.
     """
 
     schema: int = SCHEMA

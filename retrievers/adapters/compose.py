@@ -125,7 +125,7 @@ def _average_files(parts: AdapterSet, shares: Sequence[float]) -> dict[str, dict
 
 
 def _average_tensors(held: Sequence[Mapping[str, Any]], shares: Sequence[float]) -> dict[str, Any]:
-    """Return the mean of each tensor, summed in float64. Names that share a tensor still share it."""
+    """Return the mean of each tensor, summed in float64. Shared tensors stay shared."""
     shapes = [{name: tuple(value.shape) for name, value in file.items()} for file in held]
     for other in shapes[1:]:
         if different := sorted(shapes[0].items() ^ other.items()):
@@ -156,7 +156,7 @@ def _check_configurations(stated: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _settings(stated: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings that decide the method and the size; PEFT writes its sets in any order."""
+    """Return the settings that determine method and size, with PEFT's sets sorted."""
     inner = stated.get("config")
     whole = {**stated, **inner} if isinstance(inner, Mapping) else stated
     return {
@@ -216,9 +216,7 @@ class Router:
     bias: Float64Array
 
     def choose(self, vectors: Float32Array) -> Int64Array:
-        """Return the adapter's number for each of the base's ``vectors`` ``(n, dim)``, int64
-        ``(n,)``.
-        """
+        """Return the adapter's number for each of the base's ``vectors`` ``(n, dim)``, as int64."""
         chosen: Int64Array = np.argmax(normalize_rows(vectors) @ self.weight.T + self.bias, axis=1)
         return chosen
 

@@ -316,7 +316,7 @@ def find_base(folders: Sequence[Path]) -> Model:
 
 
 def _training_folder(folder: Path) -> Path | None:
-    """Return the folder with the card of an adapter's training: itself or up to three levels above."""
+    """Return the folder with the card of an adapter's training, up to three levels above."""
     here = folder.expanduser().resolve()
     return next((at for at in (here, *here.parents[:3]) if (at / CARD_FILE).is_file()), None)
 

@@ -107,7 +107,10 @@ def insert_adapter(
 
 
 def _initialise_bottlenecks(network: Any, scale: float) -> None:
-    """Draw trainable weights of bottlenecks within two standard deviations; set biases to 0."""
+    """Draw trainable weights of bottlenecks within two standard deviations.
+
+    Set biases to 0.
+    """
     import torch
 
     for weight in network.parameters():
@@ -134,7 +137,7 @@ def save_adapter(network: Any, folder: Path, name: str, *, norms: bool = False) 
 
 
 def save_composition(network: Any, folder: Path, setup: Any) -> None:
-    """Save the composition ``setup`` of adapters in ``network`` to ``folder``, as AdapterHub does."""
+    """Save the composition ``setup`` of adapters in ``network`` to ``folder``."""
     names = list(setup)
     safe = not any(_shares_tensors(network, name) for name in names)
     network.save_adapter_setup(str(folder), setup, use_safetensors=safe)
@@ -320,6 +323,6 @@ def check_composition(network: Any, setup: Composition) -> None:
 
 
 def list_configurations(network: Any, name: str) -> list[Any]:
-    """Return the configurations of adapter ``name`` in ``network``, one for each part of a union."""
+    """Return the configurations of adapter ``name`` in ``network``, several for a union."""
     whole = network.adapters_config.get(name)
     return list(getattr(whole, "configs", [whole]))

@@ -63,7 +63,9 @@ class Composition:
 
 
 class Routing(Record, kw_only=True):
-    """Adapters of one base, one of which encodes each query; see `retrievers.adapters.compose`.
+    """Adapters of one base, one of which encodes each query.
+
+    See `retrievers.adapters.compose`.
 
     Attributes:
         by: kind of the rule. A ``classifier`` is no longer fitted, but existing ones are linear,
@@ -84,7 +86,9 @@ class Routing(Record, kw_only=True):
 
 
 def adapter_folder(adapter: CardAdapter, base: Path) -> Path:
-    """Return the folder of ``adapter``; its path is relative to ``base``, the folder of its card.
+    """Return the folder of ``adapter``.
+
+    Its path is relative to ``base``, the folder of its card.
 
     Raises:
         BenchError: the folder does not exist.
@@ -230,7 +234,9 @@ def read_composition(folder: Path) -> Composition:
 
 
 def read_routing(folder: Path) -> Routing | None:
-    """Read the routing in ``folder``; None if its adapters are not routed.
+    """Read the routing in ``folder``.
+
+    None if its adapters are not routed.
 
     Raises:
         BenchError: the file is damaged, or names an unknown rule.

@@ -139,7 +139,10 @@ class BM25:
         return Hits(scores, rows)
 
     def _scores(self, query: str) -> Float32Array:
-        """Return the score of every document, float32 ``(n,)``; 0 without a shared word."""
+        """Return the score of every document, float32 ``(n,)``.
+
+        0 without a shared word.
+        """
         scores = np.zeros(self._count, np.float32)
         for word in self._words.known(query):
             rows, weights = self._postings.of(word)
@@ -162,7 +165,9 @@ class BM25:
 
 
 class _Vocabulary:
-    """Numbers of stemmed words; each form of a word is stemmed once while it is cached.
+    """Numbers of stemmed words.
+
+    Each form of a word is stemmed once while it is cached.
 
     Attributes:
         vocabulary: number of each stem.
@@ -179,7 +184,10 @@ class _Vocabulary:
         return _Vocabulary(self._stop, self._stem)
 
     def learn(self, text: str) -> list[int]:
-        """Return the numbers of the words in ``text``; new words get numbers."""
+        """Return the numbers of the words in ``text``.
+
+        New words get numbers.
+        """
         words = self._split(text)
         if len(self._numbers) > MAX_CACHED_FORMS:
             self._numbers.clear()
@@ -306,7 +314,7 @@ class PostingsWriter:
             self._write_block()
 
     def finish(self) -> Int64Array:
-        """Return the document frequency of each word, int64 ``(words,)``, after the last document."""
+        """Return the document frequency of each word, int64 ``(words,)``, when all are added."""
         self._write_block()
         self._file.flush()
         return self._frequencies

@@ -24,7 +24,9 @@ logger = logging.getLogger(__name__)
 
 
 def pick_device(name: str) -> torch.device:
-    """Return the device called ``name``; ``auto`` is CUDA if available, otherwise the CPU.
+    """Return the device called ``name``.
+
+    ``auto`` is CUDA if available, otherwise the CPU.
 
     Raises:
         BenchError: the name is unknown, or the device is not available.
@@ -92,11 +94,12 @@ def use_one_thread() -> Iterator[None]:
 
 
 def map_in_threads(work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
-    """Map ``work`` over ``items`` in as many threads as PyTorch uses; results keep their order.
+    """Map ``work`` over ``items`` in as many threads as PyTorch uses.
 
-    Each call computes with one thread. If every layer were split over the threads instead, they
-    would wait for each other many times a batch, which is slow with many cores or on a busy
-    machine. Fewer items than threads are computed one after another, each with all threads.
+    Results keep their order. Each call computes with one thread. If every layer were split over the
+    threads instead, they would wait for each other many times a batch, which is slow with many
+    cores or on a busy machine. Fewer items than threads are computed one after another, each with
+    all threads.
 
     Args:
         work: function of one item, safe to call from several threads.

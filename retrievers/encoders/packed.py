@@ -103,7 +103,11 @@ class PackedNetwork(nn.Module):
         cu_seqlens: Tensor,
         max_length: int,
     ) -> Tensor:
-        """Return the last hidden states ``(T, width)``; arguments are the fields of `PackedBatch`."""
+        """Return the last hidden states ``(T, width)``.
+
+        Args:
+            input_ids, positions, types, cu_seqlens, max_length: see `PackedBatch`.
+        """
         table = self.embeddings
         hidden: Tensor = table.word_embeddings(input_ids) + table.token_type_embeddings(types)
         hidden = table.LayerNorm(hidden + table.position_embeddings(positions))
@@ -172,7 +176,9 @@ def fuse_layers(layers: Sequence[nn.Linear], after: Any = None) -> nn.Module:
 
 
 def pack_batch(tokens: Tokens, padding_idx: int | None, positions: int) -> PackedBatch:
-    """Pack texts into a batch on the CPU; token types are 0 if there are none.
+    """Pack texts into a batch on the CPU.
+
+    Token types are 0 if there are none.
 
     Args:
         tokens: token ids of the texts.
@@ -205,7 +211,10 @@ def pack_batch(tokens: Tokens, padding_idx: int | None, positions: int) -> Packe
 
 
 def _positions(ids: Int64Array, ends: Int64Array, padding_idx: int | None) -> Int64Array:
-    """Return positions from 0 in each text; RoBERTa's start after its padding id and skip padding."""
+    """Return positions from 0 in each text.
+
+    RoBERTa's start after its padding id and skip padding.
+    """
     counted = np.ones_like(ids) if padding_idx is None else (ids != padding_idx).astype(np.int64)
     running = np.concatenate([[0], counted.cumsum()])
     within: Int64Array = running[1:] - np.repeat(running[ends[:-1]], np.diff(ends))
@@ -213,7 +222,10 @@ def _positions(ids: Int64Array, ends: Int64Array, padding_idx: int | None) -> In
 
 
 def move_batch(batch: PackedBatch, device: torch.device) -> PackedBatch:
-    """Copy ``batch`` to ``device`` from pinned memory without waiting; on the CPU, return it."""
+    """Copy ``batch`` to ``device`` from pinned memory without waiting.
+
+    On the CPU, return it.
+    """
     if device.type == "cpu":
         return batch
 
@@ -288,7 +300,10 @@ class LoadedStage:
 
 
 def apply_stages(vectors: Tensor, stages: Sequence[LoadedStage], normalize: bool) -> Tensor:
-    """Apply ``stages`` in order to ``vectors`` ``(n, width)``; scale to length 1 if ``normalize``."""
+    """Apply ``stages`` in order to ``vectors`` ``(n, width)``.
+
+    Scale to length 1 if ``normalize``.
+    """
     for stage in stages:
         vectors = stage(vectors)
     return functional.normalize(vectors, dim=1) if normalize else vectors
@@ -335,11 +350,11 @@ def variable_length_kernel() -> Attention:
 
 @contextmanager
 def _compile_reproducibly() -> Iterator[None]:
-    """Compile and compute reproducibly within the block; many networks fit into one process.
+    """Compile and compute reproducibly within the block.
 
-    Inductor must not choose the order of sums by speed, and cuBLAS must not add in half precision.
-    The limit of recompilations, which all networks of a process share, is raised: exceeding it
-    would be an error.
+    Many networks fit into one process. Inductor must not choose the order of sums by speed, and
+    cuBLAS must not add in half precision. The limit of recompilations, which all networks of a
+    process share, is raised: exceeding it would be an error.
     """
     from torch._dynamo import config as dynamo_config  # slow to import
     from torch._inductor import config as inductor_config
@@ -382,7 +397,10 @@ class PackedEncoder:
             return cast(Tensor, self._network(**vars(batch)))
 
     def encode_batch(self, mode: StoredPooling, batch: PackedBatch) -> Tensor:
-        """Return a float32 vector for each text of ``batch``, ``(n, width)``, pooled by ``mode``."""
+        """Return a float32 vector for each text of ``batch``, pooled by ``mode``.
+
+        ``(n, width)``.
+        """
         hidden, pooled = self(batch), None
         if mode == "pooler" and self._network.pooler is not None:
             pooled = self._network.pooler(hidden[batch.cu_seqlens[:-1].long()].unsqueeze(1))

@@ -14,11 +14,12 @@ Callback = Callable[[int], None]
 
 
 class Encoder(Protocol):
-    """Interface of encoders; the similarity of two vectors is their inner product.
+    """Interface of encoders.
 
-    Vectors are float32 ``(n, dim)``, C-contiguous and finite; row i belongs to text i. If the
-    similarity is cosine, vectors have unit length. Weights are loaded at the first call, so reading
-    ``recipe`` costs nothing. ``advance(n)`` is called after every n encoded texts.
+    The similarity of two vectors is their inner product. Vectors are float32 ``(n, dim)``,
+    C-contiguous and finite; row i belongs to text i. If the similarity is cosine, vectors have unit
+    length. Weights are loaded at the first call, so reading ``recipe`` costs nothing.
+    ``advance(n)`` is called after every n encoded texts.
 
     Attributes:
         recipe: everything that determines the vectors.
@@ -35,11 +36,17 @@ class Encoder(Protocol):
         return self.recipe.dim
 
     def for_dataset(self, name: str) -> "Encoder":
-        """Return this encoder with the prompts of dataset ``name``; loaded weights are shared."""
+        """Return this encoder with the prompts of dataset ``name``.
+
+        Loaded weights are shared.
+        """
         ...
 
     def encode_queries(self, texts: Sequence[str], advance: Callback | None = None) -> Float32Array:
-        """Encode ``texts`` as queries; ``advance`` gets the number of texts after each batch."""
+        """Encode ``texts`` as queries.
+
+        ``advance`` gets the number of texts after each batch.
+        """
         ...
 
     def encode_documents(
@@ -56,7 +63,9 @@ class Encoder(Protocol):
 
 
 class PhaseTimer:
-    """Busy seconds by phase and counts by name; can be shared between threads.
+    """Busy seconds by phase and counts by name.
+
+    Can be shared between threads.
 
     Attributes:
         seconds: seconds by phase, such as ``tokenise`` or ``forward``.
@@ -132,7 +141,9 @@ def join(rule: TitleJoin, prompt: str, title: str, text: str, separator: str = "
 
 
 def join_documents(recipe: Recipe, titles: Sequence[str], texts: Sequence[str]) -> list[str]:
-    """Join documents into single texts; the two segments of a pair become two lines.
+    """Join documents into single texts.
+
+    The two segments of a pair become two lines.
 
     Args:
         recipe: has the rule and the prompt of documents.

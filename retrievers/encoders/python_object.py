@@ -96,11 +96,16 @@ class PythonEncoder(Encoder):
     documents: EncodeDocuments
 
     def for_dataset(self, name: str) -> "PythonEncoder":
-        """Return this encoder for the dataset ``name``; an object has no prompts by dataset."""
+        """Return this encoder for the dataset ``name``.
+
+        An object has no prompts by dataset.
+        """
         return replace(self, recipe=self.recipe.for_dataset(name))
 
     def encode_queries(self, texts: Sequence[str], advance: Callback | None = None) -> Float32Array:
-        """Encode queries; the vectors have unit length if the similarity is cosine.
+        """Encode queries.
+
+        The vectors have unit length if the similarity is cosine.
 
         Raises:
             BenchError: the function fails, or returns a different shape, NaN or infinite numbers.
@@ -110,7 +115,9 @@ class PythonEncoder(Encoder):
     def encode_documents(
         self, titles: Sequence[str], texts: Sequence[str], advance: Callback | None = None
     ) -> Float32Array:
-        """Encode documents; the vectors have unit length if the similarity is cosine.
+        """Encode documents.
+
+        The vectors have unit length if the similarity is cosine.
 
         Raises:
             BenchError: the function fails, or returns a different shape, NaN or infinite numbers.
@@ -120,7 +127,10 @@ class PythonEncoder(Encoder):
     def _encode(
         self, function: Callable[..., Any], columns: list[Sequence[str]], advance: Callback | None
     ) -> Float32Array:
-        """Call the function on batches; ``columns`` are its arguments for all texts."""
+        """Call the function on batches.
+
+        ``columns`` are its arguments for all texts.
+        """
         count = len(columns[0])
         vectors = np.zeros((count, self.dim), np.float32)
         for start in range(0, count, BATCH):
@@ -264,7 +274,10 @@ def wrap_encoder(
 
 
 def _read_settings(encoder: Any) -> dict[str, Any]:
-    """Return the settings that a SentenceTransformer states; empty for other objects."""
+    """Return the settings that a SentenceTransformer states.
+
+    Empty for other objects.
+    """
     length = getattr(encoder, "max_seq_length", None)
     if not (isinstance(length, int) and hasattr(encoder, "encode_query")):
         return {}
@@ -287,7 +300,10 @@ def _list_parameters(encoder: Any) -> Iterable[Any]:
 
 
 def _find_tokenizer(encoder: Any) -> Any:
-    """Return the transformers tokenizer of a SentenceTransformer; None if there is none."""
+    """Return the transformers tokenizer of a SentenceTransformer.
+
+    None if there is none.
+    """
     tokenizer = getattr(encoder, "tokenizer", None)
     return tokenizer if hasattr(tokenizer, "num_special_tokens_to_add") else None
 
@@ -411,7 +427,10 @@ class HashingEncoder(Encoder):
         return HashingEncoder(self.recipe.for_dataset(name))
 
     def encode_queries(self, texts: Sequence[str], advance: Callback | None = None) -> Float32Array:
-        """Encode ``texts`` as queries to unit vectors; ``advance`` is called after each text."""
+        """Encode ``texts`` as queries to unit vectors.
+
+        ``advance`` is called after each text.
+        """
         prompt = self.recipe.prompts.query
         return self._encode(
             [prompt + text for text in texts], self.recipe.max_query_tokens, advance
@@ -420,7 +439,10 @@ class HashingEncoder(Encoder):
     def encode_documents(
         self, titles: Sequence[str], texts: Sequence[str], advance: Callback | None = None
     ) -> Float32Array:
-        """Encode ``titles`` with ``texts`` to unit vectors; ``advance`` is called after each text."""
+        """Encode ``titles`` with ``texts`` to unit vectors.
+
+        ``advance`` is called after each text.
+        """
         return self._encode(
             join_documents(self.recipe, titles, texts), self.recipe.max_document_tokens, advance
         )

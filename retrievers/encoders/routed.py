@@ -32,7 +32,9 @@ def open_routed_encoder(
     tokens_per_batch: int | None = None,
     networks: SharedNetworks | None = None,
 ) -> Encoder:
-    """Open the encoder of a model with routed adapters; see `open_encoder` for the arguments.
+    """Open the encoder of a model with routed adapters.
+
+    See `open_encoder` for the arguments.
 
     Args:
         model: resolved model with a routing.
@@ -93,7 +95,10 @@ class RoutedEncoder(Encoder):
         return self.base.timer
 
     def for_dataset(self, name: str) -> "RoutedEncoder":
-        """Return this encoder with the prompts of dataset ``name``; routing ignores those prompts."""
+        """Return this encoder with the prompts of dataset ``name``.
+
+        Routing ignores those prompts.
+        """
         parts = [part.for_dataset(name) for part in self.parts]
         return replace(self, recipe=self.recipe.for_dataset(name), parts=parts)
 
@@ -103,7 +108,10 @@ class RoutedEncoder(Encoder):
         return router.choose(self.base.encode_queries(texts))
 
     def encode_queries(self, texts: Sequence[str], advance: Callback | None = None) -> Float32Array:
-        """Encode ``texts`` as queries, float32 ``(n, dim)``; ``advance`` counts texts."""
+        """Encode ``texts`` as queries, float32 ``(n, dim)``.
+
+        ``advance`` counts texts.
+        """
         chosen, width = self.route(texts), self.base.dim
         vectors = np.zeros((len(texts), self.dim), np.float32)
         for number, part in enumerate(self.parts):
@@ -116,17 +124,20 @@ class RoutedEncoder(Encoder):
     def encode_documents(
         self, titles: Sequence[str], texts: Sequence[str], advance: Callback | None = None
     ) -> Float32Array:
-        """Encode ``titles`` with ``texts``, float32 ``(n, dim)``; ``advance`` counts documents."""
+        """Encode ``titles`` with ``texts``, float32 ``(n, dim)``.
+
+        ``advance`` counts documents.
+        """
         *others, last = self.parts
         vectors = [part.encode_documents(titles, texts) for part in others]
         return np.hstack([*vectors, last.encode_documents(titles, texts, advance)])
 
     def count_query_tokens(self, texts: Sequence[str]) -> list[int]:
-        """Count the tokens of each query in ``texts`` before truncation, special tokens included."""
+        """Count the tokens of each query in ``texts`` before truncation, with special tokens."""
         return self.base.count_query_tokens(texts)
 
     def count_document_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> list[int]:
-        """Count the tokens of ``titles`` with ``texts`` before truncation, special tokens included."""
+        """Count the tokens of ``titles`` with ``texts`` before truncation, with special tokens."""
         return self.base.count_document_tokens(titles, texts)
 
 
@@ -159,7 +170,10 @@ def open_encoder(
 
 
 def _open_third_party(recipe: Recipe, device: str) -> Encoder:
-    """Create an object of a third party's class; any exception of it becomes a BenchError."""
+    """Create an object of a third party's class.
+
+    Any exception of it becomes a BenchError.
+    """
     module, _, name = recipe.encoder.partition(":")
     try:
         encoder = getattr(importlib.import_module(module), name)(recipe, device)

@@ -67,7 +67,9 @@ def _concatenate(values: Sequence[Sequence[int]]) -> Int32Array:
 
 
 class TextTokenizer:
-    """Tokenizer of texts and pairs of texts, with truncation; safe to share between threads.
+    """Tokenizer of texts and pairs of texts, with truncation.
+
+    Safe to share between threads.
 
     Args:
         tokenizer: a ``tokenizers.Tokenizer`` that is not used elsewhere.

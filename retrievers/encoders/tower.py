@@ -122,7 +122,7 @@ class Tower:
 
     @property
     def is_packed(self) -> bool:
-        """True if batches have no padding, so that a batch costs its tokens, not its longest text."""
+        """True if batches have no padding, so that a batch costs its tokens."""
         return self._encoder.is_packed
 
     @property
@@ -340,7 +340,10 @@ class PaddedEncoder:
         return PaddedBatch(inputs, self._move(np.flatnonzero(read)), self._move(ends))
 
     def encode_batch(self, mode: StoredPooling, batch: "PaddedBatch") -> torch.Tensor:
-        """Return a float32 vector for each text of ``batch``, ``(n, width)``, pooled by ``mode``."""
+        """Return a float32 vector for each text of ``batch``, pooled by ``mode``.
+
+        ``(n, width)``.
+        """
         output = self._network(**batch.inputs)
         hidden, read = getattr(output, "last_hidden_state", None), batch.inputs["input_ids"]
         if hidden is not None:

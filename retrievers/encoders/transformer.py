@@ -31,7 +31,9 @@ LISTS_IN_FLIGHT = 3  # of texts on a GPU: it never waits for one to be written o
 
 
 class TransformerEncoder(Encoder):
-    """A transformer bi-encoder; see `Encoder` for its methods.
+    """A transformer bi-encoder.
+
+    See `Encoder` for its methods.
 
     Args:
         model: resolved transformer model.
@@ -60,20 +62,29 @@ class TransformerEncoder(Encoder):
         self._budget = tokens_per_batch
 
     def for_dataset(self, name: str) -> "TransformerEncoder":
-        """Return this encoder with the prompts of dataset ``name``; loaded weights are shared."""
+        """Return this encoder with the prompts of dataset ``name``.
+
+        Loaded weights are shared.
+        """
         other = copy(self)
         other.recipe = self.recipe.for_dataset(name)
         return other
 
     def encode_queries(self, texts: Sequence[str], advance: Callback | None = None) -> Float32Array:
-        """Encode ``texts`` as queries, float32 ``(n, dim)``; ``advance`` counts texts."""
+        """Encode ``texts`` as queries, float32 ``(n, dim)``.
+
+        ``advance`` counts texts.
+        """
         segments = self._query_segments(texts)
         return self._prepare(self._towers.query, segments, self.recipe.max_query_tokens)(advance)
 
     def encode_documents(
         self, titles: Sequence[str], texts: Sequence[str], advance: Callback | None = None
     ) -> Float32Array:
-        """Encode ``titles`` with ``texts``, float32 ``(n, dim)``; ``advance`` counts documents."""
+        """Encode ``titles`` with ``texts``, float32 ``(n, dim)``.
+
+        ``advance`` counts documents.
+        """
         return self.prepare_documents(titles, texts)(advance)
 
     def prepare_documents(self, titles: Sequence[str], texts: Sequence[str]) -> "PreparedTexts":
@@ -90,12 +101,12 @@ class TransformerEncoder(Encoder):
         return self._prepare(self._towers.document, segments, self.recipe.max_document_tokens)
 
     def count_query_tokens(self, texts: Sequence[str]) -> list[int]:
-        """Count the tokens of each query in ``texts`` before truncation, special tokens included."""
+        """Count the tokens of each query in ``texts`` before truncation, with special tokens."""
         tokens = self._towers.query.tokenize(self._query_segments(texts), None)
         return list(map(int, tokens.lengths))
 
     def count_document_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> list[int]:
-        """Count the tokens of ``titles`` with ``texts`` before truncation, special tokens included."""
+        """Count the tokens of ``titles`` with ``texts`` before truncation, with special tokens."""
         segments = self._document_segments(titles, texts)
         return list(map(int, self._towers.document.tokenize(segments, None).lengths))
 
@@ -151,12 +162,18 @@ class PreparedTexts:
         self.lists_in_flight = LISTS_IN_FLIGHT if tower.is_asynchronous else 1
 
     def launch(self) -> None:
-        """Start encoding on a GPU without waiting; on the CPU, do nothing."""
+        """Start encoding on a GPU without waiting.
+
+        On the CPU, do nothing.
+        """
         if self._tower.is_asynchronous:
             self._launched = self._tower.launch(self._tokens, self._batches)
 
     def __call__(self, advance: Callback | None = None) -> Float32Array:
-        """Return the vectors of all texts, float32 ``(n, dim)``; ``advance`` counts texts."""
+        """Return the vectors of all texts, float32 ``(n, dim)``.
+
+        ``advance`` counts texts.
+        """
         first, distinct = self._first, self._distinct
         vectors = np.empty((len(first), self._tower.dim), dtype=np.float32)
         launched, self._launched = self._launched, None
@@ -173,7 +190,10 @@ class PreparedTexts:
 
 @dataclass(frozen=True)
 class _Towers:
-    """Encoders of queries and documents, loaded at first use; one object if they share weights."""
+    """Encoders of queries and documents, loaded at first use.
+
+    One object if they share weights.
+    """
 
     model: Model
     device_name: str
@@ -229,7 +249,9 @@ def find_first_occurrences(items: Sequence[Segments]) -> Int64Array:
 def plan_batches(
     lengths: Int64Array, tokens_per_batch: int, packed: bool = False
 ) -> Iterator[Int64Array]:
-    """Yield the rows of each batch, longest texts first; a longer text is a batch of its own.
+    """Yield the rows of each batch, longest texts first.
+
+    A longer text is a batch of its own.
 
     Args:
         lengths: int64 ``(n,)``, tokens of each text.

@@ -60,7 +60,7 @@ class View(Record, kw_only=True):
         return self.dimensions or whole
 
     def recipe(self, stored: Recipe) -> Recipe:
-        """Return the recipe of this view's vectors, from ``stored``, the recipe with every pooling."""
+        """Return this view's recipe, from ``stored``, the recipe with every pooling."""
         options: dict[str, bool | int | float | str] = {"precision": self.precision}
         if self.similarity == "euclidean":
             options["similarity"] = self.similarity
@@ -74,7 +74,14 @@ class View(Record, kw_only=True):
         )
 
     def transform_documents(self, stored: Float32Array) -> Float32Array:
-        """Return float32 ``(n, dim)``: the pooling in ``stored`` ``(n, stored)``, cut and scaled."""
+        """Select the pooling in ``stored``, cut and scale it.
+
+        Args:
+            stored: float32 ``(n, stored)`` with every pooling.
+
+        Returns:
+            float32 ``(n, dim)``.
+        """
         width, whole = self.width(stored.shape[1]), stored.shape[1] // len(EVERY_POOLING)
         first = EVERY_POOLING.index(self.pooling) * whole
         chosen = np.ascontiguousarray(stored[:, first : first + width])
@@ -84,7 +91,10 @@ class View(Record, kw_only=True):
         return chosen
 
     def queries(self, stored: Float32Array) -> Float32Array:
-        """Transform ``stored`` query vectors; inner products with this view's documents rank them."""
+        """Transform ``stored`` query vectors.
+
+        Inner products with this view's documents rank them.
+        """
         vectors = self.transform_documents(stored)
         if self.precision == "binary":
             vectors = binarize(vectors)
@@ -146,7 +156,10 @@ class ViewedVectors:
 
     @property
     def dim(self) -> int:
-        """Dimension of vectors as they are searched; euclidean similarity adds one."""
+        """Dimension of vectors as they are searched.
+
+        Euclidean similarity adds one.
+        """
         return self.view.width(self.stored.shape[1]) + (self.view.similarity == "euclidean")
 
     @property
@@ -193,5 +206,8 @@ class ViewedVectors:
 
 
 def binarize(vectors: Float32Array) -> Float32Array:
-    """Return 1 for values of ``vectors`` above 0, else -1; inner products rank by Hamming distance."""
+    """Return 1 for values of ``vectors`` above 0, else -1.
+
+    Inner products rank by Hamming distance.
+    """
     return np.where(vectors > 0, np.float32(1), np.float32(-1))

@@ -201,7 +201,10 @@ class FaissIndex:
         return not self._index.is_trained
 
     def training_rows(self, count: int) -> Int64Array:
-        """Draw sorted rows to train on from a corpus of ``count`` documents, by the seed; int64."""
+        """Draw sorted rows to train on from a corpus of ``count`` documents, by the seed.
+
+        Int64.
+        """
         wanted = min(count, POINTS_PER_CENTROID * _most_centroids(self._index))
         chosen = np.random.default_rng(self.spec.seed).choice(count, wanted, replace=False)
         return np.sort(chosen)
@@ -312,9 +315,7 @@ class FaissIndex:
             raise self._refusal("cannot be on a GPU", error, "use --device cpu") from error
 
     def _refusal(self, what: str, error: Exception, hint: str = "") -> BenchError:
-        """Return the error for a call that FAISS rejected, with a hint if a GPU's memory is too
-        small.
-        """
+        """Return the error for a call that FAISS rejected."""
         if self._gpus and is_out_of_memory(error):
             what += ": the memory of the GPU is too small"
             hint = "use --device cpu, or a smaller index such as IVF4096,PQ64?nprobe=64"
@@ -376,7 +377,10 @@ def _check_usable(index: Any, factory: str) -> None:
 
 
 def _find_problem(part: Any) -> tuple[str, str]:
-    """Return the problem of one index and a replacement; both are empty if there is none."""
+    """Return the problem of one index and a replacement.
+
+    Both are empty if there is none.
+    """
     faiss = import_faiss()
     if isinstance(part, (faiss.IndexIDMap, faiss.IndexIDMap2)):
         return (

@@ -1,7 +1,7 @@
-"""Model cards: what is known about a model, as a strict TOML file.
+"""Model cards: facts about a model, as a strict TOML file.
 
-A card says how to turn text into a vector (checkpoint, pooling, prompts, lengths), what the model
-was trained on, and which scores it must reach, each with its source. Nothing here loads a model.
+A card states how text becomes a vector (checkpoint, pooling, prompts, lengths), the model's
+training data, and published scores with their sources. Nothing here loads a model.
 """
 
 import json
@@ -34,9 +34,15 @@ class CardStage(Record, kw_only=True):
     """A layer between pooling and normalisation.
 
     Its weights are either inside the checkpoint (``key = "embeddingHead"`` stands for
-    ``embeddingHead.weight`` and ``embeddingHead.bias``) or in a folder of their own in the
-    layout of sentence-transformers (``folder = "2_Dense"``), whose ``config.json`` then states
-    the activation.
+    ``embeddingHead.weight`` and ``embeddingHead.bias``) or in a folder in the layout of
+    sentence-transformers (``folder = "2_Dense"``), whose ``config.json`` states the activation.
+
+    Attributes:
+        kind: type of the layer.
+        key: name of the weights in the checkpoint.
+        folder: folder of the weights.
+        width: output dimension; needed for a dense stage with a key.
+        eps: constant of a layer norm.
     """
 
     kind: Literal["dense", "layer-norm"]
@@ -53,7 +59,13 @@ class CardStage(Record, kw_only=True):
 
 
 class CardPrompts(Record, kw_only=True):
-    """Text put before every query and document; ``datasets`` overrides it by dataset or suite."""
+    """Text put before every query and document.
+
+    Attributes:
+        query: prompt of queries.
+        document: prompt of documents.
+        datasets: prompts that override these, by dataset or suite.
+    """
 
     query: str = ""
     document: str = ""
@@ -61,7 +73,12 @@ class CardPrompts(Record, kw_only=True):
 
 
 class CardAdapter(Record, kw_only=True):
-    """An adapter folder to attach; ``auto`` reads the kind from its ``adapter_config.json``."""
+    """An adapter to attach.
+
+    Attributes:
+        path: folder of the adapter, relative to the card.
+        kind: its library; ``auto`` reads it from ``adapter_config.json``.
+    """
 
     path: str
     kind: AdapterKind | Literal["auto"] = "auto"
@@ -71,7 +88,9 @@ class ExpectedScore(Record, kw_only=True):
     """A published score of exactly this checkpoint.
 
     Attributes:
-        value: from 0 to 1.
+        dataset: name of the collection.
+        measure: name of the measure.
+        value: score from 0 to 1.
         source: where it was published; empty for the card's ``expected_source``.
         tolerance: from 0 to `MAX_TOLERANCE`; a wider one would accept another model.
 
@@ -95,25 +114,34 @@ class ExpectedScore(Record, kw_only=True):
 
 
 class Card(Usage, kw_only=True):
-    """All that is stated about one model.
+    """Everything that is stated about one model.
 
     Attributes:
-        name: what the user types; equals the file's name, or for ``card.toml`` its folder's.
-        parameters: about how many, of both encoders of an untied model, for whoever chooses one;
-            0 if it is not stated. Results have the number that is counted in the checkpoint.
-        dim: length of its vectors, for the same use; 0 if it is not stated.
-        checkpoint: a Hub id, or a folder (relative to the card's file).
-        query_checkpoint: the second encoder of an untied model (DPR); empty when tied.
-        package: ``package/folder`` of an installed package that carries the same weights.
-        weights_sha256: of the file of weights, checked wherever it came from.
-        trained_on: datasets or suites whose scores are in-domain for this model.
-        expected_source: where the expected scores were published that name no source of their
-            own; empty for ``source``. Read cards have it filled in at each score.
-        unverified: names of fields that were not read in a first-party source.
-        warning: shown when the model is used, such as "pre-trained only".
-        missing: what nobody published; a card with it cannot be used.
-        encoder: ``package.module:Class`` of a third party.
+        name: name that users type: that of the file, or for ``card.toml`` that of its folder.
+        title: name in tables.
+        parameters: approximate number for display, of both encoders of an untied model; 0 if not
+            stated. Results contain the number counted in the checkpoint.
+        dim: dimension of the vectors for display; 0 if not stated.
+        kind: type of the encoder.
+        checkpoint: Hub id, or a folder (relative to the card's file).
+        revision: branch, tag or commit on the Hub.
+        query_checkpoint: second encoder of an untied model (DPR); empty if tied.
+        query_revision: its revision.
+        package: ``package/folder`` of an installed package with the same weights.
+        weights_sha256: hash of the file of weights, checked wherever it comes from.
+        stages: layers between pooling and normalisation.
+        prompts: text put before queries and documents.
+        adapter: adapter to attach.
+        encoder: class of a third party as ``package.module:Class``.
         options: settings of an encoder that is not a transformer.
+        trained_on: datasets or suites whose scores are in-domain for this model.
+        licence, citation, source: licence of the weights, paper, and page of the model.
+        unverified: names of fields that were not read in a first-party source.
+        expected_source: source of expected scores without their own; empty for ``source``. It is
+            filled in at each score when a card is read.
+        expected: published scores.
+        warning: shown when the model is used, such as "pre-trained only".
+        missing: information that nobody published; such a card cannot be used.
     """
 
     name: str
@@ -161,11 +189,11 @@ class Card(Usage, kw_only=True):
 
     @property
     def pretrained_only(self) -> bool:
-        """True if the checkpoint was not trained to retrieve, as its warning begins."""
+        """True if the checkpoint was not trained for retrieval, from the start of its warning."""
         return self.warning.startswith("pre-trained only")
 
     def _fill_in_sources(self) -> None:
-        """State at each expected score where it was published."""
+        """Fill in the source of each expected score."""
         common = self.expected_source or self.source
         filled = tuple(
             score if score.source else msgspec.structs.replace(score, source=common)
@@ -191,10 +219,10 @@ FILES = TomlFiles("model card", Path(__file__).parent / "cards", Card)
 
 
 def load_card(name_or_path: str | Path) -> Card:
-    """The card of that name, or of that ``.toml`` file.
+    """Load a card by its name or ``.toml`` file, ``name_or_path``.
 
     Raises:
-        BenchError: no such card, not TOML, an unknown key, or a value of the wrong type.
+        BenchError: there is no such card, it is not TOML, or a key or value is not valid.
     """
     card = FILES.load(name_or_path)
     file = Path(name_or_path).name
@@ -208,17 +236,17 @@ def load_card(name_or_path: str | Path) -> Card:
 
 
 def card_names() -> tuple[str, ...]:
-    """Names of the built-in cards, sorted."""
+    """Return the names of the built-in cards, sorted."""
     return FILES.names()
 
 
 def all_cards() -> Mapping[str, Card]:
-    """Every built-in card by name, sorted."""
+    """Return all built-in cards by name, sorted."""
     return {name: load_card(name) for name in card_names()}
 
 
 def replace_fields(card: Card, changes: Mapping[str, Any]) -> Card:
-    """The card with other values in some fields, checked again as when it was read.
+    """Return ``card`` with ``changes`` in some fields, validated again.
 
     Raises:
         BenchError: the card contradicts itself.
@@ -230,10 +258,11 @@ def replace_fields(card: Card, changes: Mapping[str, Any]) -> Card:
 
 
 def make_card_like(card: Card, **fields: Any) -> Card:
-    """The card of another checkpoint that is used as this one is.
+    """Return a card of another checkpoint that is used as ``card`` is.
 
     Args:
-        fields: all else that is known of the other one.
+        card: card with pooling, prompts and lengths.
+        fields: other fields of the new card.
 
     Raises:
         BenchError: the card contradicts itself.
@@ -246,10 +275,12 @@ def make_card_like(card: Card, **fields: Any) -> Card:
 
 
 def write_card(card: Card, folder: Path, checkpoint: str = ".") -> Path:
-    """Write the card of a checkpoint, by default that in this folder; defaults are left out.
+    """Write the card of a checkpoint and return its path. Fields with default values are omitted.
 
     Args:
-        card: its name and checkpoint are replaced by those of the folder.
+        card: its name and checkpoint are replaced.
+        folder: folder to write to, whose name the card gets.
+        checkpoint: path of the checkpoint, relative to the folder.
     """
     card = msgspec.structs.replace(card, name=folder.resolve().name, checkpoint=checkpoint)
     blank = msgspec.to_builtins(Card(name="", title="", missing="-")) | {"missing": ""}
@@ -262,7 +293,7 @@ def write_card(card: Card, folder: Path, checkpoint: str = ".") -> Path:
 
 
 def _format_toml(value: Any) -> str:
-    """A value as TOML writes it inline; JSON's strings, numbers and booleans are TOML's."""
+    """Format a value as inline TOML, whose strings, numbers and booleans are JSON's."""
     if isinstance(value, Mapping):
         pairs = (f"{_format_toml(key)} = {_format_toml(inner)}" for key, inner in value.items())
         return "{ " + ", ".join(pairs) + " }"

@@ -1,7 +1,7 @@
-"""The files of a checkpoint: whether they may be loaded, and what their hashes are.
+"""Files of a checkpoint: validity and hashes.
 
-Everything here is read as data (JSON, sizes, bytes): no model library is imported, nothing is
-unpickled. A folder that brings its own code is refused.
+Everything is read as data (JSON, sizes, bytes): no model library is imported and nothing is
+unpickled. A folder with its own code is refused.
 """
 
 import os
@@ -50,14 +50,22 @@ HEAD_WEIGHTS = re.compile(
 
 
 class Tensor(NamedTuple):
-    """One entry of a safetensors header."""
+    """One entry of a safetensors header.
+
+    Attributes:
+        dtype: name of the type in safetensors, such as ``F32``.
+        shape: sizes of the dimensions.
+    """
 
     dtype: str
     shape: tuple[int, ...]
 
 
 class _Shards(msgspec.Struct, frozen=True):
-    """The index of weights in several files; ``weight_map`` is file by tensor."""
+    """Index of weights in several files.
+
+    ``weight_map`` is the file of each tensor.
+    """
 
     weight_map: Annotated[dict[str, str], msgspec.Meta(min_length=1)]
 
@@ -72,7 +80,7 @@ class Checkpoint:
         weights: name of the file of weights, or of its index, in ``folder``.
         config: content of ``config.json``.
         hashes: sha256 (hex) of each file that can change a vector, by path relative to ``root``.
-        stamps: of each of them, size and time of the last change, as it was hashed.
+        stamps: size in bytes and time of modification in nanoseconds of these files when hashed.
     """
 
     root: Path
@@ -83,10 +91,10 @@ class Checkpoint:
     stamps: Mapping[str, tuple[int, int]]
 
     def check_unchanged(self) -> None:
-        """Refuse files that are there and no longer those that were hashed.
+        """Raise if an existing file differs from the one that was hashed.
 
         Raises:
-            BenchError: one was replaced, or written to, since.
+            BenchError: a file was replaced or modified.
         """
         for name, digest in self.hashes.items():
             path = self.root / name
@@ -100,17 +108,20 @@ class Checkpoint:
 
     @property
     def weights_sha256(self) -> str:
-        """sha256 of the file of weights, or of the index of its shards."""
+        """Hash (sha256) of the file of weights, or of the index of its shards."""
         return self.hashes[str((self.folder / self.weights).relative_to(self.root))]
 
     @property
     def revision(self) -> str:
-        """Commit of a snapshot in the Hub's cache; empty for any other folder."""
+        """Commit of a snapshot in the Hub's cache.
+
+        Empty for other folders.
+        """
         return self.root.name if self.root.parent.name == "snapshots" else ""
 
     @property
     def hidden_width(self) -> int:
-        """Width of the model's token vectors, or of a DPR encoder's projection."""
+        """Width of token vectors, or of a DPR encoder's projection."""
         width = self.config.get("projection_dim") or first_stated(self.config, WIDTHS)
         if not isinstance(width, int) or isinstance(width, bool) or width < 1:
             raise BenchError(f"{self.folder / 'config.json'} states no hidden size")
@@ -118,16 +129,24 @@ class Checkpoint:
 
     @property
     def position_limit(self) -> int | None:
-        """Longest input in tokens; None if the architecture has no limit."""
+        """Longest input in tokens.
+
+        None if the architecture has no limit.
+        """
         return position_limit(self.config)
 
 
 def open_checkpoint(root: Path, inner: str = "", stage_folders: Iterable[str] = ()) -> Checkpoint:
-    """Check the files of a checkpoint and hash them. Loads nothing.
+    """Check and hash the files of a checkpoint, without loading it.
+
+    Args:
+        root: folder that stage folders are relative to.
+        inner: folder of the transformer inside ``root``.
+        stage_folders: folders of dense and layer-norm stages.
 
     Raises:
-        BenchError: weights, configuration or tokenizer are missing or damaged, or the folder
-            brings its own code.
+        BenchError: weights, configuration or tokenizer are missing or damaged, or the folder has
+            its own code.
     """
     folder = root / inner
     if (folder / "adapter_config.json").exists():
@@ -158,10 +177,10 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The content of a model's ``config.json``.
+    """Read a model's ``config.json`` in ``folder``.
 
     Raises:
-        BenchError: it is missing, or is not a JSON object.
+        BenchError: it is missing, or not a JSON object.
     """
     path = folder / "config.json"
     if not path.is_file():
@@ -170,7 +189,10 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def position_limit(config: Mapping[str, Any]) -> int | None:
-    """Longest input in tokens of a model with this configuration; None if it has no limit."""
+    """Return the longest input in tokens of a model with ``config``.
+
+    None if there is no limit.
+    """
     kind, limit = config.get("model_type"), config.get("max_position_embeddings")
     if kind in UNBOUNDED or not isinstance(limit, int):
         return None
@@ -179,7 +201,11 @@ def position_limit(config: Mapping[str, Any]) -> int | None:
 
 
 def find_weights(folder: Path) -> str:
-    """Name of the weights in a folder: safetensors before a restricted pickle."""
+    """Return the name of the weights in ``folder``, safetensors before a restricted pickle.
+
+    Raises:
+        BenchError: there are none.
+    """
     for name in WEIGHTS:
         if (folder / name).is_file():
             return name
@@ -190,7 +216,11 @@ def find_weights(folder: Path) -> str:
 
 
 def weight_files(folder: Path, weights: str) -> list[Path]:
-    """The files behind a weights name, shards included, each checked for truncation."""
+    """Return the files in ``folder`` behind ``weights``, a file or an index of shards.
+
+    Raises:
+        BenchError: a file is missing or truncated.
+    """
     files = [folder / weights]
     if weights.endswith(".index.json"):
         shards = read_json(folder / weights, _Shards, COPY_AGAIN).weight_map
@@ -204,10 +234,10 @@ def weight_files(folder: Path, weights: str) -> list[Path]:
 
 
 def read_safetensors_header(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file by name, without their values.
+    """Read the tensors of the safetensors file ``path`` by name, without their values.
 
     Raises:
-        BenchError: the file is damaged, or shorter or longer than its header says.
+        BenchError: the file is damaged, or shorter or longer than its header states.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -225,7 +255,11 @@ def read_safetensors_header(path: Path) -> dict[str, Tensor]:
 
 
 def resolve_inside(root: Path, name: str) -> Path:
-    """``root / name``, refusing names that lead out of ``root`` or that no file can have."""
+    """Return ``root / name``.
+
+    Raises:
+        BenchError: ``name`` leads out of ``root``, or cannot be a file name.
+    """
     path = Path(name)
     if path.is_absolute() or ".." in path.parts:
         raise BenchError(f"{name!r} leads out of {root}")
@@ -264,16 +298,19 @@ def _refuse_own_code(folder: Path, config: Mapping[str, Any]) -> None:
 
 
 def first_stated(config: Mapping[str, Any], names: Iterable[str]) -> object:
-    """The value of the first of these names that a configuration has; None if it has none."""
+    """Return the value of the first of ``names`` that ``config`` has.
+
+    None if it has none.
+    """
     return next((config[name] for name in names if name in config), None)
 
 
 class Parameters(Record):
-    """Numbers that were learnt.
+    """Numbers of learned parameters.
 
     Attributes:
-        total: of both encoders of an untied model, of stages, and of the adapter.
-        adapter: of the adapter, which is all that was trained if there is one; else 0.
+        total: both encoders of an untied model, stages, and the adapter.
+        adapter: the adapter alone, which is the trained part; 0 without one.
     """
 
     total: int

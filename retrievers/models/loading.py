@@ -1,7 +1,7 @@
-"""Weights and tokenizers from the files of a checkpoint, with every doubt an error.
+"""Load weights and tokenizers from a checkpoint, with an error for every doubt.
 
-A weight that the checkpoint does not hold would be random and the scores silently wrong. Pickles
-are read with ``weights_only``: nothing that arrives with a checkpoint is executed.
+A weight that is missing from the checkpoint would be random and scores silently wrong. Pickles are
+read with ``weights_only``: nothing in a checkpoint is executed.
 """
 
 import logging
@@ -44,15 +44,16 @@ POOLER = re.compile(r"(^|\.)pooler\.|position_ids")
 def load_tokenizer(
     checkpoint: Checkpoint, truncation_side: TruncationSide = "right", lower_case: bool = False
 ) -> Any:
-    """The checkpoint's own fast tokenizer.
+    """Load the fast tokenizer of a checkpoint.
 
     Args:
-        truncation_side: where a text that is too long loses its tokens.
-        lower_case: lower-case what is not a special token, as sentence-transformers does where
-            its folder says so: before all that the tokenizer does to a text.
+        checkpoint: files of the model.
+        truncation_side: side on which long texts are truncated.
+        lower_case: lower-case text before all other steps, except special tokens, as
+            sentence-transformers does if its folder states so.
 
     Raises:
-        BenchError: it cannot be loaded, or exists only in a slow form.
+        BenchError: it cannot be loaded, or has only a slow form.
     """
     from transformers import AutoTokenizer
 
@@ -85,7 +86,7 @@ def _add_lower_casing(tokenizer: Any) -> None:
 
 @contextmanager
 def silence_transformers() -> Iterator[None]:
-    """Keep its notices and bars away from stderr: what matters of them is checked by us."""
+    """Hide notices and progress bars of transformers within the block."""
     from transformers.utils import logging as notices
 
     verbosity, bars = notices.get_verbosity(), notices.is_progress_bar_enabled()
@@ -100,7 +101,11 @@ def silence_transformers() -> Iterator[None]:
 
 
 def load_network(checkpoint: Checkpoint, recipe: Recipe) -> Any:
-    """The transformer with all of its weights, in evaluation mode, on the CPU.
+    """Load a transformer with all of its weights, in evaluation mode, on the CPU.
+
+    Args:
+        checkpoint: files of the model.
+        recipe: determines dtype, pooling and stages.
 
     Raises:
         BenchError: the file is damaged or holds more than tensors, or weights are missing.
@@ -117,12 +122,15 @@ def load_network(checkpoint: Checkpoint, recipe: Recipe) -> Any:
 
 
 def read_weights(kind: Any, checkpoint: Checkpoint, dtype: torch.dtype) -> tuple[Any, Any]:
-    """A model of transformers, and what it says of missing and unexpected weights.
+    """Load a model of transformers with its report of missing and unexpected weights.
 
-    Nothing of the checkpoint is executed. ``kind`` is a class with ``from_pretrained``.
+    Args:
+        kind: class with ``from_pretrained``.
+        checkpoint: files of the model; nothing in them is executed.
+        dtype: type of the weights.
 
     Raises:
-        One of `LOAD_ERRORS`: the weights cannot be read.
+        Exception: one of `LOAD_ERRORS`, if the weights cannot be read.
     """
     with silence_transformers():
         network, report = kind.from_pretrained(
@@ -138,7 +146,7 @@ def read_weights(kind: Any, checkpoint: Checkpoint, dtype: torch.dtype) -> tuple
 
 
 def loading_error(what: str, error: Exception) -> BenchError:
-    """The error for weights that one of `LOAD_ERRORS` kept from being read."""
+    """Return the error for ``what``, which could not be read because of ``error``."""
     return BenchError(
         f"{what} cannot be loaded: {first_line(error)}",
         "the file is damaged, or holds more than tensors; nothing of it was executed",
@@ -146,10 +154,15 @@ def loading_error(what: str, error: Exception) -> BenchError:
 
 
 def load_stage(stage: Stage, checkpoint: Checkpoint, device: torch.device) -> LoadedStage:
-    """A stage's weights from the checkpoint's state dict or from its own folder.
+    """Load the weights of a stage, from the checkpoint or from the stage's folder.
+
+    Args:
+        stage: the stage in a recipe.
+        checkpoint: files of the model.
+        device: device of the weights.
 
     Raises:
-        BenchError: the weights are missing, or are not as wide as the recipe says.
+        BenchError: the weights are missing, or have another width than the recipe.
     """
     where, _, name = stage.source.partition(":")
     if where == "key":
@@ -181,10 +194,14 @@ def load_stage(stage: Stage, checkpoint: Checkpoint, device: torch.device) -> Lo
 
 
 def load_tensors(path: Path, names: Sequence[str] | None = None) -> dict[str, torch.Tensor]:
-    """The tensors of a file of safetensors, or of a pickle; all, or those named that it holds.
+    """Load tensors from safetensors or a pickle.
+
+    Args:
+        path: file of tensors.
+        names: names to load, as far as they exist; None for all.
 
     Raises:
-        BenchError: it is damaged or holds more than tensors.
+        BenchError: the file is damaged or holds more than tensors.
     """
     try:
         if path.suffix == ".safetensors":
@@ -238,10 +255,6 @@ def _check_report(folder: Path, report: Any, recipe: Recipe) -> None:
 
 
 def find_head(model: Any) -> torch.nn.Module:
-    """Hidden states ``(..., width)`` to logits ``(..., vocabulary)``.
-
-    Args:
-        model: with a head, of a type in `HEAD_ATTRIBUTES`.
-    """
+    """Return the head of ``model``, from hidden states to logits ``(..., vocabulary)``."""
     head: torch.nn.Module = getattr(model, HEAD_ATTRIBUTES[model.config.model_type])
     return head

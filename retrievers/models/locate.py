@@ -1,8 +1,8 @@
-"""What the user typed: the card that says how vectors are made, and where its checkpoint lies.
+"""Find a model: the card that states how vectors are made, and its checkpoint.
 
-A card's name, a card's file, a folder with a card in it and a sentence-transformers folder say how
-vectors are made. A plain checkpoint does not, and is refused unless a card is named that it is used
-like. A checkpoint lies in a folder, an installed package, the Hub's cache or on the Hub.
+A card's name, a card's file, a folder with a card and a sentence-transformers folder state how
+vectors are made. A plain checkpoint does not and is refused, unless it is used like a named card.
+A checkpoint is in a folder, an installed package, the Hub's cache or on the Hub.
 """
 
 import logging
@@ -53,11 +53,15 @@ logger = logging.getLogger(__name__)
 
 
 def find_card(model: str, like: str | None) -> tuple[Card, Path]:
-    """The card to use, and the folder that its paths are relative to.
+    """Return the card to use, and the folder that its paths are relative to.
+
+    Args:
+        model: card's name or file, folder, or Hub id.
+        like: card that a checkpoint is used like, or None.
 
     Raises:
-        BenchError: there is no such model, it is a plain checkpoint and ``like`` is None, or its
-            folder states other settings than ``like``.
+        BenchError: there is no such model, a plain checkpoint without ``like``, a model without one
+            vector per text, or a folder that contradicts ``like``.
     """
     if like is not None:
         if is_card(model):
@@ -85,13 +89,16 @@ def find_card(model: str, like: str | None) -> tuple[Card, Path]:
 
 
 def is_card(model: str) -> bool:
-    """Return whether a model is named by its card, and not by a folder or Hub id."""
+    """Return whether ``model`` names a card rather than a folder or Hub id."""
     named = model in card_names() or model.endswith(".toml")
     return named and not Path(model).expanduser().is_dir()
 
 
 def _card_like(card: Card, checkpoint: str) -> Card:
-    """The recipe of a card with another checkpoint; what belongs to the old one is dropped."""
+    """Return a card for another checkpoint.
+
+    Facts about the card's own checkpoint are dropped.
+    """
     if card.kind != "transformer" or card.encoder:
         raise BenchError(
             f"--like {card.name}: that card is not of a transformer checkpoint",
@@ -123,10 +130,11 @@ def _card_like(card: Card, checkpoint: str) -> Card:
 
 
 def _check_like(card: Card, own: Card, root: Path) -> None:
-    """Refuse a card that contradicts the folder that is used like it.
+    """Raise if a card contradicts the folder that is used like it.
 
-    Lengths are a choice of use, and sentence-transformers writes cosine where nobody chose it, so
-    that these differences are warnings.
+    Different lengths only cause a warning, since users choose them. So does a different
+    normalisation without a module for it: sentence-transformers writes cosine even if nobody chose
+    it.
     """
     used, open_to_choice = _settings(card), {"max_query_tokens", "max_document_tokens"}
     if is_st_folder(root) and not ends_in_normalize(root):
@@ -143,7 +151,10 @@ def _check_like(card: Card, own: Card, root: Path) -> None:
 
 
 def _settings(card: Card) -> dict[str, Any]:
-    """Settings of a card that change vectors; of its prompts those that are not empty."""
+    """Return the settings of a card that change vectors.
+
+    Empty prompts are omitted.
+    """
     prompts = {"query prompt": card.prompts.query, "document prompt": card.prompts.document}
     return {
         "pooling": card.pooling,
@@ -205,7 +216,10 @@ def _card_of_repository(repository: str) -> Card:
 
 
 def _unfinished_error(folder: Path, typed: str) -> BenchError | None:
-    """Return the error for an adapter or an interrupted training; None for anything else."""
+    """Return the error for an adapter or an interrupted training.
+
+    None for anything else.
+    """
     if (folder / ADAPTER_FILE).is_file():
         stated = read_object(folder / ADAPTER_FILE)
         base = next((stated[name] for name in BASE_NAMES if stated.get(name)), "BASE")
@@ -246,9 +260,15 @@ def _plain_error(typed: str) -> BenchError:
 def describe_checkpoint_source(
     checkpoint: str, revision: str, base: Path, resolved: Checkpoint
 ) -> tuple[str, str]:
-    """Name and revision to show: a Hub id and its commit, or a folder's name and no revision.
+    """Return the name and revision of a checkpoint for display.
 
-    A branch, whose content changes, is no revision: where the commit is not known, none is shown.
+    A branch changes, so it is not shown as a revision; without a known commit, none is shown.
+
+    Args:
+        checkpoint: Hub id or folder, as a card states it.
+        revision: revision that the card states.
+        base: folder that paths are relative to.
+        resolved: files of the checkpoint.
     """
     folder = base / Path(checkpoint).expanduser()
     if folder.is_dir():
@@ -259,12 +279,17 @@ def describe_checkpoint_source(
 def locate_checkpoint(
     checkpoint: str, revision: str, *, base: Path, package: str = "", sha: str = ""
 ) -> Path:
-    """The folder of a checkpoint: a local folder, an installed package, the Hub's cache, the Hub.
+    """Return the folder of a checkpoint: local, in a package, in the Hub's cache, or downloaded.
 
-    An installed package is used only when its weights have the stated sha256.
+    Args:
+        checkpoint: Hub id or folder.
+        revision: revision on the Hub.
+        base: folder that paths are relative to.
+        package: ``package/folder`` of an installed package, used if its weights match ``sha``.
+        sha: sha256 of the weights, or empty.
 
     Raises:
-        BenchError: it is nowhere and cannot be fetched.
+        BenchError: it is not found and cannot be downloaded.
     """
     local = base / Path(checkpoint).expanduser()
     if local.is_dir():
@@ -278,10 +303,16 @@ def locate_checkpoint(
 
 
 def find_local(checkpoint: str, revision: str, package: str = "") -> Path | None:
-    """Folder of a published checkpoint with whole weights on this machine; None without one.
+    """Return the folder of a published checkpoint on this machine.
 
-    Looks at names only: an installed package, then the Hub's cache. Nothing is hashed, fetched or
-    imported, so that a list of models answers at once.
+    None if weights are incomplete. Only names are looked up, in an installed package and then in
+    the Hub's cache. Nothing is hashed, downloaded or imported, so that a list of models appears at
+    once.
+
+    Args:
+        checkpoint: Hub id.
+        revision: revision on the Hub.
+        package: ``package/folder`` of an installed package.
     """
     folder = _package_folder(package, "") or _cached_snapshot(checkpoint, revision)
     try:
@@ -291,7 +322,7 @@ def find_local(checkpoint: str, revision: str, package: str = "") -> Path | None
 
 
 def _cached_snapshot(repository: str, revision: str) -> Path | None:
-    """Folder of a repository in the Hub's cache, by the layout that its documentation states."""
+    """Return the folder of a repository in the Hub's cache, by its documented layout."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
     cached = Path(HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}"
@@ -302,10 +333,14 @@ def _cached_snapshot(repository: str, revision: str) -> Path | None:
 
 
 def fetch_checkpoint(repository: str, revision: str) -> Path:
-    """Folder of a Hub repository's snapshot, downloaded where it is not in the cache.
+    """Return the folder of a Hub repository's snapshot, downloaded if it is not in the cache.
 
     Only configuration, tokenizer and one format of weights are downloaded. HF_HUB_OFFLINE and
-    HF_HOME are honoured.
+    HF_HOME are respected.
+
+    Args:
+        repository: Hub id.
+        revision: branch, tag or commit.
 
     Raises:
         BenchError: the Hub cannot be reached, or has no such repository or revision.
@@ -338,10 +373,9 @@ def _download(repository: str, revision: str, patterns: list[str]) -> Path:
 
 
 def _package_folder(package: str, sha: str) -> Path | None:
-    """Folder of weights inside an installed package, found without importing anything.
+    """Return the folder of weights inside an installed package, without importing it.
 
-    Only where packages are installed: not in any folder of ``sys.path``, such as the one where the
-    command was typed.
+    Only site-packages are searched, not all of ``sys.path``, which includes the working directory.
     """
     for place in (*site.getsitepackages(), site.getusersitepackages()) if package else ():
         folder = resolve_inside(Path(place), package)

@@ -1,7 +1,7 @@
-"""From what the user typed to a recipe and its files.
+"""Resolve a model to its recipe and files.
 
-Resolving hashes files and reads JSON. It imports no model library, so that a run whose vectors
-are all cached starts at once.
+This hashes files and reads JSON. It imports no model library, so that a run starts at once if all
+vectors are stored.
 """
 
 import copy
@@ -60,12 +60,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Model:
-    """A model that can be opened: what is stated, what decides its vectors, where its files are.
+    """A resolved model.
 
     Attributes:
-        document: files of the encoder of documents; None for models without a checkpoint.
-        query: files of the encoder of queries where it is another one.
-        adapter: folder of the adapter to attach.
+        card: facts stated about the model.
+        recipe: everything that determines its vectors.
+        document: files of the document encoder; None for models without a checkpoint.
+        query: files of a separate query encoder, or None.
+        adapter: folder of the adapter to attach, or None.
     """
 
     card: Card
@@ -75,25 +77,28 @@ class Model:
     adapter: Path | None = None
 
     def for_dataset(self, name: str) -> "Model":
-        """This model with the prompts of one dataset."""
+        """Return this model with the prompts of dataset ``name``."""
         return replace_field(self, recipe=self.recipe.for_dataset(name))
 
     @property
     def routing(self) -> Routing | None:
-        """Routing of its adapters; None if they are not routed."""
+        """Routing of its adapters.
+
+        None if they are not routed.
+        """
         return read_routing(self.adapter) if self.adapter is not None else None
 
     def check_unchanged(self) -> None:
-        """Refuse a checkpoint whose files are no longer those that were hashed.
+        """Raise if a file of a checkpoint differs from the one that was hashed.
 
         Raises:
-            BenchError: see above.
+            BenchError: a file was replaced or modified.
         """
         for checkpoint in filter(None, (self.document, self.query)):
             checkpoint.check_unchanged()
 
     def with_adapter(self, folder: Path | None) -> "Model":
-        """This model with one of its routed adapters instead, or, for None, without any."""
+        """Return this model with the adapter in ``folder`` instead of its routing, or with none."""
         if self.routing is None or self.document is None:
             raise ValueError(f"{self.card.name} has no routed adapters")
         recipe = msgspec.structs.replace(
@@ -119,25 +124,25 @@ def resolve_model(
     max_document_tokens: int | None = None,
     trust_code: bool = False,
 ) -> Model:
-    """Find a model and everything that decides its vectors.
+    """Find a model and everything that determines its vectors.
 
     Args:
-        model: a card's name, a ``.toml`` card, a folder, or a Hub id.
-        like: a card whose recipe (pooling, prompts, lengths) a plain checkpoint is used with.
+        model: card's name, ``.toml`` card, folder, or Hub id.
+        like: card whose recipe (pooling, prompts, lengths) a plain checkpoint is used with.
         adapter: folder of an AdapterHub or PEFT adapter to attach. The model's name becomes
-            ``NAME+ADAPTER``; published scores of the base are none of its own.
-        dtype: instead of the card's.
-        store_dtype: of vectors on disk.
-        backend: ``torch`` (also where it is None) or ``int8``.
-        query_prompt: put before every query, instead of the card's prompts of any dataset.
-        max_query_tokens: instead of the card's.
-        max_document_tokens: instead of the card's.
+            ``NAME+ADAPTER``, and published scores of the base do not apply.
+        dtype: replaces the card's.
+        store_dtype: dtype of stored vectors.
+        backend: ``torch`` (also for None) or ``int8``.
+        query_prompt: put before every query, instead of all prompts of the card.
+        max_query_tokens: replaces the card's.
+        max_document_tokens: replaces the card's.
         trust_code: allow a card that names a third party's class.
 
     Raises:
-        BenchError: no such model, a plain checkpoint without ``like``, a checkpoint that is
-            damaged, brings its own code or does not fit the card, or a back end that cannot run
-            the model.
+        BenchError: there is no such model, a plain checkpoint is named without ``like``, a
+            checkpoint is damaged, has its own code or does not fit the card, or the back end cannot
+            run it.
     """
     card, base = find_card(model, like)
     if card.missing:
@@ -169,7 +174,7 @@ def resolve_model(
 
 
 def _with_query_prompt(card: Card, text: str) -> Card:
-    """The card with one prompt for the queries of all datasets; prompts of documents stay.
+    """Return the card with one prompt for the queries of all datasets.
 
     Raises:
         BenchError: the model reads no prompts.
@@ -185,7 +190,7 @@ def _with_query_prompt(card: Card, text: str) -> Card:
 
 
 def _add_adapter(card: Card, folder: Path) -> Card:
-    """The card of a base with an adapter attached."""
+    """Return the card of a base with an adapter attached."""
     name = adapter_name(folder)
     return replace_fields(
         card,
@@ -235,7 +240,10 @@ def _resolve_transformer(card: Card, base: Path) -> Model:
 
 
 def _inner_folder(root: Path) -> str:
-    """Where the transformer is: old sentence-transformers folders keep it in a folder inside."""
+    """Return the transformer's path in its folder.
+
+    Old sentence-transformers folders nest it.
+    """
     in_root = (root / "config.json").exists() or not is_st_folder(root)
     return "" if in_root else find_transformer(root)
 
@@ -257,7 +265,7 @@ def _check_fit(card: Card, document: Checkpoint, query: Checkpoint | None) -> No
 
 
 def _find_contradictions(card: Card, checkpoint: Checkpoint) -> dict[str, Any]:
-    """What a checkpoint's own files state of its use otherwise than its card, which is followed."""
+    """Return settings in a checkpoint's files that differ from its card, which takes precedence."""
     stated: dict[str, Any] = {
         "truncation_side": read_tokenizer_facts(checkpoint.folder).truncation_side
     }
@@ -327,7 +335,7 @@ def _resolve_stage(stage: CardStage, checkpoint: Checkpoint, width: int) -> Stag
 
 
 def _plain_recipe(card: Card) -> Recipe:
-    """Recipe of a model that has no checkpoint: its options decide everything."""
+    """Return the recipe of a model without a checkpoint, which its options determine."""
     dim = card.options.get("dim", 0)
     if not isinstance(dim, int) or dim < (1 if card.kind == "hashing" else 0):
         raise BenchError(f"card {card.name}: options.dim is the length of a vector, 1 or more")
@@ -366,11 +374,14 @@ def _third_party_recipe(card: Card, trust_code: bool) -> Recipe:
 
 
 def count_parameters(model: Model) -> Parameters | None:
-    """The parameters of a resolved model; None if a class or object does not state them.
+    """Count the parameters of a resolved model.
 
-    Counted is what the encoder is made of: a pre-training head is not, nor are buffers of
-    positions. A pooler is, as wherever the size of a BERT is stated. Safetensors headers suffice; a
-    pickle is opened with torch, restricted to tensors.
+    None if a class or object does not state them. Pre-training heads and buffers of positions are
+    not counted. A pooler is, as in published sizes of BERT. Safetensors headers suffice; a pickle
+    is opened with torch, restricted to tensors.
+
+    Args:
+        model: resolved model.
 
     Raises:
         BenchError: a file is damaged or holds more than tensors.
@@ -400,7 +411,7 @@ def _safetensors_sizes(path: Path) -> Iterator[int]:
 
 
 def _pickle_sizes(path: Path) -> Iterator[int]:
-    """Tensors of a pickle; one that has several names counts once."""
+    """Yield the size of each tensor of a pickle, once if it has several names."""
     from retrievers.models.loading import load_tensors
 
     seen = set()
@@ -412,10 +423,10 @@ def _pickle_sizes(path: Path) -> Iterator[int]:
 
 
 def choose_backend(name: str | None, recipe: Recipe) -> Backend:
-    """Return the back end of that name, PyTorch if it is None.
+    """Return the back end ``name`` for ``recipe``, PyTorch for None.
 
     Raises:
-        BenchError: no back end has that name, or it cannot run the model here.
+        BenchError: the back end is unknown, or cannot run the model here.
     """
     if name in (None, "torch"):
         return "torch"
@@ -440,27 +451,25 @@ def choose_backend(name: str | None, recipe: Recipe) -> Backend:
 
 
 def has_vnni() -> bool:
-    """True if 8-bit products are known to be summed without saturation.
+    """Return whether 8-bit products are known to be summed without saturation.
 
-    False if the processor does not say, and where oneDNN was told to use fewer instructions
-    than there are.
+    False if the processor does not tell, or oneDNN is restricted to fewer instructions.
     """
     return bool(VNNI & cpu_instructions()) and "ONEDNN_MAX_CPU_ISA" not in os.environ
 
 
 class SharedNetworks:
-    """One base, many adapters: networks that were loaded, for encoders that are opened with them.
+    """Loaded networks that the encoders of several adapters share.
 
-    Each encoder gets modules of its own, whose parameters are the very tensors of the base: an
-    adapter is attached to one of them without the others seeing it, and the base is in memory once.
-    Only for encoders that leave the weights as they are: those with an adapter.
+    Each encoder gets its own modules with the parameter tensors of the base: an adapter attached to
+    one does not affect the others, and the base is in memory once. Weights must not be changed.
     """
 
     def __init__(self) -> None:
         self._loaded: dict[tuple[Path, str, str, bool], Any] = {}
 
     def network(self, checkpoint: Checkpoint, recipe: Recipe) -> Any:
-        """The transformer of a checkpoint; its parameters are shared with all others of it."""
+        """Return the transformer of ``checkpoint`` for ``recipe``, with shared parameters."""
         from retrievers.models.loading import load_network
 
         pooler = recipe.pooling == "pooler"

@@ -1,8 +1,8 @@
-"""Is this model sound? Checks on a sample, before hours are spent on a collection.
+"""Checks of a model on a sample, before hours are spent on a collection.
 
-Vectors that are not finite, or zero, stop. Warnings, with figures, are of what makes scores wrong
-or low: vectors that hardly differ, or that are not of length 1 if similarity is cosine; texts
-that are cut; a vector that depends on the texts beside it.
+Vectors that are not finite, or zero, stop the evaluation. Warnings, with figures, name causes of
+wrong or low scores: vectors that hardly differ, or lack unit length under cosine similarity;
+truncated texts; a vector that depends on the rest of its batch.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,15 +27,17 @@ ENCODED_ALONE = 8
 
 
 class VectorStatistics(Record, kw_only=True):
-    """Figures of one sample of vectors; those after ``zero`` are over the usable vectors.
+    """Statistics of a sample of vectors.
+
+    Those after ``zero`` are over the usable vectors.
 
     Attributes:
         count: vectors in the sample.
         not_finite: vectors with NaN or infinity.
         zero: vectors of length 0.
         spread: root mean square distance from the mean vector, over that of the norms; 0 to 1.
-        norm_min, norm_max: Euclidean lengths.
-        truncated: share of texts that are cut; None if the encoder does not say.
+        norm_min, norm_max: smallest and largest Euclidean norm.
+        truncated: share of truncated texts; None if unknown.
     """
 
     count: int
@@ -48,15 +50,17 @@ class VectorStatistics(Record, kw_only=True):
 
 
 class Preflight(Record, kw_only=True):
-    """Figures measured on a sample; stored with the result.
+    """Results of the checks on a sample.
+
+    Stored with the evaluation.
 
     Attributes:
-        documents: figures of the documents' vectors.
-        queries: figures of the queries' vectors.
-        batch_difference: largest relative distance between a document's vectors, alone and in a
-            batch.
-        stop: reasons not to go on; empty if the model is usable.
-        warnings: what a person should know, with figures.
+        documents: statistics of the documents' vectors.
+        queries: statistics of the queries' vectors.
+        batch_difference: largest relative distance between a document's vectors, encoded alone and
+            in a batch.
+        stop: reasons not to continue; empty if the model is usable.
+        warnings: findings for a person, with figures.
     """
 
     documents: VectorStatistics
@@ -69,10 +73,16 @@ class Preflight(Record, kw_only=True):
 def preflight(
     encoder: Encoder, titles: Sequence[str], texts: Sequence[str], queries: Sequence[str]
 ) -> Preflight:
-    """Encode a sample of documents and queries and say what is wrong with the vectors.
+    """Encode a sample of documents and queries and report problems of the vectors.
+
+    Args:
+        encoder: encoder to check.
+        titles: titles of the documents.
+        texts: texts of the documents.
+        queries: texts of the queries.
 
     Raises:
-        BenchError: the encoder itself refuses.
+        BenchError: the encoder fails.
     """
     recipe = encoder.recipe
     vectors = encoder.encode_documents(titles, texts)
@@ -102,7 +112,7 @@ def preflight(
 
 
 def measure_vectors(vectors: Float32Array, truncated: float | None = None) -> VectorStatistics:
-    """Figures of vectors ``(n, dim)``."""
+    """Return statistics of ``vectors`` ``(n, dim)``, with the share of ``truncated`` texts."""
     finite = np.isfinite(vectors).all(axis=1)
     usable = vectors[finite].astype(np.float64)
     norms = np.linalg.norm(usable, axis=1)
@@ -154,7 +164,7 @@ def _find_warnings(role: str, facts: VectorStatistics, encoder: Encoder) -> list
 def _batch_difference(
     encoder: Encoder, titles: Sequence[str], texts: Sequence[str], batched: Float32Array
 ) -> float:
-    """Largest relative distance between vectors of short to long texts, alone and batched."""
+    """Return the largest relative distance between vectors of texts encoded alone and batched."""
     if not len(texts):
         return 0.0
     by_length = np.argsort([len(text) for text in texts], kind="stable")
@@ -169,7 +179,10 @@ def _batch_difference(
 def _cut_share(
     encoder: Encoder, name: str, limit: int | None, *texts: Sequence[str]
 ) -> float | None:
-    """Share of texts with more tokens than the limit; None if the encoder counts none."""
+    """Return the share of texts with more tokens than the limit.
+
+    None if either is unknown.
+    """
     count: Callable[..., Sequence[int]] | None = getattr(encoder, name, None)
     if count is None or limit is None:
         return None

@@ -1,7 +1,7 @@
 """Everything that changes a vector, in one frozen record whose hash names the vectors.
 
-A recipe is plain data: it can be stored beside the vectors and the scores, compared, and hashed
-without loading a model. Where the files lie, the device and the batch size are not in it.
+A recipe is plain data: it can be stored with vectors and scores, compared, and hashed without
+loading a model. The location of files, the device and the batch size are not part of it.
 """
 
 import hashlib
@@ -49,17 +49,27 @@ Option = bool | int | float | str
 
 
 class Prompts(Record):
-    """Text put before a query and before a document (before its title, where it has one)."""
+    """Text put before a query and before a document (before its title, if it has one).
+
+    Attributes:
+        query: prompt of queries.
+        document: prompt of documents.
+    """
 
     query: str = ""
     document: str = ""
 
 
 class Stage(Record):
-    """A layer after pooling, in order of application.
+    """A layer after pooling.
 
-    ``source`` is where its weights are: ``key:NAME`` inside the checkpoint's state dict, or
-    ``folder:NAME`` for a folder in the layout of sentence-transformers.
+    Attributes:
+        kind: type of the layer.
+        source: location of its weights: ``key:NAME`` in the checkpoint's state dict, or
+            ``folder:NAME`` for a folder in the layout of sentence-transformers.
+        width: output dimension.
+        activation: activation of a dense layer.
+        eps: constant of a layer norm.
     """
 
     kind: Literal["dense", "layer-norm"]
@@ -70,10 +80,11 @@ class Stage(Record):
 
 
 class AdapterIdentity(Record, omit_defaults=True):
-    """Identity of an attached adapter: its library and the sha256 of each of its files.
+    """Identity of an attached adapter.
 
     Attributes:
-        kind: ``routed`` for several adapters, of which each query is encoded by one.
+        kind: its library; ``routed`` for several adapters, one of which encodes each query.
+        files: sha256 of each of its files.
     """
 
     kind: AdapterKind
@@ -84,16 +95,17 @@ class Usage(Record, kw_only=True):
     """How a model is used, as cards, recipes and folders state it.
 
     Attributes:
-        pooling: ``every`` stands for those of `EVERY_POOLING` beside each other, see
-            `retrievers.encoders.views`; no card has it.
-        normalize: vectors are brought to length 1.
+        pooling: ``every`` stands for the poolings of `EVERY_POOLING` side by side, see
+            `retrievers.encoders.views`; no card has it. ``unknown``: a Python object does not state
+            it.
+        normalize: whether vectors are scaled to length 1.
+        similarity: similarity of two vectors.
         title_join: how a title and its text become one input.
         segment_ids: whether the second segment of a pair gets token type 1.
-        max_query_tokens, max_document_tokens: length at which texts are cut.
-        truncation_side: where a text that is too long loses its tokens.
-        lower_case: texts and prompts are lower-cased before they are tokenised, where the
-            tokenizer itself would not.
-        dtype: of weights and activations.
+        max_query_tokens, max_document_tokens: length at which texts are truncated; None if unknown.
+        truncation_side: side on which long texts are truncated.
+        lower_case: whether to lower-case texts and prompts before the tokenizer, which does not.
+        dtype: dtype of weights and activations.
     """
 
     pooling: StoredPooling = "none"
@@ -109,31 +121,39 @@ class Usage(Record, kw_only=True):
 
     @property
     def max_tokens(self) -> int:
-        """Length of the longest input, a query or a document, in tokens; 0 if it is unknown."""
+        """Length of the longest input, a query or a document, in tokens.
+
+        0 if it is unknown.
+        """
         return max(self.max_query_tokens or 0, self.max_document_tokens or 0)
 
     @property
     def usage(self) -> dict[str, Any]:
-        """The fields of `Usage`, for another record that has them."""
+        """Fields of `Usage`, for another record that has them."""
         return {name: getattr(self, name) for name in Usage.__struct_fields__}
 
 
 class Recipe(Usage, kw_only=True):
-    """All that decides the vectors of an encoder. JSON-able with ``msgspec.json.encode``.
+    """Everything that determines the vectors of an encoder.
+
+    JSON with ``msgspec.json.encode``.
 
     Attributes:
         model: short name for people; not part of the fingerprint.
-        kind: ``transformer``, ``hashing``, ``bm25``, or ``python`` for an object of the user's own.
-        dim: length of a vector; 0 if there are no vectors (BM25).
-        checkpoint: Hub id or folder name, with its revision.
+        kind: ``transformer``, ``hashing``, ``bm25``, or ``python`` for a user's own object.
+        dim: dimension of the vectors; 0 without vectors (BM25).
+        checkpoint, revision: Hub id or folder name, and its revision.
+        query_checkpoint, query_revision: the same for the query encoder of an untied model.
         files: sha256 by file name: weights, configuration, tokenizer, stages.
-        query_files: the same for the query encoder of an untied model; else empty.
-        prompts: put before texts, already resolved for a dataset.
-        dataset_prompts: what ``for_dataset`` chooses from; empty once resolved.
-        backend: the engine that runs the model: PyTorch, or dense layers in int8 with a scale for
-            each token.
-        store_dtype: of vectors on disk: float16 rounds them before they are searched.
-        encoder: a third party's class, as ``package.module:Class``.
+        query_files: the same for the query encoder of an untied model; otherwise empty.
+        stages: layers after pooling.
+        prompts: prompts resolved for a dataset.
+        dataset_prompts: prompts that ``for_dataset`` chooses from; empty once resolved.
+        adapter: identity of the attached adapter.
+        backend: engine that runs the model: PyTorch, or int8 dense layers with a scale for each
+            token.
+        store_dtype: dtype of stored vectors: float16 rounds them before they are searched.
+        encoder: third party's class, as ``package.module:Class``.
         options: settings of an encoder that is not a transformer.
     """
 
@@ -156,18 +176,21 @@ class Recipe(Usage, kw_only=True):
     options: dict[str, Option] = {}
 
     def __post_init__(self) -> None:
-        """Mark settings that a Python object does not state; old records have defaults instead."""
+        """Mark settings that a Python object does not state.
+
+        Old records have defaults instead.
+        """
         if self.kind == "python" and not self.encoder and self.pooling == "none":
             for name, value in UNKNOWN_SETTINGS.items():
                 msgspec.structs.force_setattr(self, name, value)
 
     @property
     def fingerprint(self) -> str:
-        """sha256 (hex) of the canonical JSON of all fields that can change a vector.
+        """Hash (sha256, hex) of the canonical JSON of all fields that can change a vector.
 
-        Names are left out where the files' own hashes say more, so that a moved or downloaded
-        copy of the same files is the same model. What a third party's class loads by name is
-        not hashed, so there the names stay.
+        Names are omitted if files are hashed, so that a moved or downloaded copy of the same files
+        is the same model. A third party's class loads files by name, which are not hashed, so its
+        names stay.
         """
         names = {"model", *(name for name in ADDED_LATER if self._is_default(name))}
         if self.files and not self.encoder:
@@ -193,12 +216,11 @@ class Recipe(Usage, kw_only=True):
         return msgspec.structs.replace(self, files={}, query_files={}, **dict.fromkeys(names, ""))
 
     def side(self, role: Role) -> "Recipe":
-        """The recipe of one side: all that changes its vectors, the other side as plain as can be.
+        """Return the recipe of one side, ``role``, with the other side's fields at plain values.
 
-        Recipes with equal fingerprints of a side have equal vectors there, so that a change of the
-        other side (a prompt of queries, say) encodes nothing again. A recipe without prompts, with
-        one length and one encoder is its own side. A third party's class reads what it likes of a
-        recipe, so there both sides are the whole recipe.
+        Equal fingerprints of a side mean equal vectors there, so that a change of the other side
+        (such as a query prompt) encodes nothing again. A third party's class may read any field, so
+        both of its sides are the full recipe.
         """
         if self.encoder:
             return self
@@ -226,7 +248,7 @@ class Recipe(Usage, kw_only=True):
         )
 
     def for_dataset(self, name: str) -> "Recipe":
-        """This recipe with the prompts of one dataset (``beir/quora``) and no others.
+        """Return this recipe with the prompts of dataset ``name`` (``beir/quora``) and no others.
 
         The most specific entry wins: ``beir/cqadupstack/tex``, then ``beir/cqadupstack``, then
         ``beir``, then the prompts for all datasets.

@@ -1,8 +1,8 @@
-"""A sentence-transformers folder, read and written as data.
+"""Read and write a sentence-transformers folder as data.
 
-``modules.json`` names Python classes. sentence-transformers imports what it names; here only the
-module types below are understood, by name, and everything else is refused. Written by
-sentence-transformers 2 to 6: the class paths and some keys differ between versions.
+``modules.json`` names Python classes, which sentence-transformers imports. Here, only the module
+types below are understood, by name; all others are refused. Class paths and some keys differ
+between versions 2 to 6 of sentence-transformers.
 """
 
 import json
@@ -58,7 +58,7 @@ F = TypeVar("F")
 
 
 class _File(msgspec.Struct, frozen=True):
-    """Settings that another program wrote: fields that are not read here may be there."""
+    """Settings that another program wrote, which may have further fields."""
 
 
 class _Module(_File, frozen=True):
@@ -91,9 +91,10 @@ class _Modalities(_File, frozen=True):
 
 
 class _Transformer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One of `TRANSFORMER_FILES`; as in sentence-transformers, no other settings may be there.
+    """One of `TRANSFORMER_FILES`.
 
-    Of all but the first two, the only value that vectors are made with here.
+    As in sentence-transformers, no other settings are allowed. Of all but the first two, the only
+    supported value is allowed.
     """
 
     max_seq_length: Annotated[int, msgspec.Meta(ge=1)] | None = None
@@ -123,7 +124,15 @@ class _Pooling(_File, frozen=True):
 
 
 class StageFile(_File, frozen=True):
-    """``config.json`` of a dense or layer-norm module; the width that it has is stated."""
+    """``config.json`` of a dense or layer-norm module.
+
+    Attributes:
+        out_features: output dimension of a dense module.
+        dimension: dimension of a layer norm.
+        bias: whether there is a bias.
+        activation_function: class of the activation.
+        module_input_name, module_output_name: only sentence embeddings are supported.
+    """
 
     out_features: Count | None = None
     dimension: Count | None = None
@@ -162,9 +171,9 @@ class TokenizerFacts:
     """Settings of use that a tokenizer was saved with.
 
     Attributes:
-        max_tokens: its length limit, None if it has none.
-        truncation_side: where a text that is too long loses its tokens.
-        lower_cases: whether it lower-cases texts because its files say so.
+        max_tokens: its length limit in tokens; None without one.
+        truncation_side: side on which long texts are truncated.
+        lower_cases: whether its files make it lower-case texts.
     """
 
     max_tokens: int | None
@@ -174,11 +183,14 @@ class TokenizerFacts:
 
 @dataclass(frozen=True)
 class StFolder:
-    """Use of its model that a sentence-transformers folder states.
+    """How a sentence-transformers folder uses its model.
 
     Attributes:
-        inner: path of the transformer inside the folder; empty when it is the folder itself.
-        warnings: what is assumed, or set aside.
+        inner: path of the transformer inside the folder; empty if it is the folder itself.
+        usage: pooling, lengths, normalisation and similarity.
+        stages: dense and layer-norm modules.
+        prompts: prompts of queries and documents.
+        warnings: assumptions, and settings that are ignored.
     """
 
     inner: str
@@ -189,17 +201,19 @@ class StFolder:
 
 
 def is_st_folder(folder: Path) -> bool:
-    """True if the folder was saved by sentence-transformers."""
+    """Return whether ``folder`` was saved by sentence-transformers."""
     return lexists(folder / "modules.json")
 
 
 def ends_in_normalize(folder: Path) -> bool:
-    """Return whether a sentence-transformers folder brings vectors to length 1 by a module."""
+    """Return whether a module in ``folder`` scales vectors to length 1."""
     return any(module.name == "Normalize" for module in _read_modules(folder / "modules.json"))
 
 
 def find_transformer(folder: Path) -> str:
-    """Path of the transformer inside a folder; empty when it is the folder itself.
+    """Return the path of the transformer inside ``folder``.
+
+    Empty if it is the folder itself.
 
     Raises:
         BenchError: ``modules.json`` is damaged, or does not begin with a transformer.
@@ -212,11 +226,11 @@ def find_transformer(folder: Path) -> str:
 
 
 def read_st_folder(folder: Path) -> StFolder:
-    """Read modules, prompts, lengths and what is done to texts.
+    """Read the modules, prompts, lengths and text processing of ``folder``.
 
     Raises:
-        BenchError: a file is damaged, a module's class is not of sentence-transformers, or
-            something is stated that is not supported.
+        BenchError: a file is damaged, a module's class is not from sentence-transformers, or a
+            setting is not supported.
     """
     modules = [
         module
@@ -259,7 +273,7 @@ def read_st_folder(folder: Path) -> StFolder:
 
 
 def _find_length(inner: Path, stated: int | None) -> int:
-    """Length at which texts are cut: the shorter of what is stated and of the positions."""
+    """Return the length at which texts are truncated: the stated one, or fewer positions."""
     limit = position_limit(read_config(inner)) if (inner / "config.json").is_file() else None
     known = [n for n in (stated, limit) if n is not None and n < NO_LIMIT]
     length = min(known, default=DEFAULT_LENGTH)
@@ -282,7 +296,7 @@ def _find_warnings(settings: _Settings, normalize: bool) -> list[str]:
 
 
 def read_stage_file(folder: Path) -> StageFile:
-    """Settings of a stage, from the ``config.json`` in its folder.
+    """Read the settings of a stage from the ``config.json`` in ``folder``.
 
     Raises:
         BenchError: it is missing or damaged.
@@ -302,7 +316,7 @@ def _read_modules(path: Path) -> list[_Module]:
 
 
 def _stage_slice(names: Sequence[str]) -> slice | None:
-    """Where the stages are, or None when the modules are not of the supported form."""
+    """Return the slice of the stages, or None if the modules are not of the supported form."""
     end = len(names) - 1 if names[-1:] == ["Normalize"] else len(names)
     stages = names[2:end]
     fits = names[:2] == ["Transformer", "Pooling"] and set(stages) <= {"Dense", "LayerNorm"}
@@ -338,10 +352,10 @@ def _read_stage(folder: Path, module: _Module) -> CardStage:
 
 
 def _retrieval_prompts(prompts: Mapping[str, str | None]) -> CardPrompts:
-    """The prompts that ``encode_query`` and ``encode_document`` of version 5.7 put before texts.
+    """Return the prompts that ``encode_query`` and ``encode_document`` of version 5.7 use.
 
-    Those are always the ones called ``query`` and ``document``: a model is given both names, empty
-    where its files have none, so that other names and the default prompt are never reached.
+    Those are always named ``query`` and ``document``: a model gets both names, empty if its files
+    have none, so that other names and the default prompt are never used.
     """
     return CardPrompts(query=prompts.get("query") or "", document=prompts.get("document") or "")
 
@@ -351,10 +365,10 @@ def _read_if_present(path: Path, kind: type[F]) -> F:
 
 
 def read_tokenizer_facts(folder: Path) -> TokenizerFacts:
-    """Read ``tokenizer_config.json`` and, where that is silent, ``tokenizer.json``.
+    """Read ``tokenizer_config.json`` in ``folder``, completed by ``tokenizer.json``.
 
     Raises:
-        BenchError: a file is damaged, or a value makes no sense.
+        BenchError: a file is damaged, or a value is not valid.
     """
     path = folder / "tokenizer_config.json"
     config = _read_if_present(path, _TokenizerConfig)
@@ -377,11 +391,12 @@ def _truncation_side(folder: Path) -> TruncationSide:
 
 
 def write_st_files(folder: Path, settings: Card | Recipe, width: int) -> None:
-    """Write ``modules.json`` and what it names: pooling, lengths, normalisation and prompts.
+    """Write ``modules.json`` and its modules: pooling, lengths, normalisation and prompts.
 
     Args:
-        settings: without stages, of a pooling in `ST_POOLING`.
-        width: of the encoder's vectors.
+        folder: folder of the transformer.
+        settings: card or recipe without stages, with a pooling in `ST_POOLING`.
+        width: dimension of the encoder's vectors.
     """
     kinds = ["Transformer", "Pooling", *(["Normalize"] if settings.normalize else [])]
     modules = [
