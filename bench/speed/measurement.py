@@ -97,7 +97,7 @@ class BenchmarkedModel:
 
     @cached_property
     def tokens_per_s(self) -> float:
-        """Tokens per second in a short probe, which loads the weights and determines sample sizes."""
+        """Tokens per second in a short probe, which loads weights and sets sample sizes."""
         return measure_speed(self.encoder, self.source.corpus, PROBE_S)
 
     @property

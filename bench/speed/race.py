@@ -139,7 +139,7 @@ def _summarise_phases(passes: Sequence[TimedPass]) -> dict[str, Spread]:
 
 
 def time_call(work: Callable[[], Result]) -> tuple[float, Result]:
-    """Call ``work`` and return its wall-clock seconds and result, with GPUs idle before and after."""
+    """Call ``work`` between idle GPUs, and return its wall-clock seconds and result."""
     synchronise()
     start = time.perf_counter()
     result = work()
