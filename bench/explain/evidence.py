@@ -192,15 +192,26 @@ class VectorEvidence:
             return np.full(len(predicted), np.inf)
         vectors = given.vectors[:count]
         if setup.shuffled and given.all_vectors.shape[1] == predicted.shape[1]:
-            vectors = given.all_vectors[self._nearest(setup, role, texts)]
+            nearest = self._nearest(setup, role, texts)
+            if len(np.unique(nearest)) < 0.9 * len(nearest):  # no order of these vectors
+                return np.full(len(predicted), np.inf)
+            vectors = given.all_vectors[nearest]
         return vector_errors(vectors, predicted)
 
     def _nearest(self, setup: EvaluationSetup, role: Role, texts: Texts) -> Int64Array:
         """Return the row of the given vector that is closest to each prediction."""
         predicted = self.passes.vectors(setup, role, texts.titles, texts.texts)
-        every = self.given[role].all_vectors.astype(np.float32)
+        given = self.given[role].all_vectors
+        every = given.astype(np.float32)
+        if np.issubdtype(given.dtype, np.integer):
+            every, predicted = _standardised(every), _standardised(predicted)
         squares = np.einsum("ij,ij->i", every, every)
         return np.asarray((predicted @ every.T - 0.5 * squares).argmax(axis=1), np.int64)
+
+
+def _standardised(vectors: Float32Array) -> Float32Array:
+    scaled: Float32Array = (vectors - vectors.mean(axis=0)) / (vectors.std(axis=0) + 1e-9)
+    return scaled
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ WORST = -1.3  # logarithm of an error above which nothing agrees: a cosine of 0.
 OUTLIERS = 0.01
 DEGREES = 8  # of freedom of an error, few: neighbouring dimensions and scores are not independent
 SHARE = 0.95  # of the texts, queries or numbers must agree
+ROUGH = -5.2  # logarithm of a typical error that leaves room for another small cause
 # The error's logarithm up to which a precision explains it.
 PRECISIONS = (("float32", -8.5), ("float16", -6.3), ("bfloat16", -3.4), ("int8", WORST))
 
@@ -48,6 +49,11 @@ class Fit:
     def fits(self) -> bool:
         """True if nearly all items agree."""
         return self.share >= SHARE
+
+    @property
+    def is_rough(self) -> bool:
+        """True if the typical error is larger than rounding to 16 bits makes it."""
+        return self.level is not None and self.level > ROUGH
 
     @property
     def precision(self) -> str:
@@ -125,25 +131,24 @@ def vector_errors(given: Float32Array, predicted: Float32Array) -> Float64Array:
     """
     if given.shape != predicted.shape:
         return np.full(len(predicted), CEILING)
-    compared: Any = given.astype(np.float64)
-    target = predicted.astype(np.float64)
+    compared, target = given.astype(np.float64), predicted.astype(np.float64)
     if np.issubdtype(given.dtype, np.integer):
-        signs = np.unique(given)
-        if len(signs) <= 2:
+        if len(np.unique(given)) <= 2:
             compared = np.where(compared > 0, 1.0, -1.0)
         else:
-            compared = _calibrated(compared, target)
+            return _code_errors(compared, target)
     squares = np.maximum((target**2).sum(axis=1), FLOOR)
     errors: Float64Array = ((compared - target) ** 2).sum(axis=1) / squares
     return errors
 
 
-def _calibrated(codes: Float64Array, target: Float64Array) -> Float64Array:
-    """Return codes as a linear function of each dimension that comes closest to the target."""
-    centred, wanted = codes - codes.mean(axis=0), target - target.mean(axis=0)
-    slopes = (centred * wanted).sum(axis=0) / np.maximum((centred**2).sum(axis=0), FLOOR)
-    fitted: Float64Array = centred * slopes + target.mean(axis=0)
-    return fitted
+def _code_errors(codes: Float64Array, target: Float64Array) -> Float64Array:
+    """Return how far codes are from a linear function of the target in each dimension."""
+    codes, centred = codes - codes.mean(axis=0), target - target.mean(axis=0)
+    slopes = (centred * codes).sum(axis=0) / np.maximum((centred**2).sum(axis=0), FLOOR)
+    squares = max(float((codes**2).sum(axis=1).mean()), FLOOR)
+    errors: Float64Array = ((codes - centred * slopes) ** 2).sum(axis=1) / squares
+    return errors
 
 
 def score_errors(
@@ -190,7 +195,7 @@ def value_fit(given: Float64Array, predicted: Float64Array, tolerances: Float64A
     """
     errors = np.abs(given - predicted) / tolerances
     agree = errors <= 1 + 1e-9
-    # A score that disagrees is the likelier the closer it is: Laplace with a scale of 0.05.
-    distances = np.abs(given - predicted) / 0.05
-    logs = np.where(agree, np.log(0.98), np.log(0.02 * 10 * tolerances) - distances)
-    return Fit(float(logs.sum()), float(agree.mean()), np.maximum(errors, 1.0))
+    # Mostly anywhere within the tolerance; else Laplace with a scale of 0.05.
+    elsewhere = 0.02 * 10 * np.exp(-np.abs(given - predicted) / 0.05)
+    density = np.where(agree, 0.98 / (2 * tolerances), 0.0) + elsewhere
+    return Fit(float(np.log(density).sum()), float(agree.mean()), np.maximum(errors, 1.0))

@@ -154,7 +154,6 @@ class CollectionScores:
             queries = np.hstack([queries, np.ones((len(queries), 1), np.float32)])
         order = -np.arange(len(corpus)) if setup.input_order else corpus.tie_rank
         ranks = np.argsort(np.argsort(order if rows is None else order[rows]))
-        depth = min(depth, len(documents))
         hits = exact_search(ArrayVectors(documents), queries, depth, ranks)
         if rows is None:
             return hits

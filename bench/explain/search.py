@@ -8,12 +8,12 @@ from typing import Literal
 import numpy as np
 
 from bench.explain.evidence import SetupEvidence
-from bench.explain.fits import Fit, together
-from bench.explain.setup import Deviation, EvaluationSetup
+from bench.explain.fits import CEILING, Fit, together
+from bench.explain.setup import ROUNDING, Deviation, EvaluationSetup
 from foundation.errors import BenchError
 
-FULL_SINGLES = 8  # hypotheses that the probe leaves over, evaluated on all items
-PROBED_PAIRS = 120
+FULL_SINGLES = 10  # hypotheses that the probe leaves over, evaluated on all items
+PROBED_PAIRS = 160
 FULL_PAIRS = 6
 PAIRS_AFTER_A_FIT = 12
 MOST_CHANCE = 0.05  # expected coincidences above which an agreement names no cause
@@ -89,12 +89,12 @@ class DeviationSearch:
         tried = self._evaluated(_undecided(probed)[:FULL_SINGLES])
         accepted = self._accepted(tried, base)
         pairs: list[Explanation] = []
-        if not accepted and not base.fits:
-            self._announce("no single deviation explains it: trying pairs")
+        if accepted[0].fit.is_rough if accepted else not base.fits:
+            self._announce("no single deviation explains it exactly: trying pairs")
             pairs = self._probed(self._promising_pairs(probed))
-            found = self._evaluated(_undecided(pairs)[:FULL_PAIRS])
-            tried += found
-            accepted = self._accepted(found, base)
+            tried += self._evaluated(_undecided(pairs)[:FULL_PAIRS])
+            tried.sort(key=lambda each: -each.fit.likelihood)
+            accepted = self._accepted(tried, base)
         chance = self._chance([*probed, *pairs])
         closest = max(tried, key=lambda each: each.fit.likelihood, default=None)
         return Findings(
@@ -156,7 +156,9 @@ class DeviationSearch:
         A deviation that changes nothing of the evidence is in no pair.
         """
         base = self._fit(self.setup, True)
-        singles = [each for each in probed if not each.fit.equals(base)]
+        # If the dimension differs, nothing but a cut changes the fit: then all are combined.
+        is_cut = bool((base.errors >= CEILING).all())
+        singles = [each for each in probed if is_cut or not each.fit.equals(base)]
         depth = {id(each): np.log10(np.maximum(each.fit.errors, 1e-13)).mean() for each in singles}
         ranked = sorted(
             (
@@ -173,7 +175,13 @@ class DeviationSearch:
 
     def _accepted(self, tried: Sequence[Explanation], base: Fit) -> list[Explanation]:
         """Return explanations that fit, better than the set-up as it is."""
-        good = [each for each in tried if each.fit.fits and each.fit.beats(base)]
+        good = [
+            each
+            for each in tried
+            if each.fit.fits
+            and each.fit.beats(base)
+            and not (base.fits and each.deviations[0].kind == ROUNDING)
+        ]
         if not good:
             return []
         best = good[0].fit

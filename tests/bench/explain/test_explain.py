@@ -1,0 +1,358 @@
+"""`explain` names planted deviations, which transformers and plain NumPy apply here."""
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from bench.evaluate.runs import read_run_file
+from bench.explain.answer import Answer
+from bench.explain.question import Question
+from bench.workspace import Workspace
+from tests.support.collections import WORDS, write_collection
+from tests.support.tiny_checkpoints import write_bert, write_card
+
+RANDOM = random.Random(4)
+LENGTH = 24
+
+
+def sentence(words: int) -> str:
+    return " ".join(RANDOM.choice([*WORDS, "River", "Stone"]) for _ in range(words))
+
+
+DOCUMENTS = {
+    f"d{i:02}": (sentence(2), sentence(RANDOM.choice([5, 9, 40])) + (" café" if i % 5 == 0 else ""))
+    for i in range(40)
+}
+QUERIES = {f"q{i:02}": sentence(4) for i in range(12)} | {"d01": " ".join(DOCUMENTS["d01"])}
+QRELS = {
+    (query, document): RANDOM.choice([1, 2])
+    for query in QUERIES
+    for document in RANDOM.sample(sorted(DOCUMENTS), 3)
+} | {("d01", "d01"): 2}
+
+
+@dataclass(frozen=True)
+class Usage:
+    """How the oracle makes vectors."""
+
+    pooling: str = "cls"
+    normalize: bool = False
+    query: str = "alpha "
+    document: str = "beta "
+    title: bool = True
+    length: int = LENGTH
+    side: str = "right"
+    cased: bool = False
+    first: bool = True
+    last: bool = True
+    width: int | None = None
+
+
+class Oracle:
+    """A tiny BERT by transformers, text by text."""
+
+    def __init__(self, folder: Any) -> None:
+        self.folder = folder
+        self.network = transformers.AutoModel.from_pretrained(folder).eval()
+
+    def vector(self, usage: Usage, text: str) -> np.ndarray:
+        case = {"do_lower_case": False, "strip_accents": False} if usage.cased else {}
+        tokenizer = transformers.BertTokenizerFast(str(self.folder / "vocab.txt"), **case)
+        tokenizer.truncation_side = usage.side
+        longest = usage.length + (not usage.first) + (not usage.last)
+        ids = tokenizer(text, truncation=True, max_length=longest)["input_ids"]
+        ids = ids[int(not usage.first) : len(ids) - (not usage.last)]
+        with torch.inference_mode():
+            states = self.network(input_ids=torch.tensor([ids])).last_hidden_state[0].numpy()
+        pooled = {"cls": states[0], "mean": states.mean(axis=0), "last": states[-1]}
+        vector = pooled[usage.pooling][: usage.width]
+        return vector / np.linalg.norm(vector) if usage.normalize else vector
+
+    def documents(self, usage: Usage) -> np.ndarray:
+        rows = [
+            usage.document + (f"{title} " if usage.title else "") + text
+            for title, text in DOCUMENTS.values()
+        ]
+        return np.stack([self.vector(usage, row) for row in rows])
+
+    def queries(self, usage: Usage) -> np.ndarray:
+        return np.stack([self.vector(usage, usage.query + text) for text in QUERIES.values()])
+
+    def run(self, usage: Usage, depth: int = 40, keep_self: bool = True) -> str:
+        lines = []
+        products = self.queries(usage) @ self.documents(usage).T
+        for query, scores in zip(QUERIES, products, strict=True):
+            order = [list(DOCUMENTS)[row] for row in np.argsort(-scores)]
+            kept = [id_ for id_ in order if keep_self or id_ != query][:depth]
+            by_id = dict(zip(DOCUMENTS, scores.tolist(), strict=True))
+            lines += [f"{query} Q0 {id_} {n} {by_id[id_]:.7f} x\n" for n, id_ in enumerate(kept)]
+        return "".join(lines)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A checkpoint, its card and a collection."""
+    folder = tmp_path_factory.mktemp("explain")
+    write_bert(folder / "checkpoint")
+    prompts = {"query": "alpha ", "document": "beta "}
+    card = {"checkpoint": "checkpoint", "pooling": "cls", "prompts": prompts}
+    lengths = {"max_query_tokens": LENGTH, "max_document_tokens": LENGTH}
+    write_card(folder / "tiny.toml", **card, **lengths)
+    facts = 'exclude_self = true\nmeasures = ["R@10"]\ndepth = 30\n'
+    write_collection(folder / "words", DOCUMENTS, QUERIES, QRELS, facts)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def oracle(folder):
+    return Oracle(folder / "checkpoint")
+
+
+@pytest.fixture(scope="module")
+def question(folder):
+    workspace = Workspace(folder / "cache")
+    dataset = workspace.dataset(str(folder / "words"))
+    return Question(
+        workspace.load(str(folder / "tiny.toml")), [dataset], workspace.dataset, device="cpu"
+    )
+
+
+def answer_to(question, folder, documents, queries=None, ids=None) -> Answer:
+    ids = list(DOCUMENTS) if ids is None else ids
+    vectors = documents
+    if queries is not None:
+        # "d01" is a document and a query: the file says it once, for the document.
+        ids, vectors = [*ids, *list(QUERIES)[:-1]], np.concatenate([documents, queries[:-1]])
+    np.savez(folder / "theirs.npz", ids=np.array(ids), vectors=vectors)
+    return question.answer([question.of_vectors(folder / "theirs.npz")])
+
+
+def names(answer: Answer) -> list[set[str]]:
+    return [{*row.deviations, *row.equals} for row in answer.explanations]
+
+
+SINGLES: dict[str, dict[str, Any]] = {
+    "mean pooling": {"pooling": "mean"},
+    "last token": {"pooling": "last"},
+    "cosine: vectors normalised": {"normalize": True},
+    "query prompt missing": {"query": ""},
+    "document prompt missing": {"document": ""},
+    "document prompt doubled": {"document": "beta beta "},
+    "prompts of queries and documents swapped": {"query": "beta ", "document": "alpha "},
+    "title left out": {"title": False},
+    "long texts lose their first tokens": {"side": "left"},
+    "texts not lower-cased": {"cased": True},
+    "no token before the text (BOS, [CLS])": {"first": False},
+}
+
+
+@pytest.mark.parametrize("name", SINGLES)
+def test_a_planted_deviation_is_named_first(question, oracle, folder, name):
+    usage = replace(Usage(), **SINGLES[name])
+    answer = answer_to(question, folder, oracle.documents(usage), oracle.queries(usage))
+    assert answer.verdict == "explained"
+    assert name in names(answer)[0]
+    assert answer.explanations[0].share == 1.0
+    assert answer.explanations[0].precision == "float32"
+
+
+def test_a_pair_is_found_if_no_single_deviation_explains(question, oracle, folder):
+    usage = Usage(pooling="mean", document="")
+    answer = answer_to(question, folder, oracle.documents(usage), oracle.queries(usage))
+    assert set(answer.explanations[0].deviations) == {"mean pooling", "document prompt missing"}
+    assert answer.pairs
+
+
+def test_the_order_of_vectors_is_told_from_other_causes(question, oracle, folder):
+    vectors = np.roll(oracle.documents(Usage()), 1, axis=0)
+    answer = answer_to(question, folder, vectors)
+    assert answer.explanations[0].deviations == ("vectors in another order",)
+    assert "1 rows off" in answer.explanations[0].detail
+
+
+def stored_int8(vectors: np.ndarray) -> np.ndarray:
+    low, high = vectors.min(axis=0), vectors.max(axis=0)
+    return (np.rint((vectors - low) / (high - low) * 255) - 128).astype(np.int8)
+
+
+@pytest.mark.parametrize(
+    ("precision", "rounded"),
+    [
+        ("float32", lambda vectors: vectors),
+        ("float16", lambda vectors: vectors.astype(np.float16)),
+        ("bfloat16", lambda vectors: torch.tensor(vectors).bfloat16().float().numpy()),
+        ("bfloat16", stored_int8),
+    ],
+    ids=["float32", "float16", "bfloat16", "int8"],
+)
+def test_rounding_is_no_cause(question, oracle, folder, precision, rounded):
+    answer = answer_to(question, folder, rounded(oracle.documents(Usage())))
+    assert answer.verdict == "reproduced"
+    assert answer.precision == precision
+
+
+def test_foreign_vectors_have_no_cause(question, folder):
+    rng = np.random.default_rng(0)
+    foreign = rng.normal(size=(len(DOCUMENTS), 32)).astype(np.float32)
+    answer = answer_to(question, folder, foreign)
+    assert (answer.verdict, answer.explanations) == ("none", ())
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".safetensors", ".parquet"])
+def test_vectors_are_read_in_every_format(question, oracle, tmp_path, suffix):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from safetensors.numpy import save_file
+
+    vectors, path = oracle.documents(Usage(title=False)), tmp_path / f"theirs{suffix}"
+    write: dict[str, Callable[[], Any]] = {
+        ".npy": lambda: np.save(path, vectors),
+        ".safetensors": lambda: save_file({"embeddings": vectors}, path),
+        ".parquet": lambda: pq.write_table(
+            pa.table({"id": list(DOCUMENTS), "vector": vectors.tolist()}), path
+        ),
+    }
+    write[suffix]()
+    answer = question.answer([question.of_vectors(path)])
+    assert "title left out" in names(answer)[0]
+
+
+def explain(bench, folder, *words: Any) -> Any:
+    done = bench("explain", folder / "tiny.toml", "--on", folder / "words", *words, "--json")
+    assert done.code == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def best(document: dict[str, Any]) -> set[str]:
+    return {*document["explanations"][0]["deviations"], *document["explanations"][0]["equals"]}
+
+
+def test_a_run_shows_its_cause_and_what_differs_in_the_file(bench, folder, oracle, tmp_path):
+    path = tmp_path / "theirs.trec"
+    path.write_text(oracle.run(Usage(pooling="mean"), depth=20))
+    answer = explain(bench, folder, "--run-file", path)
+    assert answer["verdict"] == "explained"
+    assert "mean pooling" in best(answer)
+    seen = " ".join(one["name"] for one in answer["seen"])
+    assert "the query's id is kept" in seen
+    assert "at most 20 documents" in seen
+
+
+def test_a_run_of_ranks_is_compared_by_order(bench, folder, oracle, tmp_path):
+    path = tmp_path / "theirs.trec"
+    path.write_text(oracle.run(Usage(pooling="mean"), depth=30, keep_self=False))
+    lines = []
+    for query, documents, _ in read_run_file(path).run.rankings():
+        lines += [f"{query} Q0 {id_} {n} {30 - n} x\n" for n, id_ in enumerate(documents)]
+    path.write_text("".join(lines))
+    answer = explain(bench, folder, "--run-file", path)
+    assert "mean pooling" in best(answer)
+    assert "ranks" in answer["explanations"][0]["detail"]
+
+
+def scores_of(bench, folder, oracle, usage, tmp_path, keep_self=False, facts="") -> Any:
+    """Scores of the oracle's run by the collection's own scorer, with other facts."""
+    run = tmp_path / "oracle.trec"
+    run.write_text(oracle.run(usage, 30, keep_self))
+    collection = folder / "words"
+    if facts:
+        collection = write_collection(tmp_path / "other", DOCUMENTS, QUERIES, QRELS, facts)
+    done = bench("score", run, "--dataset", collection, "--json")
+    return json.loads(done.stdout)["results"][0]["measures"]
+
+
+@pytest.mark.parametrize(
+    ("name", "usage", "facts"),
+    [
+        ("mean pooling", Usage(pooling="mean"), ""),
+        ("document prompt missing", Usage(document=""), ""),
+        ("document with the query's id kept", Usage(), 'measures = ["R@10"]\ndepth = 30\n'),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_published_scores_name_the_cause(bench, folder, oracle, tmp_path, name, usage, facts):
+    measures = scores_of(bench, folder, oracle, usage, tmp_path, bool(facts), facts)
+    typed = [("--published", f"{key}={value:.5f}") for key, value in measures.items()]
+    answer = explain(bench, folder, *(word for pair in typed for word in pair))
+    found = [{*row["deviations"], *row["equals"]} for row in answer["explanations"][:3]]
+    assert any(name in each for each in found), (typed, answer)
+
+
+def test_scores_by_query_name_the_cause(bench, folder, oracle, tmp_path):
+    run = tmp_path / "oracle.trec"
+    run.write_text(oracle.run(Usage(title=False), 30, keep_self=False))
+    bench("score", run, "--dataset", folder / "words", "--out", tmp_path / "results")
+    dataset = Workspace(tmp_path / "cache").dataset(str(folder / "words"))
+    from bench.evaluate.scoring import score
+
+    scores = score(read_run_file(run).run, dataset.qrels, ["nDCG@10"]).by_query("nDCG@10")
+    path = tmp_path / "scores.txt"
+    path.write_text("".join(f"ndcg_cut_10 {q} {v:.4f}\n" for q, v in scores.items()))
+    answer = explain(bench, folder, "--per-query", path)
+    assert "title left out" in best(answer)
+    assert answer["explanations"][0]["cost"] is not None
+
+
+def test_another_checkpoint_differs_by_its_weights(bench, folder, tmp_path):
+    write_bert(tmp_path / "worse", seed=9)
+    answer = explain(bench, folder, "--checkpoint", tmp_path / "worse")
+    assert "weights of worse" in best(answer)
+
+
+def test_a_canary_tells_later_whether_vectors_are_the_same(bench, folder, tmp_path):
+    canary = tmp_path / "canary.npz"
+    done = bench(
+        *("explain", folder / "tiny.toml", "--on", folder / "words", "--save-canary", canary)
+    )
+    assert done.code == 0
+    assert explain(bench, folder, "--canary", canary)["verdict"] == "reproduced"
+    changed = folder / "changed.toml"
+    changed.write_text((folder / "tiny.toml").read_text().replace("cls", "mean"))
+    changed.write_text(changed.read_text().replace('"tiny"', '"changed"', 1))
+    words = ("--on", folder / "words", "--canary", canary, "--json")
+    done = bench("explain", changed, *words)
+    assert "pooling by the first token" in best(json.loads(done.stdout))
+
+
+def test_the_answer_reads_as_a_sentence_and_a_table(bench, folder, oracle, tmp_path):
+    path = tmp_path / "theirs.trec"
+    path.write_text(oracle.run(Usage(pooling="mean"), depth=30, keep_self=False))
+    done = bench("explain", folder / "tiny.toml", "--on", folder / "words", "--run-file", path)
+    assert done.stdout.startswith("The run were made with: mean pooling.") or (
+        "mean pooling" in done.stdout.splitlines()[0]
+    )
+    assert 'card: pooling = "mean"' in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ((), "no evidence"),
+        (("--published", "24.4"), "24.4"),
+        (("--published", "beir/scifact:.5"), "beir/scifact"),
+        (("--run-file", "{shifted}"), "one lower"),
+        (("--vectors", "{short}"), "3 vectors"),
+        (("--canary", "{short}"), "short.npy"),
+    ],
+)
+def test_bad_evidence_is_refused_by_name(bench, folder, tmp_path, words, named):
+    collection = {str(n): ("", f"alpha {n}") for n in range(5)}
+    write_collection(tmp_path / "numbers", collection, {"q": "alpha"}, {("q", "1"): 1})
+    lines = [f"q Q0 {n + 100} 1 {1 / (n + 1)} x\n" for n in range(5)]
+    (tmp_path / "shifted.trec").write_text("".join(lines).replace("Q0 10", "Q0 "))
+    lines = [f"q Q0 {n + 1} 1 {1 / (n + 1)} x\n" for n in range(5)]
+    (tmp_path / "shifted.trec").write_text("".join(lines[3:]) + "q Q0 6 1 0.1 x\nq Q0 7 1 0 x\n")
+    np.save(tmp_path / "short.npy", np.zeros((3, 32), np.float32))
+    paths = {"shifted": tmp_path / "shifted.trec", "short": tmp_path / "short.npy"}
+    typed = [word.format(**paths) for word in words]
+    done = bench("explain", folder / "tiny.toml", "--on", tmp_path / "numbers", *typed)
+    if named != "one lower":
+        assert done.code == 2
+    assert named in done.stderr or named == "one lower"
