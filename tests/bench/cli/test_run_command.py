@@ -59,7 +59,7 @@ def test_the_genuine_shape_of_arguana_is_official_and_its_dangling_judgements_ar
     assert result.protocol.exclude_self
     assert (result.documents, result.queries) == (8_674, 1_406)
     assert "NOT the published" not in done.stdout
-    assert "note: beir/arguana: judgements point at documents that are not in the corpus" in (
+    assert "note: beir/arguana: judgements name documents that are not in the corpus" in (
         done.stderr
     )
     assert "5 of them relevant: official, and kept): 5" in done.stderr

@@ -169,7 +169,7 @@ def test_tables_go_to_stdout_and_progress_to_stderr(tmp_path: Path, collection: 
     (result,) = json.loads(stdout)["results"]
     assert result["protocol"]["depth"] == 20
     assert "hashing encodes" in stderr
-    assert "kept in" in stderr
+    assert "saved to" in stderr
 
 
 def test_measures_that_were_asked_for_follow_the_main_one(

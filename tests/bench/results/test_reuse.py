@@ -45,7 +45,7 @@ def run(bench, folder):
     def computed(*options: object, model: object = "hashing") -> bool:
         done = bench("run", folder, "--model", model, *options)
         assert done.code == 0, done.stderr
-        shown, kept = "stored in" in done.stderr, "kept in" in done.stderr
+        shown, kept = "stored in" in done.stderr, "saved to" in done.stderr
         assert shown != kept, done.stderr
         return kept
 
