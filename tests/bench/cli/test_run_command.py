@@ -62,8 +62,8 @@ def test_the_genuine_shape_of_arguana_is_official_and_its_dangling_judgements_ar
     assert "note: beir/arguana: judgements name documents that are not in the corpus" in (
         done.stderr
     )
-    assert "5 of them relevant: official, and kept): 5" in done.stderr
-    assert "published" not in done.stderr  # no count differs from the published one
+    assert "5 of them relevant, as in the published data): 5" in done.stderr
+    assert "not the published" not in done.stderr.lower()  # no count differs from the published one
     # the query's own document is out, and the queries without a counterargument score 0
     assert 0.9 < result.measures["R@100"] <= (1_406 - DANGLING) / 1_406
     done = bench("verify", "beir/arguana", "--data-dir", arguana)
