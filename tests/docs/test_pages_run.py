@@ -58,7 +58,7 @@ SMALLER: dict[str, list[str]] = {
     "finetune": ["--steps", "2", "--set", "batch_size=4"],
     "adapt": ["--steps", "2", "--set", "batch_size=4"],
     "ablate": ["--dry-run", "--allow-mismatch", "--data-dir", "."],
-    "speed": ["--repeats", "1"],
+    "speed": ["--repeats", "1", "--parts", "latency"],
 }
 
 
