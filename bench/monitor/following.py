@@ -21,12 +21,12 @@ from bench.results.reuse import reuse_or_evaluate
 from bench.workspace import Workspace
 from foundation.errors import BenchError
 from foundation.locations import Location
+from foundation.records import read_object
 
 # checkpoint-500, global_step500, epoch=1-step=500, 500; but not bert-base-v2 or runs-2026.
-STEP = re.compile(
-    r"(?!tmp|\.)(.*(checkpoint|ckpt|step|epoch|iter|iteration)s?[-_=]?)?(?P<step>\d+)",
-    re.IGNORECASE,
-)
+STEP = re.compile(r"(.*(checkpoint|ckpt|step|epoch|iter|iteration)s?[-_=]?)?\d+", re.IGNORECASE)
+NUMBER = re.compile(r"\d+$")
+TEMPORARY = ("tmp", ".")  # prefixes of folders that a training has not finished
 TRAINER_STATE = "trainer_state.json"
 TRAINER_FILES = ("training_args.bin", "optimizer.pt", "scheduler.pt", "rng_state.pth")
 CHECKPOINTS = "checkpoints"  # inside the folder of some trainings
@@ -64,9 +64,9 @@ class CheckpointState:
 
 
 def step_of(name: str) -> int:
-    """Return the step in ``name`` of a checkpoint, or 0 if it contains none."""
-    match = STEP.fullmatch(name)
-    return int(match["step"]) if match else 0
+    """Return the number at the end of ``name``, or 0 if there is none."""
+    match = NUMBER.search(name)
+    return int(match[0]) if match else 0
 
 
 @dataclass
@@ -102,9 +102,25 @@ class CheckpointScanner:
 
 
 def _find_checkpoints(folder: Path) -> list[Path]:
-    """Return the folders whose names end in a step. The training may remove them meanwhile."""
+    """Return the folders of checkpoints. A finished training may have removed them."""
     paths = [path for parent in (folder, folder / CHECKPOINTS) for path in _list_folder(parent)]
-    return [path for path in paths if STEP.fullmatch(path.name) and path.is_dir()]
+    return [path for path in paths if path.is_dir() and _is_checkpoint(path)]
+
+
+def _is_checkpoint(folder: Path) -> bool:
+    """Return True if the name says that it ends in a step, or the Trainer's state confirms it.
+
+    ``run_1`` and ``run_2`` are two trainings more often than two steps of one.
+    """
+    if folder.name.startswith(TEMPORARY) or not NUMBER.search(folder.name):
+        return False
+    if STEP.fullmatch(folder.name):
+        return True
+    try:
+        state = read_object(folder / TRAINER_STATE)
+    except BenchError:
+        return False
+    return state.get("global_step") == step_of(folder.name)
 
 
 def _list_folder(folder: Path) -> list[Path]:
@@ -154,6 +170,7 @@ class Watcher:
         open_model: function that loads the model in a folder.
         evaluations: evaluations by checkpoint and collection, including deleted checkpoints.
         left_out: reason why a checkpoint was not evaluated, by name.
+        waiting: reason why a checkpoint is not evaluated yet, by name.
         interrupted: checkpoint under evaluation when Ctrl-C was pressed; "" if none.
     """
 
@@ -166,6 +183,7 @@ class Watcher:
     open_model: Callable[[Path], LoadedModel]
     evaluations: dict[str, dict[str, Evaluation]] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
+    waiting: dict[str, str] = field(default_factory=dict)
     interrupted: str = ""
     _handled: dict[str, FileStates] = field(default_factory=dict)
 
@@ -181,12 +199,13 @@ class Watcher:
             why: reason.
             waiting: whether it may still become complete.
         """
-        if self.left_out.get(checkpoint.name) != why:
-            what = (
-                f"{checkpoint.name} waits" if waiting else f"warning: {checkpoint.name} is left out"
+        reasons = self.waiting if waiting else self.left_out
+        if reasons.get(checkpoint.name) != why:
+            verb = "waits" if waiting else "is left out"
+            print(
+                f"{'' if waiting else 'warning: '}{checkpoint.name} {verb}: {why}", file=sys.stderr
             )
-            print(f"{what}: {why}", file=sys.stderr)
-            self.left_out[checkpoint.name] = why
+            reasons[checkpoint.name] = why
 
     def evaluate(self, checkpoint: CheckpointState) -> None:
         """Evaluate ``checkpoint`` on every collection, or report why it failed."""

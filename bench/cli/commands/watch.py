@@ -13,7 +13,13 @@ from bench.evaluate.judging import common_measure
 from bench.evaluate.pipeline import OpenDataset
 from bench.evaluate.retrieval import EvaluationOptions
 from bench.monitor.curve import Curve, WatchTarget, curve_of
-from bench.monitor.following import StopRule, Watcher, follow_training, training_folder
+from bench.monitor.following import (
+    StopRule,
+    Watcher,
+    follow_training,
+    step_of,
+    training_folder,
+)
 from bench.outcomes import ExitCode
 from bench.workspace import Workspace
 from foundation.errors import BenchError
@@ -125,7 +131,9 @@ def _write_curve(curve: Curve | None, out: Path) -> None:
 def _no_checkpoint(folder: Path, why: Mapping[str, str]) -> BenchError:
     """Return the error for a folder without any checkpoint that could be evaluated."""
     reasons = "".join(f"\n  {name}: {reason}" for name, reason in why.items())
+    example = next((path.name for path in folder.glob("*[0-9]") if path.name not in why), "run_500")
     return BenchError(
         f"no checkpoint in {folder} can be evaluated{reasons}",
-        "a checkpoint is a folder whose name ends in its step, such as checkpoint-500",
+        "Names of checkpoints end in their step, as checkpoint-500 or epoch_3 do. If the number in "
+        f"{example} is a step, rename it checkpoint-{step_of(example)}.",
     )

@@ -71,10 +71,26 @@ def test_what_changes_between_two_looks_is_still_being_written(training):
 
 @pytest.mark.parametrize(
     ("name", "step"),
-    [("500", 500), ("checkpoint-7", 7), ("global_step12", 12), ("epoch=1-step=30", 30), ("v2", 0)],
+    [
+        ("500", 500),
+        ("checkpoint-7", 7),
+        ("global_step12", 12),
+        ("epoch=1-step=30", 30),
+        ("last", 0),
+    ],
 )
 def test_a_step_follows_a_word_for_it_or_stands_alone(name, step):
     assert step_of(name) == step
+
+
+def test_other_names_need_the_state_of_a_trainer_at_that_step(training):
+    shutil.copytree(training / LAST, training / "run_4")
+    for name in ("run_5", "tmp-run_4"):
+        shutil.copytree(training / LAST, training / name)
+    shutil.copytree(training / LAST, training / "seed_4")
+    (training / "seed_4" / TRAINER_STATE).unlink()
+    assert complete(training) == [FIRST, LAST, "run_4"]
+    assert step_of("run_4") == 4
 
 
 def test_without_the_file_that_the_trainer_writes_last_a_checkpoint_is_not_complete(training):
