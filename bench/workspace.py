@@ -1,4 +1,4 @@
-"""The folders, device and rules under which collections and models are opened and evaluated."""
+"""Workspace: folders, device and rules for opening and evaluating collections and models."""
 
 import logging
 import os
@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 
 
 def cache_folder(given: str | Path | None = None) -> Path:
-    """Return the folder of the cache: as given, else BENCH_CACHE, else the user's.
+    """Return the cache folder: ``given``, else BENCH_CACHE, else the user's cache folder.
 
     Raises:
         BenchError: it is a URL.
@@ -56,9 +56,8 @@ def cache_folder(given: str | Path | None = None) -> Path:
     named = str(given or os.environ.get("BENCH_CACHE") or "")
     if "://" in named:
         raise BenchError(
-            f"{named} is a URL: vectors are kept in a folder",
-            "name a folder that the machines share, or encode with --engine ray; results may be "
-            "at a URL: --out",
+            f"{named} is a URL, but the cache must be a folder",
+            "use a folder that all machines share, or --engine ray. Only --out may be a URL",
         )
     return Path(named) if named else Path(platformdirs.user_cache_path("retrieval-bench"))
 
@@ -69,18 +68,17 @@ def _log_finding(collection: str, finding: Finding) -> None:
 
 @dataclass(frozen=True)
 class Workspace:
-    """Folders, device and rules that hold for all evaluations of one command or program.
+    """Folders, device and rules for all evaluations of one command or program.
 
     Attributes:
-        cache_dir: downloads, corpora and vectors.
-        data_dir: where collections lie; None for BENCH_DATA, then a download.
+        cache_dir: folder of downloads, corpora and vectors.
+        data_dir: folder of collections; None for BENCH_DATA, then a download.
         offline: download nothing.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
-        max_memory: bytes that this process may hold while it searches; None for most of what is
-            free.
-        allow_mismatch: evaluate a collection although it differs from the published one.
-        vectors: folder of the vectors, below ``cache_dir`` where it is no absolute path.
-        report_finding: told what is peculiar in a collection that is opened for evaluation.
+        max_memory: memory limit of this process in bytes; None for most of the free memory.
+        allow_mismatch: evaluate a collection even if it differs from the published one.
+        vectors: folder of the vectors, relative to ``cache_dir``.
+        report_finding: called with peculiarities of a collection that is opened for evaluation.
     """
 
     cache_dir: Path
@@ -94,25 +92,25 @@ class Workspace:
 
     @cached_property
     def store(self) -> VectorStore:
-        """The vectors that are kept."""
+        """Stored vectors."""
         return VectorStore(self.vectors_dir)
 
     @property
     def vectors_dir(self) -> Path:
-        """Folder of the vectors that are kept."""
+        """Folder of the stored vectors."""
         return self.cache_dir / self.vectors
 
     def expand_names(self, names: Sequence[str]) -> list[str]:
-        """Collections of what was typed: suites as their members, each once.
+        """Return the collections that ``names`` stand for, each once, suites as their members.
 
         Raises:
-            BenchError: a name is neither a collection nor a suite nor a folder, or a member of a
-                user's own suite has another name than its results would have.
+            BenchError: a name is unknown, or a member of a user's suite would have a different name
+                in results.
         """
         for name in names:
             if name in card_names() and not user_folder(name, self.data_dir):
-                problem = f"{name} is a model, and a collection is needed here"
-                raise BenchError(problem, f"give it with --model {name}, after the collections")
+                problem = f"{name} is a model, but a collection is needed here"
+                raise BenchError(problem, f"use --model {name} after the collections")
         expanded = expand_names(names, self.data_dir)
         for suite in filter(is_suite, names):
             for member, folder in user_members(suite, self.data_dir).items():
@@ -124,13 +122,15 @@ class Workspace:
         return expanded
 
     def dataset(self, name: str, split: str | None = None, with_corpus: bool = True) -> Dataset:
-        """A collection, found or downloaded, whatever its counts are.
+        """Open a collection, downloading it if necessary, whatever its counts are.
 
         Args:
-            with_corpus: look for its documents, too; a run file is scored without them.
+            name: name or folder.
+            split: judgements to use; None for the declared ones.
+            with_corpus: find its documents, too. They are not needed to score a run file.
 
         Raises:
-            BenchError: it is not there, or cannot be read.
+            BenchError: the collection is missing, or cannot be read.
         """
         return open_dataset(
             name,
@@ -142,28 +142,34 @@ class Workspace:
         )
 
     def datasets(self, names: Sequence[str], split: str | None = None) -> list[Dataset]:
-        """Collections of what was typed, suites as their members, whatever their counts are.
+        """Open the collections that ``names`` stand for, each once per process.
 
-        Each is read once in a process.
+        Args:
+            names: collections, suites and folders.
+            split: judgements to use; None for the declared ones.
 
         Raises:
-            BenchError: see `dataset`; or two folders have one name, by which results are known.
+            BenchError: see `dataset`; or two folders have the same name in results.
         """
         opened = [_opened_once(self, name, split) for name in self.expand_names(names)]
         for name, count in Counter(dataset.name for dataset in opened).items():
             if count > 1:
                 raise BenchError(
-                    f"two of the collections are called {name}, and results are kept by that name",
+                    f"two of the collections are called {name}",
                     'write name = "another" into the dataset.toml of one',
                 )
         return opened
 
     def open(self, asked: str | Path | Dataset, split: str | None = None) -> OpenDataset:
-        """Open a collection for evaluation, and warn about anything that affects its scores.
+        """Open a collection and warn about anything that affects its scores.
+
+        Args:
+            asked: name, folder or dataset.
+            split: judgements to use; None for the declared ones.
 
         Raises:
-            BenchError: it cannot be had; it is not the published one of its name, and
-                ``allow_mismatch`` is off; or its corpus has no relevant document.
+            BenchError: the collection is missing, is not the published one of its name while
+                ``allow_mismatch`` is off, or has no relevant document.
         """
         dataset = asked if isinstance(asked, Dataset) else self.dataset(str(asked), split)
         official = check_counts(dataset, self.allow_mismatch)
@@ -175,7 +181,12 @@ class Workspace:
         return OpenDataset(dataset, official)
 
     def open_first(self, name: str, count: int, split: str | None = None) -> OpenDataset:
-        """The first queries of a collection with a small corpus, for a first try.
+        """Open the first queries of a collection with a small corpus, for a first try.
+
+        Args:
+            name: name or folder.
+            count: number of queries.
+            split: judgements to use; None for the declared ones.
 
         Raises:
             BenchError: as `open`, or see `take_first_queries`.
@@ -186,7 +197,11 @@ class Workspace:
         return OpenDataset(dataset, False)
 
     def open_judgements(self, name: str, split: str | None = None) -> OpenDataset:
-        """A collection whose judgements score a run file; documents are not looked for.
+        """Open a collection to score a run file, without its documents.
+
+        Args:
+            name: name or folder.
+            split: judgements to use; None for the declared ones.
 
         Raises:
             BenchError: as `open`.
@@ -197,7 +212,7 @@ class Workspace:
         return OpenDataset(dataset, official)
 
     def weights(self, typed: Sequence[str]) -> dict[str, float]:
-        """Weight of each collection, by its own name, in the mean of what was typed."""
+        """Return the weight of each collection in the mean of the names ``typed``."""
         shares = mean_weights(typed)
         return {
             dataset.name: shares[dataset.name if dataset.name in shares else name]
@@ -207,18 +222,19 @@ class Workspace:
     def load(
         self, name: str, networks: SharedNetworks | None = None, **settings: Any
     ) -> LoadedModel:
-        """A model with its encoder; weights are read at the first text.
+        """Load a model with its encoder. Weights are read at the first text.
 
         Args:
-            bases: adapters that are opened with the same one share the weights of their base.
-            settings: instead of the card's, as of `resolve_model`.
+            name: card, folder or Hub repository.
+            networks: shared by adapters of the same base.
+            settings: settings that replace the card's, see `resolve_model`.
 
         Raises:
-            BenchError: no such model, or one that cannot be used.
+            BenchError: the model is unknown, or cannot be used.
         """
         if name in (*dataset_names(), *suite_names()) and not Path(name).exists():
-            problem = f"{name} is a collection or suite, and a model is needed here"
-            raise BenchError(problem, "name collections first, and models after --model")
+            problem = f"{name} is a collection or suite, but a model is needed here"
+            raise BenchError(problem, "name collections first and models after --model")
         model = resolve_model(name, **settings)
         if model.recipe.kind == "bm25":
             return LoadedModel(model, None)
@@ -232,17 +248,20 @@ class Workspace:
         out: Location | None = None,
         known: Iterable[Evaluation] | None = None,
     ) -> Job:
-        """Check an evaluation once, so that `bench.evaluate.pipeline.evaluate` can trust it.
+        """Check an evaluation so that `bench.evaluate.pipeline.evaluate` can rely on it.
 
         Args:
-            out: where a result of this program, these libraries and this kind of machine is looked
-                for.
-            known: results among which one of the same scores is looked for, from any machine.
+            dataset: collection.
+            model: model.
+            options: settings of the evaluation.
+            out: results in which one of the same program, libraries and kind of machine is looked
+                up.
+            known: results in which one with the same scores is looked up, from any machine.
 
         Raises:
-            BenchError: a measure that cannot be computed, a model that cannot be used like this,
-                an index that is of another one, or too little memory; a source of the corpus
-                changed since it was built; or a known result contradicts itself.
+            BenchError: a measure that cannot be computed, a model or index that does not fit, too
+                little memory, a source of the corpus that changed since it was built, or a known
+                result that contradicts itself.
         """
         job = Job(
             opened=dataset,
@@ -266,7 +285,7 @@ class Workspace:
         return replace(job, memory_bytes=job.retriever.check(job.dataset, job.protocol.depth))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the opened store: another process opens it anew."""
+        """Return the fields without the open store, which another process opens itself."""
         return {name: value for name, value in self.__dict__.items() if name != "store"}
 
 

@@ -33,7 +33,7 @@ from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import Model, SharedNetworks
 
 POLL_S = 1.0
-STOPPED_POLLS = 5  # in a row, until a child that was stopped is ended
+STOPPED_POLLS = 5  # in a row until a stopped child is killed
 
 DistributeModel = Callable[[LoadedModel], LoadedModel]
 
@@ -42,11 +42,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class EncodingTask:
-    """A corpus that another process is to encode; picklable.
+    """A corpus for another process to encode. Can be pickled.
 
     Attributes:
-        collection: whose prompts the model has.
-        corpus: folder.
+        collection: collection whose prompts the model uses.
+        corpus: folder of the corpus.
+        model: model to encode with.
     """
 
     collection: str
@@ -55,26 +56,33 @@ class EncodingTask:
 
 
 def worker_count(asked: int, processors: int, gpus: int) -> int:
-    """Return the number of workers; 0 means one per GPU, or one per eight processors."""
+    """Return the number of workers.
+
+    Args:
+        asked: number that the user asked for; 0 for one per GPU or one per eight CPU cores.
+        processors: number of CPU cores.
+        gpus: number of GPUs.
+    """
     return asked or gpus or max(1, processors // 8)
 
 
 class WorkerProcesses:
-    """Processes that share the processors and GPUs of this machine with this one.
+    """Processes that share the CPU cores and GPUs of this machine with this process.
 
-    Each takes the shards that nobody has leased. One that dies lets go of its lease, and one that
-    was stopped is ended, so that each costs at most the shards that it had in hand.
+    Each takes shards that nobody has leased. A dead process loses its lease, and a stopped one is
+    killed, so each costs at most the shards that it was encoding.
 
     Args:
-        workers: number of processes with this one; 0 for one for each GPU, or for every eight
-            processors.
-        device: of the workspace.
+        workers: number of processes including this one; 0 for one per GPU or one per eight CPU
+            cores.
+        device: device of the workspace.
 
     Raises:
         BenchError: the device is one GPU of several.
     """
 
     def __init__(self, workers: int, device: str) -> None:
+        """Divide threads and GPUs among ``workers`` processes on ``device``."""
         gpus = _gpus(device) if workers != 1 else []
         self.workers = worker_count(workers, count_threads(), len(gpus))
         self.machines = max(1, min(self.workers, len(gpus)))
@@ -92,11 +100,16 @@ class WorkerProcesses:
     def encoding(
         self, workspace: Workspace, work: Sequence[EncodingTask]
     ) -> Iterator[DistributeModel]:
-        """Start the children, share the threads with them, and end them afterwards."""
+        """Encode in child processes while the block lasts.
+
+        Args:
+            workspace: folders and device.
+            work: corpora to encode, with their models.
+        """
         if self.workers == 1:
             yield lambda model: model
             return
-        import torch  # a process alone may find all vectors stored, and never need it
+        import torch  # not needed if all vectors are stored
 
         children = [_start(workspace, work, environment) for environment in self.environments]
         threads, over = torch.get_num_threads(), threading.Event()
@@ -114,9 +127,11 @@ class WorkerProcesses:
 
 
 def _gpus(device: str) -> list[str]:
-    """GPUs that children may use, as ``CUDA_VISIBLE_DEVICES`` names them."""
+    """Return the GPUs that children may use, as ``CUDA_VISIBLE_DEVICES`` names them."""
     if ":" in device:
-        raise BenchError(f"--workers use every GPU, and --device {device} is one", "--device cuda")
+        raise BenchError(
+            f"--workers use every GPU, but --device {device} is one", "use --device cuda"
+        )
     if device == "cpu" or not has_gpu():
         return []
     if given := os.environ.get("CUDA_VISIBLE_DEVICES"):
@@ -129,12 +144,12 @@ def _gpus(device: str) -> list[str]:
 def _start(
     workspace: Workspace, work: Sequence[EncodingTask], environment: Mapping[str, str]
 ) -> BaseProcess:
-    seen = "cpu" if workspace.device == "cpu" else "auto"  # a child sees the GPU that it may use
+    seen = "cpu" if workspace.device == "cpu" else "auto"  # a child sees only its GPU
     child = get_context("spawn").Process(
         target=_encode_all, args=(replace(workspace, device=seen), work), daemon=True
     )
     before = dict(os.environ)
-    os.environ.update(environment)  # a child reads it before any library is loaded
+    os.environ.update(environment)  # a child reads it before it loads libraries
     try:
         child.start()
     finally:
@@ -144,7 +159,7 @@ def _start(
 
 
 def _kill_stopped(children: Sequence[BaseProcess], over: threading.Event) -> None:
-    """End children that somebody has stopped: they would hold their leases for ever."""
+    """Kill children that somebody has stopped, since they would keep their leases."""
     stopped = dict.fromkeys(children, 0)
     while not over.wait(POLL_S):
         for child in children:
@@ -154,14 +169,14 @@ def _kill_stopped(children: Sequence[BaseProcess], over: threading.Event) -> Non
                 continue
             stopped[child] = stopped[child] + 1 if status == psutil.STATUS_STOPPED else 0
             if stopped[child] == STOPPED_POLLS:
-                logger.warning("worker %d was stopped, and is ended", child.pid)
+                logger.warning("worker %d was stopped: killing it", child.pid)
                 child.kill()
 
 
 def _encode_all(workspace: Workspace, work: Sequence[EncodingTask]) -> None:
-    """Encode the corpora in order, as the main function of a child process."""
+    """Encode the corpora in order. Main function of a child process."""
     threading.Thread(target=_exit_with_parent, daemon=True).start()
-    logging.basicConfig(level=logging.ERROR)  # the parent has the same warnings
+    logging.basicConfig(level=logging.ERROR)  # the parent logs the same warnings
     networks, loaded = SharedNetworks(), dict[str, Encoder]()
     try:
         for each in work:

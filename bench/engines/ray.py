@@ -1,8 +1,8 @@
-"""Tasks on a Ray cluster, each of which encodes the texts of one shard and returns their vectors.
+"""Tasks on a Ray cluster, each of which encodes one shard and returns its vectors.
 
-Ray carries texts and vectors, so nodes need the program and the model, and neither collections nor
-a folder in common. This process reads, leases and writes every shard. Ray runs a task again whose
-worker was lost; one that does not end although others have is submitted once more.
+Ray transfers texts and vectors. Nodes need the program and the model, but neither collections nor a
+shared folder. This process reads, leases and writes every shard. Ray repeats a task whose worker
+was lost. A task that does not end although the others did is submitted once more.
 """
 
 import logging
@@ -23,32 +23,34 @@ from retrievers.encoders.protocol import Callback, Encoder, PhaseTimer
 from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import Model
 
-# What the workers must have as this process has it, wherever they are.
+# Environment variables that workers need with the values of this process.
 SETTINGS = ("HF_HOME", "HF_HUB_OFFLINE", "HF_TOKEN", "TOKENIZERS_PARALLELISM")
 POLL_S = 5.0
-PATIENCE_S = 120.0  # for a task while no other is at work
-TASKS_PER_WORKER = 2  # tasks for each worker: one at work, one that waits
+PATIENCE_S = 120.0  # for a task while no other is running
+TASKS_PER_WORKER = 2  # one running, one waiting
 RETRIES = 5  # of a task whose worker or node is lost
 
-RETRY_HINT = "type the same command again: shards that are written are kept"
+RETRY_HINT = "repeat the command: shards that are written are kept"
 
-RayModule = Any  # the module, which is imported when it is asked for
+RayModule = Any  # the module, imported on use
 TaskResult = tuple[Float32Array, Mapping[str, float], Mapping[str, int]] | Exception
 
 
 class RayCluster:
-    """A cluster on which so many tasks are at work at a time.
+    """A Ray cluster with a fixed number of concurrent tasks.
 
     Args:
-        address: of the cluster; None for one on this machine alone.
-        workers: number of tasks; 0 for one for each GPU, or for every eight processors.
-        device: of the workspace; with ``cpu`` no task has a GPU.
+        address: address of the cluster; None for a cluster on this machine.
+        workers: number of tasks; 0 for one per GPU or one per eight CPU cores.
+        device: device of the workspace. With ``cpu`` tasks use no GPU.
+        options: further options of ``ray.init``.
 
     Raises:
-        BenchError: Ray is not installed, or there is no cluster.
+        BenchError: Ray is not installed, or the cluster cannot be reached.
     """
 
     def __init__(self, address: str | None, workers: int, device: str, **options: Any) -> None:
+        """Divide the cluster at ``address`` among ``workers`` tasks for ``device``."""
         self.ray = connect_to_ray(address, **options)
         has = self.ray.cluster_resources()
         gpus = 0 if device == "cpu" else int(has.get("GPU", 0))
@@ -60,7 +62,7 @@ class RayCluster:
             num_cpus=max(1, min(int(has.get("CPU", 1) / self.machines), int(largest))),
             num_gpus=min(1.0, gpus / self.machines),
             max_retries=RETRIES,
-            retry_exceptions=True,  # what is raised is Ray's own: errors of encoders are values
+            retry_exceptions=True,  # only Ray raises: errors of encoders are values
         )(_encode_in_worker)
         self._pending: set[Any] = set()
 
@@ -68,7 +70,12 @@ class RayCluster:
     def encoding(
         self, workspace: Workspace, work: Sequence[EncodingTask]
     ) -> Iterator[DistributeModel]:
-        """Encode documents by tasks while the block lasts, then leave the cluster."""
+        """Encode documents by tasks while the block lasts, then disconnect.
+
+        Args:
+            workspace: folders and device.
+            work: corpora to encode, with their models.
+        """
         try:
             yield self._distribute
         finally:
@@ -81,16 +88,20 @@ class RayCluster:
         return LoadedModel(loaded.model, cast(Encoder, encoder))
 
     def submit(self, arguments: Sequence[Any]) -> Any:
-        """Begin a task; returns the reference to its `TaskResult`."""
+        """Submit a task with these ``arguments`` and return the reference to its `TaskResult`."""
         reference = self._task.remote(str(Path.cwd()), self._device, *arguments)
         self._pending.add(reference)
         return reference
 
     def wait_for(self, reference: Any, arguments: Sequence[Any]) -> TaskResult:
-        """Wait for a task; submit it again if it is lost, or if it alone does not end.
+        """Return the result of a task, submitting it again if it is lost or does not end.
+
+        Args:
+            reference: as returned by `submit`.
+            arguments: of the task.
 
         Raises:
-            BenchError: the cluster is gone, or loses every worker that is given the task.
+            BenchError: the cluster is gone, or loses every worker that runs the task.
         """
         copies, idle_s, lost = [reference], 0.0, 0
         while True:
@@ -118,13 +129,13 @@ class RayCluster:
                 copies.append(self.submit(arguments))
 
     def _check_head(self) -> None:
-        """See that the head of the cluster is there: Ray ends processes that have lost it."""
+        """Raise if the head of the cluster is gone, since Ray ends processes that lose it."""
         if not _is_listening(self._head):
             raise BenchError(f"the Ray cluster at {self._head} is gone", RETRY_HINT)
 
 
 class RayEncoder:
-    """An encoder whose shards are encoded by tasks; anything else this process does."""
+    """An encoder whose shards are encoded by tasks of a cluster."""
 
     def __init__(
         self, cluster: RayCluster, model: Model, encoder: Encoder, collection: str = ""
@@ -137,20 +148,26 @@ class RayEncoder:
         return getattr(self._encoder, name)
 
     def for_dataset(self, name: str) -> Encoder:
-        """This encoder with the prompts of one dataset."""
+        """Return this encoder with the prompts of the dataset ``name``."""
         own = self._encoder.for_dataset(name)
         return cast(Encoder, RayEncoder(self._cluster, self._model, own, name))
 
     def prepare_documents(self, titles: Sequence[str], texts: Sequence[str]) -> "RayShard":
-        """A task for the documents of a shard, which is not submitted yet."""
+        """Return a task for a shard of documents, not yet submitted.
+
+        Args:
+            titles: title of each document.
+            texts: body of each document.
+        """
         arguments = (self._model, self._collection, list(titles), list(texts))
         return RayShard(self._cluster, self.timer, arguments)
 
 
 class RayShard:
-    """The texts of a shard: `launch` submits them, and a call waits for their vectors."""
+    """The texts of a shard. `launch` submits them, and a call waits for their vectors."""
 
     def __init__(self, cluster: RayCluster, timer: PhaseTimer, arguments: Sequence[Any]) -> None:
+        """Store the ``arguments`` of a task for ``cluster``, with a ``timer`` for its phases."""
         self._cluster, self._clock, self._arguments = cluster, timer, arguments
         self._reference: Any = None
         self.in_flight = TASKS_PER_WORKER * cluster.machines
@@ -160,7 +177,10 @@ class RayShard:
         self._reference = self._cluster.submit(self._arguments)
 
     def __call__(self, advance: Callback | None = None) -> Float32Array:
-        """Vectors of the documents.
+        """Return the vectors of the documents, float32 ``(n, dim)``.
+
+        Args:
+            advance: called with the number of documents.
 
         Raises:
             BenchError: the encoder fails, or the cluster is gone.
@@ -178,13 +198,14 @@ class RayShard:
 
 
 def connect_to_ray(address: str | None, **options: Any) -> RayModule:
-    """Ray, connected to the cluster of an address, or to one that is started on this machine.
+    """Return the Ray module, connected to a cluster or to a new one on this machine.
 
     Args:
-        options: of ``ray.init``.
+        address: address of the cluster; None for a new one.
+        options: options of ``ray.init``.
 
     Raises:
-        BenchError: Ray is not installed, or there is no cluster.
+        BenchError: Ray is not installed, or the cluster cannot be reached.
     """
     try:
         import ray
@@ -204,13 +225,13 @@ def connect_to_ray(address: str | None, **options: Any) -> RayModule:
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise BenchError(
             f"no Ray cluster at {address or 'this machine'}: {' '.join(str(error).split())}",
-            "ray start --head, or leave --address out for one on this machine",
+            "run `ray start --head`, or omit --address for a cluster on this machine",
         ) from error
     return ray
 
 
 def _is_listening(address: str) -> bool:
-    """True if something listens at ``host:port``."""
+    """Return whether something listens at ``host:port``."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), POLL_S).close()
@@ -219,19 +240,21 @@ def _is_listening(address: str) -> bool:
     return True
 
 
-_loaded_models: list[
-    tuple[Model, Encoder]
-] = []  # of this worker, which Ray gives one task after another
+_loaded_models: list[tuple[Model, Encoder]] = []
 
 
 def _encode_in_worker(
     folder: str, device: str, model: Model, collection: str, titles: Any, texts: Any
 ) -> TaskResult:
-    """Encode documents in a worker of the cluster. Errors are values, which Ray sends as they are.
+    """Encode documents in a worker of the cluster, and return errors as values.
 
     Args:
-        folder: paths are relative to it, if it is there, too.
-        collection: whose prompts are used; "" for those of none.
+        folder: folder that paths are relative to, if it exists there.
+        device: device to encode on.
+        model: model to encode with.
+        collection: collection whose prompts are used; "" for none.
+        titles: title of each document.
+        texts: body of each document.
     """
     try:
         with suppress(OSError):

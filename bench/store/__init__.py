@@ -1,4 +1,4 @@
-"""Vectors on disk: every text encoded once, found by its content."""
+"""Vector store: every text is encoded once and found by its content."""
 
 from bench.store.planning import EncodingPlan
 from bench.store.shards import StoredVectors

@@ -1,8 +1,8 @@
-"""Approximate indexes that were built: in the store beside their vectors, or exported to a folder.
+"""Approximate indexes on disk, in the vector store or exported to a folder.
 
-A folder holds ``index.faiss``, which FAISS reads, and ``manifest.json``: what it is of, what it
-cost, and how much of the exact rankings it found. In the store it is named after all that decides
-its content. Nothing is searched before it was compared with its checksum.
+A folder holds ``index.faiss``, which FAISS reads, and ``manifest.json`` with the inputs, the cost
+and the recall of the index. In the store its name is a hash of all inputs. The checksum is compared
+before an index is searched.
 """
 
 import hashlib
@@ -19,24 +19,25 @@ from retrievers.index.faiss_index import FaissIndex, IndexSpec
 from retrievers.models.recipe import Recipe
 
 INDEX_FILE, MANIFEST_FILE = "index.faiss", "manifest.json"
-INDEXES = "indexes"  # folder beside the vectors of a recipe
-REBUILD_HINT = "write the index again, or name another folder"
+INDEXES = "indexes"  # folder next to the vectors of a recipe
+REBUILD_HINT = "write the index again, or choose another folder"
 
 logger = logging.getLogger(__name__)
 
 
 class IndexManifest(Record, kw_only=True):
-    """The identity of an index.
+    """The identity and cost of an index.
 
     Attributes:
-        spec: as `IndexSpec` writes it; parameters of the search are set in the file, too.
-        recipe: of the model. Vectors of documents are those of its document side.
-        view: what was made of stored vectors of every pooling; "" for vectors as they are.
-        corpus_sha256: content of the corpus, whose order the rows have.
+        spec: specification, see `IndexSpec`, with the search parameters that are set in the file.
+        recipe: of the model. Document vectors are those of its document side.
+        view: the view of stored vectors of every pooling; "" for vectors as stored.
+        corpus_sha256: content of the corpus, which has the same order as the rows.
         build_s: seconds of training and adding.
-        sha256: of the file of the index, which has so many ``bytes``.
-        recall: share of the exact top k that was found, by ``recall@k``; by what was searched, see
-            `bench.evaluate.index_search`.
+        bytes: size of the index file.
+        sha256: checksum of the index file.
+        recall: share of the exact top k that was found, by ``recall@k``, by search settings (see
+            `bench.evaluate.index_search`).
         checksum: sha256 of all other fields.
     """
 
@@ -58,7 +59,7 @@ class IndexManifest(Record, kw_only=True):
 
     @property
     def key(self) -> str:
-        """Name of the folder in the store: equal where the content is."""
+        """Name of the folder in the store, equal for equal content."""
         side = self.recipe.side("document").fingerprint
         facts = (side, self.view, self.corpus_sha256, self.spec, self.faiss)
         return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()[:16]
@@ -66,66 +67,70 @@ class IndexManifest(Record, kw_only=True):
 
 @dataclass(frozen=True)
 class IndexFolder:
-    """An index on disk, if it is there."""
+    """A folder that may hold an index."""
 
     folder: Path
 
     def manifest(self) -> IndexManifest:
-        """The manifest of the index.
+        """Return the manifest of the index.
 
         Raises:
-            BenchError: there is none, or it is damaged.
+            BenchError: the manifest is missing or damaged.
         """
         path = self.folder / MANIFEST_FILE
         if not path.is_file():
             raise BenchError(
-                f"{self.folder} holds no index: there is no {MANIFEST_FILE}",
+                f"{self.folder} is not an index: it has no {MANIFEST_FILE}",
                 "python -m bench index DATASET --model MODEL --index SPEC --out DIR",
             )
         manifest = read_json(path, IndexManifest, REBUILD_HINT)
         if _checksum(manifest) != manifest.checksum:
-            raise BenchError(f"{path} is not as it was written", REBUILD_HINT)
+            raise BenchError(f"{path} is damaged", REBUILD_HINT)
         return manifest
 
     def checked(self) -> IndexManifest:
-        """The manifest, after the file of the index was compared with it.
+        """Return the manifest after comparing the index file with its checksum.
 
         Raises:
-            BenchError: there is no index, or it is not what was written.
+            BenchError: the index is missing or damaged.
         """
         manifest, path = self.manifest(), self.folder / INDEX_FILE
         try:
-            whole = sha256_of_file(path) == manifest.sha256
+            is_intact = sha256_of_file(path) == manifest.sha256
         except OSError as error:
             raise BenchError(f"{path} cannot be read: {error.strerror}", REBUILD_HINT) from error
-        if not whole:
-            raise BenchError(f"{path} is not the file that was written", REBUILD_HINT)
+        if not is_intact:
+            raise BenchError(f"{path} is damaged", REBUILD_HINT)
         return manifest
 
     def load(self, device: str = "cpu") -> FaissIndex:
-        """The index, ready to be searched.
+        """Load the index for searching on ``device``.
 
         Raises:
-            BenchError: it is damaged, or not what its manifest says.
+            BenchError: the index is damaged, or does not match its manifest.
         """
         manifest = self.checked()
         path, spec = self.folder / INDEX_FILE, IndexSpec.parse(manifest.spec)
         return FaissIndex.load(path, spec, manifest.dim, device)
 
     def load_if_intact(self, device: str) -> FaissIndex | None:
-        """Load the index of the store; None if it is not there, or with a warning if damaged."""
+        """Load the index for ``device``, or return None if it is missing or damaged."""
         if not self.folder.is_dir():
             return None
         try:
             if self.manifest().key != self.folder.name:
-                raise BenchError(f"{self.folder} is another index than its name says")
+                raise BenchError(f"{self.folder} holds a different index than its name indicates")
             return self.load(device)
         except BenchError as damage:
-            logger.warning("%s: it is built again", damage)
+            logger.warning("%s: rebuilding it", damage)
             return None
 
     def keep(self, index: FaissIndex, manifest: IndexManifest) -> None:
-        """Write an index with its manifest, which is completed; all files or none.
+        """Write an index and its completed manifest, atomically.
+
+        Args:
+            index: trained and filled index.
+            manifest: manifest without size and checksum.
 
         Raises:
             BenchError: the system refuses to write.
@@ -139,7 +144,7 @@ class IndexFolder:
             (unfinished / MANIFEST_FILE).write_bytes(encode_manifest(done))
 
     def add_recall(self, about: str, recall: dict[str, float]) -> None:
-        """Add to the manifest how much was found of some exact rankings."""
+        """Add a measured ``recall`` to the manifest under the key ``about``."""
         manifest = self.manifest()
         known = {**manifest.recall, about: recall}
         with replace_file(self.folder / MANIFEST_FILE) as file:
@@ -147,7 +152,7 @@ class IndexFolder:
 
 
 def encode_manifest(manifest: IndexManifest) -> bytes:
-    """The manifest as it is on disk, with its checksum."""
+    """Return ``manifest`` with its checksum as JSON."""
     whole = msgspec.structs.replace(manifest, checksum=_checksum(manifest))
     return msgspec.json.format(msgspec.json.encode(whole), indent=1)
 

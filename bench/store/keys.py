@@ -1,8 +1,8 @@
-"""Keys of stored vectors: the hash of one text in one role.
+"""Keys of stored vectors: hashes of a text in one role.
 
-A key is BLAKE2b, 128 bits, over the length of the title, the title, the length of the text and
-the text; the role is BLAKE2b's personalisation. Keys are uint64 ``(n, 2)``: 16 bytes a text, so
-that the keys of 5 million documents are 80 MB and are compared without Python objects.
+A key is BLAKE2b, 128 bits, over the length of the title, the title, the length of the text and the
+text, with the role as personalisation. Keys are uint64 ``(n, 2)``, 16 bytes per text. The keys of 5
+million documents take 80 MB and are compared without Python objects.
 """
 
 import hashlib
@@ -19,26 +19,35 @@ from foundation.files import read_file, replace_file
 from retrievers.models.recipe import Role
 
 KEY_BYTES = 16
-CORPUS_SUFFIX = ".corpus"  # not that of a shard's keys, which are nothing without a manifest
-BATCH_DOCUMENTS = 1 << 13  # as Python strings at a time
-LOOKUP_CHUNK = 1 << 21  # keys that are looked up: 100 MB
+CORPUS_SUFFIX = ".corpus"  # differs from that of a shard's keys
+BATCH_DOCUMENTS = 1 << 13  # held as Python strings
+LOOKUP_CHUNK = 1 << 21  # keys looked up at once: 100 MB
 
 
 def document_keys(titles: Sequence[str], texts: Sequence[str]) -> UInt64Array:
-    """Keys of documents, ``(n, 2)``."""
+    """Return the keys of documents, uint64 ``(n, 2)``.
+
+    Args:
+        titles: title of each document, may be "".
+        texts: body of each document.
+    """
     return keys_from_bytes(b"".join(_digests("document", zip(titles, texts, strict=True))))
 
 
 def query_keys(texts: Sequence[str]) -> UInt64Array:
-    """Keys of queries, ``(n, 2)``."""
+    """Return the keys of the queries ``texts``, uint64 ``(n, 2)``."""
     return keys_from_bytes(b"".join(_digests("query", (("", text) for text in texts))))
 
 
 def corpus_keys(corpus: Corpus, folder: Path) -> UInt64Array:
-    """Keys of all documents of a corpus, ``(n, 2)``; kept in a file, so that texts are read once.
+    """Return the keys of all documents of a corpus, uint64 ``(n, 2)``.
 
-    The file is named after the content of the corpus and begins with a checksum: where it is
-    missing or damaged, the texts are read again.
+    They are stored in a file that is named after the content of the corpus and begins with a
+    checksum. The texts are read again if it is missing or damaged.
+
+    Args:
+        corpus: documents.
+        folder: folder of the file.
     """
     path = folder / f"{corpus.sha256}{CORPUS_SUFFIX}"
     with suppress(FileNotFoundError, BenchError):
@@ -54,31 +63,31 @@ def corpus_keys(corpus: Corpus, folder: Path) -> UInt64Array:
 
 
 def read_keys(path: Path) -> UInt64Array:
-    """The keys in a file of `corpus_keys`.
+    """Return the keys in ``path``, a file of `corpus_keys`.
 
     Raises:
-        BenchError: they are not what was written.
-        FileNotFoundError: there is no such file.
+        BenchError: the checksum differs.
+        FileNotFoundError: the file does not exist.
     """
     content = read_file(path, max_bytes=None)
     kept = memoryview(content)[KEY_BYTES:]
     if content[:KEY_BYTES] != _checksum(kept):
-        raise BenchError(f"{path.name} has another checksum")
+        raise BenchError(f"{path.name} has a different checksum")
     return keys_from_bytes(kept)
 
 
 def keys_from_bytes(content: bytes | memoryview) -> UInt64Array:
-    """Keys as they are stored: 16 bytes each."""
+    """Return the keys stored in ``content``, 16 bytes each, as uint64 ``(n, 2)``."""
     return np.frombuffer(content, "<u8").astype(np.uint64, copy=False).reshape(-1, 2)
 
 
 def shard_name(keys: UInt64Array) -> str:
-    """Hash of keys in their order, 32 hexadecimal digits."""
+    """Return the name of the shard of ``keys``: their hash, 32 hexadecimal digits."""
     return hashlib.blake2b(keys.astype("<u8").tobytes(), digest_size=KEY_BYTES).hexdigest()
 
 
 def first_occurrences(keys: UInt64Array) -> Int64Array:
-    """Rows of the first occurrence of each key, rising, int64."""
+    """Return the row of the first occurrence of each of ``keys``, int64, ascending."""
     order = np.lexsort((keys[:, 1], keys[:, 0]))
     ordered = keys[order]
     is_first = np.ones(len(keys), np.bool_)
@@ -87,11 +96,10 @@ def first_occurrences(keys: UInt64Array) -> Int64Array:
 
 
 def find_rows(keys: UInt64Array, among: UInt64Array) -> Int64Array:
-    """For each key its first row ``among`` others, int64 ``(n,)``; -1 if it is not there.
+    """Return the first row of each of ``keys`` in ``among``, int64 ``(n,)``, or -1 if absent.
 
-    Keys are looked up some at a time, sorted by their upper halves, because a search in rising
-    order stays in the processor's cache. Two different keys may share an upper half: then the next
-    row is looked at.
+    Keys are looked up in chunks, sorted by their upper halves, because an ascending search stays in
+    the CPU cache. Different keys may share an upper half, in which case the next row is compared.
     """
     order = np.argsort(among[:, 0], kind="stable")
     upper = among[order, 0]

@@ -1,13 +1,12 @@
-"""Plans of encoding, which texts are stored and how the others become shards, and the work.
+"""Encoding plans (stored texts, and missing ones as shards) and the encoding of shards.
 
-A plan is a function of the texts, in their order, and of what is whole in the store. What is
-missing is cut into shards one after the other: when some of them are done, the rest is cut as
-before.
+A plan depends only on the texts in their order and on the intact shards. Missing texts are split
+into consecutive shards, and stay split in the same way after some of them are encoded.
 
-Whoever works on the same store shares the work. Texts of the next shard are tokenised and vectors
-of the last one written while one is encoded. On a GPU some shards are launched before the first of
-them is waited for, so that it never idles between two. A shard is leased before it is prepared;
-what another process has leased comes last, when it is waited for.
+All processes on the same store share the work. While one shard is encoded, the texts of the next
+are tokenised and the vectors of the last are written. On a GPU some shards are launched ahead, so
+that it never idles. A shard is leased before it is prepared. Shards leased by other processes come
+last, and their lease is waited for.
 """
 
 import logging
@@ -31,15 +30,15 @@ from retrievers.models.recipe import Recipe
 
 EncodeShard = Callable[[Callback | None], Float32Array]
 
-SHARD_ROWS = 2048  # a minute or two of work for a small model on two cores
-HALF_SHARD_ROWS = 16_384  # in half precision, on a GPU: a second of work, and many of its batches
+SHARD_ROWS = 2048  # one or two minutes for a small model on two cores
+HALF_SHARD_ROWS = 16_384  # in half precision: a second on a GPU, in many batches
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
 class PendingShard:
-    """Texts that become one shard: their keys, and their rows where they are read from."""
+    """Texts that become one shard: their keys, and their rows in the corpus or list of queries."""
 
     keys: UInt64Array
     rows: Int64Array
@@ -55,11 +54,11 @@ class PendingShard:
 
 @dataclass(frozen=True, eq=False)
 class EncodingPlan:
-    """The vectors of some texts that are stored, and those that must be encoded.
+    """The stored vectors of some texts, and the shards to encode.
 
     Attributes:
-        keys: of all texts, ``(n, 2)``.
-        vectors: of all texts; None while some are missing.
+        keys: keys of all texts, uint64 ``(n, 2)``.
+        vectors: vectors of all texts; None while some are missing.
         missing: shards to encode, in the order of the texts.
     """
 
@@ -69,24 +68,25 @@ class EncodingPlan:
 
     @property
     def missing_rows(self) -> int:
-        """Distinct texts that must be encoded."""
+        """Number of distinct texts to encode."""
         return sum(len(batch) for batch in self.missing)
 
 
 class Planner:
-    """Makes plans; remembers which shards were checked, so that each is read once in a process."""
+    """Maker of plans that remembers which shards it checked, so that a process reads each once."""
 
     def __init__(self) -> None:
         self._checked: dict[Shard, tuple[int, int]] = {}
 
     def plan(self, folder: Path, recipe: Recipe, keys: UInt64Array) -> EncodingPlan:
-        """Find texts in the shards of a folder, of whatever size, and cut the rest.
+        """Find texts in the shards of a folder, and split the missing ones into shards.
 
-        Shards that are damaged are discarded.
+        Damaged shards are removed.
 
         Args:
-            folder: of one side of the recipe.
-            keys: of the texts, ``(n, 2)``.
+            folder: folder of one side of the recipe.
+            recipe: that side.
+            keys: keys of the texts, uint64 ``(n, 2)``.
         """
         present = dict(_read_shards(folder))
         while True:
@@ -106,13 +106,13 @@ class Planner:
         return EncodingPlan(keys, vectors, missing)
 
     def _find_damaged(self, shards: Sequence[Shard]) -> list[Shard]:
-        """Those whose vectors are not what was written."""
+        """Return the shards whose vectors differ from their checksum, after removing them."""
         with ThreadPoolExecutor() as pool:
             whole = list(pool.map(self._is_intact, shards))
         return [shard for shard, good in zip(shards, whole, strict=True) if not good]
 
     def _is_intact(self, shard: Shard) -> bool:
-        """Checked once in a process, and again where the file has changed since."""
+        """Check a shard once per process, and again if its file changes."""
         try:
             status = shard.path.stat()
             stamp = status.st_size, status.st_mtime_ns
@@ -126,7 +126,7 @@ class Planner:
 
 
 def _read_shards(folder: Path) -> Iterator[tuple[Shard, UInt64Array]]:
-    """Shards with their keys, by name."""
+    """Yield shards with their keys, by name."""
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if MANIFEST_NAME.fullmatch(path.name):
             with suppress(FileNotFoundError):  # another process has just removed it
@@ -137,19 +137,19 @@ def _read_shards(folder: Path) -> Iterator[tuple[Shard, UInt64Array]]:
 
 
 def _shards_used(shards: Sequence[Shard], positions: Int64Array) -> list[Shard]:
-    """The shards that hold any of these places."""
+    """Return the shards that contain any of these positions."""
     starts = np.cumsum([0, *(shard.rows for shard in shards)])
     numbers = np.unique(np.searchsorted(starts, positions[positions >= 0], side="right") - 1)
     return [shards[number] for number in numbers.tolist()]
 
 
 def rows_per_shard(recipe: Recipe) -> int:
-    """Texts of a new shard."""
+    """Return the number of texts of a new shard of ``recipe``."""
     return SHARD_ROWS if recipe.dtype == "float32" else HALF_SHARD_ROWS
 
 
 def _split_into_shards(keys: UInt64Array, rows: Int64Array, most: int) -> Iterator[PendingShard]:
-    """The distinct texts among some rows, in order, as many as a shard holds at a time."""
+    """Yield the distinct texts among some rows, in order, as shards of limited size."""
     distinct = rows[first_occurrences(keys[rows])]
     for start in range(0, len(distinct), most):
         some = distinct[start : start + most]
@@ -158,15 +158,15 @@ def _split_into_shards(keys: UInt64Array, rows: Int64Array, most: int) -> Iterat
 
 @dataclass(frozen=True)
 class ShardEncoder:
-    """The work of turning batches into shards.
+    """Encoding of pending shards, shared with other processes.
 
     Attributes:
-        folder: of the shards. Whoever has locked the file ``NAME.lock`` may write a shard.
-        prepare: reads and tokenises a batch, and returns what encodes it; called in a thread.
-            What it returns may have ``launch()``, which begins without waiting, and
-            ``in_flight``, how many shards should be launched at a time.
-        write: writes a shard; called in another.
-        advance: called with the number of texts that are encoded, here or by another process.
+        folder: folder of the shards. The lock file ``NAME.lock`` is the lease of a shard.
+        prepare: reads and tokenises the texts of a shard in a thread, and returns a function that
+            encodes them. The function may have an attribute ``launch``, called to begin without
+            waiting, and ``in_flight``, the number of shards to launch ahead.
+        write: writes a shard, in another thread.
+        advance: called with the number of texts encoded, by this or another process.
     """
 
     folder: Path
@@ -175,13 +175,16 @@ class ShardEncoder:
     advance: Callback | None = None
 
     def encode(self, batches: Sequence[PendingShard]) -> int:
-        """Make all of these shards, or wait for others who do.
+        """Encode shards, or wait for other processes that encode them.
+
+        Args:
+            batches: shards to encode.
 
         Returns:
-            How many texts were encoded here, not by another process.
+            The number of texts that this process encoded.
 
         Raises:
-            OSError: no space is left.
+            OSError: the disk is full.
             BenchError: the encoder fails.
         """
         refused: list[PendingShard] = []
@@ -203,15 +206,15 @@ class ShardEncoder:
                 writing.result()
         if waiting := [batch for batch in refused if not self._exists(batch)]:
             logger.warning(
-                "waiting for another process: it encodes %d shards of these texts", len(waiting)
+                "waiting for another process that encodes %d shards of these texts", len(waiting)
             )
-        # without another lease in hand, so that none waits for the other
+        # without holding a lease, so that no two processes wait for each other
         return encoded + sum(map(self._wait_for, refused))
 
     def _lease_free(
         self, batches: Sequence[PendingShard], refused: list[PendingShard], held: ExitStack
     ) -> Iterator[tuple[PendingShard, FileLock]]:
-        """Lease one batch after the other; what others have leased goes to ``refused``."""
+        """Lease one shard after the other. Shards leased by others are added to ``refused``."""
         for batch in batches:
             if self._is_done(batch):
                 continue
@@ -228,7 +231,7 @@ class ShardEncoder:
     def _prepare_ahead(
         self, leased: Iterator[tuple[PendingShard, FileLock]]
     ) -> Generator[tuple[PendingShard, FileLock, EncodeShard]]:
-        """With what encodes each; the next one is prepared while one is in use."""
+        """Prepare each shard while the previous one is in use."""
         with ThreadPoolExecutor(1) as ahead:
             coming = ((*each, ahead.submit(self.prepare, each[0])) for each in leased)
             for now, _ in pairwise(chain(coming, [None])):
@@ -242,7 +245,7 @@ class ShardEncoder:
             self.write(batch, vectors)
 
     def _wait_for(self, batch: PendingShard) -> int:
-        """Wait for a shard; returns how many texts had to be encoded here after all."""
+        """Wait for a shard, and return the number of texts encoded here if its process died."""
         with FileLock.acquire(self._lock_path(batch)):
             if self._is_done(batch):
                 return 0
@@ -265,7 +268,11 @@ class ShardEncoder:
 def launch_ahead(
     prepared: Iterator[tuple[PendingShard, FileLock, EncodeShard]],
 ) -> Iterator[tuple[PendingShard, FileLock, EncodeShard]]:
-    """Launch what can be, as many shards ahead as each says; in order."""
+    """Launch shards ahead, as many as each asks for, and yield them in order.
+
+    Args:
+        prepared: shards with their leases and encoding functions.
+    """
     flying: deque[tuple[PendingShard, FileLock, EncodeShard]] = deque()
     for shard in prepared:
         launch: Callable[[], None] | None = getattr(shard[2], "launch", None)

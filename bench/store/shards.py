@@ -1,14 +1,15 @@
 """Shards: the vectors of some thousands of texts that were encoded together, in three files.
 
-A shard's name is the hash of the keys of its texts in order, which is the plan it was encoded by.
-``NAME.f32`` or ``NAME.f16`` holds the vectors, row after row, little-endian; ``NAME.keys`` the
-keys; ``NAME.json`` is written last and says what the other two must be. Whoever writes or removes
-files of a shard holds the lock ``NAME.lock``.
+The name of a shard is the hash of the keys of its texts in order. ``NAME.f32`` or ``NAME.f16``
+holds the vectors, row after row, little-endian. ``NAME.keys`` holds the keys. ``NAME.json`` is
+written last and holds the checksums of the other two. Processes that write or remove a shard hold
+the lock ``NAME.lock``.
 
-Reads are ``pread`` into preallocated arrays: pages of the file never count as memory of this
-process, as they would with a memory map.
+Vectors are read with ``pread`` into preallocated arrays, because pages of a memory map would count
+as memory of this process.
 """
 
+import errno
 import hashlib
 import logging
 import os
@@ -33,7 +34,7 @@ from retrievers.models.recipe import Recipe, Role, StoreDtype
 
 StoredArray = Float32Array | Float16Array
 
-GAP_BYTES = 1 << 16  # reading on over a gap costs less than another read
+GAP_BYTES = 1 << 16  # reading over a smaller gap is cheaper than another read
 FORMAT = 1
 SUFFIXES: dict[StoreDtype, str] = {"float32": ".f32", "float16": ".f16"}
 DTYPES: dict[StoreDtype, str] = {"float32": "<f4", "float16": "<f2"}
@@ -43,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 
 class ShardManifest(Record):
-    """The content of a shard's files: ``(rows, dim)`` vectors of texts in one role."""
+    """Content of a shard's files: vectors ``(rows, dim)`` of texts in one role."""
 
     format: int
     role: Role
@@ -56,7 +57,12 @@ class ShardManifest(Record):
 
 @dataclass(frozen=True)
 class Shard:
-    """Vectors ``(rows, dim)`` on disk, by the path of their manifest."""
+    """Vectors ``(rows, dim)`` on disk.
+
+    Attributes:
+        manifest_path: path of ``NAME.json``.
+        manifest: its content.
+    """
 
     manifest_path: Path
     manifest: ShardManifest
@@ -85,26 +91,31 @@ class Shard:
         """Compare the vectors with their checksum.
 
         Raises:
-            BenchError: they are not there, or not what was written.
+            BenchError: the file of the vectors is missing or damaged.
         """
         try:
-            whole = sha256_of_file(self.path) == self.manifest.vectors_sha256
-        except FileNotFoundError as error:
-            raise BenchError(f"{self.path.name} is missing") from error
-        if not whole:
-            raise BenchError(f"{self.path.name} has another checksum")
+            is_intact = sha256_of_file(self.path) == self.manifest.vectors_sha256
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.EINVAL):  # missing, or a pipe
+                raise
+            raise BenchError(f"{self.path.name}: {error.strerror}") from error
+        if not is_intact:
+            raise BenchError(f"{self.path.name} has a different checksum")
 
 
 def read_shard(manifest_path: Path) -> tuple[Shard, UInt64Array]:
-    """Read a manifest and the keys, without the vectors.
+    """Return the shard of a manifest, and its keys, uint64 ``(rows, 2)``, without the vectors.
+
+    Args:
+        manifest_path: path of ``NAME.json``.
 
     Raises:
-        BenchError: manifest and keys are not what was written.
-        FileNotFoundError: there is no manifest.
+        BenchError: the manifest or the keys are damaged.
+        FileNotFoundError: the manifest does not exist.
     """
     manifest = decode_json(read_file(manifest_path), ShardManifest, manifest_path.name)
     if manifest.format != FORMAT:
-        raise BenchError(f"{manifest_path.name} has another format")
+        raise BenchError(f"{manifest_path.name} has format {manifest.format}, not {FORMAT}")
     shard = Shard(manifest_path, manifest)
     try:
         content = read_file(shard.keys_path)
@@ -112,18 +123,25 @@ def read_shard(manifest_path: Path) -> tuple[Shard, UInt64Array]:
         raise BenchError(f"{shard.keys_path.name} is missing") from error
     size, sha256 = shard.rows * KEY_BYTES, hashlib.sha256(content).hexdigest()
     if (len(content), sha256) != (size, manifest.keys_sha256):
-        raise BenchError(f"{shard.keys_path.name} does not fit its manifest")
+        raise BenchError(f"{shard.keys_path.name} does not match its manifest")
     return shard, keys_from_bytes(content)
 
 
 def write_shard(
     folder: Path, role: Role, recipe: Recipe, keys: UInt64Array, vectors: Float32Array
 ) -> Path:
-    """Keep vectors; returns the path of the manifest.
+    """Write a shard and return the path of its manifest.
+
+    Args:
+        folder: folder of the shard.
+        role: role of the texts.
+        recipe: recipe of the vectors.
+        keys: keys of the texts, uint64 ``(n, 2)``.
+        vectors: float32 ``(n, dim)``.
 
     Raises:
-        BenchError: a number is too large for float16.
-        OSError: no space is left.
+        BenchError: a value is too large for float16.
+        OSError: the disk is full.
     """
     content = convert_for_storage(vectors, recipe)
     key_bytes = keys.astype("<u8").tobytes()
@@ -146,10 +164,14 @@ def write_shard(
 
 
 def convert_for_storage(vectors: Float32Array, recipe: Recipe) -> npt.NDArray[np.floating]:
-    """Vectors as they are written: of the recipe's store dtype, little-endian, C order.
+    """Return vectors in the recipe's store dtype, little-endian and in C order, ``(n, dim)``.
+
+    Args:
+        vectors: float32 ``(n, dim)``.
+        recipe: recipe of the vectors.
 
     Raises:
-        BenchError: a number is too large for float16, which ends at 65,504.
+        BenchError: a value is too large for float16, which ends at 65,504.
     """
     with np.errstate(over="ignore"):
         content = np.ascontiguousarray(vectors, dtype=DTYPES[recipe.store_dtype])
@@ -157,17 +179,18 @@ def convert_for_storage(vectors: Float32Array, recipe: Recipe) -> npt.NDArray[np
     if lost:
         largest = float(np.abs(vectors).max())
         raise BenchError(
-            f"{recipe.model}: {lost:,} numbers of these vectors are too large for float16: "
-            f"the largest is {largest:,.0f}, and float16 ends at 65,504",
-            "leave out --set store_dtype=float16",
+            f"{recipe.model}: {lost:,} values of these vectors are too large for float16, "
+            f"which ends at 65,504: the largest is {largest:,.0f}",
+            "omit --set store_dtype=float16",
         )
     return content
 
 
 def discard_if_damaged(manifest_path: Path) -> None:
-    """Remove a damaged shard, unless it was written anew meanwhile or is just being written.
+    """Remove a damaged shard, with a warning, unless another process writes it.
 
-    The damage is told: somebody should know that a disk or a copy is not to be trusted.
+    Args:
+        manifest_path: path of ``NAME.json``.
     """
     lock = FileLock.try_acquire(manifest_path.with_suffix(".lock"))
     if lock is None:
@@ -176,22 +199,22 @@ def discard_if_damaged(manifest_path: Path) -> None:
         try:
             read_shard(manifest_path)[0].check()
         except BenchError as error:
-            logger.warning("%s is damaged (%s): its texts are encoded again", manifest_path, error)
+            logger.warning("%s is damaged (%s): encoding its texts again", manifest_path, error)
             for suffix in (".json", *SUFFIXES.values(), ".keys"):  # the manifest first
                 manifest_path.with_suffix(suffix).unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, eq=False)
 class StoredVectors:
-    """Vectors of texts wherever they lie; satisfies ``exact.Vectors``.
+    """Vectors of texts in any number of shards. Implements ``exact.Vectors``.
 
     Attributes:
-        shards: of one recipe, and so of one type.
-        positions: int64 ``(n,)``, row of each text in all shards put one after the other; texts
-            that are the same share one.
-        dim: length of a vector.
-        encoded: distinct texts that this process encoded; the others were stored already, or
-            another process encoded them meanwhile.
+        shards: shards of one recipe and dtype.
+        positions: int64 ``(n,)``, row of each text in the concatenated shards. Equal texts share a
+            row.
+        dim: dimension of the vectors.
+        encoded: number of distinct texts that this process encoded. Other vectors were already
+            stored, or come from another process.
     """
 
     shards: tuple[Shard, ...]
@@ -201,22 +224,22 @@ class StoredVectors:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Number of texts and length of a vector."""
+        """Number of texts and dimension."""
         return len(self.positions), self.dim
 
     def tiles(self, rows: int) -> Iterator[tuple[int, Float32Array]]:
-        """First row and float32 ``(m, dim)``, m = ``rows`` but for the last."""
+        """Yield the first row and the vectors, float32 ``(m, dim)``, of every ``rows`` texts."""
         for start in range(0, len(self.positions), rows):
             yield start, self._gather(self.positions[start : start + rows], "<f4")
 
     def stored_tiles(self, rows: int) -> Iterator[tuple[int, StoredArray]]:
-        """The same tiles, of the type in which they are stored: halves are half the bytes."""
+        """Yield the same tiles of ``rows`` texts in the dtype in which they are stored."""
         dtype = DTYPES[self.shards[0].manifest.dtype] if self.shards else "<f4"
         for start in range(0, len(self.positions), rows):
             yield start, self._gather(self.positions[start : start + rows], dtype)
 
     def rows(self, wanted: Int64Array) -> Float32Array:
-        """Vectors of some rows, in the order asked; float32 ``(len(wanted), dim)``."""
+        """Return the vectors of the rows ``wanted``, float32 ``(len(wanted), dim)``."""
         vectors: Float32Array = self._gather(self.positions[wanted], "<f4")
         return vectors
 
@@ -237,10 +260,10 @@ class StoredVectors:
 
 
 def _read_rows(shard: Shard, local: Int64Array, into: Int64Array, vectors: StoredArray) -> None:
-    """Put rows of a shard, rising, into rows of ``vectors``; neighbours are read together.
+    """Copy ascending rows of a shard into rows of ``vectors``, reading neighbours together.
 
     Raises:
-        BenchError: the file is shorter than it was.
+        BenchError: the file became shorter.
     """
     handle = os.open(shard.path, os.O_RDONLY)
     try:
@@ -255,7 +278,7 @@ def _read_rows(shard: Shard, local: Int64Array, into: Int64Array, vectors: Store
             span = vectors[place] if same else np.empty((count, shard.manifest.dim), dtype)
             if os.preadv(handle, [span.data.cast("B")], first * shard.row_bytes) != span.nbytes:
                 raise BenchError(
-                    f"{shard.path} was cut short while it was read", "type the same command again"
+                    f"{shard.path} was cut short while it was read", "repeat the command"
                 )
             if not same:
                 vectors[place if direct else targets] = span[rows - first]

@@ -1,13 +1,13 @@
-"""Vectors on disk: every text encoded once, and found by its content.
+"""Vector store on disk.
 
-Below the store's folder there is one folder a recipe, named after its fingerprint, with
-``recipe.json`` and shards of some thousands of texts (``bench.store.shards``). Documents are kept
-in the folder of the recipe's document side, queries in that of its query side, facts in that of
-the recipe itself; for a model without prompts these are one folder.
+The folder of the store has one folder per recipe, named after its fingerprint, with ``recipe.json``
+and shards of some thousands of texts (``bench.store.shards``). Documents are stored under the
+recipe's document side, queries under its query side, and facts under the recipe itself. For a model
+without prompts the three are the same folder.
 
-What is missing is cut into shards in the order of the corpus. So a stopped run goes on where it
-was and ends with the same files, and another split, subset or collection encodes only texts that
-it does not share.
+Missing texts are split into shards in the order of the corpus. An interrupted run therefore
+continues and ends with the same files, and another split, subset or collection encodes only the
+texts that it does not share.
 """
 
 import hashlib
@@ -41,18 +41,23 @@ logger = logging.getLogger(__name__)
 
 
 class VectorStore:
-    """Vectors by content, below one folder. Several processes may use it at a time."""
+    """Vectors by content, in one folder that several processes may use."""
 
     def __init__(self, folder: Path) -> None:
+        """Use ``folder``, which need not exist."""
         self.folder = folder
         self._in_use: dict[Path, FolderLock] = {}
         self._planner = Planner()
 
     def plan(self, encoder: Encoder, corpus: Corpus) -> EncodingPlan:
-        """See which texts of a corpus are stored; encodes none.
+        """Find out which texts of a corpus are stored, without encoding any.
 
-        The texts are read when a corpus is first seen, afterwards their keys. Shards that are
-        damaged are named in a warning, and removed.
+        The texts are read once per corpus, and afterwards only their keys. Damaged shards are
+        removed with a warning.
+
+        Args:
+            encoder: encoder of the vectors.
+            corpus: documents.
         """
         keys = corpus_keys(corpus, self._make_folder(self.folder / KEYS_FOLDER))
         return self._plan(encoder.recipe.side("document"), keys)
@@ -64,14 +69,17 @@ class VectorStore:
         plan: EncodingPlan,
         advance: Callback | None = None,
     ) -> StoredVectors:
-        """Vectors of a corpus; what is missing is encoded, shard by shard.
+        """Return the vectors of a corpus, encoding missing ones shard by shard.
 
-        ``advance`` is called with numbers of distinct texts, ``plan.missing_rows`` in all.
+        Args:
+            encoder: encoder of the vectors.
+            corpus: documents.
+            plan: plan of this encoder and corpus.
+            advance: called with numbers of distinct texts, ``plan.missing_rows`` in total.
 
         Raises:
-            BenchError: a number is too large for the store's dtype.
-            OSError: no space is left.
-            BenchError: the encoder fails.
+            BenchError: a value is too large for the store's dtype, or the encoder fails.
+            OSError: the disk is full.
         """
         encoded = self.encode_documents(encoder, corpus, plan, advance)
         return self._vectors_of(encoder.recipe.side("document"), plan, encoded)
@@ -83,10 +91,16 @@ class VectorStore:
         plan: EncodingPlan,
         advance: Callback | None = None,
     ) -> int:
-        """Encode the missing shards of a corpus, or wait for others who do.
+        """Encode the missing shards of a corpus, or wait for other processes that encode them.
+
+        Args:
+            encoder: encoder of the vectors.
+            corpus: documents.
+            plan: plan of this encoder and corpus.
+            advance: called with numbers of distinct texts.
 
         Returns:
-            How many texts were encoded here.
+            The number of texts that this process encoded.
 
         Raises:
             BenchError: as `documents`.
@@ -102,7 +116,11 @@ class VectorStore:
         return self._shard_encoder(encoder, "document", prepare, advance).encode(plan.missing)
 
     def queries(self, encoder: Encoder, texts: Sequence[str]) -> Float32Array:
-        """Vectors of queries, float32 ``(q, dim)``; encoded where they are not stored.
+        """Return the vectors of queries, float32 ``(q, dim)``, encoding missing ones.
+
+        Args:
+            encoder: encoder of the vectors.
+            texts: queries.
 
         Raises:
             BenchError: as `documents`.
@@ -120,10 +138,15 @@ class VectorStore:
     def remember(
         self, encoder: Encoder, about: str, compute: Callable[[], dict[str, Any]]
     ) -> dict[str, Any]:
-        """A JSON-able fact about an encoder: computed once, and again where its file is damaged.
+        """Return a stored fact about an encoder, computing it if it is missing or damaged.
+
+        Args:
+            encoder: encoder that the fact is about.
+            about: name of the fact.
+            compute: computes the fact, which can be encoded as JSON.
 
         Raises:
-            OSError: no space is left.
+            OSError: the disk is full.
         """
         path = self._recipe_folder(encoder.recipe) / fact_file_name(about)
         try:
@@ -131,7 +154,7 @@ class VectorStore:
         except FileNotFoundError:
             pass
         except BenchError as error:
-            logger.warning("%s is damaged (%s): it is made again", path, error)
+            logger.warning("%s is damaged (%s): computing it again", path, error)
         fact = compute()
         value = msgspec.json.encode(fact)
         with replace_file(path) as file:
@@ -140,7 +163,7 @@ class VectorStore:
         return fact
 
     def folder_of(self, side: Recipe) -> Path:
-        """The folder of a recipe, or of one side of it."""
+        """Return the folder of ``side``, a recipe or one side of it."""
         return self.folder / side.fingerprint[:32]
 
     def _plan(self, side: Recipe, keys: UInt64Array) -> EncodingPlan:
@@ -149,13 +172,12 @@ class VectorStore:
         return self._planner.plan(folder, side, keys)
 
     def _vectors_of(self, side: Recipe, plan: EncodingPlan, encoded: int) -> StoredVectors:
-        """All vectors of a plan, after what was missing was encoded."""
+        """Return all vectors of a plan whose missing shards were encoded."""
         done = self._plan(side, plan.keys) if plan.missing else plan
         if done.vectors is None:
             raise BenchError(
-                f"{done.missing_rows:,} vectors in {self.folder_of(side)} were lost after they "
-                "were written",
-                "type the same command again",
+                f"{done.missing_rows:,} vectors in {self.folder_of(side)} disappeared",
+                "repeat the command",
             )
         return replace(done.vectors, encoded=encoded)
 
@@ -166,7 +188,7 @@ class VectorStore:
         prepare: Callable[[PendingShard], EncodeShard],
         advance: Callback | None,
     ) -> ShardEncoder:
-        """The work that makes shards of one side."""
+        """Return the encoder of shards of one side."""
         side = encoder.recipe.side(role)
         folder = self._recipe_folder(side)
         timer: PhaseTimer = getattr(encoder, "timer", None) or PhaseTimer()
@@ -178,38 +200,38 @@ class VectorStore:
         return ShardEncoder(folder, prepare, keep, advance)
 
     def _protect_from_deletion(self, folder: Path) -> None:
-        """Keep others from removing a folder while this process lives."""
+        """Keep other processes from removing a folder while this process lives."""
         if folder not in self._in_use:
             with suppress(FileNotFoundError):
                 self._in_use[folder] = FolderLock.shared(folder)
 
     def _make_folder(self, folder: Path) -> Path:
-        """A folder that is there, and is not removed while this process lives.
+        """Make a folder that is not removed while this process lives.
 
         Raises:
-            OSError: no space is left.
+            OSError: the disk is full.
         """
         folder.mkdir(parents=True, exist_ok=True)
         self._protect_from_deletion(folder)
         return folder if folder in self._in_use else self._make_folder(folder)
 
     def _recipe_folder(self, recipe: Recipe) -> Path:
-        """The folder of a recipe, which its file describes; the file's time is that of last use.
+        """Return the folder of a recipe, with ``recipe.json`` inside and its time set to now.
 
         Raises:
-            OSError: no space is left.
+            OSError: the disk is full.
         """
         folder = self._make_folder(self.folder_of(recipe))
         path = folder / RECIPE_FILE
         if not path.exists():
             write_json(path, recipe)
-        with suppress(OSError):  # where one may not write
+        with suppress(OSError):  # in a read-only folder
             os.utime(path)
         return folder
 
 
 class _StoredFact(Record):
-    """A fact as it is on disk; ``sha256`` is of ``value`` as it stands there."""
+    """A fact on disk, with the sha256 of ``value`` as it is stored."""
 
     about: str
     sha256: str
@@ -217,19 +239,19 @@ class _StoredFact(Record):
 
 
 def fact_file_name(about: str) -> str:
-    """Name of the file of a fact."""
+    """Return the name of the file of the fact ``about``."""
     return f"{hashlib.sha256(about.encode()).hexdigest()}{FACT_SUFFIX}"
 
 
 def read_fact(path: Path) -> dict[str, Any]:
-    """Read a fact.
+    """Return the fact in the file ``path``.
 
     Raises:
-        BenchError: it is not what was written.
-        FileNotFoundError: there is none.
+        BenchError: the file is damaged.
+        FileNotFoundError: the file does not exist.
     """
     kept = decode_json(read_file(path), _StoredFact, path.name)
     whole = hashlib.sha256(kept.value).hexdigest() == kept.sha256
     if not whole or fact_file_name(kept.about) != path.name:
-        raise BenchError(f"{path.name} is not what was written")
+        raise BenchError(f"{path.name} is damaged")
     return decode_json(bytes(kept.value), dict[str, Any], path.name)

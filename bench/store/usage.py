@@ -1,4 +1,4 @@
-"""The vectors in the store by model: their size, age and damage."""
+"""Size, age and damage of stored vectors, by model."""
 
 import os
 import shutil
@@ -25,12 +25,12 @@ class ModelUsage(msgspec.Struct, frozen=True, kw_only=True):
     """One folder of the store.
 
     Attributes:
-        model: its name; ``unknown`` for a folder that does not say, as of an older version.
-        fingerprint: the folder's name, the first half of the recipe's fingerprint.
-        texts: distinct texts with a vector; None if that is not known.
-        indexes: approximate ones of these vectors.
-        dtype: of the vectors.
-        bytes: on disk, all files.
+        model: name of the model; ``unknown`` for a folder of an older version.
+        fingerprint: name of the folder, the first half of the recipe's fingerprint.
+        texts: number of distinct texts with a vector; None if unknown.
+        indexes: number of approximate indexes of these vectors.
+        dtype: dtype of the vectors.
+        bytes: size on disk of all files.
         last_used: seconds since the epoch.
     """
 
@@ -44,27 +44,27 @@ class ModelUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Damage(msgspec.Struct, frozen=True):
-    """A file that is not what was written, and how it shows."""
+    """A damaged file and the reason why it counts as damaged."""
 
     path: str
     reason: str
 
 
 class _RecipeHeader(msgspec.Struct):
-    """The fields read of ``recipe.json``, also one of another version."""
+    """The fields read from ``recipe.json``, which every version has."""
 
     model: str
     store_dtype: str = "float32"
 
 
 def measure_usage(store: Path) -> list[ModelUsage]:
-    """The folders of a store, the largest first."""
+    """Return the folders of the store in the folder ``store``, the largest first."""
     rows = [_folder_usage(folder) for folder in _folders(store)]
     return sorted(rows, key=lambda row: (-row.bytes, row.fingerprint))
 
 
 def find_damage(store: Path) -> Iterator[Damage]:
-    """Read everything in a store and name what does not fit its checksum."""
+    """Read everything in the folder ``store`` and yield the damaged files."""
     with ThreadPoolExecutor() as pool:
         for folder in _folders(store):
             for damage in pool.map(_file_damage, sorted(folder.rglob("*"))):
@@ -75,14 +75,16 @@ def find_damage(store: Path) -> Iterator[Damage]:
 def select_models(
     rows: Sequence[ModelUsage], names: Iterable[str], older_than_days: float | None, now: float
 ) -> list[ModelUsage]:
-    """Rows of some models, or of all where none is named, that were not used for some days.
+    """Select rows by model and age.
 
     Args:
-        names: of models, or the first letters of fingerprints.
+        rows: folders of the store.
+        names: models, or first characters of fingerprints; empty for all.
+        older_than_days: minimum days since the last use; None for any.
         now: seconds since the epoch.
 
     Raises:
-        BenchError: a name is that of nothing in the store.
+        BenchError: nothing in the store matches a name.
     """
     chosen = list(rows)
     if names := list(names):
@@ -99,7 +101,10 @@ def select_models(
 
 
 def remove_folder(store: Path, row: ModelUsage) -> bool:
-    """Remove a folder with all its vectors; False, and nothing happens, where it is in use."""
+    """Remove the folder ``row`` of ``store``, and return whether it was removed.
+
+    A folder in use is not removed.
+    """
     folder = store / row.fingerprint
     lock = FolderLock.try_exclusive(folder)
     if lock is None:
@@ -138,7 +143,7 @@ def _folder_usage(folder: Path) -> ModelUsage:
 def _files(folder: Path) -> dict[Path, os.stat_result]:
     files = {}
     for path in folder.rglob("*"):
-        with suppress(FileNotFoundError):  # a temporary file of a process at work
+        with suppress(FileNotFoundError):  # a temporary file of another process
             if path.is_file():
                 files[path] = path.stat()
     return files
@@ -180,7 +185,7 @@ def _file_damage(path: Path) -> Damage | None:
         elif path.name.endswith(FACT_SUFFIX):
             read_fact(path)
     except FileNotFoundError:
-        return None  # another process has just removed it
+        return None  # removed by another process
     except BenchError as error:
         return Damage(str(path), str(error))
     return None

@@ -117,7 +117,7 @@ def test_a_url_is_no_cache_folder(command, tmp_path):
     done = Bench(tmp_path)(command, *names, "--cache-dir", "s3://bucket/cache")
     assert done.code == 2
     assert "s3://bucket/cache is a URL" in done.stderr
-    with pytest.raises(BenchError, match="s3://bucket is a URL: vectors are kept in a folder"):
+    with pytest.raises(BenchError, match="s3://bucket is a URL, but the cache must be a folder"):
         cache_folder("s3://bucket")
 
 

@@ -68,8 +68,8 @@ def test_a_source_that_changed_in_secret_gives_no_result_from_the_old_corpus(
     os.utime(source, ns=(status.st_atime_ns, status.st_mtime_ns))
     code, _, said = evaluate(collection, bench.cache)
     assert (code, list((tmp_path / "out").rglob("result.json"))) == (2, [])
-    assert "corpus.jsonl has changed than when the corpus was built from it" in said
-    assert "type the same command again" in said
+    assert "corpus.jsonl has changed since the corpus was built from it" in said
+    assert "epeat the command to rebuild the corpus" in said
     code, new, _ = evaluate(collection, bench.cache)
     assert code == 0
     assert new == evaluate(collection, tmp_path / "fresh")[1] != old

@@ -36,7 +36,7 @@ def test_scores_that_are_not_those_of_their_ranking_are_refused(bench, evaluated
     lower_scores(folder, bench.out)
     done = bench(*words)
     assert (done.code, done.stdout) == (2, "")
-    assert f"{folder} contradicts itself: its values are not those of its ranking" in done.stderr
+    assert f"{folder} contradicts itself: its scores differ" in done.stderr
 
 
 def test_one_warning_names_the_results_that_cannot_be_scored_again(bench, tmp_path, caplog):
