@@ -87,9 +87,7 @@ def encoding_table(comparisons: Sequence[ToolComparison]) -> str:
 
 
 def _compared(
-    title: str,
-    comparisons: Sequence[ToolComparison],
-    columns: Sequence[Column[Row]],
+    title: str, comparisons: Sequence[ToolComparison], columns: Sequence[Column[Row]]
 ) -> str:
     """Return a table of all tools in each comparison, with times and our speed-up."""
     rows = [(comparison, tool) for comparison in comparisons for tool in comparison.tools]

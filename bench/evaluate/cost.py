@@ -118,7 +118,7 @@ def measure_speed(encoder: Encoder, corpus: Corpus, budget_s: float) -> float:
     titles, texts = sample_documents(corpus, SAMPLE_DOCUMENTS)
     order = np.random.default_rng(0).permutation(len(texts))  # the probe may use a part only
     titles, texts = [titles[i] for i in order], [texts[i] for i in order]
-    lengths = _lengths(encoder, titles, texts)
+    lengths = truncated_lengths(encoder, titles, texts)
     encoder.encode_documents(titles[:4], texts[:4])  # loads the weights and warms up
     tokens, spent, chunk, start = 0, 0.0, FIRST_CHUNK, 0
     while spent < budget_s and start < len(texts):
@@ -140,11 +140,20 @@ def mean_tokens(encoder: Encoder, corpus: Corpus) -> float:
             count.
         corpus: corpus to sample from.
     """
-    return float(_lengths(encoder, *sample_documents(corpus, SAMPLE_DOCUMENTS)).mean())
+    return float(truncated_lengths(encoder, *sample_documents(corpus, SAMPLE_DOCUMENTS)).mean())
 
 
-def _lengths(encoder: Encoder, titles: Sequence[str], texts: Sequence[str]) -> Int64Array:
-    """Return the number of tokens of each document after truncation, int64 ``(n,)``."""
+def truncated_lengths(encoder: Encoder, titles: Sequence[str], texts: Sequence[str]) -> Int64Array:
+    """Count the tokens of documents as ``encoder`` encodes them, or words without a tokenizer.
+
+    Args:
+        encoder: encoder of the documents.
+        titles: title of each document.
+        texts: text of each document.
+
+    Returns:
+        int64 ``(n,)``, after truncation.
+    """
     count = getattr(encoder, "count_document_tokens", None)
     if count is None:  # an encoder without a tokenizer, such as hashing
         return np.array([len(f"{a} {b}".split()) for a, b in zip(titles, texts, strict=True)])

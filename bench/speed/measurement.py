@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from bench import __version__
 from bench.evaluate import search
-from bench.evaluate.cost import mean_tokens, measure_speed
+from bench.evaluate.cost import mean_tokens, measure_speed, truncated_lengths
 from bench.evaluate.exact import ArrayVectors, exact_search
 from bench.evaluate.pipeline import current_conditions
 from bench.evaluate.retrieval import faiss_device, sample_documents, search_device
@@ -36,7 +36,7 @@ from bench.speed.race import (
 )
 from bench.speed.records import IndexCurve, IndexPoint, Latency, SpeedReport, Spread, ToolComparison
 from datasets_cfg.dataset import Dataset
-from foundation.arrays import Float32Array, Float64Array, Int64Array
+from foundation.arrays import Float32Array, Float64Array
 from foundation.machine import processor_name
 from retrievers.encoders.protocol import Encoder, PhaseTimer
 from retrievers.index.faiss_index import FaissIndex, Hits, IndexSpec
@@ -120,11 +120,7 @@ class BenchmarkedModel:
 
 
 def measure(
-    target: BenchmarkedModel,
-    parts: Sequence[str],
-    raced: Sequence[Dataset],
-    rounds: int,
-    log: Log,
+    target: BenchmarkedModel, parts: Sequence[str], raced: Sequence[Dataset], rounds: int, log: Log
 ) -> SpeedReport:
     """Race on each collection, then measure all parts.
 
@@ -176,7 +172,7 @@ def _compare_encoding(target: BenchmarkedModel, log: Log) -> Iterator[ToolCompar
         tools = [ToolRunner(OURS, __version__, partial(encode_once, target.encoder, texts))]
         if SENTENCE_TRANSFORMERS in target.against:
             tools += sentence_transformers_tools(job, texts)
-        lengths = truncated_lengths(target.encoder, texts)
+        lengths = truncated_lengths(target.encoder, [""] * len(texts), texts)
         yield ToolComparison(
             name=name,
             documents=len(texts),
@@ -214,23 +210,12 @@ def make_documents(encoder: Encoder, count: int, tokens: int) -> list[str]:
     be encoded once, followed by words.
     """
     numbers = [str(number) for number in range(count)]
-    missing = (tokens - truncated_lengths(encoder, numbers)).tolist()
+    missing = (tokens - truncated_lengths(encoder, [""] * count, numbers)).tolist()
     words = np.random.default_rng(0).choice(WORDS, (count, tokens)).tolist()
     return [
         " ".join([number, *drawn[:more]])
         for number, drawn, more in zip(numbers, words, missing, strict=True)
     ]
-
-
-def truncated_lengths(encoder: Encoder, texts: Sequence[str]) -> Int64Array:
-    """Count the tokens of ``texts`` as ``encoder`` encodes them.
-
-    Words are counted without a tokenizer. The result is int64 ``(n,)``.
-    """
-    count = getattr(encoder, "count_document_tokens", None)
-    counts = count([""] * len(texts), texts) if count else [len(text.split()) for text in texts]
-    lengths = np.array(counts, dtype=np.int64)
-    return np.minimum(lengths, encoder.recipe.max_document_tokens or lengths)
 
 
 def _measure_latency(target: BenchmarkedModel, log: Log) -> tuple[Latency, ...]:

@@ -75,12 +75,7 @@ class ToolRunner:
 
 
 def time_tools(
-    tools: Sequence[ToolRunner],
-    repeats: int,
-    tolerance: float,
-    log: Log,
-    *,
-    warm_up: bool,
+    tools: Sequence[ToolRunner], repeats: int, tolerance: float, log: Log, *, warm_up: bool
 ) -> tuple[ToolTiming, ...]:
     """Run every tool ``repeats`` times in alternation, starting with a different one in each round.
 

@@ -13,13 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from foundation.errors import BenchError
-from retrievers.adapters.identify import (
-    NORMS,
-    SETUP,
-    SHARED,
-    Composition,
-    read_composition,
-)
+from retrievers.adapters.identify import NORMS, SETUP, SHARED, Composition, read_composition
 from retrievers.adapters.settings import FUSION, AdapterSettings, check_options, import_library
 from retrievers.models.checkpoint import resolve_inside
 

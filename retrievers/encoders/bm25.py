@@ -66,8 +66,8 @@ class BM25:
         self.recipe = recipe
         options = _check_options(recipe.options)
         stop, stem = (
-            _load_stop_words(str(options["stopwords"])),
-            _load_stemmer(str(options["stemmer"])),
+            _stop_words(str(options["stopwords"])),
+            _stemmer(str(options["stemmer"])),
         )
         self._words = _Vocabulary(stop, stem)
         self._method = str(options["method"])
@@ -240,7 +240,7 @@ def _check_options(options: dict[str, Option]) -> dict[str, Any]:
     return merged
 
 
-def _load_stop_words(name: str) -> frozenset[str]:
+def _stop_words(name: str) -> frozenset[str]:
     if name == "none":
         return frozenset()
     if name != "english":
@@ -248,7 +248,7 @@ def _load_stop_words(name: str) -> frozenset[str]:
     return STOP_WORDS
 
 
-def _load_stemmer(name: str) -> Callable[[str], str]:
+def _stemmer(name: str) -> Callable[[str], str]:
     if name == "none":
         return str
     import Stemmer

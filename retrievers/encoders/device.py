@@ -44,7 +44,7 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
-def warn_if_bfloat16_is_emulated(dtype: str, device: torch.device) -> None:
+def warn_if_bfloat16_is_slow(dtype: str, device: torch.device) -> None:
     """Warn if ``dtype`` is bfloat16 and the CPU ``device`` has no instructions for it."""
     if dtype == "bfloat16" and device.type == "cpu" and emulates_bfloat16():
         logger.warning(

@@ -32,10 +32,10 @@ from retrievers.encoders.packed import PackedBatch, PackedEncoder, is_plain_bert
 OPERATORS = ("mkldnn._linear_pointwise", "mkldnn._reorder_linear_weight")
 INT8_OPERATORS = ("onednn.qlinear_prepack", "onednn.qlinear_pointwise")
 MAX_INT8 = 127  # the smallest is its negative, as scales are symmetric
-ZERO_POINT = 128  # from a signed byte to an unsigned one, where its first bit is turned over
+SHIFT = 128  # from a signed byte to an unsigned one, where its first bit is turned over
 
 
-def has_onednn_operators(names: Sequence[str] = OPERATORS) -> bool:
+def has_onednn(names: Sequence[str] = OPERATORS) -> bool:
     """Return whether this processor and this build of PyTorch have the oneDNN operators ``names``.
 
     They belong to PyTorch's compiler and may disappear; networks then run without them.
@@ -108,21 +108,9 @@ def make_int8_product(weight: Tensor) -> Callable[[Tensor], Tensor]:
     zeros = torch.zeros(len(weight), dtype=torch.int32)
 
     def product(rows: Tensor) -> Tensor:
-        shifted = rows.view(torch.uint8) ^ ZERO_POINT
+        shifted = rows.view(torch.uint8) ^ SHIFT
         result: Tensor = torch.ops.onednn.qlinear_pointwise(
-            shifted,
-            1.0,
-            ZERO_POINT,
-            packed,
-            scales,
-            zeros,
-            None,
-            1.0,
-            0,
-            torch.float32,
-            "none",
-            [],
-            "",
+            shifted, 1.0, SHIFT, packed, scales, zeros, None, 1.0, 0, torch.float32, "none", [], ""
         )
         return result
 
@@ -161,7 +149,7 @@ class Int8Encoder(PackedEncoder):
             ),
             f"int8 runs on the CPU, not on {network.device}": network.device.type != "cpu",
             "int8 needs oneDNN, which this build of PyTorch lacks": (
-                not has_onednn_operators(INT8_OPERATORS)
+                not has_onednn(INT8_OPERATORS)
             ),
         }
         for problem, found in problems.items():

@@ -320,10 +320,10 @@ MAX_COMPILES = 1 << 12  # times a network may be compiled in one process
 
 def can_pack(network: nn.Module, dtype: torch.dtype, device: torch.device) -> bool:
     """Return whether `CompiledNetwork` can run ``network`` in ``dtype`` on ``device``."""
-    return dtype in (torch.float16, torch.bfloat16) and can_pack_half(network, device)
+    return dtype in (torch.float16, torch.bfloat16) and could_pack(network, device)
 
 
-def can_pack_half(network: nn.Module, device: torch.device) -> bool:
+def could_pack(network: nn.Module, device: torch.device) -> bool:
     """Return whether `CompiledNetwork` could run ``network`` on ``device`` in half precision."""
     if device.type != "cuda" or not is_plain_bert(network) or find_spec(VARLEN_MODULE) is None:
         return False

@@ -22,15 +22,15 @@ from retrievers.encoders.device import (
     map_in_threads,
     use_full_precision,
     use_one_thread,
-    warn_if_bfloat16_is_emulated,
+    warn_if_bfloat16_is_slow,
 )
-from retrievers.encoders.int8 import Int8Encoder, OneDNNLinear, has_onednn_operators
+from retrievers.encoders.int8 import Int8Encoder, OneDNNLinear, has_onednn
 from retrievers.encoders.packed import (
     CompiledNetwork,
     PackedEncoder,
     apply_stages,
     can_pack,
-    can_pack_half,
+    could_pack,
     is_plain_bert,
     pool,
 )
@@ -92,7 +92,7 @@ class Tower:
         packed = None if adapter is not None else _pack_network(recipe, network, device)
         self._padding = int(self.tokenizer.pad_token_id or 0)
         self._encoder = packed or PaddedEncoder(network, device, self._padding)
-        if adapter is None and recipe.dtype == "float32" and can_pack_half(network, device):
+        if adapter is None and recipe.dtype == "float32" and could_pack(network, device):
             logger.warning(
                 "%s in float32 is padded and not compiled on a GPU: --dtype bfloat16 encodes "
                 "without padding, several times faster. Its scores are those of another recipe",
@@ -181,7 +181,7 @@ class Tower:
 
     def _vectors(self, tokens: Tokens, batches: Sequence[Int64Array]) -> Vectors:
         if not self.is_asynchronous:
-            done = map_in_threads(lambda rows: list(self._launch_in_halves(tokens, rows)), batches)
+            done = map_in_threads(lambda rows: list(self._launch_parts(tokens, rows)), batches)
             if len(tokens.ids) <= FEW_TOKENS:
                 with use_one_thread():
                     done = iter(list(done))
@@ -189,7 +189,7 @@ class Tower:
             return
         flying: deque[_PendingBatch] = deque()
         for rows in batches:
-            for pending in self._launch_in_halves(tokens, rows):
+            for pending in self._launch_parts(tokens, rows):
                 flying.append(pending)
                 if len(flying) == CUDA_IN_FLIGHT:
                     yield self._receive(flying.popleft())
@@ -199,12 +199,10 @@ class Tower:
     def launch(self, tokens: Tokens, batches: Sequence[Int64Array]) -> Vectors:
         """Start all ``batches`` of ``tokens``, then yield their vectors as ``vectors`` does."""
         with use_full_precision():
-            flights = [
-                pending for rows in batches for pending in self._launch_in_halves(tokens, rows)
-            ]
+            flights = [pending for rows in batches for pending in self._launch_parts(tokens, rows)]
         return map(self._receive, flights)
 
-    def _launch_in_halves(self, tokens: Tokens, rows: Int64Array) -> Iterator["_PendingBatch"]:
+    def _launch_parts(self, tokens: Tokens, rows: Int64Array) -> Iterator["_PendingBatch"]:
         """Launch a batch, split into halves if the device's memory does not hold it.
 
         The plan of batches does not depend on what else is on the device.
@@ -234,8 +232,8 @@ class Tower:
                 return
             self._shrink_batches(cost)
         half = (len(rows) + 1) // 2
-        yield from self._launch_in_halves(tokens, rows[:half])
-        yield from self._launch_in_halves(tokens, rows[half:])
+        yield from self._launch_parts(tokens, rows[:half])
+        yield from self._launch_parts(tokens, rows[half:])
 
     def _shrink_batches(self, tokens: int) -> None:
         """Remember that a batch was too large, and free PyTorch's cached memory."""
@@ -306,7 +304,7 @@ def _pack_network(recipe: Recipe, network: Any, device: torch.device) -> PackedE
     if can_pack(network, getattr(torch, recipe.dtype), device):
         return CompiledNetwork(network)
     on_cpu = recipe.dtype == "float32" and device.type == "cpu"
-    if on_cpu and is_plain_bert(network) and has_onednn_operators():
+    if on_cpu and is_plain_bert(network) and has_onednn():
         return PackedEncoder(network, product=OneDNNLinear)
     return None
 
@@ -387,4 +385,4 @@ def check_dtype(dtype: str, device: torch.device) -> None:
     """
     if dtype == "float16" and device.type == "cpu":
         raise BenchError("float16 needs a GPU", "use --dtype bfloat16 or --dtype float32")
-    warn_if_bfloat16_is_emulated(dtype, device)
+    warn_if_bfloat16_is_slow(dtype, device)

@@ -231,12 +231,7 @@ class _Towers:
 
             model = self.model
             return Tower(
-                checkpoint,
-                model.recipe,
-                model.adapter,
-                self.device,
-                self.timer,
-                self.networks,
+                checkpoint, model.recipe, model.adapter, self.device, self.timer, self.networks
             )
 
 

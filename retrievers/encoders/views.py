@@ -54,8 +54,7 @@ class View(Record, kw_only=True):
         whole = stored // len(EVERY_POOLING)
         if self.dimensions is not None and self.dimensions > whole:
             raise BenchError(
-                f"{self.dimensions} dimensions of vectors that have {whole}",
-                f"use at most {whole}",
+                f"{self.dimensions} dimensions of vectors that have {whole}", f"use at most {whole}"
             )
         return self.dimensions or whole
 

@@ -14,14 +14,7 @@ import msgspec
 from foundation.errors import BenchError
 from foundation.files import replace_file
 from foundation.records import SUFFIX, Record, TomlFiles
-from retrievers.models.recipe import (
-    AdapterKind,
-    Dtype,
-    Option,
-    Pooling,
-    Prompts,
-    Usage,
-)
+from retrievers.models.recipe import AdapterKind, Dtype, Option, Pooling, Prompts, Usage
 
 BRANCH = "main"  # of a repository on the Hub: what a card means that states no revision
 MAX_TOKENS = 1_000_000  # of a text: beyond what any architecture reads

@@ -36,17 +36,11 @@ HUB_ID = re.compile(r"[\w.-]+/[\w.-]+|[\w.-]+")
 
 SETTINGS_FILES = ("modules.json", "config_sentence_transformers.json", "config.json")
 # Marks of models without a single vector per text, in their settings and the names of their files:
-# sentence-transformers 5 and OpenSearch; PyLate and Stanford's ColBERT; rerankers.
+# sentence-transformers 5 and OpenSearch, PyLate and Stanford's ColBERT, rerankers.
 OTHER_KINDS = {
-    "a sparse encoder such as SPLADE": re.compile(
-        r"SparseEncoder|\.sparse_encoder\.|query_token_weights\.txt"
-    ),
-    "a late-interaction model such as ColBERT": re.compile(
-        r'"pylate\.|HF_ColBERT|"ColBERT"|MaxSim|artifact\.metadata'
-    ),
-    "a cross-encoder": re.compile(
-        r"CrossEncoder|\.cross_encoder\.|\w+ForSequenceClassification|sbert_ce_\w+"
-    ),
+    "a sparse encoder (SPLADE)": r"SparseEncoder|\.sparse_encoder\.|query_token_weights\.txt",
+    "a late-interaction model (ColBERT)": r'"pylate\.|HF_ColBERT|"ColBERT"|MaxSim',
+    "a cross-encoder": r"CrossEncoder|\.cross_encoder\.|\w+ForSequenceClassification|sbert_ce_\w+",
 }
 
 logger = logging.getLogger(__name__)
@@ -175,9 +169,9 @@ def _refuse_other_kinds(folder: Path, typed: str) -> None:
     lines = [path.name.encode() for path in folder.iterdir()]
     text = b"\n".join([*lines, *contents]).decode(errors="replace")
     for kind, marks in OTHER_KINDS.items():
-        if mark := marks.search(text):
+        if mark := re.search(marks, text):
             raise BenchError(
-                f"{typed} is {kind} ({mark[0]}), which does not make one vector per text",
+                f"{typed} is {kind}, as {mark[0]} shows: it does not make one vector per text",
                 "Rank with its own library, then score the run file with `python -m bench score "
                 "RUN_FILE --dataset DATASET`, and compare it with `python -m bench compare`.",
             )
@@ -257,7 +251,7 @@ def _plain_error(typed: str) -> BenchError:
     )
 
 
-def describe_checkpoint_source(
+def describe_source(
     checkpoint: str, revision: str, base: Path, resolved: Checkpoint
 ) -> tuple[str, str]:
     """Return the name and revision of a checkpoint for display.

@@ -36,11 +36,7 @@ from retrievers.models.checkpoint import (
     read_safetensors_header,
     resolve_inside,
 )
-from retrievers.models.locate import (
-    describe_checkpoint_source,
-    find_card,
-    locate_checkpoint,
-)
+from retrievers.models.locate import describe_source, find_card, locate_checkpoint
 from retrievers.models.recipe import Backend, Dtype, Prompts, Recipe, Stage, StoreDtype
 from retrievers.models.st_folder import (
     find_transformer,
@@ -281,9 +277,9 @@ def _find_contradictions(card: Card, checkpoint: Checkpoint) -> dict[str, Any]:
 def _transformer_recipe(
     card: Card, base: Path, document: Checkpoint, query: Checkpoint | None, adapter: Path | None
 ) -> Recipe:
-    name, revision = describe_checkpoint_source(card.checkpoint, card.revision, base, document)
+    name, revision = describe_source(card.checkpoint, card.revision, base, document)
     query_name, query_revision = (
-        describe_checkpoint_source(card.query_checkpoint, card.query_revision, base, query)
+        describe_source(card.query_checkpoint, card.query_revision, base, query)
         if query
         else ("", "")
     )

@@ -12,14 +12,10 @@ import numpy as np
 from foundation.arrays import Float32Array, Float64Array
 from foundation.records import Record
 from retrievers.encoders.protocol import Encoder
-from retrievers.models.recipe import StoredDtype
 
 # Relative distance between a text's vectors, alone and in a padded batch. float32 differs by
 # rounding; a wrong attention mask differs by 0.01 and more.
-BATCH_TOLERANCE: dict[StoredDtype, float] = {
-    **{"float32": 1e-4, "unknown": 1e-4},
-    **{"float16": 1e-2, "bfloat16": 5e-2},
-}
+BATCH_TOLERANCE = {"float32": 1e-4, "unknown": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
 MIN_SPREAD = 0.05  # root mean square distance from the mean vector, as a share of the norm
 UNIT_TOLERANCE = 1e-2
 MAX_TRUNCATED = 0.1
@@ -104,9 +100,7 @@ def preflight(
         documents=documents,
         queries=questions,
         batch_difference=difference,
-        stop=tuple(
-            line for role, measured in facts.items() for line in _find_defects(role, measured)
-        ),
+        stop=tuple(line for role, measured in facts.items() for line in _defects(role, measured)),
         warnings=tuple(warnings),
     )
 
@@ -134,7 +128,7 @@ def _mean(values: Float64Array) -> float:
     return float(values.mean()) if len(values) else 0.0
 
 
-def _find_defects(role: str, facts: VectorStatistics) -> list[str]:
+def _defects(role: str, facts: VectorStatistics) -> list[str]:
     found = {"have NaN or infinite values": facts.not_finite, "are zero": facts.zero}
     return [
         f"{role}: {number} of {facts.count} vectors {what}"

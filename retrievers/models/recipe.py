@@ -28,22 +28,13 @@ StoredBackend = Backend | Literal["onnx", "int7"]  # these stand in results of e
 Role = Literal["document", "query"]
 # Fields that came after vectors were stored: at their defaults they are no part of a fingerprint.
 ADDED_LATER = ("truncation_side", "lower_case")
-# Facts about a Python object, for people: the fingerprint in its options names its vectors.
-PYTHON_OBJECT_FACTS = (
-    "pooling",
-    "max_query_tokens",
-    "max_document_tokens",
-    "dtype",
-    "prompts",
-    *ADDED_LATER,
-)
 # Settings of a Python object that does not state them.
 UNKNOWN_SETTINGS: Mapping[str, Any] = {
-    "pooling": "unknown",
-    "max_query_tokens": None,
-    "max_document_tokens": None,
-    "dtype": "unknown",
+    **dict.fromkeys(("pooling", "dtype"), "unknown"),
+    **dict.fromkeys(("max_query_tokens", "max_document_tokens")),
 }
+# Facts about a Python object, for people: the fingerprint in its options names its vectors.
+PYTHON_OBJECT_FACTS = (*UNKNOWN_SETTINGS, "prompts", *ADDED_LATER)
 AdapterKind = Literal["adapterhub", "peft", "routed"]
 Option = bool | int | float | str
 

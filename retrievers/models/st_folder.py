@@ -414,10 +414,7 @@ def write_st_files(folder: Path, settings: Card | Recipe, width: int) -> None:
         "default_prompt_name": None,
         "similarity_fn_name": "cosine" if settings.similarity == "cos" else "dot",
     }
-    lengths = {
-        "max_seq_length": settings.max_tokens,
-        "do_lower_case": settings.lower_case,
-    }
+    lengths = {"max_seq_length": settings.max_tokens, "do_lower_case": settings.lower_case}
     _write_json(folder / "modules.json", modules)
     _write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width, **modes})
     if settings.normalize:

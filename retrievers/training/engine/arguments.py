@@ -228,11 +228,11 @@ class FitSettings:
             kind: class of the arguments.
             own: further arguments of that class.
         """
-        from retrievers.encoders.device import pick_device, warn_if_bfloat16_is_emulated
+        from retrievers.encoders.device import pick_device, warn_if_bfloat16_is_slow
 
         device = pick_device(self.context.device)
         on_cpu = device.type == "cpu"
-        warn_if_bfloat16_is_emulated(self.precision, device)
+        warn_if_bfloat16_is_slow(self.precision, device)
         arguments = kind(
             output_dir=str(self.checkpoints),
             per_device_train_batch_size=self.batch_size,

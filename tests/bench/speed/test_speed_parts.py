@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.evaluate.cost import truncated_lengths
 from bench.speed.measurement import (
     compare_indexes,
     make_documents,
     measure_latencies,
     mix_vectors,
     suggest_indexes,
-    truncated_lengths,
 )
 from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import resolve_model
@@ -36,7 +36,7 @@ def test_every_document_has_the_tokens_that_are_asked_for_and_is_distinct(tokens
     assert minilm.count_document_tokens([""] * 20, texts) == [tokens] * 20
     assert len(set(texts)) == 20
     assert make_documents(minilm, 20, tokens) == texts
-    assert truncated_lengths(minilm, ["word " * 1000, "word"]).tolist() == [256, 3]
+    assert truncated_lengths(minilm, ["", ""], ["word " * 1000, "word"]).tolist() == [256, 3]
 
 
 @given(st.integers(2, 60), st.integers(1, 30))

@@ -13,7 +13,7 @@ from retrievers.encoders.int8 import (
     Int8Encoder,
     Int8Linear,
     OneDNNLinear,
-    has_onednn_operators,
+    has_onednn,
     make_int8_product,
     quantize_rows,
 )
@@ -161,7 +161,7 @@ def test_networks_of_other_families_are_refused():
         Int8Encoder(transformers.DistilBertModel(config))
 
 
-@pytest.mark.skipif(not has_onednn_operators(), reason="PyTorch offers no oneDNN operators here")
+@pytest.mark.skipif(not has_onednn(), reason="PyTorch offers no oneDNN operators here")
 @pytest.mark.parametrize("name", ["bert", "bert with tanh-GELU", "roberta"])
 @torch.inference_mode()
 def test_hidden_states_through_onednn_in_float32_are_those_of_the_network(name):

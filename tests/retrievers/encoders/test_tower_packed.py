@@ -18,8 +18,8 @@ import transformers
 
 from foundation.errors import BenchError
 from retrievers.encoders import tower
-from retrievers.encoders.int8 import has_onednn_operators
-from retrievers.encoders.packed import MIN_CAPABILITY, VARLEN_MODULE, can_pack_half
+from retrievers.encoders.int8 import has_onednn
+from retrievers.encoders.packed import MIN_CAPABILITY, VARLEN_MODULE, could_pack
 from retrievers.encoders.routed import open_encoder
 from retrievers.encoders.tokens import Tokens
 from retrievers.encoders.tower import PaddedEncoder
@@ -100,7 +100,7 @@ def test_vectors_without_padding_are_those_with_padding(
     encoder: Any = open_encoder(model, "cpu", budget)
     for found, padded in zip(encoded(encoder), expected, strict=True):
         np.testing.assert_allclose(found, padded, atol=1e-5)
-    assert encoder._towers.document.is_packed == (way == "as on CUDA" or has_onednn_operators())
+    assert encoder._towers.document.is_packed == (way == "as on CUDA" or has_onednn())
 
 
 def test_a_text_without_tokens_is_one_of_padding_and_changes_no_other() -> None:
@@ -259,13 +259,13 @@ def test_float32_on_a_gpu_is_told_what_half_precision_would_bring(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     cuda, network = torch.device("cuda"), tiny.write_bert(tmp_path / "bert")
-    assert can_pack_half(network, cuda)
-    assert not can_pack_half(network, torch.device("cpu"))
-    assert not can_pack_half(torch.nn.Linear(2, 2), cuda)
+    assert could_pack(network, cuda)
+    assert not could_pack(network, torch.device("cpu"))
+    assert not could_pack(torch.nn.Linear(2, 2), cuda)
     model = resolve_model(card_of(tmp_path, "bert", "mean"))
     open_encoder(model, "cpu").encode_queries(["alpha"])
     assert "bfloat16" not in caplog.text
-    monkeypatch.setattr(tower, "can_pack_half", lambda network, device: True)
+    monkeypatch.setattr(tower, "could_pack", lambda network, device: True)
     open_encoder(model, "cpu").encode_queries(["alpha"])
     assert "--dtype bfloat16 encodes without padding" in caplog.text
 
