@@ -152,7 +152,7 @@ def evaluate(
     )
     if isinstance(model, str | Path) or fingerprint:
         return _save_to(evaluate_job(workspace.prepare(opened, loaded, options)), out)
-    with tempfile.TemporaryDirectory() as vectors:  # of an object that nothing names
+    with tempfile.TemporaryDirectory() as vectors:  # for an object without a fingerprint
         apart = replace(workspace, vectors=vectors)
         return _save_to(evaluate_job(apart.prepare(opened, loaded, options)), out)
 
@@ -234,13 +234,13 @@ def _load_model(
         return loaded.with_name(name) if name else loaded
     if not name:
         raise BenchError(
-            f"a {type(model).__name__} has no name that its results could have",
-            'bench.evaluate(model, dataset, name="my-model")',
+            f"a {type(model).__name__} needs a name for its results",
+            'use bench.evaluate(model, dataset, name="my-model")',
         )
     if settings:
         raise BenchError(
-            f"{', '.join(settings)}: settings of a card, and {name} is a Python object",
-            "change the object itself",
+            f"{', '.join(settings)} applies to model cards, and {name} is a Python object",
+            "set it on the object itself",
         )
     wrapped, encoder = wrap_encoder(model, name, fingerprint, similarity)
     return LoadedModel(wrapped, encoder)
@@ -294,10 +294,10 @@ def results(folder: str | Path = "results") -> pd.DataFrame:
     """
     stored = find_results(parse_location(str(folder)))
     if not stored:
-        raise BenchError(f"{folder} holds no results", "name the folder that `run` wrote to")
+        raise BenchError(f"{folder} holds no results", "use the folder that `run` wrote to")
     frame = pd.DataFrame([row for each in stored for row in _result_rows(each)])
     frame["time"] = pd.to_datetime(frame["time"], utc=True)
-    frame["judged_at_10"] = frame["judged_at_10"].astype(float)  # None where nothing is judged
+    frame["judged_at_10"] = frame["judged_at_10"].astype(float)  # None if nothing is judged
     order = ["collection", "model", "time", "key"]
     return frame.sort_values(order, kind="stable", ignore_index=True)
 
@@ -470,7 +470,7 @@ def _compared_model(results: Results) -> ComparedModel:
         )
     by_collection = {result.collection: result for result in several}
     if len(by_collection) < len(several):
-        raise BenchError(f"two of the results of {names[0]} are on one collection", "pass one")
+        raise BenchError(f"{names[0]} has two results on one collection", "pass one of them")
     return ComparedModel(names[0], by_collection)
 
 

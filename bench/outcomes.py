@@ -14,10 +14,10 @@ class ExitCode(IntEnum):
     """Exit codes, which are part of the interface: scripts branch on them."""
 
     OK = 0
-    REGRESSION = 1  # this and 3 to 5 are decisions of `check`, see bench/gate/verdicts.py
+    REGRESSION = 1  # like 3 to 5, a verdict of `check`; see bench/gate/verdicts.py
     BAD_INPUT = 2
     INCONCLUSIVE = 3
-    MISSING = 4  # of `run`, too: of several evaluations, some could not be had
+    MISSING = 4  # also of `run`, if some evaluations failed
     DRIFT = 5
     INTERNAL_ERROR = 70  # EX_SOFTWARE of sysexits.h
     INTERRUPTED = 130  # 128 + SIGINT, as shells report it
@@ -59,7 +59,7 @@ class MissingEvaluations:
         """
         try:
             yield
-        except BrokenPipeError:  # the reader of our own output went away
+        except BrokenPipeError:  # the reader of our output has closed it
             raise
         except Exception as error:
             known = as_user_error(error)

@@ -175,7 +175,7 @@ def _models_to_evaluate(model: str, out: Path) -> Iterator[tuple[str, str | None
     (out / START).mkdir(exist_ok=True)
     start = str(write_card(resolve_model(sequence.start).card, out / START))
     for folder in (str(Path(model) / name) for name in sequence.checkpoints):
-        # An adapter has a card of its own, made of the start's.
+        # An adapter has its own card, made of the initial model's.
         yield folder, None if resolve_model(folder).adapter else start
 
 

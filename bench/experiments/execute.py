@@ -219,8 +219,8 @@ def run_timed(stage: ExperimentStage, settings: Table, model: str, out: Path) ->
 
 PRELOADED = ("torch", "transformers", "bench.evaluate.pipeline")
 NO_MEMORY_HINT = (
-    "a smaller batch_size with more accumulate is the same recipe; so are gradient_checkpointing "
-    "and a smaller cache_chunk"
+    "reduce batch_size and raise accumulate by the same factor, set gradient_checkpointing, or "
+    "reduce the chunk of the loss: the recipe stays the same"
 )
 
 

@@ -82,7 +82,7 @@ MODEL = "model"  # folder of a finished checkpoint
 
 
 REFERENCE = "reference"
-# What rows must share to be compared.
+# Fields that rows must share to be compared.
 FIXED = {
     "pretrain": ("seed",),
     "adapt": ("seed",),
@@ -146,7 +146,7 @@ def make_rows(grid: Grid, resolve: Resolve) -> tuple[tuple[GridRow, ...], tuple[
             for number in range(len(axis.values))
         }
         if set(points.values()) == {against.name}:
-            raise BenchError(f"the axis {axis.title} changes nothing of {against.name}")
+            raise BenchError(f"the axis {axis.title} does not change {against.name}")
         axes.append(
             AxisResult(title=axis.title, field=axis.field, against=against.name, points=points)
         )
@@ -158,7 +158,7 @@ def _find_compared_row(axis: Axis, rows: Mapping[str, GridRow]) -> GridRow:
     name = axis.against or REFERENCE
     if name not in rows:
         raise BenchError(
-            f"the axis {axis.title} is against {name!r}, which is no row before it",
+            f"the axis {axis.title} is against {name!r}, which is not an earlier row",
             did_you_mean(name, rows, f"there are: {', '.join(rows)}"),
         )
     return rows[name]
@@ -177,7 +177,7 @@ def _add_row(
         if settings == other.settings:
             raise BenchError(
                 f"{name} is the same recipe as {other.name}",
-                "leave one of them out: every row is trained with every seed",
+                "remove one of them, because every row is trained with every seed",
             )
     before = format_label(get_field(against.settings, axis.field))
     after = label if axis.labels else format_label(get_field(settings, axis.field))
@@ -209,14 +209,14 @@ def change_field(
             did_you_mean(f"{stage}.", known, f"there are: {', '.join(known)}"),
         )
     if path in FIXED.get(stage, ()):
-        raise BenchError(f"{name}: {field} is the same for all rows", "see seeds and [evaluate]")
+        raise BenchError(f"{name}: {field} is the same for all rows", "change seeds or [evaluate]")
     changed = set_field(against.settings[stage], path, value, f"{name}: {stage}")
     resolved = _resolve_stage(resolve, stage, changed, name)
     different = differing_fields(against.settings[stage], resolved)
     others = [each for each in different if not _is_within(each, path)]
     if others:
         raise BenchError(
-            f"{name} changes {', '.join(others)} too: a row changes one field",
+            f"{name} also changes {', '.join(others)}, and a row may change one field",
             "set the other field for the reference, or use an axis against another row",
         )
     return {**against.settings, stage: resolved}
@@ -398,7 +398,7 @@ def _check_hypotheses(grid: Grid, rows: Sequence[str]) -> None:
         for name in (hypothesis.row, hypothesis.against):
             if name not in rows:
                 raise BenchError(
-                    f"a hypothesis is about {name!r}, which is no row",
+                    f"a hypothesis names {name!r}, which is not a row",
                     did_you_mean(name, rows, f"there are: {', '.join(rows)}"),
                 )
 

@@ -224,7 +224,7 @@ def _score_matrix(
     if len({each.query_ids for each in (*found, alike or found[0])}) > 1:
         raise BenchError(
             f"cells were scored on different queries of {name}",
-            "the collection changed between them: delete the older evaluations",
+            "delete the older evaluations, because the collection has changed",
         )
     return np.array([each.values for each in found], dtype=np.float64)
 
@@ -344,7 +344,7 @@ def estimate_interval(parts: Sequence[Float64Array], weights: Sequence[float] = 
 
 def _two_sided_p(t: float, degrees: float) -> float:
     """Return the two-sided p-value of a t statistic."""
-    from scipy.special import stdtr  # late: `list` must answer without scipy
+    from scipy.special import stdtr  # imported late, so that `list` works without scipy
 
     return float(2 * stdtr(degrees, -abs(t)))
 

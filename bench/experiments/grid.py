@@ -195,7 +195,7 @@ class Grid(Stages, kw_only=True):
         if bool(self.model) == bool(self.base or self.pretrain):
             raise ValueError("set either model or [pretrain]")
         if self.endpoints and (self.finetune or self.evaluate):
-            raise ValueError("a grid with endpoints has [finetune] and [evaluate] in them")
+            raise ValueError("move [finetune] and [evaluate] into the endpoints")
         if not self.endpoints and self.evaluate is None:
             raise ValueError("set [evaluate] or [endpoints]")
         if any("seed" in table for table in self.stages().values()):
@@ -203,7 +203,7 @@ class Grid(Stages, kw_only=True):
         titles = [axis.title for axis in self.axes]
         for title in titles:
             if titles.count(title) > 1:
-                raise ValueError(f"two axes are called {title}: give one a name of its own")
+                raise ValueError(f"two axes are called {title}: set the name of one")
 
     def stages(self) -> dict[str, Table]:
         """Return the settings of the reference by stage, in order, without absent stages."""
@@ -290,7 +290,7 @@ def format_label(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-# Fields of which one is set: naming one unsets the others.
+# Exclusive fields: setting one unsets the others.
 ONE_OF = (("steps", "epochs", "tokens"), ("model", "scratch"), ("tokenizer", "vocabulary"))
 UNSET = {"model": "", "tokenizer": ""}
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from bench.experiments.evaluate_stage import EvaluateStage
 from bench.experiments.experiment import Experiment, ExperimentStage, plan_experiment
-from bench.experiments.grid import Grid
+from bench.experiments.grid import Grid, rename_options
 from bench.experiments.training_stages import AdaptStage, FinetuneStage, PretrainStage
 from bench.results.result import Conditions
 from bench.training.training_sets import count_queries, find_leaks
@@ -22,7 +22,7 @@ from retrievers.training.engine.arguments import check_device
 
 DECISIVE = (
     *("torch", "transformers", "sentence-transformers", "adapters", "peft"),
-    *("faiss-cpu", "faiss-gpu", "onnxruntime"),  # the last one decides nothing now
+    *("faiss-cpu", "faiss-gpu", "onnxruntime"),  # onnxruntime only keeps keys as they were
 )
 EQUAL = 1e-9  # weights
 
@@ -54,8 +54,8 @@ def prepare_experiment(grid: Grid, workspace: Workspace, conditions: Conditions)
 
 def make_stages(grid: Grid, workspace: Workspace) -> dict[str, ExperimentStage]:
     """Return the stages of a ``grid`` by name, which use the folders of ``workspace``."""
-    on = (grid.evaluate or {}).get("on")
-    held_out = tuple(on) if isinstance(on, list) else ()  # anything else is refused when resolved
+    on = rename_options(grid.evaluate or {}).get("on")
+    held_out = tuple(on) if isinstance(on, list) else ()  # resolve_settings refuses anything else
     return {
         "base": PretrainStage(workspace, shared=True),
         "pretrain": PretrainStage(workspace, after_base=grid.base is not None),

@@ -58,7 +58,7 @@ def pretraining_table(
         BenchError: invalid settings, or a start although the stage continues from another.
     """
     base = to_table(pretrain_preset.load_preset(source.preset)) if source.preset else {}
-    # A title and a source say nothing about what is trained.
+    # Title and source do not influence the training.
     settings = {**merge_tables(base, changes), "title": title, "source": ""}
     if before:
         if "start" in changes:
@@ -112,7 +112,7 @@ class PretrainStage(ExperimentStage):
 
     def hash_inputs(self, settings: Table) -> dict[str, str]:
         """Return hashes of the corpora and of the initial model's files in ``settings``."""
-        start = settings.get("start", {"model": ""})  # without one, the key of [base] says it all
+        start = settings.get("start", {"model": ""})  # after [base], its key covers the start
         named = start["model"] or (start.get("scratch") or {}).get("tokenizer")
         return hash_corpora(self.workspace, settings) | (hash_checkpoint(named) if named else {})
 
@@ -180,7 +180,7 @@ def last_checkpoint(model: str) -> str:
     return str(Path(model) / sequence.checkpoints[-1]) if sequence else model
 
 
-# Settings of a method that other methods had, too.
+# Settings of methods in older versions, which keys still contain.
 FORMER_METHOD_SETTINGS = {
     "measured": 256,
     "strength": 5_000.0,

@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 
 SCHEMA = 4
 RESULT_FILE, SCORES_FILE, RUN_FILE = "result.json", "per_query.parquet", "run.arrow"
-TREC_FILE = "run.trec.gz"  # the only file of a ranking before schema 4; later where asked for
-QUERY_ID = "query_id"  # column of SCORES_FILE beside the measures
+TREC_FILE = "run.trec.gz"  # ranking before schema 4; later only on request
+QUERY_ID = "query_id"  # column of SCORES_FILE, next to the measures
 LONGEST_NAME = 255  # bytes of a file's name
 OLDEST = 1  # schema that is still read
 HASHED_SINCE = 3  # schema that has the hash of the values

@@ -8,6 +8,7 @@ import pytest
 
 from bench.experiments.evaluate_stage import EvaluateStage
 from bench.experiments.grid import load_grid
+from bench.experiments.prepare import make_stages
 from bench.experiments.training_stages import FinetuneStage, PretrainStage
 from bench.outcomes import ExitCode
 from bench.workspace import Workspace, _opened_once
@@ -199,10 +200,15 @@ def test_a_stage_takes_the_names_of_the_command_lines_options(bench, tmp_path):
     resolved = []
     for (old, new), settings in zip(pairs, evaluate, strict=True):
         text = plain.replace(old, new).replace("[evaluate]\n", f"[evaluate]\n{settings}")
+        if new.startswith('on = "'):
+            text = text.replace('on = ["./mine"]\n[[axes]]', 'on = "./mine"\n[[axes]]', 1)
         (tmp_path / "grid.toml").write_text(text)
         made = stages()
-        tables = load_grid("grid.toml").stages()
+        grid = load_grid("grid.toml")
+        tables = grid.stages()
         resolved.append({name: made[name].resolve_settings(tables[name]) for name in tables})
+        planned = make_stages(grid, Workspace(Path("cache"), device="cpu"))
+        assert planned["finetune"].held_out == ("./mine",)
     assert resolved[0] == resolved[1]
     assert resolved[0]["pretrain"]["start"] == {"model": "./other", "scratch": None}
     assert list(resolved[0]["evaluate"]["measures"]) == ["P@5"]

@@ -159,7 +159,7 @@ def test_rows_go_on_from_one_base_and_a_killed_run_ends_as_if_it_had_not_been(be
         ("queries = 4", "queries = 0", "`int` >= 1 - at `$.queries`"),
         ('row = "objective=zeros"', 'row = "objective=zero"', "Did you mean objective=zeros"),
         ('expected = "equal"', 'expected = "same"', "expected"),
-        ("[base]", 'evaluate = { on = ["./mine"] }\n[base]', "belong into the endpoints"),
+        ("[base]", 'evaluate = { on = ["./mine"] }\n[base]', "into the endpoints"),
         ("vocabulary = 120", 'vocabulary = 9\ntokenizer = "bert"', "either tokenizer or vocab"),
     ],
 )
