@@ -190,10 +190,10 @@ def _decode(decode: Callable[[Any], Any], kind: type[T], source: object, form: s
 
 
 def _decode_any(decode: Callable[[Any], Any]) -> Any:
-    """Decode content of any type for an error message; None if it is nested too deeply."""
+    """Decode content of any type for an error message, or return None if that is impossible."""
     try:
         return decode(Any)
-    except RecursionError:
+    except (RecursionError, ValueError, msgspec.DecodeError):
         return None
 
 

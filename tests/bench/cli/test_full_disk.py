@@ -45,4 +45,4 @@ def test_a_disk_that_is_full_is_named_with_the_file_and_what_to_do(
     assert done.code == (4 if case == "check" else 2), done.stderr  # 4: a collection is MISSING
     assert "Traceback" not in done.stderr
     assert re.search(f"(error|warning|evaluated): .*{tmp_path}/.*: File too large", done.stderr)
-    assert "\n  Make room" in done.stderr
+    assert "\n  Free some space" in done.stderr

@@ -85,7 +85,7 @@ def test_a_full_disk_is_told_in_words_and_the_same_command_goes_on(
     full = finish(start(bench, collection, card, preexec_fn=partial(limited, shard_bytes - 1)))
     assert full.code == 2
     assert "Traceback" not in full.stderr
-    assert re.search(r"error: \S*\.f32: File too large\n  Make room", full.stderr)
+    assert re.search(r"error: \S*\.f32: File too large\n  Free some space", full.stderr)
     assert finish(start(bench, collection, card)).code == 0
     same_as(undisturbed, bench.cache / "vectors")
 
