@@ -23,7 +23,7 @@ from bench.gate.records import PUBLISHED_SCORES, Check, CheckRow, LostQuery, Pai
 from foundation.printable import format_count, format_names, make_printable
 from reports import format as fmt
 from reports.format import interval, score, signed
-from reports.table import Column, Table, bullets, escape
+from reports.table import Column, Table, bullets, code, escape
 
 LONGEST = 70  # characters of a query's text
 
@@ -176,6 +176,8 @@ def markdown(check: Check) -> str:
     """Return ``check`` as Markdown: the verdict, a table for each comparison, and the method."""
     parts = [f"## {check.outcome}: {escape(check.candidate)}"]
     parts += [escape(paragraph) for paragraph in verdict_paragraphs(check)]
+    if check.explain:
+        parts.append(f"To look for the cause, run {code(check.explain)}.")
     if check.warnings:
         parts.append(bullets(escape(f"warning: {text}") for text in check.warnings))
     if check.left_out:
@@ -288,7 +290,8 @@ def _add_suite(top: ElementTree.Element, check: Check, verdict: PairVerdict) -> 
         _add_output(case, _row_scores(row))
     case = _add_case(suite, check.candidate, "outcome")
     _add_note(case, verdict.outcome, "; ".join(verdict.reasons))
-    _add_output(case, verdict_paragraph(check, verdict))
+    explain = f"\n{check.explain}" if verdict.outcome == check.outcome and check.explain else ""
+    _add_output(case, verdict_paragraph(check, verdict) + explain)
     if check.warnings:
         warnings = "\n".join(f"warning: {text}" for text in check.warnings)
         ElementTree.SubElement(case, "system-err").text = _xml(warnings)

@@ -142,6 +142,7 @@ class Check(Record, kw_only=True, rename={"effects": "foreseen"}):
         warnings: warnings about the evidence.
         left_out: collections with results that ``--on`` does not name.
         renamed: reason why the candidate has a name that nobody gave it; "" otherwise.
+        explain: command that looks for the cause of a regression or drift; "" if there is none.
     """
 
     candidate: str
@@ -157,6 +158,7 @@ class Check(Record, kw_only=True, rename={"effects": "foreseen"}):
     warnings: tuple[str, ...]
     left_out: tuple[str, ...] = ()
     renamed: str = ""
+    explain: str = ""
 
     def __repr__(self) -> str:
         """Return the outcome and its reasons, in a line."""

@@ -1,5 +1,6 @@
 """``check`` decides whether a checkpoint may ship."""
 
+import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -7,6 +8,7 @@ import msgspec
 
 from bench.cli.commands.common import load_model, make_resampling, make_workspace
 from bench.cli.options.evaluate import CheckOptions
+from bench.cli.options.shared import ModelOptions
 from bench.cli.terminal import RecordedWarnings, print_json
 from bench.comparing.changed_queries import open_evaluated_dataset
 from bench.comparing.compare import ComparisonSettings
@@ -36,6 +38,7 @@ from foundation.errors import BenchError
 from foundation.files import replace_file
 from foundation.locations import Location
 from reports.check import effects_table, junit, markdown
+from retrievers.models.card import all_cards
 
 PUBLISHED = "published"
 
@@ -115,7 +118,49 @@ def _compare_and_decide(options: CheckOptions, recorded: RecordedWarnings) -> Ch
         for warning in entry.result.preflight.get("warnings", ())
     ]
     warnings = dict.fromkeys((*done.warnings, *recorded.texts, *vector_warnings))
-    return msgspec.structs.replace(done, warnings=tuple(warnings))
+    explain = _format_explain_command(done, others, model, folders, options)
+    return msgspec.structs.replace(done, warnings=tuple(warnings), explain=explain)
+
+
+def _format_explain_command(
+    done: Check,
+    others: Sequence[StoredModel],
+    model: LoadedModel,
+    folders: Mapping[str, str],
+    options: CheckOptions,
+) -> str:
+    """Return the command that looks for the cause of a loss or drift, or "" if there is none.
+
+    It uses the collection with the largest difference, among those that decided.
+    """
+    if done.outcome not in ("REGRESSION", "DRIFT"):
+        return ""
+    verdict, other = next(
+        pair for pair in zip(done.against, others, strict=True) if pair[0].outcome == done.outcome
+    )
+    row = max(verdict.rows, key=lambda row: (bool(row.failure), abs(row.difference or 0)))
+    words = ["--on", folders.get(row.name, row.name)]
+    if other.name == PUBLISHED:
+        failed = [one for one in verdict.rows if one.failure and one.name == row.name]
+        words += [f"--published={one.measure}={one.baseline}" for one in failed]
+        return _format_explain(options.checkpoint, words, options.model_options)
+    baseline = other.results[row.name].result
+    recipes = (model.model.recipe, baseline.recipe)
+    if any(recipe is None or recipe.kind != "transformer" for recipe in recipes):
+        return ""  # other encoders have no set-up to vary
+    reference = baseline.model if baseline.model in all_cards() else f"path/to/{baseline.model}"
+    pair = [reference, options.checkpoint]
+    if options.model_options.adapter or options.model_options.set:
+        pair.reverse()  # only the first model can have these
+    return _format_explain(pair[0], [*words, "--checkpoint", pair[1]], options.model_options)
+
+
+def _format_explain(model: str, words: Sequence[str], use: ModelOptions) -> str:
+    """Return an ``explain`` command for ``model``, with ``words`` and the model options ``use``."""
+    typed = {"--like": use.like, "--adapter": use.adapter, "--dtype": use.dtype}
+    words = [*words, *(word for name, value in typed.items() if value for word in (name, value))]
+    words += [word for pair in use.set for word in ("--set", pair)]
+    return shlex.join(["python", "-m", "bench", "explain", model, *words])
 
 
 def _check_published(options: CheckOptions) -> None:

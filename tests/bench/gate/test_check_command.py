@@ -93,6 +93,27 @@ def test_the_weights_of_the_baseline_in_another_file_format_are_the_baseline(pla
     assert "safe is the same model as the baseline, pickle" in done.stdout
 
 
+def test_drift_and_regression_end_with_the_command_that_looks_for_the_cause(place, tmp_path):
+    tiny.write_mlm_pickle(tmp_path / "weights")
+    for name, pooling in (("old", "cls"), ("new", "mean")):
+        tiny.write_card(tmp_path / f"{name}.toml", checkpoint="weights", pooling=pooling)
+    new = tmp_path / "new.toml"
+    place.bench("run", place.collection, "--model", tmp_path / "old.toml")
+    typed = ("--expect-same", "--dtype", "bfloat16", "--junit", tmp_path / "junit.xml")
+    done = place.run(new, "old", *typed)
+    assert done.code == ExitCode.DRIFT, done.stderr
+    command = (
+        f"python -m bench explain path/to/old --on {place.collection} --checkpoint {new} "
+        "--dtype bfloat16"
+    )
+    assert f"To look for the cause, run `{command}`." in done.stdout
+    assert command in (tmp_path / "junit.xml").read_text()
+    with_set = place.check(new, "old", "--expect-same", "--set", "max_query_tokens=4")[1]
+    ends = ("--checkpoint", "path/to/old", "--set", "max_query_tokens=4")
+    assert with_set["explain"].split()[-4:] == list(ends)
+    assert place.check(place.card("hashed", 2), "bm25")[1]["explain"] == ""
+
+
 def test_a_loss_on_stored_results_that_on_leaves_out_is_in_the_first_lines(place):
     second = place.another("second")
     place.bench("run", second, place.collection, "--model", "hashing")
