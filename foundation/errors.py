@@ -32,7 +32,7 @@ class MissingFileError(BenchError):
 
 
 _COMMAND = re.compile(r"(python -m bench|pip install) [^,;()]+")
-_PLAIN_WORD = re.compile(r"[a-z]+(?=[ ,:;])(?! =)")  # not batch_size, nor margin = 0.1
+_PLAIN_WORD = re.compile(r"[a-z]+(?=[ ,:;])(?! =|://)")  # not batch_size, nor margin = 0.1
 _ENDS_IN_WORD = re.compile(r"(^|[\s(])[\w-]+\)?$|`$")  # not in a path, which must be easy to copy
 
 

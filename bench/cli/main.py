@@ -208,8 +208,10 @@ def _as_bench_error(error: CycloptsError) -> BenchError:
     hint = f"python -m bench {command} --help" if command else "python -m bench --help"
     if isinstance(error, UnknownCommandError):
         hint = "python -m bench --help"
-    if isinstance(error, MissingArgumentError) and command in COMMANDS:
-        hint = usage_line(command, COMMANDS[command][0])
+    if isinstance(error, MissingArgumentError) and error.argument and command in COMMANDS:
+        missing, record = error.argument.name, COMMANDS[command][0]
+        names = {f"--{each.name}": each.typed_name for each in arguments_of(record)}
+        return BenchError(f"{command} needs {names[missing]}", usage_line(command, record))
     return BenchError(shorten_words(str(error)), hint)
 
 

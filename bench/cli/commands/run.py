@@ -268,6 +268,11 @@ def score(options: ScoreOptions) -> int:
     Args:
         options: parsed options of the command.
     """
+    if options.run_file.is_dir():
+        raise BenchError(
+            f"{options.run_file} is a folder, not a run file",
+            f"python -m bench score RUN_FILE --dataset {options.run_file}",
+        )
     workspace = make_workspace(options.folders, allow_mismatch=options.protocol.allow_mismatch)
     opened = workspace.open_judgements(options.dataset, options.protocol.split)
     file = read_run_file(options.run_file)

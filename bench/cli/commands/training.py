@@ -367,7 +367,7 @@ def compose(options: ComposeOptions) -> int:
     if options.how == "route" and not options.on:
         raise BenchError(
             "route needs a collection per adapter",
-            "python -m bench compose route FOLDERS --on COLLECTIONS --out OUT",
+            "python -m bench compose route ADAPTERS --on COLLECTIONS --out OUT",
         )
     base = find_base(adapters)
     if options.how == "stack":

@@ -128,9 +128,10 @@ def _is_satisfied(argument: Argument, needed: Any) -> bool:
 
 def _describe_condition(argument: Argument, needed: Any) -> str:
     """Return the condition as it is typed."""
-    name = "" if argument.positional else argument.typed_name
-    values = [] if isinstance(needed, bool) else _as_tuple(needed)
-    return f"{name} {' or '.join(map(str, values))}".strip()
+    if isinstance(needed, bool):
+        return argument.typed_name
+    values = " or ".join(map(str, _as_tuple(needed)))
+    return values if argument.positional else f"{argument.typed_name} {values}"
 
 
 def _as_tuple(value: Any) -> tuple[Any, ...]:
