@@ -43,6 +43,7 @@ def as_sentence(hint: str) -> str:
     full stop.
     """
     text = f"Run `{hint}`" if _COMMAND.fullmatch(hint) else hint
+    text = re.sub(r"(?<=\? )[a-z]", lambda letter: letter[0].upper(), text)
     if _PLAIN_WORD.match(text):
         text = text[0].upper() + text[1:]
     return f"{text}." if _ENDS_IN_WORD.search(text) else text
@@ -54,7 +55,7 @@ def first_line(error: BaseException) -> str:
 
 
 def did_you_mean(wrong: str, known: Iterable[str], otherwise: str = "") -> str:
-    """Return ``did you mean A or B?`` with the names closest to a misspelt one.
+    """Return ``did you mean A, B or C?`` with the names closest to a misspelt one.
 
     Letter case is ignored.
 
@@ -64,7 +65,8 @@ def did_you_mean(wrong: str, known: Iterable[str], otherwise: str = "") -> str:
         otherwise: returned if no known name is close.
     """
     close = closest_names(wrong, known)
-    return f"did you mean {' or '.join(close)}?" if close else otherwise
+    names = " or ".join(filter(None, (", ".join(close[:-1]), *close[-1:])))
+    return f"did you mean {names}?" if close else otherwise
 
 
 def closest_names(wrong: str, known: Iterable[str]) -> list[str]:

@@ -157,7 +157,7 @@ def parse_assignments(typed: Sequence[str]) -> dict[str, Any]:
     for word in typed:
         name, sign, value = word.partition("=")
         if not (name and sign):
-            raise BenchError(f"--set {word} is not FIELD=VALUE", "such as --set seed=1")
+            raise BenchError(f"--set {word} is not FIELD=VALUE", "write it like --set seed=1")
         try:
             overrides[name] = msgspec.toml.decode(f"value = {value}")["value"]
         except msgspec.DecodeError:

@@ -80,7 +80,7 @@ def finetune(options: FinetuneOptions) -> int:
         options: parsed options of the command.
     """
     preset = finetune_preset.load_preset(options.preset)
-    preset = finetune_preset.changed(preset, _read_changes(options.training), "command line")
+    preset = finetune_preset.changed(preset, _read_changes(options.training), "--set")
     model = resolve_model(options.model, like=options.like)
     workspace = make_workspace(options.folders)
     names = workspace.expand_names(options.on)
@@ -148,7 +148,7 @@ def _load_pretraining(options: PretrainOptions | AdaptOptions) -> Pretraining:
     start = {"start.model": options.start} if options.start else {}
     changes = start | _read_changes(options.training)
     preset = pretrain_preset.load_preset(options.preset)
-    return pretrain_preset.changed(preset, changes, "command line")
+    return pretrain_preset.changed(preset, changes, "--set")
 
 
 def _read_changes(settings: TrainingSettings) -> dict[str, Any]:

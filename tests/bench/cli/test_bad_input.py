@@ -26,7 +26,6 @@ from tests.support.collections import (
     Finished,
     files_below,
     write_collection,
-    write_hashing_card,
 )
 
 Spoil = Callable[[Path], object]
@@ -113,113 +112,6 @@ def test_a_bad_file_of_a_collection_is_named(bench: Bench, tiny: Path, case: str
     assert_refused(bench("run", tiny, "--model", "hashing"), bench, *named)
     assert not list(bench.cache.rglob(".*")), "half a corpus was left"
     assert not list(bench.cache.glob("vectors/*")), "vectors were made of data that is refused"
-
-
-BAD_WORDS = {
-    "a collection": (["run", "beir/scifct", "--model", "hashing"], ("beir/scifct", "beir/scifact")),
-    "a suite": (["run", "bier-18", "--model", "hashing"], ("bier-18", "beir-18")),
-    "a folder": (["run", "./no-such-folder", "--model", "hashing"], ("./no-such-folder",)),
-    "a suite to score": (["score", "{run}", "--dataset", "beir"], ("beir is a suite", "show beir")),
-    "a collection to fetch": (["fetch", "beir/scifct"], ("beir/scifact",)),
-    "anything to show": (["show", "retroma"], ("retroma", "retromae")),
-    "a model": (["run", "{tiny}", "--model", "hashng"], ("hashng", "mean hashing")),
-    "a card to be like": (
-        ["run", "{tiny}", "--model", "{tiny}", "--like", "retromea"],
-        ("retromea", "mean retromae"),
-    ),
-    "a model as a collection": (["run", "bm25", "--model", "hashing"], ("bm25 is a model",)),
-    "a collection as a model": (
-        ["run", "{tiny}", "--model", "beir/scifact"],
-        ("beir/scifact is a collection",),
-    ),
-    "folders of collections and models": (
-        ["run", "{tmp}", "--model", "hashing"],
-        ("is not a collection, but a folder with 1 collection", "Name one of them: {tiny}"),
-    ),
-    "a folder without a model": (
-        ["run", "{tiny}", "--model", "{tiny}"],
-        ("not the folder of a model",),
-    ),
-    "a measure": (["--measure", "nDGC@10"], ("nDGC@10", "mean nDCG@10")),
-    "a cutoff of 0": (["--measure", "nDCG@0"], ("nDCG@0", "below 1")),
-    "an index": (["--index", "IVF9x"], ("IVF9x", "IVF4096,Flat")),
-    "a parameter of an index": (["--index", "IVF2,Flat?nprob=2"], ("nprob", "mean nprobe")),
-    "an index that divides wrongly": (["--index", "PQ7"], ("PQ7", "256 dimensions")),
-    "an index larger than the corpus": (
-        ["--index", "IVF4096,Flat"],
-        ("4096 vectors", "there are 6"),
-    ),
-    "a model's name with a space": (["run", "{tiny}", "--model", "{spaced}"], ("a model",)),
-    "a run file": (["score", "no-such.trec", "--dataset", "{tiny}"], ("no-such.trec",)),
-    "a split": (["--split", "dev"], ("dev.tsv", "Splits found: test")),
-    "a data folder": (["--data-dir", "{tmp}/no", "beir/scifact"], ("--data-dir", "{tmp}/no")),
-    "a model that nobody published": (
-        ["run", "{tiny}", "--model", "seed"],
-        ("seed", "SEED-Encoder"),
-    ),
-    "an adapter for a model without weights": (["--adapter", "{tiny}"], ("hashing", "--adapter")),
-    "a licensed collection": (
-        ["run", "beir/robust04", "--model", "hashing"],
-        ("licence", "--data-dir", "corpus.jsonl"),
-    ),
-    "a collection that is not here": (
-        ["run", "beir/fiqa", "--model", "hashing"],
-        ("beir/fiqa", "--data-dir DIR", "fetch beir/fiqa"),
-    ),
-    "no checkpoint in the Hub's cache": (
-        ["run", "{tiny}", "--model", "nobody/such-a-model"],
-        ("nobody/such-a-model", "fetch --model"),
-    ),
-    "nothing to fetch": (["fetch"], ("fetch beir",)),
-}
-
-
-@pytest.mark.parametrize("case", BAD_WORDS)
-def test_a_wrong_word_is_answered_with_what_to_type(
-    bench: Bench, tiny: Path, tmp_path: Path, case: str
-) -> None:
-    words, named = BAD_WORDS[case]
-    (tmp_path / "some.trec").write_text("q1 Q0 d1 1 1.5 tag\n")
-    spaced = write_hashing_card(tmp_path / "a model.toml", 8)
-    places = {"{tiny}": tiny, "{tmp}": tmp_path, "{run}": tmp_path / "some.trec"}
-    places["{spaced}"] = spaced
-    if words[0].startswith("--"):
-        words = [
-            "run",
-            *words[2:],
-            *([] if words[2:] else ["{tiny}"]),
-            "--model",
-            "hashing",
-            *words[:2],
-        ]
-    filled = [filled_in(word, places) for word in words]
-    expected = [filled_in(text, places) for text in named]
-    assert_refused_with_advice(bench(*filled), bench, *expected)
-
-
-def filled_in(text: str, places: dict[str, Path]) -> str:
-    for name, path in places.items():
-        text = text.replace(name, str(path))
-    return text
-
-
-OUT_OF_RANGE = [
-    ("--depth", "-3", "-3 is not 1 or more"),
-    ("--depth", "0", "0 is not 1 or more"),
-    ("--depth", "ten", "ten is not"),
-    ("--set", "max_query_tokens=0", "max_query_tokens"),
-    ("--dtype", "float8", "float32"),
-    ("--device", "cdua", "cuda:N"),
-]
-
-
-@pytest.mark.parametrize(("option", "value", "named"), OUT_OF_RANGE)
-def test_a_value_out_of_range_is_refused(
-    bench: Bench, tiny: Path, option: str, value: str, named: str
-) -> None:
-    finished = bench("run", tiny, "--model", "hashing", option, value)
-    assert_refused(finished, bench, option, named)
-    assert not bench.cache.exists()
 
 
 def test_two_models_of_one_name_are_refused_for_their_rows_could_not_be_told_apart(
