@@ -236,7 +236,7 @@ def test_a_folder_that_somebody_trains_into_is_refused(kind, starts, whole, tmp_
             refused.append(caught.value.hint)
 
     train(kind, starts, out, progress=look)
-    assert refused == ["wait until it has finished, or name another folder"]
+    assert refused == ["Wait until it has finished, or use another folder."]
     assert weights(out) == weights(whole)
     assert not list(out.glob(".*"))
 
