@@ -48,10 +48,11 @@ class ForwardPasses:
 
     def __init__(self, model: Model, device: str = "auto", other: Model | None = None) -> None:
         recipe = model.recipe
-        if recipe.kind != "transformer" or recipe.encoder or model.document is None:
-            raise BenchError(f"{recipe.model} is not a transformer", "name a transformer")
+        for each in filter(None, (model, other)):
+            if each.recipe.kind != "transformer" or each.document is None:
+                raise BenchError(f"{each.recipe.model} is not a transformer", "Name a transformer")
         if model.routing is not None:
-            raise BenchError(f"{recipe.model} has routed adapters", "name one with one adapter")
+            raise BenchError(f"{recipe.model} has routed adapters", "Name one with one adapter")
         self.model, self.other = model, other
         self.encoded = 0
         self._device_name = device

@@ -12,7 +12,7 @@ from bench.evaluate.exact.search import exact_search
 from bench.evaluate.runs import Run
 from bench.evaluate.scoring import Scores, score
 from bench.evaluate.search import exclude_self_matches
-from bench.explain.fits import Fit, value_fit
+from bench.explain.evidence import Fit, SetupEvidence, value_fit
 from bench.explain.passes import ForwardPasses, rounded
 from bench.explain.setup import EvaluationSetup, document_key
 from datasets_cfg.dataset import Dataset
@@ -96,25 +96,14 @@ class CollectionScores:
         """Some queries, and rows of what the model itself finds first or is relevant to them."""
         judged = self.dataset.qrels.queries()
         chosen = np.random.default_rng(0).permutation(len(judged))[:SAMPLE_QUERIES]
-        return self.pool_of([judged[place] for place in chosen])
-
-    def pool_of(self, queries: list[str]) -> tuple[list[str], Int64Array]:
-        """Return ``queries``, and rows of the documents that decide their scores.
-
-        Args:
-            queries: ids.
-        """
         texts = dict(zip(self.dataset.queries.ids, self.dataset.queries.texts, strict=True))
-        texts_of = {query: texts[query] for query in queries}
-        asked = list(texts_of.values())
-        encoded = self.passes.vectors(self.base, "query", [""] * len(asked), asked)
+        asked = {judged[place]: texts[judged[place]] for place in chosen}
+        encoded = self.passes.vectors(self.base, "query", [""] * len(asked), list(asked.values()))
         hits = self._search(self.base, encoded, POOL_DEPTH, None)
-        wanted = set(queries)
-        relevant = [
-            id_ for query, id_, grade in self.dataset.qrels if query in wanted and grade > 0
-        ]
-        rows = np.concatenate([hits.rows.ravel(), self.dataset.corpus.rows_of(relevant)])
-        return queries, np.unique(rows[rows >= 0])
+        judgements = [(id_, grade) for query, id_, grade in self.dataset.qrels if query in asked]
+        relevant = self.dataset.corpus.rows_of([id_ for id_, grade in judgements if grade > 0])
+        rows = np.unique(np.concatenate([hits.rows.ravel(), relevant]))
+        return list(asked), rows[rows >= 0]
 
     def is_free(self, setup: EvaluationSetup) -> bool:
         """Return whether no document must be encoded for ``setup``."""
@@ -228,7 +217,7 @@ def _answered(scores: Scores, run: Run, qrels: Qrels) -> Scores:
 
 
 @dataclass(frozen=True)
-class QueryEvidence:
+class QueryEvidence(SetupEvidence):
     """Scores of one measure by query.
 
     Attributes:
@@ -247,7 +236,7 @@ class QueryEvidence:
         """Return the fit by query: of some queries and documents for ``probe``, else of all."""
         queries, rows = (None, None)
         if probe and not self.collection.is_free(setup):
-            queries, rows = self._probe
+            queries, rows = self.collection.pool
         known = list(self.given) if queries is None else queries
         if setup.split or not self._shared:
             return value_fit(*np.array([[0.0], [1.0], [1e-9]]))
@@ -257,10 +246,6 @@ class QueryEvidence:
         given, predicted = np.array(pairs).T
         return value_fit(given, predicted, np.full(len(pairs), self._tolerance))
 
-    def detail(self, setup: EvaluationSetup) -> str:
-        """Return "": agreement by query says it."""
-        return ""
-
     @property
     def _tolerance(self) -> float:
         return max(0.51 * 10.0**-self.digits, 1e-6)
@@ -268,16 +253,6 @@ class QueryEvidence:
     @cached_property
     def _shared(self) -> set[str]:
         return set(self.given) & set(self.collection.dataset.qrels.queries())
-
-    @cached_property
-    def _probe(self) -> tuple[list[str], Int64Array]:
-        """Queries on which the model's own set-up disagrees, and as many others."""
-        by_query = self.collection.scores(self.collection.base, [self.measure]).by_query(
-            self.measure
-        )
-        shared = sorted(self._shared, key=lambda id_: -abs(by_query[id_] - self.given[id_]))
-        half = SAMPLE_QUERIES // 2
-        return self.collection.pool_of([*shared[:half], *shared[half:][-half:]])
 
 
 @dataclass(frozen=True)
@@ -296,7 +271,7 @@ class PublishedNumber:
 
 
 @dataclass(frozen=True)
-class PublishedEvidence:
+class PublishedEvidence(SetupEvidence):
     """Published means of one model on one or several collections."""
 
     collections: Mapping[str, CollectionScores]

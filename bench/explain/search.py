@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal
 
+import msgspec
 import numpy as np
 
-from bench.explain.evidence import SetupEvidence
-from bench.explain.fits import CEILING, Fit, together
+from bench.explain.evidence import CEILING, FLOOR, Fit, SetupEvidence, together
 from bench.explain.setup import ROUNDING, Deviation, EvaluationSetup
 from foundation.errors import BenchError
 
@@ -19,6 +19,73 @@ PAIRS_AFTER_A_FIT = 12
 MOST_CHANCE = 0.05  # expected coincidences above which an agreement names no cause
 
 Verdict = Literal["reproduced", "explained", "possible", "none"]
+
+
+class Observation(msgspec.Struct, frozen=True):
+    """A difference that can be seen in a file of evidence itself.
+
+    Attributes:
+        name: the difference in words.
+        apply: what does the same here, or mends it there.
+    """
+
+    name: str
+    apply: str
+
+
+class ExplanationRow(msgspec.Struct, frozen=True):
+    """One explanation.
+
+    Attributes:
+        deviations: one, or a pair.
+        share: part of the texts, queries or numbers that agree, from 0 to 1.
+        precision: precision that the typical error is like; "" for scores.
+        apply: card line or command for each deviation.
+        cost: change of the main measure, on the sample of queries or on all; None if unknown.
+        equals: other explanations that the evidence cannot tell from this one.
+        detail: what else there is to say.
+    """
+
+    deviations: tuple[str, ...]
+    share: float
+    precision: str
+    apply: tuple[str, ...]
+    cost: float | None = None
+    equals: tuple[str, ...] = ()
+    detail: str = ""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """Answer to the question why evidence differs from a model's own set-up.
+
+    Attributes:
+        evidence: kinds of evidence.
+        verdict: ``reproduced`` by the set-up as it is, ``explained``, ``possible`` (agrees, but
+            unrelated numbers would, too) or ``none``.
+        share, precision: of the set-up as it is, as in `ExplanationRow`.
+        explanations: that fit, the best first.
+        closest: the best that does not fit; None if none is closer than the set-up as it is.
+        seen: differences that the files show themselves.
+        chance: explanations that are expected to agree by coincidence.
+        singles, pairs: how many were tried.
+        encoded: texts that went through a network.
+        measure: in which ``cost`` is given.
+    """
+
+    model: str
+    collections: tuple[str, ...]
+    evidence: tuple[str, ...]
+    verdict: Verdict
+    share: float
+    precision: str
+    explanations: tuple[ExplanationRow, ...]
+    closest: ExplanationRow | None
+    seen: tuple[Observation, ...]
+    chance: float
+    singles: int
+    pairs: int
+    encoded: int
+    measure: str
 
 
 @dataclass(frozen=True)
@@ -85,13 +152,13 @@ class DeviationSearch:
     def run(self) -> Findings:
         """Return what explains the evidence."""
         base = self._fit(self.setup, False)
-        probed = self._probed([(deviation,) for deviation in self.deviations])
+        probed = self._fitted([(deviation,) for deviation in self.deviations], True)
         tried = self._evaluated(_undecided(probed)[:FULL_SINGLES])
         accepted = self._accepted(tried, base)
         pairs: list[Explanation] = []
         if accepted[0].fit.is_rough if accepted else not base.fits:
             self._announce("no single deviation explains it exactly: trying pairs")
-            pairs = self._probed(self._promising_pairs(probed))
+            pairs = self._fitted(self._promising_pairs(probed), True)
             tried += self._evaluated(_undecided(pairs)[:FULL_PAIRS])
             tried.sort(key=lambda each: -each.fit.likelihood)
             accepted = self._accepted(tried, base)
@@ -125,14 +192,11 @@ class DeviationSearch:
                 self._known[key] = None
         return self._known[key]
 
-    def _probed(self, hypotheses: Sequence[tuple[Deviation, ...]]) -> list[Explanation]:
-        """Return hypotheses with their fit to the probe, the most likely first."""
-        return self._fitted(hypotheses, True)
-
     def _evaluated(self, probed: Sequence[Explanation]) -> list[Explanation]:
         return self._fitted([each.deviations for each in probed], False)
 
     def _fitted(self, all_: Sequence[tuple[Deviation, ...]], probe: bool) -> list[Explanation]:
+        """Return hypotheses with their fit, to the probe or to all, the most likely first."""
         found = []
         since_exact = 0
         for place, deviations in enumerate(all_, 1):
@@ -145,12 +209,13 @@ class DeviationSearch:
             if place % 10 == 0:
                 self._announce(f"{place} of {len(all_)} hypotheses tried")
             # Pairs come best first: soon after one that fits, the rest are farther off.
-            since_exact += bool(since_exact) or bool(fit and fit.fits and len(deviations) > 1)
+            is_exact = fit is not None and fit.fits and not fit.is_rough
+            since_exact += bool(since_exact) or (is_exact and len(deviations) > 1)
             if since_exact > PAIRS_AFTER_A_FIT:
                 break
         return sorted(found, key=lambda each: -each.fit.likelihood)
 
-    def _promising_pairs(self, probed: Sequence[Explanation]) -> list[tuple[Deviation, ...]]:
+    def _promising_pairs(self, probed: Sequence[Explanation]) -> Sequence[tuple[Deviation, ...]]:
         """Return pairs of different kinds, those first whose halves come closest.
 
         A deviation that changes nothing of the evidence is in no pair.
@@ -159,19 +224,17 @@ class DeviationSearch:
         # If the dimension differs, nothing but a cut changes the fit: then all are combined.
         is_cut = bool((base.errors >= CEILING).all())
         singles = [each for each in probed if is_cut or not each.fit.equals(base)]
-        depth = {id(each): np.log10(np.maximum(each.fit.errors, 1e-13)).mean() for each in singles}
-        ranked = sorted(
-            (
-                (depth[id(a)] + depth[id(b)] + min(depth[id(a)], depth[id(b)]), place)
-                for place, (a, b) in enumerate(combinations(singles, 2))
-            ),
+        distance = {
+            each.name: np.log10(np.maximum(each.fit.errors, FLOOR)).mean() for each in singles
+        }
+        pairs = sorted(
+            combinations(singles, 2),
+            key=lambda pair: sum(sorted(distance[each.name] for each in pair) * np.array([2, 1])),
         )
-        pairs = list(combinations(singles, 2))
-        chosen = [(a.deviations[0], b.deviations[0]) for a, b in (pairs[p] for _, p in ranked)]
-        compatible = [
+        chosen = [(*a.deviations, *b.deviations) for a, b in pairs]
+        return [
             (a, b) for a, b in chosen if a.kind != b.kind and not set(a.changes) & set(b.changes)
-        ]
-        return list(compatible[:PROBED_PAIRS])
+        ][:PROBED_PAIRS]
 
     def _accepted(self, tried: Sequence[Explanation], base: Fit) -> list[Explanation]:
         """Return explanations that fit, better than the set-up as it is."""

@@ -8,10 +8,9 @@ from bench.cli.commands.common import load_model, make_workspace
 from bench.cli.options.evaluate import ExplainOptions
 from bench.cli.terminal import print_json
 from bench.evaluate.retrieval import LoadedModel
-from bench.explain.answer import Answer, Observation
 from bench.explain.evidence import SetupEvidence
-from bench.explain.given import save_canary
-from bench.explain.question import Question
+from bench.explain.question import Question, save_canary
+from bench.explain.search import Answer, Observation
 from bench.outcomes import ExitCode
 from bench.workspace import Workspace
 from foundation.errors import BenchError

@@ -12,8 +12,8 @@ import torch
 import transformers
 
 from bench.evaluate.runs import read_run_file
-from bench.explain.answer import Answer
 from bench.explain.question import Question
+from bench.explain.search import Answer
 from bench.workspace import Workspace
 from tests.support.collections import WORDS, write_collection
 from tests.support.tiny_checkpoints import write_bert, write_card
