@@ -1,7 +1,7 @@
-"""Search of vectors: exact, within the memory that there is, or in an approximate index.
+"""Search of vectors: exact within a memory budget, or in an approximate index.
 
-An index is built once for its vectors, then loaded; its recall is kept. A budget of memory is the
-peak resident set of the process: everything it holds, mapped file pages included.
+An index is built once for its vectors and then loaded. Its recall is stored. The memory budget is
+the peak resident set of the process, mapped file pages included.
 """
 
 import hashlib
@@ -45,61 +45,63 @@ logger = logging.getLogger(__name__)
 
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
-FREE_SHARE = 0.8  # of the free memory, without being asked: others need some too
+FREE_SHARE = 0.8  # of the free memory by default
 
-LARGEST_TILE_ROWS = 1 << 18  # beyond it fewer candidates no longer pay for the memory
+LARGEST_TILE_ROWS = 1 << 18  # larger tiles save too few candidates
 SMALLEST_TILE_ROWS = 1 << 11
 THREAD_BYTES = 10 << 20  # products, candidates and merged places of one thread
-LIBRARY_BYTES = 64 << 20  # what FAISS and the matrix product keep for themselves
+LIBRARY_BYTES = 64 << 20  # buffers of FAISS and matrix products
 
 
 def parse_size(text: str) -> int:
-    """Bytes: ``2GB`` (10^9), ``1.5GiB`` (2^30), ``800MB``, or a plain number of bytes.
+    """Return the bytes of ``text``: ``2GB`` (10^9), ``1.5GiB`` (2^30), ``800MB``, or a number.
 
     Raises:
-        BenchError: it is not a size, or less than a byte.
+        BenchError: the text is not a size, or less than one byte.
     """
     match = re.fullmatch(r"([0-9]{0,18}\.?[0-9]{0,9})\s*([A-Za-z]*)", text.strip())
     factor = UNITS.get(match[2].upper()) if match else None
     has_number = match and match[1].strip(".")
     size = int(Decimal(match[1]) * factor) if match and has_number and factor else 0
     if size < 1:
-        raise BenchError(
-            f"cannot read the size {text!r}", "write 2GB, 1.5GiB, 800MB or a number of bytes"
-        )
+        raise BenchError(f"{text!r} is not a size", "write 2GB, 1.5GiB, 800MB or a number of bytes")
     return size
 
 
 def format_size(size: int) -> str:
-    """Bytes as people type them, rounded up: what is shown is enough when it is typed."""
+    """Return ``size`` in bytes as a person would type it, rounded up."""
     unit = next((unit for unit in ("TB", "GB", "MB", "KB") if size >= UNITS[unit]), "B")
     whole, tenth = divmod(-(-size * 10 // UNITS[unit]), 10)
     return f"{whole}.{tenth}{unit}" if tenth else f"{whole}{unit}"
 
 
 def resident_bytes() -> int:
-    """Memory of this process now, mapped file pages included."""
+    """Return the current memory of this process in bytes, mapped file pages included."""
     return int(psutil.Process().memory_info().rss)
 
 
 def default_budget(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """Bytes that this process holds, plus ``FREE_SHARE`` of those free in machine or container."""
+    """Return the bytes in use by this process plus ``FREE_SHARE`` of the free ones.
+
+    Args:
+        cgroup: folder of the container's limits.
+    """
     free = int(psutil.virtual_memory().available)
-    with suppress(OSError, ValueError, KeyError):  # no container, or one without a limit
+    with suppress(OSError, ValueError, KeyError):  # no container, or no limit
         limit, used = (int((cgroup / f"memory.{name}").read_text()) for name in ("max", "current"))
         pages = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
-        # The system drops file pages that nobody uses before it refuses memory.
+        # The system drops unused file pages before it refuses memory.
         free = min(free, limit - used + int(pages["inactive_file"]))
     return resident_bytes() + int(FREE_SHARE * max(0, free))
 
 
 @dataclass(frozen=True)
 class SearchPlan:
-    """Sizes with which exact search keeps to a budget of memory.
+    """Sizes with which exact search stays within a memory budget.
 
     Attributes:
         tile_rows: argument of ``exact_search``.
-        memory_bytes: of the process at its peak, by estimate.
+        memory_bytes: estimated peak memory of the process.
     """
 
     tile_rows: int
@@ -107,11 +109,17 @@ class SearchPlan:
 
 
 def search_bytes(rows: int, dim: int, queries: int, k: int, tile_rows: int) -> int:
-    """Most memory that ``exact_search`` takes, beyond what the process holds before.
+    """Return the maximum memory that ``exact_search`` adds to the process, in bytes.
 
-    Tiles in float32 (one is searched while the next is read, from float16 at the most), the
-    places of the ranking, the queries once more and in float64, the tie ranks and the rows of
-    each, a block.
+    It holds tiles in float32 (one being searched and one being read), the top k, the queries again
+    and in float64, tie ranks, and a block of candidates.
+
+    Args:
+        rows: documents.
+        dim: dimension of the vectors.
+        queries: number of queries.
+        k: depth.
+        tile_rows: rows of a tile.
     """
     in_tiles = min(tile_rows, rows) * row_bytes(dim)
     places = queries * k * (8 + 8 + 4)
@@ -121,16 +129,16 @@ def search_bytes(rows: int, dim: int, queries: int, k: int, tile_rows: int) -> i
 
 
 def row_bytes(dim: int) -> int:
-    """Memory of a row of the tiles."""
+    """Return the memory of one row of the tiles, in bytes, for dimension ``dim``."""
     return 2 * 4 * dim + 2 * dim + 40
 
 
 def memory_option(needed: int) -> str:
-    """Return the option that gives enough instead of a budget that was refused.
+    """Return the option that would suffice instead of a refused budget.
 
     Args:
-        needed: bytes, with those that the process holds now. They vary from run to run: hence a
-            tenth more.
+        needed: bytes including those in use now. A tenth is added, since they vary between runs.
+        loading: bytes that a model will add once it is loaded.
     """
     return f"--max-memory {format_size(needed + needed // 10)}"
 
@@ -144,48 +152,57 @@ def plan_search(
     resident: int | None = None,
     loading: int = 0,
 ) -> SearchPlan:
-    """The largest tiles with which exact search stays within a budget.
+    """Choose the largest tiles with which exact search stays within a budget.
 
     Args:
         budget_bytes: for the whole process.
         rows: documents.
-        resident: bytes that the process holds already; by default what it holds now.
-        loading: bytes that it will hold in addition once a model is loaded.
+        dim: dimension of the vectors.
+        queries: number of queries.
+        k: depth.
+        resident: bytes that the process holds already; None to measure them.
+        loading: see `memory_option`.
 
     Raises:
-        BenchError: not even the smallest tiles fit.
+        BenchError: even the smallest tiles do not fit.
     """
-    held = loading + (resident_bytes() if resident is None else resident)
-    left = budget_bytes - held - search_bytes(rows, dim, queries, k, 0)
+    used = loading + (resident_bytes() if resident is None else resident)
+    left = budget_bytes - used - search_bytes(rows, dim, queries, k, 0)
     tile_rows = min(left // row_bytes(dim), LARGEST_TILE_ROWS)
     if tile_rows < min(rows, SMALLEST_TILE_ROWS):
-        needed = held + search_bytes(rows, dim, queries, k, SMALLEST_TILE_ROWS)
+        needed = used + search_bytes(rows, dim, queries, k, SMALLEST_TILE_ROWS)
         raise BenchError(
             f"search needs at least {format_size(needed)} for "
             f"{format_count(queries, 'query', 'queries')} at depth {k:,} over {rows:,} documents, "
-            f"{format_size(held)} of it "
-            f"{'once the model is loaded' if loading else 'held already'}; "
+            f"{format_size(used)} of it "
+            f"{'once the model is loaded' if loading else 'in use already'}; "
             f"the budget is {format_size(budget_bytes)}",
             f"{memory_option(needed)}, or a smaller --depth",
         )
     tile_rows = max(1, tile_rows)
-    return SearchPlan(tile_rows, held + search_bytes(rows, dim, queries, k, tile_rows))
+    return SearchPlan(tile_rows, used + search_bytes(rows, dim, queries, k, tile_rows))
 
 
 def check_index_fits(
     spec: IndexSpec, rows: int, dim: int, budget_bytes: int, loading: int = 0
 ) -> int:
-    """Bytes that this process holds at least once an approximate index is built.
+    """Return the minimum memory of the process, in bytes, once an approximate index is built.
 
-    Counted: codes, ids of inverted lists, and links of a graph, on the levels that a row reaches
-    on average.
+    It counts codes, ids of inverted lists, and the links of a graph at the mean level of a row.
+
+    Args:
+        spec: specification of the index.
+        rows: documents.
+        dim: dimension of the vectors.
+        budget_bytes: for the whole process.
+        loading: see `memory_option`.
 
     Raises:
-        BenchError: it does not fit; FAISS is missing, or does not know the index.
+        BenchError: the index does not fit, FAISS is missing, or the specification is invalid.
     """
-    FaissIndex(spec, dim)  # says what is wrong with a spec
+    FaissIndex(spec, dim)  # raises if the specification is invalid
     faiss = import_faiss()
-    owner = faiss.index_factory(dim, spec.factory)  # it owns what is inside it
+    owner = faiss.index_factory(dim, spec.factory)  # owns the inner index
     index = faiss.downcast_index(owner)
     codes = int(faiss.downcast_index(getattr(index, "storage", None) or index).sa_code_size())
     graph = re.match(r"(?:.*,)?HNSW(\d+)", spec.factory)
@@ -206,9 +223,10 @@ class ExactSearch:
     """Exact search in the documents of a collection.
 
     Attributes:
-        device: where candidates are found; the ranking is the same everywhere.
-        budget: bytes that this process may hold.
-        clock: told how long kinds of work take.
+        dataset: collection.
+        device: device that proposes candidates. The ranking is the same on all devices.
+        budget: memory limit of this process in bytes.
+        timer: measures the phases of a search.
     """
 
     dataset: Dataset
@@ -217,17 +235,28 @@ class ExactSearch:
     timer: PhaseTimer
 
     def plan(self, vectors: Vectors, queries: int, depth: int) -> SearchPlan:
-        """The plan of a search within the budget.
+        """Plan a search within the budget.
+
+        Args:
+            vectors: vectors of the documents.
+            queries: number of queries.
+            depth: depth of the rankings.
 
         Raises:
-            BenchError: too little memory; the message has the estimate.
+            BenchError: too little memory. The message contains the estimate.
         """
-        held = vectors.dim + (vectors.stored.shape[1] if isinstance(vectors, ViewedVectors) else 0)
+        dim = vectors.dim + (vectors.stored.shape[1] if isinstance(vectors, ViewedVectors) else 0)
         documents = len(self.dataset.corpus)
-        return plan_search(self.budget, documents, held, queries, depth)
+        return plan_search(self.budget, documents, dim, queries, depth)
 
     def __call__(self, vectors: Vectors, queries: Float32Array, depth: int) -> Hits:
-        """The best documents of each query ``(q, dim)``, in canonical order."""
+        """Return the top documents of each query in canonical order.
+
+        Args:
+            vectors: vectors of the documents.
+            queries: float32 ``(q, dim)``.
+            depth: depth of the rankings.
+        """
         corpus = self.dataset.corpus
         tile_rows = self.plan(vectors, len(queries), depth).tile_rows
         with progress_bar(f"{self.dataset.name}: search", len(corpus)) as bar:
@@ -244,18 +273,18 @@ class ExactSearch:
 
 
 def progress_bar(title: str, documents: int) -> "tqdm[Any]":
-    """A bar of documents."""
+    """Return a progress bar called ``title`` for a number of ``documents``."""
     return tqdm(desc=title, total=documents, unit=" documents", unit_scale=True)
 
 
 @dataclass(frozen=True)
 class CorpusIndex:
-    """The index of one recipe's vectors of one corpus, on disk or about to be built.
+    """The index of one recipe's vectors of one corpus, on disk or to be built.
 
     Attributes:
-        index_folder: where it lies.
-        manifest: of the index, or what it will say.
-        exported: it was named by the user, and is not built here.
+        index_folder: folder of the index.
+        manifest: manifest of the index, complete after it is built.
+        exported: the user named the folder, so the index is not built here.
     """
 
     index_folder: IndexFolder
@@ -272,7 +301,16 @@ class CorpusIndex:
         view: View | None,
         folder: Path,
     ) -> "CorpusIndex":
-        """The index in the store; ``folder`` is that of the vectors."""
+        """Return the index in the store.
+
+        Args:
+            dataset: collection.
+            recipe: of the model.
+            dim: dimension of the vectors.
+            spec: specification of the index.
+            view: view of stored vectors of every pooling; None for vectors as stored.
+            folder: folder of the vectors.
+        """
         manifest = IndexManifest(
             spec=str(spec),
             recipe=recipe,
@@ -291,40 +329,46 @@ class CorpusIndex:
 
     @classmethod
     def from_export(cls, folder: Path, dataset: Dataset, recipe: Recipe) -> "CorpusIndex":
-        """The index of a folder that `index` wrote.
+        """Return the index in a folder that ``bench index`` wrote.
+
+        Args:
+            folder: folder of the index.
+            dataset: collection to search.
+            recipe: of the model.
 
         Raises:
-            BenchError: there is none, or it is of another model or corpus.
+            BenchError: the folder has no index, or that of a different model or corpus.
         """
         index_folder = IndexFolder(folder)
         manifest = index_folder.manifest()
-        asked, held = recipe.side("document"), manifest.recipe.side("document")
-        if asked.fingerprint != held.fingerprint:
+        asked, indexed = recipe.side("document"), manifest.recipe.side("document")
+        if asked.fingerprint != indexed.fingerprint:
             raise BenchError(
-                f"{folder} is the index of {manifest.recipe.model}, and its vectors are not those "
-                f"of {recipe.model} with these settings",
+                f"{folder} is an index of {manifest.recipe.model}, not of "
+                f"{recipe.model} with these settings",
                 f"python -m bench index {dataset.name} --model {recipe.model} --index "
                 f"'{manifest.spec}' --out DIR",
             )
         if manifest.corpus_sha256 != dataset.corpus.sha256:
             raise BenchError(
-                f"{folder} is an index of {manifest.collection}, {manifest.documents:,} documents, "
-                f"and not of these {len(dataset.corpus):,} of {dataset.name}",
+                f"{folder} is an index of {manifest.documents:,} documents of {manifest.collection}, "
+                f"not of {len(dataset.corpus):,} of {dataset.name}",
                 f"python -m bench run {manifest.collection} --index {folder}",
             )
         return cls(index_folder, manifest, exported=True)
 
     def load_or_build(self, vectors: Vectors | None, exact: ExactSearch, device: str) -> FaissIndex:
-        """The index, ready to be searched: loaded, or built from the vectors and kept.
+        """Load the index, or build and store it.
 
-        Of several processes one builds, and the others wait for it.
+        If several processes need it, one builds it and the others wait.
 
         Args:
-            vectors: None if it must be there.
-            exact: says how many vectors fit into memory at a time.
+            vectors: vectors of the documents; None if the index must exist.
+            exact: plans how many vectors to add at a time.
+            device: device of the index.
 
         Raises:
-            BenchError: it cannot be built, or an exported one is damaged.
+            BenchError: the index cannot be built, or an exported one is damaged.
         """
         if vectors is None or self.exported:
             return self.index_folder.load(device)
@@ -337,14 +381,14 @@ class CorpusIndex:
             return self._build(vectors, exact.plan(vectors, 1, 1).tile_rows, device)
 
     def recall(self, about: str) -> dict[str, float] | None:
-        """The recall measured against some exact rankings; None if it was not."""
+        """Return the stored recall under the key ``about``, or None if it was not measured."""
         try:
             return self.index_folder.manifest().recall.get(about)
         except BenchError:
             return None
 
     def remember(self, about: str, recall: dict[str, float]) -> None:
-        """Keep what was found of some exact rankings, if the index itself is kept here."""
+        """Store a measured ``recall`` under the key ``about``, unless the index was exported."""
         if not self.exported and self.index_folder.folder.is_dir():
             self.index_folder.add_recall(about, recall)
 
@@ -358,20 +402,22 @@ class CorpusIndex:
         spent = time.perf_counter() - start
         try:
             self.index_folder.keep(index, msgspec.structs.replace(self.manifest, build_s=spent))
-        except BenchError as error:  # what is searched now lies in memory
-            logger.warning("the index %s is not kept: %s", self.manifest.spec, error)
+        except BenchError as error:  # the index in memory can still be searched
+            logger.warning("the index %s is not stored: %s", self.manifest.spec, error)
         return index
 
 
 @dataclass(frozen=True)
 class IndexSearch:
-    """A search of all queries of a collection in an index, and what it is compared with.
+    """A search of all queries of a collection in an index, and its comparison with exact search.
 
     Attributes:
+        dataset: collection.
+        index: index to search.
         queries: float32 ``(q, dim)``.
-        depth: of the rankings, without self-matches; more than the collection has is all of it.
-        sampled: int64, rows of the queries whose exact rankings recall is measured on.
-        device: where the index is searched.
+        depth: depth of the rankings without self-matches, at most the size of the collection.
+        sampled: int64, rows of the queries on which recall is measured.
+        device: device of the index.
     """
 
     dataset: Dataset
@@ -383,14 +429,14 @@ class IndexSearch:
 
     @cached_property
     def self_rows(self) -> Int64Array | None:
-        """Row of each query's own document, which is left out; None if none are."""
+        """Row of each query's own document, which is dropped, int64 ``(q,)``; None if none is."""
         if not self.dataset.facts.exclude_self:
             return None
         return self.dataset.corpus.rows_of(self.dataset.queries.ids)
 
     @cached_property
     def recall_key(self) -> str:
-        """Key under which recall is kept: changes with the exact rankings and what is compared."""
+        """Key of stored recall, which depends on the exact rankings and the comparison."""
         content = hashlib.sha256(np.ascontiguousarray(self.queries).tobytes())
         content.update(b"" if self.self_rows is None else self.self_rows.tobytes())
         content.update(self.sampled.tobytes())
@@ -399,16 +445,16 @@ class IndexSearch:
 
     @property
     def needs_vectors(self) -> bool:
-        """False for an exported index whose recall is known, or not asked for."""
+        """False for an exported index whose recall is known or not wanted."""
         known = not len(self.sampled) or self.index.recall(self.recall_key) is not None
         return not (self.index.exported and known)
 
     def run(self, vectors: Vectors | None, exact: ExactSearch) -> tuple[Hits, dict[str, float]]:
-        """Rankings with the index's own scores, and how much of the exact ones they hold.
+        """Return rankings with the scores of the index, and its recall by depth.
 
         Args:
-            vectors: of the documents; None if none are needed.
-            exact: search of queries to a depth.
+            vectors: vectors of the documents; None if not needed.
+            exact: exact search, for the recall.
         """
         self_rows, k = self.self_rows, min(self.depth, len(self.dataset.corpus))
         wide = k if self_rows is None else k + 1
@@ -420,7 +466,7 @@ class IndexSearch:
         recall = self.index.recall(self.recall_key)
         if recall is None and len(self.sampled) and vectors is not None:
             truth = exact(vectors, self.queries[self.sampled], wide)
-            if self_rows is not None:  # a query's own document would count among the found ones
+            if self_rows is not None:  # or a query's own document would count as found
                 truth = search.exclude_self_matches(truth, self_rows[self.sampled], k)
             some = Hits(ranked.scores[self.sampled], ranked.rows[self.sampled])
             depths = [depth for depth in RECALL_DEPTHS if depth < self.depth]
@@ -432,7 +478,7 @@ class IndexSearch:
         return ranked, recall or {}
 
     def _warn_if_short(self, ranked: Hits, wanted: int) -> None:
-        """Warn if the index returned fewer documents than were wanted."""
+        """Warn if the index returned fewer documents than wanted."""
         found = (ranked.rows >= 0).sum(axis=1)
         if short := int((found < wanted).sum()):
             logger.warning(
@@ -444,12 +490,17 @@ class IndexSearch:
 
 
 def sample_queries(queries: int, wanted: int | None) -> Int64Array:
-    """Rows of the queries that recall is measured on: all, or a seeded sample, rising."""
+    """Return ascending rows of the queries on which recall is measured, int64.
+
+    Args:
+        queries: number of queries.
+        wanted: size of a seeded sample; None for all.
+    """
     if wanted is None or wanted >= queries:
         return np.arange(queries)
     return np.sort(np.random.default_rng(0).choice(queries, wanted, replace=False))
 
 
 def faiss_version() -> str:
-    """Version of FAISS, whose indexes may differ from those of another one."""
+    """Return the version of FAISS, on which the content of an index depends."""
     return library_version("faiss-cpu") or library_version("faiss-gpu")

@@ -1,7 +1,7 @@
-"""The one order of a ranking, and what is done to hits whatever found them.
+"""The canonical order of a ranking, and operations on hits of any search.
 
-A place of a ranking is compared by one integer key, so that the order is written once and can be
-sorted and partitioned without Python objects.
+An entry of a ranking is compared by one integer key, so that rankings can be sorted and partitioned
+without Python objects.
 """
 
 from collections.abc import Callable
@@ -17,28 +17,29 @@ MAX_RANK = 2**32 - 2
 
 
 def canonical_order(scores: npt.ArrayLike, tie_rank: npt.ArrayLike) -> Int64Array:
-    """Positions in canonical order along the last axis: score, then ``tie_rank``, both falling.
+    """Return positions in canonical order along the last axis, ``(..., k)``.
 
-    This is trec_eval's order when ``tie_rank`` is the rank of the document id by bytes. Scores
-    are compared as float32.
+    The order is by score, then by ``tie_rank``, both descending. If ``tie_rank`` is the rank of the
+    document id in byte order, this is trec_eval's order. Scores are compared as float32.
 
     Args:
         scores: ``(..., k)``.
-        tie_rank: integers ``(..., k)``, -1 for an unfilled place: those come last.
+        tie_rank: integers ``(..., k)``, -1 for an unfilled entry, which comes last.
 
     Raises:
-        BenchError: a filled place has a score of NaN.
+        BenchError: a filled entry has the score NaN.
     """
     keys = order_keys(np.asarray(scores, dtype=np.float32), np.asarray(tie_rank, dtype=np.int64))
     return np.argsort(~keys, axis=-1, kind="stable")
 
 
 def sort_canonically(hits: Hits, tie_rank: Int64Array, k: int) -> Hits:
-    """Hits of any index or engine in canonical order, cut or padded to depth k.
+    """Return hits in canonical order, cut or padded to depth k.
 
     Args:
-        hits: of any width; rows of -1 are unfilled whatever their score.
+        hits: hits of any width. Entries with row -1 are unfilled, whatever their score.
         tie_rank: int64 ``(n,)``, for each row of the corpus.
+        k: depth.
 
     Raises:
         BenchError: a score is NaN.
@@ -56,13 +57,15 @@ def sort_canonically(hits: Hits, tie_rank: Int64Array, k: int) -> Hits:
 def multiply_by_similarity(
     hits: Hits, queries: Float32Array, vectors_of: Callable[[Int64Array], Float32Array]
 ) -> Hits:
-    """The same documents, each score multiplied by the inner product with the query.
+    """Multiply the score of each hit by the inner product of query and document.
 
-    Computed in float64 and rounded. The order is that of before: see `sort_canonically`.
+    Computed in float64 and rounded to float32. The order of the hits does not change, see
+    `sort_canonically`.
 
     Args:
+        hits: hits of any search.
         queries: float32 ``(q, dim)``.
-        vectors_of: rows of the corpus to vectors, float32 ``(rows, dim)``.
+        vectors_of: maps rows of the corpus, int64 ``(n,)``, to vectors, float32 ``(n, dim)``.
     """
     scores = hits.scores.copy()
     for own, rows, query in zip(scores, hits.rows, queries, strict=True):
@@ -73,11 +76,12 @@ def multiply_by_similarity(
 
 
 def exclude_self_matches(hits: Hits, self_rows: Int64Array, k: int) -> Hits:
-    """Hits of depth k without each query's own document.
+    """Return hits of depth k without each query's own document.
 
     Args:
-        hits: in canonical order, of depth k + 1 or more, so that the depth stays k.
-        self_rows: int64 ``(q,)``, row of the document whose id is the query's, -1 for none.
+        hits: in canonical order, of depth k + 1 or more.
+        self_rows: int64 ``(q,)``, row of the document whose id equals the query id, or -1.
+        k: depth.
     """
     if hits.rows.shape[1] <= k:
         raise ValueError(f"depth {hits.rows.shape[1]} leaves fewer than {k} after self-matches")
@@ -89,7 +93,15 @@ def exclude_self_matches(hits: Hits, self_rows: Int64Array, k: int) -> Hits:
 
 
 def recall_at_k(hits: Hits, truth: Hits, k: int) -> Float64Array:
-    """Share of the true top k that the found top k holds, float64 ``(q,)``; 1 if none exist."""
+    """Return the share of the true top k among the found top k, float64 ``(q,)``.
+
+    It is 1 for a query without true hits.
+
+    Args:
+        hits: found hits.
+        truth: hits of exact search.
+        k: depth of the comparison.
+    """
     true_rows, found_rows = truth.rows[:, :k], hits.rows[:, :k]
     width = int(max(true_rows.max(initial=0), found_rows.max(initial=0))) + 1
     query = np.arange(len(true_rows))[:, None] * width
@@ -102,10 +114,17 @@ def recall_at_k(hits: Hits, truth: Hits, k: int) -> Float64Array:
 
 
 def order_keys(scores: Float32Array, tie_rank: Int64Array) -> UInt64Array:
-    """One integer that compares like (score, tie rank); 0 for an unfilled place (rank -1).
+    """Return integers that sort like (score, tie rank), uint64, 0 for an unfilled entry.
 
     The upper half is the score's bits made monotone (negative: all flipped, else: the sign), the
     lower half the rank.
+
+    Args:
+        scores: float32, any shape.
+        tie_rank: integers of the same shape, -1 for an unfilled entry.
+
+    Raises:
+        BenchError: the score of a filled entry is NaN.
     """
     filled = tie_rank >= 0
     if np.isnan(scores[filled]).any():
@@ -119,19 +138,19 @@ def order_keys(scores: Float32Array, tie_rank: Int64Array) -> UInt64Array:
 
 
 def scores_of_keys(keys: UInt64Array) -> Float32Array:
-    """The scores inside keys, float32; -inf for unfilled places."""
+    """Return the scores in ``keys``, float32 of the same shape, -inf for unfilled entries."""
     monotone = (keys >> np.uint64(32)).astype(np.uint32)
     bits = np.where(monotone >> 31, monotone ^ np.uint32(1 << 31), ~monotone)
     return np.where(keys > 0, bits.view(np.float32), np.float32(-np.inf))
 
 
 def ranks_of_keys(keys: UInt64Array) -> Int64Array:
-    """The tie ranks inside the keys of filled places."""
+    """Return the tie ranks in ``keys`` of filled entries, int64 of the same shape."""
     return (keys & np.uint64(0xFFFFFFFF)).astype(np.int64)
 
 
 def _tie_ranks(tie_rank: Int64Array, rows: Int64Array) -> Int64Array:
-    """Tie rank of each row, -1 if unfilled: row -1 must not read the last document's."""
+    """Return the tie rank of each row, -1 for unfilled entries."""
     ranks = np.full(rows.shape, -1, np.int64)
     filled = rows >= 0
     ranks[filled] = tie_rank[rows[filled]]

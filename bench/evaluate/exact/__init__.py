@@ -1,10 +1,11 @@
-"""Exact search over tiles of vectors, certified.
+"""Exact search over tiles of vectors, with a certificate.
 
-The ranking does not depend on tile size, query block, engine or device: float32 only picks
-candidates, an error bound says which other documents could still enter, and float64 decides.
+The ranking does not depend on tile size, query block, engine or device. float32 products only
+propose candidates, an error bound determines which other documents could still enter the top k, and
+float64 scores decide.
 
-`search` goes through the tiles, on the processor with NumPy; `torch_engine` finds and scores
-candidates on a GPU; `certificate` has the vectors, the error bounds, and the scores that decide.
+`search` iterates over the tiles and searches them on the CPU with NumPy. `torch_engine` proposes
+and scores candidates on a GPU. `certificate` contains tiles, error bounds and the float64 scores.
 """
 
 from bench.evaluate.exact.certificate import ArrayVectors, Vectors

@@ -1,6 +1,6 @@
-"""Vectors and tiles of an exact search, and the arithmetic that certifies it.
+"""Tiles and candidates of exact search, and the arithmetic that certifies its result.
 
-Error bounds of scores that are proposed in float32, and the float64 scores that decide.
+It consists of error bounds for scores proposed in float32, and float64 scores that decide.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,17 +29,17 @@ TileArray = Float32Array | Float16Array
 
 
 def as_float32(tile: TileArray) -> Float32Array:
-    """The same numbers as float32: a copy where they are float16."""
+    """Return ``tile`` as float32 ``(m, dim)``, a copy if it is float16."""
     return np.ascontiguousarray(tile, np.float32)
 
 
 class Candidates(NamedTuple):
-    """Candidates, sorted by query; each array is ``(n,)``.
+    """Candidates, sorted by query. Each array is ``(n,)``.
 
     Attributes:
         queries: uint16, number of the query in its block.
-        rows: int32, of the tile.
-        scores: as float32 proposes them.
+        rows: int32, row in the tile.
+        scores: float32, as proposed.
     """
 
     queries: UInt16Array
@@ -47,14 +47,21 @@ class Candidates(NamedTuple):
     scores: Float32Array
 
     def take(self, positions: Any) -> "Candidates":
-        """Those at some places, or in a slice."""
+        """Return the candidates at ``positions``, an integer array or a slice."""
         return Candidates(self.queries[positions], self.rows[positions], self.scores[positions])
 
     @classmethod
     def at_least(
         cls, scores: Float32Array, lowest: Float32Array, first_query: int = 0, first_row: int = 0
     ) -> "Candidates":
-        """The places of a matrix ``(q, m)`` whose score is not below the lowest of its query."""
+        """Return the candidates in a score matrix that reach the threshold of their query.
+
+        Args:
+            scores: float32 ``(q, m)``.
+            lowest: threshold of each query, float32 ``(q,)``.
+            first_query: number of the first query.
+            first_row: row of the first column.
+        """
         places = np.flatnonzero(scores >= lowest[:, None]).astype(np.int32)  # divided faster
         queries, rows = np.divmod(places, np.int32(scores.shape[1]))
         numbers = queries.astype(np.uint16) + np.uint16(first_query)
@@ -62,7 +69,7 @@ class Candidates(NamedTuple):
 
     @classmethod
     def concatenate(cls, parts: Sequence["Candidates"]) -> "Candidates":
-        """All of them, sorted by query again."""
+        """Join the candidates in ``parts``, sorted by query."""
         if len(parts) == 1:
             return parts[0]
         both = cls(*map(np.concatenate, zip(*parts, strict=True)))
@@ -70,26 +77,27 @@ class Candidates(NamedTuple):
 
 
 class Vectors(Protocol):
-    """The vectors of a corpus, wherever they are kept."""
+    """The vectors of a corpus, on disk or in memory."""
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Number of documents and length of a vector."""
+        """Number of documents and dimension."""
         ...
 
     def tiles(self, rows: int) -> Iterator[tuple[int, TileArray]]:
-        """First row and ``(m, dim)``, C-contiguous, m <= ``rows``, in row order.
+        """Yield the first row and the vectors of each tile of at most ``rows`` rows, in order.
 
-        A tile is float32, or float16 that counts as the same numbers in float32.
+        A tile is C-contiguous ``(m, dim)``, float32, or float16 with the same values in float32.
         """
         ...
 
 
 @dataclass(frozen=True)
 class ArrayVectors:
-    """Vectors in one array ``(n, dim)``, in memory or memory-mapped. Tiles are views.
+    """Vectors in a C-contiguous array, in memory or memory-mapped. Tiles are views.
 
-    The array is float32 or float16.
+    Attributes:
+        array: float32 or float16 ``(n, dim)``.
     """
 
     array: TileArray
@@ -104,24 +112,24 @@ class ArrayVectors:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Number of documents and length of a vector."""
+        """Number of documents and dimension."""
         return self.array.shape[0], self.array.shape[1]
 
     def tiles(self, rows: int) -> Iterator[tuple[int, TileArray]]:
-        """First row and view of each run of at most ``rows`` rows."""
+        """Yield the first row and a view of each run of at most ``rows`` rows."""
         for start in range(0, len(self.array), rows):
             yield start, self.array[start : start + rows]
 
 
 @dataclass(frozen=True)
 class Tile:
-    """Some rows of the corpus.
+    """Consecutive rows of the corpus.
 
     Attributes:
-        start: the first row.
-        vectors: float32 ``(m, dim)``, where they are searched: an array, or a tensor on a GPU.
-        stored: the same numbers on the processor.
-        norm: of the longest, at most.
+        start: first row.
+        vectors: float32 ``(m, dim)`` for the search: an array, or a tensor on a GPU.
+        stored: the same values on the CPU.
+        norm: upper bound of the Euclidean norms.
     """
 
     start: int
@@ -131,18 +139,22 @@ class Tile:
 
 
 def max_candidates(k: int) -> int:
-    """Most candidates of one query that are proposed at a time, on average of all queries."""
+    """Return the mean number of candidates per query at which a piece is split, for depth ``k``."""
     return 2 * k + SLACK
 
 
 def float32_error(dim: int, query_norms: Float64Array, document_norm: float) -> Float64Array:
-    """Largest distance between a float32 and a float64 dot product, float64 ``(q,)``.
+    """Bound the distance between float32 and float64 dot products, float64 ``(q,)``.
 
-    In any order of summation, with or without fused multiply-add, a dot product of n terms is
-    off by at most gamma_n |x|.|y| <= gamma_n ||x|| ||y||, gamma_n = n u / (1 - n u), with u the
-    unit roundoff (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 3.1).
-    Higham leaves out underflow: a product or an operand flushed to zero costs less than the last
-    term.
+    In any order of summation, with or without fused multiply-add, a dot product of n terms is off
+    by at most gamma_n |x|.|y| <= gamma_n ||x|| ||y||, gamma_n = n u / (1 - n u), with u the unit
+    roundoff (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 3.1). Higham
+    leaves out underflow: a product or an operand flushed to zero costs less than the last term.
+
+    Args:
+        dim: dimension of the vectors.
+        query_norms: upper bounds of the norms of queries, float64 ``(q,)``.
+        document_norm: upper bound of the norms of documents.
     """
     relative = _gamma(dim, FLOAT32_ROUNDOFF) + _gamma(dim, FLOAT64_ROUNDOFF)
     underflow = dim * TINY * (1 + query_norms + document_norm)
@@ -150,27 +162,47 @@ def float32_error(dim: int, query_norms: Float64Array, document_norm: float) -> 
 
 
 def float64_error(dim: int, query_norms: Float64Array, document_norm: float) -> Float64Array:
-    """Largest distance between two float64 dot products summed in different orders, ``(q,)``.
+    """Bound the distance between float64 dot products in different orders, float64 ``(q,)``.
 
-    With room for the rounding of an addition of this distance.
+    The bound allows for the rounding error of adding it to a product.
+
+    Args:
+        dim: dimension of the vectors.
+        query_norms: upper bounds of the norms of queries, float64 ``(q,)``.
+        document_norm: upper bound of the norms of documents.
     """
     return 2 * _gamma(dim + 4, FLOAT64_ROUNDOFF) * query_norms * document_norm
 
 
-def lowest_proposal(bar: Float32Array, error: Float64Array) -> Float32Array:
-    """The proposed score below which the exact one cannot reach ``bar``, float32 ``(q,)``."""
-    goal = np.nextafter(bar, np.float32(-np.inf)).astype(np.float64)
+def lowest_proposal(threshold: Float32Array, error: Float64Array) -> Float32Array:
+    """Return the lowest proposed score of a document that may reach the threshold, ``(q,)``.
+
+    Args:
+        threshold: exact score of each query, float32 ``(q,)``.
+        error: bound of `float32_error`, float64 ``(q,)``.
+    """
+    goal = np.nextafter(threshold, np.float32(-np.inf)).astype(np.float64)
     return np.nextafter((goal - error).astype(np.float32), np.float32(-np.inf))
 
 
 def guaranteed_score(proposed: Float32Array, error: Float64Array) -> Float32Array:
-    """A score that rows with these proposed scores reach at least, float32 ``(q,)``."""
+    """Return a lower bound of the exact scores of proposals, float32 ``(q,)``.
+
+    Args:
+        proposed: proposed scores, float32 ``(q,)``.
+        error: bound of `float32_error`, float64 ``(q,)``.
+    """
     least = (proposed.astype(np.float64) - error).astype(np.float32)
     return np.nextafter(least, np.float32(-np.inf))
 
 
 def norm_bounds(vectors: Float32Array, what: str, first_row: int = 0) -> Float64Array:
-    """Upper bounds of the Euclidean norms, float64 ``(m,)``.
+    """Return upper bounds of Euclidean norms, float64 ``(m,)``.
+
+    Args:
+        vectors: float32 ``(m, dim)``.
+        what: kind of vectors in messages.
+        first_row: number of the first vector in messages.
 
     Raises:
         BenchError: a vector is not finite, or so long that float32 dot products may overflow.
@@ -182,7 +214,17 @@ def norm_bounds(vectors: Float32Array, what: str, first_row: int = 0) -> Float64
 def norms_of_squares(
     squares: Float32Array, dim: int, what: str, first_row: int = 0
 ) -> Float64Array:
-    """Bounds as of `norm_bounds`, from squared norms summed in any order, float32 ``(m,)``."""
+    """Return the bounds of `norm_bounds` from squared norms, float64 ``(m,)``.
+
+    Args:
+        squares: float32 ``(m,)``, summed in any order.
+        dim: dimension of the vectors.
+        what: kind of vectors in messages.
+        first_row: number of the first vector in messages.
+
+    Raises:
+        BenchError: as `norm_bounds`.
+    """
     bad = np.flatnonzero(~np.isfinite(squares))
     if len(bad):
         raise BenchError(
@@ -200,17 +242,23 @@ def _gamma(terms: int, roundoff: float) -> float:
 
 
 def rescored_rows(dim: int) -> int:
-    """Vectors that are scored in float64 at a time."""
+    """Return the number of vectors of dimension ``dim`` to score in float64 at a time."""
     return max(1, RESCORE_BYTES // (8 * dim))
 
 
 def exact_scores(
     vectors: TileArray, rows: IntArray, queries64: Float64Array, queries: IntArray
 ) -> Float32Array:
-    """Dot products of rows with queries, float64 rounded to float32, ``(len(rows),)``.
+    """Return dot products in float64, rounded to float32, ``(n,)``.
 
-    Products of float32 values are exact in float64, and numpy's pairwise sum over a contiguous
-    axis depends on its length alone: equal vectors have equal scores wherever they stand.
+    Products of float32 values are exact in float64, and numpy's pairwise sum over a contiguous axis
+    depends on its length alone. Equal vectors therefore have equal scores in every row.
+
+    Args:
+        vectors: float32 or float16 ``(m, dim)``.
+        rows: row of each pair, ``(n,)``.
+        queries64: float64 ``(q, dim)``.
+        queries: query of each pair, ``(n,)``.
     """
     scores = np.empty(len(rows), np.float32)
     step = rescored_rows(queries64.shape[1])
@@ -230,13 +278,17 @@ def round_scores(
     queries64: Float64Array,
     queries: IntArray,
 ) -> Float32Array:
-    """The scores of `exact_scores`, from dot products that were summed in any order.
+    """Return the scores of `exact_scores` from sums in any order, float32 ``(n,)``.
 
-    Where the order may change the rounded score, that of `exact_scores` decides.
+    If the order could change the rounded score, `exact_scores` decides.
 
     Args:
-        sums: float64 ``(len(rows),)``.
-        sum_error: of two sums in different orders, float64, for each query: `float64_error`.
+        sums: dot products, float64 ``(n,)``.
+        sum_error: bound of `float64_error`, float64 ``(q,)``.
+        vectors: float32 or float16 ``(m, dim)``.
+        rows: row of each pair, ``(n,)``.
+        queries64: float64 ``(q, dim)``.
+        queries: query of each pair, ``(n,)``.
     """
     off = sum_error[queries]
     scores = (sums - off).astype(np.float32)

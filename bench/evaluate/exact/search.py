@@ -1,9 +1,10 @@
-"""Exact search: the way through the tiles, and the steps of one tile on the processor.
+"""Exact search: the iteration over tiles, and the search of one tile on the CPU.
 
-A piece of a tile is as large as all that was searched before. Matrix products show which of its
-rows may reach the bar, a score that k documents reach and below which no other is among the best
-k; those raise the bar for the next piece. What is still above the bar at the end of the tile is
-scored in float64, and the best k of each query are kept as integer keys.
+A tile is searched in pieces, each as large as everything searched before. Matrix products show
+which rows may reach the threshold, a score that k documents have and below which no other document
+is among the top k. Their scores raise the threshold for the next piece. The rows that are still
+above it at the end of the tile are scored in float64, and the top k of each query are kept as
+integer keys.
 """
 
 import os
@@ -42,17 +43,17 @@ from retrievers.index.faiss_index import Hits
 if TYPE_CHECKING:
     from bench.evaluate.exact.torch_engine import TorchEngine
 
-TILE_ROWS = 1 << 17  # 400 MB of 768 dimensions; smaller tiles rescore more candidates
+TILE_ROWS = 1 << 17  # 400 MB of 768 dimensions; smaller tiles rescore more
 BLOCK_BYTES = 1 << 28  # arrays that grow with queries x candidates
-MAX_QUERIES = 1 << 16  # of a block: candidates count them in 16 bits
-CANDIDATE_BYTES = 64  # of one candidate of one query, until it is merged
-SCORE_BYTES = 5  # of one query and row: the float32 score, and whether it is high enough
+MAX_QUERIES = 1 << 16  # in a block, numbered with 16 bits
+CANDIDATE_BYTES = 64  # of one candidate until it is merged
+SCORE_BYTES = 5  # of one query and row: a float32 score and a flag
 PRODUCT_ROWS = 1 << 11  # scores of a thousand queries stay in a third-level cache
-FIRST_ROWS = 16  # for each place of a ranking: the first bar is the best of so many
-FIRST_BYTES = 16  # of one query and row of these: scores three times, and places
-MERGED_CELLS = 1 << 16  # at a time and thread
+FIRST_ROWS = 16  # per entry of the top k: they give the first threshold
+FIRST_BYTES = 16  # of one query and row of these: three scores and a position
+MERGED_CELLS = 1 << 16  # at a time, per thread
 
-# Of NVIDIA's driver, of Windows' subsystem for Linux, of AMD's driver.
+# Device files of NVIDIA, of the Windows Subsystem for Linux, and of AMD.
 GPU_FILES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 
 Item = TypeVar("Item")
@@ -70,26 +71,26 @@ def exact_search(
     advance: Callable[[int], None] | None = None,
     timer: PhaseTimer | None = None,
 ) -> Hits:
-    """The k documents of largest inner product, in canonical order.
+    """Return the k documents of largest inner product, in canonical order.
 
-    A score is the dot product in float64, rounded to float32. After every tile the best k are
-    exactly those of all rows so far. The next tile is read while one is searched. Memory:
-    ``bench.evaluate.index_search.search_bytes``.
+    A score is the dot product in float64, rounded to float32. After every tile the top k are
+    exactly those of all rows so far. The next tile is read while one is searched.
+    ``bench.evaluate.index_search.search_bytes`` estimates the memory.
 
     Args:
-        vectors: n documents, finite.
+        vectors: vectors of n documents, finite.
         queries: float32 ``(q, dim)``, finite.
-        k: depth; places beyond the corpus stay unfilled (-1).
-        tie_rank: int64 ``(n,)``, rank of each row's document id in the order of bytes.
-        tile_rows: most rows at a time; fewer where a GPU has no room for them.
+        k: depth. Ranks beyond the corpus stay unfilled (row -1).
+        tie_rank: int64 ``(n,)``, rank of each row's document id in byte order.
+        tile_rows: maximum rows at a time, fewer if the GPU has too little memory.
         device: ``cpu``, ``cuda`` or ``cuda:N``.
-        engine: what finds the candidates; by default what suits the device.
+        engine: proposes and scores candidates; by default chosen for the device.
         advance: called with the number of rows searched.
-        clock: of the phases ``search`` (candidates) and ``rescore`` (float64).
+        timer: of the phases ``search`` (candidates) and ``rescore`` (float64).
 
     Raises:
-        BenchError: shapes do not fit, or a vector is not finite or too long for float32.
-        BenchError: the device is unknown or missing.
+        BenchError: shapes do not match, a vector is not finite or too long for float32, or the
+            device is unknown or missing.
     """
     _check_shapes(vectors, queries, k, tie_rank)
     with ThreadPoolExecutor(count_threads()) as pool, ThreadPoolExecutor(1) as reader:
@@ -103,14 +104,18 @@ def exact_search(
                 search.merge(tile)
                 if advance:
                     advance(len(tile.vectors))
-                del tile  # or there would be three while the next one is awaited
+                del tile  # frees its memory before the next one arrives
         finally:
             chosen.release()
         return search.hits()
 
 
 def engine_for(device: str, pool: ThreadPoolExecutor) -> "NumpyEngine | TorchEngine":
-    """NumPy for ``cpu``, PyTorch for ``cuda`` or ``cuda:N``.
+    """Return the NumPy engine for ``cpu``, or the PyTorch engine for ``cuda`` and ``cuda:N``.
+
+    Args:
+        device: name of the device.
+        pool: threads of the NumPy engine.
 
     Raises:
         BenchError: the device is unknown or missing.
@@ -123,13 +128,13 @@ def engine_for(device: str, pool: ThreadPoolExecutor) -> "NumpyEngine | TorchEng
 
 
 def count_threads() -> int:
-    """``OMP_NUM_THREADS`` where it is set, as for other libraries; else the processors allowed."""
+    """Return ``OMP_NUM_THREADS`` if set, as other libraries do, else the allowed CPU cores."""
     first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     return int(first) if first.isdecimal() and int(first) else len(os.sched_getaffinity(0))
 
 
 def has_gpu() -> bool:
-    """True if PyTorch has a GPU; it is imported only where a driver has left its file."""
+    """Return whether PyTorch has a GPU. It is imported only if a driver is installed."""
     if "torch" not in sys.modules and not any(Path(file).exists() for file in GPU_FILES):
         return False
     import torch
@@ -138,7 +143,7 @@ def has_gpu() -> bool:
 
 
 def _read_ahead(tiles: Iterator[Item], reader: ThreadPoolExecutor) -> Iterator[Item]:
-    """The same tiles; the next one is read while the last one is in use."""
+    """Yield the same tiles, reading the next one while the last one is in use."""
     coming = reader.submit(next, tiles, None)
     while (tile := coming.result()) is not None:
         coming = reader.submit(next, tiles, None)
@@ -155,26 +160,34 @@ def _check_shapes(vectors: Vectors, queries: Float32Array, k: int, tie_rank: Int
     if tie_rank.shape != (rows,):
         raise BenchError(f"{len(tie_rank)} tie ranks for {rows} documents")
     if k < 1:
-        raise BenchError(f"depth {k}: at least one document is retrieved")
+        raise BenchError(f"depth {k} must be at least 1")
 
 
 NO_CANDIDATES = Candidates(np.empty(0, np.uint16), np.empty(0, np.int32), np.empty(0, np.float32))
 
 
 def block_queries(k: int) -> int:
-    """Queries at a time: their candidates fill half of a block, scores the other half."""
+    """Return the number of queries per block for depth ``k``.
+
+    Candidates fill half of the memory of a block and scores the other half.
+    """
     return min(max(1, BLOCK_BYTES // (2 * CANDIDATE_BYTES * max_candidates(k))), MAX_QUERIES)
 
 
 def block_bytes(queries: int, k: int) -> int:
-    """Most memory of the arrays that grow with queries x candidates."""
+    """Return the maximum memory of arrays that grow with queries x candidates.
+
+    Args:
+        queries: number of queries.
+        k: depth.
+    """
     candidates = CANDIDATE_BYTES * max_candidates(k)
     wanted = 2 * queries * max(candidates, SCORE_BYTES * PRODUCT_ROWS)
     return max(2 * candidates, min(BLOCK_BYTES, wanted))
 
 
 class _CorpusSearch:
-    """The top k of each query so far, as unsorted keys. An unfilled place has key 0."""
+    """The top k of each query so far, as unsorted keys. Key 0 is an unfilled rank."""
 
     def __init__(
         self,
@@ -191,14 +204,14 @@ class _CorpusSearch:
         self._blas = ThreadpoolController()
 
     def merge(self, tile: Tile) -> None:
-        """Make the best so far the best of this tile too, a block of queries at a time."""
+        """Update the top k with a tile, one block of queries at a time."""
         step = block_queries(self.k)
-        with self._blas.limit(limits=1, user_api="blas"):  # products side by side
+        with self._blas.limit(limits=1, user_api="blas"):  # threads multiply in parallel
             for first in range(0, len(self.queries), step):
                 _TileSearch(self, tile, slice(first, first + step)).run()
 
     def hits(self) -> Hits:
-        """The hits in canonical order, sorted some queries at a time."""
+        """Return the hits in canonical order, sorting some queries at a time."""
         row_of_rank = np.empty(len(self.tie_rank), np.int64)
         row_of_rank[self.tie_rank] = np.arange(len(self.tie_rank))
         scores = np.full(self.keys.shape, -np.inf, np.float32)
@@ -214,7 +227,7 @@ class _CorpusSearch:
 
 
 class _TileSearch:
-    """The search of a tile for a block of queries, whose best it changes."""
+    """The search of one tile for a block of queries, which updates their top k."""
 
     def __init__(self, search: _CorpusSearch, tile: Tile, block: slice) -> None:
         self._search, self._tile = search, tile
@@ -224,13 +237,13 @@ class _TileSearch:
         self._error = float32_error(dim, norms, tile.norm)
         self._sum_error = float64_error(dim, norms, tile.norm)
         self._limit = len(self._queries) * max_candidates(search.k)
-        self._threshold = scores_of_keys(self._keys)  # scores that k different documents have
+        self._threshold = scores_of_keys(self._keys)  # scores of k different documents
         self._pending: list[Candidates] = []
 
     def run(self) -> None:
-        """Make the best so far the best of the tile, too."""
+        """Search the tile and update the top k in place."""
         before, rows = self._tile.start, len(self._tile.vectors)
-        least = max_candidates(self._search.k)  # of so many rows none can be too many candidates
+        least = max_candidates(self._search.k)  # this many rows always fit
         done, size = self._search_first_rows(), rows
         while done < rows:
             size = min(size, max(least, before + done))
@@ -245,9 +258,9 @@ class _TileSearch:
         self._rescore()
 
     def _search_first_rows(self) -> int:
-        """Search the first rows, for which there is no bar; how many, or 0 if in vain.
+        """Return the number of first rows searched without a threshold, or 0 on overflow.
 
-        The best k of all their scores are picked. A GPU does without: it passes candidates fast.
+        Their k largest scores are picked by partitioning. On a GPU the usual passes are faster.
         """
         tile, k, found = self._tile, self._search.k, list[int]()
         first = tile.vectors[: FIRST_ROWS * k]
@@ -266,19 +279,19 @@ class _TileSearch:
 
         with self._search.timer.phase("search"):
             parts = list(self._search.pool.map(picked, range(0, len(self._queries), step)))
-        if sum(found) > self._limit:  # of one score
+        if sum(found) > self._limit:  # equal scores
             self._threshold[:] = -np.inf
             return 0
         self._add_pending(Candidates.concatenate(parts))
         return len(first)
 
     def _lowest_proposals(self, some: slice = slice(None)) -> Float32Array:
-        """The proposed score below which a document is not among the best k, ``(q,)``."""
+        """Return the proposed score below which a document cannot be in the top k, ``(q,)``."""
         reached = guaranteed_score(self._threshold[some].min(axis=1), self._error[some])
         return lowest_proposal(reached, self._error[some])
 
     def _find_candidates(self, piece: slice) -> Candidates | None:
-        """Return the rows of a piece that may exceed the threshold; None if they are too many."""
+        """Return rows of a piece that may exceed the threshold, or None if they are too many."""
         with self._search.timer.phase("search"):
             parts = self._search.engine.find_candidates(
                 self._queries, self._tile, piece, self._lowest_proposals(), self._limit
@@ -286,7 +299,7 @@ class _TileSearch:
             return None if parts is None else Candidates.concatenate(parts)
 
     def _raise_threshold(self, pairs: Candidates) -> None:
-        """Raise the bar by candidates that it does not have."""
+        """Raise the threshold by the scores of new candidates."""
         with self._search.timer.phase("search"):
             self._map_query_groups(
                 pairs,
@@ -296,7 +309,7 @@ class _TileSearch:
             )
 
     def _add_pending(self, pairs: Candidates) -> None:
-        """Hold candidates, and score them once too many exceed the threshold."""
+        """Add candidates, and score all pending ones when they become too many."""
         self._pending.append(pairs)
         if sum(len(part.rows) for part in self._pending) > 2 * self._limit:
             self._pending = [self._pending_above_threshold()]
@@ -304,7 +317,7 @@ class _TileSearch:
                 self._rescore()
 
     def _pending_above_threshold(self) -> Candidates:
-        """What is held, without what is below the bar by now."""
+        """Return the pending candidates that still exceed the threshold."""
         lowest = self._lowest_proposals()
         return Candidates.concatenate(
             [
@@ -317,7 +330,7 @@ class _TileSearch:
         )
 
     def _rescore(self) -> None:
-        """Score candidates in float64 and keep the best k."""
+        """Score pending candidates in float64 and update the top k."""
         tile, search = self._tile, self._search
 
         def score(some: slice, asked: IntArray, own: Candidates) -> None:
@@ -335,7 +348,7 @@ class _TileSearch:
     def _map_query_groups(
         self, pairs: Candidates, work: Callable[[slice, IntArray, Candidates], None]
     ) -> None:
-        """Do work on runs of queries: with their candidates, numbered within the run."""
+        """Call ``work`` for groups of queries with their candidates, numbered within the group."""
         count = np.bincount(pairs.queries, minlength=len(self._queries))
         ends = np.concatenate([[0], np.cumsum(count)])
 
@@ -347,11 +360,13 @@ class _TileSearch:
 
 
 def query_groups(count: Int64Array, k: int) -> Iterator[slice]:
-    """Runs of queries with at most ``MERGED_CELLS`` places, as many as the widest has for each.
+    """Yield slices of queries with at most ``MERGED_CELLS`` cells.
+
+    The cells of a group are its queries times the widest row of k entries and candidates.
 
     Args:
-        count: candidates of each query.
-        k: places of each query beside them.
+        count: candidates of each query, int64 ``(q,)``.
+        k: entries of the top k.
     """
     first = width = 0
     for query, own in enumerate(count.tolist()):
@@ -363,7 +378,14 @@ def query_groups(count: Int64Array, k: int) -> Iterator[slice]:
 
 
 def update_top_k(best: Any, queries: IntArray, values: Any, unfilled: float) -> None:
-    """Keep the highest k of those so far, ``(q, k)``, and of values that are sorted by query."""
+    """Update the k largest values of each query with further values.
+
+    Args:
+        best: largest values so far, ``(q, k)``, updated in place.
+        queries: query of each value, sorted.
+        values: further values.
+        unfilled: value for missing entries, smaller than all others.
+    """
     count, k = best.shape
     own = np.bincount(queries, minlength=count)
     asked, most = np.flatnonzero(own), int(own.max(initial=0))
@@ -377,16 +399,22 @@ def update_top_k(best: Any, queries: IntArray, values: Any, unfilled: float) -> 
 
 @dataclass(frozen=True)
 class NumpyEngine:
-    """Candidates by NumPy's products, shared among threads."""
+    """Proposal and scoring of candidates with NumPy, shared among threads."""
 
     pool: ThreadPoolExecutor
 
     def tiles(self, vectors: Vectors, rows: int) -> Iterator[tuple[int, TileArray]]:
-        """First row and vectors of each tile."""
+        """Yield the first row and the vectors of tiles of ``vectors`` of at most ``rows`` rows."""
         return vectors.tiles(rows)
 
     def stage(self, start: int, vectors: TileArray) -> Tile:
-        """The tile as float32, with its norm; runs while another is searched.
+        """Return the tile that begins at row ``start`` as float32, with a bound of its norms.
+
+        Runs while another tile is searched.
+
+        Args:
+            start: first row.
+            vectors: float32 or float16 ``(m, dim)``.
 
         Raises:
             BenchError: a vector is not finite, or too long for float32.
@@ -396,12 +424,18 @@ class NumpyEngine:
         return Tile(start, vectors, vectors, norm)
 
     def find_candidates(
-        self, queries: Float32Array, tile: Tile, piece: slice, lowest: Float32Array, most: int
+        self, queries: Float32Array, tile: Tile, piece: slice, lowest: Float32Array, limit: int
     ) -> Sequence[Candidates] | None:
-        """The rows of a piece whose proposed score reaches the lowest; None if more than most.
+        """Return the rows of a piece whose proposed score is high enough, or None if too many.
 
-        Threads share the rows, each with a matrix product of its own: none waits for another, and
-        the scores are compared while they are in the cache.
+        Each thread multiplies its own rows and compares the scores while they are in its cache.
+
+        Args:
+            queries: float32 ``(q, dim)``.
+            tile: tile to search.
+            piece: rows of the tile.
+            lowest: threshold of each query, float32 ``(q,)``.
+            limit: maximum number of candidates.
         """
         found: list[int] = []
         step = self._product_rows(len(queries), piece.stop - piece.start)
@@ -411,10 +445,10 @@ class NumpyEngine:
             scores = queries @ rows.T
             pairs = Candidates.at_least(scores, lowest, first_row=first)
             found.append(len(pairs.rows))
-            return pairs if sum(found) <= most else NO_CANDIDATES
+            return pairs if sum(found) <= limit else NO_CANDIDATES
 
         parts = list(self.pool.map(reached, range(piece.start, piece.stop, step)))
-        return None if sum(found) > most else parts
+        return None if sum(found) > limit else parts
 
     def score_candidates(
         self,
@@ -424,7 +458,15 @@ class NumpyEngine:
         queries: IntArray,
         sum_error: Float64Array,
     ) -> Float32Array:
-        """Float64 scores of pairs that are sorted by query, rounded to float32."""
+        """Return float64 scores of pairs sorted by query, rounded to float32, ``(n,)``.
+
+        Args:
+            tile: tile of the rows.
+            rows: row of each pair, ``(n,)``.
+            queries64: float64 ``(q, dim)``.
+            queries: query of each pair, ``(n,)``.
+            sum_error: bound of `float64_error`, float64 ``(q,)``.
+        """
         sums, step = np.empty(len(rows)), rescored_rows(queries64.shape[1])
         ends = np.searchsorted(queries, np.arange(len(queries64) + 1)).tolist()
         for query, (start, end) in zip(queries64, pairwise(ends), strict=True):
@@ -435,10 +477,10 @@ class NumpyEngine:
         return round_scores(sums, sum_error, tile.vectors, rows, queries64, queries)
 
     def release(self) -> None:
-        """Hold nothing: there is nothing to give back."""
+        """Do nothing, since no memory is held."""
 
     def _product_rows(self, queries: int, rows: int) -> int:
-        """Rows of one matrix product: as many as fit, a few products for each thread."""
+        """Return the rows of one matrix product, such that each thread gets a few products."""
         threads = count_threads()
         fitting = BLOCK_BYTES // (2 * SCORE_BYTES * max(1, queries) * threads)
         return max(1, min(PRODUCT_ROWS, -(-rows // threads), fitting))

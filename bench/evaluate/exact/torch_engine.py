@@ -1,4 +1,4 @@
-"""Candidates of exact search on a GPU, with PyTorch; for tests on the processor, too."""
+"""Candidates of exact search with PyTorch, on a GPU or, for tests, on the CPU."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -24,7 +24,7 @@ GATHERED_BYTES = 1 << 28  # vectors that are scored in float64 at a time
 
 
 class TorchEngine:
-    """Candidates and float64 scores on one device, with PyTorch alone.
+    """Proposal and scoring of candidates on one device with PyTorch.
 
     Args:
         device: ``cpu``, ``cuda`` or ``cuda:N``.
@@ -34,13 +34,21 @@ class TorchEngine:
     """
 
     def __init__(self, device: str = "cpu") -> None:
+        """Use ``device``."""
         self.device = pick_device(device)
         self._on_gpu = self.device.type == "cuda"
         self._copies = torch.cuda.Stream(self.device) if self._on_gpu else None  # type: ignore[no-untyped-call]
         self._scoring = Lock()  # of threads that share the device
 
     def tiles(self, vectors: Vectors, rows: int) -> Iterator[tuple[int, TileArray]]:
-        """First row and vectors of each tile, as they are stored; four would fit a GPU."""
+        """Yield the first row and the stored vectors of each tile.
+
+        A tile has at most a quarter of the free GPU memory.
+
+        Args:
+            vectors: vectors of the corpus.
+            rows: maximum rows of a tile.
+        """
         self.release()
         if self._on_gpu:
             free = torch.cuda.mem_get_info(self.device)[0]
@@ -48,7 +56,11 @@ class TorchEngine:
         yield from getattr(vectors, "stored_tiles", vectors.tiles)(rows)
 
     def stage(self, start: int, vectors: TileArray) -> Tile:
-        """Copy a tile to the device while another is searched, and bound its norms there.
+        """Copy a tile to the device and bound its norms there, while another tile is searched.
+
+        Args:
+            start: first row.
+            vectors: float32 or float16 ``(m, dim)``.
 
         Raises:
             BenchError: a vector is not finite, or too long for float32.
@@ -63,7 +75,15 @@ class TorchEngine:
     def find_candidates(
         self, queries: Float32Array, tile: Tile, piece: slice, lowest: Float32Array, limit: int
     ) -> Sequence[Candidates] | None:
-        """The rows of a piece whose proposed score reaches the lowest; None if more than most."""
+        """Return the rows of a piece whose proposed score is high enough, or None if too many.
+
+        Args:
+            queries: float32 ``(q, dim)``.
+            tile: tile to search.
+            piece: rows of the tile.
+            lowest: threshold of each query, float32 ``(q,)``.
+            limit: maximum number of candidates.
+        """
         asked, bar = self._on_device(queries), self._on_device(lowest)[:, None]
         step = max(1, MAX_SCORES // max(1, len(queries)))
         parts, found = [], 0
@@ -87,9 +107,16 @@ class TorchEngine:
         queries: IntArray,
         sum_error: Float64Array,
     ) -> Float32Array:
-        """Float64 scores of pairs, rounded to float32.
+        """Return float64 scores of pairs, rounded to float32, ``(n,)``.
 
-        The device sums in another order than NumPy: where that matters, the processor decides.
+        The device sums in a different order than NumPy. If that matters, the CPU decides.
+
+        Args:
+            tile: tile of the rows.
+            rows: row of each pair, ``(n,)``.
+            queries64: float64 ``(q, dim)``.
+            queries: query of each pair, ``(n,)``.
+            sum_error: bound of `float64_error`, float64 ``(q,)``.
         """
         sums = np.empty(len(rows))
         step = max(1, GATHERED_BYTES // (20 * queries64.shape[1]))
@@ -103,16 +130,21 @@ class TorchEngine:
         return round_scores(sums, sum_error, tile.stored, rows, queries64, queries)
 
     def release(self) -> None:
-        """Give the driver back what PyTorch keeps for later."""
+        """Return cached memory of PyTorch to the driver."""
         if self._on_gpu:
             torch.cuda.empty_cache()
 
     def _on_device(self, array: np.ndarray[tuple[int, ...], np.dtype[Any]]) -> torch.Tensor:
-        """The array as a tensor; on the processor without a copy where it may be written."""
+        """Return the array as a tensor, without a copy on the CPU if it is writable."""
         return torch.from_numpy(array if array.flags.writeable else array.copy()).to(self.device)
 
 
 def products(queries: torch.Tensor, documents: torch.Tensor) -> torch.Tensor:
-    """Inner products, float32 ``(q, m)``, in float32 whatever else is switched on."""
+    """Return inner products in full float32 precision, float32 ``(q, m)``.
+
+    Args:
+        queries: float32 ``(q, dim)``.
+        documents: float32 ``(m, dim)``.
+    """
     with use_full_precision():
         return torch.matmul(queries, documents.T)
