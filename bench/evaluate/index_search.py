@@ -351,8 +351,8 @@ class CorpusIndex:
             )
         if manifest.corpus_sha256 != dataset.corpus.sha256:
             raise BenchError(
-                f"{folder} is an index of {manifest.documents:,} documents of {manifest.collection}, "
-                f"not of {len(dataset.corpus):,} of {dataset.name}",
+                f"{folder} indexes {manifest.documents:,} documents of {manifest.collection}, "
+                f"not the {len(dataset.corpus):,} of {dataset.name}",
                 f"python -m bench run {manifest.collection} --index {folder}",
             )
         return cls(index_folder, manifest, exported=True)

@@ -316,7 +316,7 @@ def test_an_index_of_another_model_or_corpus_is_refused(bench, folder, tmp_path)
     asked = ("run", other, "--model", "hashing", "--index", tmp_path / "deployed")
     refused = bench(*asked)
     assert refused.code == 2
-    assert "is an index of words, 300 documents" in refused.stderr
+    assert "indexes 300 documents of words" in refused.stderr
     half = ("--set", "store_dtype=float16", "--index", tmp_path / "deployed")
     refused = bench("run", folder, "--model", "hashing", *half)
     assert refused.code == 2
