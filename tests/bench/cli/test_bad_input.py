@@ -58,20 +58,20 @@ BAD_FILES = {
     "a truncated line": (
         "corpus.jsonl",
         '{"_id": "a", "text": "x"}\n{"_id": "b", "te',
-        ("corpus.jsonl:2", "One JSON object a line"),
+        ("corpus.jsonl:2", "Write one JSON object per line"),
     ),
     "a lone surrogate": ("corpus.jsonl", '{"_id": "a", "text": "\\ud800"}\n', ("corpus.jsonl:1",)),
     "a document id twice": (
         "corpus.jsonl",
         '{"_id": "a", "text": "x"}\n{"_id": "b", "text": "x"}\n{"_id": "a", "text": "y"}\n',
-        ("'a'", "documents 1 and 3", "unique"),
+        ("'a'", "documents 1 and 3", "rename one"),
     ),
     "a query id twice": (
         "queries.jsonl",
         '{"_id": "q1", "text": "x"}\n{"_id": "q1", "text": "y"}\n',
         ("queries.jsonl:2", "'q1'"),
     ),
-    "no document": ("corpus.jsonl", "", ("no documents", "cut short")),
+    "no document": ("corpus.jsonl", "", ("no documents", "download incomplete")),
     "no header": ("qrels/test.tsv", "q1\td1\t1\n", ("test.tsv:1", "query-id")),
     "no relevant document": ("qrels/test.tsv", HEADER + "q1\td1\t0\n", ("test.tsv", "above 0")),
     "judgements of no query": ("qrels/test.tsv", HEADER + "q99\td1\t1\n", ("test.tsv", "q99")),

@@ -74,7 +74,7 @@ def test_a_gpu_that_is_not_there_is_refused_before_a_corpus_is_built(
     bench = Bench(tmp_path)
     finished = bench(*(word.format(**words) for word in DEVICES[case]), "--device", device)
     assert finished.code == 2, finished.stderr
-    assert f"error: {device} was asked for" in finished.stderr
+    assert f"error: {device} is not available" in finished.stderr
     assert "--device cpu" in finished.stderr
     assert not bench.cache.exists()
 
