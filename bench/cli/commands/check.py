@@ -131,9 +131,10 @@ def _format_explain_command(
 ) -> str:
     """Return the command that looks for the cause of a loss or drift, or "" if there is none.
 
-    It uses the collection with the largest difference, among those that decided.
+    Only transformers have settings to vary. The command uses the collection with the largest
+    difference among those that decided.
     """
-    if done.outcome not in ("REGRESSION", "DRIFT"):
+    if done.outcome not in ("REGRESSION", "DRIFT") or model.model.recipe.kind != "transformer":
         return ""
     verdict, other = next(
         pair for pair in zip(done.against, others, strict=True) if pair[0].outcome == done.outcome
@@ -145,9 +146,8 @@ def _format_explain_command(
         words += [f"--published={one.measure}={one.baseline}" for one in failed]
         return _format_explain(options.checkpoint, words, options.model_options)
     baseline = other.results[row.name].result
-    recipes = (model.model.recipe, baseline.recipe)
-    if any(recipe is None or recipe.kind != "transformer" for recipe in recipes):
-        return ""  # other encoders have no set-up to vary
+    if baseline.recipe is None or baseline.recipe.kind != "transformer":
+        return ""
     reference = baseline.model if baseline.model in all_cards() else f"path/to/{baseline.model}"
     pair = [reference, options.checkpoint]
     if options.model_options.adapter or options.model_options.set:

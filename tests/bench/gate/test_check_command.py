@@ -111,7 +111,11 @@ def test_drift_and_regression_end_with_the_command_that_looks_for_the_cause(plac
     with_set = place.check(new, "old", "--expect-same", "--set", "max_query_tokens=4")[1]
     ends = ("--checkpoint", "path/to/old", "--set", "max_query_tokens=4")
     assert with_set["explain"].split()[-4:] == list(ends)
-    assert place.check(place.card("hashed", 2), "bm25")[1]["explain"] == ""
+    claim = {"dataset": "tiny", "measure": "nDCG@10", "value": 0.9876, "source": "a paper"}
+    tiny.write_card(new, checkpoint="weights", pooling="mean", expected=[claim])
+    document = place.check(new, "published", "--expect-same")[1]
+    assert document["outcome"] == "DRIFT"
+    assert document["explain"].endswith(f"--on {place.collection} --published=nDCG@10=0.9876")
 
 
 def test_a_loss_on_stored_results_that_on_leaves_out_is_in_the_first_lines(place):
