@@ -18,7 +18,7 @@ from cyclopts import App, CycloptsError, Group, Parameter
 from cyclopts.exceptions import MissingArgumentError, UnknownCommandError
 from cyclopts.help import DefaultFormatter, HelpEntry, HelpPanel
 
-from bench.cli.options import data, evaluate, train
+from bench.cli.options import commands
 from bench.cli.options.shared import (
     Argument,
     arguments_of,
@@ -37,27 +37,27 @@ DATA = Group("Data", sort_key=5)
 
 # Record of the options, group in `--help`, and module and function below `bench.cli.commands`.
 COMMANDS: dict[str, tuple[type[Any], Group, str]] = {
-    "run": (evaluate.RunOptions, EVALUATE, "run.run"),
-    "work": (evaluate.WorkOptions, EVALUATE, "vectors.work"),
-    "index": (evaluate.IndexOptions, EVALUATE, "vectors.index"),
-    "score": (evaluate.ScoreOptions, EVALUATE, "run.score"),
-    "speed": (evaluate.SpeedOptions, EVALUATE, "speed.speed"),
-    "compare": (evaluate.CompareOptions, DECIDE, "compare.compare"),
-    "check": (evaluate.CheckOptions, DECIDE, "check.check"),
-    "explain": (evaluate.ExplainOptions, DECIDE, "explain.explain"),
-    "leaderboard": (evaluate.LeaderboardOptions, DECIDE, "leaderboard.leaderboard"),
-    "pretrain": (train.PretrainOptions, TRAIN, "training.pretrain"),
-    "finetune": (train.FinetuneOptions, TRAIN, "training.finetune"),
-    "adapt": (train.AdaptOptions, TRAIN, "training.adapt"),
-    "compose": (train.ComposeOptions, TRAIN, "training.compose"),
-    "ablate": (train.AblateOptions, STUDY, "ablate.ablate"),
-    "watch": (train.WatchOptions, STUDY, "watch.watch"),
-    "list": (data.ListOptions, DATA, "names.list_names"),
-    "show": (data.ShowOptions, DATA, "names.show"),
-    "fetch": (data.FetchOptions, DATA, "data.fetch"),
-    "verify": (data.VerifyOptions, DATA, "data.verify"),
-    "cache": (data.CacheOptions, DATA, "data.cache"),
-    "export": (evaluate.ExportOptions, DATA, "export.export"),
+    "run": (commands.RunOptions, EVALUATE, "run.run"),
+    "work": (commands.WorkOptions, EVALUATE, "vectors.work"),
+    "index": (commands.IndexOptions, EVALUATE, "vectors.index"),
+    "score": (commands.ScoreOptions, EVALUATE, "run.score"),
+    "speed": (commands.SpeedOptions, EVALUATE, "speed.speed"),
+    "compare": (commands.CompareOptions, DECIDE, "compare.compare"),
+    "check": (commands.CheckOptions, DECIDE, "check.check"),
+    "explain": (commands.ExplainOptions, DECIDE, "explain.explain"),
+    "leaderboard": (commands.LeaderboardOptions, DECIDE, "leaderboard.leaderboard"),
+    "pretrain": (commands.PretrainOptions, TRAIN, "training.pretrain"),
+    "finetune": (commands.FinetuneOptions, TRAIN, "training.finetune"),
+    "adapt": (commands.AdaptOptions, TRAIN, "training.adapt"),
+    "compose": (commands.ComposeOptions, TRAIN, "training.compose"),
+    "ablate": (commands.AblateOptions, STUDY, "ablate.ablate"),
+    "watch": (commands.WatchOptions, STUDY, "watch.watch"),
+    "list": (commands.ListOptions, DATA, "names.list_names"),
+    "show": (commands.ShowOptions, DATA, "names.show"),
+    "fetch": (commands.FetchOptions, DATA, "data.fetch"),
+    "verify": (commands.VerifyOptions, DATA, "data.verify"),
+    "cache": (commands.CacheOptions, DATA, "data.cache"),
+    "export": (commands.ExportOptions, DATA, "export.export"),
 }
 
 EXAMPLES = """\

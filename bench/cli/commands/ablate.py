@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from bench.cli.commands.common import make_workspace
-from bench.cli.options.train import AblateOptions
+from bench.cli.options.commands import AblateOptions
 from bench.cli.terminal import print_json
 from bench.evaluate.pipeline import current_conditions
 from bench.experiments.evaluate_stage import read_scores

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from bench.cli.commands.common import load_model, make_resampling, make_workspace
-from bench.cli.options.evaluate import CheckOptions
+from bench.cli.options.commands import CheckOptions
 from bench.cli.options.shared import ModelOptions
 from bench.cli.terminal import RecordedWarnings, print_json
 from bench.comparing.changed_queries import open_evaluated_dataset

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench.cli.commands.common import make_resampling, make_workspace, refuse_duplicates
-from bench.cli.options.evaluate import CompareOptions
+from bench.cli.options.commands import CompareOptions
 from bench.cli.terminal import print_json
 from bench.comparing.changed_queries import (
     ChangedQueries,

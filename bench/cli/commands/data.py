@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bench.cli.commands.common import load_models, make_workspace
-from bench.cli.options.data import CacheOptions, FetchOptions, VerifyOptions
+from bench.cli.options.commands import CacheOptions, FetchOptions, VerifyOptions
 from bench.cli.terminal import format_columns, print_json
 from bench.outcomes import ExitCode
 from bench.store.usage import (

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from bench.cli.commands.common import load_model, make_workspace
-from bench.cli.options.evaluate import ExplainOptions
+from bench.cli.options.commands import ExplainOptions
 from bench.cli.terminal import print_json
 from bench.evaluate.retrieval import LoadedModel
 from bench.explain.evidence import SetupEvidence

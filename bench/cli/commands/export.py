@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from tqdm import tqdm
 
-from bench.cli.options.evaluate import ExportOptions
+from bench.cli.options.commands import ExportOptions
 from bench.cli.terminal import as_typed, print_json
 from bench.evaluate.runs import has_white_space, write_lines
 from bench.outcomes import ExitCode

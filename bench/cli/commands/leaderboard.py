@@ -6,7 +6,7 @@ from bench.boards.build import BoardFilter, build_leaderboard, select_results
 from bench.boards.records import Leaderboard
 from bench.boards.rows import find_distinct_results, group_by_column
 from bench.cli.commands.common import make_resampling, make_workspace
-from bench.cli.options.evaluate import LeaderboardOptions
+from bench.cli.options.commands import LeaderboardOptions
 from bench.cli.terminal import print_json
 from bench.comparing.changed_queries import check_scores_against_rankings
 from bench.outcomes import ExitCode

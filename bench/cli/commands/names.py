@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from bench.cli.options.data import ListOptions, ModelGroup, ShowOptions
+from bench.cli.options.commands import ListOptions, ModelGroup, ShowOptions
 from bench.cli.terminal import as_json, format_columns, print_json
 from bench.outcomes import ExitCode
 from datasets_cfg.catalogue import (

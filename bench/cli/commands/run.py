@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from bench.cli.commands.common import load_models, make_workspace, refuse_duplicates
-from bench.cli.options.evaluate import RunOptions, ScoreOptions
+from bench.cli.options.commands import RunOptions, ScoreOptions
 from bench.cli.options.shared import WorkerOptions
 from bench.cli.terminal import print_json
 from bench.engines import DistributeModel, EncodingTask, WorkerProcesses

@@ -7,7 +7,7 @@ from dataclasses import asdict
 import msgspec
 
 from bench.cli.commands.common import load_model, make_workspace
-from bench.cli.options.evaluate import SpeedOptions
+from bench.cli.options.commands import SpeedOptions
 from bench.cli.options.shared import HardwareOptions
 from bench.outcomes import ExitCode
 from bench.speed.measurement import BenchmarkedModel, measure

@@ -12,14 +12,14 @@ import msgspec
 from tqdm import tqdm
 
 from bench.cli.commands.common import make_workspace, parse_assignments
-from bench.cli.options.shared import FolderOptions
-from bench.cli.options.train import (
+from bench.cli.options.commands import (
     AdaptOptions,
     ComposeOptions,
     FinetuneOptions,
     PretrainOptions,
     TrainingSettings,
 )
+from bench.cli.options.shared import FolderOptions
 from bench.cli.terminal import print_json, print_next_command
 from bench.outcomes import ExitCode
 from bench.training.on_collections import adapt_on, finetune_on, pretrain_on, route_on

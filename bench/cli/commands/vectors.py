@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from bench.cli.commands.common import load_model, load_models, make_workspace
-from bench.cli.options.evaluate import IndexOptions, WorkOptions
+from bench.cli.options.commands import IndexOptions, WorkOptions
 from bench.cli.terminal import print_json
 from bench.evaluate.cost import announce_encoding
 from bench.evaluate.retrieval import EvaluationOptions, encode_documents, run_preflight

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from bench.cli.commands.common import make_workspace
-from bench.cli.options.train import WatchOptions
+from bench.cli.options.commands import WatchOptions
 from bench.cli.terminal import print_json
 from bench.evaluate.judging import common_measure
 from bench.evaluate.pipeline import OpenDataset
@@ -54,7 +54,7 @@ def watch(options: WatchOptions) -> int:
         follow_training(
             options.folder,
             watcher,
-            StopRule(options.every, options.once, options.stop_after),
+            StopRule(options.every or 60.0, options.once, options.stop_after),
             lambda: _write_curve(_make_curve(watcher, target), out),
         )
         curve = _make_curve(watcher, target)

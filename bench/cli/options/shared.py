@@ -236,30 +236,20 @@ def parse_number(text: str) -> float:
     return value
 
 
-class Seconds(float):
-    """A duration in seconds, printed as people write it: ``90s``, ``5m``, ``2h``."""
-
-    def __str__(self) -> str:
-        for unit, length in UNITS.items():
-            if self >= length and self % length == 0:
-                return f"{self / length:g}{unit}"
-        return f"{float(self):g}s"
+UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
-UNITS = {"h": 3600, "m": 60, "s": 1}
-
-
-def parse_duration(text: str) -> Seconds:
-    """Parse ``text``, a number with the unit ``s``, ``m`` or ``h`` (default: seconds).
+def parse_duration(text: str) -> float:
+    """Return the seconds of ``text``, a number with the unit ``s``, ``m`` or ``h`` (default: seconds).
 
     Raises:
         ValueError: ``text`` is not such a number, or not above 0.
     """
     match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smh]?)", text)
-    seconds = float(match[1]) * UNITS[match[2] or "s"] if match else 0
+    seconds = float(match[1]) * UNITS[match[2]] if match else 0
     if seconds <= 0:
         raise ValueError(f"{text} is not a time above 0, such as 30s, 5m or 1h")
-    return Seconds(seconds)
+    return seconds
 
 
 def device(text: str) -> str:
@@ -298,7 +288,7 @@ def parse_path_or_url(text: str) -> Location:
 
 NonNegativeInt = Annotated[int, _parse_one(parse_whole_number, "N")]
 PositiveInt = Annotated[int, _parse_one(partial(parse_whole_number, least=1), "N")]
-Duration = Annotated[Seconds, _parse_one(parse_duration, "TIME")]
+Duration = Annotated[float, _parse_one(parse_duration, "TIME")]
 Device = Annotated[str, _parse_one(device, "DEVICE")]
 WorkerNumber = Annotated[int, _parse_one(parse_worker_number, "auto|N")]
 LocalPath = Annotated[Path, _parse_one(parse_local_path, "FOLDER")]

@@ -13,7 +13,7 @@ import pytest
 
 from bench.__main__ import main
 from bench.cli.commands.leaderboard import leaderboard
-from bench.cli.options.evaluate import LeaderboardOptions
+from bench.cli.options.commands import LeaderboardOptions
 from foundation.errors import BenchError
 from tests.support.commands import options
 from tests.support.leaderboards import MEASURE, page_data, store

@@ -124,15 +124,9 @@ def test_help_fits_on_two_screens_and_shows_defaults_as_people_write_them(
     assert not re.search(r"\[default: ([0-9]+\.0|[0-9]{4,})\]", shown)
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds", "shown"),
-    [("90", 90, "90s"), ("30s", 30, "30s"), ("5m", 300, "5m"), ("1.5h", 5400, "90m")],
-)
-def test_a_duration_is_read_and_printed_with_its_unit(
-    text: str, seconds: float, shown: str
-) -> None:
-    duration = parse_duration(text)
-    assert (duration, str(duration)) == (seconds, shown)
+@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("30s", 30), ("1.5h", 5400)])
+def test_a_duration_is_read_with_its_unit(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -11,7 +11,7 @@ from cyclopts import CycloptsError
 
 from bench.cli.commands import speed as command
 from bench.cli.commands.speed import PARTS, speed
-from bench.cli.options.evaluate import Part, SpeedOptions, Tool
+from bench.cli.options.commands import Part, SpeedOptions, Tool
 from bench.outcomes import ExitCode
 from bench.speed import measurement
 from bench.speed.race import DEFAULT_BATCH
