@@ -157,7 +157,7 @@ class SuiteColumn(msgspec.Struct, frozen=True, kw_only=True):
         title: its title.
         main_measure: main measure of all members; "" if they differ.
         members: members of the mean, which may be suites.
-        collections: all collections, including those of nested suites.
+        collections: all collections, also in nested suites.
     """
 
     name: str

@@ -150,7 +150,7 @@ def read_scores(collection: str, models: Models, settings: ComparisonSettings) -
 
 
 def read_all_scores(collection: str, models: Models, settings: ComparisonSettings) -> ScoreMatrix:
-    """Read the scores of all ``models`` on ``collection``; see `read_score_matrix`.
+    """Read the scores of all ``models`` on ``collection``, none of which may be missing.
 
     Args:
         collection: name of the collection.

@@ -223,7 +223,7 @@ class ScoreMatrix:
         return float(self.scores[:, self.columns[name]].mean()) if name in self.columns else None
 
     def minus(self, a: str, b: str = "") -> PairedScores:
-        """Subtract the scores of model ``b`` from those of ``a``, or keep ``a`` if ``b`` is ""."""
+        """Return the scores of ``a`` minus the scores of ``b``, or of ``a`` alone without ``b``."""
         labels = {"on": self.collection, "measure": self.measure, "a": a, "b": b}
         first, second = self.columns[a], self.columns[b] if b else None
         return PairedScores.from_columns(self.scores, self.resampled, first, second, **labels)
