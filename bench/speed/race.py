@@ -188,7 +188,7 @@ def check_raceable(model: Model) -> None:
     else:
         return
     raise BenchError(
-        f"{model.card.name} cannot be raced against other tools: {problem}", "leave --against out"
+        f"{model.card.name} cannot be raced against other tools: {problem}", "Leave out --against."
     )
 
 
@@ -290,7 +290,9 @@ def write_beir_folder(dataset: Dataset, place: Path) -> Path:
         BenchError: it is judged by answer strings.
     """
     if dataset.answers is not None:
-        raise BenchError(f"{dataset.name} is judged by answer strings: other tools cannot")
+        raise BenchError(
+            f"{dataset.name} is judged by answer strings, which other tools do not support"
+        )
     corpus = dataset.corpus
     columns = (column.to_pylist() for column in (corpus.ids, corpus.titles, corpus.texts))
     documents = {
@@ -329,7 +331,7 @@ def _run_peer(tool: str, job: PeerJob) -> TimedPass:
     try:
         return replace(done, result=float(done.result.strip().splitlines()[-1]))
     except (IndexError, ValueError) as error:
-        raise BenchError(f"{tool} gave no result") from error
+        raise BenchError(f"{tool} printed no result") from error
 
 
 def run_process(command: Sequence[str], threads: int, what: str) -> TimedPass:
@@ -354,6 +356,6 @@ def run_process(command: Sequence[str], threads: int, what: str) -> TimedPass:
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
         last = "\n  ".join(["its last lines:", *lines[-8:]])
-        raise BenchError(f"{what} failed: {(lines or ['it said nothing'])[-1]}", last)
+        raise BenchError(f"{what} failed: {(lines or ['no output'])[-1]}", last)
     processor_s = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
     return TimedPass(seconds, processor_s, done.stdout)

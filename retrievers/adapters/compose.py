@@ -91,10 +91,12 @@ def normalize_weights(weights: Sequence[float] | None, count: int) -> tuple[floa
     """
     given = [1.0] * count if weights is None else list(weights)
     if len(given) != count:
-        raise BenchError(f"{len(given)} weights for {count} adapters", "one for each")
+        raise BenchError(
+            f"{len(given)} weights for {count} adapters", "Give one weight for each adapter."
+        )
     total = math.fsum(given)
     if not (0 < total < math.inf and min(given) >= 0):
-        raise BenchError(f"{given} cannot be weights", "numbers from 0, not all of them 0")
+        raise BenchError(f"{given} cannot be weights", "Give non-negative numbers, not all 0.")
     return tuple(weight / total for weight in given)
 
 

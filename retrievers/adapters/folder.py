@@ -66,7 +66,7 @@ def attach(network: Any, folder: Path, kind: AdapterKind) -> Any:
     except ATTACH_ERRORS as error:
         raise BenchError(
             f"the adapter {folder} cannot be attached: {first_line(error)}",
-            "was it made for this base model, and with this version of its library?",
+            "Check that it belongs to this base model and version of its library.",
         ) from error
     return attached.eval()
 
@@ -143,7 +143,7 @@ def add_adapter(network: Any, settings: AdapterSettings, base: Model, seed: int)
         first = first_line(error)
         raise BenchError(
             f"the adapter {settings.method} cannot be put into {base.card.name}: {first}",
-            "see adapter.options of the preset",
+            "Check adapter.options of the preset.",
         ) from error
     return AdaptedNetwork(base, "adapterhub", write)
 
@@ -188,13 +188,13 @@ def find_adapter(
     if (where / CARD_FILE).is_file():
         stated = load_card(where / CARD_FILE).adapter
     if stated is None:
-        raise BenchError(f"{folder} holds no adapter, but a whole model")
+        raise BenchError(f"{folder} is a complete model, not an adapter")
     inner = adapter_folder(stated, where)
     if (inner / SETUP).is_file() and not composed:
         names = ", ".join(str(inner / name) for name in read_composition(inner).names)
-        raise BenchError(f"{folder} holds a composition", f"name what it is of: {names}")
+        raise BenchError(f"{folder} is a composition of adapters", f"Name its parts: {names}")
     if not any((inner / name).is_file() for name in (CONFIG, SETUP, ROUTING)):
-        raise BenchError(f"{folder} holds no adapter", "name the folder of a trained adapter")
+        raise BenchError(f"{folder} has no adapter", "Name the folder of a trained adapter")
     wanted = CardAdapter(path=str(inner), kind=kind)
     return inner, identify_adapter(inner, wanted, base_checkpoint(base))
 
@@ -306,7 +306,7 @@ def find_base(folders: Sequence[Path]) -> Model:
         raise _no_card_error()
     model = resolve_model(str(home))
     if model.adapter is None:
-        raise BenchError(f"{home} holds no adapter, but a whole model")
+        raise BenchError(f"{home} is a complete model, not an adapter")
     known = (model.adapter / BASE).is_file()
     name = str(read_object(model.adapter / BASE).get("model")) if known else model.card.checkpoint
     plain = model.with_adapter(None) if model.routing else model
@@ -323,6 +323,6 @@ def _training_folder(folder: Path) -> Path | None:
 
 def _no_card_error() -> BenchError:
     return BenchError(
-        "none of these adapters has a card that names its base and says how vectors are made",
-        "name at least one folder that `finetune` or `adapt --method adapter` wrote",
+        "none of these adapters has a card, which names the base and how vectors are made",
+        "Name at least one folder written by `finetune` or `adapt --method adapter`.",
     )

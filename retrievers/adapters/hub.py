@@ -242,7 +242,7 @@ def check_supported(network: Any, name: str, what: str) -> None:
         whole = part.get("architecture") not in ("reft", "prompt_tuning")
         if not whole or part.get("vera_d") is not None or part.get("use_gating"):
             raise BenchError(
-                f"{what} is ReFT, VeRA, prompt tuning or has gates, which are not supported",
+                f"{what} is not supported: it is ReFT, VeRA or prompt tuning, or has gates",
                 'train with another method, such as mam, or vera of library = "peft"',
             )
 
@@ -280,7 +280,7 @@ def refuse_misfit(folder: Path, missing: Collection[str], extra: Collection[str]
         raise BenchError(
             f"the adapter {folder} does not fit this base model: "
             f"missing {_list_names(missing)}; not used {_list_names(extra)}",
-            "attach it to the model it was trained on",
+            "Attach it to the model that it was trained on.",
         )
 
 
@@ -304,7 +304,7 @@ def check_composition(network: Any, setup: Composition) -> None:
     parts = [part for name in setup.names for part in list_configurations(network, name)]
     if stacked and any(part.get("is_parallel") for part in parts):
         raise BenchError(
-            "AdapterHub drops what is below a parallel adapter in a stack",
+            "AdapterHub ignores the adapters below a parallel one in a stack",
             "use a sequential bottleneck or LoRA",
         )
     for name in setup.names[1:] if setup.kind == "Stack" else setup.names:

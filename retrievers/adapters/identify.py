@@ -124,7 +124,7 @@ def identify_adapter(
         raise BenchError(f"{folder} holds an adapter of {kind}, not of {adapter.kind}")
     for path in files:
         if not path.is_file():
-            raise BenchError(f"{path} is missing: the adapter {folder} is not whole")
+            raise BenchError(f"{path} is missing: the adapter {folder} is incomplete")
     hashes = {path.relative_to(folder).as_posix(): sha256_of_file(path) for path in files}
     return AdapterIdentity(kind, hashes)
 
@@ -173,7 +173,7 @@ def check_unchanged(folder: Path, identity: AdapterIdentity, base: Checkpoint) -
     if identify_adapter(folder, None, base).files != identity.files:
         raise BenchError(
             f"the adapter {folder} changed while it was used",
-            "run again when nothing writes there any more, or copy the folder first",
+            "Run again when nothing writes to it any more, or copy the folder first.",
         )
 
 
@@ -189,7 +189,7 @@ def _check_trained_on(folder: Path, base: Checkpoint) -> None:
             f"the adapter {folder} is for another base: it was trained on {stated.get('model')} "
             f"(weights {str(stated.get('weights_sha256'))[:12]}), and {base.folder} has weights "
             f"{base.weights_sha256[:12]}",
-            "attach it to the model it was trained on",
+            "Attach it to the model that it was trained on.",
         )
 
 
@@ -201,7 +201,7 @@ def _check_base(folder: Path, config: Mapping[str, Any], base: Checkpoint) -> No
             raise BenchError(
                 f"the adapter {folder} was made for {config.get('model_name')} "
                 f"({key} {config[key]}), not for a model with {key} {actual}",
-                "attach it to the model it was trained on",
+                "Attach it to the model that it was trained on.",
             )
 
 

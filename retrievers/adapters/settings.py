@@ -50,15 +50,15 @@ class AdapterSettings(Record, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.library == "peft" and self.over:
-            raise ValueError("adapters are stacked and fused by AdapterHub, not by PEFT")
-        if self.norms and (self.library == "peft" or self.over):
             raise ValueError(
-                "norms are trained with an adapter of AdapterHub that is over no other"
+                "over needs library = adapterhub: PEFT does not stack or fuse adapters"
             )
+        if self.norms and (self.library == "peft" or self.over):
+            raise ValueError("norms needs library = adapterhub and an empty over")
         if self.init_scale is not None and self.method not in BOTTLENECKS:
-            raise ValueError(f"init_scale is for bottlenecks: {', '.join(BOTTLENECKS)}")
+            raise ValueError(f"init_scale needs a bottleneck method: {', '.join(BOTTLENECKS)}")
         if self.method == FUSION and len(self.over) < 2:
-            raise ValueError("a fusion needs two adapters or more in over")
+            raise ValueError("fusion needs two or more adapters in over")
 
     def hashes_below(self) -> dict[str, str]:
         """Return the sha256 of all files in the folders of ``over``, by path."""

@@ -38,9 +38,9 @@ DEFAULTS: dict[str, Option] = {
     "stopwords": "english",
     "stemmer": "porter",
 }
-MAX_VALUE = 1_000_000  # of k1 and b: scores of float32 stay finite
-METHODS = ("lucene", "robertson", "atire")  # those in which a document without the words scores 0
-MAX_CACHED_FORMS = 1 << 19  # forms of words that are remembered: 90 MB
+MAX_VALUE = 1_000_000  # of k1 and b, so that float32 scores stay finite
+METHODS = ("lucene", "robertson", "atire")  # a document without the words scores 0
+MAX_CACHED_FORMS = 1 << 19  # forms of words: 90 MB
 _WORD = re.compile(r"\w+")
 STOP_WORDS = frozenset(  # Lucene's for English
     _WORD.findall(
@@ -261,10 +261,10 @@ def _stemmer(name: str) -> Callable[[str], str]:
     return stem
 
 
-BLOCK_WORDS = 1 << 22  # sorted at a time: 200 MB
-MERGED_POSTINGS = 1 << 22  # of some words, or those of one word: 60 bytes for each
+BLOCK_WORDS = 1 << 22  # words sorted at a time: 200 MB
+MERGED_POSTINGS = 1 << 22  # postings merged at a time: 60 bytes each
 
-# Words, rows, and how often the word is in the document, to the weights of the postings.
+# Maps words, rows, and counts of the word in the document to the weights of postings.
 Weigh: TypeAlias = Callable[[Int32Array, Int32Array, Float32Array], Float32Array]
 _Records: TypeAlias = npt.NDArray[Any]
 _POSTING = np.dtype([("row", "<i4"), ("weight", "<f4")])

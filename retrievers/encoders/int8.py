@@ -31,8 +31,8 @@ from retrievers.encoders.packed import PackedBatch, PackedEncoder, is_plain_bert
 
 OPERATORS = ("mkldnn._linear_pointwise", "mkldnn._reorder_linear_weight")
 INT8_OPERATORS = ("onednn.qlinear_prepack", "onednn.qlinear_pointwise")
-MAX_INT8 = 127  # the smallest is its negative, as scales are symmetric
-SHIFT = 128  # from a signed byte to an unsigned one, where its first bit is turned over
+MAX_INT8 = 127  # scales are symmetric: the minimum is -127
+SHIFT = 128  # turns a signed byte into an unsigned one
 
 
 def has_onednn(names: Sequence[str] = OPERATORS) -> bool:
@@ -126,7 +126,7 @@ def quantize_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         int8 ``(rows, in)`` and float32 scales ``(rows, 1)``.
     """
-    # Both ends, and not the absolute values: these would be written first.
+    # Absolute values would need another copy.
     largest = torch.maximum(rows.amax(dim=1, keepdim=True), -rows.amin(dim=1, keepdim=True))
     scale = largest.clamp_min(torch.finfo(torch.float32).tiny) / MAX_INT8
     return (rows / scale).round_().to(torch.int8), scale
@@ -159,5 +159,5 @@ class Int8Encoder(PackedEncoder):
 
     def __call__(self, batch: PackedBatch) -> Tensor:
         """Return the last hidden states of ``batch``, float32 ``(T, width)``."""
-        with use_one_thread():  # where the work is cut would decide the last bit of GELU
+        with use_one_thread():  # the split of the work would change the last bit of GELU
             return super().__call__(batch)

@@ -31,16 +31,15 @@ from retrievers.encoders.device import use_full_precision
 from retrievers.encoders.tokens import Tokens
 from retrievers.models.recipe import EVERY_POOLING, StoredPooling
 
-# (query, key, value, cu_seqlens, max_length) to (T, heads, head width), as each of the three.
+# (query, key, value, cu_seqlens, max_length) to (T, heads, head width), the shape of query.
 Attention = Callable[[Tensor, Tensor, Tensor, Tensor, int], Tensor]
-# Linear layers that read the same input as one product, their outputs beside each other, and the
-# activation that follows them, if any.
+# Fuses linear layers with the same input into one product, followed by an activation, if any.
 LayerFactory = Callable[[Sequence[nn.Linear], Any], nn.Module]
 
 BERT = frozenset({"BertModel"})
 ROBERTA = frozenset({"RobertaModel", "XLMRobertaModel", "CamembertModel"})
 
-WIDEST_HEAD = 256  # and a multiple of 8: what the variable-length kernel takes
+WIDEST_HEAD = 256  # and a multiple of 8, for the variable-length kernel
 
 
 @dataclass(frozen=True)
@@ -193,7 +192,7 @@ def pack_batch(tokens: Tokens, padding_idx: int | None, positions: int) -> Packe
     if longest > most:
         # On CUDA such a read would end the process's use of the device.
         raise BenchError(
-            f"a text of {longest} tokens, and the model has positions for {most}",
+            f"a text has {longest} tokens, but the model has positions for {most}",
             f"set max_query_tokens and max_document_tokens to at most {most}",
         )
     if not tokens.lengths.all():
@@ -260,7 +259,7 @@ def pool(mode: StoredPooling, hidden: Tensor | None, ends: Tensor, pooled: Tenso
         return hidden[ends[:-1]].float()
     if mode == "last":
         return hidden[ends[1:] - 1].float()
-    # Without its checks, which wait for the device: the ends are ours.
+    # Its checks would wait for the device, and these ends are valid.
     return torch.segment_reduce(hidden.float(), "mean", offsets=ends, axis=0, unsafe=True)
 
 

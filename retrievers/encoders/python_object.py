@@ -364,7 +364,7 @@ def _find_mteb_functions(encoder: Any) -> tuple[EncodeQueries, EncodeDocuments]:
     from mteb.types import PromptType
     from torch.utils.data import DataLoader
 
-    # What mteb's encoders read of a retrieval task; its own checks ask for more.
+    # Fields of a retrieval task that mteb's encoders read; its validation needs more.
     task = TaskMetadata.model_construct(
         name="Retrieval", type="Retrieval", category="t2t", modalities=["text"]
     )

@@ -23,7 +23,7 @@ from retrievers.models.checkpoint import resolve_inside
 from retrievers.models.model import Model, SharedNetworks
 from retrievers.models.recipe import Recipe
 
-QUERIES = 1_000  # of a domain: a mean, or a linear rule, needs no more
+QUERIES = 1_000  # queries per domain: a mean needs no more
 
 
 def open_routed_encoder(
@@ -159,7 +159,7 @@ def open_encoder(
         BenchError: the model has no vectors (BM25), or a third party's class is missing or unfit.
     """
     if model.recipe.kind == "bm25":
-        raise BenchError(f"{model.card.name} makes no vectors: it is searched as it is")
+        raise BenchError(f"{model.card.name} makes no vectors")
     if model.recipe.encoder:
         return _open_third_party(model.recipe, device)
     if model.recipe.kind == "hashing":
@@ -182,12 +182,12 @@ def _open_third_party(recipe: Recipe, device: str) -> Encoder:
     except Exception as error:
         raise BenchError(
             f"cannot load the encoder class {recipe.encoder}: {first_line(error)}",
-            "it is called with a recipe and a device: Class(recipe, device)",
+            "It is called with a recipe and a device: Class(recipe, device).",
         ) from error
     needed = ("recipe", "for_dataset", "encode_queries", "encode_documents")
     if missing := [part for part in needed if not hasattr(encoder, part)]:
         raise BenchError(
             f"the encoder class {recipe.encoder} has no {', '.join(missing)}",
-            "it needs what retrievers.encoders.protocol.Encoder has",
+            "Implement the methods of retrievers.encoders.protocol.Encoder.",
         )
     return ThirdPartyEncoder(encoder, f"the encoder class {recipe.encoder}")

@@ -88,7 +88,7 @@ class TextTokenizer:
     ) -> None:
         self.tokenizer, self.side, self.typed = tokenizer, side, typed
         self.split_special_tokens = split_special_tokens
-        self._lock = threading.Lock()  # the tokenizer is told where to cut
+        self._lock = threading.Lock()  # truncation is a state of the tokenizer
         tokenizer.encode_special_tokens = split_special_tokens
         tokenizer.no_padding()
 

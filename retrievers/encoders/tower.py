@@ -41,7 +41,7 @@ from retrievers.models.loading import load_network, load_stage, load_tokenizer
 from retrievers.models.model import SharedNetworks
 from retrievers.models.recipe import Recipe, StoredPooling
 
-FEW_TOKENS = 128  # of a call: one thread computes them in some tens of milliseconds
+FEW_TOKENS = 128  # one thread computes so many tokens in some tens of milliseconds
 CUDA_IN_FLIGHT = 3  # batches: one is computed, one waits, one is copied back
 
 
@@ -95,15 +95,15 @@ class Tower:
         if adapter is None and recipe.dtype == "float32" and could_pack(network, device):
             logger.warning(
                 "%s in float32 is padded and not compiled on a GPU: --dtype bfloat16 encodes "
-                "without padding, several times faster. Its scores are those of another recipe",
+                "without padding, several times faster. Results of the two are kept separately",
                 recipe.model,
             )
         self._stages = [load_stage(stage, checkpoint, device) for stage in recipe.stages]
-        checkpoint.check_unchanged()  # what was read is what the fingerprint has
+        checkpoint.check_unchanged()  # the fingerprint is of the files that were read
         self._recipe = recipe
         self._device = device
         self._clock = timer
-        self._largest_batch: float = np.inf  # tokens of a batch that the device's memory may hold
+        self._largest_batch: float = np.inf  # tokens that the device's memory may hold
 
     @property
     def dim(self) -> int:
@@ -154,9 +154,9 @@ class Tower:
             special = self._texts.special_tokens(paired)
             if max_tokens is not None and max_tokens <= special:
                 raise BenchError(
-                    f"{self._recipe.model}: {max_tokens} tokens have no room for a text, since "
-                    f"{special} are the tokenizer's own",
-                    f"allow {special + 1} or more: max_query_tokens, max_document_tokens",
+                    f"{self._recipe.model}: {max_tokens} tokens leave none for a text: "
+                    f"{special} are special tokens",
+                    f"Set max_query_tokens and max_document_tokens to {special + 1} or more.",
                 )
         with self._clock.phase("tokenise"):
             return self._texts(segments, max_tokens)
@@ -217,7 +217,7 @@ class Tower:
                 if not is_out_of_memory(error) and self._recipe.adapter is not None:
                     raise BenchError(
                         f"{self._recipe.model} cannot be run with its adapter: {first_line(error)}",
-                        "was it made for this base model, and with this version of its library?",
+                        "Check that it belongs to this base model and version of its library.",
                     ) from error
                 if not is_out_of_memory(error):
                     raise
@@ -225,7 +225,7 @@ class Tower:
                     raise BenchError(
                         f"{self._device} has no memory for a text of {cost} tokens: "
                         f"{first_line(error)}",
-                        "end what else runs on the device, or use --device cpu",
+                        "Stop other programs on the device, or use --device cpu.",
                     ) from error
             else:
                 yield pending
@@ -239,8 +239,8 @@ class Tower:
         """Remember that a batch was too large, and free PyTorch's cached memory."""
         if self._largest_batch == np.inf:
             logger.warning(
-                "%s has no memory for a batch of %s tokens: such batches are computed in halves; "
-                "vectors may differ in their last bits",
+                "%s has no memory for a batch of %s tokens, so larger batches are split; vectors "
+                "may differ in their last bits",
                 self._device,
                 f"{tokens:,}",
             )
@@ -258,7 +258,7 @@ class Tower:
             except (IndexError, TypeError, ValueError, AttributeError) as error:
                 raise BenchError(
                     f"{self._recipe.model} cannot be run: {first_line(error)}",
-                    "are config.json and the tokenizer those of these weights?",
+                    "Check that config.json and the tokenizer belong to these weights.",
                 ) from error
             vectors = apply_stages(pooled, self._stages, self._recipe.normalize)
             landed = None
@@ -278,12 +278,12 @@ class Tower:
         vectors = pending.vectors.numpy()
         if vectors.shape[1] != self._recipe.dim:
             raise BenchError(
-                f"{self._recipe.model} gave vectors {vectors.shape[1]} long, not {self._recipe.dim}"
+                f"{self._recipe.model} gave {vectors.shape[1]} dimensions, not {self._recipe.dim}"
             )
         if not np.isfinite(vectors).all():
             raise BenchError(
                 f"{self._recipe.model} gave a vector with NaN or infinity",
-                "try --dtype float32; if it stays, the checkpoint is damaged",
+                "Try --dtype float32. If that fails, too, the checkpoint is damaged.",
             )
         return pending.rows, vectors
 

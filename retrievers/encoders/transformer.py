@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from retrievers.encoders.tower import Tower, Vectors
 
-CPU_TOKENS = 1_024  # of each batch; every thread of the processor computes one
+CPU_TOKENS = 1_024  # per batch; each thread computes one batch
 CUDA_TOKENS = 65_536
-LISTS_IN_FLIGHT = 3  # of texts on a GPU: it never waits for one to be written or packed
+LISTS_IN_FLIGHT = 3  # lists of texts, so that a GPU never waits for the next one
 
 
 class TransformerEncoder(Encoder):

@@ -18,7 +18,7 @@ from foundation.records import Record
 from retrievers.index.faiss_index import import_faiss
 from retrievers.models.recipe import EVERY_POOLING, Recipe
 
-CALIBRATION_ROWS = 1 << 16  # documents that int8 takes the range of each dimension from
+CALIBRATION_ROWS = 1 << 16  # documents that determine the int8 range of each dimension
 
 
 class View(Record, kw_only=True):
@@ -110,11 +110,11 @@ def recipe_with_every_pooling(recipe: Recipe) -> Recipe:
             adapters.
     """
     if recipe.adapter is not None and recipe.adapter.kind == "routed":
-        raise BenchError(f"{recipe.model} has routed adapters, whose vectors have no other view")
+        raise BenchError(f"{recipe.model} has routed adapters, which support no views")
     if recipe.kind != "transformer" or recipe.encoder:
-        raise BenchError(f"{recipe.model} is no transformer whose pooling could be chosen")
+        raise BenchError(f"{recipe.model} is not a transformer, so its pooling cannot be chosen")
     if recipe.stages:
-        raise BenchError(f"{recipe.model} has layers after its pooling, which fit no other pooling")
+        raise BenchError(f"{recipe.model} has layers after pooling, which fit no other pooling")
     return msgspec.structs.replace(
         recipe,
         pooling="every",

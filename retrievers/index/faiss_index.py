@@ -26,20 +26,20 @@ BM25 = "bm25"
 MAX_SEED = 2**31 - 1  # an int of C
 # FAISS's k-means draws at most this many training points for each centroid.
 POINTS_PER_CENTROID = 256
-# FAISS warns below so many, once for each codebook and iteration.
+# Below this, FAISS warns for each codebook and iteration.
 ADVISED_POINTS_PER_CENTROID = 39
-# C++ exceptions as SWIG raises them; memory that an index or a search asks for in vain.
+# C++ exceptions as SWIG raises them, and failed allocations.
 FAISS_ERRORS = (RuntimeError, MemoryError)
 _FAISS_SOURCE = re.compile(r"^Error in .*?\.(?:cpp|h|cu):\d+: (?:Error: )?")
 
 MAX_FACTORY_LENGTH = 200  # characters; FAISS reads nested brackets recursively
-MAX_SIZE = 1 << 24  # of lists, links or dimensions: what is allocated before any vector comes
-MAX_CODE_BITS = 16  # of one code of a product quantiser, whose codebook has 2 ** bits entries
+MAX_SIZE = 1 << 24  # lists, links or dimensions, which FAISS allocates before any vector
+MAX_CODE_BITS = 16  # per code of a product quantiser, whose codebook has 2 ** bits entries
 _NUMBER = re.compile(r"\d+")
 _CODE_BITS = re.compile(r"x(\d+)")
 _INNER_ATTRIBUTES = ("index", "base_index", "refine_index", "storage", "quantizer")
-# What a block of threads of a GPU has without asking for more, on all of NVIDIA's so far; FAISS
-# keeps the lookup tables of one query and list there (GpuIndexIVFPQ.cu, verifyPQSettings_).
+# Default shared memory of a thread block on all NVIDIA GPUs so far. FAISS keeps the lookup tables
+# of one query and list there (GpuIndexIVFPQ.cu, verifyPQSettings_).
 SHARED_BYTES = 48 << 10
 
 INDEX_EXAMPLES: Mapping[str, str] = {
@@ -87,7 +87,7 @@ def resolve_device(device: str) -> tuple[int, ...]:
     count = getattr(import_faiss(), "get_num_gpus", lambda: 0)()
     if int(number or 0) >= count:
         raise BenchError(
-            f"search on {device} was asked for, and this FAISS sees {count} GPUs",
+            f"search on {device} is not available: this FAISS sees {count} GPUs",
             "use cpu, or install retrieval-bench[gpu] instead of [cpu]",
         )
     return (int(number),) if number else tuple(range(count))
@@ -136,7 +136,7 @@ class IndexSpec:
             pairs = [pair.split("=") for pair in query.split("&")] if query else []
             values = {pair[0]: pair[1] for pair in pairs if len(pair) == 2 and pair[0]}
             if len(values) < len(pairs):
-                raise ValueError("each parameter is name=number, and comes once")
+                raise ValueError("parameters are name=number and must not repeat")
             seed = int(values.pop("seed", "0"))
             parameters = {name: float(value) for name, value in values.items()}
         except ValueError as error:
@@ -187,7 +187,7 @@ class FaissIndex:
         self.spec = spec
         self.dim = dim
         self._gpus = resolve_device(device)
-        self._resources: Any = None  # of the GPUs, once the index is there
+        self._resources: Any = None  # resources of the GPUs once the index is there
         self._index = _create_index(spec, dim)
         _seed_training(self._index, spec)
         _set_parameters(self._index, spec)
@@ -218,7 +218,7 @@ class FaissIndex:
         needed = _most_centroids(self._index)
         if len(sample) < needed:
             raise BenchError(
-                f"{self.spec} needs at least {needed} vectors to train, there are {len(sample)}",
+                f"{self.spec} needs at least {needed} training vectors, not {len(sample)}",
                 "use a smaller index, or --index flat",
             )
         advised = ADVISED_POINTS_PER_CENTROID * needed
@@ -325,7 +325,7 @@ class FaissIndex:
 def _create_index(spec: IndexSpec, dim: int) -> Any:
     faiss = import_faiss()
     if not spec.needs_faiss:
-        raise BenchError(f"{spec} searches the vectors as they are stored: no index is made")
+        raise BenchError(f"{spec} searches stored vectors without an index")
     _check_factory(spec.factory)
     try:
         index = faiss.index_factory(dim, spec.factory, faiss.METRIC_INNER_PRODUCT)
@@ -351,8 +351,8 @@ def _check_factory(factory: str) -> None:
     """
     if len(factory) > MAX_FACTORY_LENGTH or not factory.isascii():
         raise BenchError(
-            f"{factory[:40]!a}... is no factory string of FAISS: those have at most "
-            f"{MAX_FACTORY_LENGTH} letters, digits and signs"
+            f"{factory[:40]!a}... is not a FAISS factory string: those have at most "
+            f"{MAX_FACTORY_LENGTH} ASCII characters"
         )
     if any(int(number) == 0 for number in _NUMBER.findall(factory)):
         raise BenchError(f"{factory} has a size of 0", "sizes are 1 or more")
@@ -472,7 +472,7 @@ def _copy_to_gpus(index: Any, gpus: Sequence[int]) -> tuple[Any, Any]:
     except FAISS_ERRORS as error:
         if len(gpus) == 1 or not is_out_of_memory(error):
             raise
-    logger.warning("each of %d GPUs has a part of the index: one has no room for all", len(gpus))
+    logger.warning("the index is split over %d GPUs, since one cannot hold all of it", len(gpus))
     options.shard = True
     return faiss.index_cpu_to_gpu_multiple_py(resources, index, options, gpus), resources
 
@@ -482,7 +482,7 @@ def _gpu_options(index: Any) -> Any:
     needed = lookup_table_bytes(index)
     if needed > SHARED_BYTES:
         logger.warning(
-            "lookup tables are float16 on the GPU: in float32 they take %d bytes, and it has %d",
+            "lookup tables are float16 on the GPU: float32 takes %d bytes of its %d",
             needed,
             SHARED_BYTES,
         )

@@ -16,11 +16,11 @@ from foundation.files import replace_file
 from foundation.records import SUFFIX, Record, TomlFiles
 from retrievers.models.recipe import AdapterKind, Dtype, Option, Pooling, Prompts, Usage
 
-BRANCH = "main"  # of a repository on the Hub: what a card means that states no revision
-MAX_TOKENS = 1_000_000  # of a text: beyond what any architecture reads
-MAX_TOLERANCE = 0.05  # of a published score: the rounding of one with a single digit
+BRANCH = "main"  # default revision of a repository on the Hub
+MAX_TOKENS = 1_000_000  # beyond any architecture
+MAX_TOLERANCE = 0.05  # the rounding of a score with a single digit
 
-CARD_FILE = "card.toml"  # in the folder of a checkpoint that was trained here
+CARD_FILE = "card.toml"  # in the folder of a checkpoint trained here
 
 
 class CardStage(Record, kw_only=True):

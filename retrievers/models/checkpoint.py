@@ -38,11 +38,11 @@ UNBOUNDED = ("t5", "mt5")
 WIDTHS = ("hidden_size", "d_model", "dim", "n_embd")
 LAYERS = ("num_hidden_layers", "n_layers", "num_layers", "n_layer")
 MAX_LAYERS = 1_000  # transformers makes as many as a configuration says before it reads weights
-HEADS, HEADS_FILE = "heads", "model.safetensors"  # what pre-training goes on with, kept apart
+HEADS, HEADS_FILE = "heads", "model.safetensors"  # state for continuing a pre-training
 COPY_AGAIN = "copy or download the checkpoint again"
 LONGEST_NAME = 255  # bytes, of a file
-COUNTING_VERSION = 1  # raised when the rule changes: counts that are kept are then made again
-# What lies in a checkpoint beside the encoder: heads of pre-training and decoders.
+COUNTING_VERSION = 1  # increased when the rule changes, so that stored counts are renewed
+# Weights of a checkpoint outside the encoder: heads of pre-training and decoders.
 HEAD_WEIGHTS = re.compile(
     r"(^|\.)(cls|lm_head|classifier|c_head|decoder|mlm|predictions|vocab_\w+|generator_\w+"
     r"|discriminator_\w+)\."
@@ -102,8 +102,8 @@ class Checkpoint:
                 continue
             if sha256_of_file(path) != digest:
                 raise BenchError(
-                    f"{path} changed while it was used: vectors would be those of other weights",
-                    "run again when nothing writes there any more, or copy the folder first",
+                    f"{path} changed while it was used, so vectors would mix two checkpoints",
+                    "Run again when nothing writes to it any more, or copy the folder first.",
                 )
 
     @property
@@ -184,7 +184,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     """
     path = folder / "config.json"
     if not path.is_file():
-        raise BenchError(f"{path} is missing", "is this the folder of a model?")
+        raise BenchError(f"{path} is missing", "Name the folder of a model.")
     return read_object(path, COPY_AGAIN)
 
 
@@ -264,7 +264,7 @@ def resolve_inside(root: Path, name: str) -> Path:
     if path.is_absolute() or ".." in path.parts:
         raise BenchError(f"{name!r} leads out of {root}")
     if not _is_file_name(name):
-        raise BenchError(f"{name[:80]!r} is no name of a file in {root}")
+        raise BenchError(f"{name[:80]!r} cannot be the name of a file in {root}")
     return root / name
 
 
@@ -280,7 +280,7 @@ def _tokenizer_files(folder: Path) -> list[Path]:
     if not any((folder / name).is_file() for name in VOCABULARIES):
         raise BenchError(
             f"{folder} has no tokenizer",
-            "save it beside the weights: AutoTokenizer.from_pretrained(BASE).save_pretrained(...)",
+            "Save it next to the weights: AutoTokenizer.from_pretrained(BASE).save_pretrained(...)",
         )
     return [folder / name for name in TOKENIZER if (folder / name).is_file()]
 
@@ -292,8 +292,8 @@ def _refuse_own_code(folder: Path, config: Mapping[str, Any]) -> None:
         if content.get("auto_map"):
             raise BenchError(
                 f"{folder / name} asks to run code of its own (auto_map)",
-                "code that arrives with weights is not run; write an encoder class and a card "
-                'with encoder = "package.module:Class"',
+                "Code in a checkpoint is never run. Write an encoder class, and a card with "
+                'encoder = "package.module:Class".',
             )
 
 

@@ -30,14 +30,14 @@ logger = logging.getLogger(__name__)
 
 # transformers, tokenizers, torch and safetensors raise nearly anything for a damaged file.
 LOAD_ERRORS = (Exception,)
-# Attribute of the Hugging Face model that holds the head; what has no entry is not supported.
+# Attribute of the Hugging Face model with its head; other types are not supported.
 HEAD_ATTRIBUTES = {
     "bert": "cls",
     "roberta": "lm_head",
     "xlm-roberta": "lm_head",
     "camembert": "lm_head",
 }
-# What a vector does not depend on unless it is pooled by the pooler.
+# Weights that matter only if the pooler pools.
 POOLER = re.compile(r"(^|\.)pooler\.|position_ids")
 
 
@@ -67,7 +67,7 @@ def load_tokenizer(
             raise
         raise BenchError(
             f"the tokenizer in {checkpoint.folder} cannot be loaded: {first_line(error)}",
-            "save it again beside the weights",
+            "Save it again next to the weights.",
         ) from error
     if not tokenizer.is_fast:
         raise BenchError(f"the tokenizer in {checkpoint.folder} has no fast form")
@@ -149,7 +149,7 @@ def loading_error(what: str, error: Exception) -> BenchError:
     """Return the error for ``what``, which could not be read because of ``error``."""
     return BenchError(
         f"{what} cannot be loaded: {first_line(error)}",
-        "the file is damaged, or holds more than tensors; nothing of it was executed",
+        "It is damaged, or holds more than tensors. Nothing in it was executed.",
     )
 
 
@@ -242,7 +242,7 @@ def _check_report(folder: Path, report: Any, recipe: Recipe) -> None:
     if missing:
         raise BenchError(
             f"{folder} lacks {len(missing)} weights of its model: {', '.join(missing[:5])}",
-            "is config.json the one of these weights?",
+            "Check that config.json belongs to these weights.",
         )
     stages = tuple(stage.source.removeprefix("key:") + "." for stage in recipe.stages)
     extra = [

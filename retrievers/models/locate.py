@@ -60,7 +60,7 @@ def find_card(model: str, like: str | None) -> tuple[Card, Path]:
     if like is not None:
         if is_card(model):
             raise BenchError(
-                f"{model} is a card, and --like {like} is for a checkpoint that has none",
+                f"{model} is a card, but --like {like} needs a checkpoint without one",
                 "leave --like out, or name the folder of a checkpoint",
             )
         return _card_like(load_card(like), model), Path.cwd()
@@ -95,13 +95,13 @@ def _card_like(card: Card, checkpoint: str) -> Card:
     """
     if card.kind != "transformer" or card.encoder:
         raise BenchError(
-            f"--like {card.name}: that card is not of a transformer checkpoint",
+            f"--like {card.name}: its card does not describe a transformer checkpoint",
             "see `python -m bench list models`",
         )
     if card.query_checkpoint:
         raise BenchError(
-            f"--like {card.name}: that model has two encoders, and one checkpoint was given",
-            "write a card with checkpoint and query_checkpoint, and name that: path/to/card.toml",
+            f"--like {card.name}: that model has two encoders, but one checkpoint was given",
+            "Write a card with checkpoint and query_checkpoint, and name it: path/to/card.toml",
         )
     path = Path(checkpoint).expanduser()
     root = locate_checkpoint(checkpoint, BRANCH, base=Path.cwd())
@@ -137,11 +137,11 @@ def _check_like(card: Card, own: Card, root: Path) -> None:
         chosen = used.get(name, "none")
         if value != chosen and name not in open_to_choice:
             raise BenchError(
-                f"--like {card.name} contradicts {root}, whose own {name} is {value}, not {chosen}",
+                f"--like {card.name} contradicts {root}: its {name} is {value}, not {chosen}",
                 "leave --like out, or correct the folder's settings",
             )
         if value != chosen:
-            logger.warning("%s: %s is %s, and used is %s", root, name, value, chosen)
+            logger.warning("%s states %s %s, but %s is used", root, name, value, chosen)
 
 
 def _settings(card: Card) -> dict[str, Any]:
@@ -218,8 +218,8 @@ def _unfinished_error(folder: Path, typed: str) -> BenchError | None:
         stated = read_object(folder / ADAPTER_FILE)
         base = next((stated[name] for name in BASE_NAMES if stated.get(name)), "BASE")
         return BenchError(
-            f"{typed} is an adapter, without the model that it was trained on",
-            f"name its base, too: --model {base} --adapter {typed}",
+            f"{typed} is an adapter without its base model",
+            f"Name its base, too: --model {base} --adapter {typed}",
         )
     if not (folder / TRAINING_FILE).is_file():
         return None
@@ -227,8 +227,8 @@ def _unfinished_error(folder: Path, typed: str) -> BenchError | None:
     latest = max(models, key=lambda path: path.stat().st_mtime, default=None)
     evaluate = f"; or evaluate its last checkpoint: --model {latest.parent}" if latest else ""
     return BenchError(
-        f"{typed} holds a training that was interrupted",
-        f"type the command that began it again, which continues it{evaluate}",
+        f"{typed} is an interrupted training",
+        f"Run the same command again to continue it{evaluate}",
     )
 
 
@@ -244,10 +244,10 @@ def _no_model_error(folder: Path, typed: str) -> BenchError | None:
 
 def _plain_error(typed: str) -> BenchError:
     return BenchError(
-        f"{typed} is a plain checkpoint: it does not say how its vectors are made "
-        "(pooling, normalisation, prompts, lengths), and a guess gives wrong scores",
-        "its page or paper says how it was trained; then add --like CARD, a card that is used in "
-        "the same way (`python -m bench list models`), or write card.toml into its folder",
+        f"{typed} is a plain checkpoint: it does not state how vectors are made (pooling, "
+        "normalisation, prompts, lengths), and a guess gives wrong scores",
+        "Look up how it was trained, then add --like CARD with a card that is used in the same "
+        "way (`python -m bench list models`), or write card.toml into its folder.",
     )
 
 

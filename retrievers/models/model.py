@@ -150,8 +150,8 @@ def resolve_model(
     }
     if adapter and (card.kind != "transformer" or card.encoder):
         raise BenchError(
-            f"{card.name} has no transformer that an adapter could be attached to",
-            "leave --adapter out, or name the model that it was trained on",
+            f"{card.name} is not a transformer, so no adapter can be attached",
+            "Leave out --adapter, or name the model that it was trained on.",
         )
     card = replace_fields(
         card, {name: value for name, value in changes.items() if value is not None}
@@ -176,7 +176,7 @@ def _with_query_prompt(card: Card, text: str) -> Card:
         BenchError: the model reads no prompts.
     """
     if card.kind == "bm25":
-        raise BenchError(f"{card.name} puts no prompt before queries", "leave query_prompt out")
+        raise BenchError(f"{card.name} puts no prompt before queries", "Leave out query_prompt.")
     datasets = {
         name: Prompts(query=text, document=prompts.document)
         for name, prompts in card.prompts.datasets.items()
@@ -220,8 +220,8 @@ def _resolve_transformer(card: Card, base: Path) -> Model:
     if card.weights_sha256 not in ("", document.weights_sha256):
         raise BenchError(
             f"{document.folder / document.weights} is not the checkpoint of {card.name}: sha256 "
-            f"{document.weights_sha256}, the card says {card.weights_sha256}",
-            f"for another checkpoint name its folder, {root}, and add --like {card.name}",
+            f"{document.weights_sha256}, not {card.weights_sha256}",
+            f"To use another checkpoint, name its folder, {root}, and add --like {card.name}.",
         )
     _check_fit(card, document, query)
     adapter = adapter_folder(card.adapter, base) if card.adapter else None
@@ -257,7 +257,7 @@ def _check_fit(card: Card, document: Checkpoint, query: Checkpoint | None) -> No
     for checkpoint in filter(None, (document, query)):
         for field, stated in _find_contradictions(card, checkpoint).items():
             used = getattr(card, field)
-            logger.warning("%s: %s is %s, and used is %s", checkpoint.root, field, stated, used)
+            logger.warning("%s states %s %s, but %s is used", checkpoint.root, field, stated, used)
 
 
 def _find_contradictions(card: Card, checkpoint: Checkpoint) -> dict[str, Any]:
@@ -270,7 +270,7 @@ def _find_contradictions(card: Card, checkpoint: Checkpoint) -> dict[str, Any]:
             own = read_st_folder(checkpoint.root).usage
             stated |= {"pooling": own.pooling, "lower_case": own.lower_case or card.lower_case}
         except BenchError as error:
-            logger.warning("not followed: %s", error)
+            logger.warning("ignored: %s", error)
     return {field: value for field, value in stated.items() if getattr(card, field) != value}
 
 
@@ -334,7 +334,9 @@ def _plain_recipe(card: Card) -> Recipe:
     """Return the recipe of a model without a checkpoint, which its options determine."""
     dim = card.options.get("dim", 0)
     if not isinstance(dim, int) or dim < (1 if card.kind == "hashing" else 0):
-        raise BenchError(f"card {card.name}: options.dim is the length of a vector, 1 or more")
+        raise BenchError(
+            f"card {card.name}: options.dim is the dimension of its vectors, 1 or more"
+        )
     usage = {name: value for name, value in card.usage.items() if name not in TRANSFORMER_FIELDS}
     return Recipe(
         model=card.name,
@@ -351,12 +353,12 @@ def _plain_recipe(card: Card) -> Recipe:
 def _third_party_recipe(card: Card, trust_code: bool) -> Recipe:
     if not trust_code:
         raise BenchError(
-            f"{card.name} runs {card.encoder}, code that is not part of this project",
-            "read it, then allow it with --trust-code",
+            f"{card.name} runs {card.encoder}, which is not part of this project",
+            "Read its code, then allow it with --trust-code.",
         )
     recipe = _plain_recipe(card)
     if recipe.dim < 1:
-        raise BenchError(f"card {card.name}: say the length of its vectors as options.dim")
+        raise BenchError(f"card {card.name}: options.dim, the dimension of its vectors, is missing")
     module = card.encoder.partition(":")[0]
     try:
         spec = importlib.util.find_spec(module)
@@ -430,19 +432,17 @@ def choose_backend(name: str | None, recipe: Recipe) -> Backend:
         raise BenchError(f"unknown back end {name!r}", f"use {', '.join(get_args(Backend))}")
     none = recipe.kind != "transformer" or bool(recipe.encoder)
     problems = {
-        f"{recipe.model} has no transformer that int8 could run": none,
-        "int8 runs no adapters": recipe.adapter is not None,
-        f"int8 starts from float32, not {recipe.dtype}": recipe.dtype != "float32",
-        f"int8 gives hidden states, and {recipe.model} is pooled by {recipe.pooling!r}": (
+        f"{recipe.model} is not a transformer that int8 can run": none,
+        "int8 does not support adapters": recipe.adapter is not None,
+        f"int8 needs float32 weights, not {recipe.dtype}": recipe.dtype != "float32",
+        f"int8 cannot pool by {recipe.pooling!r}, which {recipe.model} needs": (
             recipe.pooling == "pooler"
         ),
-        "int8 needs VNNI instructions: on this processor sums of 8-bit products saturate": (
-            not has_vnni()
-        ),
+        "int8 overflows on this CPU (no VNNI)": (not has_vnni()),
     }
     for problem, is_one in problems.items():
         if is_one:
-            raise BenchError(problem, "leave --dtype int8 out")
+            raise BenchError(problem, "Leave out --dtype int8.")
     return "int8"
 
 

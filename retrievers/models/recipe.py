@@ -15,7 +15,7 @@ from foundation.records import Record
 Pooling = Literal["none", "cls", "mean", "last", "pooler"]
 # Poolings that one forward pass serves, in the order in which they are stored.
 EVERY_POOLING: tuple[Pooling, ...] = ("cls", "mean", "last")
-# The last one stands in results of earlier versions.
+# "cls+bow" occurs in results of earlier versions.
 StoredPooling = Pooling | Literal["every", "cls+bow", "unknown"]
 Similarity = Literal["dot", "cos"]
 TitleJoin = Literal["space", "pair", "sep", "none"]
@@ -24,9 +24,9 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 StoredDtype = Dtype | Literal["unknown"]
 StoreDtype = Literal["float32", "float16"]
 Backend = Literal["torch", "int8"]
-StoredBackend = Backend | Literal["onnx", "int7"]  # these stand in results of earlier versions
+StoredBackend = Backend | Literal["onnx", "int7"]  # these occur in old results
 Role = Literal["document", "query"]
-# Fields that came after vectors were stored: at their defaults they are no part of a fingerprint.
+# Later additions, which are part of a fingerprint only if they differ from their defaults.
 ADDED_LATER = ("truncation_side", "lower_case")
 # Settings of a Python object that does not state them.
 UNKNOWN_SETTINGS: Mapping[str, Any] = {

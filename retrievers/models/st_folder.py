@@ -248,7 +248,7 @@ def read_st_folder(folder: Path) -> StFolder:
     if settings.truncate_dim is not None:
         raise BenchError(
             f"{folder}: truncate_dim = {settings.truncate_dim} is not supported",
-            "take it out of config_sentence_transformers.json to use whole vectors",
+            "Remove it from config_sentence_transformers.json to use all dimensions.",
         )
     inner = resolve_inside(folder, modules[0].path)
     transformer, tokenizer = _read_transformer(inner), read_tokenizer_facts(inner)
@@ -309,8 +309,8 @@ def _read_modules(path: Path) -> list[_Module]:
     for module in modules:
         if module.type.partition(".")[0] != "sentence_transformers":
             raise BenchError(
-                f"{path} names the class {module.type!r}, which is not of sentence-transformers",
-                "code that arrives with weights is not run",
+                f"{path} names the class {module.type!r}, which is not from sentence-transformers",
+                "Code in a checkpoint is never run.",
             )
     return modules
 
@@ -374,7 +374,9 @@ def read_tokenizer_facts(folder: Path) -> TokenizerFacts:
     config = _read_if_present(path, _TokenizerConfig)
     length = config.model_max_length
     if length is not None and not length >= 1:
-        raise BenchError(f"{path}: model_max_length is {length}", "it is a number of tokens from 1")
+        raise BenchError(
+            f"{path}: model_max_length is {length}", "Write a number of tokens, 1 or more."
+        )
     heeds = lexists(folder / WORD_PIECES) or (
         (config.tokenizer_class or "").removesuffix("Fast") in LOWER_CASING
     )

@@ -325,7 +325,7 @@ def test_nothing_in_a_malicious_pickle_is_executed(
     else:
         weights.write_bytes(pickle.dumps(Executed(marker)))
     finished = bench("run", tiny, "--model", checkpoint)
-    assert_refused(finished, bench, str(checkpoint), "nothing of it was executed")
+    assert_refused(finished, bench, str(checkpoint), "Nothing in it was executed")
     assert not marker.exists()
     with weights.open("rb") as file:
         torch.load(file, weights_only=False) if form == "torch.save" else pickle.load(file)

@@ -107,7 +107,7 @@ def test_a_routed_query_is_scored_as_by_its_own_adapter(bench, trained, tmp_path
         (["average", "one", "two", "--weights", "1"], "1 weights for 2 adapters"),
         (["average", "one"], "a single adapter cannot be composed"),
         (["average", "one", "three"], "there is no adapter folder"),
-        (["average", "start", "one"], "holds no adapter"),
+        (["average", "start", "one"], "has no adapter"),
         (["averag", "one", "two"], 'Invalid value "averag"'),
     ],
 )

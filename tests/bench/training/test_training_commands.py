@@ -179,7 +179,7 @@ def test_an_interrupted_training_is_not_taken_for_a_plain_checkpoint(bench, tmp_
     written.touch()
     done = bench("run", "./mine", "--model", "out/m")
     assert done.code == ExitCode.BAD_INPUT
-    assert "out/m holds a training that was interrupted" in done.stderr
+    assert "out/m is an interrupted training" in done.stderr
     assert "--model out/m/checkpoints/checkpoint-2/model" in done.stderr
 
 

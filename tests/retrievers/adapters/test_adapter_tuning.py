@@ -336,10 +336,10 @@ def test_a_wrong_adapter_is_refused_before_anything_is_mined(
 
 def test_settings_that_contradict_each_other_are_refused():
     for text, message in (
-        ('library = "peft"\nmethod = "lora"\nover = ["a"]', "stacked and fused by AdapterHub"),
+        ('library = "peft"\nmethod = "lora"\nover = ["a"]', "does not stack or fuse adapters"),
         ('method = "fusion"\nover = ["a"]', "a fusion needs two adapters"),
         ('method = "lora"\nlearning_rate = 1', "unknown field"),
-        ('method = "lora"\ninit_scale = 0.1', "init_scale is for bottlenecks"),
+        ('method = "lora"\ninit_scale = 0.1', "init_scale needs a bottleneck"),
         ('library = "peft"\nmethod = "lora"\nnorms = true', "an adapter of AdapterHub"),
     ):
         with pytest.raises(BenchError, match=message):
@@ -425,7 +425,7 @@ def test_an_adapter_with_norms_is_averaged_and_not_put_over_others(tmp_path):
         np.testing.assert_allclose(value, (one[name] + two[name]) / 2, atol=1e-6)
     with pytest.raises(BenchError, match="with the LayerNorms of its base, and is used alone"):
         stack_adapters(start, folders, tmp_path / "stack")
-    with pytest.raises(BenchError, match="over no other"):
+    with pytest.raises(BenchError, match="and an empty over"):
         preset(table("seq_bn", more=f'norms = true\nover = ["{folders[0]}"]\n'))
     with pytest.raises(BenchError, match="used alone"):
         run(tmp_path, table("seq_bn", more=f'over = ["{folders[0]}"]\n'), "over", start=start)

@@ -178,7 +178,7 @@ def test_a_task_is_put_over_another_domain(tmp_path):
     first, second = two_adapters(tmp_path)
     tuned = Tuned(tmp_path, table("seq_bn", more=f'over = ["{first}"]\n'))
     whole = tmp_path / "tuned"
-    with pytest.raises(BenchError, match="holds a composition") as caught:
+    with pytest.raises(BenchError, match="is a composition of adapters") as caught:
         stack_adapters(find_base([whole]), [second, whole], tmp_path / "swapped")
     task = next(one for one in caught.value.hint.split(": ")[1].split(", ") if "bench" in one)
     stack_adapters(find_base([second]), [second, Path(task)], tmp_path / "swapped")
@@ -210,7 +210,7 @@ def test_what_cannot_work_together_is_refused(tmp_path):
     with pytest.raises(BenchError, match="a single adapter cannot be composed"):
         stack_adapters(find_base([one]), [one], tmp_path / "both")
     run(tmp_path, QUICK, "whole")
-    with pytest.raises(BenchError, match="no adapter, but a whole model"):
+    with pytest.raises(BenchError, match="is a complete model, not an adapter"):
         find_base([tmp_path / "whole"])
     (tmp_path / "bare").mkdir()
     with pytest.raises(BenchError, match="none of these adapters has a card"):

@@ -202,7 +202,7 @@ def test_a_length_without_room_for_a_text_is_refused(
     fields = {"checkpoint": "bert", "pooling": "mean", "title_join": join}
     path = tiny.write_card(tmp_path / "tiny.toml", **fields, max_document_tokens=length)
     encoder = open_encoder(resolve_model(str(path)), "cpu")
-    with pytest.raises(BenchError, match=f"{length} tokens have no room for a text") as caught:
+    with pytest.raises(BenchError, match=f"{length} tokens leave none for a text") as caught:
         encoder.encode_documents(["alpha"], ["beta"])
     assert f"allow {length + 1 if length > 1 else 3} or more" in caught.value.hint
 
@@ -299,7 +299,7 @@ def test_a_malicious_pickle_runs_nothing(tmp_path: Path, form: str) -> None:
     with pytest.raises(BenchError, match="cannot be loaded") as caught:
         encode(card)
     assert not target.exists()
-    assert "nothing of it was executed" in caught.value.hint
+    assert "Nothing in it was executed" in caught.value.hint
     with suppress(RuntimeError):
         torch.load(path, weights_only=False)
     assert target.exists(), "the trap works where nothing stops it"

@@ -82,7 +82,7 @@ def made():
         ("LSH", "LSH", ""),
         ("IVF16,PQ8?nprobes=4", "no parameter 'nprobes'", "did you mean nprobe? it has: ht, "),
         ("IVF16,Flat?verbose=1", "no parameter 'verbose'", ""),  # it writes among the results
-        ("flat", "no index is made", ""),
+        ("flat", "without an index", ""),
     ],
 )
 def test_what_cannot_be_made_is_refused(text, message, hint, made):
@@ -101,9 +101,9 @@ def test_parameters_reach_the_index(made):
 
 
 def test_too_few_vectors_to_train_says_how_many_are_needed(made):
-    with pytest.raises(BenchError, match="at least 4096 vectors to train, there are 1000"):
+    with pytest.raises(BenchError, match="at least 4096 training vectors, not 1000"):
         made("IVF4096,Flat").train(np.ones((1000, 32), np.float32))
-    with pytest.raises(BenchError, match="at least 256 vectors to train, there are 100"):
+    with pytest.raises(BenchError, match="at least 256 training vectors, not 100"):
         made("PQ8").train(np.ones((100, 32), np.float32))
 
 

@@ -106,7 +106,7 @@ def test_tables_are_float16_where_float32_exceeds_shared_memory_and_only_there(b
         built("IVF2,PQ32", vectors)
         assert "float16" not in caplog.text
         built("IVF2,PQ64", vectors)
-    assert "lookup tables are float16 on the GPU: in float32 they take 65536 bytes" in caplog.text
+    assert "lookup tables are float16 on the GPU: float32 takes 65536 bytes" in caplog.text
 
 
 def test_codes_that_no_table_fits_are_refused_with_what_to_type(board):

@@ -197,7 +197,7 @@ def test_a_card_that_pools_otherwise_than_its_folder_states_warns(
     folder = write_st(tmp_path / "st")
     card = tiny.write_card(tmp_path / "own.toml", checkpoint=str(folder), pooling="cls")
     resolve_model(str(card))
-    assert "pooling is mean, and used is cls" in caplog.text
+    assert "states pooling mean, but cls is used" in caplog.text
     recipe = resolve_model(str(folder)).recipe
     assert (recipe.similarity, recipe.normalize) == ("cos", True)
     assert "does not say which similarity" in caplog.text
@@ -229,10 +229,10 @@ def test_like_may_choose_other_lengths_and_the_use_of_a_pre_trained_checkpoint(
     like = {"checkpoint": "-", "pooling": "mean", "normalize": True, "similarity": "cos"}
     card = str(tiny.write_card(tmp_path / "like.toml", **like, max_query_tokens=8))
     assert resolve_model(str(folder), like=card).recipe.max_query_tokens == 8
-    assert "max_query_tokens is 64, and used is 8" in caplog.text
+    assert "states max_query_tokens 64, but 8 is used" in caplog.text
     dot = tiny.write_card(tmp_path / "dot.toml", checkpoint="-", pooling="mean")
     assert not resolve_model(str(folder), like=str(dot)).recipe.normalize
-    assert "normalize is True, and used is False" in caplog.text
+    assert "states normalize True, but False is used" in caplog.text
     own = {"checkpoint": ".", "pooling": "cls"}
     tiny.write_card(folder / "card.toml", **own, warning="pre-trained only: MLM")
     assert resolve_model(str(folder), like=card).recipe.pooling == "mean"
@@ -389,7 +389,7 @@ def test_int8_is_refused_where_its_sums_saturate(
     if has_vnni:
         assert resolve_model("minilm", backend="int8").recipe.backend == "int8"
     else:
-        with pytest.raises(BenchError, match="int8 needs VNNI instructions"):
+        with pytest.raises(BenchError, match="int8 overflows on this CPU"):
             resolve_model("minilm", backend="int8")
 
 
@@ -420,12 +420,12 @@ def test_int8_refuses_what_it_cannot_run(tmp_path: Path, folder: Path) -> None:
         options={"dim": 8},
     )
     refused: list[tuple[str, dict[str, Any], str]] = [
-        ("hashing", {}, "no transformer that int8 could run"),
-        ("bm25", {}, "no transformer that int8 could run"),
-        (str(theirs), {"trust_code": True}, "no transformer that int8 could run"),
-        ("minilm", {"dtype": "bfloat16"}, "starts from float32, not bfloat16"),
+        ("hashing", {}, "not a transformer that int8 can run"),
+        ("bm25", {}, "not a transformer that int8 can run"),
+        (str(theirs), {"trust_code": True}, "not a transformer that int8 can run"),
+        ("minilm", {"dtype": "bfloat16"}, "needs float32 weights, not bfloat16"),
         (str(folder), pooled, "pooled by 'pooler'"),
-        ("minilm", {"adapter": str(tmp_path / "lora")}, "runs no adapters"),
+        ("minilm", {"adapter": str(tmp_path / "lora")}, "int8 does not support adapters"),
     ]
     for model, settings, problem in refused:
         with pytest.raises(BenchError, match=problem):

@@ -104,7 +104,7 @@ def test_a_card_decides_and_what_the_folder_says_otherwise_is_said(
         resolve_model(str(folder))
     recipe = resolve_model(str(card)).recipe
     assert (recipe.truncation_side, recipe.dim) == ("right", 32)
-    assert "truncation_side is left, and used is right" in caplog.text
+    assert "states truncation_side left, but right is used" in caplog.text
     assert "truncate_dim = 16 is not supported" in caplog.text
 
 

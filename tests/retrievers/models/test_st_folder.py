@@ -64,9 +64,9 @@ def test_prompts_of_other_names_are_named_as_unused(tmp_path: Path) -> None:
 
 def test_a_class_from_elsewhere_is_refused_and_not_imported(tmp_path: Path) -> None:
     (tmp_path / "evil.py").write_text("raise SystemExit('executed')")
-    with pytest.raises(BenchError, match=r"'evil\.Module', which is not of"):
+    with pytest.raises(BenchError, match=r"'evil\.Module', which is not from"):
         read_st_folder(write(tmp_path, ("2_Evil", "evil.Module")))
-    with pytest.raises(BenchError, match="not of sentence-transformers"):
+    with pytest.raises(BenchError, match="not from sentence-transformers"):
         read_st_folder(write(tmp_path, ("2_Evil", "sentence_transformers_evil.Dense")))
 
 

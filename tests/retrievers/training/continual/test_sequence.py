@@ -196,7 +196,7 @@ def test_a_state_of_another_sequence_is_refused(start, das):
     [
         ("plain", {}, (DOMAINS[0], DOMAINS[0]), "my/first is listed 2 times"),
         ("plain", {}, (Domain("empty", []),), "empty has no texts"),
-        ("adapter", {"adapter": "fusion"}, DOMAINS, "two adapters or more"),
+        ("adapter", {"adapter": "fusion"}, DOMAINS, "two or more adapters"),
     ],
 )
 def test_what_cannot_work_is_refused_before_any_work(
