@@ -13,8 +13,8 @@ from foundation.arrays import Float32Array, Float64Array
 from foundation.records import Record
 from retrievers.encoders.protocol import Encoder
 
-# Relative distance of the vectors of a text, encoded alone and in a padded batch. float32 differs by
-# rounding; a wrong attention mask differs by 0.01 and more.
+# Relative distance between vectors of a text, encoded alone and in a padded batch. float32 differs
+# by rounding; a wrong attention mask differs by 0.01 and more.
 BATCH_TOLERANCE = {"float32": 1e-4, "unknown": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
 MIN_SPREAD = 0.05  # root mean square distance from the mean vector, as a share of the norm
 UNIT_TOLERANCE = 1e-2

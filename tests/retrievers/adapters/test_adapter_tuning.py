@@ -295,7 +295,7 @@ WRONG = [
     (
         hub,
         'method = "lora"\noptions = { use_gating = true }',
-        "lora is ReFT, VeRA, prompt tuning or has gates",
+        "lora is not supported: it is ReFT, VeRA or prompt tuning, or has gates",
         "mam",
     ),
     (hub, 'method = "seq_bn"\noptions = { reduction_facter = 2 }', "no option", "reduction_factor"),
@@ -337,10 +337,10 @@ def test_a_wrong_adapter_is_refused_before_anything_is_mined(
 def test_settings_that_contradict_each_other_are_refused():
     for text, message in (
         ('library = "peft"\nmethod = "lora"\nover = ["a"]', "does not stack or fuse adapters"),
-        ('method = "fusion"\nover = ["a"]', "a fusion needs two adapters"),
+        ('method = "fusion"\nover = ["a"]', "fusion needs two or more adapters"),
         ('method = "lora"\nlearning_rate = 1', "unknown field"),
         ('method = "lora"\ninit_scale = 0.1', "init_scale needs a bottleneck"),
-        ('library = "peft"\nmethod = "lora"\nnorms = true', "an adapter of AdapterHub"),
+        ('library = "peft"\nmethod = "lora"\nnorms = true', "norms needs library = adapterhub"),
     ):
         with pytest.raises(BenchError, match=message):
             preset(f"[adapter]\n{text}\n")

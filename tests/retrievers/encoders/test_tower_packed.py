@@ -211,7 +211,7 @@ def test_batches_that_do_not_fit_the_memory_are_halved_until_they_do(
     assert max(small.sizes) <= 70
     notes = [text for text in caplog.messages if "has no memory for a batch of" in text]
     assert len(notes) == 1, "said once"
-    assert "in halves" in notes[0]
+    assert "larger batches are split" in notes[0]
     assert "last bits" in notes[0]
     assert encoder.timer.counts["tokens"] == sum(
         int(encoder._towers.document.tokenize(some, 32).lengths.sum())

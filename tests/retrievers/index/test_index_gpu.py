@@ -132,7 +132,7 @@ def test_several_gpus_have_copies_or_parts_and_find_the_same(room, board, caplog
         hits = index.search(vectors[:50], 7)
     kind = faiss.IndexReplicas if room > len(vectors) else faiss.IndexShards
     assert isinstance(index._index, kind)
-    assert ("each of 3 GPUs has a part" in caplog.text) == (kind is faiss.IndexShards)
+    assert ("split over 3 GPUs" in caplog.text) == (kind is faiss.IndexShards)
     whole = faiss.IndexFlatIP(16)
     whole.add(vectors)
     scores, rows = whole.search(vectors[:50], 7)
