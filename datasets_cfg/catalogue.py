@@ -219,9 +219,7 @@ def _check_members(members: Sequence[str], weights: Sequence[float], path: str) 
         if members.count(member) > 1:
             raise BenchError(f"{path}: {member} is listed twice", "list it once, with a weight")
         if member.endswith(".toml"):
-            raise BenchError(
-                f"{path}: the member {member} is a suite file", "list its members instead"
-            )
+            raise BenchError(f"{path}: {member} is a suite file", "list its members instead")
     if weights and (len(weights) != len(members) or not all(map(math.isfinite, weights))):
         raise BenchError(
             f"{path}: {len(members)} members, but the weights {list(weights)}",
@@ -339,8 +337,8 @@ def unknown_name_error(name: str, known: Iterable[str], data_dir: Path | None = 
     near = {each.name: str(each) for each in _folders_in(path.parent)}
     near |= {each.name: each.name for root in data_folders(data_dir) for each in _folders_in(root)}
     close += [near[each] for each in closest_names(path.name, near)]
-    meant = f"did you mean {' or '.join(list(dict.fromkeys(close))[:3])}?"
-    hint = meant if close else "python -m bench list datasets"
+    meant = " or ".join(list(dict.fromkeys(close))[:3])
+    hint = f"did you mean {meant}?" if meant else "python -m bench list datasets"
     return BenchError(f"there is no collection, suite or folder {name!r}", hint)
 
 

@@ -167,9 +167,7 @@ def _receive_with_retries(url: str, part: Path, size: int) -> None:
 
 
 def _receive(url: str, part: Path, size: int) -> None:
-    have = max(
-        _size(part) - 1, 0
-    )  # read the last byte again, since a range after the end is invalid
+    have = max(_size(part) - 1, 0)  # read the last byte again: a range after the end is invalid
     headers = {"User-Agent": "retrieval-bench", "Accept-Encoding": "identity"}
     if have:
         headers["Range"] = f"bytes={have}-"

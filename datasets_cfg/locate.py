@@ -43,9 +43,7 @@ def find_files(
         return folder
     if not facts.public:
         raise _licence_error(facts, [*given, cache_dir / "data"])
-    needed = [
-        archive for archive in facts.archives if with_corpus or _has_judgements(facts, archive)
-    ]
+    needed = [archive for archive in facts.archives if with_corpus or _has_qrels(facts, archive)]
     missing = [archive for archive in needed if not _is_present(facts, archive, folder)]
     if missing and not fetch:
         problem = BenchError(f"not found in {folder}, and downloads are off")
@@ -93,7 +91,7 @@ def _has_files(facts: Facts, folder: Path, with_corpus: bool) -> bool:
     return True
 
 
-def _has_judgements(facts: Facts, archive: Archive) -> bool:
+def _has_qrels(facts: Facts, archive: Archive) -> bool:
     """Return whether an archive holds more than documents."""
     return not set(_file_names(archive)) <= set(reader_of_layout(facts.layout).corpus_names)
 

@@ -113,9 +113,9 @@ def generate(cache_dir: Path, split: str = SPLIT) -> Path:
     if damaged or not folder.is_dir():
         candidates = list(find_functions(sources))
         selected = select_evaluated(candidates)
-        write_collection(
-            selected if split == SPLIT else select_rest(candidates, selected), folder, split
-        )
+        if split != SPLIT:
+            selected = select_rest(candidates, selected)
+        write_collection(selected, folder, split)
     return folder
 
 

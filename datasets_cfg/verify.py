@@ -119,9 +119,7 @@ def _missing_documents(dataset: Dataset) -> Iterator[Finding]:
         f"({relevant:,} of them relevant{', as in the published data' if official else ''})",
         len(missing),
         _first_ids(qrels.doc_ids[row] for row in missing),
-        "no run can find them: check that corpus and qrels are from the same release"
-        if harmful
-        else "",
+        "check that corpus and qrels are from the same release" if harmful else "",
     )
 
 

@@ -35,7 +35,7 @@ from retrievers.models.model import Model, SharedNetworks
 POLL_S = 1.0
 STOPPED_POLLS = 5  # in a row until a stopped child is killed
 
-DistributeModel = Callable[[LoadedModel], LoadedModel]
+Distribute = Callable[[LoadedModel], LoadedModel]
 
 logger = logging.getLogger(__name__)
 
@@ -97,9 +97,7 @@ class WorkerProcesses:
         ]
 
     @contextmanager
-    def encoding(
-        self, workspace: Workspace, work: Sequence[EncodingTask]
-    ) -> Iterator[DistributeModel]:
+    def encoding(self, workspace: Workspace, work: Sequence[EncodingTask]) -> Iterator[Distribute]:
         """Encode in child processes while the block lasts.
 
         Args:
@@ -129,9 +127,7 @@ class WorkerProcesses:
 def _gpus(device: str) -> list[str]:
     """Return the GPUs that children may use, as ``CUDA_VISIBLE_DEVICES`` names them."""
     if ":" in device:
-        raise BenchError(
-            f"--workers use every GPU, but --device {device} is one", "use --device cuda"
-        )
+        raise BenchError(f"--workers uses all GPUs, not {device} alone", "use --device cuda")
     if device == "cpu" or not has_gpu():
         return []
     if given := os.environ.get("CUDA_VISIBLE_DEVICES"):
@@ -144,6 +140,7 @@ def _gpus(device: str) -> list[str]:
 def _start(
     workspace: Workspace, work: Sequence[EncodingTask], environment: Mapping[str, str]
 ) -> BaseProcess:
+    """Start a child process that encodes the corpora with these environment variables."""
     seen = "cpu" if workspace.device == "cpu" else "auto"  # a child sees only its GPU
     child = get_context("spawn").Process(
         target=_encode_all, args=(replace(workspace, device=seen), work), daemon=True

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
-from bench.engines import DistributeModel, EncodingTask, worker_count
+from bench.engines import Distribute, EncodingTask, worker_count
 from bench.evaluate.retrieval import LoadedModel
 from bench.workspace import Workspace
 from foundation.arrays import Float32Array
@@ -67,9 +67,7 @@ class RayCluster:
         self._pending: set[Any] = set()
 
     @contextmanager
-    def encoding(
-        self, workspace: Workspace, work: Sequence[EncodingTask]
-    ) -> Iterator[DistributeModel]:
+    def encoding(self, workspace: Workspace, work: Sequence[EncodingTask]) -> Iterator[Distribute]:
         """Encode documents by tasks while the block lasts, then disconnect.
 
         Args:

@@ -344,10 +344,10 @@ class CorpusIndex:
         asked, indexed = recipe.side("document"), manifest.recipe.side("document")
         if asked.fingerprint != indexed.fingerprint:
             raise BenchError(
-                f"{folder} is an index of {manifest.recipe.model}, not of "
-                f"{recipe.model} with these settings",
-                f"python -m bench index {dataset.name} --model {recipe.model} --index "
-                f"'{manifest.spec}' --out DIR",
+                f"{folder} is an index of {manifest.recipe.model}: its vectors differ from those "
+                f"of {recipe.model} with these settings",
+                f"run `python -m bench index {dataset.name} --model {recipe.model} --index "
+                f"'{manifest.spec}' --out DIR`",
             )
         if manifest.corpus_sha256 != dataset.corpus.sha256:
             raise BenchError(

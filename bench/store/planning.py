@@ -91,17 +91,15 @@ class Planner:
         present = dict(_read_shards(folder))
         while True:
             shards = tuple(present)
-            positions = find_rows(
-                keys, np.concatenate([np.empty((0, 2), np.uint64), *present.values()])
-            )
+            stored = np.concatenate([np.empty((0, 2), np.uint64), *present.values()])
+            positions = find_rows(keys, stored)
             broken = self._find_damaged(_shards_used(shards, positions))
             if not broken:
                 break
             for shard in broken:
                 del present[shard]
-        missing = tuple(
-            _split_into_shards(keys, np.flatnonzero(positions < 0), rows_per_shard(recipe))
-        )
+        rows = np.flatnonzero(positions < 0)
+        missing = tuple(_split_into_shards(keys, rows, rows_per_shard(recipe)))
         vectors = None if missing else StoredVectors(shards, positions, recipe.dim)
         return EncodingPlan(keys, vectors, missing)
 

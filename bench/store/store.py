@@ -63,11 +63,7 @@ class VectorStore:
         return self._plan(encoder.recipe.side("document"), keys)
 
     def documents(
-        self,
-        encoder: Encoder,
-        corpus: Corpus,
-        plan: EncodingPlan,
-        advance: Callback | None = None,
+        self, encoder: Encoder, corpus: Corpus, plan: EncodingPlan, advance: Callback | None = None
     ) -> StoredVectors:
         """Return the vectors of a corpus, encoding missing ones shard by shard.
 
@@ -85,11 +81,7 @@ class VectorStore:
         return self._vectors_of(encoder.recipe.side("document"), plan, encoded)
 
     def encode_documents(
-        self,
-        encoder: Encoder,
-        corpus: Corpus,
-        plan: EncodingPlan,
-        advance: Callback | None = None,
+        self, encoder: Encoder, corpus: Corpus, plan: EncodingPlan, advance: Callback | None = None
     ) -> int:
         """Encode the missing shards of a corpus, or wait for other processes that encode them.
 

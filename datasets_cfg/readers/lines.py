@@ -55,9 +55,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
                 start = 3 if number == 1 and line.startswith(_BYTE_ORDER_MARK) else 0
                 yield number, line[start:].rstrip(b"\r\n")
     except (EOFError, zlib.error, OSError) as error:
-        if (
-            isinstance(error, OSError) and error.filename is not None
-        ):  # the file could not be opened
+        if isinstance(error, OSError) and error.filename is not None:  # it cannot be opened
             raise file_error(error) from error
         raise line_error(path, number + 1, str(error), "copy or download the file again") from error
 

@@ -13,7 +13,7 @@ from bench.cli.commands.common import load_models, make_workspace, refuse_duplic
 from bench.cli.options.commands import RunOptions, ScoreOptions
 from bench.cli.options.shared import WorkerOptions
 from bench.cli.terminal import print_json
-from bench.engines import DistributeModel, EncodingTask, WorkerProcesses
+from bench.engines import Distribute, EncodingTask, WorkerProcesses
 from bench.evaluate.cost import announce_encoding, estimate_costs
 from bench.evaluate.judging import SuiteMean, suite_mean, suites_inner_first
 from bench.evaluate.pipeline import Job, evaluate, evaluate_run
@@ -110,7 +110,7 @@ def _prepare_jobs(
 
 def _collect_results(
     jobs: Sequence[Sequence[Job]],
-    distribute: DistributeModel,
+    distribute: Distribute,
     published: Claims,
     gaps: MissingEvaluations,
     options: RunOptions,
@@ -129,7 +129,7 @@ def _collect_results(
     return results
 
 
-def _load_or_evaluate(job: Job, distribute: DistributeModel, out: Location) -> Evaluation:
+def _load_or_evaluate(job: Job, distribute: Distribute, out: Location) -> Evaluation:
     """Return the stored result of a job, or evaluate and store it."""
     if job.stored:
         _print_stored(job.stored)

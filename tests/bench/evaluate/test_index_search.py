@@ -320,7 +320,7 @@ def test_an_index_of_another_model_or_corpus_is_refused(bench, folder, tmp_path)
     half = ("--set", "store_dtype=float16", "--index", tmp_path / "deployed")
     refused = bench("run", folder, "--model", "hashing", *half)
     assert refused.code == 2
-    assert "its vectors are not those of hashing with these settings" in refused.stderr
+    assert "its vectors differ from those of hashing with these settings" in refused.stderr
     refused = bench("run", folder, "--model", "bm25", "--index", tmp_path / "deployed")
     assert refused.code == 2
     assert "cannot search an index" in refused.stderr
