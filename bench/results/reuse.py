@@ -84,8 +84,8 @@ def check_stored_values(stored: Evaluation, dataset: Dataset) -> str:
         judgements = judge(dataset, stored.run, protocol.depth)
     except MissingFileError as missing:  # the documents, in which answers are looked up
         return str(missing)
-    asked = None if dataset.answers is None else dataset.queries.ids
-    found = score(stored.run, judgements, list(values), asked)
+    queries = None if dataset.answers is None else dataset.queries.ids
+    found = score(stored.run, judgements, list(values), queries)
     if stored.scores.query_ids != found.query_ids or not all(
         np.allclose(values[name], found.values[name], rtol=0, atol=SAME_VALUE) for name in values
     ):
