@@ -159,7 +159,7 @@ def test_the_report_shows_what_was_gained_and_what_was_kept_apart(place, report)
     text = (place / "ablations/tiny/report.md").read_text()
     assert "## Gains and forgetting" in text
     assert text.count("\n# ") == 0  # but the title: one page of a site
-    assert "kept apart" in text
+    assert "separate models" in text
     assert "python -m bench ablate tiny.toml" in text
 
 
