@@ -19,12 +19,7 @@ from cyclopts.exceptions import MissingArgumentError, UnknownCommandError
 from cyclopts.help import DefaultFormatter, HelpEntry, HelpPanel
 
 from bench.cli.options import commands
-from bench.cli.options.shared import (
-    Argument,
-    arguments_of,
-    check_outputs_and_device,
-    refuse_ignored_options,
-)
+from bench.cli.options.shared import Argument, arguments_of, check_outputs, refuse_ignored_options
 from bench.cli.terminal import as_typed, program_name
 from foundation.errors import BenchError
 from foundation.printable import shorten_words
@@ -176,7 +171,7 @@ def _make_command(record: type[Any], function: str, words: Sequence[str]) -> Any
     def command(options: Any) -> int:
         refuse_ignored_options(options, words)
         _configure_libraries()
-        check_outputs_and_device(options)
+        check_outputs(options)
         module, _, name = function.partition(".")
         code: int = getattr(importlib.import_module(f"bench.cli.commands.{module}"), name)(options)
         return code

@@ -59,9 +59,7 @@ class Selection(Record, kw_only=True):
 
 
 def select_checkpoint(
-    panels: Sequence[ScoreMatrix],
-    weights: Sequence[float],
-    splits: Sequence[str] = (),
+    panels: Sequence[ScoreMatrix], weights: Sequence[float], splits: Sequence[str] = ()
 ) -> Selection:
     """Select the checkpoint with the best mean (the first of equal ones), and compare the others.
 

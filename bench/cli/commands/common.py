@@ -93,10 +93,7 @@ class CardSettings(Record):
 
 
 def load_model(
-    workspace: Workspace,
-    name: str,
-    settings: ModelOptions,
-    networks: SharedNetworks | None = None,
+    workspace: Workspace, name: str, settings: ModelOptions, networks: SharedNetworks | None = None
 ) -> LoadedModel:
     """Load the model called ``name`` with its encoder.
 
@@ -136,10 +133,8 @@ def load_models(
     """
     networks, cards = SharedNetworks(), [name for name in names if is_card(name)]
     card_options = replace(settings, like=None) if len(cards) < len(names) else settings
-    return [
-        load_model(workspace, name, card_options if name in cards else settings, networks)
-        for name in names
-    ]
+    chosen = {name: card_options if name in cards else settings for name in names}
+    return [load_model(workspace, name, chosen[name], networks) for name in names]
 
 
 def parse_assignments(typed: Sequence[str]) -> dict[str, Any]:

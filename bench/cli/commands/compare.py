@@ -177,10 +177,7 @@ def _find_changes(
 
 
 def _print_transfer(
-    options: CompareOptions,
-    found: ResultsByName,
-    also: Sequence[str],
-    workspace: Workspace,
+    options: CompareOptions, found: ResultsByName, also: Sequence[str], workspace: Workspace
 ) -> int:
     """Print backward and forward transfer between the collections of successive trainings."""
     trained = _resolve_names(options.sequence, found, workspace)

@@ -153,10 +153,7 @@ def _print_costs(
 
 
 def _print_summary(
-    results: Sequence[Result],
-    published: Claims,
-    gaps: MissingEvaluations,
-    options: RunOptions,
+    results: Sequence[Result], published: Claims, gaps: MissingEvaluations, options: RunOptions
 ) -> None:
     """Print the means of suites and the gaps, or with ``--json``, all results."""
     means = _compute_means(options.names, results)
@@ -173,9 +170,7 @@ def _print_summary(
 def _load_models(options: RunOptions, workspace: Workspace) -> tuple[list[LoadedModel], Claims]:
     """Load the models under their names in results, with the published scores of their cards."""
     if options.name and len(options.model) > 1:
-        raise BenchError(
-            f"--name is for one model, not {len(options.model)}", "run one by one, or leave it out"
-        )
+        raise BenchError(f"--name is for one model, not {len(options.model)}", "run one by one")
     if options.name and SELECTOR in options.name:
         raise BenchError(
             f"--name {options.name} contains {SELECTOR}, which selects one of several results",

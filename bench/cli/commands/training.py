@@ -93,13 +93,8 @@ def finetune(options: FinetuneOptions) -> int:
         rounds = f"{trained.rounds} rounds of " if trained.rounds > 1 else ""
         _print_trained(trained, rounds, f"{trained.queries:,} queries", options)
         if not options.output.json:
-            scored = [
-                name for name in options.on if evaluated.keys() & workspace.expand_names([name])
-            ]
-            print_next_command(
-                "evaluate it",
-                _run_line(scored, [trained.folder], options.folders),
-            )
+            scored = [one for one in options.on if evaluated.keys() & workspace.expand_names([one])]
+            print_next_command("evaluate it", _run_line(scored, [trained.folder], options.folders))
     return ExitCode.OK
 
 
@@ -392,8 +387,7 @@ def compose(options: ComposeOptions) -> int:
         size = f"{done.parameters:,} parameters on {done.base}"
         print(f"{out}: {done.how} of {', '.join(done.adapters)}; {size}")
         print_next_command(
-            "evaluate it",
-            _run_line(_find_domains(options, base), [str(out)], options.folders),
+            "evaluate it", _run_line(_find_domains(options, base), [str(out)], options.folders)
         )
     return ExitCode.OK
 

@@ -13,13 +13,7 @@ from bench.evaluate.judging import common_measure
 from bench.evaluate.pipeline import OpenDataset
 from bench.evaluate.retrieval import EvaluationOptions
 from bench.monitor.curve import Curve, WatchTarget, curve_of
-from bench.monitor.following import (
-    StopRule,
-    Watcher,
-    follow_training,
-    step_of,
-    training_folder,
-)
+from bench.monitor.following import StopRule, Watcher, follow_training, step_of, training_folder
 from bench.outcomes import ExitCode
 from bench.workspace import Workspace
 from foundation.errors import BenchError

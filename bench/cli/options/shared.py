@@ -150,7 +150,7 @@ class OutputMark:
     kind: Literal["folder", "file"]
 
 
-def check_outputs_and_device(options: Any) -> None:
+def check_outputs(options: Any) -> None:
     """Check that each output of ``options`` can be written and that the device exists.
 
     Raises:
@@ -186,10 +186,8 @@ def _check_writable(location: Location, mark: OutputMark) -> None:
         with tempfile.TemporaryFile(dir=nearest) as file:
             file.write(b"\0")
     except OSError as error:
-        reason = f"{nearest}: {error.strerror}"
-        raise BenchError(
-            f"{location} cannot be written: {reason}", "choose another folder"
-        ) from error
+        why = f"{nearest}: {error.strerror}"
+        raise BenchError(f"{location} cannot be written: {why}", "choose another folder") from error
     if mark.kind == "file" and location.is_dir():
         raise BenchError(f"{location} cannot be written: it is a folder", "name a file")
 
