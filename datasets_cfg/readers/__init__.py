@@ -166,7 +166,8 @@ def detect_layout(folder: Path) -> str:
     inner = [] if found else sorted({path.parent for path in _corpora_below(folder, tells)})
     if inner:
         raise BenchError(
-            f"{folder} holds {format_count(len(inner), 'collection', 'collections')} but is none",
+            f"{folder} is not a collection, but a folder with "
+            f"{format_count(len(inner), 'collection', 'collections')}",
             f"name one of them: {format_names([str(path) for path in inner])}",
         )
     problem = f"holds the corpora of {' and '.join(found)}" if found else "is not a collection"
