@@ -53,7 +53,7 @@ def _verdict(answer: Answer) -> str:
             f"{best} agrees with the {evidence}, but {answer.chance:.1f} of the deviations would "
             "agree with unrelated scores as well. Give more scores, or per-query scores."
         )
-    return f"The {evidence} were made with: {best}."
+    return f"Best explanation of the {evidence}: {best}."
 
 
 def _table(answer: Answer) -> Table[ExplanationRow]:

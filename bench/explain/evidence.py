@@ -228,6 +228,11 @@ class SetupEvidence(ABC):
     def name(self) -> str:
         """Its kind, for people."""
 
+    @property
+    def needs_collection(self) -> bool:
+        """True if documents of the whole collection are encoded, not only of a sample."""
+        return False
+
     @abstractmethod
     def fit(self, setup: EvaluationSetup, probe: bool) -> Fit:
         """Return how well a set-up explains it.
@@ -498,7 +503,7 @@ def _sample_pairs(run: Run, dataset: Dataset) -> _Pairs:
     if not texts:
         raise BenchError(
             f"the run and {dataset.name} share no query with three documents",
-            "are its ids those of this collection and split?",
+            "Check that its ids are those of this collection and split",
         )
     return _Pairs(texts, np.array(queries), np.concatenate(rows), np.concatenate(scores))
 

@@ -44,7 +44,7 @@ from retrievers.encoders.protocol import Encoder
 from retrievers.models.recipe import Role
 
 FORMATS = (
-    "use .npy, .npz (arrays ids and vectors), .parquet (columns id and vector) or .safetensors"
+    "Use .npy, .npz (arrays ids and vectors), .parquet (columns id and vector) or .safetensors"
 )
 LEAST = 4  # vectors of a role
 NAMES = ("vectors", "vector", "embeddings", "embedding")
@@ -64,11 +64,11 @@ def parse_published(typed: str, datasets: Sequence[Dataset]) -> PublishedNumber:
     measure, _, value = rest.rpartition("=")
     known = {dataset.name: dataset for dataset in datasets}
     if colon and name not in known:
-        raise BenchError(f"--published {typed}: {name} is not given with --on", f"add --on {name}")
+        raise BenchError(f"--published {typed}: {name} is not given with --on", f"Add --on {name}")
     if not re.fullmatch(r"[01]?\.\d+", value):
         raise BenchError(
             f"--published {typed}: {value!r} is not a score from 0 to 1",
-            "type it as .2441 or nDCG@10=.2441 (24.41 is .2441)",
+            "Type it as .2441 or nDCG@10=.2441 (24.41 is .2441)",
         )
     dataset = known[name] if colon else datasets[0]
     canonical = parse_measure(measure or dataset.facts.main_measure).name

@@ -14,7 +14,7 @@ from bench.evaluate.scoring import Scores, score
 from bench.evaluate.search import exclude_self_matches
 from bench.explain.evidence import Fit, SetupEvidence, value_fit
 from bench.explain.passes import ForwardPasses, rounded
-from bench.explain.setup import EvaluationSetup, document_key
+from bench.explain.setup import EvaluationSetup, document_key, forward_key
 from datasets_cfg.dataset import Dataset
 from datasets_cfg.readers import Qrels
 from foundation.arrays import Float32Array, Float64Array, Int64Array
@@ -61,7 +61,7 @@ class CollectionScores:
             raise BenchError(
                 f"{self.dataset.name} has {count:,} documents: scores are explained with qrels "
                 f"and up to {MOST_DOCUMENTS:,}",
-                "use --run-file or --vectors, which need a sample only",
+                "Use --run-file or --vectors, which need a sample only",
             )
 
     def scores(
@@ -107,7 +107,7 @@ class CollectionScores:
 
     def is_free(self, setup: EvaluationSetup) -> bool:
         """Return whether no document must be encoded for ``setup``."""
-        return _forward_key(setup) == _forward_key(self.base)
+        return forward_key(setup) == forward_key(self.base)
 
     def _dataset(self, setup: EvaluationSetup) -> Dataset:
         if not setup.split:
@@ -172,20 +172,6 @@ class CollectionScores:
         return matrix
 
 
-def _forward_key(setup: EvaluationSetup) -> EvaluationSetup:
-    """Return the set-up with fixed values where no forward pass of documents depends on it."""
-    return replace(
-        document_key(setup),
-        pooling=setup.pooling if setup.pooling == "pooler" else "cls",
-        normalize=False,
-        stages=(),
-        dimensions=None,
-        scaled_after_cut=True,
-        precision="float32",
-        shift=0,
-    )
-
-
 def _judgements(qrels: Qrels, setup: EvaluationSetup, queries: set[str]) -> Qrels:
     """Return the judgements of some queries, with the set-up's gain and grades."""
     keep = [row for row, query in enumerate(qrels.query_ids) if query in queries]
@@ -231,6 +217,7 @@ class QueryEvidence(SetupEvidence):
     given: Mapping[str, float]
     digits: int
     name: str = "per-query scores"
+    needs_collection: bool = True
 
     def fit(self, setup: EvaluationSetup, probe: bool) -> Fit:
         """Return the fit by query: of some queries and documents for ``probe``, else of all."""
@@ -277,6 +264,7 @@ class PublishedEvidence(SetupEvidence):
     collections: Mapping[str, CollectionScores]
     numbers: Sequence[PublishedNumber]
     name: str = "published scores"
+    needs_collection: bool = True
 
     def fit(self, setup: EvaluationSetup, probe: bool) -> Fit:
         """Return the fit of all numbers; for ``probe``, by estimate where documents change."""

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from bench.explain.evidence import CEILING, FLOOR, Fit, SetupEvidence, together
-from bench.explain.setup import ROUNDING, Deviation, EvaluationSetup
+from bench.explain.setup import ROUNDING, Deviation, EvaluationSetup, forward_key
 from foundation.errors import BenchError
 
 FULL_SINGLES = 10  # hypotheses that the probe leaves over, evaluated on all items
@@ -218,8 +218,10 @@ class DeviationSearch:
     def _promising_pairs(self, probed: Sequence[Explanation]) -> Sequence[tuple[Deviation, ...]]:
         """Return pairs of different kinds, those first whose halves come closest.
 
-        A deviation that changes nothing of the evidence is in no pair.
+        A deviation that changes nothing of the evidence is in no pair. If documents of the whole
+        collection are encoded, at most one of a pair may need new forward passes of them.
         """
+        costly = any(each.needs_collection for each in self.evidence)
         base = self._fit(self.setup, True)
         # If the dimension differs, nothing but a cut changes the fit: then all are combined.
         is_cut = bool((base.errors >= CEILING).all())
@@ -233,8 +235,15 @@ class DeviationSearch:
         )
         chosen = [(*a.deviations, *b.deviations) for a, b in pairs]
         return [
-            (a, b) for a, b in chosen if a.kind != b.kind and not set(a.changes) & set(b.changes)
+            (a, b)
+            for a, b in chosen
+            if a.kind != b.kind
+            and not set(a.changes) & set(b.changes)
+            and not (costly and self._encodes(a) and self._encodes(b))
         ][:PROBED_PAIRS]
+
+    def _encodes(self, deviation: Deviation) -> bool:
+        return forward_key(deviation.on(self.setup)) != forward_key(self.setup)
 
     def _accepted(self, tried: Sequence[Explanation], base: Fit) -> list[Explanation]:
         """Return explanations that fit, better than the set-up as it is."""

@@ -103,6 +103,24 @@ def document_key(setup: EvaluationSetup) -> EvaluationSetup:
     return replace(setup, **(neutral | dict.fromkeys(flags, False)))
 
 
+def forward_key(setup: EvaluationSetup) -> EvaluationSetup:
+    """Return the set-up with every field fixed that no forward pass of documents depends on.
+
+    Args:
+        setup: any set-up; those with equal keys share their forward passes of documents.
+    """
+    return replace(
+        document_key(setup),
+        pooling=setup.pooling if setup.pooling == "pooler" else "cls",
+        normalize=False,
+        stages=(),
+        dimensions=None,
+        scaled_after_cut=True,
+        precision="float32",
+        shift=0,
+    )
+
+
 @dataclass(frozen=True)
 class Deviation:
     """One difference of set-up, as a hypothesis about how the evidence was made.

@@ -77,7 +77,7 @@ def _evidence(
     if not evidence and options.save_canary is None:
         raise BenchError(
             "there is no evidence to explain",
-            "give --published, --per-query, --run-file, --vectors, --canary or --checkpoint",
+            "Give --published, --per-query, --run-file, --vectors, --canary or --checkpoint",
         )
     return evidence, seen
 
