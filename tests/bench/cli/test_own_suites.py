@@ -139,10 +139,10 @@ def test_check_decides_on_the_weighted_mean(bench: Bench, own: Path) -> None:
     [
         ("", "members"),
         ("members = []", "no members"),
-        ('members = ["a", "a"]', "a is a member twice"),
-        ('members = ["other.toml"]', "the member other.toml is a file"),
-        ('members = ["a", "b"]\nweights = [1]', "2 members and the weights"),
-        ('members = ["a", "b"]\nweights = [1, inf]', "2 members and the weights"),
+        ('members = ["a", "a"]', "a is listed twice"),
+        ('members = ["other.toml"]', "other.toml is a suite file"),
+        ('members = ["a", "b"]\nweights = [1]', "2 members, but the weights"),
+        ('members = ["a", "b"]\nweights = [1, inf]', "2 members, but the weights"),
         ('members = ["a", "b"]\nweights = [1, nan]', "weights"),
         ('members = ["a", "b"]\nweights = [1, 0]', "weights"),
         ('members = ["a"]\nweigths = [1]', "Did you mean weights?"),
@@ -163,5 +163,5 @@ def test_where_one_collection_is_needed_a_suite_is_refused_with_its_members(
 ) -> None:
     done = bench("score", own, "--dataset", own)
     assert done.code == 2
-    assert f"{own} is a suite, and one collection is needed here" in done.stderr
+    assert f"{own} is a suite, but one collection is needed here" in done.stderr
     assert "contracts, manuals" in done.stderr
