@@ -201,10 +201,8 @@ class Watcher:
         """
         reasons = self.waiting if waiting else self.left_out
         if reasons.get(checkpoint.name) != why:
-            verb = "waits" if waiting else "is left out"
-            print(
-                f"{'' if waiting else 'warning: '}{checkpoint.name} {verb}: {why}", file=sys.stderr
-            )
+            start, verb = ("", "waits") if waiting else ("warning: ", "is left out")
+            print(f"{start}{checkpoint.name} {verb}: {why}", file=sys.stderr)
             reasons[checkpoint.name] = why
 
     def evaluate(self, checkpoint: CheckpointState) -> None:
