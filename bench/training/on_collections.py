@@ -19,7 +19,7 @@ from bench.store import VectorStore
 from bench.training.training_sets import (
     CorpusDocuments,
     CorpusTexts,
-    TrainingSplit,
+    TrainSplit,
     draw_queries,
     leaked_queries,
     trained_collections,
@@ -67,10 +67,7 @@ def pretrain_on(
 
 
 def adapt_on(
-    preset: Pretraining,
-    datasets: Sequence[Dataset],
-    method: Method,
-    context: TrainingContext,
+    preset: Pretraining, datasets: Sequence[Dataset], method: Method, context: TrainingContext
 ) -> tuple[PretrainResult, ...]:
     """Pre-train on the corpus of each collection in turn, without reading queries or judgements.
 
@@ -119,14 +116,14 @@ def finetune_on(
         evaluated: collections that the result will be scored on.
         queries: number of training queries, drawn with the preset's seed from all collections. None
             uses all of them.
-        max_memory: bytes that a search may use, see `CollectionSearch`.
+        max_memory: bytes that a search may use, see `CorpusSearch`.
 
     Raises:
         BenchError: If a training split is itself evaluated, if there is too little to train on, or
             for the reasons listed in `retrievers.training.finetune.finetune.finetune`.
     """
     splits = tuple(
-        TrainingSplit.of(dataset, leaked_queries(dataset, evaluated)) for dataset in training
+        TrainSplit.of(dataset, leaked_queries(dataset, evaluated)) for dataset in training
     )
     if queries is not None:
         splits = draw_queries(splits, queries, preset.seed)
@@ -135,7 +132,7 @@ def finetune_on(
         apply_prompts(model, [dataset.name for dataset in training]),
         training_set(splits),
         context,
-        search=CollectionSearch(splits, store, context.out, context.device, max_memory),
+        search=CorpusSearch(splits, store, context.out, context.device, max_memory),
     )
 
 
@@ -175,12 +172,12 @@ def route_on(base: Model, folders: Sequence[Path], out: Path, training: Sequence
             "Name one collection for each adapter, in the same order: --on A B.",
         )
     domains = [trained_collections([dataset.name]) for dataset in training]
-    texts = [TrainingSplit.of(dataset).dataset.queries.texts for dataset in training]
+    texts = [TrainSplit.of(dataset).dataset.queries.texts for dataset in training]
     route_adapters(base, folders, out, domains, fit_router_on_queries(base, texts))
 
 
 @dataclass(frozen=True)
-class CollectionSearch:
+class CorpusSearch:
     """Exact search for negatives that looks up the queries of each collection in its own corpus.
 
     Attributes:
@@ -192,7 +189,7 @@ class CollectionSearch:
             memory.
     """
 
-    splits: tuple[TrainingSplit, ...]
+    splits: tuple[TrainSplit, ...]
     store: VectorStore
     training_folder: Path
     device: str = "auto"
@@ -215,7 +212,7 @@ class CollectionSearch:
         lowest = np.concatenate([mined.lowest for mined in found])
         return MinedHits(Hits(scores, np.concatenate(rows)), lowest)
 
-    def _search(self, split: TrainingSplit, model: Model | None, depth: int) -> MinedHits:
+    def _search(self, split: TrainSplit, model: Model | None, depth: int) -> MinedHits:
         """Search one collection and drop the documents that are the query itself."""
         dataset = split.dataset
         if model is None:
@@ -227,7 +224,7 @@ class CollectionSearch:
         return MinedHits(apply_exclude_self(dataset, hits, depth), lowest)
 
     def _with_vectors(
-        self, split: TrainingSplit, model: Model, depth: int
+        self, split: TrainSplit, model: Model, depth: int
     ) -> tuple[Hits, Float32Array]:
         """Encode and search one collection. Return hits and lowest scores of relevant documents."""
         dataset, timer = split.dataset, PhaseTimer()

@@ -97,7 +97,7 @@ def _is_blank(texts: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 @dataclass(frozen=True, eq=False)
-class TrainingSplit:
+class TrainSplit:
     """Training split of one collection, without the queries that cannot be trained on.
 
     Attributes:
@@ -109,7 +109,7 @@ class TrainingSplit:
     positives: tuple[Int64Array, ...]
 
     @classmethod
-    def of(cls, dataset: Dataset, without: frozenset[str] = frozenset()) -> "TrainingSplit":
+    def of(cls, dataset: Dataset, without: frozenset[str] = frozenset()) -> "TrainSplit":
         """Return the usable part of a split. Documents with a grade of 1 or more are relevant.
 
         Args:
@@ -136,9 +136,9 @@ class TrainingSplit:
             tuple(np.unique(np.array(relevant[ids[index]], np.int64)) for index in kept),
         )
 
-    def select(self, rows: Sequence[int]) -> "TrainingSplit":
+    def select(self, rows: Sequence[int]) -> "TrainSplit":
         """Return the split with only the queries at ``rows``, at least one."""
-        return TrainingSplit(
+        return TrainSplit(
             _select_queries(self.dataset, rows), tuple(self.positives[row] for row in rows)
         )
 
@@ -149,9 +149,7 @@ def _select_queries(dataset: Dataset, rows: Sequence[int]) -> Dataset:
     return replace(dataset, queries=queries)
 
 
-def draw_queries(
-    splits: Sequence[TrainingSplit], count: int, seed: int
-) -> tuple[TrainingSplit, ...]:
+def draw_queries(splits: Sequence[TrainSplit], count: int, seed: int) -> tuple[TrainSplit, ...]:
     """Draw queries at random from all splits together.
 
     The queries drawn for a smaller ``count`` are also drawn for a larger one.
@@ -173,13 +171,11 @@ def draw_queries(
     drawn = np.sort(np.random.default_rng(seed).permutation(ends[-1])[:count])
     rows = [drawn[(drawn >= first) & (drawn < end)] - first for first, end in pairwise(ends)]
     return tuple(
-        split.select(chosen.tolist())
-        for split, chosen in zip(splits, rows, strict=True)
-        if len(chosen)
+        split.select(part.tolist()) for split, part in zip(splits, rows, strict=True) if len(part)
     )
 
 
-def training_set(splits: Sequence[TrainingSplit]) -> TrainingSet:
+def training_set(splits: Sequence[TrainSplit]) -> TrainingSet:
     """Combine ``splits`` of several collections into one training set."""
     documents = CorpusDocuments(tuple(split.dataset.corpus for split in splits))
     starts = documents.starts
@@ -236,7 +232,7 @@ def find_leaks(training: Dataset, evaluated: Dataset) -> tuple[str, ...]:
     Raises:
         BenchError: If a training query is itself evaluated.
     """
-    related = related_collections(training.name) == related_collections(evaluated.name)
+    related = same_collections(training.name) == same_collections(evaluated.name)
     same = related or _same_files(training, evaluated)
     ids, texts = shared_queries(training.queries, evaluated.queries, same)
     if ids:
@@ -274,14 +270,10 @@ def normalise_query(text: str) -> str:
 
 
 # Names of one collection: equal corpora and training queries or, for stdlib-code, one source.
-FAMILIES = (
-    ("beir/msmarco", "msmarco", "msmarco-title"),
-    ("beir/nq", "dpr/nq"),
-    ("stdlib-code",),
-)
+FAMILIES = (("beir/msmarco", "msmarco", "msmarco-title"), ("beir/nq", "dpr/nq"), ("stdlib-code",))
 
 
-def related_collections(name: str) -> tuple[str, ...]:
+def same_collections(name: str) -> tuple[str, ...]:
     """Return the names of all collections that training on the collection ``name`` has seen."""
     for members in FAMILIES:
         if any(f"{name}/".startswith(f"{member}/") for member in members):
@@ -291,7 +283,7 @@ def related_collections(name: str) -> tuple[str, ...]:
 
 def trained_collections(names: Sequence[str]) -> tuple[str, ...]:
     """Return the collections that a model trained on ``names`` states as trained on, each once."""
-    return tuple(dict.fromkeys(member for name in names for member in related_collections(name)))
+    return tuple(dict.fromkeys(member for name in names for member in same_collections(name)))
 
 
 def _same_files(dataset: Dataset, other: Dataset) -> bool:

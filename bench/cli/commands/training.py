@@ -37,7 +37,7 @@ from retrievers.training.engine.arguments import (
     Progress,
     TrainingContext,
     check_device,
-    is_first_process,
+    is_first,
 )
 from retrievers.training.engine.curve import CURVE_FILE, read_curve
 from retrievers.training.finetune import finetune_preset
@@ -64,7 +64,7 @@ def pretrain(options: PretrainOptions) -> int:
     datasets = [workspace.dataset(name) for name in workspace.expand_names(options.on)]
     with training_context(options.out, options.training) as context:
         trained = pretrain_on(preset, datasets, context)
-    if is_first_process():
+    if is_first():
         read = f"{trained.texts_read:,} texts read"
         _print_trained(trained, f"{trained.objective}, ", read, options)
         if not options.output.json:
@@ -89,7 +89,7 @@ def finetune(options: FinetuneOptions) -> int:
     with training_context(options.out, options.training) as context:
         left_out = list(evaluated.values())
         trained = finetune_on(preset, model, training, workspace.store, context, evaluated=left_out)
-    if is_first_process():
+    if is_first():
         rounds = f"{trained.rounds} rounds of " if trained.rounds > 1 else ""
         _print_trained(trained, rounds, f"{trained.queries:,} queries", options)
         if not options.output.json:

@@ -55,8 +55,7 @@ class AdapterPerDomain(Method, kw_only=True):
             return AdapterSettings(method=self.adapter)
         except ValueError as error:
             raise BenchError(
-                f"the adapter method {self.adapter!r} cannot be used for a domain: {error}",
-                "Use another method.",
+                f"{self.adapter} cannot be the adapter of a domain: {error}", "Use another method."
             ) from error
 
 

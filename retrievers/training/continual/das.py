@@ -70,7 +70,7 @@ from torch.nn import functional
 
 from foundation.errors import BenchError
 from retrievers.training.continual.sequence import Batch, DomainStep, Method, read_state
-from retrievers.training.objectives.masked_lm import MaskedLM, cosine_contrastive_loss
+from retrievers.training.objectives.masked_lm import MaskedLM, cosine_contrast
 from retrievers.training.objectives.masking import IGNORED
 from retrievers.training.objectives.mlm import MLM, MLMTraining
 from retrievers.training.objectives.objective import Objective
@@ -344,7 +344,7 @@ class DASTraining(nn.Module):
         first, second = self._means(whole.repeat(2, 1), attention_mask.repeat(2, 1)).chunk(2)
         with gate_units(self.encoder, self.importance):
             known = self._means(whole, attention_mask)
-        contrast = cosine_contrastive_loss(first, torch.cat([second, known]), self.temperature)
+        contrast = cosine_contrast(first, torch.cat([second, known]), self.temperature)
         return {"loss": mlm + contrast, "mlm": mlm, "contrast": contrast}
 
     def before_step(self) -> None:

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from retrievers.training.continual.replay import MixedTexts, corpus_locations
+from retrievers.training.continual.replay import MixedTexts, locate_rows
 from retrievers.training.continual.sequence import DomainStep, Method
 
 
@@ -22,7 +22,5 @@ class Joint(Method, kw_only=True):
     def texts(self, step: DomainStep) -> Sequence[str]:
         """Return all texts of the domains of ``step``, one corpus after the other."""
         corpora = [domain.texts for domain in step.domains]
-        rows = [
-            corpus_locations(number, np.arange(len(texts))) for number, texts in enumerate(corpora)
-        ]
+        rows = [locate_rows(number, np.arange(len(texts))) for number, texts in enumerate(corpora)]
         return MixedTexts(corpora, np.concatenate(rows))

@@ -78,19 +78,19 @@ def mix_replay(
     room = max(1, buffer // len(earlier))
     kept = np.concatenate(
         [
-            corpus_locations(
+            locate_rows(
                 number, np.random.default_rng([seed, number]).permutation(len(corpus))[:room]
             )
             for number, corpus in enumerate(earlier)
         ]
     )
     repeats = round(len(texts) * share / (1 - share))
-    own = corpus_locations(len(earlier), np.arange(len(texts)))
+    own = locate_rows(len(earlier), np.arange(len(texts)))
     # Spread evenly: how often two texts of the buffer are repeated differs by at most one.
     again = kept[np.arange(repeats) * len(kept) // max(repeats, 1)]
     return MixedTexts([*earlier, texts], np.concatenate([own, again]))
 
 
-def corpus_locations(number: int, rows: Int64Array) -> Int64Array:
+def locate_rows(number: int, rows: Int64Array) -> Int64Array:
     """Return the locations of ``rows`` in corpus ``number``, int64 ``(rows, 2)``."""
     return np.stack([np.full_like(rows, number), rows], axis=1)

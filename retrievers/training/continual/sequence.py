@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 STATES = "states"
 MADE_FROM = "made_from"  # metadata of a state file
-NOT_METHODS = {"sequence"}  # modules that are not methods
+HELPERS = {"sequence"}  # modules that are not methods
 
 Batch = dict[str, Tensor]
 
@@ -109,7 +109,7 @@ class Method(Record, kw_only=True):
 def method_names() -> tuple[str, ...]:
     """Return the names of all methods, sorted."""
     folders = importlib.import_module(__name__.rpartition(".")[0]).__path__
-    return tuple(sorted({file.name for file in pkgutil.iter_modules(folders)} - NOT_METHODS))
+    return tuple(sorted({file.name for file in pkgutil.iter_modules(folders)} - HELPERS))
 
 
 def method_type(name: str) -> type[Method]:
@@ -171,11 +171,10 @@ def adapt(
             different sequence or is in use, or for the reasons listed in `pretrain`.
     """
     check_sequence(preset, domains, method)
-    context, like = context.with_folder(context.out.resolve()), find_usage(preset.start)
+    context = context.with_folder(context.out.resolve())
     with lock_folder(context.out):
         return tuple(
-            _train(preset, domains[:count], method, context, like)
-            for count in range(1, len(domains) + 1)
+            _train(preset, domains[:count], method, context) for count in range(1, len(domains) + 1)
         )
 
 
@@ -229,15 +228,11 @@ def check_sequence(preset: Pretraining, domains: Sequence[Domain], method: Metho
 
 
 def _train(
-    preset: Pretraining,
-    domains: Sequence[Domain],
-    method: Method,
-    context: TrainingContext,
-    like: Card | None,
+    preset: Pretraining, domains: Sequence[Domain], method: Method, context: TrainingContext
 ) -> PretrainResult:
     """Train on the last of ``domains``, after the others were learnt."""
     replace = msgspec.structs.replace
-    last = len(domains) - 1
+    last, like = len(domains) - 1, find_usage(preset.start)
     if last and not method.restarts:
         before = domain_folder(context.out, last - 1, domains[-2].name)
         preset = replace(preset, start=Start(model=str(before)))
@@ -369,8 +364,7 @@ def read_state(path: Path | str, like: Mapping[str, Tensor]) -> dict[str, Tensor
     for name, expected in like.items():
         if name not in held or held[name].shape != expected.shape:
             raise BenchError(
-                f"{path} does not fit this model: {name}",
-                "Remove the file, and it will be measured again.",
+                f"{path} does not fit this model: {name}", "Remove it to measure it again."
             )
     return {name: held[name].to(expected) for name, expected in like.items()}
 

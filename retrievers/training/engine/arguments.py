@@ -75,14 +75,14 @@ def world_size() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def is_first_process() -> bool:
+def is_first() -> bool:
     """Return whether this process searches, writes and prints."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def wait_for_file(path: Path) -> None:
     """Wait until the first process has written the file ``path``, which appears atomically."""
-    while not is_first_process() and not path.exists():
+    while not is_first() and not path.exists():
         time.sleep(POLL_S)
 
 
@@ -164,7 +164,7 @@ class TrainingContext:
 
     def report(self, progress: Progress) -> None:
         """Call the progress callback with ``progress`` in the first process."""
-        if self.progress is not None and is_first_process():
+        if self.progress is not None and is_first():
             self.progress(progress)
 
 

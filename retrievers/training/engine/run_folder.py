@@ -31,7 +31,7 @@ from retrievers.models.locate import TRAINING_FILE
 from retrievers.training.engine.arguments import (
     CHECKPOINTS,
     first_process_first,
-    is_first_process,
+    is_first,
     wait_for_file,
 )
 from retrievers.training.engine.curve import CURVE_FILE
@@ -39,7 +39,7 @@ from retrievers.training.engine.curve import CURVE_FILE
 TRAINED_FILE = "trained.json"
 SIZE_FILE = "size.json"
 LOCK = ".training.lock"
-OWN_PREFIX = ".training."  # prefix of files that precede ``training.json``
+PREFIX = ".training."  # prefix of files that precede ``training.json``
 COMPLETE = "complete"
 WEIGHTS = "model.safetensors"
 WEIGHT_SUFFIXES = (".safetensors", ".bin")
@@ -135,7 +135,7 @@ class RunFolder:
         """
         with ExitStack() as held:
             with first_process_first(device):
-                if is_first_process():
+                if is_first():
                     self._refuse_other_training()
                     held.enter_context(lock_folder(self.path))
                     self._refuse_other_training()  # another training may have finished meanwhile
@@ -149,7 +149,7 @@ class RunFolder:
 
         The model must have been written before.
         """
-        if is_first_process():
+        if is_first():
             shutil.rmtree(self.path / CHECKPOINTS, ignore_errors=True)
             files = {
                 path.relative_to(self.path).as_posix(): FileHash.of(path)
@@ -191,9 +191,7 @@ class RunFolder:
         """Raise if the folder holds other files, or weights of a different training."""
         if not self.path.exists():
             return
-        entries = {
-            path.name for path in self.path.iterdir() if not path.name.startswith(OWN_PREFIX)
-        }
+        entries = {path.name for path in self.path.iterdir() if not path.name.startswith(PREFIX)}
         if not (self.path / TRAINING_FILE).exists() and entries:
             raise BenchError(f"{self.path} contains other files", "Use another folder.")
         # A loss curve or an incomplete checkpoint alone may be overwritten.
@@ -280,7 +278,7 @@ def find_changed_file(folder: Path, files: Mapping[str, FileHash]) -> str:
     return ""
 
 
-def last_complete_checkpoint(folder: Path) -> Path | None:
+def last_checkpoint(folder: Path) -> Path | None:
     """Return the last complete checkpoint in ``folder``, and remove later ones.
 
     Removed checkpoints are logged if they are damaged, but not if they are merely unfinished.
@@ -290,7 +288,7 @@ def last_complete_checkpoint(folder: Path) -> Path | None:
         problem = find_damage(checkpoint) if sealed else "it is unfinished"
         if not problem:
             return checkpoint
-        if is_first_process():
+        if is_first():
             if sealed:
                 logger.warning("%s is damaged and will not be used: %s", checkpoint, problem)
             shutil.rmtree(checkpoint)
@@ -350,14 +348,14 @@ def read_size(folder: Path) -> ModelSize | None:
     return read_json(path, ModelSize, "remove it") if path.is_file() else None
 
 
-def load_or_compute(path: Path, compute: Callable[[], Array]) -> Array:
+def load_array(path: Path, compute: Callable[[], Array]) -> Array:
     """Read an array from a file. The first process computes it if it is missing or damaged.
 
     Args:
         path: file of the array, in NumPy's format.
         compute: function that computes the array.
     """
-    if is_first_process():
+    if is_first():
         try:
             kept: Array = np.load(path, allow_pickle=False)
             return kept

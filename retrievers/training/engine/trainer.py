@@ -20,18 +20,13 @@ from torch import nn
 from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 
 from foundation.errors import BenchError, first_line, is_out_of_memory
-from retrievers.training.engine.arguments import (
-    FitSettings,
-    Progress,
-    disconnect_at_exit,
-    is_first_process,
-)
+from retrievers.training.engine.arguments import FitSettings, Progress, disconnect_at_exit, is_first
 from retrievers.training.engine.curve import LossMeter, append_point, cut_curve
 from retrievers.training.engine.run_folder import (
     MODEL,
     WEIGHTS,
     checkpoint_step,
-    last_complete_checkpoint,
+    last_checkpoint,
     write_manifest,
 )
 
@@ -39,7 +34,7 @@ POINTS = 200  # approximate number of points of a loss curve
 MAX_STEPS_UNCHECKED = 50  # steps between two checks of the loss
 
 
-class SharedMachineArguments(TrainingArguments):  # type: ignore[misc]
+class SharedArguments(TrainingArguments):  # type: ignore[misc]
     """Trainer arguments for several trainings per process and several processes per machine."""
 
     def __post_init__(self) -> None:
@@ -103,11 +98,11 @@ class FiniteLossMixin:
         Raises:
             BenchError: If memory or disk space runs out, or the loss is not finite.
         """
-        start, until = last_complete_checkpoint(settings.checkpoints), until or settings.steps
+        start, until = last_checkpoint(settings.checkpoints), until or settings.steps
         if start is not None and checkpoint_step(start) >= until:
             load_weights(self.model, start)
             return FitResult(0.0, checkpoint_step(start))
-        if is_first_process():
+        if is_first():
             cut_curve(settings.curve, checkpoint_step(start))
         self.settings, self.meter = settings, LossMeter()
         self.remove_callback(PrinterCallback)  # type: ignore[attr-defined]  # prints to stdout
@@ -131,11 +126,9 @@ class FiniteLossMixin:
         weights = (parameter.isfinite().all() for parameter in self.model.parameters())
         if self.meter.finite and all(map(bool, weights)):
             return
-        settings, message = (
-            self.settings,
-            f"the loss or a weight is not a finite number at step {step}",
-        )
-        if settings.save_model and (good := last_complete_checkpoint(settings.checkpoints)):
+        settings = self.settings
+        message = f"the loss or a weight is not a finite number at step {step}"
+        if settings.save_model and (good := last_checkpoint(settings.checkpoints)):
             message += f"; the model of step {checkpoint_step(good)} is in {good / MODEL}"
         slower = f"--set optimizer.lr={settings.optimizer.lr / 10:g}"
         raise BenchError(message, f"Train with {slower}, from a good model, into another folder.")
@@ -144,10 +137,10 @@ class FiniteLossMixin:
         step = self.state.global_step
         self.check_finite(step)
         checkpoint = self.settings.checkpoints / f"checkpoint-{step}"
-        with explain_write_errors(checkpoint):
+        with explain_errors(checkpoint):
             super()._save_checkpoint(model, trial)  # type: ignore[misc]
             self.accelerator.wait_for_everyone()  # each process writes its own random state
-            if is_first_process():
+            if is_first():
                 write_manifest(checkpoint)
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
@@ -195,10 +188,10 @@ class CurveCallback(TrainerCallback):  # type: ignore[misc]
             if not self.trainer.meter.finite:
                 self.trainer.check_finite(step)
             point = self.trainer.meter.take_point(step, others["lr_scheduler"].get_last_lr()[0])
-        if not is_first_process():
+        if not is_first():
             return
         if point is not None:
-            with explain_write_errors(settings.curve):
+            with explain_errors(settings.curve):
                 append_point(settings.curve, point)
         settings.context.report(Progress(settings.stage, step, args.max_steps, point=point))
 
@@ -227,7 +220,7 @@ class StopCallback(TrainerCallback):  # type: ignore[misc]
 
 
 @contextmanager
-def explain_write_errors(path: Path) -> Iterator[None]:
+def explain_errors(path: Path) -> Iterator[None]:
     """Replace errors of torch and safetensors by a message that names ``path`` and the reason.
 
     Raises:

@@ -31,7 +31,7 @@ from retrievers.training.engine.arguments import (
     FitSettings,
     TrainingContext,
     check_packages,
-    is_first_process,
+    is_first,
     wait_for_file,
     world_size,
 )
@@ -39,11 +39,11 @@ from retrievers.training.engine.run_folder import (
     ModelSize,
     RunFolder,
     checkpoint_step,
-    last_complete_checkpoint,
-    load_or_compute,
+    last_checkpoint,
+    load_array,
     read_size,
 )
-from retrievers.training.engine.trainer import FitResult, explain_write_errors, load_weights
+from retrievers.training.engine.trainer import FitResult, explain_errors, load_weights
 from retrievers.training.finetune.batches import (
     Batches,
     BatchOrder,
@@ -59,10 +59,7 @@ from retrievers.training.finetune.finetune_preset import (
     Source,
     loss_temperature,
 )
-from retrievers.training.finetune.student import (
-    Student,
-    trained_card,
-)
+from retrievers.training.finetune.student import Student, trained_card
 from retrievers.training.finetune.training_data import (
     MinedHits,
     NegativeSearch,
@@ -247,10 +244,10 @@ class Round:
         folder, fitted = self.context.out, FitResult(0.0, self.steps)
         if not (folder / CARD_FILE).exists():
             fitted = self._fit(pool)
-            if is_first_process():
-                with explain_write_errors(folder):
+            if is_first():
+                with explain_errors(folder):
                     self.student.save(folder, self.card)
-        if is_first_process():
+        if is_first():
             shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
         wait_for_file(folder / CARD_FILE)
         queries = len(self.examples)
@@ -274,7 +271,7 @@ class Round:
         keys = TextKeys.read(self.examples.documents, self.examples.positives)
         preset, steps = self.preset, self.steps
         order = plan_order(self.examples, keys, preset.batch_size, steps, preset.seed)
-        if order.conflicting_batches and is_first_process():
+        if order.conflicting_batches and is_first():
             logger.warning(
                 "in %d of %d batches a document is relevant to two queries and counts as a "
                 "negative of one of them: lower batch_size",
@@ -336,18 +333,18 @@ class Round:
             found = self.search(None if source == "bm25" else miner(), self.mining.depth)
             return select_negatives(found, self.examples, self.mining)
 
-        return load_or_compute(self.context.out / NEGATIVES / f"{name}.npy", find)
+        return load_array(self.context.out / NEGATIVES / f"{name}.npy", find)
 
     def _fit(self, pool: NegativePool) -> FitResult:
         """Train all phases that are not finished."""
         checkpoints, every = self.settings.checkpoints, self.mining.refresh_steps
-        seconds, resumed_at = 0.0, checkpoint_step(last_complete_checkpoint(checkpoints))
+        seconds, resumed_at = 0.0, checkpoint_step(last_checkpoint(checkpoints))
         searches = range(0, self.steps, every or self.steps)
         for begin, until in pairwise([*searches, self.steps]):
-            if checkpoint_step(last_complete_checkpoint(checkpoints)) < until:
+            if checkpoint_step(last_checkpoint(checkpoints)) < until:
                 pool = self._refresh_pool(begin) if begin else pool
                 seconds += self._fit_phase(pool, until)
-        if seconds == 0.0 and (last := last_complete_checkpoint(checkpoints)):
+        if seconds == 0.0 and (last := last_checkpoint(checkpoints)):
             load_weights(self.student.model, last)
         return FitResult(seconds, resumed_at)
 
@@ -356,11 +353,10 @@ class Round:
         folder = self.context.out / REFRESHED
 
         def load_model_of_step() -> Model:
-            checkpoint = last_complete_checkpoint(self.settings.checkpoints)
+            checkpoint = last_checkpoint(self.settings.checkpoints)
             if checkpoint is None or checkpoint_step(checkpoint) != step:
                 raise BenchError(
-                    f"the negatives of step {step} are missing or damaged, and the checkpoint "
-                    "that found them was removed",
+                    f"the negatives of step {step} and the checkpoint that found them are gone",
                     "Train into another folder.",
                 )
             load_weights(self.student.model, checkpoint)
@@ -368,7 +364,7 @@ class Round:
             return resolve_model(str(folder))
 
         pool = self._find_negatives(step, load_model_of_step)
-        if is_first_process():
+        if is_first():
             shutil.rmtree(folder, ignore_errors=True)
         return pool
 

@@ -271,9 +271,7 @@ class Finetuning(Record, kw_only=True):
         if isinstance(self.loss, Contrastive) and not (self.loss.in_batch or self.hard_negatives):
             raise ValueError("without in-batch negatives, hard_negatives must be at least 1")
         if any(bool(mining.sources) != bool(self.hard_negatives) for mining in self.rounds):
-            raise ValueError(
-                "hard_negatives need sources in every round, and sources need hard_negatives"
-            )
+            raise ValueError("every round needs sources and hard_negatives, or neither")
         adapter = self.adapter
         if adapter is not None and self.part is not None:
             raise ValueError("set either adapter or part: an adapter freezes the encoder")
@@ -288,9 +286,7 @@ class Finetuning(Record, kw_only=True):
         if self.teacher is not None and not self.hard_negatives:
             raise ValueError("a teacher needs hard_negatives to score")
         if self.teacher is not None and any(mining.refresh_steps for mining in self.rounds):
-            raise ValueError(
-                "refreshed negatives have no teacher's scores: drop the teacher or refresh_steps"
-            )
+            raise ValueError("refreshed negatives have no teacher's scores: drop refresh_steps")
 
     def effective_optimizer(self) -> Optimizer:
         """Return the optimizer, with the learning rate of the adapter or part if it sets one."""

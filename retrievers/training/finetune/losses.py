@@ -35,7 +35,7 @@ from torch.nn import functional
 from torch.utils.data import BatchSampler, SequentialSampler
 
 from retrievers.training.engine.arguments import FitSettings, world_size
-from retrievers.training.engine.trainer import FiniteLossMixin, SharedMachineArguments
+from retrievers.training.engine.trainer import FiniteLossMixin, SharedArguments
 from retrievers.training.finetune.finetune_preset import KL, Contrastive, Loss, Teacher
 
 Similarity = Callable[[Tensor, Tensor], Tensor]
@@ -164,7 +164,7 @@ class ListwiseLoss(nn.Module):
         }
         scores = self.model(features)["scores"].view(-1, self.documents)
         targets = labels.to(scores).view_as(scores)
-        return functional.cross_entropy(_at_least_float32(scores), targets)
+        return functional.cross_entropy(_in_float32(scores), targets)
 
 
 def _contrastive(model: Any, temperature: float, chunk: int, gather: bool) -> nn.Module:
@@ -192,27 +192,27 @@ def pairwise_dot_products(queries: Tensor, documents: Tensor) -> Tensor:
         documents: vectors of documents, ``(documents, dim)``.
     """
     with torch.autocast(queries.device.type, enabled=False):
-        return _at_least_float32(queries) @ _at_least_float32(documents).T
+        return _in_float32(queries) @ _in_float32(documents).T
 
 
 def _rowwise_similarity(temperature: float) -> Similarity:
     def similarity(queries: Tensor, documents: Tensor) -> Tensor:
         with torch.autocast(queries.device.type, enabled=False):
-            queries, documents = _at_least_float32(queries), _at_least_float32(documents)
+            queries, documents = _in_float32(queries), _in_float32(documents)
             return torch.einsum("nd,nd->n", queries, documents) / temperature
 
     return similarity
 
 
-def _at_least_float32(vectors: Tensor) -> Tensor:
+def _in_float32(vectors: Tensor) -> Tensor:
     return vectors.to(torch.promote_types(vectors.dtype, torch.float32))
 
 
-class RetrieverArguments(SharedMachineArguments, SentenceTransformerTrainingArguments):  # type: ignore[misc]
+class RetrieverArguments(SharedArguments, SentenceTransformerTrainingArguments):  # type: ignore[misc]
     """Arguments of the trainer of a SentenceTransformer."""
 
 
-class RerankerArguments(SharedMachineArguments, CrossEncoderTrainingArguments):  # type: ignore[misc]
+class RerankerArguments(SharedArguments, CrossEncoderTrainingArguments):  # type: ignore[misc]
     """Arguments of the trainer of a CrossEncoder."""
 
 
@@ -224,7 +224,7 @@ class IndexedTrainer(FiniteLossMixin):
         may_have_unused: whether the model may have parameters that the loss does not depend on.
     """
 
-    kind: ClassVar[type[SharedMachineArguments]]
+    kind: ClassVar[type[SharedArguments]]
     may_have_unused: ClassVar[bool]
 
     @classmethod
@@ -248,9 +248,7 @@ class IndexedTrainer(FiniteLossMixin):
         return cls(
             model=model,  # type: ignore[call-arg]
             args=settings.arguments(
-                cls.kind,
-                batch_sampler=_keep_order,
-                ddp_find_unused_parameters=cls.may_have_unused,
+                cls.kind, batch_sampler=_keep_order, ddp_find_unused_parameters=cls.may_have_unused
             ),
             train_dataset=Dataset.from_dict({"index": indices}),
             loss=loss,

@@ -102,9 +102,11 @@ def trained_card(model: Model, preset: Finetuning, trained_on: tuple[str, ...]) 
     """
     card = model.card
     _check_trainable(model)
+    names = ", ".join(trained_on[:2]) + (" and others" if len(trained_on) > 2 else "")
     trained = make_card_like(
         card,
-        title=f"{card.name}, fine-tuned on {_describe(preset, trained_on)}",
+        # Not the preset's title, which --set may contradict.
+        title=f"{card.name}, fine-tuned on {names} ({preset.loss.__struct_config__.tag} loss)",
         checkpoint=".",
         dtype="float32",
         trained_on=tuple(dict.fromkeys((*card.trained_on, *trained_on))),
@@ -120,20 +122,6 @@ def trained_card(model: Model, preset: Finetuning, trained_on: tuple[str, ...]) 
         )
     _check_lengths(model, finished, preset)
     return finished
-
-
-def _describe(preset: Finetuning, trained_on: Sequence[str]) -> str:
-    """Return collections, loss and trained part for a title: ``--set`` may contradict the preset's.
-
-    The first two collections are named.
-    """
-    more = f" and {len(trained_on) - 2} more" if len(trained_on) > 2 else ""
-    settings = [f"{preset.loss.__struct_config__.tag} loss"]
-    if preset.adapter:
-        settings.append(f"adapter {preset.adapter.method}")
-    if preset.part:
-        settings.append(f"only {preset.part.__struct_config__.tag}")
-    return f"{', '.join(trained_on[:2])}{more} ({', '.join(settings)})"
 
 
 def training_recipe(model: Model, card: Card, preset: Finetuning) -> Recipe:
@@ -246,8 +234,7 @@ class TextInputs:
         self._separator = str(tokenizer.sep_token or "")
         if recipe.title_join == "sep" and not self._separator:
             raise BenchError(
-                f"the tokenizer of {recipe.model} has no separator token",
-                'Use title_join = "space".',
+                f"{recipe.model}'s tokenizer has no separator token", 'Use title_join = "space".'
             )
 
     def queries(self, texts: Sequence[str]) -> Tensors:

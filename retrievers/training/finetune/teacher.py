@@ -28,17 +28,12 @@ from retrievers.training.engine.arguments import (
     FitSettings,
     Progress,
     TrainingContext,
-    is_first_process,
+    is_first,
     wait_for_file,
 )
-from retrievers.training.engine.run_folder import (
-    COMPLETE,
-    find_damage,
-    load_or_compute,
-    write_manifest,
-)
+from retrievers.training.engine.run_folder import COMPLETE, find_damage, load_array, write_manifest
 from retrievers.training.engine.save import find_checkpoint
-from retrievers.training.engine.trainer import explain_write_errors
+from retrievers.training.engine.trainer import explain_errors
 from retrievers.training.finetune.batches import NegativePool, per_device, random_negatives
 from retrievers.training.finetune.finetune_preset import Teacher
 from retrievers.training.finetune.losses import RerankerTrainer, reranker_loss
@@ -107,13 +102,13 @@ class CrossEncoderTeacher:
 
     def _train(self, rows: Int64Array) -> None:
         settings, folder = self.settings, self.context.out
-        if is_first_process():  # the other processes wait for the new one
+        if is_first():  # the other processes wait for the new one
             (folder / COMPLETE).unlink(missing_ok=True)
         teacher = cross_encoder(self._start(), settings.max_tokens, trained=False, seed=self.seed)
         self._fit(teacher, rows)
-        if not is_first_process():
+        if not is_first():
             return
-        with explain_write_errors(folder):
+        with explain_errors(folder):
             with replace_entries(folder) as unfinished:
                 teacher.model.save_pretrained(str(unfinished), safe_serialization=True)
                 teacher.tokenizer.save_pretrained(str(unfinished))
@@ -206,8 +201,7 @@ def plan_pairs(examples: TrainingSet, pool: Int64Array, settings: Teacher, seed:
     whole = len(pairs) // step * step
     if not whole:
         raise BenchError(
-            f"the teacher has only {len(pairs)} {'lists' if listwise else 'pairs'} to learn from, "
-            f"and a step needs {step}",
+            f"the teacher has {len(pairs)} {'lists' if listwise else 'pairs'}, a step needs {step}",
             "Lower teacher.batch_size or raise teacher.epochs.",
         )
     return np.array(pairs[:whole], np.int64)
@@ -259,11 +253,7 @@ def cross_encoder(checkpoint: Checkpoint, max_tokens: int, *, trained: bool, see
 
 
 def score_pool(
-    teacher: Any,
-    examples: TrainingSet,
-    rows: Int64Array,
-    context: TrainingContext,
-    batch_size: int,
+    teacher: Any, examples: TrainingSet, rows: Int64Array, context: TrainingContext, batch_size: int
 ) -> NegativePool:
     """Return the negatives with the teacher's scores, which are stored as they are computed.
 
@@ -281,7 +271,7 @@ def score_pool(
         filled = [rows[query][rows[query] >= 0] for query in queries]
         asked = [*examples.positives[start : queries.stop], *filled]
         predict = partial(_predict, teacher, examples, queries, asked, batch_size)
-        block = load_or_compute(context.out / f"{start:09}.npy", predict)
+        block = load_array(context.out / f"{start:09}.npy", predict)
         parts = np.split(block, np.cumsum([len(own) for own in asked])[:-1])
         positive_scores += parts[: len(queries)]
         for query, own in zip(queries, parts[len(queries) :], strict=True):

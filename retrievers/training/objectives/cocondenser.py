@@ -28,11 +28,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from retrievers.training.objectives.condenser import Condenser, CondenserTraining
-from retrievers.training.objectives.masked_lm import (
-    MaskedLM,
-    encode_in_sub_batches,
-    span_contrastive_loss,
-)
+from retrievers.training.objectives.masked_lm import MaskedLM, encode_in_parts, span_contrast
 from retrievers.training.objectives.masking import TokenBatch, draw_spans
 
 
@@ -88,7 +84,7 @@ class CoCondenserTraining(CondenserTraining):
             labels: int64 ``(2n, length)``, -100 at tokens that are not masked.
         """
         batch = (input_ids, attention_mask, labels)
-        vectors, head, late = encode_in_sub_batches(self.outputs, batch, self.sub_batch)
+        vectors, head, late = encode_in_parts(self.outputs, batch, self.sub_batch)
         losses = self.total(head, late, labels)
-        contrast = span_contrastive_loss(vectors)
+        contrast = span_contrast(vectors)
         return {**losses, "loss": losses["loss"] + contrast, "contrast": contrast}

@@ -27,12 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from foundation.errors import BenchError
-from retrievers.training.objectives.masked_lm import (
-    MaskedLM,
-    TransformerLayer,
-    replace_after_cls,
-    sum_losses,
-)
+from retrievers.training.objectives.masked_lm import MaskedLM, TransformerLayer, put_cls, sum_losses
 from retrievers.training.objectives.masking import IGNORED
 from retrievers.training.objectives.mlm import MLM
 
@@ -122,7 +117,7 @@ class CondenserTraining(nn.Module):
         """
         states = self.encoder(input_ids, attention_mask)
         late, early = states[-1], states[self.skip_from]
-        hidden = replace_after_cls(late, early)
+        hidden = put_cls(late, early)
         for layer in self.layers:
             hidden = layer(hidden, hidden, attention_mask)
         at_head = self._cross_entropies(hidden, labels)

@@ -202,7 +202,7 @@ class TransformerLayer(nn.Module):
         return torch.unflatten(states, -1, (self.heads, -1)).transpose(1, 2)
 
 
-def replace_after_cls(states: Tensor, embedded: Tensor) -> Tensor:
+def put_cls(states: Tensor, embedded: Tensor) -> Tensor:
     """Return ``states`` with the vectors of ``embedded`` after position 0.
 
     Args:
@@ -232,7 +232,7 @@ def contrastive_loss(anchors: Tensor, candidates: Tensor, temperature: float = 1
     return functional.cross_entropy(_scores(anchors, everyone) / temperature, targets)
 
 
-def cosine_contrastive_loss(anchors: Tensor, candidates: Tensor, temperature: float) -> Tensor:
+def cosine_contrast(anchors: Tensor, candidates: Tensor, temperature: float) -> Tensor:
     """Return `contrastive_loss` of the vectors scaled to unit length.
 
     Args:
@@ -241,12 +241,12 @@ def cosine_contrastive_loss(anchors: Tensor, candidates: Tensor, temperature: fl
         temperature: the cosines are divided by it.
     """
     anchors, candidates = (
-        functional.normalize(_at_least_float32(side), dim=1) for side in (anchors, candidates)
+        functional.normalize(_in_float32(side), dim=1) for side in (anchors, candidates)
     )
     return contrastive_loss(anchors, candidates, temperature)
 
 
-def span_contrastive_loss(vectors: Tensor) -> Tensor:
+def span_contrast(vectors: Tensor) -> Tensor:
     """Return the cross-entropy of finding, for each span, the other span of its document.
 
         L = -1/2n sum_ij log( exp(<h_i1, h_i2>) / sum_{kl != ij} exp(<h_ij, h_kl>) )
@@ -295,14 +295,14 @@ class _Gather(torch.autograd.Function):
 
 def _scores(anchors: Tensor, candidates: Tensor) -> Tensor:
     with torch.autocast(anchors.device.type, enabled=False):
-        return _at_least_float32(anchors) @ _at_least_float32(candidates).T
+        return _in_float32(anchors) @ _in_float32(candidates).T
 
 
-def _at_least_float32(vectors: Tensor) -> Tensor:
+def _in_float32(vectors: Tensor) -> Tensor:
     return vectors.to(torch.promote_types(vectors.dtype, torch.float32))
 
 
-def encode_in_sub_batches(
+def encode_in_parts(
     encode: Callable[..., tuple[Tensor, ...]], batch: tuple[Tensor, ...], size: int | None
 ) -> tuple[Tensor, ...]:
     """Return the outputs of ``encode(*batch)``, computed ``size`` rows at a time.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Rate = Annotated[float, msgspec.Meta(gt=0, lt=1)]  # a share of the tokens
 
-NOT_OBJECTIVES = {"objective", "masking", "masked_lm"}  # modules that are not objectives
+HELPERS = {"objective", "masking", "masked_lm"}  # modules that are not objectives
 
 
 class Example(TypedDict):
@@ -131,7 +131,7 @@ class Settings(Objective, Record, kw_only=True, tag_field="name", tag=str.lower)
 def objective_names() -> tuple[str, ...]:
     """Return the names of all objectives, sorted."""
     folders = importlib.import_module(__name__.rpartition(".")[0]).__path__
-    return tuple(sorted({file.name for file in pkgutil.iter_modules(folders)} - NOT_OBJECTIVES))
+    return tuple(sorted({file.name for file in pkgutil.iter_modules(folders)} - HELPERS))
 
 
 def objective_type(name: str) -> type[Objective]:

@@ -32,12 +32,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from retrievers.training.objectives.masked_lm import (
-    MaskedLM,
-    TransformerLayer,
-    replace_after_cls,
-    sum_losses,
-)
+from retrievers.training.objectives.masked_lm import MaskedLM, TransformerLayer, put_cls, sum_losses
 from retrievers.training.objectives.masking import (
     IGNORED,
     NOT_A_WORD,
@@ -190,7 +185,7 @@ class BasicDecoding(RetroMAETraining):
             input_ids: decoder's masked inputs, int64 ``(texts, length)``.
             seen: bool ``(texts, length)``, False at padding.
         """
-        stream = replace_after_cls(states, self.encoder.embed(input_ids))
+        stream = put_cls(states, self.encoder.embed(input_ids))
         for layer in self.decoder:
             stream = layer(stream, stream, seen)
         return stream
@@ -212,7 +207,7 @@ class EnhancedDecoding(RetroMAETraining):
             input_ids: tokens of the texts, int64 ``(texts, length)``.
             seen: context of each token, bool ``(texts, length, length)``.
         """
-        context = replace_after_cls(states, self.encoder.embed(input_ids))
+        context = put_cls(states, self.encoder.embed(input_ids))
         queries = self.queries(states[:, :1], states.shape[1])
         stream: Tensor = self.decoder(queries, context, seen)
         return stream

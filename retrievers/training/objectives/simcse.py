@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from foundation.errors import BenchError
 from retrievers.training.objectives.masked_lm import (
     MaskedLM,
-    cosine_contrastive_loss,
-    encode_in_sub_batches,
+    cosine_contrast,
+    encode_in_parts,
     initialise,
 )
 from retrievers.training.objectives.masking import TokenBatch, Vocabulary
@@ -92,9 +92,9 @@ class SimCSETraining(nn.Module):
             attention_mask: bool ``(texts, length)``, False at padding.
         """
         twice = (input_ids.repeat(2, 1), attention_mask.repeat(2, 1))
-        (vectors,) = encode_in_sub_batches(self.vectors, twice, self.sub_batch)
+        (vectors,) = encode_in_parts(self.vectors, twice, self.sub_batch)
         first, second = vectors.chunk(2)
-        return {"loss": cosine_contrastive_loss(first, second, self.temperature)}
+        return {"loss": cosine_contrast(first, second, self.temperature)}
 
     def vectors(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor]:
         """Return the ``[CLS]`` vectors after the dense layer, ``(texts, width)``.

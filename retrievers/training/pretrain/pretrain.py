@@ -16,12 +16,12 @@ from transformers import PreTrainedModel, Trainer, TrainerCallback
 
 from foundation.errors import BenchError
 from foundation.records import SUFFIX
-from retrievers.models.card import Card, make_card_like
+from retrievers.models.card import Card, replace_fields
 from retrievers.training.engine.arguments import (
     FitSettings,
     TrainingContext,
     check_packages,
-    is_first_process,
+    is_first,
     world_size,
 )
 from retrievers.training.engine.run_folder import RunFolder
@@ -29,8 +29,8 @@ from retrievers.training.engine.save import save_checkpoint, save_heads
 from retrievers.training.engine.trainer import (
     FiniteLossMixin,
     FitResult,
-    SharedMachineArguments,
-    explain_write_errors,
+    SharedArguments,
+    explain_errors,
 )
 from retrievers.training.objectives.objective import Collator
 from retrievers.training.pretrain.preset import Pretraining, Start, to_table
@@ -182,7 +182,7 @@ class StreamTrainer(FiniteLossMixin, Trainer):  # type: ignore[misc]
             collate: function that makes a batch of texts.
         """
         arguments = settings.arguments(
-            SharedMachineArguments, remove_unused_columns=False, ddp_find_unused_parameters=False
+            SharedArguments, remove_unused_columns=False, ddp_find_unused_parameters=False
         )
         super().__init__(model=module, args=arguments, data_collator=collate, train_dataset=stream)
         self.model_accepts_loss_kwargs = False  # otherwise losses are not divided by `accumulate`
@@ -251,8 +251,8 @@ class _TrainingRun:
         stream = Stream(texts, steps * texts_per_step(preset), preset.seed)
         trainer = StreamTrainer(module, settings, stream, self.collate)
         fitted = trainer.fit(settings)
-        if is_first_process():
-            with explain_write_errors(self.context.out):
+        if is_first():
+            with explain_errors(self.context.out):
                 self.save(trainer.model, self.context.out, steps)
         return fitted
 
@@ -279,8 +279,7 @@ def check_length(preset: Pretraining, started: StartModel) -> None:
     """
     if preset.max_tokens > started.max_tokens:
         raise BenchError(
-            f"max_tokens is {preset.max_tokens}, but the model has positions for "
-            f"{started.max_tokens}",
+            f"max_tokens {preset.max_tokens} exceeds the model's positions, {started.max_tokens}",
             f"Use --set max_tokens={started.max_tokens}.",
         )
 
@@ -303,22 +302,17 @@ def pretrained_card(
             objective and the length of the training.
     """
     cosine = preset.objective.similarity == "cos"
-    usage = like or Card(
+    card = Card(
         name="",
-        title="",
+        title=f"{preset.objective.name} from {start_name(preset.start)}, {steps:,} steps",
         checkpoint=".",
         pooling="cls",
         normalize=cosine,
         similarity="cos" if cosine else "dot",
         max_query_tokens=preset.max_tokens,
         max_document_tokens=preset.max_tokens,
-    )
-    return make_card_like(
-        usage,
-        name="",
-        title=f"{preset.objective.name} from {start_name(preset.start)}, {steps:,} steps",
-        checkpoint=".",
         trained_on=trained_on,
         warning="pre-trained only: not trained to retrieve, so zero-shot scores say little; "
         "fine-tune it first",
     )
+    return replace_fields(card, like.usage | {"prompts": like.prompts}) if like else card

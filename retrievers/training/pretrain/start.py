@@ -165,8 +165,7 @@ def train_tokenizer(texts: Sequence[str], size: int) -> Any:
     smallest = len(SPECIAL) + 2 * len(characters)
     if not characters or smallest > size:
         raise BenchError(
-            f"a vocabulary of {size:,} pieces is too small for the {len(characters):,} characters "
-            "of the texts",
+            f"a vocabulary of {size:,} pieces is too small for {len(characters):,} characters",
             f"Set vocabulary to {max(smallest, 100)} or more, and use texts with words.",
         )
     trained = Tokenizer(models.WordPiece(unk_token=UNKNOWN))

@@ -106,10 +106,7 @@ def training_texts(
 
 
 def _cut_documents(
-    documents: Sequence[str],
-    tokenizer: Any,
-    room: int,
-    report: Callable[[Progress], None] | None,
+    documents: Sequence[str], tokenizer: Any, room: int, report: Callable[[Progress], None] | None
 ) -> Iterator[Int64Array]:
     """Yield document, start and end of the blocks of some documents, int64 ``(blocks, 3)``."""
     for first in range(0, len(documents), READ_DOCUMENTS):

@@ -288,7 +288,7 @@ def test_a_cell_that_fails_is_a_gap_and_the_exit_code_says_so(bench, tmp_path):
     (tmp_path / "pre.toml").write_text(PRETRAIN.replace("max_tokens = 12", "max_tokens = 5000"))
     done = ablate(bench, "--seeds", "0")
     assert done.code == ExitCode.MISSING
-    assert "cell 1 of 3: reference, seed 0: FAILED at pretrain: max_tokens is 5000" in done.stderr
+    assert "cell 1 of 3: reference, seed 0: FAILED at pretrain: max_tokens 5000" in done.stderr
     assert "## Gaps" in done.stdout
 
 

@@ -18,7 +18,7 @@ from bench.experiments.findings import make_report
 from bench.experiments.grid import FILES
 from bench.experiments.report_record import HypothesisResult, RowOnCollection
 from bench.outcomes import ExitCode
-from bench.training.training_sets import TrainingSplit, draw_queries
+from bench.training.training_sets import TrainSplit, draw_queries
 from datasets_cfg.dataset import open_dataset
 from reports.experiment import markdown
 from tests.support.collections import Bench, write_collection, write_qrels
@@ -177,7 +177,7 @@ def test_bad_input_is_one_message_before_anything_starts(bench, tmp_path, old, n
 
 
 def test_drawn_queries_are_nested_by_seed_and_keep_their_documents(bench):
-    split = TrainingSplit.of(open_dataset("./mine", cache_dir=bench.cache, split="train"))
+    split = TrainSplit.of(open_dataset("./mine", cache_dir=bench.cache, split="train"))
     assert draw_queries([split, split], 16, 0)[1].dataset.queries == split.dataset.queries
     few, more = (draw_queries([split], count, 5)[0] for count in (3, 6))
     assert len(few.dataset.queries) == 3

@@ -25,7 +25,7 @@ from bench.experiments.experiment import plan_experiment
 from bench.experiments.grid import FILES
 from foundation.errors import BenchError, WorkerError, is_disk_full
 from foundation.files import FileLock
-from retrievers.training.engine.trainer import explain_write_errors
+from retrievers.training.engine.trainer import explain_errors
 from retrievers.training.pretrain.pretrain import pretrain
 from tests.support import apart
 from tests.support import small_starts as small
@@ -179,7 +179,7 @@ def test_a_disk_that_is_full_in_a_training_stops_everything(tmp_path):
 
 def write_optimizer(path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-    with explain_write_errors(path):
+    with explain_errors(path):
         torch.save(torch.zeros(100_000), path)
 
 

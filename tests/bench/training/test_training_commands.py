@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bench.outcomes import ExitCode
-from bench.training.training_sets import related_collections
+from bench.training.training_sets import same_collections
 from retrievers.models.card import load_card
 from tests.support import tiny_checkpoints as tiny
 from tests.support.collections import DOCUMENTS, Bench, heed_ctrl_c, write_collection, write_qrels
@@ -149,7 +149,7 @@ def test_checkpoints_of_a_sequence_are_used_as_the_card_of_its_start_says(bench)
     *_, use, line = done.stdout.splitlines()
     assert use.startswith("card.toml states its use: mean pooling, queries of up to 32 and")
     assert "--like" not in line
-    command = line.removeprefix("scores of the checkpoints: ")
+    command = line.removeprefix("score the checkpoints: ")
     scored = bench(*shlex.split(command)[3:], "--json")
     assert scored.code == ExitCode.OK, scored.stderr
     recipes = [result["recipe"] for result in json.loads(scored.stdout)["results"]]
@@ -186,7 +186,7 @@ def test_an_interrupted_training_is_not_taken_for_a_plain_checkpoint(bench, tmp_
 @pytest.mark.parametrize("method", ["plain", "joint"])
 def test_a_training_set_counts_as_the_collection_that_it_belongs_to(bench, tmp_path, method):
     write_collection(tmp_path / "part", facts='name = "beir/msmarco"\nsplit = "test"\n')
-    msmarco = related_collections("msmarco/dev")
+    msmarco = same_collections("msmarco/dev")
     if method == "plain":
         assert bench(*pretrain("--on", "./part", "--out", "out/one")).code == ExitCode.OK
         assert load_card(tmp_path / "out" / "one" / "card.toml").trained_on == msmarco
@@ -236,7 +236,7 @@ def test_a_collection_that_is_there_to_train_on_is_trained_on_and_not_evaluated(
         (pretrain, "--set objective.decodin=basic", "unknown field 'decodin'", ""),
         (pretrain, "--set optimiser.lr=1", "has no optimiser.lr", "optimizer"),
         (pretrain, "--set optimizer.lr=-1", "lr", ""),
-        (pretrain, "--set max_tokens=17", "positions for 16", "max_tokens=16"),
+        (pretrain, "--set max_tokens=17", "positions, 16", "max_tokens=16"),
         (pretrain, "--steps 1 --set epochs=2", "both set the length", "one of them"),
         (pretrain, "--set save_every=0", "save_every=0", ""),
         (pretrain, "--start minilmm", "no card and no folder is called 'minilmm'", "minilm"),

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from bench.store import VectorStore
-from bench.training.on_collections import CollectionSearch, apply_prompts
-from bench.training.training_sets import CorpusDocuments, CorpusTexts, TrainingSplit, training_set
+from bench.training.on_collections import CorpusSearch, apply_prompts
+from bench.training.training_sets import CorpusDocuments, CorpusTexts, TrainSplit, training_set
 from datasets_cfg.corpus import Corpus, Document
 from datasets_cfg.dataset import open_dataset
 from foundation.errors import BenchError
@@ -47,11 +47,11 @@ def model(tmp_path):
 
 
 def searcher(splits, tmp_path, own="out"):
-    return CollectionSearch(tuple(splits), VectorStore(tmp_path / "vectors"), tmp_path / own, "cpu")
+    return CorpusSearch(tuple(splits), VectorStore(tmp_path / "vectors"), tmp_path / own, "cpu")
 
 
 def test_relevant_is_what_has_a_grade_and_is_in_the_corpus(datasets):
-    split = TrainingSplit.of(datasets[0])
+    split = TrainSplit.of(datasets[0])
     rows = {id_: row for row, id_ in enumerate(datasets[0].corpus.ids.to_pylist())}
     assert split.dataset.queries.ids == ("q1", "q2", "q3")
     expected = [["d1", "d2"], ["d9"], ["d10", "q3"]]
@@ -61,14 +61,14 @@ def test_relevant_is_what_has_a_grade_and_is_in_the_corpus(datasets):
 
 
 def test_queries_that_leak_are_left_out(datasets):
-    left = TrainingSplit.of(datasets[0], frozenset({"q1", "q3"}))
+    left = TrainSplit.of(datasets[0], frozenset({"q1", "q3"}))
     assert left.dataset.queries.ids == ("q2",)
     with pytest.raises(BenchError, match="no queries to train on"):
-        TrainingSplit.of(datasets[0], frozenset({"q1", "q2", "q3"}))
+        TrainSplit.of(datasets[0], frozenset({"q1", "q2", "q3"}))
 
 
 def test_rows_of_several_collections_follow_each_other(datasets):
-    training = training_set([TrainingSplit.of(one) for one in datasets])
+    training = training_set([TrainSplit.of(one) for one in datasets])
     assert len(training.documents) == 6 + 3
     assert training.queries[3:] == ("stone", "alpha")
     assert [own.tolist() for own in training.positives[3:]] == [[6], [7]]
@@ -81,7 +81,7 @@ def test_rows_of_several_collections_follow_each_other(datasets):
 def test_an_exact_search_is_that_of_every_pair_and_stays_in_its_collection(
     datasets, model, tmp_path
 ):
-    splits = [TrainingSplit.of(one) for one in datasets]
+    splits = [TrainSplit.of(one) for one in datasets]
     found = searcher(splits, tmp_path)(model, 4)
     encoder, training = open_encoder(model, "cpu"), training_set(splits)
     titles, texts = training.documents.read(np.arange(9))
@@ -101,13 +101,13 @@ def test_an_exact_search_is_that_of_every_pair_and_stays_in_its_collection(
 
 
 def test_mining_keeps_to_the_memory_that_it_may_take(datasets, model, tmp_path):
-    splits = [TrainingSplit.of(one) for one in datasets]
+    splits = [TrainSplit.of(one) for one in datasets]
     with pytest.raises(BenchError, match="search needs at least"):
         replace(searcher(splits, tmp_path), max_memory=1 << 20)(model, 4)
 
 
 def test_bm25_finds_shared_words_and_has_no_scores_of_relevant_documents(datasets, tmp_path):
-    splits = [TrainingSplit.of(one) for one in datasets]
+    splits = [TrainSplit.of(one) for one in datasets]
     found = searcher(splits, tmp_path)(None, 3)
     ids = [id_ for one in datasets for id_ in one.corpus.ids.to_pylist()]
     names = [[ids[row] for row in rows if row >= 0] for rows in found.hits.rows]
@@ -118,7 +118,7 @@ def test_bm25_finds_shared_words_and_has_no_scores_of_relevant_documents(dataset
 
 
 def test_vectors_of_a_model_that_is_still_trained_are_not_kept(datasets, tmp_path):
-    splits = [TrainingSplit.of(datasets[0])]
+    splits = [TrainSplit.of(datasets[0])]
     tiny.write_bert(tmp_path / "out" / "refreshed")
     card = tiny.write_card(tmp_path / "r.toml", checkpoint="out/refreshed", pooling="cls")
     searcher(splits, tmp_path)(resolve_model(str(card)), 3)
@@ -127,7 +127,7 @@ def test_vectors_of_a_model_that_is_still_trained_are_not_kept(datasets, tmp_pat
 
 
 def test_vectors_of_the_start_are_those_that_other_commands_use(datasets, model, tmp_path):
-    searcher([TrainingSplit.of(datasets[0])], tmp_path)(model, 3)
+    searcher([TrainSplit.of(datasets[0])], tmp_path)(model, 3)
     encoder = open_encoder(model, "cpu")
     plan = VectorStore(tmp_path / "vectors").plan(encoder, datasets[0].corpus)
     assert plan.missing_rows == 0
@@ -151,7 +151,7 @@ def test_collections_with_different_prompts_are_refused(model):
 
 def test_a_real_train_split_becomes_a_training_set(bench_data, tmp_path):
     dataset = open_dataset("beir/scifact", cache_dir=tmp_path, data_dir=bench_data, split="train")
-    training = training_set([TrainingSplit.of(dataset)])
+    training = training_set([TrainSplit.of(dataset)])
     assert len(training) == 809
     assert sum(map(len, training.positives)) == 919
 

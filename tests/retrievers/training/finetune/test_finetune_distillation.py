@@ -118,7 +118,7 @@ def test_a_teacher_scores_on_the_device_that_is_named(tmp_path):
 
 
 def test_too_few_pairs_for_a_batch_are_refused():
-    with pytest.raises(BenchError, match="only 21 pairs to learn from, and a step needs 99"):
+    with pytest.raises(BenchError, match="the teacher has 21 pairs, a step needs 99"):
         plan_pairs(examples(), POOL, Teacher(negatives=2, batch_size=99), seed=0)
 
 

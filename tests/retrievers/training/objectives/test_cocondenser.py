@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from retrievers.training.objectives.cocondenser import CoCondenser
-from retrievers.training.objectives.masked_lm import encode_in_sub_batches, span_contrastive_loss
+from retrievers.training.objectives.masked_lm import encode_in_parts, span_contrast
 from tests.retrievers.training.objectives.test_condenser import slow_losses
 from tests.retrievers.training.objectives.test_contrast import slow_span_contrast
 from tests.support import tiny_encoders as tiny
@@ -57,7 +57,7 @@ def uncached(heads: Any, sub_batch: int, batch: Batch) -> Tensor:
     parts = zip(*(rows.split(sub_batch) for rows in batch.values()), strict=True)
     outputs = [heads.outputs(*part) for part in parts]
     vectors, head, late = (torch.cat(pieces) for pieces in zip(*outputs, strict=True))
-    loss: Tensor = heads.total(head, late, batch["labels"])["loss"] + span_contrastive_loss(vectors)
+    loss: Tensor = heads.total(head, late, batch["labels"])["loss"] + span_contrast(vectors)
     return loss
 
 
@@ -87,7 +87,7 @@ def most_rows_held(size: int | None) -> int:
         most = max(most, sum(len(alive) for one in activations if (alive := one()) is not None))
         return (kept.sum(dim=1),)
 
-    (sums,) = encode_in_sub_batches(encode, (torch.rand(12, 5),), size)
+    (sums,) = encode_in_parts(encode, (torch.rand(12, 5),), size)
     sums.sum().backward()
     return most
 

@@ -10,9 +10,9 @@ from torch.multiprocessing.spawn import spawn
 
 from retrievers.training.objectives.masked_lm import (
     contrastive_loss,
-    cosine_contrastive_loss,
+    cosine_contrast,
     gather_vectors,
-    span_contrastive_loss,
+    span_contrast,
 )
 
 
@@ -57,21 +57,19 @@ def test_cosine_contrast_ignores_lengths() -> None:
     anchors, candidates = vectors(6), vectors(6, seed=1)
     units = [side / side.norm(dim=1, keepdim=True) for side in (anchors, candidates)]
     expected = slow_contrast(units[0], units[1], 0.05)
-    found = cosine_contrastive_loss(3 * anchors, candidates / 7, 0.05)
+    found = cosine_contrast(3 * anchors, candidates / 7, 0.05)
     assert float(found) == pytest.approx(expected, abs=1e-10)
 
 
 def test_span_contrast_is_the_sum_over_spans() -> None:
     spans = vectors(8)
-    assert float(span_contrastive_loss(spans)) == pytest.approx(
-        slow_span_contrast(spans), abs=1e-10
-    )
+    assert float(span_contrast(spans)) == pytest.approx(slow_span_contrast(spans), abs=1e-10)
 
 
 def test_a_span_is_not_its_own_negative() -> None:
     """With one document the only candidate is the other span, so that nothing is left to learn."""
     spans = (100 * vectors(2)).requires_grad_()
-    loss = span_contrastive_loss(spans)
+    loss = span_contrast(spans)
     loss.backward()
     assert not loss.any()
     assert spans.grad is not None
@@ -80,9 +78,9 @@ def test_a_span_is_not_its_own_negative() -> None:
 
 def test_large_scores_keep_their_precision_under_autocast() -> None:
     spans = 10 * vectors(8).float()
-    expected = span_contrastive_loss(spans)
+    expected = span_contrast(spans)
     with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(span_contrastive_loss(spans), expected)
+        assert torch.equal(span_contrast(spans), expected)
 
 
 def test_without_other_processes_the_vectors_are_one_s_own() -> None:
@@ -97,7 +95,7 @@ def one_process(rank: int, folder: str) -> None:
     store = distributed.FileStore(f"{folder}/store", 2)
     distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
     own = vectors(8)[4 * rank : 4 * rank + 4].clone().requires_grad_()
-    loss = span_contrastive_loss(own)
+    loss = span_contrast(own)
     loss.backward()
     torch.save((loss.detach(), own.grad), f"{folder}/{rank}.pt")
     distributed.destroy_process_group()
@@ -107,7 +105,7 @@ def test_two_processes_contrast_with_each_other_s_spans(tmp_path: Path) -> None:
     spawn(one_process, (str(tmp_path),), nprocs=2)
     parts = [torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1)]
     whole = vectors(8).requires_grad_()
-    loss = span_contrastive_loss(whole)
+    loss = span_contrast(whole)
     loss.backward()
 
     torch.testing.assert_close((parts[0][0] + parts[1][0]) / 2, loss.detach())

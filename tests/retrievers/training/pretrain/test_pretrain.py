@@ -171,7 +171,7 @@ def test_a_finished_training_is_not_repeated(start, finished):
 def test_a_folder_of_another_training_is_refused(start, finished):
     with pytest.raises(BenchError, match=r"preset\.seed, trained_on changed$"):
         train(small.preset(start, seed=1), finished)
-    with pytest.raises(BenchError, match="differs in texts, sample"):
+    with pytest.raises(BenchError, match="different training: texts, sample"):
         pretrain(small.preset(start), TEXTS[1:], on_cpu(finished), trained_on=("my/texts",))
 
 
@@ -303,7 +303,7 @@ def test_a_lack_of_memory_says_which_batch_size_to_try(start, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"max_tokens": 80}, "max_tokens is 80, but the model has positions for 66"),
+        ({"max_tokens": 80}, "max_tokens 80 exceeds the model's positions, 66"),
         ({"start": {"model": "./nowhere"}}, "no card and no folder is called './nowhere'"),
         ({"start": {"model": "bm25"}}, "no checkpoint to start from"),
         ({"start": {"model": "seed"}}, "no checkpoint to start from"),
