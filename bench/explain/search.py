@@ -225,7 +225,9 @@ class DeviationSearch:
         base = self._fit(self.setup, True)
         # If the dimension differs, nothing but a cut changes the fit: then all are combined.
         is_cut = bool((base.errors >= CEILING).all())
-        singles = [each for each in probed if is_cut or not each.fit.equals(base)]
+        singles = [
+            each for each in probed if is_cut or not np.array_equal(each.fit.errors, base.errors)
+        ]
         distance = {
             each.name: np.log10(np.maximum(each.fit.errors, FLOOR)).mean() for each in singles
         }
