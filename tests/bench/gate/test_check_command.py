@@ -68,7 +68,7 @@ def test_a_candidate_that_is_the_baseline_was_not_checked_unless_that_was_asked(
     )
     code, document, stderr = place.check("bm25", "bm25", "--expect-same")
     assert (code, document["outcome"]) == (0, "OK")
-    assert "stored in" in stderr
+    assert "using the result in" in stderr
 
 
 def test_a_copy_of_the_baseline_under_another_name_is_the_baseline(place):
