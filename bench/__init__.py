@@ -43,10 +43,10 @@ __all__ = [
 
 
 class _Package(ModuleType):
-    """A package whose functions stand before rooms of the same name.
+    """A package whose functions take precedence over subpackages of the same name.
 
-    Python makes a room an attribute of its package when it is first imported. ``bench.results``
-    stays the function all the same, and ``from bench.results.find import ...`` finds the room.
+    Python makes a subpackage an attribute of its package when it is first imported. Here,
+    ``bench.results`` remains the function, and ``from bench.results.find import ...`` still works.
     """
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -1,4 +1,4 @@
-"""``python -m bench``: the command line; its exit code is the command's decision."""
+"""The command line, ``python -m bench``, which exits with the code of the command."""
 
 import atexit
 import os

@@ -355,9 +355,9 @@ def _expand_name(name: str, data_dir: Path | None) -> Iterator[str]:
     if name in _fact_files():
         yield name
     elif is_suite(name):
-        own = user_members(name, data_dir)
+        paths = user_members(name, data_dir)
         for member in suite_for(name).members:
-            yield from [str(own[member])] if member in own else _expand_name(member, data_dir)
+            yield from [str(paths[member])] if member in paths else _expand_name(member, data_dir)
     elif user_folder(name, data_dir):
         yield name
     else:

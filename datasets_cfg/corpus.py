@@ -217,17 +217,17 @@ class Corpus:
     def rows_of(self, ids: Sequence[str]) -> Int64Array:
         """Return the row of each of ``ids``, int64 ``(len(ids),)``, or -1 for an unknown id.
 
-        The asked ids form the hash table, and the corpus is scanned in 4 bytes per document.
+        ``ids`` form the hash table, and the corpus is scanned in 4 bytes per document.
         """
-        asked = pa.array(ids, pa.large_string()).dictionary_encode()
-        rows = np.full(len(asked.dictionary), -1, dtype=np.int64)
+        wanted = pa.array(ids, pa.large_string()).dictionary_encode()
+        rows = np.full(len(wanted.dictionary), -1, dtype=np.int64)
         start = 0
-        for chunk in pc.index_in(self.ids, value_set=asked.dictionary).chunks:
+        for chunk in pc.index_in(self.ids, value_set=wanted.dictionary).chunks:
             positions = chunk.fill_null(-1).to_numpy()
             places = np.flatnonzero(positions >= 0)
             rows[positions[places]] = start + places
             start += len(chunk)
-        result: Int64Array = rows[asked.indices.to_numpy()]
+        result: Int64Array = rows[wanted.indices.to_numpy()]
         return result
 
     def texts_at(self, rows: Int64Array) -> list[str]:

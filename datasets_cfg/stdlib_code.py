@@ -191,10 +191,10 @@ def select_evaluated(
         queries: number of functions whose sentence is a query.
     """
     unique, askable = _unique_and_askable(candidates)
-    asked = askable[:queries]
-    taken = {item.id for item in asked}
+    chosen = askable[:queries]
+    taken = {item.id for item in chosen}
     others = [item for item in unique if item.id not in taken]
-    return _sorted_selection([*asked, *others[: documents - len(asked)]], asked)
+    return _sorted_selection([*chosen, *others[: documents - len(chosen)]], chosen)
 
 
 def select_rest(candidates: Iterable[Function], held_out: SourceSelection) -> SourceSelection:
@@ -210,8 +210,10 @@ def select_rest(candidates: Iterable[Function], held_out: SourceSelection) -> So
     taken = {item.id for item in held_out.documents}
     read = {_words(item.sentence) for item in held_out.queries}
     documents = [item for item in unique if item.id not in taken]
-    asked = [item for item in askable if item.id not in taken and _words(item.sentence) not in read]
-    return _sorted_selection(documents, asked)
+    chosen = [
+        item for item in askable if item.id not in taken and _words(item.sentence) not in read
+    ]
+    return _sorted_selection(documents, chosen)
 
 
 def write_collection(selection: SourceSelection, folder: Path, split: str = SPLIT) -> None:
@@ -244,10 +246,10 @@ def _is_intact(folder: Path, split: str) -> bool:
     try:
         documents = read_documents(folder / "corpus.jsonl")
         queries = read_queries(folder / "queries.jsonl")
-        asked = zip(queries.ids, queries.texts, strict=True)
+        pairs = zip(queries.ids, queries.texts, strict=True)
         selection = SourceSelection(
             tuple(Function(id_, text, "") for id_, _, text in documents),
-            tuple(Function(id_.removeprefix("q:"), "", text) for id_, text in asked),
+            tuple(Function(id_.removeprefix("q:"), "", text) for id_, text in pairs),
         )
         stated = version_of(folder)
         qrels = (folder / "qrels" / f"{split}.tsv").read_bytes()
@@ -268,8 +270,10 @@ def _unique_and_askable(candidates: Iterable[Function]) -> tuple[list[Function],
     return unique, askable
 
 
-def _sorted_selection(documents: Iterable[Function], asked: Iterable[Function]) -> SourceSelection:
-    first, second = (tuple(sorted(some, key=lambda item: item.id)) for some in (documents, asked))
+def _sorted_selection(
+    documents: Iterable[Function], queries: Iterable[Function]
+) -> SourceSelection:
+    first, second = (tuple(sorted(some, key=lambda item: item.id)) for some in (documents, queries))
     return SourceSelection(first, second)
 
 

@@ -172,9 +172,9 @@ def _colliding_ids(dataset: Dataset) -> Iterator[Finding]:
 def _with_equal_texts(dataset: Dataset, rows: Int64Array) -> int:
     """Return how many queries have the same text as the document with their id."""
     queries = zip(dataset.queries.texts, rows.tolist(), strict=True)
-    asked = [text.strip() for text, row in queries if row >= 0]
+    query_texts = [text.strip() for text, row in queries if row >= 0]
     texts = dataset.corpus.texts_at(rows[rows >= 0])
-    return sum(text == other.strip() for text, other in zip(asked, texts, strict=True))
+    return sum(text == other.strip() for text, other in zip(query_texts, texts, strict=True))
 
 
 def _first_ids(ids: Iterable[str]) -> tuple[str, ...]:

@@ -33,13 +33,13 @@ def half(text: str) -> str:
 
 passages, queries, qrels, folder = map(Path, sys.argv[1:])
 read_passages = dpr.read_passages if passages.name == DPR_PASSAGES else msmarco.read_passages
-asked = (
+all_queries = (
     dpr.read_questions(queries).queries
     if queries.name.endswith(DPR_QUERIES)
     else read_tsv_queries(queries)
 )
 read_qrels = read_beir_qrels if qrels.read_bytes().startswith(BEIR_QRELS) else read_trec_qrels
-judgements = keep_judged_queries(asked, read_qrels(qrels), qrels)
+judgements = keep_judged_queries(all_queries, read_qrels(qrels), qrels)
 split_of = dict(zip(judgements.queries.ids, map(half, judgements.queries.texts), strict=True))
 
 (folder / "qrels").mkdir(parents=True)

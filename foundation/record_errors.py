@@ -152,23 +152,23 @@ def _members(info: msgspec.inspect.Type) -> Sequence[msgspec.inspect.Type]:
 
 
 def _dotted_fields(
-    types: Sequence[msgspec.inspect.Type], above: str = "", seen: frozenset[type] = frozenset()
+    types: Sequence[msgspec.inspect.Type], above: str = "", outer: frozenset[type] = frozenset()
 ) -> Iterator[str]:
     """Yield the names of the fields of some records, then dotted names of the fields below."""
     records = [each for info in types for each in _members(info)]
     for record in records:
         if not isinstance(record, msgspec.inspect.StructType):
             items = list(_step_into(record, ""))
-            yield from _dotted_fields(items, above, seen) if items else ()
-        elif record.cls not in seen:
+            yield from _dotted_fields(items, above, outer) if items else ()
+        elif record.cls not in outer:
             yield from (above + field.encode_name for field in record.fields)
             for field in record.fields:
                 inside = f"{above}{field.encode_name}."
-                yield from _dotted_fields([field.type], inside, seen | {record.cls})
+                yield from _dotted_fields([field.type], inside, outer | {record.cls})
 
 
 def _describe_types(names: str) -> str:
-    """Describe types, such as ``int | null``, in words; null only if there is nothing else."""
+    """Describe types, such as ``int | null``, in words. Omit null unless it is the only type."""
     kinds = names.split(" | ")
     named = [_TYPES.get(kind, kind) for kind in kinds if kind != "null" or len(kinds) == 1]
     return " or ".join(filter(None, named))

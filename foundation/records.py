@@ -174,7 +174,7 @@ def _read_content(path: Readable) -> bytes:
 
 
 def _decode(decode: Callable[[Any], Any], kind: type[T], source: object, form: str, hint: str) -> T:
-    """Call ``decode`` with the type ``kind``; on an error, with ``Any`` to name the wrong value."""
+    """Call ``decode`` with the type ``kind``. If it fails, decode as ``Any`` to name the value."""
     _inspect_once(kind)
     try:
         decoded: T = decode(kind)

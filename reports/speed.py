@@ -62,7 +62,7 @@ def phases_table(comparisons: Sequence[ToolComparison]) -> str:
     columns = [
         Column("documents", lambda comparison: comparison.name),
         *(Column(name, partial(_phase, name), fmt.numeric) for name in names),
-        Column("all, on the wall", lambda comparison: comparison.tools[0].wall_s, spread),
+        Column("total, wall-clock", lambda comparison: comparison.tools[0].wall_s, spread),
     ]
     return _titled(title, Table(comparisons, columns))
 
@@ -83,7 +83,9 @@ def encoding_table(comparisons: Sequence[ToolComparison]) -> str:
         Column("documents/s", lambda row: row[0].documents / row[1].wall_s.median, fmt.count),
         Column("tokens/s", lambda row: row[0].tokens / row[1].wall_s.median, fmt.count),
     ]
-    return _compared("Encoding, texts to vectors in memory, tools by turns", comparisons, columns)
+    return _compared(
+        "Encoding, texts to vectors in memory, tools in alternation", comparisons, columns
+    )
 
 
 def _compared(
@@ -142,7 +144,7 @@ def indexes_table(curve: IndexCurve) -> str:
 
 
 def race_table(races: Sequence[ToolComparison]) -> str:
-    """Return a table of ``races`` from process start to scores; no ratio if scores differ."""
+    """Return a table of ``races`` from process start to scores, without ratios if scores differ."""
     rounds = len(races[0].tools[0].wall_s.samples)
     title = (
         f"From end to end, fresh processes and caches, {rounds} round{'s' * (rounds > 1)}, "

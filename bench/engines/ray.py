@@ -28,7 +28,7 @@ SETTINGS = ("HF_HOME", "HF_HUB_OFFLINE", "HF_TOKEN", "TOKENIZERS_PARALLELISM")
 POLL_S = 5.0
 PATIENCE_S = 120.0  # for a task while no other is running
 TASKS_PER_WORKER = 2  # one running, one waiting
-RETRIES = 5  # of a task whose worker or node is lost
+RETRIES = 5  # if a worker or node is lost
 
 RETRY_HINT = "repeat the command: shards that are written are kept"
 

@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
-FREE_SHARE = 0.8  # of the free memory by default
+FREE_SHARE = 0.8  # default share of the free memory
 
 LARGEST_TILE_ROWS = 1 << 18  # larger tiles save too few candidates
 SMALLEST_TILE_ROWS = 1 << 11
@@ -429,7 +429,7 @@ class IndexSearch:
 
     @cached_property
     def self_rows(self) -> Int64Array | None:
-        """Row of each query's own document, which is dropped, int64 ``(q,)``; None if none is."""
+        """Row of the document that is dropped for each query, int64 ``(q,)``, or None."""
         if not self.dataset.facts.exclude_self:
             return None
         return self.dataset.corpus.rows_of(self.dataset.queries.ids)

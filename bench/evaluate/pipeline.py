@@ -216,7 +216,7 @@ def _score_ranking(
     timings: Timings,
     **provenance: Any,
 ) -> Evaluation:
-    """Score a ranking and return its evaluation; ``provenance`` has fields of the result."""
+    """Score a ranking and return its evaluation, with ``provenance`` as fields of the result."""
     timer = PhaseTimer()
     with timer.phase("score_s"):
         scores, quality = score_run(dataset, run, names, protocol.depth)
@@ -260,7 +260,7 @@ def program_digest(root: Path = ROOT) -> str:
 
 
 def current_conditions(device: str) -> Conditions:
-    """Return the conditions of this machine and process; ``device`` is the requested one."""
+    """Return the conditions of this machine and process, with ``device`` as the device."""
     from bench import __version__
 
     commit = _run_git(ROOT, "rev-parse", "HEAD")

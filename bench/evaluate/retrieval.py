@@ -485,7 +485,7 @@ def sample_documents(corpus: Corpus, count: int, seed: int = 0) -> tuple[list[st
 
 
 def encode_documents(dataset: Dataset, encoder: Encoder, store: VectorStore) -> StoredVectors:
-    """Return the vectors of all documents of a collection; encode missing ones.
+    """Encode the missing documents of a collection and return the vectors of all.
 
     Args:
         dataset: collection.

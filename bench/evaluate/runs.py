@@ -434,7 +434,7 @@ def _percent_encode(ids: pa.LargeStringArray) -> pa.LargeStringArray:
 
 
 def check_writable(ids: Strings, kind_of_name: str) -> None:
-    """Raise if ``ids`` cannot be written as columns of text; ``kind_of_name`` is their name.
+    """Raise if ``ids``, described as ``kind_of_name``, cannot be written as columns of text.
 
     Raises:
         BenchError: an id is empty or contains white space.

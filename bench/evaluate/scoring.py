@@ -136,7 +136,7 @@ def list_measures() -> Mapping[str, str]:
 
 
 def _is_available(kind: str) -> bool:
-    """Return True if a provider is installed; tried with and without a cutoff."""
+    """Return True if a provider is installed for the measure with or without a cutoff."""
     for name in (f"{kind}@10", kind):
         try:
             parse_measure(name)
@@ -349,7 +349,7 @@ def tie_bounds(
 
 @dataclass(frozen=True)
 class _MatchedRun:
-    """A run matched with qrels; ``hit_rows`` are the rows of the run behind ``judged.hit_*``."""
+    """A run matched with qrels. ``hit_rows`` are the rows of the run behind ``judged.hit_*``."""
 
     query_ids: tuple[str, ...]
     judged: JudgedRun

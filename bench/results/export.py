@@ -14,9 +14,9 @@ import msgspec
 from bench.results.result import Evaluation, Result
 from datasets_cfg.catalogue import facts_for
 
-LANGUAGE = "eng-Latn"  # of every collection below, as mteb writes it
+LANGUAGE = "eng-Latn"  # the language of all collections below, as mteb writes it
 META_FILE = "model_meta.json"
-MAIN_MEASURE = "nDCG@10"  # of mteb's retrieval tasks
+MAIN_MEASURE = "nDCG@10"  # as in mteb's retrieval tasks
 NO_REVISION = "no_revision_available"  # mteb's word
 SUBSET = "default"
 

@@ -367,7 +367,7 @@ def save(evaluation: Evaluation, out: Location) -> Evaluation:
         scores_file.write(values.getbuffer())
         result_file.write(content)
     if isinstance(folder, Path):
-        (folder / TREC_FILE).unlink(missing_ok=True)  # of the evaluation that was replaced
+        (folder / TREC_FILE).unlink(missing_ok=True)  # belongs to the replaced evaluation
     return Evaluation(result, scores, folder=folder)
 
 

@@ -28,7 +28,7 @@ from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError, MissingFileError
 from foundation.locations import Location, files_below
 
-SAME_VALUE = 1e-9  # of a query on another machine
+SAME_VALUE = 1e-9  # tolerance for per-query values from another machine
 
 logger = logging.getLogger(__name__)
 

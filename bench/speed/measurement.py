@@ -59,7 +59,7 @@ WARM_UP_QUERIES = 10
 HNSW_SEARCHES = (16, 64, 256)
 IVF_PROBES = (1, 8, 32)
 PQ_PROBES = (8, 32)
-PQ_CENTROIDS = 256  # of each byte of a code: fewer vectors cannot train them
+PQ_CENTROIDS = 256  # per byte of a code; training needs at least as many vectors
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +135,7 @@ def measure(
         BenchError: a tool fails, or a collection cannot be raced on.
     """
     load = os.getloadavg()[0]
-    # First, since other tools may fail: then nothing else has been measured in vain.
+    # Race first, since other tools may fail: then no other measurement is lost.
     finished = tuple(_race_dataset(target, dataset, rounds, log) for dataset in raced)
     return SpeedReport(
         model=target.model.card.name,

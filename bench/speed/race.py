@@ -33,9 +33,9 @@ SENTENCE_TRANSFORMERS = "sentence-transformers"
 DEFAULT_BATCH: Mapping[str, int] = MappingProxyType(
     {SENTENCE_TRANSFORMERS: 32, "beir": 128, "mteb": 32}
 )
-OTHER_BATCHES = (16,)  # of sentence-transformers: on CPUs smaller ones are faster
+OTHER_BATCHES = (16,)  # for sentence-transformers, since smaller batches are faster on CPUs
 MEASURE = "nDCG@10"
-TOLERANCE = 0.0005  # of a score
+TOLERANCE = 0.0005  # difference of scores that counts as equal
 ROOT = Path(__file__).resolve().parents[2]
 
 Result = TypeVar("Result")
@@ -95,8 +95,8 @@ def time_tools(
             done = tools[place].run()
             passes[place].append(done)
             log(
-                f"{tools[place].tool}: {done.seconds:.2f} s on the wall, "
-                f"{done.processor_s:.2f} s of the processor"
+                f"{tools[place].tool}: {done.seconds:.2f} s wall-clock, "
+                f"{done.processor_s:.2f} s CPU"
             )
     ours = passes[0]
     return tuple(

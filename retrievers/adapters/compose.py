@@ -108,33 +108,35 @@ def _average_files(parts: AdapterSet, shares: Sequence[float]) -> dict[str, dict
     files = [sorted(set(identity.files) - {CONFIG}) for identity in parts.identities]
     if any(names != files[0] for names in files):
         raise _averaging_error(f"they have other files: {', '.join(sorted(set().union(*files)))}")
-    own = [str(read_object(folder / CONFIG).get("name")) for folder in folders]
+    names = [str(read_object(folder / CONFIG).get("name")) for folder in folders]
     means = {}
     for file in files[0]:
-        held = [load_tensors(folder / file) for folder in folders]
+        states = [load_tensors(folder / file) for folder in folders]
         if file not in (SHARED, NORMS):
-            held = [_rename(tensors, name, own[0]) for tensors, name in zip(held, own, strict=True)]
-        means[file] = _average_tensors(held, shares)
+            states = [
+                _rename(state, name, names[0]) for state, name in zip(states, names, strict=True)
+            ]
+        means[file] = _average_tensors(states, shares)
     return means
 
 
-def _average_tensors(held: Sequence[Mapping[str, Any]], shares: Sequence[float]) -> dict[str, Any]:
+def _average_tensors(files: Sequence[Mapping[str, Any]], shares: Sequence[float]) -> dict[str, Any]:
     """Return the mean of each tensor, summed in float64. Shared tensors stay shared."""
-    shapes = [{name: tuple(value.shape) for name, value in file.items()} for file in held]
+    shapes = [{name: tuple(value.shape) for name, value in file.items()} for file in files]
     for other in shapes[1:]:
         if different := sorted(shapes[0].items() ^ other.items()):
             raise _averaging_error(f"they differ in {different[0][0]}")
     made: dict[tuple[int, Any], Any] = {}
-    for name, first in held[0].items():
-        parts = (share * file[name].double() for share, file in zip(shares, held, strict=True))
+    for name, first in files[0].items():
+        parts = (share * file[name].double() for share, file in zip(shares, files, strict=True))
         made.setdefault((first.data_ptr(), first.shape), sum(parts).to(first.dtype))
-    return {name: made[first.data_ptr(), first.shape] for name, first in held[0].items()}
+    return {name: made[first.data_ptr(), first.shape] for name, first in files[0].items()}
 
 
-def _rename(tensors: Mapping[str, Any], own: str, wanted: str) -> dict[str, Any]:
+def _rename(tensors: Mapping[str, Any], old: str, new: str) -> dict[str, Any]:
     """Replace the adapter's name in the names of AdapterHub's tensors."""
     return {
-        ".".join(wanted if part == own else part for part in name.split(".")): value
+        ".".join(new if part == old else part for part in name.split(".")): value
         for name, value in tensors.items()
     }
 
@@ -231,13 +233,13 @@ class Router:
             BenchError: the file is damaged, or its shapes differ.
         """
         try:
-            held = load_file(path)
+            tensors = load_file(path)
         except (OSError, SafetensorError) as error:
             raise BenchError(f"{path} is damaged", "compose the adapters again") from error
-        shapes = {name: value.shape for name, value in held.items()}
+        shapes = {name: value.shape for name, value in tensors.items()}
         if shapes != {"weight": (adapters, dim), "bias": (adapters,)}:
             raise BenchError(f"{path} is not for {adapters} adapters and {dim} dimensions")
-        return cls(held["weight"], held["bias"])
+        return cls(tensors["weight"], tensors["bias"])
 
 
 def fit_router(domains: Sequence[Float32Array]) -> Router:

@@ -215,8 +215,8 @@ def _base_location(base: Model, checkpoint: Checkpoint, out: Path) -> dict[str, 
     card = base.card
     if card.package or checkpoint.revision:
         fields = ("checkpoint", "package", "weights_sha256")
-        own = {name: getattr(card, name) for name in fields}
-        return {**own, "revision": checkpoint.revision or card.revision}
+        facts = {name: getattr(card, name) for name in fields}
+        return {**facts, "revision": checkpoint.revision or card.revision}
     return {"checkpoint": os.path.relpath(checkpoint.root, out.resolve())}
 
 

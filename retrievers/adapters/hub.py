@@ -154,8 +154,8 @@ def _save_shared_tensors(network: Any, folder: Path, name: str) -> None:
 def _save_tensors(tensors: Mapping[str, Any], path: Path) -> None:
     from safetensors.torch import save_file
 
-    held = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    save_file(held, str(path))
+    state = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    save_file(state, str(path))
 
 
 def attach(network: Any, folder: Path) -> Any:
@@ -260,14 +260,14 @@ def norm_weights(network: Any) -> dict[str, Any]:
     }
 
 
-def _load_tensors(path: Path, own: Mapping[str, Any]) -> None:
+def _load_tensors(path: Path, parameters: Mapping[str, Any]) -> None:
     """Copy the tensors of a file into those of the network, which must have the same names."""
     from safetensors.torch import load_file
 
-    held = load_file(str(path))
-    refuse_misfit(path.parent, set(own) - set(held), set(held) - set(own))
-    for key, value in held.items():
-        own[key].data.copy_(value)
+    tensors = load_file(str(path))
+    refuse_misfit(path.parent, set(parameters) - set(tensors), set(tensors) - set(parameters))
+    for key, value in tensors.items():
+        parameters[key].data.copy_(value)
 
 
 def refuse_misfit(folder: Path, missing: Collection[str], extra: Collection[str]) -> None:

@@ -18,14 +18,16 @@ from retrievers.models.recipe import AdapterIdentity, AdapterKind
 FOLDER = "adapter"  # inside the folder of a training
 CONFIG = "adapter_config.json"
 FUSION_FILES = ("adapter_fusion_config.json", "model_adapter_fusion.safetensors")
-SHARED = "shared_parameters.safetensors"  # of all layers; AdapterHub itself does not save them
+SHARED = (
+    "shared_parameters.safetensors"  # shared by all layers; AdapterHub itself does not save them
+)
 NORMS = "norms.safetensors"  # LayerNorms of the base, as they were trained with the adapter
-BASE = "base.json"  # beside an adapter that was trained here: of which weights it is the adapter
+BASE = "base.json"  # states the weights that an adapter was trained on here
 WEIGHTS: dict[AdapterKind, tuple[str, ...]] = {
     "adapterhub": ("adapter.safetensors", "pytorch_adapter.bin"),
     "peft": ("adapter_model.safetensors", "adapter_model.bin"),
 }
-SETUP = "adapter_setup.json"  # of AdapterHub: several adapters, each in a folder inside
+SETUP = "adapter_setup.json"  # written by AdapterHub for several adapters, each in a subfolder
 ROUTING = "adapter_routing.json"  # several of any library, each in a folder inside, used one by one
 ROUTER = "router.safetensors"  # the rule that chooses one for a query
 
@@ -78,7 +80,7 @@ class Routing(Record, kw_only=True):
     by: Literal["centroid", "classifier"] = "centroid"
     adapters: tuple[str, ...]
     domains: tuple[tuple[str, ...], ...]
-    otherwise: str = ""  # of the collections that were in no domain
+    otherwise: str = ""
 
     def __post_init__(self) -> None:
         if not self.adapters or len(self.adapters) != len(self.domains):
@@ -195,8 +197,8 @@ def _check_trained_on(folder: Path, base: Checkpoint) -> None:
 
 def _check_base(folder: Path, config: Mapping[str, Any], base: Checkpoint) -> None:
     """Raise if AdapterHub's configuration states another base, since sizes may still match."""
-    own = {"model_type": base.config.get("model_type"), "hidden_size": base.hidden_width}
-    for key, actual in own.items():
+    base_config = {"model_type": base.config.get("model_type"), "hidden_size": base.hidden_width}
+    for key, actual in base_config.items():
         if config.get(key) not in (None, actual):
             raise BenchError(
                 f"the adapter {folder} was made for {config.get('model_name')} "

@@ -38,7 +38,7 @@ DEFAULTS: dict[str, Option] = {
     "stopwords": "english",
     "stemmer": "porter",
 }
-MAX_VALUE = 1_000_000  # of k1 and b, so that float32 scores stay finite
+MAX_VALUE = 1_000_000  # limit for k1 and b, so that float32 scores stay finite
 METHODS = ("lucene", "robertson", "atire")  # a document without the words scores 0
 MAX_CACHED_FORMS = 1 << 19  # forms of words: 90 MB
 _WORD = re.compile(r"\w+")
@@ -303,7 +303,7 @@ class PostingsWriter:
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
         weakref.finalize(self, self._file.close)
         self._frequencies: Int64Array = np.empty(0, np.int64)
-        self._ends = [0]  # of the blocks; the first begins at 0
+        self._ends = [0]  # ends of the blocks, after the start of the first
         self._rows = 0  # documents in blocks
 
     def add(self, words: Sequence[int]) -> None:

@@ -118,8 +118,8 @@ class PackedNetwork(nn.Module):
 class _Layer(nn.Module):
     def __init__(self, layer: Any, heads: int, attention: Attention, product: LayerFactory) -> None:
         super().__init__()
-        own, mix, wide = layer.attention.self, layer.attention.output, layer.intermediate
-        self.query_key_value = product([own.query, own.key, own.value], None)
+        inputs, mix, wide = layer.attention.self, layer.attention.output, layer.intermediate
+        self.query_key_value = product([inputs.query, inputs.key, inputs.value], None)
         self.mix, self.mix_norm = product([mix.dense], None), mix.LayerNorm
         self.widen = product([wide.dense], wide.intermediate_act_fn)
         self.narrow, self.norm = product([layer.output.dense], None), layer.output.LayerNorm
@@ -147,8 +147,8 @@ def attend_by_length(
     attended, start = [], 0
     for length, texts in groupby(ends.diff().tolist()):
         rows = slice(start, start + length * sum(1 for _ in texts))
-        own = [x[rows].view(-1, length, *x.shape[1:]) for x in (query, key, value)]
-        q, k, v = (x.transpose(1, 2) for x in own)
+        block = [x[rows].view(-1, length, *x.shape[1:]) for x in (query, key, value)]
+        q, k, v = (x.transpose(1, 2) for x in block)
         found = functional.scaled_dot_product_attention(q, k, v)
         attended.append(found.transpose(1, 2).flatten(0, 1))
         start = rows.stop

@@ -47,11 +47,11 @@ def open_routed_encoder(
     assert folder is not None
     shared, timer = networks or SharedNetworks(), PhaseTimer()
 
-    def opened(own: Model) -> TransformerEncoder:
-        return TransformerEncoder(own, device, tokens_per_batch, shared, timer)
+    def load(part: Model) -> TransformerEncoder:
+        return TransformerEncoder(part, device, tokens_per_batch, shared, timer)
 
-    parts = [opened(model.with_adapter(resolve_inside(folder, name))) for name in routing.adapters]
-    return RoutedEncoder(model.recipe, opened(model.with_adapter(None)), parts, folder / ROUTER)
+    parts = [load(model.with_adapter(resolve_inside(folder, name))) for name in routing.adapters]
+    return RoutedEncoder(model.recipe, load(model.with_adapter(None)), parts, folder / ROUTER)
 
 
 def fit_router_on_queries(
@@ -117,8 +117,8 @@ class RoutedEncoder(Encoder):
         for number, part in enumerate(self.parts):
             rows = np.flatnonzero(chosen == number).tolist()
             if rows:
-                own = part.encode_queries([texts[row] for row in rows], advance)
-                vectors[rows, number * width : (number + 1) * width] = own
+                encoded = part.encode_queries([texts[row] for row in rows], advance)
+                vectors[rows, number * width : (number + 1) * width] = encoded
         return vectors
 
     def encode_documents(

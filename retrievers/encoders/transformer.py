@@ -237,8 +237,8 @@ class _Towers:
 
 def find_first_occurrences(items: Sequence[Segments]) -> Int64Array:
     """Return for each item of ``items`` the position of the first equal one, int64 ``(n,)``."""
-    seen: dict[Segments, int] = {}
-    return np.array([seen.setdefault(item, i) for i, item in enumerate(items)], dtype=np.int64)
+    first: dict[Segments, int] = {}
+    return np.array([first.setdefault(item, i) for i, item in enumerate(items)], dtype=np.int64)
 
 
 def plan_batches(

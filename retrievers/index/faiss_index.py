@@ -38,8 +38,8 @@ MAX_CODE_BITS = 16  # per code of a product quantiser, whose codebook has 2 ** b
 _NUMBER = re.compile(r"\d+")
 _CODE_BITS = re.compile(r"x(\d+)")
 _INNER_ATTRIBUTES = ("index", "base_index", "refine_index", "storage", "quantizer")
-# Default shared memory of a thread block on all NVIDIA GPUs so far. FAISS keeps the lookup tables
-# of one query and list there (GpuIndexIVFPQ.cu, verifyPQSettings_).
+# Default shared memory of a thread block on all NVIDIA GPUs so far. FAISS stores the lookup tables
+# for one query and list in it (GpuIndexIVFPQ.cu, verifyPQSettings_).
 SHARED_BYTES = 48 << 10
 
 INDEX_EXAMPLES: Mapping[str, str] = {
@@ -295,14 +295,14 @@ class FaissIndex:
             index._index = import_faiss().read_index(str(path))
         except (OSError, *FAISS_ERRORS) as error:
             raise BenchError(f"cannot read the index {path}: {_reason(error)}", again) from error
-        held = index._index
-        if held.d != dim or held.metric_type != import_faiss().METRIC_INNER_PRODUCT:
+        loaded = index._index
+        if loaded.d != dim or loaded.metric_type != import_faiss().METRIC_INNER_PRODUCT:
             raise BenchError(
-                f"{path} has {held.d} dimensions and FAISS metric {held.metric_type}, not {dim} "
-                "and the inner product",
+                f"{path} has {loaded.d} dimensions and FAISS metric {loaded.metric_type}, not "
+                f"{dim} and the inner product",
                 again,
             )
-        _set_parameters(held, spec)
+        _set_parameters(loaded, spec)
         index._move_to_gpu()
         return index
 

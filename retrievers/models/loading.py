@@ -80,8 +80,8 @@ def load_tokenizer(
 def _add_lower_casing(tokenizer: Any) -> None:
     from tokenizers.normalizers import Lowercase, Sequence
 
-    own = tokenizer.normalizer
-    tokenizer.normalizer = Sequence([Lowercase(), own] if own else [Lowercase()])
+    normalizer = tokenizer.normalizer
+    tokenizer.normalizer = Sequence([Lowercase(), normalizer] if normalizer else [Lowercase()])
 
 
 @contextmanager
@@ -206,9 +206,9 @@ def load_tensors(path: Path, names: Sequence[str] | None = None) -> dict[str, to
     try:
         if path.suffix == ".safetensors":
             with safe_open(path, framework="pt") as file:
-                held = set(file.keys())
+                keys = set(file.keys())
                 return {
-                    name: file.get_tensor(name) for name in (names or sorted(held)) if name in held
+                    name: file.get_tensor(name) for name in (names or sorted(keys)) if name in keys
                 }
         state = torch.load(path, map_location="cpu", weights_only=True)
     except LOAD_ERRORS as error:

@@ -108,22 +108,22 @@ def _card_like(card: Card, checkpoint: str) -> Card:
     if not card.stages:  # ANCE's weights state a classifier, and its card a stage instead
         _refuse_other_kinds(root, checkpoint)
     where = str(root) if path.is_dir() else checkpoint
-    own = load_card(root / CARD_FILE) if (root / CARD_FILE).is_file() else None
-    if own is None and is_st_folder(root):
-        own = _card_of_folder(root, checkpoint)
-    if own is not None and not own.pretrained_only:
-        _check_like(card, own, root)
+    folder_card = load_card(root / CARD_FILE) if (root / CARD_FILE).is_file() else None
+    if folder_card is None and is_st_folder(root):
+        folder_card = _card_of_folder(root, checkpoint)
+    if folder_card is not None and not folder_card.pretrained_only:
+        _check_like(card, folder_card, root)
     title = f"{path.name}, like {card.title}"
     return make_card_like(
         card,
         name=path.name,
         title=title,
         checkpoint=where,
-        trained_on=own.trained_on if own else (),
+        trained_on=folder_card.trained_on if folder_card else (),
     )
 
 
-def _check_like(card: Card, own: Card, root: Path) -> None:
+def _check_like(card: Card, folder_card: Card, root: Path) -> None:
     """Raise if a card contradicts the folder that is used like it.
 
     Different lengths only cause a warning, since users choose them. So does a different
@@ -133,7 +133,7 @@ def _check_like(card: Card, own: Card, root: Path) -> None:
     used, open_to_choice = _settings(card), {"max_query_tokens", "max_document_tokens"}
     if is_st_folder(root) and not ends_in_normalize(root):
         open_to_choice.add("normalize")
-    for name, value in _settings(own).items():
+    for name, value in _settings(folder_card).items():
         chosen = used.get(name, "none")
         if value != chosen and name not in open_to_choice:
             raise BenchError(

@@ -267,8 +267,8 @@ def _find_contradictions(card: Card, checkpoint: Checkpoint) -> dict[str, Any]:
     }
     if is_st_folder(checkpoint.root):
         try:
-            own = read_st_folder(checkpoint.root).usage
-            stated |= {"pooling": own.pooling, "lower_case": own.lower_case or card.lower_case}
+            usage = read_st_folder(checkpoint.root).usage
+            stated |= {"pooling": usage.pooling, "lower_case": usage.lower_case or card.lower_case}
         except BenchError as error:
             logger.warning("ignored: %s", error)
     return {field: value for field, value in stated.items() if getattr(card, field) != value}

@@ -163,10 +163,10 @@ def _batch_difference(
         return 0.0
     by_length = np.argsort([len(text) for text in texts], kind="stable")
     rows = by_length[np.linspace(0, len(texts) - 1, min(ENCODED_ALONE, len(texts))).astype(int)]
-    alone = np.concatenate([encoder.encode_documents([titles[i]], [texts[i]]) for i in rows])
-    usable = np.isfinite(alone).all(axis=1) & np.isfinite(batched[rows]).all(axis=1)
-    distance = np.linalg.norm(alone[usable] - batched[rows][usable], axis=1)
-    lengths = np.linalg.norm(alone[usable], axis=1)
+    unbatched = np.concatenate([encoder.encode_documents([titles[i]], [texts[i]]) for i in rows])
+    usable = np.isfinite(unbatched).all(axis=1) & np.isfinite(batched[rows]).all(axis=1)
+    distance = np.linalg.norm(unbatched[usable] - batched[rows][usable], axis=1)
+    lengths = np.linalg.norm(unbatched[usable], axis=1)
     return float((distance[lengths > 0] / lengths[lengths > 0]).max(initial=0.0))
 
 

@@ -46,11 +46,11 @@ if TYPE_CHECKING:
 TILE_ROWS = 1 << 17  # 400 MB of 768 dimensions; smaller tiles rescore more
 BLOCK_BYTES = 1 << 28  # arrays that grow with queries x candidates
 MAX_QUERIES = 1 << 16  # in a block, numbered with 16 bits
-CANDIDATE_BYTES = 64  # of one candidate until it is merged
-SCORE_BYTES = 5  # of one query and row: a float32 score and a flag
+CANDIDATE_BYTES = 64  # per candidate until it is merged
+SCORE_BYTES = 5  # per query and row: a float32 score and a flag
 PRODUCT_ROWS = 1 << 11  # scores of a thousand queries stay in a third-level cache
 FIRST_ROWS = 16  # per entry of the top k: they give the first threshold
-FIRST_BYTES = 16  # of one query and row of these: three scores and a position
+FIRST_BYTES = 16  # per query and first row: three scores and a position
 MERGED_CELLS = 1 << 16  # at a time, per thread
 
 # Device files of NVIDIA, of the Windows Subsystem for Linux, and of AMD.

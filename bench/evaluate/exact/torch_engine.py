@@ -19,7 +19,7 @@ from bench.evaluate.exact.certificate import (
 from foundation.arrays import Float32Array, Float64Array, IntArray
 from retrievers.encoders.device import pick_device, use_full_precision
 
-MAX_SCORES = 1 << 27  # of one product: 0.5 GB
+MAX_SCORES = 1 << 27  # per product: 0.5 GB
 GATHERED_BYTES = 1 << 28  # vectors that are scored in float64 at a time
 
 
@@ -38,7 +38,7 @@ class TorchEngine:
         self.device = pick_device(device)
         self._on_gpu = self.device.type == "cuda"
         self._copies = torch.cuda.Stream(self.device) if self._on_gpu else None  # type: ignore[no-untyped-call]
-        self._scoring = Lock()  # of threads that share the device
+        self._scoring = Lock()  # shared by threads on the same device
 
     def tiles(self, vectors: Vectors, rows: int) -> Iterator[tuple[int, TileArray]]:
         """Yield the first row and the stored vectors of each tile.

@@ -55,7 +55,7 @@ def test_tools_warm_up_once_take_turns_and_are_told_of_at_once():
     log = []
     raced(tool("a", [1], log=log), tool("b", [2], log=log), log=log.append, warm_up=True)
     assert [word.partition(":")[0] for word in log] == list("ab") + list("aabb") + list("bbaa")
-    assert log[3] == "a: 1.00 s on the wall, 2.00 s of the processor"
+    assert log[3] == "a: 1.00 s wall-clock, 2.00 s CPU"
 
 
 def test_ratios_are_those_of_medians():
