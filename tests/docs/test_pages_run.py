@@ -29,10 +29,10 @@ PAGES = ["README.md"] + [
 FIRST_RUN = "docs/tutorials/first-run.md"
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 COMMAND = "python -m bench "
-# Commands that install, or need a cluster, a published collection or a training that runs.
+# Commands that install, or need a cluster, published data or a training that runs.
 NOT_RUN = re.compile(
     r"python3 -m venv|\. \.venv|pip install|tox|sbatch|'jobs=|accelerate|.*--engine ray"
-    r"|python -m tests\.benchmarks\.gpu_proof|python -m bench (?:export mteb|watch)"
+    r"|python -m tests\.benchmarks\.gpu_proof|python -m bench (?:export mteb|watch|explain)"
 )
 # Pages that fast tests run.
 FAST = {"README", "own-model", "own-collection", "gate-in-ci", "notebook", "leaderboard"}
