@@ -138,6 +138,14 @@ class RayEncoder:
     def __init__(
         self, cluster: RayCluster, model: Model, encoder: Encoder, collection: str = ""
     ) -> None:
+        """Encode on ``cluster`` with ``model``.
+
+        Args:
+            cluster: cluster that runs the tasks.
+            model: model of the tasks.
+            encoder: encoder for everything else.
+            collection: collection whose prompts are used; "" for none.
+        """
         self._cluster, self._encoder = cluster, encoder
         self._model, self._collection = model, collection
         self.timer: PhaseTimer = getattr(encoder, "timer", None) or PhaseTimer()
