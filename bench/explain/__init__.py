@@ -1,7 +1,8 @@
-"""Which difference of set-up explains vectors, a run or scores that somebody else got.
+"""The search for the difference in settings that explains other vectors, runs or scores.
 
 `setup` holds everything that a hypothesis may change, and the table of single deviations.
-`passes` encodes texts under any set-up, each token sequence once. `fits` measures how well
-predictions agree with what was given. `evidence` and `scored` predict vectors and scores under a
-set-up, and `given` reads the files. `search` tries single deviations, then pairs, and ranks them.
+`passes` encodes texts under any set-up, each token sequence once. `evidence` measures how well
+vectors and runs fit a set-up, and `scored` does so for scores by query and published scores.
+`search` tries single deviations, then pairs, and ranks them. `question` reads the files and builds
+the answer.
 """

@@ -69,7 +69,7 @@ class Fit:
 
     @property
     def precision(self) -> str:
-        """The precision whose arithmetic or rounding the typical error is like; "" if none."""
+        """The precision whose rounding or arithmetic gives such errors, or "" if none does."""
         if self.level is None:
             return ""
         return next((name for name, most in PRECISIONS if self.level <= most), "")
@@ -100,7 +100,7 @@ class Fit:
 
 
 def together(fits: list[Fit]) -> Fit:
-    """Return the fit to several kinds of evidence at once; the worst share counts.
+    """Return the fit to several kinds of evidence at once, with the worst of their shares.
 
     Args:
         fits: of one set-up, one for each kind of evidence.
@@ -132,10 +132,10 @@ def noise_fit(errors: Float64Array) -> Fit:
 
 
 def vector_errors(given: Float32Array, predicted: Float32Array) -> Float64Array:
-    """Return the relative squared error of each vector, float64 ``(n,)``; 10 for another dimension.
+    """Return the relative squared error of each vector, float64 ``(n,)``.
 
-    Whole numbers, as quantised vectors are, are first brought to the predicted scale, dimension by
-    dimension.
+    The error of vectors of another dimension is 10. Whole numbers, as quantised vectors are, are
+    first brought to the predicted scale, dimension by dimension.
 
     Args:
         given: ``(n, dim)`` of any number type.
@@ -166,12 +166,13 @@ def _code_errors(codes: Float64Array, target: Float64Array) -> Float64Array:
 def score_errors(
     given: Float64Array, predicted: Float64Array, queries: Any, ranks_only: bool
 ) -> Float64Array:
-    """Return the error of each query's scores, relative to their spread; float64 ``(q,)``.
+    """Return the error of each query's scores relative to their spread, float64 ``(q,)``.
 
     Given scores may be a linear function of predicted ones, the same for all queries.
 
     Args:
-        given, predicted: float64 ``(n,)``, of pairs of a query and a document.
+        given: float64 ``(n,)``, scores of pairs of a query and a document.
+        predicted: float64 ``(n,)``, their scores under a set-up.
         queries: int64 ``(n,)``, number of each pair's query, from 0 on without gaps.
         ranks_only: compare ranks within a query, for runs whose scores are only ranks.
     """
@@ -203,7 +204,9 @@ def value_fit(given: Float64Array, predicted: Float64Array, tolerances: Float64A
     """Return the fit of scores, each of which agrees within its tolerance.
 
     Args:
-        given, predicted, tolerances: float64 ``(n,)``.
+        given: float64 ``(n,)``, scores as given.
+        predicted: float64 ``(n,)``, scores under a set-up.
+        tolerances: float64 ``(n,)``, largest differences that still agree.
     """
     errors = np.abs(given - predicted) / tolerances
     agree = errors <= 1 + 1e-9
@@ -243,15 +246,16 @@ class SetupEvidence(ABC):
         """
 
     def detail(self, setup: EvaluationSetup) -> str:
-        """Return what else is to be said about a set-up that fits; "" for nothing."""
+        """Return a remark about ``setup``, which fits, or "" if there is none."""
         return ""
 
 
 @dataclass(frozen=True)
 class Texts:
-    """Texts of one role, in parallel lists; titles of queries are "".
+    """Texts of one role in parallel lists.
 
     Attributes:
+        titles: of documents; "" for queries.
         probe: how many, from the first, show the most differences for their number.
     """
 
@@ -365,11 +369,11 @@ class VectorEvidence(SetupEvidence):
     name: str = "vectors"
 
     def fit(self, setup: EvaluationSetup, probe: bool) -> Fit:
-        """Return the fit of the sample's vectors; see `SetupEvidence`."""
+        """Return the fit of the vectors of the sample, or of its ``probe``, to ``setup``."""
         return noise_fit(np.concatenate([self._errors(setup, role, probe) for role in self.given]))
 
     def detail(self, setup: EvaluationSetup) -> str:
-        """Return how the order differs, if the set-up says that it does."""
+        """Return how the order of the vectors differs, if it does in ``setup``."""
         if not setup.shuffled:
             return ""
         moved = []
@@ -432,7 +436,7 @@ class RunEvidence(SetupEvidence):
         return _sample_pairs(self.run, self.dataset)
 
     def fit(self, setup: EvaluationSetup, probe: bool) -> Fit:
-        """Return the fit of the sample's scores; see `SetupEvidence`."""
+        """Return the fit of the scores of the sample, or of its ``probe``, to ``setup``."""
         pairs = self._pairs.first(PROBE_RUN) if probe else self._pairs
         if setup.shuffled:
             return noise_fit(np.full(len(pairs.texts), np.inf))
@@ -447,7 +451,7 @@ class RunEvidence(SetupEvidence):
         return noise_fit(errors)
 
     def detail(self, setup: EvaluationSetup) -> str:
-        """Return whether only ranks could be compared."""
+        """Return a remark if only ranks were compared, whatever ``setup`` is."""
         return "its scores are ranks, so only the order was compared" if self.ranks_only else ""
 
     @cached_property
@@ -509,7 +513,7 @@ def _sample_pairs(run: Run, dataset: Dataset) -> _Pairs:
 
 
 def describe_ids(found: Sequence[str], known: Callable[[Sequence[str]], int]) -> str:
-    """Return the change of ids after which most are known; "" if most are, or nothing helps.
+    """Return the change of ids after which most are known, or "" if there is none.
 
     Args:
         found: ids of the evidence.

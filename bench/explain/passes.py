@@ -78,7 +78,7 @@ class ForwardPasses:
 
     @cached_property
     def abilities(self) -> Abilities:
-        """What the model's tokenizer and files allow."""
+        """Abilities of the model's tokenizer and network."""
         tower = self._tower("document", True, self.model.recipe.pooling == "pooler")
         first, last = self._special("document")
         limit = self._checkpoint("document").position_limit

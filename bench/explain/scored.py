@@ -93,7 +93,7 @@ class CollectionScores:
 
     @cached_property
     def pool(self) -> tuple[list[str], Int64Array]:
-        """Some queries, and rows of what the model itself finds first or is relevant to them."""
+        """Some queries, and rows of their relevant documents and of the first that are found."""
         judged = self.dataset.qrels.queries()
         chosen = np.random.default_rng(0).permutation(len(judged))[:SAMPLE_QUERIES]
         texts = dict(zip(self.dataset.queries.ids, self.dataset.queries.texts, strict=True))
@@ -220,7 +220,7 @@ class QueryEvidence(SetupEvidence):
     needs_collection: bool = True
 
     def fit(self, setup: EvaluationSetup, probe: bool) -> Fit:
-        """Return the fit by query: of some queries and documents for ``probe``, else of all."""
+        """Return the fit of ``setup`` by query, for ``probe`` on some queries and documents."""
         queries, rows = (None, None)
         if probe and not self.collection.is_free(setup):
             queries, rows = self.collection.pool
@@ -267,7 +267,7 @@ class PublishedEvidence(SetupEvidence):
     needs_collection: bool = True
 
     def fit(self, setup: EvaluationSetup, probe: bool) -> Fit:
-        """Return the fit of all numbers; for ``probe``, by estimate where documents change."""
+        """Return the fit of all numbers to ``setup``, for ``probe`` by estimate."""
         rows = []
         for name, collection in self.collections.items():
             own = setup_here(setup, collection.base, self._first)
@@ -281,7 +281,7 @@ class PublishedEvidence(SetupEvidence):
         return value_fit(*np.array(rows).T)
 
     def detail(self, setup: EvaluationSetup) -> str:
-        """Return the scores of the set-up, in the order of the numbers."""
+        """Return the scores under ``setup`` as text."""
         shown = []
         for name, collection in self.collections.items():
             own = setup_here(setup, collection.base, self._first)

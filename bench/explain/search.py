@@ -22,11 +22,11 @@ Verdict = Literal["reproduced", "explained", "possible", "none"]
 
 
 class Observation(msgspec.Struct, frozen=True):
-    """A difference that can be seen in a file of evidence itself.
+    """A difference that a file of evidence shows without any encoding.
 
     Attributes:
         name: the difference in words.
-        apply: what does the same here, or mends it there.
+        apply: the setting that does the same here, or mends it there.
     """
 
     name: str
@@ -43,7 +43,7 @@ class ExplanationRow(msgspec.Struct, frozen=True):
         apply: card line or command for each deviation.
         cost: change of the main measure, on the sample of queries or on all; None if unknown.
         equals: other explanations that the evidence cannot tell from this one.
-        detail: what else there is to say.
+        detail: a remark; may be empty.
     """
 
     deviations: tuple[str, ...]
