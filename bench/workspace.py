@@ -160,21 +160,21 @@ class Workspace:
                 )
         return opened
 
-    def open(self, asked: str | Path | Dataset, split: str | None = None) -> OpenDataset:
+    def open(self, source: str | Path | Dataset, split: str | None = None) -> OpenDataset:
         """Open a collection and warn about anything that affects its scores.
 
         Args:
-            asked: name, folder or dataset.
+            source: name, folder or dataset.
             split: judgements to use; None for the declared ones.
 
         Raises:
             BenchError: the collection is missing, is not the published one of its name while
                 ``allow_mismatch`` is off, or has no relevant document.
         """
-        dataset = asked if isinstance(asked, Dataset) else self.dataset(str(asked), split)
+        dataset = source if isinstance(source, Dataset) else self.dataset(str(source), split)
         official = check_counts(dataset, self.allow_mismatch)
         check_relevant(dataset)
-        if not isinstance(asked, Dataset):
+        if not isinstance(source, Dataset):
             for finding in evaluation_findings(dataset):
                 self.report_finding(dataset.name, finding)
             remember_folder(dataset)

@@ -91,7 +91,7 @@ def score_table(report: Report, name: str) -> str:
         Column("change", lambda row: row.change or _values(report, row.name)),
         Column("seeds", lambda row: _finished(row) if score_of(row) else "0", fmt.numeric),
         Column("mean ± 95 %", score_of, _half_width),
-        Column("sd of seeds", lambda row: (own := score_of(row)) and own.seeds_sd, fmt.score),
+        Column("sd of seeds", lambda row: (score := score_of(row)) and score.seeds_sd, fmt.score),
         Column("against", lambda row: row.against if score_of(row) else ""),
         *difference_columns(lambda row: row.on_collection(name)),
         Column("verdict", lambda row: _verdict(row.on_collection(name), report.trains)),
@@ -105,11 +105,11 @@ def _finished(row: RowResult) -> str:
     return f"{finished} of {len(row.cells)}" if finished < len(row.cells) else str(finished)
 
 
-def _half_width(own: Interval | None) -> str:
-    if own is None:
+def _half_width(score: Interval | None) -> str:
+    if score is None:
         return "gap"
-    half = "" if own.high is None else f" ± {fmt.score(own.high - own.mean)}"
-    return fmt.score(own.mean) + half
+    half = "" if score.high is None else f" ± {fmt.score(score.high - score.mean)}"
+    return fmt.score(score.mean) + half
 
 
 def _verdict(on: RowOnCollection | None, trains: bool) -> str:

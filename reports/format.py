@@ -105,8 +105,8 @@ def score_in_domain(scored: tuple[float | None, bool]) -> str:
     Args:
         scored: score, and whether the collection is in-domain.
     """
-    value, seen = scored
-    return score(value) + (" (in-domain)" if seen and value is not None else "")
+    value, in_domain = scored
+    return score(value) + (" (in-domain)" if in_domain and value is not None else "")
 
 
 def duration(seconds: float) -> str:

@@ -44,7 +44,7 @@ def markdown(board: Leaderboard, measure: str) -> str:
 
 def _ranking(board: Leaderboard, ranked: Sequence[Row], headline: ScoreColumn, measure: str) -> str:
     columns: list[Column[Row]] = [
-        Column("group", lambda row: (own := row.score_in(headline, measure)) and own.group),
+        Column("group", lambda row: (score := row.score_in(headline, measure)) and score.group),
         Column("model", lambda row: row.name),
         Column("95 % interval", lambda row: row.score_in(headline, measure), fmt.range_of),
     ]
@@ -73,15 +73,15 @@ def score_cell(row: Row, column: ScoreColumn, measure: str) -> str:
 
     An incomplete mean lists how many members are missing.
     """
-    own = row.score_in(column, measure)
+    score = row.score_in(column, measure)
     if isinstance(column, CollectionColumn):
-        seen = column.name in row.cells and row.cells[column.name].in_domain
+        in_domain = column.name in row.cells and row.cells[column.name].in_domain
     else:
         mean = row.mean(column, measure)
         if mean is not None and mean.score is None:
             return f"{len(mean.missing)} of {len(column.members)} missing"
-        seen = mean is not None and mean.zero_shot_members < len(column.members)
-    return fmt.score(own.value) + ("*" if seen else "") if own else ""
+        in_domain = mean is not None and mean.zero_shot_members < len(column.members)
+    return fmt.score(score.value) + ("*" if in_domain else "") if score else ""
 
 
 def _zero_shot(row: Row, suite: SuiteColumn, measure: str) -> str:
@@ -154,10 +154,10 @@ def _protocols(board: Leaderboard) -> str:
 def _published_table(board: Leaderboard, ranked: Sequence[Row], measure: str) -> str:
     """Return a table of published next to measured scores, or "" without published ones."""
     rows = [
-        (row.name, column.name, measure or column.main_measure, own)
+        (row.name, column.name, measure or column.main_measure, score)
         for row in ranked
         for column in board.all_columns
-        if (own := row.score_in(column, measure)) and own.published is not None
+        if (score := row.score_in(column, measure)) and score.published is not None
     ]
     columns: list[Column[tuple[str, str, str, Score]]] = [
         Column("model", lambda claim: claim[0]),
@@ -179,9 +179,9 @@ def _published_systems_table(board: Leaderboard, measure: str) -> str:
     A published mean appears in the column of its suite.
     """
     claims = [
-        (system, own)
+        (system, scores)
         for system in board.systems()
-        if (own := claimed_scores(board, system, measure))
+        if (scores := claimed_scores(board, system, measure))
     ]
     if not claims:
         return "There are no published scores of other systems on these collections."
@@ -190,7 +190,7 @@ def _published_systems_table(board: Leaderboard, measure: str) -> str:
         *(
             _claims_column(column, measure)
             for column in board.all_columns
-            if any(column.name in own for _, own in claims)
+            if any(column.name in scores for _, scores in claims)
         ),
         Column("source", lambda claim: claim[0][0].source),
     ]
@@ -235,8 +235,10 @@ def scores(board: Leaderboard, measure: str) -> Table[Sequence[Any]]:
     headline = board.headline(measure)
     rows: list[list[Any]] = []
     for row in board.ranked(measure):
-        own = [row.score_in(column, measure) for column in (headline, *board.all_columns)]
-        rows.append([row.name, own[0] and own[0].group, *(one and one.value for one in own[1:])])
+        first, *others = [
+            row.score_in(column, measure) for column in (headline, *board.all_columns)
+        ]
+        rows.append([row.name, first and first.group, *(one and one.value for one in others)])
     for system in board.systems() if board.published else ():
         if claims := claimed_scores(board, system, measure):
             claimed = (claims.get(column.name) for column in board.all_columns)

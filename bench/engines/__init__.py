@@ -55,15 +55,16 @@ class EncodingTask:
     model: Model
 
 
-def worker_count(asked: int, processors: int, gpus: int) -> int:
+def worker_count(requested: int, processors: int, gpus: int) -> int:
     """Return the number of workers.
 
     Args:
-        asked: number that the user asked for; 0 for one per GPU or one per eight CPU cores.
+        requested: number of workers from the command line. 0 means one per GPU, or one per
+            eight CPU cores without GPUs.
         processors: number of CPU cores.
         gpus: number of GPUs.
     """
-    return asked or gpus or max(1, processors // 8)
+    return requested or gpus or max(1, processors // 8)
 
 
 class WorkerProcesses:
@@ -141,9 +142,9 @@ def _start(
     workspace: Workspace, work: Sequence[EncodingTask], environment: Mapping[str, str]
 ) -> BaseProcess:
     """Start a child process that encodes the corpora with these environment variables."""
-    seen = "cpu" if workspace.device == "cpu" else "auto"  # a child sees only its GPU
+    device = "cpu" if workspace.device == "cpu" else "auto"  # a child sees only its GPU
     child = get_context("spawn").Process(
-        target=_encode_all, args=(replace(workspace, device=seen), work), daemon=True
+        target=_encode_all, args=(replace(workspace, device=device), work), daemon=True
     )
     before = dict(os.environ)
     os.environ.update(environment)  # a child reads it before it loads libraries

@@ -155,8 +155,8 @@ class RayEncoder:
 
     def for_dataset(self, name: str) -> Encoder:
         """Return this encoder with the prompts of the dataset ``name``."""
-        own = self._encoder.for_dataset(name)
-        return cast(Encoder, RayEncoder(self._cluster, self._model, own, name))
+        encoder = self._encoder.for_dataset(name)
+        return cast(Encoder, RayEncoder(self._cluster, self._model, encoder, name))
 
     def prepare_documents(self, titles: Sequence[str], texts: Sequence[str]) -> "RayShard":
         """Return a task for a shard of documents, not yet submitted.

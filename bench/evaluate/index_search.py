@@ -341,8 +341,8 @@ class CorpusIndex:
         """
         index_folder = IndexFolder(folder)
         manifest = index_folder.manifest()
-        asked, indexed = recipe.side("document"), manifest.recipe.side("document")
-        if asked.fingerprint != indexed.fingerprint:
+        wanted, indexed = recipe.side("document"), manifest.recipe.side("document")
+        if wanted.fingerprint != indexed.fingerprint:
             raise BenchError(
                 f"{folder} is an index of {manifest.recipe.model}: its vectors differ from those "
                 f"of {recipe.model} with these settings",

@@ -103,8 +103,8 @@ def apply_protocol(run: Run, dataset: Dataset, depth: int) -> Run:
     queries = np.repeat(np.arange(len(run.query_ids)), np.diff(run.offsets))
     kept = np.ones(len(run), dtype=bool)
     if dataset.facts.exclude_self:
-        own = run.positions_of(pa.array(run.query_ids, pa.large_string()))
-        kept = run.documents != own[queries]
+        self_positions = run.positions_of(pa.array(run.query_ids, pa.large_string()))
+        kept = run.documents != self_positions[queries]
     before = np.concatenate([[0], np.cumsum(kept)])
     ranks = before[:-1] - before[run.offsets[queries]]
     kept &= ranks < depth

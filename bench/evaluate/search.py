@@ -68,10 +68,10 @@ def multiply_by_similarity(
         vectors_of: maps rows of the corpus, int64 ``(n,)``, to vectors, float32 ``(n, dim)``.
     """
     scores = hits.scores.copy()
-    for own, rows, query in zip(scores, hits.rows, queries, strict=True):
+    for line, rows, query in zip(scores, hits.rows, queries, strict=True):
         filled = rows >= 0
         similarities = vectors_of(rows[filled]).astype(np.float64) @ query.astype(np.float64)
-        own[filled] = (own[filled].astype(np.float64) * similarities).astype(np.float32)
+        line[filled] = (line[filled].astype(np.float64) * similarities).astype(np.float32)
     return Hits(scores, hits.rows)
 
 
@@ -85,8 +85,8 @@ def exclude_self_matches(hits: Hits, self_rows: Int64Array, k: int) -> Hits:
     """
     if hits.rows.shape[1] <= k:
         raise ValueError(f"depth {hits.rows.shape[1]} leaves fewer than {k} after self-matches")
-    own = (hits.rows == self_rows[:, None]) & (hits.rows >= 0)
-    kept = np.argsort(own, axis=1, kind="stable")[:, :k]
+    is_self = (hits.rows == self_rows[:, None]) & (hits.rows >= 0)
+    kept = np.argsort(is_self, axis=1, kind="stable")[:, :k]
     return Hits(
         np.take_along_axis(hits.scores, kept, axis=1), np.take_along_axis(hits.rows, kept, axis=1)
     )

@@ -255,7 +255,7 @@ def _same_run(a: Run, b: Run) -> bool:
 
 
 def find_losses_elsewhere(
-    own: Iterable[Evaluation],
+    results: Iterable[Evaluation],
     other: StoredModel,
     names: Iterable[str],
     settings: GateSettings,
@@ -266,14 +266,14 @@ def find_losses_elsewhere(
     Each collection is tested separately.
 
     Args:
-        own: stored results of the candidate; the last one counts if a collection has several.
+        results: stored results of the candidate; the last one counts if a collection has several.
         other: baseline or anchor.
         names: collections that the check leaves out.
         settings: rule and limits.
         comparing: measure and resampling.
     """
     recipes = {recipe_key(one.result) for one in other.results.values()}
-    ours = {one.collection: one for one in own}
+    ours = {one.collection: one for one in results}
     theirs = {one.collection: one for one in other.known if recipe_key(one.result) in recipes}
     rows: list[CheckRow] = []
     for name in names:

@@ -85,12 +85,12 @@ class CheckpointScanner:
         states = ((path, _read_file_states(path)) for path in _find_checkpoints(self.folder))
         listed = {path: files for path, files in states if files}
         by_trainer = any(TRAINER_STATE in files for files in listed.values())
-        seen = [
+        checkpoints = [
             CheckpointState(path, files, self._find_missing(path.name, files, by_trainer))
             for path, files in listed.items()
         ]
         self._previous = {path.name: files for path, files in listed.items()}
-        return tuple(sorted(seen, key=lambda each: (each.step, each.name)))
+        return tuple(sorted(checkpoints, key=lambda each: (each.step, each.name)))
 
     def _find_missing(self, name: str, files: FileStates, by_trainer: bool) -> str:
         """Return why a checkpoint is incomplete, or "" if it is complete."""
@@ -268,16 +268,16 @@ def follow_training(folder: Path, watcher: Watcher, stop: StopRule, publish: Pub
 
 def _follow(scanner: CheckpointScanner, watcher: Watcher, stop: StopRule, publish: Publish) -> None:
     """Scan repeatedly, and evaluate new checkpoints."""
-    seen = scanner.scan()
+    checkpoints = scanner.scan()
     latest = time.monotonic()
     while True:
-        soon = stop.once or any(each.missing == CHANGING for each in seen)
+        soon = stop.once or any(each.missing == CHANGING for each in checkpoints)
         time.sleep(min(SETTLE_SECONDS, stop.every_s) if soon else stop.every_s)
-        seen = scanner.scan()
-        new = [checkpoint for checkpoint in seen if watcher.is_new(checkpoint)]
+        checkpoints = scanner.scan()
+        new = [checkpoint for checkpoint in checkpoints if watcher.is_new(checkpoint)]
         for checkpoint in new:
             watcher.evaluate(checkpoint)
-        for checkpoint in seen:
+        for checkpoint in checkpoints:
             if checkpoint.missing:
                 watcher.leave_out(checkpoint, checkpoint.missing, waiting=not stop.once)
         if new:

@@ -144,8 +144,8 @@ def max_statistic(
         ratios = _scaled(flips[:, first[some]] - flips[:, second[some]], scale[some])
         np.maximum(largest, ratios.max(axis=1), out=largest)
     means = weighted_means(panels, weights)
-    seen = _scaled(means[first] - means[second], scale) - _scaled(SAME_MEAN, scale)
-    below = np.searchsorted(np.sort(largest), seen, side="left")
+    observed = _scaled(means[first] - means[second], scale) - _scaled(SAME_MEAN, scale)
+    below = np.searchsorted(np.sort(largest), observed, side="left")
     as_far = len(largest) - below
     p = as_far / len(largest) if exact else (1 + as_far) / (1 + len(largest))
     return p.tolist(), exact

@@ -239,8 +239,8 @@ def measure_latencies(
     vectors, ranks = ArrayVectors(documents), np.arange(len(documents))
     k = min(LATENCY_K, len(documents))
     encoding, finding = [], []
-    asked = [*queries[:WARM_UP_QUERIES], *queries]
-    for text in tqdm(asked, desc="latency", unit=" queries", mininterval=1):
+    texts = [*queries[:WARM_UP_QUERIES], *queries]
+    for text in tqdm(texts, desc="latency", unit=" queries", mininterval=1):
         seconds, vector = time_call(partial(encoder.encode_queries, [text]))
         encoding.append(seconds)
         find = partial(exact_search, vectors, vector, k, ranks, device=device)

@@ -100,8 +100,8 @@ def time_tools(
             )
     ours = passes[0]
     return tuple(
-        _summarise_passes(entrant, own, ours, tolerance)
-        for entrant, own in zip(tools, passes, strict=True)
+        _summarise_passes(entrant, tool_passes, ours, tolerance)
+        for entrant, tool_passes in zip(tools, passes, strict=True)
     )
 
 
@@ -235,8 +235,8 @@ def sentence_transformers_tools(job: PeerJob, texts: Sequence[str]) -> Iterator[
             show_progress_bar=False,
             prompt=job.document_prompt or None,
         )
-        tool, own = SENTENCE_TRANSFORMERS, version(SENTENCE_TRANSFORMERS)
-        yield ToolRunner(_tool_name(tool, size), own, partial(time_pass, encode))
+        tool, tool_version = SENTENCE_TRANSFORMERS, version(SENTENCE_TRANSFORMERS)
+        yield ToolRunner(_tool_name(tool, size), tool_version, partial(time_pass, encode))
 
 
 def race_tools(
@@ -266,10 +266,10 @@ def race_tools(
     """
     with tempfile.TemporaryDirectory(dir=scratch) as temporary:
         folder = write_beir_folder(dataset, Path(temporary))
-        own = replace(job, folder=str(folder), exclude_self=bool(dataset.facts.exclude_self))
-        runners = [ToolRunner(OURS, __version__, partial(_run_ours, own, arguments, temporary))]
+        base = replace(job, folder=str(folder), exclude_self=bool(dataset.facts.exclude_self))
+        runners = [ToolRunner(OURS, __version__, partial(_run_ours, base, arguments, temporary))]
         for tool in tools:
-            sized = replace(own, batch_size=DEFAULT_BATCH[tool])
+            sized = replace(base, batch_size=DEFAULT_BATCH[tool])
             run = partial(_run_peer, tool, sized)
             runners.append(ToolRunner(_tool_name(tool, sized.batch_size), version(tool), run))
         raced = time_tools(runners, rounds, TOLERANCE, log, warm_up=False)

@@ -106,17 +106,17 @@ def find_rows(keys: UInt64Array, among: UInt64Array) -> Int64Array:
     places_among = np.full(len(keys), -1, np.int64)
     for start in range(0, len(keys), LOOKUP_CHUNK):
         some = keys[start : start + LOOKUP_CHUNK]
-        asked = np.argsort(some[:, 0], kind="stable")
-        place = np.searchsorted(upper, some[asked, 0])
-        while len(asked):
+        pending = np.argsort(some[:, 0], kind="stable")
+        place = np.searchsorted(upper, some[pending, 0])
+        while len(pending):
             inside = place < len(upper)
-            asked, place = asked[inside], place[inside]
-            alike = upper[place] == some[asked, 0]
-            asked, place = asked[alike], place[alike]
+            pending, place = pending[inside], place[inside]
+            alike = upper[place] == some[pending, 0]
+            pending, place = pending[alike], place[alike]
             rows = order[place]
-            same = among[rows, 1] == some[asked, 1]
-            places_among[start + asked[same]] = rows[same]
-            asked, place = asked[~same], place[~same] + 1
+            same = among[rows, 1] == some[pending, 1]
+            places_among[start + pending[same]] = rows[same]
+            pending, place = pending[~same], place[~same] + 1
     return places_among
 
 

@@ -188,9 +188,9 @@ class ShardEncoder:
         refused: list[PendingShard] = []
         encoded = 0
         with (
-            ExitStack() as held,
+            ExitStack() as leases,
             ThreadPoolExecutor(1) as writer,
-            closing(self._prepare_ahead(self._lease_free(batches, refused, held))) as prepared,
+            closing(self._prepare_ahead(self._lease_free(batches, refused, leases))) as prepared,
         ):
             writing: Future[None] | None = None
             for batch, lease, encode in launch_ahead(prepared):
@@ -210,7 +210,7 @@ class ShardEncoder:
         return encoded + sum(map(self._wait_for, refused))
 
     def _lease_free(
-        self, batches: Sequence[PendingShard], refused: list[PendingShard], held: ExitStack
+        self, batches: Sequence[PendingShard], refused: list[PendingShard], leases: ExitStack
     ) -> Iterator[tuple[PendingShard, FileLock]]:
         """Lease one shard after the other. Shards leased by others are added to ``refused``."""
         for batch in batches:
@@ -220,7 +220,7 @@ class ShardEncoder:
             if lease is None:
                 refused.append(batch)
                 continue
-            held.callback(lease.release)
+            leases.callback(lease.release)
             if self._is_done(batch):
                 lease.release()
             else:

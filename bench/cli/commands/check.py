@@ -89,7 +89,7 @@ def _compare_and_decide(options: CheckOptions, recorded: RecordedWarnings) -> Ch
         others,
     )
     expected = model.model.card.expected
-    own = candidate_results(model, known)
+    ours = candidate_results(model, known)
     against = [
         msgspec.structs.replace(
             check_published(candidate, expected, scope.weights)
@@ -98,7 +98,7 @@ def _compare_and_decide(options: CheckOptions, recorded: RecordedWarnings) -> Ch
                 *(candidate, other, scope, options.terms, comparing),
                 effects=effects if other.role == BASELINE else (),
             ),
-            elsewhere=find_losses_elsewhere(own, other, scope.left_out, options.terms, comparing),
+            elsewhere=find_losses_elsewhere(ours, other, scope.left_out, options.terms, comparing),
         )
         for other in others
     ]

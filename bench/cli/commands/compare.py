@@ -100,13 +100,13 @@ def _resolve_names(typed: Sequence[str], found: ResultsByName, workspace: Worksp
     chosen: list[str] = []
     for name in typed:
         folder = None if name in known or is_suite(name) else user_folder(name, workspace.data_dir)
-        own = name_in_results(folder) if folder else name
-        if folder and own not in known:
+        collection = name_in_results(folder) if folder else name
+        if folder and collection not in known:
             raise BenchError(
-                f"there are no results on {own}, the collection in {folder}",
+                f"there are no results on {collection}, the collection in {folder}",
                 f"python -m bench run {folder} --model MODEL",
             )
-        chosen += expand_collections([own], known)
+        chosen += expand_collections([collection], known)
     return list(dict.fromkeys(chosen))
 
 
@@ -131,7 +131,7 @@ def _compared_models(
             models = {stored.result.model for stored in chosen.values()}
             is_folder_of_one = len(models) == 1 and parse_location(name).exists()
             short[name] = models.pop() if is_folder_of_one else name
-    once = [own for own in short.values() if list(short.values()).count(own) == 1]
+    once = [label for label in short.values() if list(short.values()).count(label) == 1]
     shown = {name: label if label in once else name for name, label in short.items()}
     return [ComparedModel(shown[name], results_of[name]) for name in found]
 

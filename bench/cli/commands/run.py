@@ -214,15 +214,15 @@ def _compute_means(typed: Sequence[str], results: Sequence[Result]) -> list[tupl
     means = []
     for suite in (name for name in suites_inner_first(typed) if suite_for(name).mean):
         for model in dict.fromkeys(result.model for result in results):
-            own = [result for result in results if result.model == model]
-            seen = {result.protocol.collection for result in own if result.in_domain}
-            for measure in dict.fromkeys(name for result in own for name in result.measures):
+            evaluated = [result for result in results if result.model == model]
+            in_domain = {result.protocol.collection for result in evaluated if result.in_domain}
+            for measure in dict.fromkeys(name for result in evaluated for name in result.measures):
                 values = {
                     result.protocol.collection: result.measures[measure]
-                    for result in own
+                    for result in evaluated
                     if measure in result.measures and result.protocol.official
                 }
-                means.append((model, suite_mean(suite, measure, values, seen)))
+                means.append((model, suite_mean(suite, measure, values, in_domain)))
     return means
 
 

@@ -159,8 +159,8 @@ def _read_changes(settings: TrainingSettings) -> dict[str, Any]:
         raise BenchError(f"--steps and {length} both set the length", "give one of them")
     else:
         changes = typed | {"steps": settings.steps}
-    own = (SAVE_EVERY, METHOD)
-    return {name: value for name, value in changes.items() if not name.startswith(own)}
+    prefixes = (SAVE_EVERY, METHOD)
+    return {name: value for name, value in changes.items() if not name.startswith(prefixes)}
 
 
 def _read_method(options: AdaptOptions) -> Method:
@@ -170,8 +170,8 @@ def _read_method(options: AdaptOptions) -> Method:
         BenchError: the method or a setting does not exist.
     """
     typed = parse_assignments(options.training.set).items()
-    own = {name.removeprefix(METHOD): value for name, value in typed if name.startswith(METHOD)}
-    return read_method({"name": options.method, **own}, f"--method {options.method}")
+    fields = {name.removeprefix(METHOD): value for name, value in typed if name.startswith(METHOD)}
+    return read_method({"name": options.method, **fields}, f"--method {options.method}")
 
 
 def _held_out(
@@ -294,8 +294,8 @@ def _print_after_pretraining(options: PretrainOptions, workspace: Workspace) -> 
 
 def _find_training_dataset(name: str, workspace: Workspace) -> str:
     """Return the dataset to fine-tune on after pre-training, or "" if it has too few queries."""
-    own = f"{name}/{TRAIN}"
-    name = own if own in dataset_names() else name
+    train_set = f"{name}/{TRAIN}"
+    name = train_set if train_set in dataset_names() else name
     try:
         judged = replace(workspace, offline=True).dataset(name, TRAIN).qrels
     except BenchError:

@@ -303,8 +303,8 @@ class _TileSearch:
         with self._search.timer.phase("search"):
             self._map_query_groups(
                 pairs,
-                lambda some, asked, own: update_top_k(
-                    self._threshold[some], asked, own.scores, -np.inf
+                lambda some, queries, found: update_top_k(
+                    self._threshold[some], queries, found.scores, -np.inf
                 ),
             )
 
@@ -333,13 +333,13 @@ class _TileSearch:
         """Score pending candidates in float64 and update the top k."""
         tile, search = self._tile, self._search
 
-        def score(some: slice, asked: IntArray, own: Candidates) -> None:
-            rows = own.rows
+        def score(some: slice, queries: IntArray, found: Candidates) -> None:
+            rows = found.rows
             scores = search.engine.score_candidates(
-                tile, rows, self._queries64[some], asked, self._sum_error[some]
+                tile, rows, self._queries64[some], queries, self._sum_error[some]
             )
             keys = order_keys(scores, np.asarray(search.tie_rank[tile.start + rows]))
-            update_top_k(self._keys[some], asked, keys, 0)
+            update_top_k(self._keys[some], queries, keys, 0)
 
         with search.timer.phase("rescore"):
             self._map_query_groups(self._pending_above_threshold(), score)
@@ -353,8 +353,8 @@ class _TileSearch:
         ends = np.concatenate([[0], np.cumsum(count)])
 
         def on(run: slice) -> None:
-            own = pairs.take(slice(ends[run.start], ends[run.stop]))
-            work(run, own.queries - np.uint16(run.start), own)
+            found = pairs.take(slice(ends[run.start], ends[run.stop]))
+            work(run, found.queries - np.uint16(run.start), found)
 
         list(self._search.pool.map(on, query_groups(count, self._search.k) if count.any() else ()))
 
@@ -369,11 +369,11 @@ def query_groups(count: Int64Array, k: int) -> Iterator[slice]:
         k: entries of the top k.
     """
     first = width = 0
-    for query, own in enumerate(count.tolist()):
-        width = max(width, own)
+    for query, candidates in enumerate(count.tolist()):
+        width = max(width, candidates)
         if query > first and (query + 1 - first) * (k + width) > MERGED_CELLS:
             yield slice(first, query)
-            first, width = query, own
+            first, width = query, candidates
     yield slice(first, len(count))
 
 
@@ -387,14 +387,14 @@ def update_top_k(best: Any, queries: IntArray, values: Any, unfilled: float) -> 
         unfilled: value for missing entries, smaller than all others.
     """
     count, k = best.shape
-    own = np.bincount(queries, minlength=count)
-    asked, most = np.flatnonzero(own), int(own.max(initial=0))
-    line = (np.cumsum(own > 0) - 1)[queries]
-    column = k + np.arange(len(queries)) - (np.cumsum(own) - own)[queries]
-    both = np.full((len(asked), k + most), unfilled, best.dtype)
-    both[:, :k] = best[asked]
+    counts = np.bincount(queries, minlength=count)
+    updated, most = np.flatnonzero(counts), int(counts.max(initial=0))
+    line = (np.cumsum(counts > 0) - 1)[queries]
+    column = k + np.arange(len(queries)) - (np.cumsum(counts) - counts)[queries]
+    both = np.full((len(updated), k + most), unfilled, best.dtype)
+    both[:, :k] = best[updated]
     both[line, column] = values
-    best[asked] = np.partition(both, most, axis=1)[:, most:]
+    best[updated] = np.partition(both, most, axis=1)[:, most:]
 
 
 @dataclass(frozen=True)

@@ -84,19 +84,19 @@ class TorchEngine:
             lowest: threshold of each query, float32 ``(q,)``.
             limit: maximum number of candidates.
         """
-        asked, bar = self._on_device(queries), self._on_device(lowest)[:, None]
+        on_device, threshold = self._on_device(queries), self._on_device(lowest)[:, None]
         step = max(1, MAX_SCORES // max(1, len(queries)))
         parts, found = [], 0
         for first in range(piece.start, piece.stop, step):
-            scores = products(asked, tile.vectors[first : min(first + step, piece.stop)])
-            wanted = scores >= bar
+            scores = products(on_device, tile.vectors[first : min(first + step, piece.stop)])
+            wanted = scores >= threshold
             found += int(wanted.sum(dtype=torch.int32))
             if found > limit:
                 return None
             numbers, rows = wanted.nonzero(as_tuple=True)
-            own = numbers.to(torch.int32), (rows + first).to(torch.int32), scores[wanted]
-            asked_by, own_rows, proposed = (column.cpu().numpy() for column in own)
-            parts.append(Candidates(asked_by.astype(np.uint16), own_rows, proposed))
+            columns = numbers.to(torch.int32), (rows + first).to(torch.int32), scores[wanted]
+            query_numbers, tile_rows, proposed = (column.cpu().numpy() for column in columns)
+            parts.append(Candidates(query_numbers.astype(np.uint16), tile_rows, proposed))
         return parts
 
     def score_candidates(
@@ -121,11 +121,11 @@ class TorchEngine:
         sums = np.empty(len(rows))
         step = max(1, GATHERED_BYTES // (20 * queries64.shape[1]))
         with self._scoring:
-            asked = self._on_device(queries64)
+            on_device = self._on_device(queries64)
             for first in range(0, len(rows), step):
                 some = slice(first, first + step)
                 terms = tile.vectors[self._on_device(rows[some])].double()
-                terms *= asked[self._on_device(queries[some].astype(np.int64))]
+                terms *= on_device[self._on_device(queries[some].astype(np.int64))]
                 sums[some] = terms.sum(dim=1).cpu().numpy()
         return round_scores(sums, sum_error, tile.stored, rows, queries64, queries)
 

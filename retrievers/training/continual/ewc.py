@@ -84,12 +84,12 @@ class EWC(MLM, kw_only=True):
 class EWCTraining(nn.Module):
     """Encoder with its head, and the penalty on its weights."""
 
-    def __init__(self, encoder: MaskedLM, held: Mapping[str, Tensor], strength: float) -> None:
+    def __init__(self, encoder: MaskedLM, fisher: Mapping[str, Tensor], strength: float) -> None:
         """Attach the penalty to an encoder.
 
         Args:
             encoder: encoder to train.
-            held: Fisher information and centre of each parameter, see `accumulate_fisher`.
+            fisher: Fisher information and centre of each parameter, see `accumulate_fisher`.
             strength: λ.
         """
         super().__init__()
@@ -97,7 +97,7 @@ class EWCTraining(nn.Module):
         for number, (name, parameter) in enumerate(encoder.named_parameters()):
             # Buffer names cannot contain dots. Buffers are constant, so they are not saved.
             for part, prefix in (("fisher", FISHER), ("centre", CENTRE)):
-                value = held[prefix + name].to(parameter)
+                value = fisher[prefix + name].to(parameter)
                 self.register_buffer(f"{part}_{number}", value, persistent=False)
 
     def forward(
@@ -157,7 +157,7 @@ def accumulate_fisher(
         information: F_t, by name of parameter.
         before: F and θ̄ after the previous domain. None after the first domain.
     """
-    held: dict[str, Tensor] = {}
+    state: dict[str, Tensor] = {}
     for name, weight in encoder.named_parameters():
         total, centre = information[name], weight.detach().clone()
         if before is not None:
@@ -165,8 +165,8 @@ def accumulate_fisher(
             total = total + earlier
             share = torch.where(total > 0, earlier / total, torch.zeros_like(total))
             centre = centre + share * (before[CENTRE + name] - centre)
-        held |= {FISHER + name: total, CENTRE + name: centre}
-    return held
+        state |= {FISHER + name: total, CENTRE + name: centre}
+    return state
 
 
 def read_fisher(encoder: MaskedLM, path: Path | str) -> dict[str, Tensor]:

@@ -34,10 +34,10 @@ class Replay(Method, kw_only=True):
 
     def texts(self, step: DomainStep) -> Sequence[str]:
         """Return the texts of the last domain of ``step``, mixed with the replay buffer."""
-        *earlier, own = [domain.texts for domain in step.domains]
+        *earlier, current = [domain.texts for domain in step.domains]
         if not earlier:
-            return own
-        return mix_replay(earlier, own, self.buffer, self.replayed, step.preset.seed)
+            return current
+        return mix_replay(earlier, current, self.buffer, self.replayed, step.preset.seed)
 
 
 class MixedTexts(LazyTexts):
@@ -75,20 +75,20 @@ def mix_replay(
         share: share of the buffer in the texts that training reads, between 0 and 1.
         seed: seed of the choice of texts for the buffer.
     """
-    room = max(1, buffer // len(earlier))
+    quota = max(1, buffer // len(earlier))
     kept = np.concatenate(
         [
             locate_rows(
-                number, np.random.default_rng([seed, number]).permutation(len(corpus))[:room]
+                number, np.random.default_rng([seed, number]).permutation(len(corpus))[:quota]
             )
             for number, corpus in enumerate(earlier)
         ]
     )
     repeats = round(len(texts) * share / (1 - share))
-    own = locate_rows(len(earlier), np.arange(len(texts)))
+    current = locate_rows(len(earlier), np.arange(len(texts)))
     # Spread evenly: how often two texts of the buffer are repeated differs by at most one.
     again = kept[np.arange(repeats) * len(kept) // max(repeats, 1)]
-    return MixedTexts([*earlier, texts], np.concatenate([own, again]))
+    return MixedTexts([*earlier, texts], np.concatenate([current, again]))
 
 
 def locate_rows(number: int, rows: Int64Array) -> Int64Array:

@@ -306,8 +306,8 @@ class DomainStep:
                 "preset": to_table(self.preset),
             }
         )
-        if (held := _read_made_from(path)) is not None:
-            if held != made_from:
+        if (stored := _read_made_from(path)) is not None:
+            if stored != made_from:
                 raise BenchError(
                     f"{path} was measured for a different sequence", "Use another folder."
                 )
@@ -360,13 +360,13 @@ def read_state(path: Path | str, like: Mapping[str, Tensor]) -> dict[str, Tensor
     Raises:
         BenchError: If the file belongs to a different model.
     """
-    held = load_file(str(path))
+    tensors = load_file(str(path))
     for name, expected in like.items():
-        if name not in held or held[name].shape != expected.shape:
+        if name not in tensors or tensors[name].shape != expected.shape:
             raise BenchError(
                 f"{path} does not fit this model: {name}", "Remove it to measure it again."
             )
-    return {name: held[name].to(expected) for name, expected in like.items()}
+    return {name: tensors[name].to(expected) for name, expected in like.items()}
 
 
 def _read_made_from(path: Path) -> str | None:
@@ -374,8 +374,8 @@ def _read_made_from(path: Path) -> str | None:
     if not path.exists():
         return None
     try:
-        with safe_open(str(path), framework="pt") as held:
-            return str((held.metadata() or {}).get(MADE_FROM))
+        with safe_open(str(path), framework="pt") as file:
+            return str((file.metadata() or {}).get(MADE_FROM))
     except (OSError, SafetensorError) as error:
         logger.warning("%s is damaged and will be measured again: %s", path, error)
         return None

@@ -221,12 +221,12 @@ class FitSettings:
         """File of the loss curve."""
         return self.context.out / CURVE_FILE
 
-    def arguments(self, kind: Callable[..., Any], **own: Any) -> Any:
+    def arguments(self, kind: Callable[..., Any], **further: Any) -> Any:
         """Return the settings as arguments of a Hugging Face trainer.
 
         Args:
             kind: class of the arguments.
-            own: further arguments of that class.
+            further: additional arguments of that class.
         """
         from retrievers.encoders.device import pick_device, warn_if_bfloat16_is_slow
 
@@ -254,7 +254,7 @@ class FitSettings:
             use_cpu=on_cpu,  # explicit, because bfloat16 would require a GPU
             dataloader_pin_memory=not on_cpu,
             dataloader_num_workers=count_loaders(on_cpu),
-            **own,
+            **further,
         )
         # `accelerate launch` uses several GPUs. In one process the Trainer would split batches.
         arguments._n_gpu = min(arguments.n_gpu, 1)

@@ -113,10 +113,10 @@ class RunFolder:
             return None
         self._refuse_other_training()
         try:
-            held = read_json(self.path / TRAINED_FILE, dict[str, Any])
-            held["folder"] = str(self.path)  # the folder may have been moved
-            finished: T | None = convert_table(held, kind, self.path / TRAINED_FILE)
-            files = convert_table(held, FinishedFiles, self.path / TRAINED_FILE).files
+            record = read_json(self.path / TRAINED_FILE, dict[str, Any])
+            record["folder"] = str(self.path)  # the folder may have been moved
+            finished: T | None = convert_table(record, kind, self.path / TRAINED_FILE)
+            files = convert_table(record, FinishedFiles, self.path / TRAINED_FILE).files
         except BenchError:
             finished, files = None, {}
         self._refuse_damaged(files)
@@ -133,11 +133,11 @@ class RunFolder:
             BenchError: If another process uses the folder, or if it holds a different training or
                 other files. The folder is not changed then.
         """
-        with ExitStack() as held:
+        with ExitStack() as locks:
             with first_process_first(device):
                 if is_first():
                     self._refuse_other_training()
-                    held.enter_context(lock_folder(self.path))
+                    locks.enter_context(lock_folder(self.path))
                     self._refuse_other_training()  # another training may have finished meanwhile
                     for folder in (self.path, *filter(Path.is_dir, self.path.iterdir())):
                         clean_up(folder, 0)
@@ -198,14 +198,14 @@ class RunFolder:
         sealed = any((self.path / CHECKPOINTS).glob(f"checkpoint-*/{COMPLETE}"))
         if not sealed and not entries - {TRAINING_FILE, CURVE_FILE, CHECKPOINTS}:
             return
-        asked = msgspec.json.decode(msgspec.json.encode(self.training))
+        training = msgspec.json.decode(msgspec.json.encode(self.training))
         try:
-            held = read_json(self.path / TRAINING_FILE, dict[str, Any])
+            stored = read_json(self.path / TRAINING_FILE, dict[str, Any])
         except BenchError as error:
             raise BenchError(
                 f"cannot read what was trained in {self.path}: {error}", "Use another folder."
             ) from error
-        if different := differing_fields(asked, held):
+        if different := differing_fields(training, stored):
             raise BenchError(
                 f"{self.path} holds a different training: {', '.join(different)} changed",
                 "Use another folder, or remove this one.",

@@ -96,19 +96,19 @@ def load_heads(module: nn.Module, encoder: nn.Module, folder: Path, objective: A
     if not path.is_file():
         return False
     try:
-        held = load_file(str(path))
+        heads = load_file(str(path))
     except (OSError, SafetensorError) as error:
         raise BenchError(f"{path} is damaged: {error}", NEW_HEADS) from error
     settings = folder / HEADS / OBJECTIVE_FILE
     saved = decode_json(settings.read_bytes(), dict[str, Any], settings, NEW_HEADS)
     parameters = head_parameters(module, encoder)
-    all_fit = all(name in held and held[name].shape == own.shape for name, own in parameters)
+    all_fit = all(name in heads and heads[name].shape == value.shape for name, value in parameters)
     if saved != msgspec.to_builtins(objective) and not all_fit:
-        parameters = [(name, own) for name, own in parameters if name.startswith("encoder.")]
+        parameters = [(name, value) for name, value in parameters if name.startswith("encoder.")]
     for name, parameter in parameters:
-        if name not in held or held[name].shape != parameter.shape:
+        if name not in heads or heads[name].shape != parameter.shape:
             raise BenchError(f"{path} does not fit this model: {name}", NEW_HEADS)
-        parameter.data.copy_(held[name])
+        parameter.data.copy_(heads[name])
     return True
 
 
@@ -118,7 +118,7 @@ def head_parameters(module: nn.Module, encoder: nn.Module) -> list[tuple[str, nn
     Parameters that are tied to the encoder are not among them.
     """
     inside = {id(parameter) for parameter in encoder.parameters()}
-    return [(name, own) for name, own in module.named_parameters() if id(own) not in inside]
+    return [(name, value) for name, value in module.named_parameters() if id(value) not in inside]
 
 
 def find_checkpoint(model: str) -> tuple[Checkpoint, tuple[str, ...]]:
@@ -137,10 +137,10 @@ def find_checkpoint(model: str) -> tuple[Checkpoint, tuple[str, ...]]:
         base = Path(model).resolve().parent if model.endswith(".toml") else Path.cwd()
         return _open_folder(_locate_checkpoint(card, base)), card.trained_on
     if folder.is_dir():
-        own = load_card(folder / CARD_FILE) if (folder / CARD_FILE).is_file() else None
-        if own is not None:
-            _check_plain(own)
-        return _open_folder(folder.resolve()), own.trained_on if own else ()
+        folder_card = load_card(folder / CARD_FILE) if (folder / CARD_FILE).is_file() else None
+        if folder_card is not None:
+            _check_plain(folder_card)
+        return _open_folder(folder.resolve()), folder_card.trained_on if folder_card else ()
     if model.count("/") != 1 or model.startswith((".", "~", "/")):
         raise BenchError(
             f"no card and no folder is called {model!r}",

@@ -62,8 +62,8 @@ class NegativePool:
 
     def take(self, queries: Int64Array) -> "NegativePool":
         """Return the pool of the queries at ``queries``, int64. The pool must have scores."""
-        own = [self.positive_scores[query] for query in queries]
-        return NegativePool(self.rows[queries], self.scores[queries], own)
+        positive_scores = [self.positive_scores[query] for query in queries]
+        return NegativePool(self.rows[queries], self.scores[queries], positive_scores)
 
     def labels(self, query: int, positives: Int64Array, rows: Int64Array) -> Float32Array:
         """Return the teacher's scores of drawn documents, float32 ``(1 + negatives,)``.
@@ -74,8 +74,8 @@ class NegativePool:
             rows: row of a relevant document, followed by rows of negatives, int64.
         """
         indices = [int(np.flatnonzero(self.rows[query] == row)[0]) for row in rows[1:]]
-        own = self.positive_scores[query][positives == rows[0]]
-        return np.concatenate([own, self.scores[query][indices]])
+        score = self.positive_scores[query][positives == rows[0]]
+        return np.concatenate([score, self.scores[query][indices]])
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,8 +116,8 @@ class Batches:
         queries = self.order.queries.ravel()[indices]
         steps = np.unique(indices // self.order.batch_size).tolist()
         banned = {step: self._relevant_keys(step) for step in steps}
-        own = [self._draw_rows(p, banned[p // self.order.batch_size]) for p in indices.tolist()]
-        rows = np.stack(own, axis=1)
+        drawn = [self._draw_rows(p, banned[p // self.order.batch_size]) for p in indices.tolist()]
+        rows = np.stack(drawn, axis=1)
         batch = {}
         texts = [self.examples.queries[query] for query in queries.tolist()]
         for name, tensor in self.inputs.queries(texts).items():
@@ -128,7 +128,7 @@ class Batches:
                 batch[f"document_{column}_{name}"] = tensor
         if self.pool.positive_scores:
             pairs = zip(queries.tolist(), rows.T, strict=True)
-            labels = [self.pool.labels(q, self.examples.positives[q], own) for q, own in pairs]
+            labels = [self.pool.labels(q, self.examples.positives[q], shown) for q, shown in pairs]
             batch["label"] = torch.from_numpy(np.stack(labels))
         return batch
 
@@ -155,8 +155,8 @@ class Batches:
 
     def _relevant_keys(self, step: int) -> Sequence[int]:
         """Return the keys of all documents that are relevant to a query of the step."""
-        own = [self.examples.positives[query] for query in self.order.queries[step].tolist()]
-        return self.keys.of(np.concatenate(own)).tolist() if self.count else []
+        relevant = [self.examples.positives[query] for query in self.order.queries[step].tolist()]
+        return self.keys.of(np.concatenate(relevant)).tolist() if self.count else []
 
 
 def plan_order(
@@ -175,9 +175,9 @@ def plan_order(
         BenchError: If there are fewer queries than ``batch_size``.
     """
     check_batch(len(examples), batch_size)
-    own = [frozenset(keys.of(rows).tolist()) for rows in examples.positives]
+    relevant = [frozenset(keys.of(rows).tolist()) for rows in examples.positives]
     stream, waiting = _shuffled_epochs(examples, keys, seed), deque[_Example]()
-    batches = [_next_batch(stream, waiting, own, batch_size) for _ in range(steps)]
+    batches = [_next_batch(stream, waiting, relevant, batch_size) for _ in range(steps)]
     return BatchOrder(
         np.array([[shown.query for shown in batch] for batch, _ in batches], np.int64),
         np.array([[shown.positive for shown in batch] for batch, _ in batches], np.int64),
@@ -277,14 +277,14 @@ def _shuffled_epochs(examples: TrainingSet, keys: TextKeys, seed: int) -> Iterat
 
 
 def _next_batch(
-    stream: Iterator[_Example], waiting: deque[_Example], own: Sequence[frozenset[int]], size: int
+    stream: Iterator[_Example], waiting: deque[_Example], keys: Sequence[frozenset[int]], size: int
 ) -> tuple[list[_Example], bool]:
     """Return the next batch, and whether a document in it is relevant to two queries.
 
     Args:
         waiting: examples deferred by earlier batches. Examples that this batch defers are put
             first.
-        own: keys of the relevant documents of each query.
+        keys: keys of the relevant documents of each query.
     """
     chosen, deferred, conflict = list[_Example](), list[_Example](), False
     shown, relevant = set[int](), set[int]()  # keys of texts
@@ -295,12 +295,12 @@ def _next_batch(
             conflict = True
         else:
             new = waiting.popleft() if waiting else next(stream)
-            if new.key in relevant or not shown.isdisjoint(own[new.query]):
+            if new.key in relevant or not shown.isdisjoint(keys[new.query]):
                 deferred.append(new)
                 continue
         chosen.append(new)
         shown.add(new.key)
-        relevant |= own[new.query]
+        relevant |= keys[new.query]
     waiting.extendleft(reversed(deferred))
     return chosen, conflict
 

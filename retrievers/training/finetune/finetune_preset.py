@@ -290,10 +290,10 @@ class Finetuning(Record, kw_only=True):
 
     def effective_optimizer(self) -> Optimizer:
         """Return the optimizer, with the learning rate of the adapter or part if it sets one."""
-        own = self.adapter or self.part
-        if own is None:
+        trained = self.adapter or self.part
+        if trained is None:
             return self.optimizer
-        return msgspec.structs.replace(self.optimizer, lr=own.lr or self.optimizer.lr)
+        return msgspec.structs.replace(self.optimizer, lr=trained.lr or self.optimizer.lr)
 
     def steps_for(self, mining: Mining, queries: int) -> int:
         """Return the number of steps of a round.

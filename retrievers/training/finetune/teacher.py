@@ -269,13 +269,13 @@ def score_pool(
     for start in range(0, len(examples), BLOCK):
         queries = range(start, min(start + BLOCK, len(examples)))
         filled = [rows[query][rows[query] >= 0] for query in queries]
-        asked = [*examples.positives[start : queries.stop], *filled]
-        predict = partial(_predict, teacher, examples, queries, asked, batch_size)
+        documents = [*examples.positives[start : queries.stop], *filled]
+        predict = partial(_predict, teacher, examples, queries, documents, batch_size)
         block = load_array(context.out / f"{start:09}.npy", predict)
-        parts = np.split(block, np.cumsum([len(own) for own in asked])[:-1])
+        parts = np.split(block, np.cumsum([len(each) for each in documents])[:-1])
         positive_scores += parts[: len(queries)]
-        for query, own in zip(queries, parts[len(queries) :], strict=True):
-            scores[query, : len(own)] = own
+        for query, negatives in zip(queries, parts[len(queries) :], strict=True):
+            scores[query, : len(negatives)] = negatives
         context.report(Progress("teacher scores", queries.stop, len(examples), "queries"))
     return NegativePool(rows, scores, positive_scores)
 
@@ -287,7 +287,7 @@ def drop_close_negatives(pool: NegativePool, margin: float) -> NegativePool:
         pool: negatives with scores.
         margin: smallest difference of scores that is kept.
     """
-    lowest = np.array([own.min() for own in pool.positive_scores], np.float32)
+    lowest = np.array([scores.min() for scores in pool.positive_scores], np.float32)
     close = pool.scores > lowest[:, None] - np.float32(margin)
     return NegativePool(np.where(close, -1, pool.rows), pool.scores, pool.positive_scores)
 
@@ -302,16 +302,16 @@ def _predict(
     teacher: Any,
     examples: TrainingSet,
     queries: range,
-    asked: Sequence[Int64Array],
+    documents: Sequence[Int64Array],
     batch_size: int,
 ) -> Float32Array:
     """Return the scores of all relevant documents of some queries, then of all their negatives.
 
     Args:
-        asked: rows of the relevant documents of each query, then rows of its negatives.
+        documents: rows of the relevant documents of each query, then rows of its negatives.
     """
-    of = np.repeat([*queries, *queries], [len(own) for own in asked]).tolist()
-    texts = read_documents(examples.documents, np.concatenate(asked))
+    of = np.repeat([*queries, *queries], [len(rows) for rows in documents]).tolist()
+    texts = read_documents(examples.documents, np.concatenate(documents))
     pairs = [(examples.queries[query], text) for query, text in zip(of, texts, strict=True)]
     scores: Float32Array = teacher.predict(
         pairs, batch_size=batch_size, activation_fn=torch.nn.Identity(), show_progress_bar=False

@@ -102,8 +102,8 @@ class TextKeys:
             rows: arrays of rows, int64. Negative rows are ignored.
         """
         occurs = np.zeros(len(documents), np.bool_)  # smaller than a sorted copy of all rows
-        for own in (own for some in rows for own in np.atleast_2d(some)):
-            occurs[own[own >= 0]] = True
+        for line in (line for some in rows for line in np.atleast_2d(some)):
+            occurs[line[line >= 0]] = True
         wanted = np.flatnonzero(occurs)
         keys = [
             _hash_text(title, text)
@@ -182,8 +182,8 @@ def merge_negatives(pools: Sequence[Int64Array], queries: int) -> Int64Array:
     both = np.concatenate([np.empty((queries, 0), np.int64), *pools], axis=1)
     kept = [np.array(list(dict.fromkeys(row[row >= 0].tolist())), np.int64) for row in both]
     rows = np.full((len(both), max([1, *map(len, kept)])), -1, np.int64)
-    for query, own in enumerate(kept):
-        rows[query, : len(own)] = own
+    for query, filled in enumerate(kept):
+        rows[query, : len(filled)] = filled
     return rows
 
 

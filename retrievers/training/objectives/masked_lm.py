@@ -255,9 +255,9 @@ def span_contrast(vectors: Tensor) -> Tensor:
         vectors: ``(2n, width)``. Rows 2i and 2i + 1 are the two spans of document i.
     """
     everyone, first = gather_vectors(vectors)
-    own = first + torch.arange(len(vectors), device=vectors.device)
-    others = _scores(vectors, everyone).scatter(1, own[:, None], float("-inf"))
-    return functional.cross_entropy(others, own ^ 1)
+    rows = first + torch.arange(len(vectors), device=vectors.device)
+    others = _scores(vectors, everyone).scatter(1, rows[:, None], float("-inf"))
+    return functional.cross_entropy(others, rows ^ 1)
 
 
 def gather_vectors(vectors: Tensor) -> tuple[Tensor, int]:

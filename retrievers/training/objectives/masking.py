@@ -133,20 +133,20 @@ def draw_spans(
     Returns:
         A batch whose rows 2i and 2i + 1 are the spans of text i, in the order of the text.
     """
-    room = max_tokens - tokenizer.num_special_tokens_to_add()
+    limit = max_tokens - tokenizer.num_special_tokens_to_add()
     encoded = tokenizer(list(texts), truncation=False, verbose=False)
     ids, words = [], []
     for encoding in encoded.encodings:
         text_ids = np.array(encoding.ids)
         text_words = np.array([NOT_A_WORD if word is None else word for word in encoding.word_ids])
         special = np.array(encoding.special_tokens_mask, dtype=bool)
-        (own,) = np.nonzero(~special)
-        size = min(room, len(own) // 2)
+        (positions,) = np.nonzero(~special)
+        size = min(limit, len(positions) // 2)
         context = contexts[int(rng.integers(len(contexts)))]
-        starts = draw_starts(len(own), size, context, rng) if size else (0, 0)
+        starts = draw_starts(len(positions), size, context, rng) if size else (0, 0)
         for start in starts:
             kept = special.copy()  # a span keeps the special tokens of its text
-            kept[own[start : start + max(size, 1)]] = True
+            kept[positions[start : start + max(size, 1)]] = True
             ids.append(text_ids[kept])
             words.append(text_words[kept])
     return pad(ids, words, tokenizer.pad_token_id)
@@ -299,15 +299,15 @@ def context_mask(tokens: TokenBatch, rate: float, rng: np.random.Generator) -> B
     """
     texts, length = tokens.words.shape
     sizes = _word_sizes(tokens.words)
-    seen = np.empty((texts, length, length), dtype=bool)
+    visible = np.empty((texts, length, length), dtype=bool)
     for text in range(texts):
         draws = min(int(tokens.real[text].sum()), CONTEXTS)
         shown = ~_masked_words(np.repeat(sizes[text : text + 1], draws, axis=0), rate, rng)
         shown = np.pad(shown, ((0, 0), (0, 1)), constant_values=True)  # column -1: not a word
         drawn = shown[:, tokens.words[text]]
-        np.take(drawn, rng.integers(draws, size=length), axis=0, out=seen[text])
-    seen &= tokens.real[:, None, :]
+        np.take(drawn, rng.integers(draws, size=length), axis=0, out=visible[text])
+    visible &= tokens.real[:, None, :]
     columns = np.arange(length)
-    seen[:, columns, columns] = False
-    seen[:, :, 0] = True
-    return seen
+    visible[:, columns, columns] = False
+    visible[:, :, 0] = True
+    return visible

@@ -95,11 +95,11 @@ class RetroMAE(Settings, kw_only=True):
     ) -> Batch:
         if self.decoding == "basic":
             inputs, labels = mask_tokens(tokens, self.decoder_mask, vocabulary, rng)
-            seen = tokens.real
+            visible = tokens.real
         else:
             inputs, labels = tokens.ids, np.where(tokens.words == NOT_A_WORD, IGNORED, tokens.ids)
-            seen = context_mask(tokens, self.decoder_mask, rng)
-        return {"decoder_input_ids": inputs, "decoder_labels": labels, "decoder_context": seen}
+            visible = context_mask(tokens, self.decoder_mask, rng)
+        return {"decoder_input_ids": inputs, "decoder_labels": labels, "decoder_context": visible}
 
 
 class RetroMAETraining(nn.Module, ABC):
@@ -143,13 +143,13 @@ class RetroMAETraining(nn.Module, ABC):
         )
 
     @abstractmethod
-    def decode(self, states: Tensor, input_ids: Tensor, seen: Tensor) -> Tensor:
+    def decode(self, states: Tensor, input_ids: Tensor, visible: Tensor) -> Tensor:
         """Return the decoder's states, ``(texts, length, width)``.
 
         Args:
             states: encoder's last states, ``(texts, length, width)``, of which position 0 is used.
             input_ids: decoder's inputs, int64 ``(texts, length)``.
-            seen: tokens that the decoder sees, as ``decoder_context`` of `forward`.
+            visible: tokens that the decoder sees, as ``decoder_context`` of `forward`.
         """
 
     def further_losses(self, states: Tensor, real: Tensor, tokens: Tensor) -> dict[str, Tensor]:
@@ -177,17 +177,17 @@ class BasicDecoding(RetroMAETraining):
         super().__init__(encoder, zero_cls)
         self.decoder = nn.ModuleList(TransformerLayer(encoder.config) for _ in range(layers))
 
-    def decode(self, states: Tensor, input_ids: Tensor, seen: Tensor) -> Tensor:
+    def decode(self, states: Tensor, input_ids: Tensor, visible: Tensor) -> Tensor:
         """Return the decoder's states, ``(texts, length, width)``.
 
         Args:
             states: encoder's last states, ``(texts, length, width)``, of which position 0 is used.
             input_ids: decoder's masked inputs, int64 ``(texts, length)``.
-            seen: bool ``(texts, length)``, False at padding.
+            visible: bool ``(texts, length)``, False at padding.
         """
         stream = put_cls(states, self.encoder.embed(input_ids))
         for layer in self.decoder:
-            stream = layer(stream, stream, seen)
+            stream = layer(stream, stream, visible)
         return stream
 
 
@@ -199,17 +199,17 @@ class EnhancedDecoding(RetroMAETraining):
         super().__init__(encoder, zero_cls)
         self.decoder = TransformerLayer(encoder.config)
 
-    def decode(self, states: Tensor, input_ids: Tensor, seen: Tensor) -> Tensor:
+    def decode(self, states: Tensor, input_ids: Tensor, visible: Tensor) -> Tensor:
         """Return the decoder's states, ``(texts, length, width)``.
 
         Args:
             states: encoder's last states, ``(texts, length, width)``, of which position 0 is used.
             input_ids: tokens of the texts, int64 ``(texts, length)``.
-            seen: context of each token, bool ``(texts, length, length)``.
+            visible: context of each token, bool ``(texts, length, length)``.
         """
         context = put_cls(states, self.encoder.embed(input_ids))
         queries = self.queries(states[:, :1], states.shape[1])
-        stream: Tensor = self.decoder(queries, context, seen)
+        stream: Tensor = self.decoder(queries, context, visible)
         return stream
 
     def queries(self, cls: Tensor, length: int) -> Tensor:

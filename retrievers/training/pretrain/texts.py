@@ -71,8 +71,8 @@ class Blocks(LazyTexts):
             report: function that is called with the number of documents done so far.
         """
         self.documents = documents
-        room = max_tokens - tokenizer.num_special_tokens_to_add()
-        parts = list(_cut_documents(documents, tokenizer, room, report))
+        limit = max_tokens - tokenizer.num_special_tokens_to_add()
+        parts = list(_cut_documents(documents, tokenizer, limit, report))
         self.document, self.start, self.end = np.concatenate(parts).T
 
     def __len__(self) -> int:
@@ -106,7 +106,7 @@ def training_texts(
 
 
 def _cut_documents(
-    documents: Sequence[str], tokenizer: Any, room: int, report: Callable[[Progress], None] | None
+    documents: Sequence[str], tokenizer: Any, limit: int, report: Callable[[Progress], None] | None
 ) -> Iterator[Int64Array]:
     """Yield document, start and end of the blocks of some documents, int64 ``(blocks, 3)``."""
     for first in range(0, len(documents), READ_DOCUMENTS):
@@ -114,7 +114,7 @@ def _cut_documents(
         encoded = tokenizer(texts, add_special_tokens=False, truncation=False, verbose=False)
         blocks = []
         for row, (text, encoding) in enumerate(zip(texts, encoded.encodings, strict=True), first):
-            cuts = [0, *_cut_positions(encoding, room), len(text)]
+            cuts = [0, *_cut_positions(encoding, limit), len(text)]
             blocks += [(row, *bounds) for bounds in pairwise(cuts)]
         yield np.array(blocks, np.int64)
         if report and len(documents) > READ_DOCUMENTS:
@@ -122,21 +122,21 @@ def _cut_documents(
             report(Progress("blocks of documents", done, len(documents), "documents"))
 
 
-def _cut_positions(encoding: Any, room: int) -> Iterator[int]:
+def _cut_positions(encoding: Any, limit: int) -> Iterator[int]:
     """Yield the characters at which a document is cut: before the word that does not fit the block.
 
     A word with more tokens than a block holds is cut at the end of the block.
     """
     words, offsets = encoding.word_ids, encoding.offsets
-    end = room
+    end = limit
     while end < len(words):
         start_of_word = end
-        while start_of_word > end - room and words[start_of_word] == words[start_of_word - 1]:
+        while start_of_word > end - limit and words[start_of_word] == words[start_of_word - 1]:
             start_of_word -= 1
-        end = start_of_word if start_of_word > end - room else end
+        end = start_of_word if start_of_word > end - limit else end
         # White space belongs to the next word: byte-level tokenizers treat it as part of it.
         yield offsets[end - 1][1]
-        end += room
+        end += limit
 
 
 class Stream:
