@@ -194,7 +194,7 @@ def test_a_damaged_array_of_negatives_is_computed_again(kind, starts, whole, out
         pytest.skip("mines nothing")
     for path in (out / "negatives").iterdir():
         cut(path, 0.5)
-    with pytest.raises(BenchError, match="negatives of step 3 are missing or damaged"):
+    with pytest.raises(BenchError, match="negatives of step 3 "):
         train(kind, starts, out)  # the checkpoint of step 3 is gone by then
     shutil.rmtree(out / "checkpoints")
     train(kind, starts, out)
