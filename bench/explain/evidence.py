@@ -30,13 +30,13 @@ from retrievers.models.recipe import Role
 
 FLOOR, CEILING = 1e-13, 10.0
 SPREAD = 0.6  # standard deviation of the decimal logarithm of errors of one precision
-LEVELS = np.arange(-12.0, -1.9, 0.25)  # of the logarithm; the last is that of int8 arithmetic
+LEVELS = np.arange(-12.0, -1.9, 0.25)  # logarithms of errors, up to that of int8 arithmetic
 WITHIN = 1.5  # decades above a level that still agree
 WORST = -1.3  # logarithm of an error above which nothing agrees: a cosine of 0.975
 OUTLIERS = 0.01
-DEGREES = 8  # of freedom of an error, few: neighbouring dimensions and scores are not independent
-SHARE = 0.95  # of the texts, queries or numbers must agree
-ROUGH = -5.2  # logarithm of a typical error that leaves room for another small cause
+DEGREES = 8  # of freedom; few, since neighbouring dimensions and scores are dependent
+SHARE = 0.95  # smallest share of texts, queries or numbers that must agree
+ROUGH = -5.2  # logarithm of a typical error that may have another small cause
 # The error's logarithm up to which a precision explains it.
 PRECISIONS = (("float32", -8.5), ("float16", -6.3), ("bfloat16", -3.4), ("int8", WORST))
 

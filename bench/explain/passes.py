@@ -297,7 +297,7 @@ def _folded(text: str, setup: EvaluationSetup) -> str:
 
 
 def _inner(tokens: Tokens, first: int, last: int) -> Tokens:
-    """Return the tokens without so many at the start and the end of each text; one stays."""
+    """Drop ``first`` and ``last`` tokens of each text, but leave at least one."""
     first_kept = np.minimum(first, tokens.lengths - 1)
     kept = np.maximum(1, tokens.lengths - first_kept - last)
     starts = np.repeat(tokens.starts + first_kept, kept)

@@ -294,7 +294,7 @@ class Question:
         return VectorEvidence(self.passes, given)
 
     def of_encoder(self, encoder: Encoder, name: str) -> VectorEvidence:
-        """Return the evidence of an encoder that is at hand: another checkpoint, or a server.
+        """Return the evidence of an available encoder: another checkpoint, or a server.
 
         Args:
             encoder: with the prompts of the collection.
@@ -329,8 +329,8 @@ class Question:
             with suppress(BenchError):
                 other = self.open_split(self.dataset.name, split)
                 if set(run.query_ids) & set(other.queries.ids):
-                    seen = Observation(f"queries of the split {split}", f"--split {split}")
-                    return RunEvidence(self.passes, other, run), [seen, *seen_in(run, other)]
+                    split_used = Observation(f"queries of the split {split}", f"--split {split}")
+                    return RunEvidence(self.passes, other, run), [split_used, *seen_in(run, other)]
         raise BenchError(
             f"{path}: none of its queries, such as {run.query_ids[0]!r}, is in {self.dataset.name}",
             "Name the collection of the run",
@@ -379,12 +379,14 @@ class Question:
         queries = sample_queries(self.dataset, self.dataset.queries.ids)
         return encode_sample(encoder, documents, queries)
 
-    def answer(self, evidence: Sequence[SetupEvidence], seen: Sequence[Observation] = ()) -> Answer:
+    def answer(
+        self, evidence: Sequence[SetupEvidence], notes: Sequence[Observation] = ()
+    ) -> Answer:
         """Return the answer that all evidence together supports.
 
         Args:
             evidence: of one or several kinds.
-            seen: differences that the files show themselves.
+            notes: differences that the files show themselves.
         """
         known = deviations(self.passes.model, self.setup, self.passes.abilities, self.dataset.facts)
         findings = DeviationSearch(self.setup, known, evidence, self.announce).run()
@@ -398,7 +400,7 @@ class Question:
             precision=findings.base.precision,
             explanations=tuple(self._rows(findings, evidence)),
             closest=self._row(closest, evidence, None) if closest else None,
-            seen=tuple(seen),
+            seen=tuple(notes),
             chance=findings.chance,
             singles=findings.singles,
             pairs=findings.pairs,
@@ -475,16 +477,16 @@ def seen_in(run: Run, dataset: Dataset) -> list[Observation]:
         dataset: its collection.
     """
     facts, longest = dataset.facts, int(np.diff(run.offsets).max())
-    seen = []
+    notes = []
     owned = sum(query in documents for query, documents, _ in run.rankings())
     if facts.exclude_self and owned:
         name = f"the document with the query's id is kept, for {owned:,} queries"
-        seen.append(Observation(name, "dataset.toml: exclude_self = false"))
+        notes.append(Observation(name, "dataset.toml: exclude_self = false"))
     if longest < min(facts.depth, len(dataset.corpus) - 1):
         name = f"at most {longest:,} documents per query, and the depth is {facts.depth:,}"
-        seen.append(Observation(name, f"--depth {longest}"))
+        notes.append(Observation(name, f"--depth {longest}"))
     lacking = len(set(dataset.qrels.queries()) - set(run.query_ids))
     if lacking:
         name = f"{lacking:,} judged queries have no documents"
-        seen.append(Observation(name, "they score 0 here; a mean over the others is higher"))
-    return seen
+        notes.append(Observation(name, "they score 0 here; a mean over the others is higher"))
+    return notes

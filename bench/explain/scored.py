@@ -97,13 +97,15 @@ class CollectionScores:
         judged = self.dataset.qrels.queries()
         chosen = np.random.default_rng(0).permutation(len(judged))[:SAMPLE_QUERIES]
         texts = dict(zip(self.dataset.queries.ids, self.dataset.queries.texts, strict=True))
-        asked = {judged[place]: texts[judged[place]] for place in chosen}
-        encoded = self.passes.vectors(self.base, "query", [""] * len(asked), list(asked.values()))
+        queries = {judged[place]: texts[judged[place]] for place in chosen}
+        encoded = self.passes.vectors(
+            self.base, "query", [""] * len(queries), list(queries.values())
+        )
         hits = self._search(self.base, encoded, POOL_DEPTH, None)
-        judgements = [(id_, grade) for query, id_, grade in self.dataset.qrels if query in asked]
+        judgements = [(id_, grade) for query, id_, grade in self.dataset.qrels if query in queries]
         relevant = self.dataset.corpus.rows_of([id_ for id_, grade in judgements if grade > 0])
         rows = np.unique(np.concatenate([hits.rows.ravel(), relevant]))
-        return list(asked), rows[rows >= 0]
+        return list(queries), rows[rows >= 0]
 
     def is_free(self, setup: EvaluationSetup) -> bool:
         """Return whether no document must be encoded for ``setup``."""
@@ -270,10 +272,10 @@ class PublishedEvidence(SetupEvidence):
         """Return the fit of all numbers to ``setup``, for ``probe`` by estimate."""
         rows = []
         for name, collection in self.collections.items():
-            own = setup_here(setup, collection.base, self._first)
+            local = setup_here(setup, collection.base, self._first)
             some = [number for number in self.numbers if number.dataset == name]
             measures = list(dict.fromkeys(number.measure for number in some))
-            means, doubt = self._means(collection, own, measures, probe)
+            means, doubt = self._means(collection, local, measures, probe)
             for number in some:
                 # One unit of the last digit: half of it is rounding, half another machine's.
                 tolerance = 10.0**-number.digits + doubt[number.measure]
@@ -284,9 +286,9 @@ class PublishedEvidence(SetupEvidence):
         """Return the scores under ``setup`` as text."""
         shown = []
         for name, collection in self.collections.items():
-            own = setup_here(setup, collection.base, self._first)
+            local = setup_here(setup, collection.base, self._first)
             some = [number for number in self.numbers if number.dataset == name]
-            means, _ = self._means(collection, own, [number.measure for number in some], False)
+            means, _ = self._means(collection, local, [number.measure for number in some], False)
             shown += [f"{number.measure} {means[number.measure]:.4f}" for number in some]
         return "gives " + ", ".join(shown)
 

@@ -34,9 +34,9 @@ def explain(options: ExplainOptions) -> int:
         encoder = model.for_dataset(question.dataset.name).require_encoder()
         save_canary(options.save_canary, question.encode_sample(encoder))
         print(f"{options.save_canary}: vectors of {model.name} saved", file=sys.stderr)
-    evidence, seen = _evidence(options, question)
+    evidence, notes = _evidence(options, question)
     if evidence:
-        _print(question.answer(evidence, seen), options)
+        _print(question.answer(evidence, notes), options)
     return ExitCode.OK
 
 
@@ -59,13 +59,13 @@ def _evidence(
     options: ExplainOptions, question: Question
 ) -> tuple[Sequence[SetupEvidence], list[Observation]]:
     evidence: list[SetupEvidence] = []
-    seen: list[Observation] = []
+    notes: list[Observation] = []
     if options.vectors is not None:
         evidence.append(question.of_vectors(options.vectors))
     if options.canary is not None:
         evidence.append(question.of_canary(options.canary))
     if options.run_file is not None:
-        run, seen = question.of_run(options.run_file)
+        run, notes = question.of_run(options.run_file)
         evidence.append(run)
     if options.per_query is not None:
         evidence.append(question.of_query_scores(options.per_query))
@@ -79,7 +79,7 @@ def _evidence(
             "there is no evidence to explain",
             "Give --published, --per-query, --run-file, --vectors, --canary or --checkpoint",
         )
-    return evidence, seen
+    return evidence, notes
 
 
 def _print(answer: Answer, options: ExplainOptions) -> None:
