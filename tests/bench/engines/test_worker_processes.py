@@ -144,5 +144,5 @@ def test_children_share_threads_and_gpus_with_this_process(monkeypatch):
 
 
 def test_one_gpu_of_several_is_no_place_for_workers():
-    with pytest.raises(BenchError, match="--device cuda:1 is one"):
+    with pytest.raises(BenchError, match="uses all GPUs, not cuda:1"):
         WorkerProcesses(2, "cuda:1")

@@ -102,7 +102,7 @@ assert gemm.allow_bf16_reduced_precision_reduction
 @pytest.mark.parametrize("device", ["cuda:x", "cuda:", "tpu", "cuda:99"])
 def test_a_device_that_does_not_exist_is_one_clear_error(device):
     ones = np.ones((1, 4), np.float32)
-    with pytest.raises(BenchError, match=f"{device}.*(unknown|asked)|(unknown|asked).*{device}"):
+    with pytest.raises(BenchError, match=f"unknown device .{device}|{device} is not available"):
         exact_search(ArrayVectors(ones), ones, 1, np.arange(1), device=device)
 
 
