@@ -57,11 +57,12 @@ def _verdict(answer: Answer) -> str:
 
 
 def _table(answer: Answer) -> Table[ExplanationRow]:
+    on_sample = " on a sample" if answer.sampled else ""
     columns: list[Column[ExplanationRow]] = [
         Column("explanation", lambda row: " and ".join(row.deviations)),
         Column("agrees", lambda row: f"{row.share:.0%}", fmt.numeric),
         Column("as exact as", lambda row: row.precision),
-        Column(f"change of {answer.measure}", lambda row: row.cost, fmt.signed),
+        Column(f"change of {answer.measure}{on_sample}", lambda row: row.cost, fmt.signed),
         Column("to do the same", lambda row: "; ".join(row.apply)),
     ]
     return Table(answer.explanations, columns).drop_empty()

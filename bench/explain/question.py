@@ -406,6 +406,7 @@ class Question:
             pairs=findings.pairs,
             encoded=self.passes.encoded,
             measure=self.dataset.facts.main_measure,
+            sampled=not any(each.needs_collection for each in evidence),
         )
 
     def _rows(self, findings: Findings, evidence: Sequence[SetupEvidence]) -> list[ExplanationRow]:
@@ -434,7 +435,7 @@ class Question:
         if setup.shuffled or not len(self.dataset.qrels):
             return None
         collection = self.collections[self.dataset.name]
-        whole = any(isinstance(each, QueryEvidence | PublishedEvidence) for each in evidence)
+        whole = any(each.needs_collection for each in evidence)
         queries, rows = (None, None) if whole else self._small_collection
         setup = replace(setup, split="")
         main = [self.dataset.facts.main_measure]

@@ -70,6 +70,7 @@ class Answer(msgspec.Struct, frozen=True):
         singles, pairs: how many were tried.
         encoded: texts that went through a network.
         measure: in which ``cost`` is given.
+        sampled: whether ``cost`` is of a sample of queries and documents.
     """
 
     model: str
@@ -86,6 +87,7 @@ class Answer(msgspec.Struct, frozen=True):
     pairs: int
     encoded: int
     measure: str
+    sampled: bool
 
 
 @dataclass(frozen=True)
