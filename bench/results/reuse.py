@@ -16,14 +16,7 @@ import numpy as np
 from bench.evaluate.judging import judge
 from bench.evaluate.pipeline import Job, current_conditions, evaluate
 from bench.evaluate.scoring import score
-from bench.results.result import (
-    RESULT_FILE,
-    Conditions,
-    Evaluation,
-    load,
-    result_folder,
-    save,
-)
+from bench.results.result import RESULT_FILE, Conditions, Evaluation, load, result_folder, save
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError, MissingFileError
 from foundation.locations import Location, files_below

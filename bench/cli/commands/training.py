@@ -33,12 +33,7 @@ from retrievers.adapters.folder import find_base
 from retrievers.models.card import CARD_FILE, card_names, load_card
 from retrievers.models.model import Model, count_parameters, resolve_model
 from retrievers.training.continual.sequence import Method, read_method
-from retrievers.training.engine.arguments import (
-    Progress,
-    TrainingContext,
-    check_device,
-    is_first,
-)
+from retrievers.training.engine.arguments import Progress, TrainingContext, check_device, is_first
 from retrievers.training.engine.curve import CURVE_FILE, read_curve
 from retrievers.training.finetune import finetune_preset
 from retrievers.training.finetune.finetune import FinetuneResult
