@@ -8,7 +8,7 @@ import pytest
 from bench.cli.main import count_arguments
 from tests.code_size import code_lines, product_size, size
 
-MOST_LINES = 26_300
+MOST_LINES = 26_200  # of which 1,700 are explain
 MOST_MODULES = 215
 MOST_COMMANDS = 21
 MOST_OPTION_SLOTS = 280
