@@ -16,7 +16,7 @@ def main(arguments: list[str] | None = None) -> int:
         An `ExitCode`. Bad input is one message on stderr, never a traceback.
 
     Raises:
-        SystemExit: the arguments are not those of a command, or only help was asked for.
+        SystemExit: no command takes the arguments, or only help was asked for.
     """
 
     def run() -> int:

@@ -40,7 +40,7 @@ from retrievers.models.recipe import Dtype, Similarity, StoreDtype
 
 
 class ModelSettings(TypedDict, total=False):
-    """Settings that override those of a model card, like the options of ``bench run``.
+    """Settings that override a model card's, like the options of ``bench run``.
 
     Attributes:
         like: name of a card whose pooling, prompts and lengths a plain checkpoint uses.

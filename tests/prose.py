@@ -68,19 +68,23 @@ def docstrings() -> list[Docstring]:
     return found
 
 
-def _below(node: ast.AST, path: str, outer: str, public: bool) -> Iterator[Docstring]:
+def _below(
+    node: ast.AST, path: str, outer: str, public: bool, above: str = ""
+) -> Iterator[Docstring]:
     if isinstance(node, Definition):
         name = getattr(node, "name", "")
         public = public and (not name.startswith("_") or name == "__init__")
         outer = f"{outer}.{name}".lstrip(".")
         text = ast.get_docstring(node) or ""
         function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and public
-        missing = tuple(_undocumented(node, text)) if function else ()
+        explained = text + (above if name == "__init__" else "")  # a class may explain them
+        missing = tuple(_undocumented(node, explained)) if function else ()
+        above = text
         if text or missing:
             yield Docstring(path, getattr(node, "lineno", 1), outer, text, missing, function)
         public = public and not function  # functions inside a function are private
     for child in ast.iter_child_nodes(node):
-        yield from _below(child, path, outer, public)
+        yield from _below(child, path, outer, public, above)
 
 
 def _undocumented(node: ast.FunctionDef | ast.AsyncFunctionDef, text: str) -> Iterator[str]:
@@ -91,7 +95,7 @@ def _undocumented(node: ast.FunctionDef | ast.AsyncFunctionDef, text: str) -> It
     ]
     inherited = any("override" in ast.unparse(decorator) for decorator in node.decorator_list)
     for name in names:
-        if not inherited and not re.search(rf"^\s+{name}: |``{name}``", text, re.M):
+        if not inherited and not re.search(rf"^\s+(\w+, )*{name}(, \w+)*: |``{name}``", text, re.M):
             yield name
 
 

@@ -93,7 +93,7 @@ def run_command(arguments: Sequence[str] | None = None) -> int:
     """Parse and run one command, and return its exit code.
 
     Args:
-        arguments: words after the name of the program. Default: those of ``sys.argv``.
+        arguments: words after the name of the program. Default: ``sys.argv[1:]``.
 
     Raises:
         BenchError: an unknown command or option, or an invalid value.

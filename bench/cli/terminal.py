@@ -57,7 +57,7 @@ class TerminalStream:
         return getattr(self._stream, name)
 
     def _as_printable(self, text: str) -> str:
-        """Escape control characters, except those of progress bars."""
+        """Escape control characters, except in progress bars."""
         if self._shows_bars and _CURSOR_MOVE.fullmatch(text):
             return text
         encoding = getattr(self._stream, "encoding", None) or "utf-8"

@@ -337,7 +337,7 @@ class CorpusIndex:
             recipe: of the model.
 
         Raises:
-            BenchError: the folder has no index, or that of a different model or corpus.
+            BenchError: the folder has no index, or one of a different model or corpus.
         """
         index_folder = IndexFolder(folder)
         manifest = index_folder.manifest()

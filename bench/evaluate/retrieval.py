@@ -47,7 +47,7 @@ PYTORCH_BYTES = 1 << 30  # the library, its caches and a batch
 
 @dataclass(frozen=True)
 class EvaluationOptions:
-    """Settings of an evaluation besides those of the collection and the model.
+    """Settings of an evaluation that neither the collection nor the model decides.
 
     Attributes:
         index: index to search; ``flat`` is exact search, and ``bm25`` multiplies BM25's scores by

@@ -232,7 +232,7 @@ SHOWN = 5  # explanations whose cost is measured
 
 @dataclass(frozen=True)
 class Question:
-    """A model on collections, whose results differ from those of somebody else.
+    """A model on collections, whose results differ from somebody else's.
 
     Attributes:
         model: the model as it is used here.

@@ -261,7 +261,7 @@ def norm_weights(network: Any) -> dict[str, Any]:
 
 
 def _load_tensors(path: Path, parameters: Mapping[str, Any]) -> None:
-    """Copy the tensors of a file into those of the network, which must have the same names."""
+    """Copy the tensors of a file into the network's, which must have the same names."""
     from safetensors.torch import load_file
 
     tensors = load_file(str(path))

@@ -110,7 +110,7 @@ class Card(Usage, kw_only=True):
     """Everything that is stated about one model.
 
     Attributes:
-        name: name that users type: that of the file, or for ``card.toml`` that of its folder.
+        name: name that users type: the file's, or for ``card.toml`` its folder's.
         title: name in tables.
         parameters: approximate number for display, of both encoders of an untied model; 0 if not
             stated. Results contain the number counted in the checkpoint.

@@ -36,7 +36,7 @@ def save_checkpoint(model: Any, tokenizer: Any, out: Path, card: Card) -> None:
         model: Hugging Face encoder without heads.
         tokenizer: tokenizer of the encoder.
         out: folder to write.
-        card: card of the result. Its name and checkpoint are replaced by those of the folder.
+        card: card of the result. Its name and checkpoint are replaced by the folder's.
     """
     save_files(model, tokenizer, out, card)
     write_card(card, out)
