@@ -15,7 +15,7 @@ from bench.evaluate.judging import check_relevant, mean_weights, resolve_measure
 from bench.evaluate.pipeline import Job, OpenDataset
 from bench.evaluate.retrieval import EvaluationOptions, LoadedModel
 from bench.results.result import Evaluation
-from bench.results.reuse import check_stored_values, find_equivalent, find_stored
+from bench.results.reuse import check_stored_values, find_equivalent, find_stored, warn_unchecked
 from bench.store import VectorStore
 from datasets_cfg.catalogue import (
     dataset_names,
@@ -276,7 +276,7 @@ class Workspace:
         if known is not None:
             stored = find_equivalent(job, known)
             if stored:
-                check_stored_values(stored, job.dataset)
+                warn_unchecked([check_stored_values(stored, job.dataset)])
         elif out is not None:
             stored = find_stored(job, out)
         if stored:

@@ -1,6 +1,5 @@
 """The queries on which two models differ most, with relevant documents and both rankings."""
 
-import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -13,20 +12,17 @@ import pyarrow as pa
 from bench.comparing.statistics import SAME_SCORE
 from bench.evaluate.runs import Run
 from bench.results.result import Evaluation, Protocol
-from bench.results.reuse import check_stored_values
+from bench.results.reuse import check_stored_values, warn_unchecked
 from bench.workspace import Workspace
 from datasets_cfg.dataset import Dataset, open_remembered
 from foundation.arrays import Float64Array
 from foundation.errors import BenchError
 from foundation.files import hash_records
 from foundation.locations import RemotePath
-from foundation.printable import format_names
 from foundation.records import Record
 
 TOP = 5  # documents shown from each ranking
 JUDGED = 10  # relevant documents shown for a query
-
-logger = logging.getLogger(__name__)
 
 
 class ShownDocument(Record, kw_only=True):
@@ -229,15 +225,12 @@ def check_scores_against_rankings(results: Iterable[Evaluation], workspace: Work
             continue
         dataset = opened(result.protocol)
         reason = dataset if isinstance(dataset, str) else check_stored_values(stored, dataset)
-        if reason:
-            unchecked.append(reason)
-        elif all(hashes) and stored.has_ranking:
+        unchecked.append(reason)
+        if not reason and all(hashes) and stored.has_ranking:
             with suppress(OSError):  # a cache that is read-only
                 agreed.parent.mkdir(parents=True, exist_ok=True)
                 agreed.touch()
-    if unchecked:
-        reasons = format_names(list(dict.fromkeys(unchecked)))
-        logger.warning("some scores are not compared with their rankings: %s", reasons)
+    warn_unchecked(unchecked)
 
 
 def open_evaluated_dataset(protocol: Protocol, workspace: Workspace) -> Dataset | str:

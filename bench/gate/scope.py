@@ -20,7 +20,7 @@ from bench.evaluate.retrieval import EvaluationOptions, LoadedModel
 from bench.gate.records import StoredModel
 from bench.outcomes import MissingEvaluations
 from bench.results.result import Evaluation, Protocol
-from bench.results.reuse import check_stored_values, reuse_or_evaluate
+from bench.results.reuse import check_stored_values, reuse_or_evaluate, warn_unchecked
 from bench.workspace import Workspace
 from datasets_cfg.readers import Queries
 from foundation.errors import BenchError
@@ -113,7 +113,8 @@ def evaluate_candidate(
 ) -> Candidate:
     """Evaluate the candidate on each collection without a stored result.
 
-    A collection that fails becomes a gap, and the others are still evaluated.
+    A collection that fails becomes a gap, and the others are still evaluated. A warning names the
+    stored results whose scores cannot be computed again.
 
     Args:
         workspace: folders and device.
@@ -129,6 +130,7 @@ def evaluate_candidate(
     gaps = MissingEvaluations()
     stored: dict[str, Evaluation] = {}
     queries: dict[str, Queries] = {}
+    unchecked: list[str] = []
     own_results = [one for one in known if one.result.model in (name, model.name)]
     for collection, (opens, protocol) in collections.items():
         with gaps.catch(collection):
@@ -138,9 +140,10 @@ def evaluate_candidate(
             queries[collection] = opened.dataset.queries
             for other in others:
                 if collection in other.results:
-                    check_stored_values(other.results[collection], opened.dataset)
+                    unchecked.append(check_stored_values(other.results[collection], opened.dataset))
             job = workspace.prepare(opened, model.with_name(name), options, known=own_results)
             stored[collection] = reuse_or_evaluate(job, out)
+    warn_unchecked(unchecked)
     return Candidate(
         name,
         results=stored,

@@ -20,6 +20,7 @@ from bench.results.result import RESULT_FILE, Conditions, Evaluation, load, resu
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError, MissingFileError
 from foundation.locations import Location, files_below
+from foundation.printable import format_names
 
 SAME_VALUE = 1e-9  # tolerance for per-query values from another machine
 
@@ -87,6 +88,17 @@ def check_stored_values(stored: Evaluation, dataset: Dataset) -> str:
             f"evaluate again, or move {stored.folder} out of the folder of results",
         )
     return ""
+
+
+def warn_unchecked(reasons: Iterable[str]) -> None:
+    """Warn that scores are not compared with their rankings, if there are ``reasons``.
+
+    Args:
+        reasons: reasons as of `check_stored_values`; "" is left out.
+    """
+    if unchecked := list(dict.fromkeys(filter(None, reasons))):
+        shown = format_names(unchecked)
+        logger.warning("some scores are not compared with their rankings: %s", shown)
 
 
 def reuse_or_evaluate(job: Job, out: Location) -> Evaluation:

@@ -144,7 +144,7 @@ def test_what_is_missing_is_evaluated_and_kept(place):
     assert code == document["exit_code"]
     assert place.bench.results(place.collection.name, "hashing").is_dir()
     assert "pessimistic" in stderr
-    assert "stored in" in place.check("hashing", "bm25")[2]
+    assert "using the result in" in place.check("hashing", "bm25")[2]
 
 
 def test_a_ranking_that_changes_after_it_agreed_is_refused_by_a_leaderboard(place):
@@ -169,6 +169,18 @@ def test_values_of_a_baseline_that_are_not_those_of_its_ranking_are_no_evidence(
         done = place.bench(*words, "--results", place.bench.out, "--cache-dir", place.bench.cache)
         assert (done.code, done.stdout) == (2, "")
         assert f"{folder} contradicts itself" in done.stderr
+
+
+@pytest.mark.parametrize("model", ["bm25", "hashing"])
+def test_stored_results_without_a_ranking_are_named_in_every_report(place, tmp_path, caplog, model):
+    assert place.bench("run", place.collection, "--model", "hashing").code == 0
+    file = load(place.bench.results(place.collection.name, model)).run_file
+    file.unlink()
+    warning = f"some scores are not compared with their rankings: {file} is missing"
+    assert warning in place.check("hashing", "bm25")[1]["warnings"]
+    assert caplog.messages.count(warning) == 1
+    assert warning in place.run("hashing", "bm25", "--junit", tmp_path / "junit.xml").stdout
+    assert warning in (tmp_path / "junit.xml").read_text()
 
 
 def test_a_collection_without_a_baseline_is_missing_and_exits_4(place, tmp_path):
