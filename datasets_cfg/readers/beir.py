@@ -14,11 +14,11 @@ from datasets_cfg.readers.lines import (
     decode_line,
     find_file,
     keep_judged_queries,
-    line_error,
     read_beir_qrels,
     read_lines,
 )
 from foundation.errors import MissingFileError
+from foundation.records import decode_json
 
 Line = TypeVar("Line")
 
@@ -96,9 +96,7 @@ def _decoded_lines(path: Path, kind: type[Line]) -> Iterator[tuple[int, Line]]:
         if line.strip():
             try:
                 yield number, decode(line)
-            except UnicodeDecodeError as error:
+            except (UnicodeDecodeError, RecursionError, msgspec.MsgspecError):
                 decode_line(path, number, line)  # raises an error with the first wrong byte
-                raise line_error(path, number, str(error)) from error
-            except msgspec.MsgspecError as error:
                 hint = 'write one JSON object per line, with the strings "_id" and "text"'
-                raise line_error(path, number, str(error), hint) from error
+                yield number, decode_json(line, kind, f"{path}:{number}", hint)
