@@ -381,14 +381,16 @@ def compose(options: ComposeOptions) -> int:
     else:
         size = f"{done.parameters:,} parameters on {done.base}"
         print(f"{out}: {done.how} of {', '.join(done.adapters)}; {size}")
-        print_next_command(
-            "evaluate it", _run_line(_find_domains(options, base), [str(out)], options.folders)
-        )
+        if domains := _find_domains(options, base):
+            print_next_command("evaluate it", _run_line(domains, [str(out)], options.folders))
     return ExitCode.OK
 
 
 def _find_domains(options: ComposeOptions, base: Model) -> list[str]:
-    """Return the collections that combined adapters were trained for."""
+    """Return the collections that combined adapters were trained for.
+
+    Without ``--on``, these are declared ones: cards do not record the folders of others.
+    """
     if options.on:
         workspace = make_workspace(options.folders)
         return list(_held_out(workspace.expand_names(options.on), (), workspace))
