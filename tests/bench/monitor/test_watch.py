@@ -229,7 +229,7 @@ import sys
 from bench.__main__ import main
 from bench.cli.commands import watch
 
-watch.follow = lambda *given: print("matplotlib.figure" in sys.modules)
+watch.follow_training = lambda *given: print("matplotlib.figure" in sys.modules)
 main(sys.argv[1:])
 """
 
