@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree
 
 from bench.gate.power import DetectableEffect
-from bench.gate.records import PUBLISHED_SCORES, Check, CheckRow, LostQuery, PairVerdict
+from bench.gate.records import Check, CheckRow, LostQuery, PairVerdict
 from foundation.printable import format_count, format_names, make_printable
 from reports import format as fmt
 from reports.format import interval, score, signed
@@ -65,7 +65,7 @@ def score_change(row: CheckRow) -> str:
 def _lead_sentence(check: Check, verdict: PairVerdict) -> str:
     candidate, other = check.candidate, f"the {verdict.role}, {verdict.name}"
     scores = f"the scores of {other}"
-    if verdict.name == PUBLISHED_SCORES:
+    if verdict.compares_published:
         other = scores = "its published scores"
     outcome = verdict.outcome
     if outcome == "MISSING":

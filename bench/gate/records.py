@@ -120,6 +120,11 @@ class PairVerdict(Record, kw_only=True):
     elsewhere: tuple[CheckRow, ...] = ()
 
     @property
+    def compares_published(self) -> bool:
+        """True if the scores compared with are published ones."""
+        return self.name == PUBLISHED_SCORES
+
+    @property
     def all_rows(self) -> tuple[CheckRow, ...]:
         """Rows of the collections, then of the mean if there is one."""
         return (*self.rows, self.mean) if self.mean else self.rows

@@ -90,7 +90,7 @@ def test_an_object_without_a_fingerprint_is_never_kept(dataset, cache):
 
 
 def test_an_object_needs_a_name_and_must_encode(dataset, cache):
-    with pytest.raises(bench.BenchError, match="has no name"):
+    with pytest.raises(bench.BenchError, match="needs a name"):
         bench.evaluate(count_words, dataset, cache_dir=cache)
     with pytest.raises(bench.BenchError, match="int does not encode"):
         bench.evaluate(3, dataset, name="three", cache_dir=cache)

@@ -33,8 +33,8 @@ def test_on_the_cpu_its_parts_pass_and_the_last_line_is_what_it_writes(tmp_path,
 
 
 def test_hits_that_differ_and_parts_that_break_fail(tmp_path, capsys, monkeypatch) -> None:
-    scores = TorchEngine.scores
-    monkeypatch.setattr(TorchEngine, "scores", lambda *given: -scores(*given))
+    score = TorchEngine.score_candidates
+    monkeypatch.setattr(TorchEngine, "score_candidates", lambda *given: -score(*given))
     out = ["--out", str(tmp_path), *TINY, "--only"]
     assert gpu_proof.main([*out, "search"]) == 1
     assert "FAILED" in capsys.readouterr().out

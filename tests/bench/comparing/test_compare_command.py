@@ -215,7 +215,7 @@ def test_a_folder_names_the_collection_that_has_its_name(place, tmp_path):
         (["bm25", "hashing"], {"on": ["beir/scifact"]}, "bm25: none; hashing: none"),
         (["bm25", "hashing"], {"measure": "nonsense"}, "there is no measure 'nonsense'"),
         (["bm25", "hashing"], {"sequence": ["tiny"], "on": ["tiny"]}, "tiny is given 2 times"),
-        (["bm25", "hashing", "bm25@"], {"sequence": ["tiny"]}, "no result of 'bm25@'"),
+        (["bm25", "hashing", "bm25@"], {"sequence": ["tiny"]}, "no results of 'bm25@'"),
         (["bm25", "hashing"], {"sequence": ["beir/scifact"]}, "bm25 has no result on beir/scifact"),
     ],
 )

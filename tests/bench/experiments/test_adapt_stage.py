@@ -199,7 +199,7 @@ def test_the_same_command_again_trains_nothing_and_goes_on_where_it_was_interrup
         ("batch_size = 2", "metod = 'ewc'", "unknown field 'metod'", ""),
         ("batch_size = 2", "seed = 3", "use seeds", ""),
         ("batch_size = 2", "start = { model = 'minilm' }", "start is set", "model ="),
-        ("max_tokens = 12\nsteps", "max_tokens = 900\nsteps", "positions for 64", ""),
+        ("max_tokens = 12\nsteps", "max_tokens = 900\nsteps", "positions, 64", ""),
         ('"ewc"', '"ewd"', "'ewd'", ""),
         (
             '[evaluate]\non = ["./one", ',

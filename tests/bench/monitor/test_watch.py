@@ -105,7 +105,7 @@ def test_pictures_and_tables_lie_in_the_folder_of_the_watch(place):
         *("curve.md", "curve.json", "curve.svg", "curve.png", ".work")
     }
     assert (out / "curve.md").read_text() == done.stdout
-    assert "test data were used to select" in done.stdout
+    assert "partly the luckiest" in done.stdout
     assert "checkpoint-2 on tiny: evaluating" in done.stderr
 
 

@@ -74,7 +74,7 @@ def test_the_gate_finds_its_baseline_in_a_bucket_and_keeps_the_candidate_there(
         *("--cache-dir", bench.cache, "--resamples", 199),
     )
     assert done.code == ExitCode.OK, done.stderr
-    assert f"stored in {url}/" in done.stderr
+    assert f"using the result in {url}/" in done.stderr
 
 
 def test_an_evaluation_that_is_repeated_is_kept_beside_the_first(bench, url, evaluated):

@@ -92,7 +92,7 @@ def test_what_float16_cannot_hold_is_refused_and_the_largest_it_can_is_kept(larg
     stored = StoredVectors((shard,), np.array([0]), 8)
     assert np.array_equal(stored.rows(np.array([0])), vectors)
     vectors[0, 3] = -largest
-    with pytest.raises(BenchError, match="1 numbers of these vectors are too large"):
+    with pytest.raises(BenchError, match="1 values of these vectors are too large"):
         write_shard(tmp_path, "query", HALVES, keys, vectors)
 
 

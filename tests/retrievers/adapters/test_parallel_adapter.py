@@ -78,7 +78,7 @@ def test_a_stack_with_a_parallel_adapter_is_refused_since_it_drops_what_is_below
             if ".low." in name:
                 torch.nn.init.normal_(weight, std=1.0)
         torch.testing.assert_close(network(input_ids=ids).last_hidden_state, before)
-    with pytest.raises(BenchError, match="drops what is below a parallel adapter"):
+    with pytest.raises(BenchError, match="ignores the adapters below a parallel one"):
         check_composition(network, stack)
     check_composition(network, Composition("Fuse", ("low", "high")))
 

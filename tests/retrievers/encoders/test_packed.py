@@ -124,7 +124,7 @@ def test_a_text_longer_than_the_positions_is_refused(padding_idx: int | None, mo
     assert (
         pack_batch(Tokens.of([[5] * most]), padding_idx, POSITIONS).positions.max() == POSITIONS - 1
     )
-    with pytest.raises(BenchError, match=f"a text of {most + 1} tokens, .* for {most}"):
+    with pytest.raises(BenchError, match=f"a text has {most + 1} tokens, .* for {most}"):
         pack_batch(Tokens.of([[5], [5] * (most + 1)]), padding_idx, POSITIONS)
 
 

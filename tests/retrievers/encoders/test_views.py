@@ -99,5 +99,5 @@ def test_more_dimensions_than_there_are_is_an_error_that_says_how_many():
 
 
 def test_models_whose_pooling_cannot_be_chosen_are_refused():
-    with pytest.raises(BenchError, match="no transformer"):
+    with pytest.raises(BenchError, match="not a transformer"):
         recipe_with_every_pooling(resolve_model("hashing").recipe)

@@ -97,4 +97,4 @@ def test_the_head_sees_early_tokens_and_the_late_cls(batch: Batch) -> None:
 def test_a_skip_to_the_last_layer_is_refused() -> None:
     with pytest.raises(BenchError, match="skip_from is 4, but the encoder has 4 layers") as e:
         Condenser(skip_from=4).build_module(tiny.encoder())
-    assert "at most 3" in e.value.hint
+    assert "skip_from = 3 or less" in e.value.hint

@@ -121,7 +121,7 @@ def test_an_unknown_preset_has_a_suggestion(tmp_path):
     with pytest.raises(BenchError, match="no preset for pre-training") as caught:
         load_preset("retromea")
     assert "retromae" in caught.value.hint
-    with pytest.raises(BenchError, match="there is no such file"):
+    with pytest.raises(BenchError, match="there is no preset for pre-training"):
         load_preset(tmp_path / "none.toml")
     (tmp_path / "bad.toml").write_text("= 3")
     with pytest.raises(BenchError, match="is not TOML"):
