@@ -67,9 +67,8 @@ def test_a_type_checker_finds_wrong_names(tmp_path):
     program.write_text("\n".join(["import bench", *wrong, *right]))
     command = [sys.executable, "-m", "mypy", "--follow-imports=silent", program]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert [
-        line.split(": error: ")[0] for line in done.stdout.splitlines() if "error:" in line
-    ] == [f"{program}:{line}" for line in (2, 3, 4)], done.stdout
+    errors = [line for line in done.stdout.splitlines() if ": error: " in line]
+    assert [line.split(":")[1] for line in errors] == ["2", "3", "4"], done.stdout
 
 
 @pytest.mark.parametrize(
