@@ -217,7 +217,7 @@ def test_every_command_of_a_page_succeeds_and_prints_what_the_page_shows(
     if name in PREPARE:
         PREPARE[name](folder)
     run_page(page, capsys)
-    for script in blocks(page, "python") if name == "notebook" else ():
+    for script in blocks(page, "python") if name in {"notebook", "README"} else ():
         exec(compile(script.replace('"beir/', '"./'), page, "exec"), {})
 
 
