@@ -32,7 +32,8 @@ COMMAND = "python -m bench "
 # Commands that install, or need a cluster, published data or a training that runs.
 NOT_RUN = re.compile(
     r"python3 -m venv|\. \.venv|pip install|tox|sbatch|'jobs=|accelerate|.*--engine ray"
-    r"|python -m tests\.benchmarks\.gpu_proof|python -m bench (?:export mteb|watch|explain)"
+    r"|python -m tests\.benchmarks\.gpu_proof|python -m bench (?:export mteb|watch)"
+    r"|python -m bench explain .*--(?:published|run-file|vectors)"
 )
 # Pages that fast tests run.
 FAST = {"README", "own-model", "own-collection", "gate-in-ci", "notebook", "leaderboard"}
@@ -175,6 +176,13 @@ def two_machines(folder: Path) -> None:
         assert main(["run", "./scifact", "--model", "minilm", "bm25", *out]) == ExitCode.OK
 
 
+def checkpoint_with_another_pooling(folder: Path) -> None:
+    shutil.copytree("path/to/folder", "worse")
+    config = Path("worse/1_Pooling/config.json")
+    text = config.read_text(encoding="utf-8").replace('_mean_tokens": true', '_mean_tokens": false')
+    config.write_text(text.replace('_cls_token": false', '_cls_token": true'), encoding="utf-8")
+
+
 def truncated_collection(folder: Path) -> None:
     """A folder that claims to be a published collection."""
     write_collection(folder / "path/to/scifact", *SIXTY, facts='name = "beir/scifact"\n')
@@ -193,6 +201,7 @@ PREPARE: dict[str, Callable[[Path], object]] = {
     "several-machines": two_machines,
     "exchange": two_run_files,
     "troubleshooting": truncated_collection,
+    "explain": checkpoint_with_another_pooling,
     "coming-from": lambda folder: shutil.copytree("scifact", "path/to/scifact"),
 }
 

@@ -90,7 +90,7 @@ def test_a_head_that_is_lost_is_told_and_the_same_command_goes_on_with_another(c
             time.sleep(0.05)
     stopped = finish(run)
     assert stopped.code == 2
-    assert "is gone\n  Type the same command again" in stopped.stderr
+    assert "is gone\n  Repeat the command" in stopped.stderr
     assert len(list(bench.cache.glob("vectors/*/*.json"))) < 12
     with cluster() as nodes:
         done = finish(bench.start(*words, "--workers", 1, "--address", nodes.address))
