@@ -99,7 +99,7 @@ class Difference(Record, kw_only=True):
 
     @property
     def significant(self) -> bool:
-        """Whether p is at most 0.05, using the adjusted p if there is one."""
+        """True if p, adjusted if it is, is at most 0.05."""
         return (self.p if self.p_adjusted is None else self.p_adjusted) <= ALPHA
 
     @property
@@ -116,7 +116,7 @@ class Difference(Record, kw_only=True):
 
     @property
     def few(self) -> bool:
-        """Whether fewer than 10 queries changed, too few for a reliable interval."""
+        """True if fewer than 10 queries changed, too few for a reliable interval."""
         return self.changed < FEW
 
 

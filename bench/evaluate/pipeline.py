@@ -127,7 +127,7 @@ class Job:
 
     @property
     def in_domain(self) -> bool:
-        """Whether the model was trained on the collection, or on its family."""
+        """True if the model was trained on the collection, or on its family."""
         return in_domain(self.prompted_model.model.card, self.dataset.name)
 
 

@@ -478,7 +478,7 @@ class _RunText:
 
     @property
     def has_encoded_ids(self) -> bool:
-        """Whether the first line indicates percent-encoded ids."""
+        """True if the first line indicates percent-encoded ids."""
         _, columns = next(_numbered_lines(self), (0, []))
         return columns[1:2] == [_ENCODED.encode()]
 

@@ -207,7 +207,7 @@ class Report(Record, kw_only=True):
 
     @property
     def trains(self) -> bool:
-        """Whether rows are recipes rather than uses of one model."""
+        """True if rows are recipes rather than uses of one model."""
         return any(stage != "evaluate" for stage in self.reference)
 
     @property

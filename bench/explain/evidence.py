@@ -2,10 +2,10 @@
 
 The error of a vector is ``|given - predicted|^2 / |predicted|^2``. Rounding and arithmetic of lower
 precision spread its logarithm around a level that is the same for all texts; a few texts may be
-anything. So the likelihood is that of a normal distribution of the logarithm around the best of a
-grid of levels, mixed with a uniform one, times the density of a vector at that distance, which
-falls with the distance as in a space of few dimensions. A set-up *fits* if nearly all texts lie
-within the spread of a level that int8 can explain.
+anything. So the likelihood is a normal density of the logarithm around the best of a grid of
+levels, mixed with a uniform one, times the density of vectors at that distance, which falls with
+the distance as in a space of few dimensions. A set-up *fits* if nearly all texts lie within the
+spread of a level that int8 can explain.
 """
 
 import unicodedata
@@ -30,7 +30,7 @@ from retrievers.models.recipe import Role
 
 FLOOR, CEILING = 1e-13, 10.0
 SPREAD = 0.6  # standard deviation of the decimal logarithm of errors of one precision
-LEVELS = np.arange(-12.0, -1.9, 0.25)  # logarithms of errors, up to that of int8 arithmetic
+LEVELS = np.arange(-12.0, -1.9, 0.25)  # logarithms of errors, up to the errors of int8 arithmetic
 WITHIN = 1.5  # decades above a level that still agree
 WORST = -1.3  # logarithm of an error above which nothing agrees: a cosine of 0.975
 OUTLIERS = 0.01
@@ -99,7 +99,7 @@ class Fit:
         return bool(np.all((np.abs(ours - others) < 0.01) | both_tiny))
 
 
-def together(fits: list[Fit]) -> Fit:
+def combine_fits(fits: list[Fit]) -> Fit:
     """Return the fit to several kinds of evidence at once, with the worst of their shares.
 
     Args:
@@ -407,12 +407,12 @@ class VectorEvidence(SetupEvidence):
         given = self.given[role].all_vectors
         every = given.astype(np.float32)
         if np.issubdtype(given.dtype, np.integer):
-            every, predicted = _standardised(every), _standardised(predicted)
+            every, predicted = _standardise(every), _standardise(predicted)
         squares = np.einsum("ij,ij->i", every, every)
         return np.asarray((predicted @ every.T - 0.5 * squares).argmax(axis=1), np.int64)
 
 
-def _standardised(vectors: Float32Array) -> Float32Array:
+def _standardise(vectors: Float32Array) -> Float32Array:
     scaled: Float32Array = (vectors - vectors.mean(axis=0)) / (vectors.std(axis=0) + 1e-9)
     return scaled
 
@@ -480,8 +480,8 @@ class _Pairs:
     scores: Float64Array
 
     def first(self, count: int) -> "_Pairs":
-        some = self.queries < count
-        return _Pairs(self.texts[:count], self.queries[some], self.rows[some], self.scores[some])
+        kept = self.queries < count
+        return _Pairs(self.texts[:count], self.queries[kept], self.rows[kept], self.scores[kept])
 
 
 def _sample_pairs(run: Run, dataset: Dataset) -> _Pairs:

@@ -74,7 +74,7 @@ class ForwardPasses:
         """
         weights = setup.document_weights if role == "document" else setup.query_weights
         tokens = self._tokens(setup, role, weights, titles, texts)
-        return self._finished(setup, role, weights, self._states(setup, weights, tokens))
+        return self._finish(setup, role, weights, self._states(setup, weights, tokens))
 
     @cached_property
     def abilities(self) -> Abilities:
@@ -98,9 +98,9 @@ class ForwardPasses:
 
     def _checkpoint(self, weights: Weights) -> Checkpoint:
         model = self.other if weights == "other" and self.other else self.model
-        found = model.query if weights == "query" else model.document
-        assert found is not None, "a set-up names an encoder that the model lacks"
-        return found
+        checkpoint = model.query if weights == "query" else model.document
+        assert checkpoint is not None, "a set-up names an encoder that the model lacks"
+        return checkpoint
 
     def _tower(self, weights: Weights, adapter: bool, pooler: bool) -> "Tower":
         from retrievers.encoders.device import pick_device
@@ -110,7 +110,7 @@ class ForwardPasses:
         if key not in self._towers:
             checkpoint = self._checkpoint(weights)
             model = self.other if weights == "other" and self.other else self.model
-            recipe = _every_state(model.recipe, checkpoint, adapter, pooler)
+            recipe = _state_recipe(model.recipe, checkpoint, adapter, pooler)
             folder = model.adapter if adapter else None
             device = pick_device(self._device_name)
             self._towers[key] = Tower(checkpoint, recipe, folder, device, PhaseTimer())
@@ -168,17 +168,17 @@ class ForwardPasses:
             ]
             most = setup.max_document_tokens
         else:
-            segments = [(_folded(setup.query_prompt + text, setup), None) for text in texts]
+            segments = [(_fold_case(setup.query_prompt + text, setup), None) for text in texts]
             most = setup.max_query_tokens
         most = min(most, self._checkpoint(weights).position_limit or most)
         if not setup.missing:
             return tokenizer(segments, most)
         first, last = self._special("document")
         first, last = first * ("first" in setup.missing), last * ("last" in setup.missing)
-        return _inner(tokenizer(segments, most + first + last), first, last)
+        return _drop_special(tokenizer(segments, most + first + last), first, last)
 
     def _states(self, setup: EvaluationSetup, weights: Weights, tokens: Tokens) -> Float32Array:
-        """Return pooled states of each text, by every pooling beside each other."""
+        """Return pooled states of each text, each pooling next to the others."""
         pooler = setup.pooling == "pooler"
         key = (weights, setup.adapter, pooler)
         tower, known = self._tower(*key), self._pooled.setdefault(key, {})
@@ -193,16 +193,16 @@ class ForwardPasses:
             places = {name: row for row, name in enumerate(names)}
         new: Int64Array = np.fromiter(places.values(), np.int64, len(places))
         if len(new):
-            some = tokens.take(new)
+            missing = tokens.take(new)
             budget = CUDA_TOKENS if tower.is_asynchronous else CPU_TOKENS
-            batches = list(plan_batches(some.lengths, budget, tower.is_packed))
-            for rows, states in tower.vectors(some, batches):
+            batches = list(plan_batches(missing.lengths, budget, tower.is_packed))
+            for rows, states in tower.vectors(missing, batches):
                 for row, state in zip(rows.tolist(), states, strict=True):
                     known[names[new[row]]] = state.copy()
             self.encoded += len(new)
         return np.stack([known[name] for name in names])
 
-    def _finished(
+    def _finish(
         self, setup: EvaluationSetup, role: Role, weights: Weights, states: Float32Array
     ) -> Float32Array:
         import torch
@@ -225,7 +225,7 @@ class ForwardPasses:
             finished: Float32Array = vectors.numpy()
         if setup.precision == "binary":
             return binarize(finished)
-        return rounded(finished, setup.precision) if role == "document" else finished
+        return round_to(finished, setup.precision) if role == "document" else finished
 
     def _stages(self, weights: Weights) -> list[Any]:
         import torch
@@ -241,7 +241,7 @@ class ForwardPasses:
         return self._loaded_stages[whose]
 
 
-def rounded(vectors: Float32Array, precision: Precision) -> Float32Array:
+def round_to(vectors: Float32Array, precision: Precision) -> Float32Array:
     """Return vectors as they are stored in a precision, again as float32 ``(n, dim)``.
 
     Args:
@@ -263,7 +263,7 @@ def rounded(vectors: Float32Array, precision: Precision) -> Float32Array:
     return vectors
 
 
-def _every_state(recipe: Recipe, checkpoint: Checkpoint, adapter: bool, pooler: bool) -> Recipe:
+def _state_recipe(recipe: Recipe, checkpoint: Checkpoint, adapter: bool, pooler: bool) -> Recipe:
     """Return the recipe of pooled states, before any later layer."""
     return msgspec.structs.replace(
         recipe,
@@ -279,7 +279,7 @@ def _every_state(recipe: Recipe, checkpoint: Checkpoint, adapter: bool, pooler: 
 
 def _segments(setup: EvaluationSetup, title: str, text: str, separator: str) -> Segments:
     """Return a document as one or two segments, by the set-up's title rule."""
-    title, text, prompt = (_folded(each, setup) for each in (title, text, setup.document_prompt))
+    title, text, prompt = (_fold_case(each, setup) for each in (title, text, setup.document_prompt))
     if setup.title == "only":
         return prompt + (title or text), None
     if setup.title == "doubled":
@@ -287,7 +287,7 @@ def _segments(setup: EvaluationSetup, title: str, text: str, separator: str) -> 
     return join(setup.title, prompt, title, text, separator)
 
 
-def _folded(text: str, setup: EvaluationSetup) -> str:
+def _fold_case(text: str, setup: EvaluationSetup) -> str:
     if setup.case == "lower":
         return text.lower()
     if setup.case == "no-accents":
@@ -296,7 +296,7 @@ def _folded(text: str, setup: EvaluationSetup) -> str:
     return text
 
 
-def _inner(tokens: Tokens, first: int, last: int) -> Tokens:
+def _drop_special(tokens: Tokens, first: int, last: int) -> Tokens:
     """Drop ``first`` and ``last`` tokens of each text, but leave at least one."""
     first_kept = np.minimum(first, tokens.lengths - 1)
     kept = np.maximum(1, tokens.lengths - first_kept - last)

@@ -1,16 +1,18 @@
 """A question: a model, collections and evidence. Its answer is found by `DeviationSearch`."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+from zipfile import BadZipFile
 
 import numpy as np
 import pyarrow.parquet as pq
-from safetensors.numpy import load_file
+from safetensors import SafetensorError
+from safetensors.numpy import load
 
 from bench.evaluate.retrieval import LoadedModel
 from bench.evaluate.runs import Run, read_run_file
@@ -36,18 +38,27 @@ from bench.explain.search import (
     Findings,
     Observation,
 )
-from bench.explain.setup import EvaluationSetup, deviations, setup_of
+from bench.explain.setup import EvaluationSetup, deviations, make_setup
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError, name_path_in_errors
-from foundation.files import replace_file
+from foundation.files import open_file, read_file, replace_file
 from retrievers.encoders.protocol import Encoder
 from retrievers.models.recipe import Role
 
 FORMATS = (
     "Use .npy, .npz (arrays ids and vectors), .parquet (columns id and vector) or .safetensors"
 )
+QUERY_LINES = "Write one line for each query: its id, white space and its score"
 LEAST = 4  # vectors of a role
 NAMES = ("vectors", "vector", "embeddings", "embedding")
+READERS: dict[str, Callable[[BinaryIO], Mapping[str, Any]]] = {
+    ".npy": lambda file: {"vectors": np.load(file, allow_pickle=False)},
+    ".npz": lambda file: np.load(file, allow_pickle=False),
+    ".parquet": lambda file: {
+        name: np.array(values) for name, values in pq.read_table(file).to_pydict().items()
+    },
+    ".safetensors": lambda file: load(file.read()),
+}
 
 
 def parse_published(typed: str, datasets: Sequence[Dataset]) -> PublishedNumber:
@@ -65,7 +76,7 @@ def parse_published(typed: str, datasets: Sequence[Dataset]) -> PublishedNumber:
     known = {dataset.name: dataset for dataset in datasets}
     if colon and name not in known:
         raise BenchError(f"--published {typed}: {name} is not given with --on", f"Add --on {name}")
-    if not re.fullmatch(r"[01]?\.\d+", value):
+    if not re.fullmatch(r"0?\.\d+|1\.0+", value):
         raise BenchError(
             f"--published {typed}: {value!r} is not a score from 0 to 1",
             "Type it as .2441 or nDCG@10=.2441 (24.41 is .2441)",
@@ -88,8 +99,8 @@ def read_query_scores(path: Path, default: str) -> tuple[str, dict[str, float], 
     """
     found: dict[str, dict[str, float]] = {}
     digits = 0
-    with name_path_in_errors(path):
-        lines = path.read_text(encoding="utf-8").splitlines()
+    with _refuse_unreadable(path, "is not a text file in UTF-8", QUERY_LINES):
+        lines = read_file(path).decode().splitlines()
     for line in lines:
         *measure, query, written = ["", *re.split(r"[\s,]+", line.strip())][-3:]
         if re.fullmatch(r"[01]?\.\d+|[01]", written) and query != "all":
@@ -97,10 +108,7 @@ def read_query_scores(path: Path, default: str) -> tuple[str, dict[str, float], 
             digits = max(digits, len(written.partition(".")[2]))
     by_measure = {_canonical(name) if name else default: found[name] for name in found}
     if not by_measure:
-        raise BenchError(
-            f"{path} has no line of a query id and a score from 0 to 1",
-            "Write one line for each query: its id, white space and its score",
-        )
+        raise BenchError(f"{path} has no line of a query id and a score from 0 to 1", QUERY_LINES)
     measure_name = default if default in by_measure else next(iter(by_measure))
     return measure_name, by_measure[measure_name], digits
 
@@ -126,13 +134,15 @@ def read_vectors(path: Path, dataset: Dataset) -> tuple[dict[Role, GivenVectors]
         dataset: collection of the texts.
 
     Raises:
-        BenchError: the file cannot be read, or has as many ids as vectors.
+        BenchError: the file cannot be read, is not a table of numbers, or has more or fewer ids
+            than vectors.
     """
-    with name_path_in_errors(path):
-        vectors, named = _read_arrays(path)
+    vectors, named = _read_arrays(path)
     ids = _ids_by_count(path, len(vectors), dataset) if named is None else named
     if len(ids) != len(vectors):
-        raise BenchError(f"{path} has {len(vectors):,} vectors and {len(ids):,} ids")
+        raise BenchError(
+            f"{path} has {len(vectors):,} vectors and {len(ids):,} ids", "Write one id for each"
+        )
     if vectors.dtype == np.uint8 and vectors.max() > 1:
         vectors = np.unpackbits(vectors, axis=1)
     row_of = {id_: row for row, id_ in enumerate(ids)}
@@ -164,23 +174,35 @@ def _ids_by_count(path: Path, count: int, dataset: Dataset) -> list[str]:
 
 
 def _read_arrays(path: Path) -> tuple[Any, list[str] | None]:
-    ids_file = Path(f"{path}.ids.txt")
-    ids = ids_file.read_text(encoding="utf-8").splitlines() if ids_file.exists() else None
-    if path.suffix == ".npy":
-        return np.load(path, allow_pickle=False), ids
-    arrays: Any = {}
-    if path.suffix == ".npz":
-        arrays = np.load(path, allow_pickle=False)
-    elif path.suffix == ".safetensors":
-        arrays = load_file(path)
-    elif path.suffix == ".parquet":
-        table = pq.read_table(path)
-        arrays = {name: np.array(table.column(name).to_pylist()) for name in table.column_names}
+    """Return the vectors of a file, and their ids if it has any."""
+    if path.suffix not in READERS:
+        raise BenchError(f"{path} is not a file of vectors", FORMATS)
+    with _refuse_unreadable(path, f"is not a complete {path.suffix} file of numbers", FORMATS):
+        ids_file = Path(f"{path}.ids.txt")
+        lines = read_file(ids_file).decode().splitlines() if ids_file.exists() else None
+        with open_file(path) as file:
+            arrays = dict(READERS[path.suffix](file))
     name = next((name for name in NAMES if name in arrays), None)
     if name is None:
         raise BenchError(f"{path} has no array called {' or '.join(NAMES)}", FORMATS)
-    named = next((arrays[each] for each in ("ids", "id") if each in arrays), None)
-    return arrays[name], ids if named is None else list(map(str, named))
+    vectors = arrays[name]
+    if vectors.ndim != 2 or vectors.dtype.kind not in "biuf" or not np.isfinite(vectors).all():
+        raise BenchError(
+            f"{path} has an array {vectors.shape} of {vectors.dtype}, not rows of finite numbers",
+            "Write one vector a row",
+        )
+    ids = next((arrays[each] for each in ("ids", "id") if each in arrays), lines)
+    return vectors, None if ids is None else list(map(str, ids))
+
+
+@contextmanager
+def _refuse_unreadable(path: Path, reason: str, hint: str) -> Iterator[None]:
+    """Raise a `BenchError` if the content of ``path`` is not what the block reads."""
+    try:
+        with name_path_in_errors(path):
+            yield
+    except (ValueError, LookupError, EOFError, BadZipFile, SafetensorError) as error:
+        raise BenchError(f"{path} {reason}", hint) from error
 
 
 def save_canary(path: Path, given: Mapping[Role, GivenVectors]) -> None:
@@ -210,17 +232,18 @@ def read_canary(path: Path) -> dict[Role, GivenVectors]:
     """
     given: dict[Role, GivenVectors] = {}
     roles: tuple[Role, ...] = ("document", "query")
-    with name_path_in_errors(path):
-        saved = np.load(path, allow_pickle=False)
-    for role in roles:
-        if f"{role}.vectors" not in saved:
-            raise BenchError(f"{path} is not a canary", "Save one with --save-canary")
-        ids, titles, texts = (
-            saved[f"{role}.{name}"].tolist() for name in ("ids", "titles", "texts")
-        )
-        vectors = saved[f"{role}.vectors"]
-        sample = Texts(ids, titles, texts, len(ids))
-        given[role] = GivenVectors(sample, vectors, vectors, np.arange(len(vectors)))
+    with (
+        _refuse_unreadable(path, "is not a canary", "Save one with --save-canary"),
+        open_file(path) as file,
+    ):
+        saved = np.load(file, allow_pickle=False)
+        for role in roles:
+            ids, titles, texts = (
+                saved[f"{role}.{name}"].tolist() for name in ("ids", "titles", "texts")
+            )
+            vectors = saved[f"{role}.vectors"]
+            sample = Texts(ids, titles, texts, len(ids))
+            given[role] = GivenVectors(sample, vectors, vectors, np.arange(len(vectors)))
     return given
 
 
@@ -264,7 +287,7 @@ class Question:
     @cached_property
     def setup(self) -> EvaluationSetup:
         """The model's own set-up on the first collection."""
-        return setup_of(self.passes.model, self.dataset.facts)
+        return make_setup(self.passes.model, self.dataset.facts)
 
     @cached_property
     def collections(self) -> dict[str, CollectionScores]:
@@ -273,7 +296,7 @@ class Question:
             dataset.name: CollectionScores(
                 self.passes,
                 dataset,
-                setup_of(self.model.for_dataset(dataset.name).model, dataset.facts),
+                make_setup(self.model.for_dataset(dataset.name).model, dataset.facts),
                 lambda split, name=dataset.name: self.open_split(name, split),  # type: ignore[misc]
             )
             for dataset in self.datasets
@@ -324,13 +347,16 @@ class Question:
         if (self.dataset.corpus.rows_of(ids) >= 0).sum() < 0.5 * len(ids):
             raise self._ids_differ(path, ids)
         if set(run.query_ids) & set(self.dataset.queries.ids):
-            return RunEvidence(self.passes, self.dataset, run), seen_in(run, self.dataset)
+            return RunEvidence(self.passes, self.dataset, run), observe_run(run, self.dataset)
         for split in SPLITS:
             with suppress(BenchError):
                 other = self.open_split(self.dataset.name, split)
                 if set(run.query_ids) & set(other.queries.ids):
-                    split_used = Observation(f"queries of the split {split}", f"--split {split}")
-                    return RunEvidence(self.passes, other, run), [split_used, *seen_in(run, other)]
+                    notes = observe_run(run, other)
+                    notes.insert(
+                        0, Observation(f"queries of the split {split}", f"--split {split}")
+                    )
+                    return RunEvidence(self.passes, other, run), notes
         raise BenchError(
             f"{path}: none of its queries, such as {run.query_ids[0]!r}, is in {self.dataset.name}",
             "Name the collection of the run",
@@ -470,7 +496,7 @@ class Question:
         )
 
 
-def seen_in(run: Run, dataset: Dataset) -> list[Observation]:
+def observe_run(run: Run, dataset: Dataset) -> list[Observation]:
     """Return differences of protocol that a run shows.
 
     Args:

@@ -13,7 +13,7 @@ from bench.evaluate.runs import Run
 from bench.evaluate.scoring import Scores, score
 from bench.evaluate.search import exclude_self_matches
 from bench.explain.evidence import Fit, SetupEvidence, value_fit
-from bench.explain.passes import ForwardPasses, rounded
+from bench.explain.passes import ForwardPasses, round_to
 from bench.explain.setup import EvaluationSetup, document_key, forward_key
 from datasets_cfg.dataset import Dataset
 from datasets_cfg.readers import Qrels
@@ -89,7 +89,7 @@ class CollectionScores:
         encoded = self.passes.vectors(setup, "query", [""] * len(texts), texts)
         run = self._run(setup, ids, encoded, rows)
         scores = score(run, _judgements(dataset.qrels, setup, wanted), measures)
-        return _answered(scores, run, dataset.qrels) if setup.answered_only else scores
+        return _keep_answered(scores, run, dataset.qrels) if setup.answered_only else scores
 
     @cached_property
     def pool(self) -> tuple[list[str], Int64Array]:
@@ -166,7 +166,7 @@ class CollectionScores:
         ]
         matrix = np.concatenate(parts)
         if setup.precision == "int8":
-            matrix = rounded(matrix, "int8")
+            matrix = round_to(matrix, "int8")
         if rows is None:
             self._matrices[key] = matrix
             if len(self._matrices) > MATRICES:
@@ -188,15 +188,15 @@ def _judgements(qrels: Qrels, setup: EvaluationSetup, queries: set[str]) -> Qrel
     )
 
 
-def _answered(scores: Scores, run: Run, qrels: Qrels) -> Scores:
+def _keep_answered(scores: Scores, run: Run, qrels: Qrels) -> Scores:
     """Return the scores of queries with a relevant document in the run."""
     relevant = {(query, document) for query, document, grade in qrels if grade > 0}
-    found = {
+    answered = {
         query
         for query, documents, _ in run.rankings()
         if any((query, document) in relevant for document in documents)
     }
-    keep = np.array([query in found for query in scores.query_ids], dtype=bool)
+    keep = np.array([query in answered for query in scores.query_ids], dtype=bool)
     if not keep.any():
         return scores
     ids = tuple(query for query, kept in zip(scores.query_ids, keep, strict=True) if kept)
@@ -272,11 +272,11 @@ class PublishedEvidence(SetupEvidence):
         """Return the fit of all numbers to ``setup``, for ``probe`` by estimate."""
         rows = []
         for name, collection in self.collections.items():
-            local = setup_here(setup, collection.base, self._first)
-            some = [number for number in self.numbers if number.dataset == name]
-            measures = list(dict.fromkeys(number.measure for number in some))
+            local = transfer_setup(setup, collection.base, self._first)
+            numbers = [number for number in self.numbers if number.dataset == name]
+            measures = list(dict.fromkeys(number.measure for number in numbers))
             means, doubt = self._means(collection, local, measures, probe)
-            for number in some:
+            for number in numbers:
                 # One unit of the last digit: half of it is rounding, half another machine's.
                 tolerance = 10.0**-number.digits + doubt[number.measure]
                 rows.append((number.value, means[number.measure], tolerance))
@@ -286,10 +286,10 @@ class PublishedEvidence(SetupEvidence):
         """Return the scores under ``setup`` as text."""
         shown = []
         for name, collection in self.collections.items():
-            local = setup_here(setup, collection.base, self._first)
-            some = [number for number in self.numbers if number.dataset == name]
-            means, _ = self._means(collection, local, [number.measure for number in some], False)
-            shown += [f"{number.measure} {means[number.measure]:.4f}" for number in some]
+            local = transfer_setup(setup, collection.base, self._first)
+            numbers = [number for number in self.numbers if number.dataset == name]
+            means, _ = self._means(collection, local, [number.measure for number in numbers], False)
+            shown += [f"{number.measure} {means[number.measure]:.4f}" for number in numbers]
         return "gives " + ", ".join(shown)
 
     @property
@@ -300,12 +300,9 @@ class PublishedEvidence(SetupEvidence):
         self, collection: CollectionScores, setup: EvaluationSetup, measures: list[str], probe: bool
     ) -> tuple[dict[str, float], dict[str, float]]:
         """Return the mean of each measure, and twice its standard error if it is estimated."""
-        try:
-            if not probe or collection.is_free(setup):
-                scores = collection.scores(setup, measures)
-                return {each: scores.mean(each) for each in measures}, dict.fromkeys(measures, 0.0)
-        except BenchError:  # no such split
-            return dict.fromkeys(measures, -1.0), dict.fromkeys(measures, 0.0)
+        if not probe or collection.is_free(setup):
+            scores = collection.scores(setup, measures)
+            return {each: scores.mean(each) for each in measures}, dict.fromkeys(measures, 0.0)
         queries, rows = collection.pool
         base = collection.scores(collection.base, measures)
         before = collection.scores(collection.base, measures, queries, rows)
@@ -320,7 +317,7 @@ def _standard_error(values: Float64Array) -> float:
     return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 1.0
 
 
-def setup_here(
+def transfer_setup(
     setup: EvaluationSetup, base: EvaluationSetup, first: EvaluationSetup
 ) -> EvaluationSetup:
     """Return a hypothesis about the first collection as it reads on another one.

@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from bench.explain.evidence import CEILING, FLOOR, Fit, SetupEvidence, together
+from bench.explain.evidence import CEILING, FLOOR, Fit, SetupEvidence, combine_fits
 from bench.explain.setup import ROUNDING, Deviation, EvaluationSetup, forward_key
 from foundation.errors import BenchError
 
@@ -154,22 +154,22 @@ class DeviationSearch:
     def run(self) -> Findings:
         """Return what explains the evidence."""
         base = self._fit(self.setup, False)
-        probed = self._fitted([(deviation,) for deviation in self.deviations], True)
-        tried = self._evaluated(_undecided(probed)[:FULL_SINGLES])
-        accepted = self._accepted(tried, base)
+        probed = self._fit_all([(deviation,) for deviation in self.deviations], True)
+        tried = self._evaluate_all(_keep_undecided(probed)[:FULL_SINGLES])
+        accepted = self._accept(tried, base)
         pairs: list[Explanation] = []
         if accepted[0].fit.is_rough if accepted else not base.fits:
             self._announce("no single deviation explains it exactly: trying pairs")
-            pairs = self._fitted(self._promising_pairs(probed), True)
-            tried += self._evaluated(_undecided(pairs)[:FULL_PAIRS])
+            pairs = self._fit_all(self._rank_pairs(probed), True)
+            tried += self._evaluate_all(_keep_undecided(pairs)[:FULL_PAIRS])
             tried.sort(key=lambda each: -each.fit.likelihood)
-            accepted = self._accepted(tried, base)
+            accepted = self._accept(tried, base)
         chance = self._chance([*probed, *pairs])
         closest = max(tried, key=lambda each: each.fit.likelihood, default=None)
         return Findings(
             verdict=_verdict(base, accepted, chance),
             base=base,
-            explanations=tuple(_grouped(accepted)),
+            explanations=tuple(_group_equal(accepted)),
             closest=closest if not accepted and closest and closest.fit.beats(base) else None,
             chance=chance,
             singles=len(probed),
@@ -177,27 +177,27 @@ class DeviationSearch:
         )
 
     def _fit(self, setup: EvaluationSetup, probe: bool) -> Fit:
-        found = self._try(setup, probe)
-        if found is None:
-            raise BenchError("the model cannot encode the sample")
-        return found
+        fit = self._try(setup, probe)
+        assert fit is not None, "only deviations are left out"
+        return fit
 
     def _try(self, setup: EvaluationSetup, probe: bool) -> Fit | None:
-        """Return the fit, or None for a set-up that cannot be had, such as an absent split."""
+        """Return the fit, or None for a set-up that is impossible, such as an absent split."""
         key = setup, probe
         if key not in self._known:
             try:
-                self._known[key] = together([each.fit(setup, probe) for each in self.evidence])
-            except BenchError:
+                self._known[key] = combine_fits([each.fit(setup, probe) for each in self.evidence])
+            except BenchError as error:
                 if setup == self.setup:
                     raise
+                self._announce(f"left out a hypothesis: {error}")
                 self._known[key] = None
         return self._known[key]
 
-    def _evaluated(self, probed: Sequence[Explanation]) -> list[Explanation]:
-        return self._fitted([each.deviations for each in probed], False)
+    def _evaluate_all(self, probed: Sequence[Explanation]) -> list[Explanation]:
+        return self._fit_all([each.deviations for each in probed], False)
 
-    def _fitted(self, all_: Sequence[tuple[Deviation, ...]], probe: bool) -> list[Explanation]:
+    def _fit_all(self, all_: Sequence[tuple[Deviation, ...]], probe: bool) -> list[Explanation]:
         """Return hypotheses with their fit, to the probe or to all, the most likely first."""
         found = []
         since_exact = 0
@@ -217,7 +217,7 @@ class DeviationSearch:
                 break
         return sorted(found, key=lambda each: -each.fit.likelihood)
 
-    def _promising_pairs(self, probed: Sequence[Explanation]) -> Sequence[tuple[Deviation, ...]]:
+    def _rank_pairs(self, probed: Sequence[Explanation]) -> Sequence[tuple[Deviation, ...]]:
         """Return pairs of different kinds, those first whose halves come closest.
 
         A deviation that changes nothing of the evidence is in no pair. If documents of the whole
@@ -249,7 +249,7 @@ class DeviationSearch:
     def _encodes(self, deviation: Deviation) -> bool:
         return forward_key(deviation.on(self.setup)) != forward_key(self.setup)
 
-    def _accepted(self, tried: Sequence[Explanation], base: Fit) -> list[Explanation]:
+    def _accept(self, tried: Sequence[Explanation], base: Fit) -> list[Explanation]:
         """Return explanations that fit, better than the set-up as it is."""
         good = [
             each
@@ -278,7 +278,7 @@ class DeviationSearch:
         return float(len(errors) * np.prod(shares))
 
 
-def _undecided(probed: Sequence[Explanation]) -> list[Explanation]:
+def _keep_undecided(probed: Sequence[Explanation]) -> list[Explanation]:
     """Return the hypotheses of a probe that the best of them does not rule out, if it fits."""
     if not probed or not probed[0].fit.fits:
         return list(probed)
@@ -292,8 +292,8 @@ def _verdict(base: Fit, accepted: Sequence[Explanation], chance: float) -> Verdi
     return "reproduced" if base.fits else "none"
 
 
-def _grouped(accepted: Sequence[Explanation]) -> list[Explanation]:
-    """Return explanations, with those that the evidence cannot tell apart as one."""
+def _group_equal(accepted: Sequence[Explanation]) -> list[Explanation]:
+    """Merge explanations that the evidence cannot tell apart."""
     groups: list[list[Explanation]] = []
     for each in accepted:
         same = next((group for group in groups if group[0].fit.equals(each.fit)), None)

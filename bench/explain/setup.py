@@ -165,7 +165,7 @@ class Abilities:
     other: str = ""
 
 
-def setup_of(model: Model, facts: Facts, depth: int | None = None) -> EvaluationSetup:
+def make_setup(model: Model, facts: Facts, depth: int | None = None) -> EvaluationSetup:
     """Return the set-up of a model with the prompts of a collection, by its protocol.
 
     Args:
@@ -197,21 +197,21 @@ def deviations(
 
     Args:
         model: whose recipe is deviated from.
-        setup: of the model, see `setup_of`.
+        setup: of the model, see `make_setup`.
         able: what its tokenizer and files allow.
         facts: of the collection.
     """
-    found = [
-        *_of_prompts(setup),
-        *_of_texts(setup, able),
-        *_of_network(model, setup, able),
-        *_of_vectors(model, setup),
-        *_of_protocol(setup, facts),
+    possible = [
+        *_vary_prompts(setup),
+        *_vary_texts(setup, able),
+        *_vary_network(model, setup, able),
+        *_vary_vectors(model, setup),
+        *_vary_protocol(setup, facts),
     ]
-    return [deviation for deviation in found if deviation.on(setup) != setup]
+    return [deviation for deviation in possible if deviation.on(setup) != setup]
 
 
-def _of_prompts(setup: EvaluationSetup) -> Iterator[Deviation]:
+def _vary_prompts(setup: EvaluationSetup) -> Iterator[Deviation]:
     query, document = setup.query_prompt, setup.document_prompt
     named = {
         "query prompt missing": ("", document),
@@ -234,7 +234,7 @@ def _of_prompts(setup: EvaluationSetup) -> Iterator[Deviation]:
             yield Deviation("prompts", name, changes, card)
 
 
-def _of_texts(setup: EvaluationSetup, able: Abilities) -> Iterator[Deviation]:
+def _vary_texts(setup: EvaluationSetup, able: Abilities) -> Iterator[Deviation]:
     titles = {
         "none": "title left out",
         "space": "title joined to the text by a space",
@@ -272,7 +272,7 @@ def _of_texts(setup: EvaluationSetup, able: Abilities) -> Iterator[Deviation]:
             yield Deviation("special tokens", name, {"missing": missing}, TOKENIZER)
 
 
-def _of_network(model: Model, setup: EvaluationSetup, able: Abilities) -> Iterator[Deviation]:
+def _vary_network(model: Model, setup: EvaluationSetup, able: Abilities) -> Iterator[Deviation]:
     recipe = model.recipe
     is_dpr = model.document is not None and model.document.config.get("model_type") == "dpr"
     poolings = {"cls": "pooling by the first token", "mean": "mean pooling", "last": "last token"}
@@ -303,7 +303,7 @@ def _of_network(model: Model, setup: EvaluationSetup, able: Abilities) -> Iterat
         yield Deviation("stages", "no layer after pooling applied", {"stages": ()}, card)
 
 
-def _of_vectors(model: Model, setup: EvaluationSetup) -> Iterator[Deviation]:
+def _vary_vectors(model: Model, setup: EvaluationSetup) -> Iterator[Deviation]:
     if setup.normalize:
         card = 'card: normalize = false, similarity = "dot"'
         yield Deviation("norm", "vectors not normalised", {"normalize": False}, card)
@@ -329,7 +329,7 @@ def _of_vectors(model: Model, setup: EvaluationSetup) -> Iterator[Deviation]:
     yield Deviation("order", "vectors one row late", {"shift": -1}, order)
 
 
-def _of_protocol(setup: EvaluationSetup, facts: Facts) -> Iterator[Deviation]:
+def _vary_protocol(setup: EvaluationSetup, facts: Facts) -> Iterator[Deviation]:
     for split in ("test", "dev", "train"):
         if split != facts.split:
             yield Deviation("split", f"split {split}", {"split": split}, f"--split {split}")

@@ -49,7 +49,7 @@ class StudentisedMean:
 
     @property
     def is_inconclusive(self) -> bool:
-        """Whether too few queries changed for any conclusion."""
+        """True if too few queries changed for any conclusion."""
         return self.changed < FEW or not self.known
 
 

@@ -270,7 +270,7 @@ class Evaluation:
 
     @property
     def has_scores(self) -> bool:
-        """Whether scores per query exist. Records of older versions may lack them."""
+        """True if scores per query exist. Records of older versions may lack them."""
         return self._scores is not None
 
     @property
@@ -308,7 +308,7 @@ class Evaluation:
 
     @property
     def has_ranking(self) -> bool:
-        """Whether the file of the ranking exists and is the one written with the record."""
+        """True if the file of the ranking exists and is the one written with the record."""
         try:
             content = read_file(self.run_file, max_bytes=None)
         except (OSError, BenchError):

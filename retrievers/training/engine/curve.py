@@ -69,7 +69,7 @@ class LossMeter:
 
     @property
     def finite(self) -> bool:
-        """Whether all losses since the last point are finite."""
+        """True if all losses since the last point are finite."""
         return all(bool(total.isfinite().all()) for total in self.sums.values())
 
     def take_point(self, step: int, lr: float) -> LossPoint:

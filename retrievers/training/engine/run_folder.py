@@ -93,7 +93,7 @@ class RunFolder:
 
     @property
     def has_model(self) -> bool:
-        """Whether the model has been written. Its card is the last of its files."""
+        """True if the model has been written. Its card is the last of its files."""
         return (self.path / CARD_FILE).exists()
 
     def result(self, kind: type[T]) -> T | None:

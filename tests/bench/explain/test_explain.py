@@ -1,9 +1,11 @@
 """`explain` names planted deviations, which transformers and plain NumPy apply here."""
 
 import json
+import os
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ import torch
 import transformers
 
 from bench.evaluate.runs import read_run_file
-from bench.explain.question import Question
+from bench.explain.question import READERS, Question
 from bench.explain.search import Answer
 from bench.workspace import Workspace
 from tests.support.collections import WORDS, write_collection
@@ -334,23 +336,38 @@ def test_the_answer_reads_as_a_sentence_and_a_table(bench, folder, oracle, tmp_p
     [
         ((), "no evidence"),
         (("--published", "24.4"), "24.4"),
+        (("--published", "nDCG@10=1.5"), "1.5"),
         (("--published", "beir/scifact:.5"), "beir/scifact"),
-        (("--run-file", "{shifted}"), "one lower"),
-        (("--vectors", "{short}"), "3 vectors"),
-        (("--canary", "{short}"), "short.npy"),
+        (("--run-file", "shifted.trec"), "one lower"),
+        (("--vectors", "short.npy"), "3 vectors"),
+        (("--vectors", "flat.npy"), "(5,)"),
+        (("--vectors", "nan.npy"), "finite"),
+        (("--vectors", "pickle.npy"), "pickle.npy"),
+        (("--vectors", "pipe.npy"), "regular file"),
+        *((("--vectors", f"damaged{suffix}"), "damaged") for suffix in READERS),
+        (("--vectors", "shifted.trec"), ".safetensors"),
+        (("--per-query", "damaged.npy"), "UTF-8"),
+        (("--per-query", "other.txt"), "judged here"),
+        (("--canary", "short.npy"), "not a canary"),
+        (("--canary", "damaged.npz"), "not a canary"),
+        (("--canary", "half.npz"), "not a canary"),
     ],
 )
-def test_bad_evidence_is_refused_by_name(bench, folder, tmp_path, words, named):
-    collection = {str(n): ("", f"alpha {n}") for n in range(5)}
-    write_collection(tmp_path / "numbers", collection, {"q": "alpha"}, {("q", "1"): 1})
-    lines = [f"q Q0 {n + 100} 1 {1 / (n + 1)} x\n" for n in range(5)]
-    (tmp_path / "shifted.trec").write_text("".join(lines).replace("Q0 10", "Q0 "))
-    lines = [f"q Q0 {n + 1} 1 {1 / (n + 1)} x\n" for n in range(5)]
-    (tmp_path / "shifted.trec").write_text("".join(lines[3:]) + "q Q0 6 1 0.1 x\nq Q0 7 1 0 x\n")
-    np.save(tmp_path / "short.npy", np.zeros((3, 32), np.float32))
-    paths = {"shifted": tmp_path / "shifted.trec", "short": tmp_path / "short.npy"}
-    typed = [word.format(**paths) for word in words]
-    done = bench("explain", folder / "tiny.toml", "--on", tmp_path / "numbers", *typed)
-    if named != "one lower":
-        assert done.code == 2
-    assert named in done.stderr or named == "one lower"
+def test_bad_evidence_is_refused_by_name(bench, folder, tmp_path, monkeypatch, words, named):
+    monkeypatch.chdir(tmp_path)
+    documents = {str(3 * n): ("", f"alpha {n}") for n in range(5)}
+    write_collection(tmp_path / "numbers", documents, {"q": "alpha"}, {("q", "3"): 1})
+    lines = [f"q Q0 {3 * n + 1} 1 {1 / (n + 1)} x\n" for n in range(5)]
+    Path("shifted.trec").write_text("".join(lines))
+    Path("other.txt").write_text("other 0.5\n")
+    np.save("short.npy", np.zeros((3, 32), np.float32))
+    np.save("flat.npy", np.zeros(5))
+    np.save("nan.npy", np.full((5, 32), np.nan))
+    np.save("pickle.npy", np.array([{}] * 5, dtype=object))
+    np.savez("half.npz", **{"document.vectors": np.zeros((5, 32))})
+    os.mkfifo("pipe.npy")
+    for suffix in READERS:
+        Path(f"damaged{suffix}").write_bytes(b"\xff damaged")
+    done = bench("explain", folder / "tiny.toml", "--on", tmp_path / "numbers", *words)
+    assert (done.code, done.stdout) == (2, "")
+    assert named in done.stderr
