@@ -56,8 +56,8 @@ class ComparisonSettings:
         measure: used instead of the main measure of each collection.
         force: compare results of different protocols, and mark them.
         collections: collections to compare on; None for all.
-        suites: suites whose means are shown even if incomplete; None for those that a model is
-            complete on.
+        suites: suites whose means are shown even if incomplete; None for the suites that one
+            model completes.
         resampling: number of resamples, and seed.
     """
 

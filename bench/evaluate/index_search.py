@@ -138,7 +138,6 @@ def memory_option(needed: int) -> str:
 
     Args:
         needed: bytes including those in use now. A tenth is added, since they vary between runs.
-        loading: bytes that a model will add once it is loaded.
     """
     return f"--max-memory {format_size(needed + needed // 10)}"
 
@@ -161,7 +160,7 @@ def plan_search(
         queries: number of queries.
         k: depth.
         resident: bytes that the process holds already; None to measure them.
-        loading: see `memory_option`.
+        loading: bytes that a model will add once it is loaded.
 
     Raises:
         BenchError: even the smallest tiles do not fit.
@@ -195,7 +194,7 @@ def check_index_fits(
         rows: documents.
         dim: dimension of the vectors.
         budget_bytes: for the whole process.
-        loading: see `memory_option`.
+        loading: bytes that a model will add once it is loaded.
 
     Raises:
         BenchError: the index does not fit, FAISS is missing, or the specification is invalid.

@@ -153,7 +153,7 @@ class Stages(Record, kw_only=True):
 
 
 class Variant(Stages, kw_only=True):
-    """The same grid at another scale. Fields that are set here replace the file's.
+    """The same grid at another scale. Its fields replace the fields of the file.
 
     Attributes:
         base, pretrain: train a model instead of using the file's ``model``.

@@ -77,31 +77,25 @@ def _compare_and_decide(options: CheckOptions, recorded: RecordedWarnings) -> Ch
     _announce(name, others, scope)
     effects = _print_detectable_effects(model, others[0], known, scope, comparing, options)
     candidate = evaluate_candidate(
-        *(
-            workspace,
-            model,
-            name,
-            _find_collections(others, scope, folders, workspace),
-            known,
-            options.results,
-        ),
+        workspace,
+        model,
+        name,
+        _find_collections(others, scope, folders, workspace),
+        known,
+        options.results,
         None if measure is None else (measure,),
         others,
     )
-    expected = model.model.card.expected
-    ours = candidate_results(model, known)
-    against = [
-        msgspec.structs.replace(
-            check_published(candidate, expected, scope.weights)
-            if other.name == PUBLISHED
-            else check_against(
-                *(candidate, other, scope, options.terms, comparing),
-                effects=effects if other.role == BASELINE else (),
-            ),
-            elsewhere=find_losses_elsewhere(ours, other, scope.left_out, options.terms, comparing),
-        )
-        for other in others
-    ]
+    stored = candidate_results(model, known)
+    against = []
+    for other in others:
+        if other.name == PUBLISHED:
+            verdict = check_published(candidate, model.model.card.expected, scope.weights)
+        else:
+            foreseen = effects if other.role == BASELINE else ()
+            verdict = check_against(candidate, other, scope, options.terms, comparing, foreseen)
+        lost = find_losses_elsewhere(stored, other, scope.left_out, options.terms, comparing)
+        against.append(msgspec.structs.replace(verdict, elsewhere=lost))
     for other in others:
         checked = other.results.keys() & scope.weights.keys()
         remember_checked(options.results, other.name, checked)
@@ -131,8 +125,8 @@ def _format_explain_command(
 ) -> str:
     """Return the command that looks for the cause of a loss or drift, or "" if there is none.
 
-    Only transformers have settings to vary. The command uses the collection with the largest
-    difference among those that decided.
+    Only transformers have settings to vary. Of the collections that decided, the command uses the
+    one with the largest difference.
     """
     if done.outcome not in ("REGRESSION", "DRIFT") or model.model.recipe.kind != "transformer":
         return ""
