@@ -145,6 +145,8 @@ class FiniteLossMixin:
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         """Save the weights of the module. Unlike the Trainer's own method, allow tied weights."""
+        if not is_first():  # transformers 5 calls this method in every process
+            return
         folder = Path(output_dir or self.args.output_dir)
         folder.mkdir(parents=True, exist_ok=True)
         save_model(self.model, str(folder / WEIGHTS))

@@ -126,7 +126,10 @@ def test_a_training_that_is_killed_goes_on_as_if_it_had_not_been(start, finished
 SHARED = """
 import json, shutil, sys
 from pathlib import Path
-from retrievers.training.engine.arguments import TrainingContext
+from retrievers.training.engine import save
+from retrievers.training.engine.arguments import TrainingContext, is_first
+if not is_first():
+    save.save_files = None  # only the first process may write
 from retrievers.training.pretrain.preset import from_table
 from retrievers.training.pretrain.pretrain import pretrain
 table, texts, out, killed = json.loads(Path(sys.argv[1]).read_text())
