@@ -1,10 +1,10 @@
 """An experiment as Markdown: scores with intervals, differences, and costs."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean
+from typing import Any
 from urllib.parse import quote
 
-from bench.experiments.experiment import Cost
 from bench.experiments.report_record import (
     CellResult,
     HypothesisResult,
@@ -15,9 +15,13 @@ from bench.experiments.report_record import (
     SequenceResult,
 )
 from reports import format as fmt
-from reports.table import Column, Row, Table, bullets, code, columns_for, escape, make_table
+from reports.table import Column, Row, Table, bullets, code, escape, make_table
 
-NOTHING = Cost()
+P_OF_SEEDS = (
+    "p: t test over seeds and queries. It is not printed below the level (.001, .01 or .05) that a "
+    "t test over the seeds alone reaches, with one degree of freedom fewer than seeds."
+)
+P_LEVELS = (0.001, 0.01, 0.05)
 
 
 def markdown(report: Report, pictures: Sequence[tuple[str, str]] = ()) -> str:
@@ -34,7 +38,7 @@ def markdown(report: Report, pictures: Sequence[tuple[str, str]] = ()) -> str:
     if gaps := _gaps(report):
         parts += ["## Gaps", gaps]
     parts += [f"![{escape(title)}]({quote(file)})" for file, title in pictures]
-    parts += ["## Cost", cost_table(report)]
+    parts += ["## Training and cost" if report.trains else "## Cost", cost_table(report)]
     parts += ["## How", _method(report)]
     parts += sequence_sections(report)
     return "\n\n".join(parts) + "\n"
@@ -58,13 +62,28 @@ def _summary(report: Report) -> str:
             "**One seed: every difference is between these checkpoints. It does not show whether "
             "the recipes differ.**"
         )
-    if len(report.commits) > 1:
-        commits = " and ".join(commit[:12] or "no checkout" for commit in report.commits)
+    lines += [escape(report.criterion)] if report.criterion else []
+    lines += [f"**{sentence}**" for sentence in (*report.added, *_code_marks(report))]
+    if any(_unequal_training(row, report) for row in report.rows):
         lines.append(
-            f"**The cells were made by different code, {commits}. A difference between two of them "
-            "may be due to the code.**"
+            "**Some rows trained more or less than the rows that they are compared with: see the "
+            "column training.**"
         )
     return "\n\n".join(lines)
+
+
+def _code_marks(report: Report) -> Iterator[str]:
+    """Yield a sentence for everything about the code that a reader must know."""
+    if len(report.commits) > 1:
+        commits = " and ".join(map(describe_commit, report.commits))
+        yield (
+            f"The cells were made by different code, {commits}. A difference between two of them "
+            "may be due to the code."
+        )
+    if report.has_modified_code:
+        yield "Cells were made by modified code: their commit alone does not reproduce them."
+    if report.conditions.dirty:
+        yield "This report was written by modified code: there were uncommitted changes."
 
 
 def _seeds(seeds: Sequence[int]) -> str:
@@ -97,7 +116,9 @@ def score_table(report: Report, name: str) -> str:
         Column("verdict", lambda row: _verdict(row.on_collection(name), report.trains)),
         Column("detectable", lambda row: _detectable(row.on_collection(name)), fmt.score),
     ]
-    return Table(report.rows, columns).markdown()
+    if any(_unequal_training(row, report) for row in report.rows):
+        columns.append(Column("training", lambda row: _unequal_training(row, report)))
+    return Table((*report.rows, *report.anchors), columns).markdown()
 
 
 def _finished(row: RowResult) -> str:
@@ -144,61 +165,111 @@ def _gaps(report: Report) -> str:
     return Table(gaps, columns).markdown() if gaps else ""
 
 
+# Costs of training: their name, and the ratio up to which two rows count as equal.
+TRAINING_COSTS = {
+    "steps": ("steps", 1.02),
+    "tokens": ("tokens", 1.02),
+    "cpu_seconds": ("CPU time", 1.2),
+}
+
+StageLine = tuple[str, RowResult, str]
+
+
 def cost_table(report: Report) -> str:
-    """Return a table of costs of each row of ``report`` by stage, means over its finished seeds."""
-    trained = " trained" if report.trains else ""
-    columns: list[Column[RowResult]] = [
-        Column("row", lambda row: row.name),
-        Column(f"parameters{trained}", parameters_of, fmt.count),
+    """Return a table of settings and costs of each row and stage, costs as means over its seeds.
+
+    A stage that is the same for all rows of ``report`` has one line.
+    """
+    columns: list[Column[StageLine]] = [
+        Column("row", lambda line: line[0]),
+        Column("stage", lambda line: line[2]),
+        Column("learning rate", lambda line: _learning_rates(*line[1:]), fmt.numeric),
+        Column("steps", lambda line: _mean_cost(*line[1:], "steps"), fmt.count),
+        Column("batch", lambda line: _batch(_settings(*line[1:])), fmt.count),
+        Column("length", lambda line: _lengths(_settings(*line[1:])), fmt.numeric),
+        Column("tokens", lambda line: _mean_cost(*line[1:], "tokens"), fmt.count),
+        Column("wall-clock, s", lambda line: _mean_cost(*line[1:], "seconds"), fmt.count),
+        Column("CPU, s", lambda line: _mean_cost(*line[1:], "cpu_seconds"), fmt.count),
+        Column("parameters", lambda line: _mean_cost(*line[1:], "parameters"), fmt.count),
+        Column("trained %", lambda line: _trained_share(*line[1:]), fmt.numeric),
+        Column("bytes saved", lambda line: _mean_cost(*line[1:], "saved_bytes"), fmt.count),
+        Column("code", lambda line: _code(*line[1:])),
     ]
-    if any(saved_bytes_of(row) for row in report.rows):
-        columns.append(Column("trained %", _trained_share, fmt.numeric))
-        columns.append(Column("bytes saved", saved_bytes_of, fmt.count))
-    if report.trains:
-        columns.append(Column("tokens trained on", tokens_of, fmt.count))
-    columns += columns_for(report.reference, _seconds, fmt.count, "{}, s")
-    return Table(report.rows, columns).markdown()
+    lines: list[StageLine] = []
+    for stage in dict.fromkeys(
+        each for row in report.rows for each in (row.settings or report.reference)
+    ):
+        own = [(row.name, row, stage) for row in report.rows]
+        texts = {tuple(column.cell(line) for column in columns[1:]) for line in own}
+        lines += [("all rows", report.rows[0], stage)] if len(texts) == 1 < len(own) else own
+    return Table(lines, columns).drop_empty().markdown()
 
 
-def _seconds(row: RowResult, stage: str) -> float | None:
-    return _mean([cell.costs[stage].seconds for cell in row.cells if stage in cell.costs])
+def _settings(row: RowResult, stage: str) -> Mapping[str, Any]:
+    return row.settings.get(stage, {})
 
 
-def parameters_of(row: RowResult) -> int | None:
-    """Return the trained parameters of ``row``, or the encoder's if nothing was trained."""
-    for stage in ("finetune", "adapt", "pretrain", "base", "evaluate"):
-        if counted := _most(row, stage, "parameters"):
-            return counted
-    return None
+def _mean_cost(row: RowResult, stage: str, field: str) -> float | None:
+    """Return the mean of a cost over the cells in which it was measured, or None."""
+    counted = [getattr(cell.costs[stage], field) for cell in row.cells if stage in cell.costs]
+    return _mean([value for value in counted if value])
 
 
-def total_parameters_of(row: RowResult) -> int | None:
-    """Return all parameters of the network that ``row`` trained last, if they were counted."""
-    return _most(row, "finetune", "total_parameters")
+def _learning_rates(row: RowResult, stage: str) -> str:
+    """Return the learning rate of a training, or the rate that each seed chose."""
+    settings = _settings(row, stage)
+    if tried := settings.get("rates"):
+        chosen = [cell.costs[stage].learning_rate for cell in row.cells if stage in cell.costs]
+        return f"{', '.join(f'{rate:g}' for rate in chosen)} (of {len(tried)})"
+    optimizer = settings.get("optimizer")
+    return f"{optimizer['lr']:g}" if optimizer else ""
 
 
-def saved_bytes_of(row: RowResult) -> int | None:
-    """Return the bytes of the weights that ``row`` saved last, if they were counted."""
-    return _most(row, "finetune", "saved_bytes")
+def _batch(settings: Mapping[str, Any]) -> int | None:
+    return (
+        settings["batch_size"] * settings.get("accumulate", 1) if "batch_size" in settings else None
+    )
 
 
-def _most(row: RowResult, stage: str, field: str) -> int | None:
-    """Return the largest count of its cells, or None if nothing was counted."""
-    return max((getattr(c.costs.get(stage, NOTHING), field) for c in row.cells), default=0) or None
+def _lengths(settings: Mapping[str, Any]) -> str:
+    """Return the longest text in tokens, or those of queries and documents."""
+    names = ("max_tokens", "max_query_tokens", "max_document_tokens")
+    return " / ".join(str(settings[name]) for name in names if settings.get(name))
 
 
-def _trained_share(row: RowResult) -> str:
-    trained, total = parameters_of(row), total_parameters_of(row)
+def _trained_share(row: RowResult, stage: str) -> str:
+    trained, total = (_mean_cost(row, stage, name) for name in ("parameters", "total_parameters"))
     return f"{100 * trained / total:.3g}" if trained and total else ""
 
 
-def tokens_of(row: RowResult) -> float | None:
-    """Return the tokens of the trainings of ``row``, mean over seeds."""
-    sums = [
-        sum(cost.tokens for stage, cost in cell.costs.items() if stage != "evaluate")
-        for cell in row.cells
-    ]
-    return _mean([total for total in sums if total])
+def _unequal_training(row: RowResult, report: Report) -> str:
+    """Return how much more or less a row trained than the row it is compared with, or ""."""
+    against = [each for each in report.rows if each.name == row.against]
+    found = []
+    for stage in row.settings if against else ():
+        for field, (name, tolerance) in TRAINING_COSTS.items() if stage != "evaluate" else ():
+            one, other = (_mean_cost(each, stage, field) for each in (row, *against))
+            ratio = one / other if one and other else 1.0
+            if max(ratio, 1 / ratio) > tolerance:
+                found.append(f"{stage}: {ratio:.2f} x {name}")
+    return ", ".join(found)
+
+
+def _code(row: RowResult, stage: str) -> str:
+    """Return the code that ran a stage of a row, with its seeds if there were several versions."""
+    seeds: dict[str, list[str]] = {}
+    for cell in row.cells:
+        if stage in cell.code:
+            seeds.setdefault(describe_commit(cell.code[stage]), []).append(str(cell.seed))
+    if len(seeds) < 2:
+        return "".join(seeds)
+    return "; ".join(f"{code} (seed {', '.join(each)})" for code, each in seeds.items())
+
+
+def describe_commit(code: str) -> str:
+    """Return ``code`` (see `CellResult`) with a short commit; "unknown" if it was not recorded."""
+    name, _, rest = code.partition(" ")
+    return f"{name[:12]} {rest}".strip() or "unknown"
 
 
 def plan_table(rows: Sequence[tuple[str, str, str]], tasks: Sequence[tuple[str, int, int]]) -> str:
@@ -219,9 +290,16 @@ def plan_table(rows: Sequence[tuple[str, str, str]], tasks: Sequence[tuple[str, 
 def _intervals(report: Report) -> list[str]:
     if not report.trains:
         return ["intervals: 95 %, bootstrap over queries."]
+    stages = ", ".join(f"{stage} {count}" for stage, count in report.trained_with.items())
+    once = [stage for stage, count in report.trained_with.items() if count < len(report.seeds)]
     return [
         f"Every row is trained with {_seeds(report.seeds)}; rows of one seed read the same data "
         "in the same order.",
+        *([f"Different seeds by stage: {stages}."] if stages else []),
+        *(
+            f"All seeds continue from one {stage}. The intervals do not cover other seeds of it."
+            for stage in once
+        ),
         "mean ± and intervals: 95 %, seeds and queries resampled; with one seed, only the queries "
         "of the two checkpoints.",
     ]
@@ -231,15 +309,21 @@ def _method(report: Report) -> str:
     lines = [
         *_intervals(report),
         "p (Holm): corrected for all rows on a collection; the verdict uses it at the 5 % level.",
+        *([P_OF_SEEDS] if len(report.seeds) > 1 and report.trains else []),
         f"{fmt.DETECTABLE_LEGEND}.",
         *map(escape, report.leaks),
     ]
+    if any("rates" in table for row in report.rows for table in row.settings.values()):
+        lines.append(
+            "A cell that chooses its learning rate trains with all: times cover all of them, steps "
+            "and tokens the chosen one."
+        )
     axes = [f"{escape(axis.title)} is the field {code(axis.field)}" for axis in report.axes]
     lines += [f"The axis {text}." for text in axes]
-    commits = " and ".join(commit[:12] for commit in report.commits if commit) or "no checkout"
-    dirty = " with uncommitted changes" if report.conditions.dirty else ""
+    lines += [f"{escape(row.name)} is an anchor: a finished model." for row in report.anchors]
+    commits = " and ".join(map(describe_commit, report.commits))
     versions = ", ".join(map(" ".join, report.conditions.libraries.items()))
-    lines.append(f"Code: {commits}{dirty}; {versions}.")
+    lines.append(f"Code: {commits}; {versions}.")
     return bullets(lines)
 
 
@@ -251,7 +335,10 @@ SequenceLine = tuple[RowResult, SequenceResult]
 
 
 def difference_columns(
-    of: Callable[[Row], RowOnCollection | None], header: str = "difference", gap: str = ""
+    of: Callable[[Row], RowOnCollection | None],
+    header: str = "difference",
+    gap: str = "",
+    correction: str = "Holm",
 ) -> list[Column[Row]]:
     """Return columns for a difference, its interval and p.
 
@@ -259,12 +346,24 @@ def difference_columns(
         of: function from a row to its scores; None for a gap.
         header: header of the difference.
         gap: text shown for a gap.
+        correction: correction of p.
     """
     return [
         Column(header, of, lambda on: _signed(on) if on else gap),
         Column("95 % interval", lambda row: (on := of(row)) and on.difference, fmt.interval),
-        Column("p (Holm)", lambda row: (on := of(row)) and on.p_holm, fmt.p_value),
+        Column(f"p ({correction})", of, _supported_p),
     ]
+
+
+def _supported_p(on: RowOnCollection | None) -> str:
+    """Return p, or the smallest of `P_LEVELS` that the seeds support if p is below it."""
+    if on is None or on.p_holm is None or on.difference is None:
+        return ""
+    of_seeds = on.difference.p_seeds
+    if of_seeds is None:
+        return fmt.p_value(on.p_holm)
+    level = next((level for level in P_LEVELS if of_seeds <= level), P_LEVELS[-1])
+    return fmt.p_value(on.p_holm) if on.p_holm >= level else f"< {level:g}".replace("0.", ".")
 
 
 def _signed(on: RowOnCollection) -> str:
@@ -309,26 +408,35 @@ HypothesisLine = tuple[HypothesisResult, RowOnCollection]
 
 
 def hypotheses_section(report: Report) -> list[str]:
-    """Return the section of ``report`` on hypotheses, or nothing without any."""
-    tested = [(each, on) for each in report.hypotheses for on in each.on]
-    if not report.hypotheses:
+    """Return the sections of ``report`` on hypotheses, or nothing without any."""
+    return [
+        *_tested_section(report, "Hypotheses fixed beforehand", False),
+        *_tested_section(report, "Exploratory comparisons", True),
+    ]
+
+
+def _tested_section(report: Report, title: str, exploratory: bool) -> list[str]:
+    """Return the section on hypotheses of one kind."""
+    chosen = [each for each in report.hypotheses if each.exploratory == exploratory]
+    if not chosen:
         return []
+    in_order = report.tests == "in order" and not exploratory
+    correction = "in order" if in_order else "Holm"
     columns: list[Column[HypothesisLine]] = [
-        Column("hypothesis", lambda pair: _sentence(pair[0])),
+        Column("hypothesis", lambda pair: pair[0].sentence),
         Column("collection", lambda pair: pair[1].collection),
-        *difference_columns(lambda pair: pair[1]),
+        *difference_columns(lambda pair: pair[1], correction=correction),
         Column("detectable", lambda pair: _detectable(pair[1]), fmt.score),
         Column("answer", lambda pair: pair[0].answer(pair[1].collection)),
     ]
+    names = ", ".join(each.sentence for each in chosen)
     return [
-        "## Hypotheses fixed beforehand",
-        Table(tested, columns).markdown(),
-        "p (Holm): corrected for all hypotheses on a collection. A difference that is not "
-        "significant does not show equality: a true difference as large as `detectable` is found "
-        "with a power of 80 %.",
+        f"## {title}",
+        *([f"Not in the file, or different, at the first result: {escape(names)}."] * exploratory),
+        Table([(each, on) for each in chosen for on in each.on], columns).markdown(),
+        "p (in order): tested in the order of the file, until the first that is not significant."
+        if in_order
+        else "p (Holm): corrected for all hypotheses of this table on a collection.",
+        "A difference that is not significant does not show equality: a true difference as large "
+        "as `detectable` is found with a power of 80 %.",
     ]
-
-
-def _sentence(hypothesis: HypothesisResult) -> str:
-    relation = "is better than" if hypothesis.expected == "better" else "is equal to"
-    return f"{hypothesis.row} {relation} {hypothesis.against}"

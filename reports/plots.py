@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.comparing.statistics import Difference
 from bench.experiments.experiment import AxisResult
-from bench.experiments.report_record import Report, RowOnCollection, RowResult
+from bench.experiments.report_record import Interval, Report, RowResult
 from bench.monitor.curve import Curve, CurvePoint
 from foundation import files as whole
 from foundation.printable import make_printable
@@ -172,24 +172,25 @@ def forest_plot_lines(differences: Iterable[Difference]) -> list[tuple[str, Diff
 
 TITLE_LETTERS, LABEL_LETTERS = 12, 12  # letters in an inch, letters below a point
 MARKER_LETTERS = 6  # width of a legend's marker in letters
+LEVEL_WIDTH = 0.22  # distance of the levels of a repeated factor
 
 
 def draw_factors(report: Report, folder: Path) -> list[tuple[str, str]]:
     """Draw each factor of ``report`` into ``folder``, and return file name and title of each."""
     drawn = []
-    for axis in report.axes:
-        points = _points(report, axis)
-        panels = _panels(report, points)
+    for title in dict.fromkeys(axis.title for axis in report.axes):
+        factor = [axis for axis in report.axes if axis.title == title]
+        panels = _panels(report, [point for axis in factor for point in _points(report, axis)])
         if not panels:
             continue
-        width = max(3.6, 0.9 * len(points) + 1.4)
+        width = max(3.6, 0.9 * max(len(factor[0].points), len(factor)) + 1.4)
         svg, _ = save(
-            folder / f"{report.name}-{_file_name(axis.title)}",
+            folder / f"{report.name}-{_file_name(title)}",
             (width * len(panels), 4.2),
-            partial(_draw_panels, report=report, axis=axis, points=points, panels=panels),
+            partial(_draw_panels, report=report, factor=factor, panels=panels),
             grid=True,
         )
-        drawn.append((svg.name, axis.title))
+        drawn.append((svg.name, title))
     return drawn
 
 
@@ -206,89 +207,137 @@ def _panels(report: Report, points: Sequence[tuple[str, RowResult]]) -> list[str
 
 
 def _draw_panels(
-    figure: "Figure",
-    report: Report,
-    axis: AxisResult,
-    points: Sequence[tuple[str, RowResult]],
-    panels: Sequence[str],
+    figure: "Figure", report: Report, factor: Sequence[AxisResult], panels: Sequence[str]
 ) -> None:
+    """Draw a factor: a place for each of its levels.
+
+    A factor that is repeated against several rows has a place for each of these rows, and a colour
+    for each level.
+    """
     panel_axes = figure.subplots(1, len(panels), squeeze=False)[0]
-    against = next((row for row in report.rows if row.name == axis.against), report.rows[0])
+    against = next((row for row in report.rows if row.name == factor[0].against), report.rows[0])
     for axes, name in zip(panel_axes, panels, strict=True):
-        _draw_rows(axes, report, points, name, against)
-        _draw_reference(axes, against, name)
+        if len(factor) > 1:
+            labels = [_label(report, axis) for axis in factor]
+            _draw_levels(axes, report, factor, name)
+        else:
+            points = _points(report, factor[0])
+            labels = [label for label, _ in points]
+            for x, (_, row) in enumerate(points):
+                _draw_row(axes, report, row, name, x, _difference_limits(row, name, against))
+            _draw_reference(axes, against, name)
+        for number, anchor in enumerate(report.anchors):
+            _draw_reference(axes, anchor, name, **_anchor_style(number))
         axes.set_title("mean of the collections" if report.is_mean(name) else name, fontsize=9)
-    for axes in panel_axes:
-        labels = [textwrap.fill(label, LABEL_LETTERS) for label, _ in points]
-        axes.set_xticks(range(len(points)), labels)
-        axes.set_xlim(-0.5, len(points) - 0.5)
-        axes.set_xlabel(axis.title)
-    title = f"{report.title or report.name}: {axis.title}"
+        axes.set_xticks(range(len(labels)), [textwrap.fill(each, LABEL_LETTERS) for each in labels])
+        axes.set_xlim(-0.5, len(labels) - 0.5)
+        axes.set_xlabel(factor[0].title if len(factor) == 1 else "")
+    title = f"{report.title or report.name}: {factor[0].title}"
     letters = int(TITLE_LETTERS * figure.get_figwidth())
     figure.suptitle(textwrap.fill(title, letters), fontsize=10)
-    _draw_legend(figure, report, [row for _, row in points], panels, against)
+    _draw_legend(figure, report, factor, panels, against)
+
+
+def _label(report: Report, factor: AxisResult) -> str:
+    """Return the label that the row of a repeated factor has on another axis."""
+    others = [axis for axis in report.axes if axis.title != factor.title]
+    named = {row: label for axis in reversed(others) for label, row in axis.points.items()}
+    return named.get(factor.against, factor.against)
+
+
+def _draw_levels(axes: "Axes", report: Report, factor: Sequence[AxisResult], name: str) -> None:
+    """Draw the levels of a repeated factor, next to each other for each row it is repeated for."""
+    for place, axis in enumerate(factor):
+        points = _points(report, axis)
+        for number, (_, row) in enumerate(points):
+            x = place + LEVEL_WIDTH * (number - (len(points) - 1) / 2)
+            on = row.on_collection(name)
+            _draw_row(axes, report, row, name, x, on.score if on else None, COLOURS[number])
 
 
 def _draw_legend(
     figure: "Figure",
     report: Report,
-    rows: Sequence[RowResult],
+    factor: Sequence[AxisResult],
     panels: Sequence[str],
     against: RowResult,
 ) -> None:
     """Draw a legend of the elements in the figure."""
+    rows = [row for axis in factor for _, row in _points(report, axis)]
     seeds = max(len(report.seed_scores(row, name)) for row in rows for name in panels)
-    entries = [legend_entry("score" if seeds < 2 else "mean over seeds", marker="o", color=BLUE)]
+    mean = "score" if seeds < 2 else "mean over seeds"
+    if len(factor) > 1:
+        entries = [
+            legend_entry(f"{level}: {mean}", marker="o", color=COLOURS[number])
+            for number, level in enumerate(factor[0].points)
+        ]
+    else:
+        entries = [legend_entry(mean, marker="o", color=BLUE)]
     if seeds > 1:
         entries.append(legend_entry("score of each seed", marker="_", ms=10, color=GREY))
-    scored = [(row, row.on_collection(name)) for row in rows for name in panels]
-    if any(on and _limits(row, on, against) for row, on in scored):
-        label = f"95 % interval of the difference from {against.name}"
+    label = "95 % interval"
+    if len(factor) == 1:
         letters = int(TITLE_LETTERS * figure.get_figwidth()) - MARKER_LETTERS
-        label = textwrap.fill(label, letters)
+        label = textwrap.fill(f"{label} of the difference from {against.name}", letters)
+    if len(factor) > 1 or any(
+        _difference_limits(row, name, against) for row in rows for name in panels
+    ):
         entries.append(legend_entry(label, marker="|", ms=12, mew=1.5, color=BLUE))
-    entries.append(legend_entry(f"score of {against.name}", linestyle=":", color=GREY))
+    if len(factor) == 1:
+        entries.append(legend_entry(f"score of {against.name}", linestyle=":", color=GREY))
+    entries += [
+        legend_entry(anchor.name, **_anchor_style(number))
+        for number, anchor in enumerate(report.anchors)
+    ]
     legend_below(figure, 1 if figure.get_figwidth() < 6 else 2, entries)
 
 
-def _draw_rows(
+def _draw_row(
     axes: "Axes",
     report: Report,
-    points: Sequence[tuple[str, RowResult]],
+    row: RowResult,
     name: str,
-    against: RowResult,
+    x: float,
+    limits: Interval | None,
+    colour: str = BLUE,
 ) -> None:
-    """Draw means, each with the interval of its difference from the reference row."""
-    for x, (_, row) in enumerate(points):
-        on = row.on_collection(name)
-        if on is None or on.score is None:
-            axes.text(x, 0.5, "gap", transform=axes.get_xaxis_transform(), ha="center")
-            continue
-        seeds = report.seed_scores(row, name)
-        for score in seeds if len(seeds) > 1 else ():
-            axes.plot(x, score, "_", color=GREY, ms=10, zorder=1)
-        axes.plot(x, on.score.mean, "o", color=BLUE, zorder=3)
-        if interval := _limits(row, on, against):
-            axes.vlines(x, *interval, color=BLUE, lw=1.5, zorder=2)
-    axes.set_ylabel(next(on.measure for _, row in points if (on := row.on_collection(name))))
+    """Draw the mean of a row at ``x`` with an interval, and the score of each seed."""
+    on = row.on_collection(name)
+    if on is None or on.score is None:
+        axes.text(x, 0.5, "gap", transform=axes.get_xaxis_transform(), ha="center")
+        return
+    seeds = report.seed_scores(row, name)
+    for score in seeds if len(seeds) > 1 else ():
+        axes.plot(x, score, "_", color=GREY, ms=10, zorder=1)
+    axes.plot(x, on.score.mean, "o", color=colour, zorder=3)
+    if limits and limits.low is not None and limits.high is not None:
+        axes.vlines(x, limits.low, limits.high, color=colour, lw=1.5, zorder=2)
+    axes.set_ylabel(on.measure)
 
 
-def _draw_reference(axes: "Axes", against: RowResult, name: str) -> None:
-    """Draw a line at the reference row."""
-    on = against.on_collection(name)
+def _draw_reference(axes: "Axes", row: RowResult, name: str, **style: Any) -> None:
+    """Draw a line at the score of a row."""
+    on = row.on_collection(name)
     if on is not None and on.score is not None:
-        axes.axhline(on.score.mean, color=GREY, lw=1, ls=":", zorder=0)
+        axes.axhline(on.score.mean, zorder=0, **(style or {"color": GREY, "lw": 1, "ls": ":"}))
 
 
-def _limits(row: RowResult, on: RowOnCollection, against: RowResult) -> tuple[float, float] | None:
+def _anchor_style(number: int) -> dict[str, Any]:
+    return {"color": COLOURS[-1 - number % len(COLOURS)], "lw": 1.2, "linestyle": "--"}
+
+
+def _difference_limits(row: RowResult, name: str, against: RowResult) -> Interval | None:
     """Return the interval of the difference to ``against``, shifted to this row's mean."""
-    found = on.difference
-    if on.score is None or found is None or row.against != against.name:
+    on = row.on_collection(name)
+    if on is None or on.score is None or on.difference is None or row.against != against.name:
         return None
-    if found.low is None or found.high is None:
+    if on.difference.low is None or on.difference.high is None:
         return None
-    base = on.score.mean - found.mean
-    return base + found.low, base + found.high
+    mean = on.score.mean
+    low, high = (
+        mean + limit - on.difference.mean for limit in (on.difference.low, on.difference.high)
+    )
+    return Interval(mean=mean, low=low, high=high)
 
 
 def _file_name(title: str) -> str:

@@ -4,7 +4,7 @@ import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
@@ -17,6 +17,7 @@ import msgspec
 
 from bench.experiments.experiment import CellTask, Cost, Experiment, ExperimentStage, GridCell
 from bench.experiments.grid import Table
+from bench.results.result import Conditions
 from foundation.errors import (
     BenchError,
     WorkerError,
@@ -30,6 +31,7 @@ from foundation.machine import utc_now
 from foundation.records import Record, read_json, write_json
 
 DONE_FILE, FAILED_FILE = "done.json", "failed.txt"
+MODIFIED = " modified"
 
 
 class FinishedTask(Record, kw_only=True):
@@ -41,7 +43,7 @@ class FinishedTask(Record, kw_only=True):
         settings: complete settings.
         cost: time, tokens and size.
         time: end of the task, ISO 8601 in UTC.
-        commit: git commit of the code; "" outside a checkout.
+        commit: code that ran the task, see `describe_code`; "" if it is unknown.
     """
 
     stage: str
@@ -50,6 +52,13 @@ class FinishedTask(Record, kw_only=True):
     cost: Cost
     time: str
     commit: str
+
+
+def describe_code(conditions: Conditions) -> str:
+    """Return the git commit of the code, marked if it was modified, or the installed version."""
+    if not conditions.commit:
+        return f"version {conditions.bench}"
+    return conditions.commit + (MODIFIED if conditions.dirty else "")
 
 
 def read_finished(task: CellTask, out: Path) -> FinishedTask | None:
@@ -71,7 +80,7 @@ def write_finished(task: CellTask, out: Path, cost: Cost, commit: str) -> Finish
         task: the finished task.
         out: folder of all tasks.
         cost: its time, tokens and size.
-        commit: git commit of the code.
+        commit: code that ran the task, see `describe_code`.
     """
     record = FinishedTask(
         stage=task.stage,
@@ -98,6 +107,51 @@ def write_failure(task: CellTask, out: Path, error: Exception) -> str:
     text = f"{line}\n{getattr(error, 'hint', '')}\n\n{trace}"
     (task.folder(out) / FAILED_FILE).write_text(text, encoding="utf-8", errors="replace")
     return line
+
+
+class FixedPlan(Record, kw_only=True):
+    """What a grid compared at its first result. It is written once.
+
+    Attributes:
+        time: time of the first result, ISO 8601 in UTC; "" if there were results before.
+        commit: code that ran the first evaluation, see `describe_code`.
+        seeds: seeds of all rows.
+        tests: hashes of all endpoints and hypotheses, see `Experiment.hash_tests`.
+    """
+
+    time: str = ""
+    commit: str = ""
+    seeds: tuple[int, ...] = ()
+    tests: dict[str, str] = {}
+
+
+def make_plan(parts: Sequence[Experiment], commit: str) -> FixedPlan:
+    """Return what an experiment with the endpoints ``parts`` compares, run by ``commit``."""
+    return FixedPlan(
+        time=utc_now(),
+        commit=commit,
+        seeds=parts[0].grid.seeds,
+        tests={name: digest for part in parts for name, digest in part.hash_tests().items()},
+    )
+
+
+def has_results(parts: Sequence[Experiment], out: Path) -> bool:
+    """Return True if a cell of ``parts`` is finished below ``out``."""
+    cells = (cell for part in parts for cell in part.cells)
+    return any(read_finished(cell.task, out) for cell in cells)
+
+
+def fix_plan(path: Path, plan: FixedPlan) -> FixedPlan:
+    """Write ``plan`` to ``path`` unless a plan is there, and return the plan that is there.
+
+    Raises:
+        BenchError: the plan is damaged.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock.acquire(path.with_suffix(".lock")):
+        if not path.is_file():
+            write_json(path, plan)
+    return read_json(path, FixedPlan, "restore it from a copy; without it nothing counts as fixed")
 
 
 RunTask = Callable[[ExperimentStage, CellTask, Path], Cost]
@@ -145,13 +199,14 @@ def run_experiment(
         out: folder of all tasks.
         run: function that runs one task, in this process or in a subprocess.
         print_line: function that prints the progress after each cell.
-        commit: git commit of the code, for the records.
+        commit: code that runs the tasks, for the records, see `describe_code`.
 
     Raises:
         Exception: error of ``run`` if the disk is full, because all other cells would fail, too.
     """
     outcome = load_outcome(experiment, out)
-    cells = list(enumerate(experiment.cells, 1))
+    every = (*experiment.cells, *experiment.anchors)
+    cells = list(enumerate(every, 1))
     cells = [pair for pair in cells if pair[1].task.key not in outcome.finished]
     while cells:
         elsewhere, claims = [], []
@@ -160,7 +215,8 @@ def run_experiment(
                 elsewhere.append((number, cell))
                 claims.append(claim)
                 continue
-            name = f"cell {number} of {len(experiment.cells)}: {cell.row}, seed {cell.seed}"
+            kind = "anchor" if cell in experiment.anchors else f"seed {cell.seed}"
+            name = f"cell {number} of {len(every)}: {cell.row}, {kind}"
             ending = f"{_describe_cell(cell, outcome)}; {outcome.describe_remaining(experiment)}"
             print_line(f"{name}: {ending}")
         if len(elsewhere) == len(cells):
@@ -212,9 +268,11 @@ def _describe_cell(cell: GridCell, outcome: Outcome) -> str:
 
 def run_timed(stage: ExperimentStage, settings: Table, model: str, out: Path) -> Cost:
     """Run a ``stage`` with ``settings``, from ``model``, in the folder ``out``, and time it."""
-    began = time.perf_counter()
+    began, used = time.perf_counter(), sum(os.times()[:4])
     cost = stage.run(settings, model, out)
-    return msgspec.structs.replace(cost, seconds=time.perf_counter() - began)
+    return msgspec.structs.replace(
+        cost, seconds=time.perf_counter() - began, cpu_seconds=sum(os.times()[:4]) - used
+    )
 
 
 PRELOADED = ("torch", "transformers", "bench.evaluate.pipeline")

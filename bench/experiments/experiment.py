@@ -23,6 +23,9 @@ class Cost(Record):
         parameters: trained parameters; of an evaluation, all parameters of the encoder.
         total_parameters: all parameters of the trained network; 0 if they were not counted.
         saved_bytes: size of the weights that the training saved; 0 if it was not measured.
+        steps: optimizer steps of a training; 0 if they were not counted.
+        cpu_seconds: CPU time of all threads and subprocesses; 0 if it was not measured.
+        learning_rate: learning rate that the training chose; 0 if the settings have only one.
     """
 
     seconds: float = 0.0
@@ -30,6 +33,9 @@ class Cost(Record):
     parameters: int = 0
     total_parameters: int = msgspec.field(default=0, name="of_parameters")
     saved_bytes: int = 0
+    steps: int = 0
+    cpu_seconds: float = 0.0
+    learning_rate: float = 0.0
 
 
 class ExperimentStage(ABC):
@@ -81,9 +87,10 @@ class ExperimentStage(ABC):
 MODEL = "model"  # folder of a finished checkpoint
 
 
-REFERENCE = "reference"
+REFERENCE, EACH_EARLIER_ROW = "reference", "*"
 # Fields that rows must share to be compared.
 FIXED = {
+    "base": ("seed",),
     "pretrain": ("seed",),
     "adapt": ("seed",),
     "finetune": ("seed",),
@@ -140,28 +147,30 @@ def make_rows(grid: Grid, resolve: Resolve) -> tuple[tuple[GridRow, ...], tuple[
     rows = {REFERENCE: GridRow(REFERENCE, settings)}
     axes: list[AxisResult] = []
     for axis in grid.axes:
-        against = _find_compared_row(axis, rows)
-        points = {
-            axis.label(number): _add_row(rows, against, axis, number, resolve)
-            for number in range(len(axis.values))
-        }
-        if set(points.values()) == {against.name}:
-            raise BenchError(f"the axis {axis.title} does not change {against.name}")
-        axes.append(
-            AxisResult(title=axis.title, field=axis.field, against=against.name, points=points)
-        )
+        for against in _find_compared_rows(axis, rows):
+            points = {
+                axis.label(number): _add_row(rows, against, axis, number, resolve)
+                for number in range(len(axis.values))
+            }
+            if set(points.values()) == {against.name}:
+                raise BenchError(f"the axis {axis.title} does not change {against.name}")
+            axes.append(
+                AxisResult(title=axis.title, field=axis.field, against=against.name, points=points)
+            )
     return tuple(rows.values()), tuple(axes)
 
 
-def _find_compared_row(axis: Axis, rows: Mapping[str, GridRow]) -> GridRow:
-    """Return the row that the rows of an axis are compared with."""
+def _find_compared_rows(axis: Axis, rows: Mapping[str, GridRow]) -> tuple[GridRow, ...]:
+    """Return the rows that the rows of an axis are compared with, mostly one."""
+    if axis.against == EACH_EARLIER_ROW:
+        return tuple(rows.values())
     name = axis.against or REFERENCE
     if name not in rows:
         raise BenchError(
             f"the axis {axis.title} is against {name!r}, which is not an earlier row",
             did_you_mean(name, rows, f"there are: {', '.join(rows)}"),
         )
-    return rows[name]
+    return (rows[name],)
 
 
 def _add_row(
@@ -170,6 +179,8 @@ def _add_row(
     """Add the row of one value unless it exists, and return its name."""
     label = axis.label(number)
     name = f"{axis.title}={label}"
+    if axis.against == EACH_EARLIER_ROW and against.name != REFERENCE:
+        name = f"{name}, {against.name}"
     settings = change_field(against, axis.field, axis.values[number], resolve, name)
     if settings == against.settings:
         return against.name
@@ -332,6 +343,7 @@ class Experiment:
         rows: recipes, the reference first.
         axes: axes with their rows.
         cells: rows with seeds.
+        anchors: evaluations of finished models, whose names take the place of the row's.
         leaks, differing, weights: see `bench.experiments.report_record.Report`.
     """
 
@@ -340,18 +352,47 @@ class Experiment:
     rows: tuple[GridRow, ...]
     axes: tuple[AxisResult, ...]
     cells: tuple[GridCell, ...]
+    anchors: tuple[GridCell, ...] = ()
     leaks: tuple[str, ...] = ()
     differing: tuple[str, ...] = ()
     weights: Mapping[str, float] = field(default_factory=dict)
 
     def tasks(self) -> tuple[CellTask, ...]:
         """Return the distinct tasks in the order in which they run."""
-        tasks = {task.key: task for cell in self.cells for task in cell.task.chain()}
+        cells = (*self.cells, *self.anchors)
+        tasks = {task.key: task for cell in cells for task in cell.task.chain()}
         return tuple(tasks.values())
+
+    def hash_tests(self) -> dict[str, str]:
+        """Return hashes of the endpoint and of each hypothesis, by name.
+
+        The endpoint has the name of the grid. It covers the evaluation of the reference, and its
+        fine-tuning. A hypothesis covers its rows' settings and, if tests have an order, all earlier
+        ones.
+        """
+        settings = {
+            row.name: {
+                stage: self.stages[stage].key_settings(table)
+                for stage, table in row.settings.items()
+            }
+            for row in self.rows
+        }
+        grid, reference = self.grid, settings[REFERENCE]
+        endpoint = [grid.title, reference.get("finetune"), reference.get("evaluate")]
+        hashes, earlier = {grid.name: _hash_content(endpoint)}, list[object]([grid.tests])
+        for each in grid.hypotheses:
+            content = [settings[each.row], settings[each.against], each.expected]
+            hashes[f"{grid.name}: {each.sentence}"] = _hash_content([*earlier, content])
+            if grid.tests == "in order":
+                earlier.append(content)
+        return hashes
 
 
 def plan_experiment(
-    grid: Grid, stages: Mapping[str, ExperimentStage], here: Mapping[str, str] | None = None
+    grid: Grid,
+    stages: Mapping[str, ExperimentStage],
+    here: Mapping[str, str] | None = None,
+    anchors: Mapping[str, str] | None = None,
 ) -> Experiment:
     """Resolve all settings of a grid, check them, and compute the keys of all tasks.
 
@@ -359,6 +400,7 @@ def plan_experiment(
         grid: a grid without endpoints.
         stages: stages by name.
         here: further influences on results, such as library versions and the device.
+        anchors: fingerprint of each anchor, by its name.
 
     Raises:
         BenchError: invalid settings (see `make_rows`), or a hypothesis about an unknown row.
@@ -389,7 +431,30 @@ def plan_experiment(
         for seed in grid.seeds
         for row in rows
     ]
-    return Experiment(grid, stages, rows, axes, tuple(cells))
+    compared = [
+        _plan_anchor(
+            name, fingerprint, rows[0].settings["evaluate"], stages["evaluate"], here or {}
+        )
+        for name, fingerprint in (anchors or {}).items()
+    ]
+    return Experiment(grid, stages, rows, axes, tuple(cells), tuple(compared))
+
+
+def _plan_anchor(
+    name: str, fingerprint: str, evaluate: Table, stage: ExperimentStage, here: Mapping[str, str]
+) -> GridCell:
+    """Return the evaluation of an anchor, which shares collections, measures and depth only."""
+    shared = {field: evaluate[field] for field in FIXED["evaluate"] if field in evaluate}
+    settings = stage.resolve_settings(shared)
+    key = _hash_content(
+        [
+            "anchor",
+            stage.key_settings(settings),
+            stage.hash_inputs(settings),
+            {**here, "model": fingerprint},
+        ]
+    )
+    return GridCell(name, 0, CellTask("evaluate", settings, key, model=name))
 
 
 def _check_hypotheses(grid: Grid, rows: Sequence[str]) -> None:

@@ -17,6 +17,13 @@ degrees of freedom. The variance has a closed form, which is used here; the test
 simulations with 150 queries the interval covers the true mean in 93 to 96 of 100 cases with 3
 seeds, 94 to 95 with 5, and 88 to 95 with 2. An interval over queries alone covers it in 22 to 96,
 depending on the variance of the seeds.
+
+If the queries vary more than the seeds, Satterthwaite's degrees of freedom are nearly those of the
+queries, and p can be 1e-48. That relies on a variance of the seeds that is known from S - 1 degrees
+of freedom only. With few groups, their number limits what a test can say, and its t has S - 1
+degrees of freedom (Donald and Lang, "Inference with Difference-in-Differences and Other Panel
+Data", 2007). Reports therefore print p as "< .001", "< .01" or "< .05", the smallest level that a t
+test over the seeds' means alone reaches. The verdict and the interval cover seeds and queries.
 """
 
 import math
@@ -37,9 +44,8 @@ from bench.comparing.statistics import (
     t_quantile,
 )
 from bench.experiments.evaluate_stage import CheckpointScores, SequenceScores, read_sequence_scores
-from bench.experiments.execute import Outcome
+from bench.experiments.execute import FixedPlan, Outcome
 from bench.experiments.experiment import CellTask, Experiment, GridCell
-from bench.experiments.grid import Hypothesis
 from bench.experiments.report_record import (
     MEAN,
     CellResult,
@@ -64,7 +70,12 @@ OnCollections = tuple[RowOnCollection, ...]
 
 
 def make_report(
-    experiment: Experiment, outcome: Outcome, read: ReadScores, command: str, conditions: Conditions
+    experiment: Experiment,
+    outcome: Outcome,
+    read: ReadScores,
+    command: str,
+    conditions: Conditions,
+    plan: FixedPlan | None = None,
 ) -> Report:
     """Make the report of the finished cells.
 
@@ -74,11 +85,13 @@ def make_report(
         read: function that reads the scores of a finished evaluation, by collection.
         command: command line that makes the report.
         conditions: libraries and machine.
+        plan: comparisons at the first result; None if they are unknown, and all are exploratory.
 
     Raises:
         BenchError: cells were scored on different queries.
     """
     rows, weights = experiment.rows, experiment.weights
+    plan = plan or FixedPlan()
     scores: dict[str, BySeed] = {row.name: {} for row in rows}
     for cell in experiment.cells:
         if cell.task.key in outcome.finished:
@@ -103,9 +116,15 @@ def make_report(
                     if cell.row == row.name
                 ),
                 on=on_all[row.name],
+                settings=dict(row.settings),
             )
             for row in rows
         ),
+        anchors=tuple(_anchor_result(cell, outcome, read, weights) for cell in experiment.anchors),
+        trained_with=_count_seeds(experiment),
+        added=_describe_additions(experiment, plan),
+        tests=experiment.grid.tests,
+        criterion=experiment.grid.criterion,
         axes=experiment.axes,
         leaks=experiment.leaks,
         differing=experiment.differing,
@@ -113,37 +132,87 @@ def make_report(
         commits=tuple(sorted({record.commit for record in used})),
         seconds=sum(record.cost.seconds for record in used),
         conditions=conditions,
-        hypotheses=_hypotheses(experiment.grid.hypotheses, scores, weights),
+        hypotheses=_hypotheses(experiment, scores, plan),
     )
 
 
+def _anchor_result(
+    cell: GridCell, outcome: Outcome, read: ReadScores, weights: Mapping[str, float]
+) -> RowResult:
+    """Return the scores of an anchor."""
+    scores = read(cell.task) if cell.task.key in outcome.finished else {}
+    return RowResult(
+        name=cell.row,
+        against="",
+        change="anchor",
+        cells=(_cell_result(cell, outcome, scores),),
+        on=_compare_all({cell.seed: scores} if scores else {}, None, weights),
+        settings={cell.task.stage: cell.task.settings},
+    )
+
+
+def _count_seeds(experiment: Experiment) -> dict[str, int]:
+    """Count the different seeds of each training stage."""
+    seeds: dict[str, set[object]] = {}
+    for cell in experiment.cells:
+        for task in cell.task.chain():
+            if "seed" in task.settings:
+                seeds.setdefault(task.stage, set()).add(task.settings["seed"])
+    return {stage: len(found) for stage, found in seeds.items() if stage != "evaluate"}
+
+
+def _describe_additions(experiment: Experiment, plan: FixedPlan) -> tuple[str, ...]:
+    """Describe the parts of a design that are later than the first result."""
+    name = experiment.grid.name
+    if not plan.time:
+        return ("No record from before the first result: this endpoint is exploratory.",)
+    added = []
+    if plan.tests.get(name) != experiment.hash_tests()[name]:
+        change = "changed" if name in plan.tests else "added"
+        added.append(f"This endpoint was {change} after the first result: it is exploratory.")
+    if later := [str(seed) for seed in experiment.grid.seeds if seed not in plan.seeds]:
+        added.append(f"Added after the first result: seed {', '.join(later)}.")
+    return tuple(added)
+
+
 def _hypotheses(
-    hypotheses: Sequence[Hypothesis], scores: Mapping[str, BySeed], weights: Mapping[str, float]
+    experiment: Experiment, scores: Mapping[str, BySeed], plan: FixedPlan
 ) -> tuple[HypothesisResult, ...]:
-    """Test each hypothesis on each collection, with p-values corrected over all hypotheses."""
-    on = {
-        str(number): _compare_all(scores[each.row], scores[each.against], weights)
-        for number, each in enumerate(hypotheses)
-    }
+    """Test each hypothesis on each collection, with p-values corrected over all of its kind."""
+    grid, weights = experiment.grid, experiment.weights
+    fixed, exploratory = dict[str, OnCollections](), dict[str, OnCollections]()
+    hashes = experiment.hash_tests()
+    for number, each in enumerate(grid.hypotheses):
+        name = f"{grid.name}: {each.sentence}"
+        family = fixed if plan.tests.get(name) == hashes[name] else exploratory
+        family[str(number)] = _compare_all(scores[each.row], scores[each.against], weights)
+    tested = add_verdicts(exploratory)
+    tested |= correct_in_order(fixed) if grid.tests == "in order" else add_verdicts(fixed)
     return tuple(
-        HypothesisResult(row=each.row, against=each.against, expected=each.expected, on=compared)
-        for each, compared in zip(hypotheses, add_verdicts(on).values(), strict=True)
+        HypothesisResult(
+            **msgspec.structs.asdict(each),
+            on=tested[str(number)],
+            exploratory=str(number) in exploratory,
+        )
+        for number, each in enumerate(grid.hypotheses)
     )
 
 
 def _cell_result(cell: GridCell, outcome: Outcome, scores: Scores) -> CellResult:
     """Return the scores, costs and error of one cell."""
     stage, error = outcome.find_gap(cell)
+    finished = {
+        task.stage: outcome.finished[task.key]
+        for task in cell.task.chain()
+        if task.key in outcome.finished
+    }
     return CellResult(
         seed=cell.seed,
         scores={name: float(scored.values.mean()) for name, scored in scores.items()},
         failed_at=stage,
         error=error,
-        costs={
-            task.stage: outcome.finished[task.key].cost
-            for task in cell.task.chain()
-            if task.key in outcome.finished
-        },
+        costs={stage: record.cost for stage, record in finished.items()},
+        code={stage: record.commit for stage, record in finished.items()},
     )
 
 
@@ -250,6 +319,29 @@ def add_verdicts(on: Mapping[str, OnCollections]) -> dict[str, OnCollections]:
     }
 
 
+def correct_in_order(on: Mapping[str, OnCollections]) -> dict[str, OnCollections]:
+    """Add verdicts to hypotheses that are tested one after the other, each at 5 %.
+
+    The first that is not significant ends the tests on a collection, so that a corrected p-value is
+    the largest so far (Maurer, Hothorn and Lehmacher, 1995). A hypothesis without a p-value ends
+    them, too.
+
+    Args:
+        on: results by hypothesis, in the order of the tests.
+    """
+    collections = {each.collection for compared in on.values() for each in compared}
+    worst = dict.fromkeys(collections, 0.0)
+    tested = {}
+    for name, compared in on.items():
+        found = {each.collection: each.difference for each in compared}
+        for collection in collections:
+            difference = found.get(collection)
+            p = difference.p if difference else None
+            worst[collection] = max(worst[collection], 1.0 if p is None else p)
+        tested[name] = tuple(_with_verdict(each, worst[each.collection]) for each in compared)
+    return tested
+
+
 def _with_verdict(on: RowOnCollection, p: float | None) -> RowOnCollection:
     """Add the corrected p-value and its verdict at 5 %."""
     if on.difference is None:
@@ -331,12 +423,15 @@ def estimate_interval(parts: Sequence[Float64Array], weights: Sequence[float] = 
     error, degrees = standard_error(parts, weights)
     if error <= TINY:
         return Interval(mean=mean, seeds_sd=deviation)
+    count = len(of_seeds)
+    t_of_seeds = mean / max(deviation, TINY) * math.sqrt(count)
     reach = t_quantile(1 - ALPHA / 2, degrees) * error
     return Interval(
         mean=mean,
         low=mean - reach,
         high=mean + reach,
         p=_two_sided_p(mean / error, degrees),
+        p_seeds=_two_sided_p(t_of_seeds, count - 1),
         seeds_sd=deviation,
         detectable=detectable_effect(error, degrees),
     )

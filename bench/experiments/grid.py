@@ -22,8 +22,9 @@
 
 Any stage may be absent. Without ``pretrain``, set ``model`` to the model that is fine-tuned or
 evaluated. ``base`` is a pre-training before the rows' own, done once: every row and seed continues
-from it. ``adapt`` trains on the collections of its ``on`` one after the other; its ``method`` is a
-name, or a table such as ``{ name = "das", soften = "update" }`` (see
+from it. With ``base_per_seed = true`` each seed has a base of its own, which its rows share.
+``adapt`` trains on the collections of its ``on`` one after the other; its ``method`` is a
+name, or a table such as ``{ name = "das", measured = 1000 }`` (see
 `retrievers.training.continual`).
 
 Fields have the names of the command line's options: ``measure`` and ``store-dtype`` are accepted
@@ -41,12 +42,16 @@ without one. Each endpoint is an experiment with its own report, and endpoints s
     on = ["beir/nfcorpus"]
     queries = 100
 
-Hypotheses are comparisons of two rows that were fixed before any result::
+Hypotheses are comparisons of two rows. Those that are in the file before the first result count as
+fixed beforehand. The report calls later and changed ones exploratory::
 
     [[hypotheses]]
     row = "objective=retromae"
     against = "objective=condenser"
     expected = "better"                # or "equal"
+
+Anchors are finished models to compare with, such as ``anchors = ["bm25", "minilm"]``. They are
+evaluated on the same collections.
 """
 
 from collections.abc import Mapping
@@ -74,7 +79,8 @@ class Axis(Record, kw_only=True):
         name: title in tables; "" for the last part of ``field``.
         labels: names of the values in tables; empty to print the values.
         against: row that these rows are compared with and differ from in ``field``; "" for the
-            reference. A row is called ``AXIS=LABEL``.
+            reference. A row is called ``AXIS=LABEL``. ``*`` repeats the axis for each earlier row,
+            and adds a comma and the name of that row.
     """
 
     field: str
@@ -104,7 +110,7 @@ class Axis(Record, kw_only=True):
 
 
 class Hypothesis(Record, kw_only=True):
-    """A comparison that was fixed before any result.
+    """A comparison with its expected result.
 
     Attributes:
         row, against: names of two rows.
@@ -115,6 +121,12 @@ class Hypothesis(Record, kw_only=True):
     row: str
     against: str
     expected: Literal["better", "equal"]
+
+    @property
+    def sentence(self) -> str:
+        """The hypothesis in words."""
+        relation = "is better than" if self.expected == "better" else "is equal to"
+        return f"{self.row} {relation} {self.against}"
 
 
 class Endpoint(Record, kw_only=True):
@@ -172,19 +184,30 @@ class Grid(Stages, kw_only=True):
         title: title of the report.
         model: card, folder or Hub id that is adapted, fine-tuned or evaluated; "" if ``base`` or
             ``pretrain`` trains it.
-        seeds: seeds that every row is trained with; ``base`` is trained once.
+        seeds: seeds that every row is trained with.
+        base_per_seed: train a ``base`` for each seed; False to train one for all seeds.
         base, pretrain, adapt, finetune, evaluate: settings of the reference; None to leave the
             stage out.
         endpoints: evaluations by name, instead of ``finetune`` and ``evaluate``.
         axes: fields that rows change, each with its values.
-        hypotheses: comparisons of two rows that were fixed before any result.
+        hypotheses: comparisons of two rows, with their expected results.
+        tests: correction of the p-values of hypotheses: ``holm``, or ``in order`` of the file, each
+            at 5 % until one is not significant (Maurer, Hothorn and Lehmacher, 1995).
+        primary: endpoint that decides; "" if no endpoint was chosen for this.
+        criterion: result that would change the conclusion, a sentence for the report.
+        anchors: cards, folders or Hub ids of models to compare with.
         variants: variants by name, for ``--variant``.
     """
 
     name: Name
     seeds: tuple[Seed, ...] = (0,)
+    base_per_seed: bool = False
     axes: tuple[Axis, ...]
     hypotheses: tuple[Hypothesis, ...] = ()
+    tests: Literal["holm", "in order"] = "holm"
+    primary: str = ""
+    criterion: str = ""
+    anchors: tuple[str, ...] = ()
     variants: dict[Name, Variant] = {}
 
     def __post_init__(self) -> None:
@@ -198,6 +221,8 @@ class Grid(Stages, kw_only=True):
             raise ValueError("move [finetune] and [evaluate] into the endpoints")
         if not self.endpoints and self.evaluate is None:
             raise ValueError("set [evaluate] or [endpoints]")
+        if self.primary and self.primary not in self.endpoints:
+            raise ValueError(f"primary is {self.primary!r}, which is not an endpoint")
         if any("seed" in table for table in self.stages().values()):
             raise ValueError("a stage has a seed: use seeds, at the top of the file, instead")
         titles = [axis.title for axis in self.axes]
@@ -211,14 +236,21 @@ class Grid(Stages, kw_only=True):
         return {stage: table for stage, table in tables.items() if table is not None}
 
     def split_endpoints(self) -> tuple["Grid", ...]:
-        """Return one grid for each endpoint, or the grid itself if it has none."""
+        """Return one grid for each endpoint, or the grid itself if it has none.
+
+        If one endpoint is primary, the titles say which.
+        """
+        roles = {name: " (secondary endpoint)" for name in self.endpoints if self.primary}
+        roles |= {self.primary: " (primary endpoint)"}
         return tuple(
             msgspec.structs.replace(
                 self,
                 name=f"{self.name}-{name}",
-                title=": ".join(filter(None, (self.title, endpoint.title or name))),
+                title=": ".join(filter(None, (self.title, endpoint.title or name)))
+                + roles.get(name, ""),
                 finetune=endpoint.finetune,
                 evaluate=endpoint.evaluate,
+                primary="",
                 endpoints={},
                 variants={},
             )

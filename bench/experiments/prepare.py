@@ -38,7 +38,9 @@ def prepare_experiment(grid: Grid, workspace: Workspace, conditions: Conditions)
     Raises:
         BenchError: invalid settings, an unavailable device, or training queries that are evaluated.
     """
-    experiment = plan_experiment(grid, make_stages(grid, workspace), _environment(grid, conditions))
+    anchors = {name: resolve_model(name).recipe.fingerprint for name in grid.anchors}
+    here = _environment(grid, conditions)
+    experiment = plan_experiment(grid, make_stages(grid, workspace), here, anchors)
     if set(experiment.rows[0].settings) != {"evaluate"}:
         check_device(workspace.device)
     on = experiment.rows[0].settings["evaluate"]["on"]
@@ -57,7 +59,7 @@ def make_stages(grid: Grid, workspace: Workspace) -> dict[str, ExperimentStage]:
     on = rename_options(grid.evaluate or {}).get("on")
     held_out = tuple(on) if isinstance(on, list) else ()  # resolve_settings refuses anything else
     return {
-        "base": PretrainStage(workspace, shared=True),
+        "base": PretrainStage(workspace, "base", shared=not grid.base_per_seed),
         "pretrain": PretrainStage(workspace, after_base=grid.base is not None),
         "adapt": AdaptStage(workspace, held_out, grid.model),
         "finetune": FinetuneStage(workspace, held_out),

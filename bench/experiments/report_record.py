@@ -3,17 +3,17 @@
 History of the schema: 1, the first; 2, collections that differ from the published ones, and weights
 of the collections in their mean; 3, gain and forgetting of a row with a sequence; 4, tested
 hypotheses; 5, costs and differences as a record each; 6, without published figures; 7, without
-matrices of sequences, and points of an axis by their labels.
+matrices of sequences, and points of an axis by their labels; 8, code and settings of each cell and
+row, anchors, exploratory comparisons, and p of the seeds alone.
 """
 
-from typing import Literal
-
+from bench.experiments.execute import MODIFIED
 from bench.experiments.experiment import AxisResult, Cost
-from bench.experiments.grid import Table
+from bench.experiments.grid import Hypothesis, Table
 from bench.results.result import Conditions
 from foundation.records import Record
 
-SCHEMA = 7
+SCHEMA = 8
 MEAN = "mean"  # instead of a collection
 
 
@@ -25,6 +25,8 @@ class Interval(Record, kw_only=True):
         low, high: 95 % interval over other seeds and other queries of these collections; None with
             one seed, which has no variance over seeds, or if nothing varies.
         p: two-sided p-value of a mean of 0; None if there is no interval.
+        p_seeds: two-sided p-value of a t test over the seeds' means alone, whose degrees of freedom
+            are the seeds less one; None with one seed. p is not printed below what it supports.
         seeds_sd: standard deviation of the seeds' means; None with one seed.
         detectable: smallest mean that is detected with a power of 80 % at 5 %, two-sided.
     """
@@ -33,6 +35,7 @@ class Interval(Record, kw_only=True):
     low: float | None = None
     high: float | None = None
     p: float | None = None
+    p_seeds: float | None = None
     seeds_sd: float | None = None
     detectable: float | None = None
 
@@ -45,6 +48,8 @@ class CellResult(Record, kw_only=True):
         scores: mean of the main measure by collection; empty for a gap.
         failed_at, error: stage and reason of a gap; "" for a finished cell.
         costs: costs of finished stages by name. A stage shared by several cells counts in each.
+        code: code that ran each finished stage: a git commit, marked if it was modified, or an
+            installed version; "" if it is unknown.
     """
 
     seed: int
@@ -52,6 +57,7 @@ class CellResult(Record, kw_only=True):
     failed_at: str = ""
     error: str = ""
     costs: dict[str, Cost] = {}
+    code: dict[str, str] = {}
 
 
 class RowOnCollection(Record, kw_only=True):
@@ -109,6 +115,7 @@ class RowResult(Record, kw_only=True):
         cells: one result for each seed.
         on: results by collection, then in their mean.
         sequence: None without a sequence of domains, or if no cell is finished.
+        settings: complete settings by stage.
     """
 
     name: str
@@ -117,26 +124,25 @@ class RowResult(Record, kw_only=True):
     cells: tuple[CellResult, ...]
     on: tuple[RowOnCollection, ...]
     sequence: SequenceResult | None = None
+    settings: dict[str, Table] = {}
 
     def on_collection(self, collection: str) -> RowOnCollection | None:
         """Return the result on ``collection``, or None."""
         return next((on for on in self.on if on.collection == collection), None)
 
 
-class HypothesisResult(Record, kw_only=True):
-    """A tested comparison of two rows that was fixed before any result.
+class HypothesisResult(Hypothesis, kw_only=True):
+    """A tested comparison of two rows.
 
     Attributes:
-        row, against: names of the rows.
-        expected: expected result of ``row`` compared with ``against``.
-        on: results by collection, then in their mean, with p-values corrected over all hypotheses;
-            empty if the rows share no finished seed.
+        on: results by collection, then in their mean, with p-values corrected over all hypotheses
+            that are exploratory, or over all that are not; empty if the rows share no finished
+            seed.
+        exploratory: whether it was not in the file, or different, when the first result was there.
     """
 
-    row: str
-    against: str
-    expected: Literal["better", "equal"]
     on: tuple[RowOnCollection, ...]
+    exploratory: bool = True
 
     def answer(self, collection: str) -> str:
         """Return ``supported``, ``refuted``, ``not separated`` or "" for a ``collection``.
@@ -161,12 +167,16 @@ class Report(Record, kw_only=True):
         rows: rows, the reference first.
         axes: axes with their rows.
         leaks: results of the leak check, a sentence each.
-        commits: git commits of the code that made the cells.
+        commits: code that ran the tasks, each once, as in `CellResult`.
         seconds: wall-clock time of all distinct tasks. A task shared by several cells counts once.
         conditions: libraries and machine.
         differing: collections that differ from the published ones, a sentence each.
         weights: weights of the collections in their mean; empty for equal weights.
         hypotheses: tested hypotheses.
+        tests, criterion: see `Grid`.
+        anchors: finished models on the same collections, without a comparison.
+        trained_with: number of different seeds of each training stage.
+        added: parts of the design that are later than the first result, a sentence each.
     """
 
     schema: int = SCHEMA
@@ -184,6 +194,11 @@ class Report(Record, kw_only=True):
     differing: tuple[str, ...] = ()
     weights: dict[str, float] = {}
     hypotheses: tuple[HypothesisResult, ...] = ()
+    tests: str = "holm"
+    criterion: str = ""
+    anchors: tuple[RowResult, ...] = ()
+    trained_with: dict[str, int] = {}
+    added: tuple[str, ...] = ()
 
     @property
     def collections(self) -> tuple[str, ...]:
@@ -206,6 +221,11 @@ class Report(Record, kw_only=True):
         ]
 
     @property
+    def has_modified_code(self) -> bool:
+        """True if a cell was made by code that differed from its commit."""
+        return any(code.endswith(MODIFIED) for code in self.commits)
+
+    @property
     def trains(self) -> bool:
         """True if rows are recipes rather than uses of one model."""
         return any(stage != "evaluate" for stage in self.reference)
@@ -213,4 +233,4 @@ class Report(Record, kw_only=True):
     @property
     def gaps(self) -> int:
         """Number of cells without a score."""
-        return sum(not cell.scores for row in self.rows for cell in row.cells)
+        return sum(not cell.scores for row in (*self.rows, *self.anchors) for cell in row.cells)

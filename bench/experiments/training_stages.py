@@ -14,10 +14,17 @@ import msgspec
 
 from bench.experiments.experiment import MODEL, Cost, ExperimentStage
 from bench.experiments.grid import Table, TrainingSource, merge_tables, split_source
-from bench.training.on_collections import adapt_on, finetune_on, pretrain_on
+from bench.training.on_collections import (
+    RATES_FILE,
+    adapt_on,
+    finetune_on,
+    pretrain_on,
+    read_best_rate,
+)
 from bench.training.training_sets import CorpusTexts
 from bench.workspace import Workspace
 from datasets_cfg.catalogue import expand_names
+from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
 from foundation.records import Record, read_json, write_json
 from retrievers.adapters.folder import check_method
@@ -86,21 +93,22 @@ class PretrainStage(ExperimentStage):
 
     Attributes:
         workspace: folders and device.
-        shared: True for ``base``, which all seeds share.
+        name: ``base`` or ``pretrain``, for messages.
+        shared: True for a ``base`` that all seeds share.
         after_base: True if it continues from ``base`` and has no start itself.
     """
 
     workspace: Workspace
+    name: str = "pretrain"
     shared: bool = False
     after_base: bool = False
 
     def resolve_settings(self, table: Mapping[str, Any]) -> Table:
         """Return all fields of the preset and ``on`` for ``table``."""
-        stage = "base" if self.shared else "pretrain"
-        source, changes = split_source(table, stage, TrainingSource, Pretraining)
+        source, changes = split_source(table, self.name, TrainingSource, Pretraining)
         expand_names(source.on, self.workspace.data_dir)
         before = "[base]" if self.after_base else ""
-        return pretraining_table(source, changes, stage, "pre-trained in an ablation", before)
+        return pretraining_table(source, changes, self.name, "pre-trained in an ablation", before)
 
     def with_seed(self, settings: Table, seed: int) -> Table:
         """Return ``settings`` with the ``seed`` of weights, masks and text order."""
@@ -124,7 +132,9 @@ class PretrainStage(ExperimentStage):
             self.workspace.datasets(settings["on"]),
             TrainingContext(folder, device=self.workspace.device),
         )
-        return Cost(tokens=count_tokens(folder), parameters=count_trained_parameters(folder))
+        return msgspec.structs.replace(
+            count_work(folder), parameters=count_trained_parameters(folder)
+        )
 
 
 class CheckpointSequence(Record, kw_only=True):
@@ -251,8 +261,8 @@ class AdaptStage(ExperimentStage):
             separate=method.separate_models,
         )
         write_sequence(sequence, folder)
-        return Cost(
-            tokens=count_tokens(folder), parameters=count_trained_parameters(checkpoints[-1])
+        return msgspec.structs.replace(
+            count_work(folder), parameters=count_trained_parameters(checkpoints[-1])
         )
 
     def _check(self, source: TrainingSource, method: Method, preset: Pretraining) -> None:
@@ -298,10 +308,16 @@ class FinetuneSource(TrainingSource):
             it.
         split: split whose queries are trained on.
         queries: number of training queries, drawn with the cell's seed; None for all.
+        held_out: further collections whose test queries are not trained on. Endpoints with the same
+            ``held_out`` and different collections share their fine-tuning.
+        rates: learning rates to try on four fifths of the queries. The other fifth chooses one for
+            each cell, see `finetune_on`. Empty to train once, on all queries.
     """
 
     split: str = "train"
     queries: Count | None = None
+    held_out: tuple[str, ...] = ()
+    rates: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -326,9 +342,14 @@ class FinetuneStage(ExperimentStage):
         expand_names(source.on, self.workspace.data_dir)
         if preset.adapter is not None:
             check_method(preset.adapter)
-        queries = {"queries": source.queries} if source.queries else {}
-        inputs = {"on": list(source.on), "split": source.split, **queries}
+        inputs: Table = {"on": list(source.on), "split": source.split}
+        later = {"queries": source.queries, "held_out": source.held_out, "rates": source.rates}
+        inputs |= {name: msgspec.to_builtins(value) for name, value in later.items() if value}
         return {**inputs, **msgspec.to_builtins(preset)}
+
+    def _held_out(self, settings: Table) -> list[Dataset]:
+        """Return the collections whose queries are not trained on."""
+        return self.workspace.datasets((*self.held_out, *settings.get("held_out", ())))
 
     def key_settings(self, settings: Table) -> Table:
         """Return ``settings`` with removed fields of adapters."""
@@ -343,7 +364,7 @@ class FinetuneStage(ExperimentStage):
             read[dataset.name] = f"{dataset.corpus.sha256} {dataset.qrels_sha256}"
             read[f"{dataset.name} queries"] = dataset.queries_sha256
             read[f"{dataset.name} excludes self"] = str(bool(dataset.facts.exclude_self))
-        for dataset in self.workspace.datasets(self.held_out):
+        for dataset in self._held_out(settings):
             read[f"{dataset.name} held out"] = dataset.queries_sha256
         preset = _read_finetuning(settings)
         if preset.adapter:
@@ -354,30 +375,32 @@ class FinetuneStage(ExperimentStage):
 
     def run(self, settings: Table, model: str, out: Path) -> Cost:
         """Fine-tune ``model`` with ``settings`` in ``out``, or continue an interrupted run."""
+        rates = settings.get("rates", ())
         trained = finetune_on(
             _read_finetuning(settings),
             resolve_model(last_checkpoint(model)),
             self.workspace.datasets(settings["on"], settings["split"]),
             self.workspace.store,
             TrainingContext(out / MODEL, device=self.workspace.device),
-            evaluated=self.workspace.datasets(self.held_out),
+            evaluated=self._held_out(settings),
             queries=settings.get("queries"),
+            rates=rates,
             max_memory=self.workspace.max_memory,
         )
         size = trained.size or ModelSize(parameters=0, trained=0, saved_bytes=0)
-        return Cost(
-            tokens=count_tokens(out / MODEL),
+        return msgspec.structs.replace(
+            count_work(out / MODEL),
             parameters=size.trained,
             total_parameters=size.parameters,
             saved_bytes=size.saved_bytes,
+            learning_rate=read_best_rate(out / RATES_FILE, rates) if rates else 0.0,
         )
 
 
 def _read_finetuning(settings: Table) -> Finetuning:
     """Read complete settings as a preset."""
-    fields = {
-        key: value for key, value in settings.items() if key not in ("on", "split", "queries")
-    }
+    sources = FinetuneSource.__struct_fields__
+    fields = {key: value for key, value in settings.items() if key not in sources}
     return finetune_preset.from_table(fields, "[finetune]")
 
 
@@ -396,9 +419,13 @@ def hash_checkpoint(model: str, role: str = "") -> dict[str, str]:
     return {f"{role}{name}": digest for name, digest in checkpoint.hashes.items()}
 
 
-def count_tokens(folder: Path) -> int:
-    """Count the tokens that finished trainings below ``folder`` read, from their loss curves."""
-    return sum(point.tokens for path in folder.rglob(CURVE_FILE) for point in read_curve(path))
+def count_work(folder: Path) -> Cost:
+    """Count steps and tokens of all finished trainings below ``folder``, from their loss curves."""
+    curves = [read_curve(path) for path in folder.rglob(CURVE_FILE)]
+    return Cost(
+        tokens=sum(point.tokens for curve in curves for point in curve),
+        steps=sum(curve[-1].step for curve in curves),
+    )
 
 
 def count_trained_parameters(folder: Path) -> int:

@@ -1,11 +1,12 @@
 """Training on collections: takes their names, writes checkpoints that ``run`` can evaluate."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 
 from bench.evaluate.index_search import ExactSearch, default_budget
 from bench.evaluate.retrieval import (
@@ -21,6 +22,7 @@ from bench.training.training_sets import (
     CorpusTexts,
     TrainSplit,
     draw_queries,
+    hold_out_fifth,
     leaked_queries,
     trained_collections,
     training_set,
@@ -28,6 +30,7 @@ from bench.training.training_sets import (
 from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float32Array
 from foundation.errors import BenchError
+from foundation.records import read_json, write_json
 from retrievers.adapters.compose import route_adapters
 from retrievers.encoders.bm25 import BM25
 from retrievers.encoders.protocol import PhaseTimer
@@ -41,6 +44,9 @@ from retrievers.training.finetune.finetune_preset import Finetuning
 from retrievers.training.finetune.training_data import MinedHits
 from retrievers.training.pretrain.preset import Pretraining
 from retrievers.training.pretrain.pretrain import PretrainResult, pretrain
+
+RATES_FILE = "rates.json"  # score of each learning rate on the held-out queries
+HELD_OUT_DOCUMENTS, HELD_OUT_DEPTH = 1_000, 10
 
 
 def pretrain_on(
@@ -100,6 +106,7 @@ def finetune_on(
     *,
     evaluated: Sequence[Dataset] = (),
     queries: int | None = None,
+    rates: Sequence[float] = (),
     max_memory: int | None = None,
 ) -> FinetuneResult:
     """Fine-tune a model on splits of collections, with hard negatives found by exact search.
@@ -116,6 +123,8 @@ def finetune_on(
         evaluated: collections that the result will be scored on.
         queries: number of training queries, drawn with the preset's seed from all collections. None
             uses all of them.
+        rates: learning rates to try; empty for the preset's. A fifth of the queries of each
+            collection is then not trained on, and chooses one, see `score_held_out`.
         max_memory: bytes that a search may use, see `CorpusSearch`.
 
     Raises:
@@ -127,13 +136,91 @@ def finetune_on(
     )
     if queries is not None:
         splits = draw_queries(splits, queries, preset.seed)
-    return finetune(
-        preset,
-        apply_prompts(model, [dataset.name for dataset in training]),
-        training_set(splits),
-        context,
-        search=CorpusSearch(splits, store, context.out, context.device, max_memory),
-    )
+    start = apply_prompts(model, [dataset.name for dataset in training])
+
+    def train(preset: Finetuning, splits: tuple[TrainSplit, ...], out: Path) -> FinetuneResult:
+        search = CorpusSearch(splits, store, out, context.device, max_memory)
+        return finetune(
+            preset, start, training_set(splits), context.with_folder(out), search=search
+        )
+
+    if rates:
+        splits, held = hold_out_fifth(splits, preset.seed)
+
+        def score(preset: Finetuning, out: Path) -> float:
+            tuned = resolve_model(train(preset, splits, out).folder)
+            return score_held_out(tuned, held, context.device, preset.seed)
+
+        preset = choose_rate(preset, rates, context.out, score)
+    return train(preset, splits, context.out)
+
+
+def choose_rate(
+    preset: Finetuning,
+    rates: Sequence[float],
+    out: Path,
+    score: Callable[[Finetuning, Path], float],
+) -> Finetuning:
+    """Train at each learning rate, keep the training with the best score, and return its preset.
+
+    The scores are written to `RATES_FILE` next to ``out``, so that an interrupted call continues.
+
+    Args:
+        preset: preset of all trainings but for the learning rate.
+        rates: learning rates. The first of equally good ones is chosen.
+        out: folder that the best training is moved to.
+        score: function that trains with a preset into a folder, and scores the result.
+    """
+    presets = {
+        rate: replace(preset, optimizer=replace(preset.optimizer, lr=rate)) for rate in rates
+    }
+    folders = {rate: out.with_name(f"{out.name}-{rate:g}") for rate in rates}
+    file = out.with_name(RATES_FILE)
+    if not file.is_file():
+        write_json(file, {f"{rate:g}": score(presets[rate], folders[rate]) for rate in rates})
+    best = read_best_rate(file, rates)
+    if not out.exists():
+        folders[best].rename(out)
+    for folder in folders.values():
+        shutil.rmtree(folder, ignore_errors=True)
+    return presets[best]
+
+
+def read_best_rate(file: Path, rates: Sequence[float]) -> float:
+    """Return the best of ``rates`` by the scores in ``file``, see `choose_rate`.
+
+    Raises:
+        BenchError: If the file is missing or damaged.
+    """
+    scores = read_json(file, dict[str, float], f"delete {file.parent} and type the same command")
+    return max(rates, key=lambda rate: scores[f"{rate:g}"])
+
+
+def score_held_out(model: Model, held: Sequence[TrainSplit], device: str, seed: int) -> float:
+    """Return the mean reciprocal rank at 10 of queries in a small part of their collections.
+
+    A query searches the relevant documents of all queries of its split, and 1,000 other documents
+    drawn at random. Tied documents that are not relevant are ranked first.
+
+    Args:
+        model: encoder to score.
+        held: splits with the queries.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        seed: seed of the draw.
+    """
+    found: list[float] = []
+    for split in held:
+        corpus = split.dataset.corpus
+        drawn = np.random.default_rng(seed).permutation(len(corpus))[:HELD_OUT_DOCUMENTS]
+        rows = np.unique(np.concatenate([*split.positives, drawn]))
+        encoder = open_encoder(model.for_dataset(split.dataset.name), device)
+        documents = encoder.encode_documents(*CorpusDocuments((corpus,)).read(rows))
+        scores = encoder.encode_queries(split.dataset.queries.texts) @ documents.T
+        for row, relevant in zip(scores, split.positives, strict=True):
+            is_relevant = np.isin(rows, relevant)
+            rank = 1 + int(np.count_nonzero(row[~is_relevant] >= row[is_relevant].max()))
+            found.append(1 / rank if rank <= HELD_OUT_DEPTH else 0.0)
+    return float(np.mean(found))
 
 
 def apply_prompts(model: Model, names: Sequence[str]) -> Model:

@@ -3,13 +3,14 @@
 import re
 
 import msgspec
+import pytest
 
 from bench.experiments.experiment import Cost
 from bench.experiments.report_record import (
     SequenceResult,
 )
 from reports.experiment import cost_table, markdown, score_table
-from tests.support.experiment_reports import BETTER, FULL, REFERENCE, report, row
+from tests.support.experiment_reports import BETTER, FULL, OPEN, REFERENCE, report, row
 from tests.support.markdown import numbers, row_named, rows_of, tables_of
 
 
@@ -25,7 +26,7 @@ def test_a_row_shows_its_mean_its_difference_with_intervals():
     assert found["mean ± 95 %"] == f"{one.score.mean:.4f} ± {half:.4f}"
     assert found["difference"] == f"{one.difference.mean:+.4f}"
     assert found["95 % interval"] == f"{one.difference.low:+.4f} to {one.difference.high:+.4f}"
-    assert (found["verdict"], found["p (Holm)"]) == ("better", "1e-05")
+    assert (found["verdict"], found["p (Holm)"]) == ("better", "< .001")
     assert row_named(score_table(FULL, "mean"), "reference")["change"] == "mask reference"
     partly = row("mask=0.9", 0.3, "cannot tell", failed=(1,))
     assert (
@@ -62,35 +63,113 @@ def test_where_nothing_is_trained_nothing_is_said_of_seeds_and_checkpoints():
     assert not any(word in text for word in ("checkpoint", "seed 0", "recipe", "trained on"))
 
 
+def cost_lines(found):
+    return {(line["row"], line["stage"]): line for line in rows_of(cost_table(found))}
+
+
 def test_cost_is_a_mean_over_the_finished_seeds():
-    found = row_named(cost_table(FULL), "reference")
-    assert found == {
-        "row": "reference",
-        "parameters trained": "12,345",
-        "tokens trained on": "1,000",
-        "pretrain, s": "61",
-        "evaluate, s": "9",
-    }
-    assert row_named(cost_table(FULL), "mask=1.0")["pretrain, s"] == ""
-
-
-def test_cost_says_what_share_was_trained_and_what_was_written():
-    sized = {
-        **{stage: Cost(1.0, 700) for stage in ("base", "pretrain")},
-        "finetune": Cost(1.0, 80, parameters=25, total_parameters=2_000, saved_bytes=4_096),
-    }
-    tuned = row("mask=0.9", 0.3, "cannot tell")
-    adapted = [msgspec.structs.replace(cell, costs=sized) for cell in tuned.cells]
-    tuned = msgspec.structs.replace(tuned, cells=tuple(adapted))
-    found = report(REFERENCE, tuned)
-    own = row_named(cost_table(found), "mask=0.9")
-    assert (own["parameters trained"], own["trained %"], own["bytes saved"]) == (
-        "25",
-        "1.25",
-        "4,096",
+    found = cost_lines(FULL)["reference", "pretrain"]
+    assert (found["wall-clock, s"], found["tokens"], found["parameters"]) == (
+        "61",
+        "1,000",
+        "12,345",
     )
-    assert own["tokens trained on"] == "1,480"
-    assert row_named(cost_table(found), "reference")["trained %"] == ""
+    assert cost_lines(FULL)["mask=1.0", "pretrain"]["wall-clock, s"] == ""
+    same = cost_lines(report(REFERENCE, BETTER))
+    assert set(same) == {("all rows", "pretrain"), ("all rows", "evaluate")}
+
+
+TRAINED = {
+    "base": {"steps": 3, "batch_size": 8, "max_tokens": 64, "optimizer": {"lr": 0.001}},
+    "finetune": {
+        "batch_size": 4,
+        "accumulate": 2,
+        "max_query_tokens": 24,
+        "max_document_tokens": 48,
+        "optimizer": {"lr": 0.5},
+        "rates": [0.1, 0.2],
+    },
+}
+
+
+def trained(one, steps, code="c" * 40):
+    costs = {
+        "base": Cost(1.0, 700, steps=3, cpu_seconds=2.0),
+        "finetune": Cost(
+            1.0,
+            80,
+            parameters=25,
+            total_parameters=2_000,
+            saved_bytes=4_096,
+            steps=steps,
+            cpu_seconds=3.0,
+        ),
+    }
+    cells = [
+        msgspec.structs.replace(
+            cell,
+            costs={
+                **costs,
+                "finetune": msgspec.structs.replace(costs["finetune"], learning_rate=rate),
+            },
+            code={"base": "", "finetune": code if cell.seed else "d" * 40},
+        )
+        for cell, rate in zip(one.cells, (0.1, 0.2, 0.1), strict=True)
+    ]
+    return msgspec.structs.replace(one, cells=tuple(cells), settings=TRAINED)
+
+
+def test_settings_and_costs_stand_by_row_and_unequal_training_is_named():
+    equal, longer = trained(OPEN, 10), trained(row("mask=0.9", 0.3, "cannot tell"), 20)
+    found = report(trained(REFERENCE, 10), longer)
+    lines = cost_lines(found)
+    base, own = lines["all rows", "base"], lines["mask=0.9", "finetune"]
+    names = ("learning rate", "steps", "batch", "length", "tokens", "wall-clock, s", "CPU, s")
+    assert [base[name] for name in names] == ["0.001", "3", "8", "64", "700", "1", "2"]
+    chosen = ["0.1, 0.2, 0.1 (of 2)", "20", "8", "24 / 48", "80", "1", "3"]
+    assert [own[name] for name in names] == chosen
+    assert (own["parameters"], own["trained %"], own["bytes saved"]) == ("25", "1.25", "4,096")
+    assert base["code"] == "unknown"
+    assert own["code"] == f"{'d' * 12} (seed 0); {'c' * 12} (seed 1, 2)"
+    text = markdown(found)
+    assert row_named(score_table(found, "mean"), "mask=0.9")["training"] == "finetune: 2.00 x steps"
+    assert any("trained more or less" in warning for warning in warnings_of(text))
+    assert "trained more or less" not in markdown(report(trained(REFERENCE, 10), equal))
+
+
+@pytest.mark.parametrize(
+    ("p", "of_seeds", "printed"),
+    [
+        (5e-48, 2e-4, "< .001"),
+        (5e-48, 0.003, "< .01"),
+        (1e-6, 0.2, "< .05"),
+        (0.03, 0.2, "< .05"),
+        (0.03, 0.0002, "0.0300"),
+        (0.4, 0.6, "0.4000"),
+        (1e-4, None, "0.0001"),
+    ],
+)
+def test_p_is_not_printed_below_what_the_seeds_support(p, of_seeds, printed):
+    difference = msgspec.structs.replace(BETTER.on[0].difference, p=p, p_seeds=of_seeds)
+    on = msgspec.structs.replace(BETTER.on[0], difference=difference, p_holm=p)
+    found = report(REFERENCE, msgspec.structs.replace(BETTER, on=(on,)))
+    assert row_named(score_table(found, on.collection), "mask=0.15")["p (Holm)"] == printed
+
+
+def test_what_the_seeds_cover_is_in_the_method():
+    once = msgspec.structs.replace(FULL, trained_with={"base": 1, "pretrain": 3})
+    assert "Different seeds by stage: base 1, pretrain 3." in markdown(once)
+    assert "All seeds continue from one base. The intervals do not cover" in markdown(once)
+    each = msgspec.structs.replace(FULL, trained_with={"base": 3, "pretrain": 3})
+    assert "continue from one base" not in markdown(each)
+
+
+def test_modified_code_is_marked():
+    made = msgspec.structs.replace(FULL, commits=("c" * 40 + " modified",))
+    assert any("Cells were made by modified code" in line for line in warnings_of(markdown(made)))
+    conditions = msgspec.structs.replace(FULL.conditions, dirty=True)
+    written = msgspec.structs.replace(FULL, conditions=conditions)
+    assert any("written by modified code" in line for line in warnings_of(markdown(written)))
 
 
 def test_the_method_names_leaks_and_code():
@@ -111,7 +190,7 @@ def test_other_collections_and_cells_of_different_code_are_named_at_the_top():
     marked = msgspec.structs.replace(FULL, differing=(line,), commits=commits)
     first, mixed = warnings_of(markdown(marked))
     assert first == line
-    assert all(commit in mixed for commit in ("no checkout", " 0123456789ab ", "f" * 12))
+    assert all(commit in mixed for commit in ("unknown", " 0123456789ab ", "f" * 12))
     assert warnings_of(markdown(FULL)) == []
 
 

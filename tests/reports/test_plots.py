@@ -2,18 +2,20 @@
 
 from xml.etree import ElementTree
 
+import msgspec
 import pytest
 
 from bench.comparing.statistics import Difference
+from bench.experiments.experiment import AxisResult
 from retrievers.training.engine.curve import LossPoint
-from tests.support.experiment_reports import BETTER, FULL, GAP, REFERENCE, report, row
+from tests.support.experiment_reports import BETTER, FULL, GAP, OPEN, REFERENCE, report, row
 
 pytest.importorskip("matplotlib")
 
 from reports.plots import (
     PAPER,
+    _difference_limits,
     _draw_panels,
-    _limits,
     _panels,
     _points,
     draw_factors,
@@ -44,10 +46,38 @@ def test_an_axis_of_gaps_is_not_drawn(tmp_path):
 
 def test_a_bar_spans_the_interval_of_the_difference_about_the_row():
     on = BETTER.on_collection("mean")
-    low, high = _limits(BETTER, on, REFERENCE)
-    assert high - low == pytest.approx(on.difference.high - on.difference.low)
-    assert (low + high) / 2 == pytest.approx(on.score.mean)
-    assert _limits(REFERENCE, REFERENCE.on_collection("mean"), REFERENCE) is None
+    found = _difference_limits(BETTER, "mean", REFERENCE)
+    assert found.high - found.low == pytest.approx(on.difference.high - on.difference.low)
+    assert (found.low + found.high) / 2 == pytest.approx(on.score.mean)
+    assert _difference_limits(REFERENCE, "mean", REFERENCE) is None
+
+
+def test_a_factor_repeated_against_several_rows_is_one_figure_with_anchors(tmp_path):
+    from matplotlib.figure import Figure
+
+    axes = [
+        AxisResult(title="pooling", field="f", against=against, points={"[CLS]": against, "m": row})
+        for against, row in (("reference", "mask=0.9"), ("mask=0.15", "mask=1.0"))
+    ]
+    anchor = row("bm25", 0.6, seeds=1)
+    found = msgspec.structs.replace(FULL, axes=(*FULL.axes, *axes), anchors=(anchor,))
+    assert [name for name, _ in draw_factors(found, tmp_path)] == [
+        "masks-mask.svg",
+        "masks-pooling.svg",
+    ]
+    assert "bm25" in (tmp_path / "masks-mask.svg").read_text()
+    figure = Figure()
+    _draw_panels(figure, found, axes, ["mean"])
+    drawn = figure.axes[0]
+    assert [label.get_text() for label in drawn.get_xticklabels()] == ["reference", "0.15"]
+    scored = [REFERENCE, BETTER, OPEN]
+    heights = [line.get_ydata()[0] for line in drawn.lines if line.get_marker() == "o"]
+    assert sorted(heights) == sorted(one.on_collection("mean").score.mean for one in scored)
+    dashed = [line.get_ydata()[0] for line in drawn.lines if line.get_linestyle() == "--"]
+    assert dashed == [anchor.on_collection("mean").score.mean]
+    explained = [text.get_text() for text in figure.legends[0].get_texts()]
+    seeds = ["[CLS]: mean over seeds", "m: mean over seeds", "score of each seed"]
+    assert explained == [*seeds, "95 % interval", "bm25"]
 
 
 def test_every_mark_is_explained_in_the_legend_and_no_name_stands_among_the_points():
@@ -55,8 +85,7 @@ def test_every_mark_is_explained_in_the_legend_and_no_name_stands_among_the_poin
 
     figure = Figure()
     axis = FULL.axes[0]
-    points = _points(FULL, axis)
-    _draw_panels(figure, FULL, axis, points, _panels(FULL, points))
+    _draw_panels(figure, FULL, [axis], _panels(FULL, _points(FULL, axis)))
     explained = [text.get_text() for text in figure.legends[0].get_texts()]
     assert explained == [
         "mean over seeds",
@@ -76,8 +105,7 @@ def test_one_seed_has_no_dashes_and_no_word_of_seeds():
     rows = [row("reference", 0.3, seeds=1), row("mask=0.15", 0.4, "better", seeds=1)]
     found = report(*rows, seeds=1)
     axis = found.axes[0]
-    points = _points(found, axis)
-    _draw_panels(figure, found, axis, points, _panels(found, points))
+    _draw_panels(figure, found, [axis], _panels(found, _points(found, axis)))
     explained = [text.get_text() for text in figure.legends[0].get_texts()]
     assert not any("seed" in text for text in explained)
     assert [line for line in figure.axes[0].lines if line.get_marker() == "_"] == []

@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,17 @@ from bench.cli.options.commands import AblateOptions
 from bench.cli.terminal import print_json
 from bench.evaluate.pipeline import current_conditions
 from bench.experiments.evaluate_stage import read_scores
-from bench.experiments.execute import load_outcome, run_experiment, run_in_subprocess, run_timed
+from bench.experiments.execute import (
+    FixedPlan,
+    describe_code,
+    fix_plan,
+    has_results,
+    load_outcome,
+    make_plan,
+    run_experiment,
+    run_in_subprocess,
+    run_timed,
+)
 from bench.experiments.experiment import CellTask, Cost, Experiment, ExperimentStage
 from bench.experiments.findings import add_sequences, make_report
 from bench.experiments.grid import load_grid, replace_settings
@@ -43,17 +53,40 @@ def ablate(options: AblateOptions) -> int:
         return _show_plan(parts, options)
     for part in parts:
         _log(_count_cells(part, options.out))
-    records = [_run_part(part, options, conditions) for part in parts]
+    fix = partial(fix_plan, options.out / f"{grid.name}-plan.json")
+    if has_results(parts, options.out):
+        fix(FixedPlan())  # unless one was written at the first result
+    fix_now = partial(fix, make_plan(parts, describe_code(conditions)))
+    records = [_run_part(part, options, conditions, fix_now) for part in parts]
     if options.output.json:
         print_json(records if grid.endpoints else records[0])
     return ExitCode.MISSING if any(record.gaps for record in records) else ExitCode.OK
 
 
-def _run_part(experiment: Experiment, options: AblateOptions, conditions: Conditions) -> Report:
-    """Run the tasks of an experiment and write its report."""
-    outcome = run_experiment(experiment, options.out, _run_in_process, _log, conditions.commit)
+def _run_part(
+    experiment: Experiment,
+    options: AblateOptions,
+    conditions: Conditions,
+    fix: Callable[[], FixedPlan],
+) -> Report:
+    """Run the tasks of an experiment and write its report.
+
+    ``fix`` stores the plan before the first result is recorded, and returns the stored one.
+    """
+    results = {cell.task.key for cell in experiment.cells}
+
+    def run(stage: ExperimentStage, task: CellTask, out: Path) -> Cost:
+        cost = _run_in_process(stage, task, out)
+        if task.key in results:
+            fix()
+        return cost
+
+    code = describe_code(conditions)
+    outcome = run_experiment(experiment, options.out, run, _log, code)
     scores = partial(read_scores, out=options.out)
-    record = make_report(experiment, outcome, scores, _command_line(options), conditions)
+    plan = fix() if has_results([experiment], options.out) else None
+    command = _command_line(options)
+    record = make_report(experiment, outcome, scores, command, conditions, plan)
     record = add_sequences(record, experiment, outcome, options.out)
     folder = options.out / experiment.grid.name
     text = markdown(record, _draw_pictures(record, folder))

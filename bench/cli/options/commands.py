@@ -529,8 +529,8 @@ class AdaptOptions:
 
     Methods, with their settings (--set method.FIELD=VALUE): plain (no measure against forgetting);
     ewc (penalise changes of weights that matter for earlier collections: measured, strength); das
-    (soften updates of units that matter for earlier collections: measured, soften=gradient as
-    published, or soften=update, which AdamW does not undo); adapter (one adapter per collection on
+    (soften gradients of units that matter for earlier collections, as published: measured;
+    soften=update is a variant that softens the optimizer's steps); adapter (one adapter per collection on
     the frozen start model: adapter); replay (mix in texts of earlier collections: buffer, share);
     joint (train on all collections so far, the upper bound); distill (stay close to the predictions
     of the previous checkpoint: weight, temperature).
@@ -543,7 +543,7 @@ class AdaptOptions:
         start: Model to start from: a card, folder or Hub id. Default: the preset's.
 
     Examples:
-        python -m bench adapt mlm-small --on beir/nfcorpus beir/scifact --method das --set method.soften=update --out models/das
+        python -m bench adapt mlm-small --on beir/nfcorpus beir/scifact --method das --set method.measured=1000 --out models/das
         python -m bench adapt mlm --start path/to/bert --on beir/nfcorpus beir/fiqa --method ewc --steps 10000 --out models/ewc
         python -m bench adapt retromae-small --on beir/nfcorpus beir/fiqa --out models/plain
     """
@@ -618,7 +618,7 @@ class AblateOptions:
             is marked.
 
     Examples:
-        python -m bench ablate pretraining-matters --variant two-cores
+        python -m bench ablate one-vector
         python -m bench ablate adapters --variant two-cores
         python -m bench ablate inference --dry-run
         python -m bench ablate inference

@@ -28,8 +28,8 @@ The importance to several kinds of knowledge is combined by the element-wise max
 
 AdamW divides each gradient by a running mean of its own magnitude. A factor that is constant during
 a training therefore has almost no effect, unless it is 0 or the gradients are small compared with
-AdamW's epsilon. ``soften = "update"`` applies 1 − I to the optimizer's step instead; ``"gradient"``
-is as published.
+AdamW's epsilon. ``soften = "gradient"``, the default, is as published. ``"update"`` is a variant of
+this project, not DAS: it applies 1 − I to the optimizer's step instead.
 
 The authors' code, https://github.com/UIC-Liu-Lab/ContinualLM, differs from the paper in some
 points. This implementation follows the paper:
@@ -90,8 +90,8 @@ class SoftMasking(Method, kw_only=True):
 
     Attributes:
         measured: number of texts of a domain used to measure importance; the authors use 10,000.
-        soften: quantity that is multiplied by 1 − I, the ``gradient`` or the optimizer's
-            ``update``.
+        soften: quantity that is multiplied by 1 − I: the ``gradient``, as published, or in a
+            variant the optimizer's ``update``.
     """
 
     adds_to_mlm: ClassVar[bool] = True

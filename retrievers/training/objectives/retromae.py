@@ -32,6 +32,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from foundation.errors import BenchError
 from retrievers.training.objectives.masked_lm import MaskedLM, TransformerLayer, put_cls, sum_losses
 from retrievers.training.objectives.masking import (
     IGNORED,
@@ -44,6 +45,8 @@ from retrievers.training.objectives.masking import (
 )
 from retrievers.training.objectives.objective import Batch, Rate, Settings
 
+DecoderReads = Literal["cls", "zero", "other"]
+
 
 class RetroMAE(Settings, kw_only=True):
     """Settings of RetroMAE, with the paper's defaults.
@@ -54,15 +57,17 @@ class RetroMAE(Settings, kw_only=True):
         encoder_mask: share of tokens hidden from the encoder.
         decoder_mask: share of tokens hidden from the decoder: one draw per text in basic decoding,
             one of up to 256 draws for each token in enhanced decoding.
-        decoder_reads: ``zero`` replaces h_0 by zeros, so that nothing passes through the sentence
-            embedding. This is a control experiment that is not in the paper.
+        decoder_reads: sentence embedding that the decoder reads: ``cls`` is h_0. Two control
+            experiments are not in the paper: ``zero`` replaces h_0 by zeros, so that nothing passes
+            through it. ``other`` replaces it by h_0 of the previous text of the batch, so that the
+            encoder's position 0 gets a gradient but no information about the decoder's text.
     """
 
     decoding: Literal["enhanced", "basic"] = "enhanced"
     decoder_layers: Annotated[int, msgspec.Meta(ge=1, le=3)] = 1
     encoder_mask: Rate = 0.3
     decoder_mask: Rate = 0.5
-    decoder_reads: Literal["cls", "zero"] = "cls"
+    decoder_reads: DecoderReads = "cls"
 
     def __post_init__(self) -> None:
         if self.decoding == "enhanced" and self.decoder_layers != 1:
@@ -70,10 +75,9 @@ class RetroMAE(Settings, kw_only=True):
 
     def build_module(self, encoder: MaskedLM) -> nn.Module:
         """Build the training module around ``encoder``."""
-        zero_cls = self.decoder_reads == "zero"
         if self.decoding == "enhanced":
-            return EnhancedDecoding(encoder, zero_cls)
-        return BasicDecoding(encoder, self.decoder_layers, zero_cls)
+            return EnhancedDecoding(encoder, self.decoder_reads)
+        return BasicDecoding(encoder, self.decoder_layers, self.decoder_reads)
 
     def batch(self, tokens: TokenBatch, vocabulary: Vocabulary, rng: np.random.Generator) -> Batch:
         """Return the encoder's and the decoder's inputs, see `Objective.batch`.
@@ -105,10 +109,10 @@ class RetroMAE(Settings, kw_only=True):
 class RetroMAETraining(nn.Module, ABC):
     """Encoder with a decoder, which subclasses add."""
 
-    def __init__(self, encoder: MaskedLM, zero_cls: bool = False) -> None:
-        """Train ``encoder``. With ``zero_cls`` the decoder reads zeros instead of h_0."""
+    def __init__(self, encoder: MaskedLM, reads: DecoderReads = "cls") -> None:
+        """Train ``encoder``. For ``reads`` see `RetroMAE.decoder_reads`."""
         super().__init__()
-        self.encoder, self.zero_cls = encoder, zero_cls
+        self.encoder, self.reads = encoder, reads
 
     def forward(
         self,
@@ -132,15 +136,30 @@ class RetroMAETraining(nn.Module, ABC):
             decoder_context: tokens that the decoder sees: bool ``(texts, length, length)`` in
                 enhanced decoding, see `context_mask`, and ``(texts, length)`` in basic decoding,
                 False at padding.
+
+        Raises:
+            BenchError: If the decoder reads another text's embedding in a batch of one text.
         """
         states = self.encoder(input_ids, attention_mask)[-1]
-        read = torch.zeros_like(states) if self.zero_cls else states
-        stream = self.decode(read, decoder_input_ids, decoder_context)
+        stream = self.decode(self._read(states), decoder_input_ids, decoder_context)
         return sum_losses(
             encoder_mlm=self.encoder.loss(states, labels),
             decoder_mlm=self.encoder.loss(stream, decoder_labels),
             **self.further_losses(states, attention_mask, decoder_labels),
         )
+
+    def _read(self, states: Tensor) -> Tensor:
+        """Return the states whose position 0 the decoder reads."""
+        if self.reads == "zero":
+            return torch.zeros_like(states)
+        if self.reads == "other":
+            if len(states) < 2:
+                raise BenchError(
+                    "decoder_reads = other needs two texts or more in a batch, and there is one",
+                    "Raise batch_size.",
+                )
+            return states.roll(1, dims=0)
+        return states
 
     @abstractmethod
     def decode(self, states: Tensor, input_ids: Tensor, visible: Tensor) -> Tensor:
@@ -166,15 +185,15 @@ class RetroMAETraining(nn.Module, ABC):
 class BasicDecoding(RetroMAETraining):
     """Encoder with a decoder that reads its own masked copy of the text."""
 
-    def __init__(self, encoder: MaskedLM, layers: int, zero_cls: bool = False) -> None:
+    def __init__(self, encoder: MaskedLM, layers: int, reads: DecoderReads = "cls") -> None:
         """Build the decoder around an encoder.
 
         Args:
             encoder: encoder to train.
             layers: number of layers in the decoder.
-            zero_cls: whether the decoder reads zeros instead of h_0.
+            reads: see `RetroMAE.decoder_reads`.
         """
-        super().__init__(encoder, zero_cls)
+        super().__init__(encoder, reads)
         self.decoder = nn.ModuleList(TransformerLayer(encoder.config) for _ in range(layers))
 
     def decode(self, states: Tensor, input_ids: Tensor, visible: Tensor) -> Tensor:
@@ -194,9 +213,9 @@ class BasicDecoding(RetroMAETraining):
 class EnhancedDecoding(RetroMAETraining):
     """Encoder with a decoder layer of two streams."""
 
-    def __init__(self, encoder: MaskedLM, zero_cls: bool = False) -> None:
-        """Build the decoder around ``encoder``. With ``zero_cls`` it reads zeros instead of h_0."""
-        super().__init__(encoder, zero_cls)
+    def __init__(self, encoder: MaskedLM, reads: DecoderReads = "cls") -> None:
+        """Build the decoder around ``encoder``. For ``reads`` see `RetroMAE.decoder_reads`."""
+        super().__init__(encoder, reads)
         self.decoder = TransformerLayer(encoder.config)
 
     def decode(self, states: Tensor, input_ids: Tensor, visible: Tensor) -> Tensor:

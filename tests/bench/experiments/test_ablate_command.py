@@ -113,6 +113,36 @@ def test_cells_are_trained_scored_and_reported_and_kept_for_the_next_time(bench,
     assert (stages.count("pretrain"), stages.count("finetune")) == (4, 6)
 
 
+def test_each_cell_chooses_its_rate_and_each_seed_has_its_base(bench, tmp_path):
+    pytest.importorskip("sentence_transformers")
+    text = GRID.partition("[[axes]]")[0].replace("seeds", "base_per_seed = true\nseeds")
+    text = text.replace("[pretrain]", '[base]\npreset = "pre.toml"\non = ["./mine"]\n\n[pretrain]')
+    text = text.replace("[evaluate]", "rates = [1e-9, 1e-2]\nqueries = 6\n\n[evaluate]")
+    axis = '[[axes]]\nfield = "pretrain.objective.mask"\nvalues = [0.4]\n'
+    (tmp_path / "grid.toml").write_text(text + axis)
+    pre = PRETRAIN.replace('start = { model = "./bert" }\n', "")
+    (tmp_path / "pre.toml").write_text(pre + "[start.scratch]\nvocabulary = 60\nlayers = 1\n"
+        "width = 16\nheads = 2\nintermediate = 32\npositions = 16\n")  # fmt: skip
+    fine = FINETUNE.replace('["bm25"]\ndepth = 5', "[]").replace("hard_negatives = 1\n", "")
+    (tmp_path / "fine.toml").write_text(fine)
+    done = ablate(bench)
+    assert done.code == ExitCode.OK, done.stderr
+    report = json.loads((tmp_path / "ablations" / "tiny" / "report.json").read_bytes())
+    assert report["trained_with"] == {"base": 2, "pretrain": 2, "finetune": 2}
+    folders = sorted((tmp_path / "ablations" / "finetune").iterdir())
+    chosen = []
+    for folder in (each for each in folders if each.is_dir()):
+        scores = json.loads((folder / "rates.json").read_bytes())
+        assert list(scores) == ["1e-09", "0.01"]
+        assert {path.name for path in folder.iterdir()} >= {"model", "done.json"}
+        assert not list(folder.glob("model-*"))
+        chosen.append(max(scores, key=scores.get))
+    costs = [cell["costs"]["finetune"] for row in report["rows"] for cell in row["cells"]]
+    assert sorted(f"{each['learning_rate']:g}" for each in costs) == sorted(chosen)
+    assert all(each["steps"] == 2 and each["cpu_seconds"] > 0 for each in costs)
+    assert "(of 2)" in done.stdout
+
+
 def test_an_evaluation_keeps_to_the_memory_that_it_may_take(bench, tmp_path):
     stage = EvaluateStage(Workspace(cache_dir=bench.cache, device="cpu", max_memory=1 << 20))
     settings = stage.resolve_settings({"on": ["./mine"]})
@@ -302,6 +332,38 @@ def test_a_model_without_pretraining_is_scored_as_it_is(bench, tmp_path):
     assert done.code == ExitCode.OK, done.stderr
     assert "max_document_tokens=4" in done.stdout
     assert "Nothing is trained" in done.stdout
+
+
+def test_anchors_stand_in_tables_and_figures_and_a_later_hypothesis_is_exploratory(bench, tmp_path):
+    tiny.write_card(tmp_path / "start.toml", checkpoint="bert", pooling="mean")
+    grid = (
+        'name = "use"\nmodel = "start.toml"\nanchors = ["bm25"]\nevaluate = { on = ["./mine"] }\n'
+        '[[axes]]\nfield = "evaluate.max_document_tokens"\nvalues = [4, 5]\n'
+    )
+    line = '[[hypotheses]]\nrow = "max_document_tokens={}"\nagainst = "{}"\nexpected = "better"\n'
+    (tmp_path / "grid.toml").write_text(grid + line.format(4, "reference"))
+    done = ablate(bench)
+    assert done.code == ExitCode.OK, done.stderr
+    assert "cell 4 of 4: bm25, anchor: done" in done.stderr
+    report = json.loads((tmp_path / "ablations" / "use" / "report.json").read_bytes())
+    scored = bench("run", "./mine", "--model", "bm25", "--cache-dir", bench.cache, "--json")
+    (result,) = json.loads(scored.stdout)["results"]
+    (anchor,) = report["anchors"]
+    measure = anchor["on"][0]["measure"]
+    assert anchor["on"][0]["score"]["mean"] == pytest.approx(result["measures"][measure])
+    assert "| bm25" in done.stdout
+    assert "bm25" in next((tmp_path / "ablations" / "use").glob("*.svg")).read_text()
+    assert "## Hypotheses fixed beforehand" in done.stdout
+    assert "Exploratory" not in done.stdout
+
+    (tmp_path / "grid.toml").write_text(grid + line.format(5, "max_document_tokens=4"))
+    later = ablate(bench)
+    assert later.code == ExitCode.OK, later.stderr
+    assert "## Hypotheses fixed beforehand" not in later.stdout
+    named = "at the first result: max_document_tokens=5 is better than max_document_tokens=4."
+    assert named in later.stdout.partition("## Exploratory comparisons")[2]
+    (tmp_path / "ablations" / "use-plan.json").unlink()
+    assert "No record from before the first result" in ablate(bench).stdout
 
 
 def test_a_collection_that_is_not_the_published_one_is_refused_at_once_or_marked(bench, tmp_path):

@@ -11,25 +11,33 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import msgspec
 import pytest
 import torch
 
 from bench.experiments.execute import (
     DONE_FILE,
     FAILED_FILE,
+    describe_code,
+    fix_plan,
+    has_results,
     load_outcome,
+    make_plan,
     run_experiment,
     run_in_subprocess,
 )
 from bench.experiments.experiment import plan_experiment
+from bench.experiments.findings import make_report
 from bench.experiments.grid import FILES
 from foundation.errors import BenchError, WorkerError, is_disk_full
 from foundation.files import FileLock
+from reports.experiment import markdown
 from retrievers.training.engine.trainer import explain_errors
 from retrievers.training.pretrain.pretrain import pretrain
 from tests.support import apart
 from tests.support import small_starts as small
-from tests.support.experiments import FAKES, GRID, FakeStage, in_this_process
+from tests.support.experiments import FAKES, GRID, FakeStage, in_this_process, read_scores
+from tests.support.results import CONDITIONS
 
 
 def plan(stages=FAKES, text=GRID):
@@ -55,6 +63,61 @@ def test_every_task_is_done_once_and_never_again(tmp_path):
     again, said = go(tmp_path)
     assert (calls(tmp_path), said) == (33, [])
     assert set(again.finished) == set(outcome.finished)
+
+
+def plan_with(hypotheses, seeds=(0, 1, 2)):
+    lines = (f'[[hypotheses]]\nrow = "{row}"\nagainst = "{against}"\nexpected = "better"\n'
+             for row, against in hypotheses)  # fmt: skip
+    text = GRID.replace("[variants", "".join(lines) + "[variants")
+    return plan(text=text.replace("seeds = [0, 1, 2]", f"seeds = {list(seeds)}", 1))
+
+
+def test_what_came_after_the_first_result_or_was_changed_is_exploratory_by_name(tmp_path):
+    first = plan_with([("steps=20", "steps=5"), ("lr=0.2", "reference")])
+    file = tmp_path / "steps-plan.json"
+    fixed = fix_plan(file, make_plan([first], "a"))
+    outcome = run_experiment(first, tmp_path, in_this_process, print)
+    assert has_results([first], tmp_path)
+
+    def report(experiment):
+        stored = fix_plan(file, make_plan([experiment], "b"))
+        assert stored == fixed  # written once
+        read = read_scores(tmp_path)
+        return make_report(experiment, outcome, read, "", CONDITIONS, stored)
+
+    kept = report(first)
+    assert kept.added == ()
+    assert [each.exploratory for each in kept.hypotheses] == [False, False]
+    assert "Exploratory" not in markdown(kept)
+    hypotheses = [("steps=20", "steps=5"), ("steps=20", "reference")]
+    later = report(plan_with(hypotheses, seeds=(0, 1, 2, 5)))
+    assert [each.exploratory for each in later.hypotheses] == [False, True]
+    assert later.added == ("Added after the first result: seed 5.",)
+    before, _, after = markdown(later).partition("## Exploratory comparisons")
+    assert ("steps=20 is better than steps=5" in before, "steps=5" in after.split("## ")[0]) == (
+        True,
+        False,
+    )
+    # the same words about another row, and another evaluation
+    moved = GRID.replace("values = [5, 10, 20]", 'values = [5, 10, 30]\nlabels = ["5", "10", "20"]')
+    moved = moved.replace('title = "How long"', 'title = "Other"')
+    line = '[[hypotheses]]\nrow = "steps=20"\nagainst = "steps=5"\nexpected = "better"\n'
+    changed = report(plan(text=moved.replace("[variants", f"{line}[variants")))
+    assert changed.hypotheses[0].exploratory
+    assert changed.added == (
+        "This endpoint was changed after the first result: it is exploratory.",
+    )
+    assert "No record from before" in make_report(
+        first, outcome, read_scores(tmp_path), "", CONDITIONS
+    ).added[0]  # fmt: skip
+
+
+def test_code_is_a_commit_a_modified_commit_or_an_installed_version():
+    clean = msgspec.structs.replace(CONDITIONS, commit="c0ffee", dirty=False, bench="1.2")
+    changed = msgspec.structs.replace(clean, dirty=True)
+    installed = msgspec.structs.replace(clean, commit="")
+    described = [describe_code(each) for each in (clean, changed, installed)]
+    assert described == ["c0ffee", "c0ffee modified", "version 1.2"]
 
 
 def test_a_failed_cell_is_a_gap_with_its_error_and_the_others_go_on(tmp_path):

@@ -43,6 +43,43 @@ def test_an_axis_can_change_a_field_of_another_row():
     assert (settings["steps"], settings["lr"]) == (5, 0.5)
 
 
+def test_an_axis_against_every_earlier_row_is_repeated_for_each():
+    again = '[[axes]]\nfield = "finetune.lr"\nname = "rate"\nagainst = "*"\nvalues = [0.1, 0.7]\n'
+    found, axes = rows(GRID.partition('[[axes]]\nfield = "finetune')[0] + again)
+    repeated = ["rate=0.7", "rate=0.7, steps=5", "rate=0.7, steps=20"]
+    assert [row.name for row in found] == [REFERENCE, "steps=5", "steps=20", *repeated]
+    assert [row.against for row in found[3:]] == [REFERENCE, "steps=5", "steps=20"]
+    assert [axis.points["0.1"] for axis in axes[1:]] == [REFERENCE, "steps=5", "steps=20"]
+
+
+def test_an_anchor_is_one_more_cell_and_leaves_the_keys_of_the_others():
+    grid = FILES.parse(GRID.encode(), "")
+    plain, anchored, other = (
+        plan_experiment(grid, FAKES, anchors=anchors)
+        for anchors in (None, {"bm25": "a"}, {"bm25": "b"})
+    )
+    assert anchored.cells == plain.cells
+    (anchor,) = anchored.anchors
+    assert (anchor.row, anchor.task.model, anchor.task.before) == ("bm25", "bm25", None)
+    assert {anchor.task.key, other.anchors[0].task.key}.isdisjoint(
+        task.key for task in plain.tasks()
+    )
+    assert anchor.task.key != other.anchors[0].task.key
+
+
+def test_an_endpoint_says_whether_it_is_primary():
+    text = GRID.replace("[finetune]\nsteps = 1\n\n[evaluate]", "[endpoints.a.evaluate]")
+    text = text.replace("[pretrain]", 'primary = "a"\n[pretrain]').replace(
+        "[variants", '[endpoints.b.evaluate]\non = ["c"]\n[variants'
+    )
+    parts = FILES.parse(text.encode(), "").split_endpoints()
+    assert [part.title for part in parts] == [
+        "How long: a (primary endpoint)",
+        "How long: b (secondary endpoint)",
+    ]
+    assert "which is not an endpoint" in refused(text.replace('"a"', '"z"'))
+
+
 def test_a_table_replaces_the_field_as_a_whole_and_is_called_by_its_name():
     text = GRID + '[[axes]]\nfield = "pretrain.objective"\nvalues = [{ name = "retromae" }]\n'
     found, _ = rows(text)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from foundation.errors import BenchError
 from retrievers.training.objectives.mlm import MLM
 from retrievers.training.objectives.retromae import RetroMAE
 from tests.support import slow_transformer as slow
@@ -18,6 +19,8 @@ OBJECTIVES = [RetroMAE(), *BASIC]
 NAMES = ["enhanced", "basic-1", "basic-2", "basic-3"]
 BLIND = [RetroMAE(decoding=decoding, decoder_reads="zero") for decoding in ("enhanced", "basic")]
 BLIND_NAMES = ["enhanced-zero", "basic-zero"]
+OTHER = [RetroMAE(decoding=decoding, decoder_reads="other") for decoding in ("enhanced", "basic")]
+OTHER_NAMES = ["enhanced-other", "basic-other"]
 
 
 def batch_of(objective: Any, folder: Path, texts: int = 3) -> Batch:
@@ -33,8 +36,10 @@ def slow_decoder_loss(heads: Any, batch: Batch) -> float:
     embedded = heads.encoder.embed(batch["decoder_input_ids"]).tolist()
     positions = heads.encoder.positions(len(embedded[0])).tolist()
     decoded = []
-    for text, (states, words) in enumerate(zip(states_of(heads, batch), embedded, strict=True)):
-        cls = [0.0] * len(states[0]) if heads.zero_cls else states[0]
+    all_states = states_of(heads, batch)
+    for text, words in enumerate(embedded):
+        read = {"cls": all_states[text][0], "other": all_states[text - 1][0]}
+        cls = read.get(heads.reads, [0.0] * len(words[0]))
         context = [cls, *words[1:]]
         seen = batch["decoder_context"][text].tolist()
         if isinstance(seen[0], list):
@@ -62,7 +67,9 @@ def test_mlm_is_the_cross_entropy_of_the_masked_tokens(architecture, tmp_path) -
 
 
 @pytest.mark.parametrize("architecture", tiny.ARCHITECTURES)
-@pytest.mark.parametrize("objective", [*OBJECTIVES, *BLIND], ids=[*NAMES, *BLIND_NAMES])
+@pytest.mark.parametrize(
+    "objective", [*OBJECTIVES, *BLIND, *OTHER], ids=[*NAMES, *BLIND_NAMES, *OTHER_NAMES]
+)
 def test_retromae_is_the_sum_of_the_encoder_s_and_the_decoder_s_loss(
     objective, architecture, tmp_path
 ) -> None:
@@ -97,6 +104,22 @@ def test_a_decoder_that_reads_zeros_trains_no_layer_of_the_encoder(objective, tm
     heads(**batch)["decoder_mlm"].backward()
     assert all(weight.grad is None for weight in heads.encoder.layers.parameters())
     assert heads.encoder.encoder.embeddings.word_embeddings.weight.grad.any()
+
+
+@pytest.mark.parametrize("objective", OTHER, ids=OTHER_NAMES)
+def test_a_decoder_that_reads_another_text_trains_that_text_and_needs_two(
+    objective, tmp_path
+) -> None:
+    batch = batch_of(objective, tmp_path)
+    heads = objective.build_module(tiny.encoder()).double()
+    kept = tiny.keep_last_states(heads.encoder)
+    labels = torch.full_like(batch["decoder_labels"], -100)
+    labels[2] = batch["decoder_labels"][2]
+    heads(**{**batch, "decoder_labels": labels})["decoder_mlm"].backward()
+    (last,) = kept
+    assert last.grad[:, 0].any(dim=1).tolist() == [False, True, False]
+    with pytest.raises(BenchError, match="needs two texts"):
+        heads(**batch_of(objective, tmp_path, texts=1))
 
 
 def test_in_enhanced_decoding_a_token_does_not_see_itself(tmp_path) -> None:
