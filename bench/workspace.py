@@ -231,6 +231,7 @@ class Workspace:
 
         Raises:
             BenchError: the model is unknown, or cannot be used.
+            DriftError: the server of the model changed since its first vectors were stored.
         """
         if name in (*dataset_names(), *suite_names()) and not Path(name).exists():
             problem = f"{name} is a collection or suite, but a model is needed here"
@@ -238,7 +239,9 @@ class Workspace:
         model = resolve_model(name, **settings)
         if model.recipe.kind == "bm25":
             return LoadedModel(model, None)
-        return LoadedModel(model, open_encoder(model, self.device, networks=networks))
+        encoder = open_encoder(model, self.device, networks=networks)
+        self.store.check_drift(encoder)
+        return LoadedModel(model, encoder)
 
     def prepare(
         self,

@@ -27,6 +27,10 @@ class BenchError(Exception):
         self.hint = hide_passwords(hint)
 
 
+class DriftError(BenchError):
+    """A server whose vectors are not those that are stored."""
+
+
 class MissingFileError(BenchError):
     """A file that a collection needs and does not have."""
 

@@ -19,7 +19,7 @@ from typing import Any, TextIO, cast
 import msgspec
 
 from bench.outcomes import ExitCode
-from foundation.errors import BenchError, as_sentence, as_user_error
+from foundation.errors import BenchError, DriftError, as_sentence, as_user_error
 from foundation.printable import make_printable, shorten_words
 
 MODULE = "python -m bench"
@@ -180,7 +180,7 @@ def _print_bad_input(error: BenchError) -> int:
     print(f"error: {as_typed(shorten_words(str(error)))}", file=sys.stderr)
     hint = error.hint or "correct it and repeat the command"
     print(f"  {as_typed(shorten_words(as_sentence(hint)))}", file=sys.stderr)
-    return ExitCode.BAD_INPUT
+    return ExitCode.DRIFT if isinstance(error, DriftError) else ExitCode.BAD_INPUT
 
 
 def _print_internal_error(error: Exception) -> int:

@@ -248,7 +248,7 @@ class VectorRetriever:
     def parameters(self) -> Parameters | None:
         """Return the parameters of the model, counted once and then read from the store."""
         recipe = self.model.recipe  # an external encoder may read files that are not hashed
-        if recipe.encoder or recipe.kind == "python":
+        if recipe.encoder or recipe.kind in ("python", "endpoint"):
             return count_parameters(self.model)
 
         def count() -> dict[str, Any]:

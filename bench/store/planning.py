@@ -31,6 +31,7 @@ from retrievers.models.recipe import Recipe
 EncodeShard = Callable[[Callback | None], Float32Array]
 
 SHARD_ROWS = 2048  # one or two minutes for a small model on two cores
+ENDPOINT_SHARD_ROWS = 256  # two requests, since a kill loses the shards in flight
 HALF_SHARD_ROWS = 16_384  # in half precision: a second on a GPU, in many batches
 
 logger = logging.getLogger(__name__)
@@ -143,6 +144,8 @@ def _shards_used(shards: Sequence[Shard], positions: Int64Array) -> list[Shard]:
 
 def rows_per_shard(recipe: Recipe) -> int:
     """Return the number of texts of a new shard of ``recipe``."""
+    if recipe.kind == "endpoint":
+        return ENDPOINT_SHARD_ROWS
     return SHARD_ROWS if recipe.dtype == "float32" else HALF_SHARD_ROWS
 
 

@@ -16,6 +16,7 @@ from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError, first_line
 from retrievers.adapters.compose import Router, fit_router
 from retrievers.adapters.identify import ROUTER
+from retrievers.encoders.endpoint import EndpointEncoder
 from retrievers.encoders.protocol import Callback, Encoder, PhaseTimer
 from retrievers.encoders.python_object import HashingEncoder, ThirdPartyEncoder
 from retrievers.encoders.transformer import TransformerEncoder
@@ -164,6 +165,8 @@ def open_encoder(
         return _open_third_party(model.recipe, device)
     if model.recipe.kind == "hashing":
         return HashingEncoder(model.recipe)
+    if model.recipe.kind == "endpoint":
+        return EndpointEncoder(model.recipe, model.card.url, model.card.connections)
     if model.routing is not None:
         return open_routed_encoder(model, device, tokens_per_batch, networks)
     return TransformerEncoder(model, device, tokens_per_batch, networks)

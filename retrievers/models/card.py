@@ -8,14 +8,28 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 
 from foundation.errors import BenchError
 from foundation.files import replace_file
 from foundation.records import SUFFIX, Record, TomlFiles
-from retrievers.models.recipe import AdapterKind, Dtype, Option, Pooling, Prompts, Usage
+from retrievers.models.recipe import (
+    CONNECTIONS,
+    AdapterKind,
+    Dtype,
+    Option,
+    Pooling,
+    Prompts,
+    Usage,
+)
 
+# Fields of a card that do not apply to a model behind a URL.
+SERVER_DECIDES = (
+    *("checkpoint", "query_checkpoint", "pooling", "stages", "adapter", "encoder", "segment_ids"),
+    *("max_query_tokens", "max_document_tokens", "truncation_side", "lower_case", "dtype"),
+)
 BRANCH = "main"  # default revision of a repository on the Hub
 MAX_TOKENS = 1_000_000  # beyond any architecture
 MAX_TOLERANCE = 0.05  # the rounding of a score with a single digit
@@ -117,7 +131,8 @@ class Card(Usage, kw_only=True):
         dim: dimension of the vectors for display; 0 if not stated.
         kind: type of the encoder.
         checkpoint: Hub id, or a folder (relative to the card's file).
-        revision: branch, tag or commit on the Hub.
+        revision: branch, tag or commit on the Hub. For an endpoint, a name of your choice for the
+            state of the server.
         query_checkpoint: second encoder of an untied model (DPR); empty if tied.
         query_revision: its revision.
         package: ``package/folder`` of an installed package with the same weights.
@@ -126,7 +141,11 @@ class Card(Usage, kw_only=True):
         prompts: text put before queries and documents.
         adapter: adapter to attach.
         encoder: class of a third party as ``package.module:Class``.
-        options: settings of an encoder that is not a transformer.
+        url: address of an endpoint up to ``/v1``, without user, password and query.
+        endpoint_model: name of the model on the endpoint.
+        connections: requests to an endpoint at a time.
+        options: settings of an encoder that is not a transformer. For an endpoint, further fields
+            of each request; ``query.NAME`` and ``document.NAME`` are fields in one role.
         trained_on: datasets or suites whose scores are in-domain for this model.
         licence, citation, source: licence of the weights, paper, and page of the model.
         unverified: names of fields that were not read in a first-party source.
@@ -141,7 +160,7 @@ class Card(Usage, kw_only=True):
     title: str
     parameters: int = 0
     dim: int = 0
-    kind: Literal["transformer", "hashing", "bm25", "python"] = "transformer"
+    kind: Literal["transformer", "hashing", "bm25", "python", "endpoint"] = "transformer"
     checkpoint: str = ""
     revision: str = BRANCH
     query_checkpoint: str = ""
@@ -153,6 +172,9 @@ class Card(Usage, kw_only=True):
     prompts: CardPrompts = CardPrompts()
     adapter: CardAdapter | None = None
     encoder: str = ""
+    url: str = ""
+    endpoint_model: str = ""
+    connections: int = CONNECTIONS
     options: dict[str, Option] = {}
     trained_on: tuple[str, ...] = ()
     licence: str = ""
@@ -203,9 +225,47 @@ class Card(Usage, kw_only=True):
         if transformer and self.pooling == "none":
             raise ValueError("a transformer needs a pooling: cls, mean, last or pooler")
         if transformer and self.options:
-            raise ValueError("options belong to hashing, bm25 and third-party encoders")
+            raise ValueError("options belong to hashing, bm25, endpoints and third-party encoders")
+        if self.kind == "endpoint":
+            self._check_endpoint()
+        elif self.url or self.endpoint_model:
+            raise ValueError('url and endpoint_model belong to kind = "endpoint"')
         if self.similarity == "cos" and not self.normalize and self.kind != "bm25":
             raise ValueError("similarity cos needs normalize = true: scores are inner products")
+
+    def _check_endpoint(self) -> None:
+        if not (self.url and self.endpoint_model):
+            raise ValueError("an endpoint needs a url and an endpoint_model")
+        if normalize_url(self.url) != self.url:
+            raise ValueError(f"write url = {json.dumps(normalize_url(self.url))}")
+        if self.title_join not in ("space", "none"):
+            raise ValueError(
+                f"an endpoint reads one text: title_join is space or none, not {self.title_join}"
+            )
+        defaults = {field.name: field.default for field in msgspec.structs.fields(self)}
+        for name in SERVER_DECIDES:
+            if getattr(self, name) != defaults[name]:
+                raise ValueError(f"the server of an endpoint decides its {name}: leave {name} out")
+        if self.connections < 1:
+            raise ValueError("connections is 1 or more")
+
+
+def normalize_url(url: str) -> str:
+    """Return the ``url`` of an endpoint up to ``/v1``.
+
+    Raises:
+        ValueError: it is not an HTTP URL, or has a user, password, query or fragment.
+    """
+    parts = urlsplit(url)
+    if parts.username or parts.password or "@" in parts.netloc or parts.query or parts.fragment:
+        raise ValueError(
+            "the url of an endpoint has no user, password, query or fragment: set the key in the "
+            "environment variable BENCH_API_KEY"
+        )
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
+        raise ValueError(f"{url} is not a URL such as http://localhost:8000/v1")
+    path = parts.path.rstrip("/").removesuffix("/embeddings") or "/v1"
+    return f"{parts.scheme}://{parts.netloc}{path}"
 
 
 FILES = TomlFiles("model card", Path(__file__).parent / "cards", Card)

@@ -11,6 +11,7 @@ import site
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from foundation.errors import BenchError, did_you_mean, first_line
 from foundation.files import read_file, sha256_of_file
@@ -24,11 +25,13 @@ from retrievers.models.card import (
     card_names,
     load_card,
     make_card_like,
+    normalize_url,
     replace_fields,
 )
 from retrievers.models.checkpoint import Checkpoint, find_weights, resolve_inside, weight_files
 from retrievers.models.st_folder import ends_in_normalize, is_st_folder, read_st_folder
 
+SERVED_USAGE = ("prompts", "title_join", "normalize", "similarity")  # what a client does
 TRAINING_FILE = "training.json"  # in the folder of a training, whose card comes last
 ADAPTER_FILE = "adapter_config.json"
 BASE_NAMES = ("base_model_name_or_path", "model_name")  # in files of PEFT and of AdapterHub
@@ -46,17 +49,25 @@ OTHER_KINDS = {
 logger = logging.getLogger(__name__)
 
 
-def find_card(model: str, like: str | None) -> tuple[Card, Path]:
+def find_card(model: str, like: str | None, endpoint_model: str | None = None) -> tuple[Card, Path]:
     """Return the card to use, and the folder that its paths are relative to.
 
     Args:
-        model: card's name or file, folder, or Hub id.
-        like: card that a checkpoint is used like, or None.
+        model: card's name or file, folder, Hub id, or URL of an endpoint.
+        like: card that a checkpoint or endpoint is used like, or None.
+        endpoint_model: name of the model on the endpoint, or None.
 
     Raises:
         BenchError: there is no such model, a plain checkpoint without ``like``, a model without one
             vector per text, or a folder that contradicts ``like``.
     """
+    if is_url(model):
+        return _card_of_endpoint(model, endpoint_model, like), Path.cwd()
+    if endpoint_model is not None:
+        raise BenchError(
+            f"{model} is not a URL, so --endpoint-model {endpoint_model} has no effect",
+            "leave --endpoint-model out, or name the URL of a server: http://localhost:8000/v1",
+        )
     if like is not None:
         if is_card(model):
             raise BenchError(
@@ -86,6 +97,33 @@ def is_card(model: str) -> bool:
     """Return whether ``model`` names a card rather than a folder or Hub id."""
     named = model in card_names() or model.endswith(".toml")
     return named and not Path(model).expanduser().is_dir()
+
+
+def is_url(model: str) -> bool:
+    """Return whether ``model`` is the URL of an endpoint."""
+    return model.startswith(("http://", "https://"))
+
+
+def _card_of_endpoint(url: str, endpoint_model: str | None, like: str | None) -> Card:
+    """Return the card of a model behind a URL, with prompts and similarity like another card's."""
+    try:
+        url = normalize_url(url)
+        if not endpoint_model:
+            raise BenchError(
+                f"{url} is a server, which needs the name of a model",
+                "Add --endpoint-model NAME, with a name that the server lists at /v1/models.",
+            )
+        used = {name: getattr(load_card(like), name) for name in SERVED_USAGE} if like else {}
+        return Card(
+            name=endpoint_model.rpartition("/")[2],
+            title=f"{endpoint_model} at {urlsplit(url).netloc}",
+            kind="endpoint",
+            url=url,
+            endpoint_model=endpoint_model,
+            **used,
+        )
+    except ValueError as error:
+        raise BenchError(f"{like}: {error}" if like else str(error)) from error
 
 
 def _card_like(card: Card, checkpoint: str) -> Card:

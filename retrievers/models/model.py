@@ -27,7 +27,7 @@ from retrievers.adapters.identify import (
     identify_adapter,
     read_routing,
 )
-from retrievers.models.card import Card, CardAdapter, CardStage, replace_fields
+from retrievers.models.card import BRANCH, Card, CardAdapter, CardStage, replace_fields
 from retrievers.models.checkpoint import (
     HEAD_WEIGHTS,
     Checkpoint,
@@ -37,7 +37,15 @@ from retrievers.models.checkpoint import (
     resolve_inside,
 )
 from retrievers.models.locate import describe_source, find_card, locate_checkpoint
-from retrievers.models.recipe import Backend, Dtype, Prompts, Recipe, Stage, StoreDtype
+from retrievers.models.recipe import (
+    UNKNOWN_SETTINGS,
+    Backend,
+    Dtype,
+    Prompts,
+    Recipe,
+    Stage,
+    StoreDtype,
+)
 from retrievers.models.st_folder import (
     find_transformer,
     is_st_folder,
@@ -119,12 +127,14 @@ def resolve_model(
     max_query_tokens: int | None = None,
     max_document_tokens: int | None = None,
     trust_code: bool = False,
+    endpoint_model: str | None = None,
 ) -> Model:
     """Find a model and everything that determines its vectors.
 
     Args:
-        model: card's name, ``.toml`` card, folder, or Hub id.
-        like: card whose recipe (pooling, prompts, lengths) a plain checkpoint is used with.
+        model: card's name, ``.toml`` card, folder, Hub id, or URL of an endpoint.
+        like: card whose recipe (pooling, prompts, lengths) a plain checkpoint or endpoint is used
+            with.
         adapter: folder of an AdapterHub or PEFT adapter to attach. The model's name becomes
             ``NAME+ADAPTER``, and published scores of the base do not apply.
         dtype: replaces the card's.
@@ -134,13 +144,14 @@ def resolve_model(
         max_query_tokens: replaces the card's.
         max_document_tokens: replaces the card's.
         trust_code: allow a card that names a third party's class.
+        endpoint_model: name of the model on the endpoint.
 
     Raises:
         BenchError: there is no such model, a plain checkpoint is named without ``like``, a
             checkpoint is damaged, has its own code or does not fit the card, or the back end cannot
             run it.
     """
-    card, base = find_card(model, like)
+    card, base = find_card(model, like, endpoint_model)
     if card.missing:
         raise BenchError(f"{card.name} cannot be used: {card.missing}", card.source)
     changes: dict[str, Any] = {
@@ -202,6 +213,8 @@ def _add_adapter(card: Card, folder: Path) -> Card:
 def _resolve(card: Card, base: Path, trust_code: bool) -> Model:
     if card.encoder:
         return Model(card, _third_party_recipe(card, trust_code))
+    if card.kind == "endpoint":
+        return Model(card, _endpoint_recipe(card))
     if card.kind != "transformer":
         return Model(card, _plain_recipe(card))
     return _resolve_transformer(card, base)
@@ -350,6 +363,30 @@ def _plain_recipe(card: Card) -> Recipe:
     )
 
 
+def _endpoint_recipe(card: Card) -> Recipe:
+    """Return the recipe of a model behind a URL, which is asked for the dimension of its vectors.
+
+    Raises:
+        BenchError: the server does not answer, or refuses a text.
+    """
+    address = card.url.partition("://")[2]
+    recipe = Recipe(
+        model=card.name,
+        kind="endpoint",
+        dim=card.dim,
+        revision="" if card.revision == BRANCH else card.revision,
+        options={"endpoint": address, "endpoint_model": card.endpoint_model, **card.options},
+        **_prompt_fields(card),
+        **{**card.usage, **UNKNOWN_SETTINGS},
+    )
+    if card.dim:
+        return recipe
+    from retrievers.encoders.endpoint import EndpointEncoder
+
+    dim = EndpointEncoder(recipe, card.url).encode_queries(["dimension"]).shape[1]
+    return msgspec.structs.replace(recipe, dim=dim)
+
+
 def _third_party_recipe(card: Card, trust_code: bool) -> Recipe:
     if not trust_code:
         raise BenchError(
@@ -386,7 +423,7 @@ def count_parameters(model: Model) -> Parameters | None:
     """
     if model.recipe.encoder:
         return None
-    if model.recipe.kind == "python":
+    if model.recipe.kind in ("python", "endpoint"):
         return Parameters(model.card.parameters) if model.card.parameters else None
     towers = [tower for tower in (model.document, model.query) if tower is not None]
     network = sum(_count_file(tower.root / name) for tower in towers for name in tower.hashes)

@@ -28,7 +28,8 @@ StoredBackend = Backend | Literal["onnx", "int7"]  # these occur in old results
 Role = Literal["document", "query"]
 # Later additions, which are part of a fingerprint only if they differ from their defaults.
 ADDED_LATER = ("truncation_side", "lower_case")
-# Settings of a Python object that does not state them.
+CONNECTIONS = 8  # requests to an endpoint at a time
+# Settings of a Python object that does not state them, and of a model behind a URL.
 UNKNOWN_SETTINGS: Mapping[str, Any] = {
     **dict.fromkeys(("pooling", "dtype"), "unknown"),
     **dict.fromkeys(("max_query_tokens", "max_document_tokens")),
@@ -131,7 +132,8 @@ class Recipe(Usage, kw_only=True):
 
     Attributes:
         model: short name for people; not part of the fingerprint.
-        kind: ``transformer``, ``hashing``, ``bm25``, or ``python`` for a user's own object.
+        kind: ``transformer``, ``hashing``, ``bm25``, ``python`` for a user's own object, or
+            ``endpoint`` for a model behind a URL.
         dim: dimension of the vectors; 0 without vectors (BM25).
         checkpoint, revision: Hub id or folder name, and its revision.
         query_checkpoint, query_revision: the same for the query encoder of an untied model.
@@ -149,7 +151,7 @@ class Recipe(Usage, kw_only=True):
     """
 
     model: str
-    kind: Literal["transformer", "hashing", "bm25", "python"]
+    kind: Literal["transformer", "hashing", "bm25", "python", "endpoint"]
     dim: int
     checkpoint: str = ""
     revision: str = ""

@@ -19,7 +19,7 @@ from datasets_cfg.verify import Finding
 from foundation.errors import BenchError
 from foundation.records import Record, convert_table
 from reports.evaluation import finding_lines
-from retrievers.models.locate import is_card
+from retrievers.models.locate import is_card, is_url
 from retrievers.models.model import SharedNetworks
 from retrievers.models.recipe import StoreDtype
 
@@ -112,6 +112,7 @@ def load_model(
         name,
         networks,
         like=settings.like,
+        endpoint_model=settings.endpoint_model,
         adapter=settings.adapter,
         dtype=dtype,
         backend=backend,
@@ -132,8 +133,12 @@ def load_models(
         BenchError: a model cannot be used, or ``--like`` was given and every model has a card.
     """
     networks, cards = SharedNetworks(), [name for name in names if is_card(name)]
+    urls = [name for name in names if is_url(name)]
     card_options = replace(settings, like=None) if len(cards) < len(names) else settings
     chosen = {name: card_options if name in cards else settings for name in names}
+    if urls:
+        local = {name: replace(chosen[name], endpoint_model=None) for name in {*names} - {*urls}}
+        chosen |= local
     return [load_model(workspace, name, chosen[name], networks) for name in names]
 
 

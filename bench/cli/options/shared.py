@@ -349,6 +349,8 @@ class ModelOptions:
     Attributes:
         like: Card whose pooling, prompts and lengths a plain checkpoint uses (see `list
             models`). Models with a card of their own are not affected.
+        endpoint_model: Name of the model on a server, if --model is a URL such as
+            http://localhost:8000/v1. The key of the server comes from $BENCH_API_KEY.
         adapter: Folder of an AdapterHub or PEFT adapter to attach.
         dtype: Precision of weights and activations; int8 is a faster back end for the CPU.
             Results are kept separately. Default: the card's.
@@ -360,6 +362,7 @@ class ModelOptions:
     """
 
     like: str | None = None
+    endpoint_model: str | None = None
     adapter: str | None = None
     dtype: ModelDtype | None = None
     set: FieldValues = ()
