@@ -167,9 +167,9 @@ class VectorStore:
         server: Encoder | None = getattr(encoder, "server", None)
         if server is None or server.recipe.fingerprint in self._same_servers:
             return
-        from retrievers.encoders.endpoint import PROBE_TEXTS, check_same_server
+        from retrievers.encoders.endpoint import check_same_server, probe_texts
 
-        now = server.encode_queries(PROBE_TEXTS)
+        now = server.encode_queries(probe_texts())
         code = base64.b64encode(now.astype("<f4").tobytes()).decode()
         stored = self.remember(server, "drift probe", lambda: {"vectors": code})["vectors"]
         then = np.frombuffer(base64.b64decode(stored), "<f4").reshape(now.shape)
@@ -212,7 +212,7 @@ class VectorStore:
             with timer.phase("write"):
                 write_shard(folder, role, side, batch.keys, vectors)
 
-        return ShardEncoder(folder, prepare, keep, advance)
+        return ShardEncoder(folder, prepare, keep, advance, overlap=side.kind != "endpoint")
 
     def _protect_from_deletion(self, folder: Path) -> None:
         """Keep other processes from removing a folder while this process lives."""

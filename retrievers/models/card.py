@@ -15,15 +15,7 @@ import msgspec
 from foundation.errors import BenchError
 from foundation.files import replace_file
 from foundation.records import SUFFIX, Record, TomlFiles
-from retrievers.models.recipe import (
-    CONNECTIONS,
-    AdapterKind,
-    Dtype,
-    Option,
-    Pooling,
-    Prompts,
-    Usage,
-)
+from retrievers.models.recipe import AdapterKind, Dtype, Option, Pooling, Prompts, Usage
 
 # Fields of a card that do not apply to a model behind a URL.
 SERVER_DECIDES = (
@@ -174,7 +166,7 @@ class Card(Usage, kw_only=True):
     encoder: str = ""
     url: str = ""
     endpoint_model: str = ""
-    connections: int = CONNECTIONS
+    connections: int = 8
     options: dict[str, Option] = {}
     trained_on: tuple[str, ...] = ()
     licence: str = ""
@@ -234,20 +226,15 @@ class Card(Usage, kw_only=True):
             raise ValueError("similarity cos needs normalize = true: scores are inner products")
 
     def _check_endpoint(self) -> None:
-        if not (self.url and self.endpoint_model):
-            raise ValueError("an endpoint needs a url and an endpoint_model")
-        if normalize_url(self.url) != self.url:
-            raise ValueError(f"write url = {json.dumps(normalize_url(self.url))}")
+        if not (self.url and self.endpoint_model) or self.connections < 1:
+            raise ValueError("an endpoint needs a url, an endpoint_model and connections")
+        msgspec.structs.force_setattr(self, "url", normalize_url(self.url))
         if self.title_join not in ("space", "none"):
-            raise ValueError(
-                f"an endpoint reads one text: title_join is space or none, not {self.title_join}"
-            )
+            raise ValueError(f"title_join of an endpoint is space or none, not {self.title_join}")
         defaults = {field.name: field.default for field in msgspec.structs.fields(self)}
         for name in SERVER_DECIDES:
             if getattr(self, name) != defaults[name]:
                 raise ValueError(f"the server of an endpoint decides its {name}: leave {name} out")
-        if self.connections < 1:
-            raise ValueError("connections is 1 or more")
 
 
 def normalize_url(url: str) -> str:
@@ -259,7 +246,7 @@ def normalize_url(url: str) -> str:
     parts = urlsplit(url)
     if parts.username or parts.password or "@" in parts.netloc or parts.query or parts.fragment:
         raise ValueError(
-            "the url of an endpoint has no user, password, query or fragment: set the key in the "
+            "the URL of an endpoint has no user, password or query: put the key into the "
             "environment variable BENCH_API_KEY"
         )
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:

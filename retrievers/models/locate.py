@@ -25,7 +25,6 @@ from retrievers.models.card import (
     card_names,
     load_card,
     make_card_like,
-    normalize_url,
     replace_fields,
 )
 from retrievers.models.checkpoint import Checkpoint, find_weights, resolve_inside, weight_files
@@ -106,24 +105,18 @@ def is_url(model: str) -> bool:
 
 def _card_of_endpoint(url: str, endpoint_model: str | None, like: str | None) -> Card:
     """Return the card of a model behind a URL, with prompts and similarity like another card's."""
+    used = {name: getattr(load_card(like), name) for name in SERVED_USAGE} if like else {}
     try:
-        url = normalize_url(url)
-        if not endpoint_model:
-            raise BenchError(
-                f"{url} is a server, which needs the name of a model",
-                "Add --endpoint-model NAME, with a name that the server lists at /v1/models.",
-            )
-        used = {name: getattr(load_card(like), name) for name in SERVED_USAGE} if like else {}
         return Card(
-            name=endpoint_model.rpartition("/")[2],
+            name=(endpoint_model or "").rpartition("/")[2],
             title=f"{endpoint_model} at {urlsplit(url).netloc}",
             kind="endpoint",
             url=url,
-            endpoint_model=endpoint_model,
+            endpoint_model=endpoint_model or "",
             **used,
         )
     except ValueError as error:
-        raise BenchError(f"{like}: {error}" if like else str(error)) from error
+        raise BenchError(str(error), "add --endpoint-model NAME; see /v1/models") from error
 
 
 def _card_like(card: Card, checkpoint: str) -> Card:

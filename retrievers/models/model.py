@@ -27,7 +27,7 @@ from retrievers.adapters.identify import (
     identify_adapter,
     read_routing,
 )
-from retrievers.models.card import BRANCH, Card, CardAdapter, CardStage, replace_fields
+from retrievers.models.card import Card, CardAdapter, CardStage, replace_fields
 from retrievers.models.checkpoint import (
     HEAD_WEIGHTS,
     Checkpoint,
@@ -37,15 +37,7 @@ from retrievers.models.checkpoint import (
     resolve_inside,
 )
 from retrievers.models.locate import describe_source, find_card, locate_checkpoint
-from retrievers.models.recipe import (
-    UNKNOWN_SETTINGS,
-    Backend,
-    Dtype,
-    Prompts,
-    Recipe,
-    Stage,
-    StoreDtype,
-)
+from retrievers.models.recipe import Backend, Dtype, Prompts, Recipe, Stage, StoreDtype
 from retrievers.models.st_folder import (
     find_transformer,
     is_st_folder,
@@ -214,7 +206,9 @@ def _resolve(card: Card, base: Path, trust_code: bool) -> Model:
     if card.encoder:
         return Model(card, _third_party_recipe(card, trust_code))
     if card.kind == "endpoint":
-        return Model(card, _endpoint_recipe(card))
+        from retrievers.encoders.endpoint import endpoint_recipe
+
+        return Model(card, endpoint_recipe(card))
     if card.kind != "transformer":
         return Model(card, _plain_recipe(card))
     return _resolve_transformer(card, base)
@@ -361,30 +355,6 @@ def _plain_recipe(card: Card) -> Recipe:
         **_prompt_fields(card),
         **usage,
     )
-
-
-def _endpoint_recipe(card: Card) -> Recipe:
-    """Return the recipe of a model behind a URL, which is asked for the dimension of its vectors.
-
-    Raises:
-        BenchError: the server does not answer, or refuses a text.
-    """
-    address = card.url.partition("://")[2]
-    recipe = Recipe(
-        model=card.name,
-        kind="endpoint",
-        dim=card.dim,
-        revision="" if card.revision == BRANCH else card.revision,
-        options={"endpoint": address, "endpoint_model": card.endpoint_model, **card.options},
-        **_prompt_fields(card),
-        **{**card.usage, **UNKNOWN_SETTINGS},
-    )
-    if card.dim:
-        return recipe
-    from retrievers.encoders.endpoint import EndpointEncoder
-
-    dim = EndpointEncoder(recipe, card.url).encode_queries(["dimension"]).shape[1]
-    return msgspec.structs.replace(recipe, dim=dim)
 
 
 def _third_party_recipe(card: Card, trust_code: bool) -> Recipe:

@@ -28,7 +28,6 @@ StoredBackend = Backend | Literal["onnx", "int7"]  # these occur in old results
 Role = Literal["document", "query"]
 # Later additions, which are part of a fingerprint only if they differ from their defaults.
 ADDED_LATER = ("truncation_side", "lower_case")
-CONNECTIONS = 8  # requests to an endpoint at a time
 # Settings of a Python object that does not state them, and of a model behind a URL.
 UNKNOWN_SETTINGS: Mapping[str, Any] = {
     **dict.fromkeys(("pooling", "dtype"), "unknown"),

@@ -133,12 +133,10 @@ def load_models(
         BenchError: a model cannot be used, or ``--like`` was given and every model has a card.
     """
     networks, cards = SharedNetworks(), [name for name in names if is_card(name)]
-    urls = [name for name in names if is_url(name)]
     card_options = replace(settings, like=None) if len(cards) < len(names) else settings
     chosen = {name: card_options if name in cards else settings for name in names}
-    if urls:
-        local = {name: replace(chosen[name], endpoint_model=None) for name in {*names} - {*urls}}
-        chosen |= local
+    for name in {*names} - {*filter(is_url, names)} if any(map(is_url, names)) else ():
+        chosen[name] = replace(chosen[name], endpoint_model=None)
     return [load_model(workspace, name, chosen[name], networks) for name in names]
 
 

