@@ -285,7 +285,7 @@ def test_the_wheel_holds_every_module_collection_card_and_page_and_nothing_else(
         name_of(path)
         for room in ROOMS
         for path in (ROOT / room).rglob("*")
-        if path.suffix in (".py", ".toml", ".html", ".css", ".js")
+        if path.suffix in (".py", ".toml", ".txt", ".html", ".css", ".js")
     } | {f"{room}/py.typed" for room in ROOMS}
     packaged = {
         path.relative_to(installed).as_posix()
