@@ -28,8 +28,7 @@ The importance to several kinds of knowledge is combined by the element-wise max
 
 AdamW divides each gradient by a running mean of its own magnitude. A factor that is constant during
 a training therefore has almost no effect, unless it is 0 or the gradients are small compared with
-AdamW's epsilon. ``soften = "gradient"``, the default, is as published. ``"update"`` is a variant of
-this project, not DAS: it applies 1 − I to the optimizer's step instead.
+AdamW's epsilon. This is so in the paper, too.
 
 The authors' code, https://github.com/UIC-Liu-Lab/ContinualLM, differs from the paper in some
 points. This implementation follows the paper:
@@ -82,7 +81,6 @@ Units = dict[str, Tensor]  # one value per unit, ``(layers, units)``, by kind
 ROWS, COLUMNS = 0, 1  # dimensions of a weight: outputs and inputs of a map
 
 Loss = Callable[[MaskedLM, Batch], Tensor]
-Soften = Literal["gradient", "update"]
 
 
 class SoftMasking(Method, kw_only=True):
@@ -90,14 +88,11 @@ class SoftMasking(Method, kw_only=True):
 
     Attributes:
         measured: number of texts of a domain used to measure importance; the authors use 10,000.
-        soften: quantity that is multiplied by 1 − I: the ``gradient``, as published, or in a
-            variant the optimizer's ``update``.
     """
 
     adds_to_mlm: ClassVar[bool] = True
 
     measured: Annotated[int, msgspec.Meta(ge=1)] = 256
-    soften: Soften = "gradient"
 
     def check(self, preset: Pretraining) -> None:
         """Raise if ``preset`` uses gradient checkpointing or an objective other than ``mlm``."""
@@ -111,7 +106,7 @@ class SoftMasking(Method, kw_only=True):
     def objective(self, step: DomainStep) -> Objective:
         """Measure the importance of units before ``step`` and return its settings."""
         state = step.state(self, self.measured, lambda: self._measure(step))
-        return DAS(state=state, mask=step.mlm.mask, soften=self.soften)
+        return DAS(state=state, mask=step.mlm.mask)
 
     def _measure(self, step: DomainStep) -> Units:
         """Return the importance of units to general knowledge and to all domains so far."""
@@ -285,12 +280,12 @@ class DAS(MLM, kw_only=True):
     Attributes:
         state: file with the accumulated importance of units, see `KINDS`.
         temperature: t.
-        soften: quantity that is multiplied by 1 − I.
+        soften: a former setting, which records of trainings contain.
     """
 
     state: str
     temperature: Annotated[float, msgspec.Meta(gt=0)] = 0.05
-    soften: Soften = "gradient"
+    soften: Literal["gradient"] = "gradient"
 
     def build_module(self, encoder: MaskedLM) -> nn.Module:
         """Build the training module around ``encoder``.
@@ -316,13 +311,9 @@ class DASTraining(nn.Module):
         self.temperature = settings.temperature
         for kind, importance in read_state(settings.state, fill_units(encoder, 0)).items():
             self.register_buffer(kind, importance, persistent=False)
-        self.free: list[tuple[nn.Parameter, Callable[[], Tensor]]] = []
         for parameter, kind, layer, side in unit_weights(encoder):
-            self.free.append((parameter, self._free_share(parameter, kind, layer, side)))
-        if settings.soften == "gradient":
-            for parameter, free in self.free:
-                parameter.register_hook(partial(_soften_gradient, free))  # type: ignore[no-untyped-call]
-        self.soften, self.before = settings.soften, list[Tensor]()
+            free = self._free_share(parameter, kind, layer, side)
+            parameter.register_hook(partial(_soften_gradient, free))  # type: ignore[no-untyped-call]
 
     @property
     def importance(self) -> Units:
@@ -346,17 +337,6 @@ class DASTraining(nn.Module):
             known = self._means(whole, attention_mask)
         contrast = cosine_contrast(first, torch.cat([second, known]), self.temperature)
         return {"loss": mlm + contrast, "mlm": mlm, "contrast": contrast}
-
-    def before_step(self) -> None:
-        """Store the weights of all units."""
-        if self.soften == "update":
-            self.before = [parameter.detach().clone() for parameter, _ in self.free]
-
-    def after_step(self) -> None:
-        """Undo the share I of the optimizer's step."""
-        with torch.no_grad():
-            for (parameter, free), before in zip(self.free, self.before, strict=False):
-                parameter.copy_(torch.lerp(before, parameter, free().expand_as(parameter)))
 
     def _means(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Return the mean last state of each text without padding, ``(texts, width)``."""

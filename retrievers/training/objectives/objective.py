@@ -70,8 +70,7 @@ class Objective:
         The module holds the encoder as its attribute ``encoder``. All other weights are saved
         separately and dropped from the finished checkpoint. ``forward(**batch)`` returns a
         dictionary of scalars: ``loss``, which is minimised, and its components by name. The module
-        may have ``before_step()`` and ``after_step()``, called around each optimizer step, and
-        ``save_encoder(folder, card)`` if its result is not a complete encoder.
+        may have ``save_encoder(folder, card)`` if its result is not a complete encoder.
 
         Raises:
             BenchError: If the settings do not fit the encoder.

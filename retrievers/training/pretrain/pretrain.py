@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from torch import Tensor, nn
 from torch.utils.data import SequentialSampler
-from transformers import PreTrainedModel, Trainer, TrainerCallback
+from transformers import PreTrainedModel, Trainer
 
 from foundation.errors import BenchError
 from foundation.records import SUFFIX
@@ -151,22 +151,6 @@ def pretrain(
     return trained
 
 
-class StepCallback(TrainerCallback):  # type: ignore[misc]
-    """Callback that lets a module change the optimizer's steps, see `Objective.build_module`."""
-
-    def __init__(self, module: Any) -> None:
-        """Call the hooks of ``module``."""
-        self.module = module
-
-    def on_pre_optimizer_step(self, *_: Any, **others: Any) -> None:
-        """Call the hook before a step, after gradients were clipped."""
-        self.module.before_step()
-
-    def on_optimizer_step(self, *_: Any, **others: Any) -> None:
-        """Call the hook after a step."""
-        self.module.after_step()
-
-
 class StreamTrainer(FiniteLossMixin, Trainer):  # type: ignore[misc]
     """Trainer of an objective's module on a stream of texts."""
 
@@ -186,8 +170,6 @@ class StreamTrainer(FiniteLossMixin, Trainer):  # type: ignore[misc]
         )
         super().__init__(model=module, args=arguments, data_collator=collate, train_dataset=stream)
         self.model_accepts_loss_kwargs = False  # otherwise losses are not divided by `accumulate`
-        if hasattr(module, "before_step"):
-            self.add_callback(StepCallback(module))
 
     def _get_train_sampler(self, *_: Any) -> Any:
         """Return a sampler that keeps the order of the stream. Processes share its batches."""

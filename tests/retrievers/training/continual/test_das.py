@@ -13,7 +13,6 @@ from foundation.errors import BenchError
 from retrievers.training.continual.das import (
     DAS,
     KINDS,
-    DASTraining,
     Units,
     domain_importance,
     fill_units,
@@ -82,54 +81,16 @@ def expected_factors(encoder, units: Units) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("architecture", tiny.ARCHITECTURES)
 def test_each_gradient_is_multiplied_by_what_its_unit_is_free(architecture, batch, tmp_path):
     units = random_units(tiny.encoder(architecture))
-    soft = heads_with(tmp_path, units, architecture, soften="gradient")
-    hard = heads_with(tmp_path, units, architecture, soften="update")  # its gradients are whole
+    soft, hard = (heads_with(tmp_path, units, architecture) for _ in range(2))
+    for weight in hard.parameters():
+        if weight._backward_hooks:
+            weight._backward_hooks.clear()
     factors = expected_factors(soft.encoder, units)
     whole, softened = tiny.gradients(hard, batch), tiny.gradients(soft, batch)
     assert whole.keys() == softened.keys()
     for name, gradient in whole.items():
         expected = gradient * torch.tensor(factors[name.removeprefix("encoder.")])
         torch.testing.assert_close(softened[name], expected, rtol=1e-12, atol=1e-14)
-
-
-def moves(heads: DASTraining, batch: Batch, steps: int = 3) -> dict[str, Tensor]:
-    """How far each weight goes in steps of AdamW, as the trainer takes them."""
-    before = {name: one.detach().clone() for name, one in heads.encoder.named_parameters()}
-    optimizer = torch.optim.AdamW(heads.parameters(), lr=1e-3, weight_decay=0.0)
-    for step in range(steps):
-        torch.manual_seed(step)
-        optimizer.zero_grad()
-        heads(**batch)["loss"].backward()
-        heads.before_step()
-        optimizer.step()
-        heads.after_step()
-    return {name: one.detach() - before[name] for name, one in heads.encoder.named_parameters()}
-
-
-def test_a_softened_update_is_that_part_of_the_step(batch, tmp_path):
-    units = random_units(tiny.encoder())
-    heads = heads_with(tmp_path, units, soften="update")
-    factors = expected_factors(heads.encoder, units)
-    found, free = (
-        moves(heads_with(tmp_path, units, soften=kind), batch, steps=1)
-        for kind in ("update", "gradient")
-    )
-    for name, factor in factors.items():
-        # The first step of AdamW is the learning rate in the direction of the gradient's sign.
-        expected = torch.tensor(factor) * 1e-3
-        real = free[name].abs() > 0.99e-3
-        torch.testing.assert_close(found[name].abs()[real], expected[real], rtol=1e-2, atol=0)
-
-
-def test_adamw_undoes_a_factor_on_gradients_but_not_one_on_steps(batch, tmp_path):
-    name = "model.bert.encoder.layer.1.intermediate.dense.weight"
-    far = {}
-    for kind in ("gradient", "update"):
-        for importance in (0.0, 0.9):
-            heads = heads_with(tmp_path, importance, soften=kind)
-            far[kind, importance] = moves(heads, batch)[name].norm().item()
-    assert far["gradient", 0.9] > 0.9 * far["gradient", 0.0]
-    assert far["update", 0.9] < 0.2 * far["update", 0.0]
 
 
 @pytest.mark.parametrize("architecture", tiny.ARCHITECTURES)
