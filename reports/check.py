@@ -22,6 +22,7 @@ from bench.gate.power import DetectableEffect
 from bench.gate.records import Check, CheckRow, LostQuery, PairVerdict
 from foundation.printable import format_count, format_names, make_printable
 from reports import format as fmt
+from reports.explain import answer_text
 from reports.format import interval, score, signed
 from reports.table import Column, Table, bullets, code, escape
 
@@ -64,7 +65,7 @@ def score_change(row: CheckRow) -> str:
 
 def _lead_sentence(check: Check, verdict: PairVerdict) -> str:
     candidate, other = check.candidate, f"the {verdict.role}, {verdict.name}"
-    scores = f"the scores of {other}"
+    scores = f"the {'vectors' if check.answer else 'scores'} of {other}"
     if verdict.compares_published:
         other = scores = "its published scores"
     outcome = verdict.outcome
@@ -176,6 +177,8 @@ def markdown(check: Check) -> str:
     """Return ``check`` as Markdown: the verdict, a table for each comparison, and the method."""
     parts = [f"## {check.outcome}: {escape(check.candidate)}"]
     parts += [escape(paragraph) for paragraph in verdict_paragraphs(check)]
+    if check.answer:
+        parts.append(answer_text(check.answer).rstrip())
     if check.explain:
         parts.append(f"To look for the cause, run {code(check.explain)}.")
     if check.warnings:
@@ -243,6 +246,8 @@ def _test_table(rows: Sequence[CheckRow]) -> str:
 
 def _rule_sentence(check: Check) -> str:
     """Return the rule and its limits."""
+    if check.answer:
+        return f"The check expects the vectors of the checkpoint. Exit code {check.exit_code}."
     if check.tolerance is not None:
         return f"The check expects the scores of a known checkpoint. Exit code {check.exit_code}."
     rule = {

@@ -21,7 +21,7 @@ def _parts(answer: Answer) -> Iterator[str]:
     yield escape(_verdict(answer))
     if answer.seen:
         lines = [f"{escape(one.name)}: {code(one.apply)}" for one in answer.seen]
-        yield "The file itself shows differences that change scores:\n\n" + bullets(lines)
+        yield "The evidence itself shows differences:\n\n" + bullets(lines)
     if answer.explanations:
         yield _table(answer).markdown()
         yield from _remarks(answer.explanations)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import msgspec
 import numpy as np
 from scipy.stats import binomtest
 
@@ -39,6 +40,18 @@ SHARE = 0.95  # smallest share of texts, queries or numbers that must agree
 ROUGH = -5.2  # logarithm of a typical error that may have another small cause
 # The error's logarithm up to which a precision explains it.
 PRECISIONS = (("float32", -8.5), ("float16", -6.3), ("bfloat16", -3.4), ("int8", WORST))
+
+
+class Observation(msgspec.Struct, frozen=True):
+    """A difference that evidence shows without a search.
+
+    Attributes:
+        name: the difference in words.
+        apply: the setting that does the same here, or mends it there.
+    """
+
+    name: str
+    apply: str
 
 
 @dataclass(frozen=True)
@@ -216,11 +229,13 @@ def value_fit(given: Float64Array, predicted: Float64Array, tolerances: Float64A
     return Fit(float(np.log(density).sum()), float(agree.mean()), np.maximum(errors, 1.0))
 
 
-DOCUMENTS, QUERIES = 192, 48  # in the sample of vectors
+DOCUMENTS, QUERIES = 192, 48  # in the sample of a file of vectors
 PROBE_DOCUMENTS, PROBE_QUERIES = 12, 6  # on which every hypothesis is tried
 RUN_QUERIES, RUN_DOCUMENTS, PROBE_RUN = 24, 10, 4
 LOOKED_AT = 2_000  # documents among which long ones and ones with accents are looked for
-NEAREST_AMONG = 100_000  # given vectors, when their order is in doubt
+RELATED = 0.5  # correlation of similarities, above which two models encode the same texts
+OTHER = "--checkpoint OTHER, if you have it"
+PER_REQUEST = 16  # texts that an encoder gets at a time
 
 
 class SetupEvidence(ABC):
@@ -248,6 +263,10 @@ class SetupEvidence(ABC):
     def detail(self, setup: EvaluationSetup) -> str:
         """Return a remark about ``setup``, which fits, or "" if there is none."""
         return ""
+
+    def observe(self, setup: EvaluationSetup) -> list[Observation]:
+        """Return remarks about the evidence if nothing explains how it differs from ``setup``."""
+        return []
 
 
 @dataclass(frozen=True)
@@ -349,15 +368,31 @@ def encode_sample(encoder: Encoder, documents: Texts, queries: Texts) -> dict[Ro
         documents: with titles.
         queries: without.
     """
-    roles: dict[Role, tuple[Texts, Float32Array]] = {
-        "document": (documents, encoder.encode_documents(documents.titles, documents.texts)),
-        "query": (queries, encoder.encode_queries(queries.texts)),
-    }
-    return {
-        role: GivenVectors(texts, vectors, vectors, np.arange(len(vectors)))
-        for role, (texts, vectors) in roles.items()
-        if len(vectors)
-    }
+    roles: dict[Role, Texts] = {"document": documents, "query": queries}
+    given = {}
+    for role, texts in roles.items():
+        parts = [
+            slice(start, start + PER_REQUEST) for start in range(0, len(texts.ids), PER_REQUEST)
+        ]
+        encoded = [encode_texts(encoder, role, texts, part) for part in parts]
+        if encoded:
+            vectors = np.concatenate(encoded)
+            given[role] = GivenVectors(texts, vectors, vectors, np.arange(len(vectors)))
+    return given
+
+
+def encode_texts(encoder: Encoder, role: Role, texts: Texts, part: slice) -> Float32Array:
+    """Return the vectors of some texts, float32 ``(n, dim)``.
+
+    Args:
+        encoder: with the prompts of the collection.
+        role: of the texts.
+        texts: sample of the collection.
+        part: rows of the sample.
+    """
+    if role == "query":
+        return encoder.encode_queries(texts.texts[part])
+    return encoder.encode_documents(texts.titles[part], texts.texts[part])
 
 
 @dataclass(frozen=True)
@@ -385,6 +420,18 @@ class VectorEvidence(SetupEvidence):
             elif np.any(shifts):
                 moved.append(f"{(shifts != 0).mean():.0%} of the {role} vectors are elsewhere")
         return "; ".join(moved)
+
+    def observe(self, setup: EvaluationSetup) -> list[Observation]:
+        """Return whether similar texts have similar vectors, if no set-up explains the vectors."""
+        role, given = next(iter(self.given.items()))
+        ours = self.passes.vectors(setup, role, given.texts.titles, given.texts.texts)
+        above = np.triu_indices(len(ours), 1)
+        pair = [
+            np.corrcoef(vectors - vectors.mean(axis=0))[above] for vectors in (ours, given.vectors)
+        ]
+        related = float(np.corrcoef(*pair)[0, 1])
+        name = f"similar texts have similar vectors (correlation {related:.2f}), as with"
+        return [Observation(f"{name} another checkpoint", OTHER)] if related > RELATED else []
 
     def _errors(self, setup: EvaluationSetup, role: Role, probe: bool) -> Float64Array:
         given = self.given[role]

@@ -1,6 +1,8 @@
 """A question: a model, collections and evidence. Its answer is found by `DeviationSearch`."""
 
+import math
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -19,6 +21,7 @@ from bench.evaluate.runs import Run, read_run_file
 from bench.evaluate.scoring import parse_measure
 from bench.explain.evidence import (
     GivenVectors,
+    Observation,
     RunEvidence,
     SetupEvidence,
     Texts,
@@ -36,7 +39,6 @@ from bench.explain.search import (
     Explanation,
     ExplanationRow,
     Findings,
-    Observation,
 )
 from bench.explain.setup import EvaluationSetup, deviations, make_setup
 from datasets_cfg.dataset import Dataset
@@ -263,6 +265,7 @@ class Question:
         open_split: opens another split of a collection.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
         other: another checkpoint, whose weights may have been used.
+        sampled_documents, sampled_queries: most texts of the sample of the first collection.
         announce: called with lines of progress.
     """
 
@@ -271,6 +274,8 @@ class Question:
     open_split: Callable[[str, str], Dataset]
     device: str = "auto"
     other: LoadedModel | None = None
+    sampled_documents: int = 192
+    sampled_queries: int = 48
     announce: Callable[[str], None] = lambda line: None
 
     @property
@@ -320,10 +325,14 @@ class Question:
         """Return the evidence of an available encoder: another checkpoint, or a server.
 
         Args:
-            encoder: with the prompts of the collection.
+            encoder: a server gets one small request at a time.
             name: of it, for people.
         """
-        return VectorEvidence(self.passes, self.encode_sample(encoder), f"vectors of {name}")
+        documents = sample_documents(self.dataset.corpus, self._all_ids(), self.sampled_documents)
+        queries = sample_queries(self.dataset, self.dataset.queries.ids, self.sampled_queries)
+        encoder = encoder.for_dataset(self.dataset.name)
+        given = encode_sample(encoder, documents, queries)
+        return VectorEvidence(self.passes, given, f"vectors of {name}")
 
     def of_canary(self, path: Path) -> VectorEvidence:
         """Return the evidence of vectors that ``--save-canary`` saved.
@@ -395,28 +404,25 @@ class Question:
             collection.check()
         return PublishedEvidence(collections, numbers)
 
-    def encode_sample(self, encoder: Encoder) -> dict[Role, GivenVectors]:
-        """Return a sample of the collection with the vectors of an encoder.
-
-        Args:
-            encoder: of a checkpoint or a server, with the prompts of the collection.
-        """
-        documents = sample_documents(self.dataset.corpus, self._all_ids())
-        queries = sample_queries(self.dataset, self.dataset.queries.ids)
-        return encode_sample(encoder, documents, queries)
-
     def answer(
-        self, evidence: Sequence[SetupEvidence], notes: Sequence[Observation] = ()
+        self,
+        evidence: Sequence[SetupEvidence],
+        notes: Sequence[Observation] = (),
+        most_seconds: float = math.inf,
     ) -> Answer:
         """Return the answer that all evidence together supports.
 
         Args:
             evidence: of one or several kinds.
             notes: differences that the files show themselves.
+            most_seconds: no pair is tried after so many seconds.
         """
         known = deviations(self.passes.model, self.setup, self.passes.abilities, self.dataset.facts)
-        findings = DeviationSearch(self.setup, known, evidence, self.announce).run()
+        deadline = time.monotonic() + most_seconds
+        findings = DeviationSearch(self.setup, known, evidence, self.announce, deadline).run()
         closest = findings.closest
+        if findings.verdict == "none":
+            notes = [*notes, *(note for each in evidence for note in each.observe(self.setup))]
         return Answer(
             model=self.model.name,
             collections=tuple(dataset.name for dataset in self.datasets),
@@ -477,7 +483,7 @@ class Question:
                 relevant.setdefault(query, []).append(document)
         queries = sample_queries(self.dataset, list(relevant), COST_QUERIES).ids
         wanted = [id_ for query in queries for id_ in relevant[query][:COST_RELEVANT]]
-        others = sample_documents(self.dataset.corpus, self._all_ids())
+        others = sample_documents(self.dataset.corpus, self._all_ids(), self.sampled_documents)
         rows = np.unique(self.dataset.corpus.rows_of([*wanted, *others.ids]))
         return list(queries), rows[rows >= 0]
 

@@ -1,5 +1,7 @@
 """The search for the deviations that explain the evidence: singles, then pairs, then a verdict."""
 
+import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -8,7 +10,14 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from bench.explain.evidence import CEILING, FLOOR, Fit, SetupEvidence, combine_fits
+from bench.explain.evidence import (
+    CEILING,
+    FLOOR,
+    Fit,
+    Observation,
+    SetupEvidence,
+    combine_fits,
+)
 from bench.explain.setup import ROUNDING, Deviation, EvaluationSetup, forward_key
 from foundation.errors import BenchError
 
@@ -19,18 +28,6 @@ PAIRS_AFTER_A_FIT = 12
 MOST_CHANCE = 0.05  # expected coincidences above which an agreement names no cause
 
 Verdict = Literal["reproduced", "explained", "possible", "none"]
-
-
-class Observation(msgspec.Struct, frozen=True):
-    """A difference that a file of evidence shows without any encoding.
-
-    Attributes:
-        name: the difference in words.
-        apply: the setting that does the same here, or mends it there.
-    """
-
-    name: str
-    apply: str
 
 
 class ExplanationRow(msgspec.Struct, frozen=True):
@@ -65,7 +62,7 @@ class Answer(msgspec.Struct, frozen=True):
         share, precision: of the set-up as it is, as in `ExplanationRow`.
         explanations: that fit, the best first.
         closest: the best that does not fit; None if none is closer than the set-up as it is.
-        seen: differences that the files show themselves.
+        seen: differences that the evidence shows without a search.
         chance: explanations that are expected to agree by coincidence.
         singles, pairs: how many were tried.
         encoded: texts that went through a network.
@@ -138,6 +135,7 @@ class DeviationSearch:
         deviations: all singles.
         evidence: of one or several kinds, all of which an explanation must fit.
         announce: called with a line of progress.
+        deadline: value of the monotonic clock after which no pair is tried.
     """
 
     def __init__(
@@ -146,9 +144,10 @@ class DeviationSearch:
         deviations: Sequence[Deviation],
         evidence: Sequence[SetupEvidence],
         announce: Callable[[str], None] = lambda line: None,
+        deadline: float = math.inf,
     ) -> None:
         self.setup, self.deviations, self.evidence = setup, deviations, evidence
-        self._announce = announce
+        self._announce, self._deadline = announce, deadline
         self._known: dict[tuple[EvaluationSetup, bool], Fit | None] = {}
 
     def run(self) -> Findings:
@@ -213,7 +212,8 @@ class DeviationSearch:
             # Pairs come best first: soon after one that fits, the rest are farther off.
             is_exact = fit is not None and fit.fits and not fit.is_rough
             since_exact += bool(since_exact) or (is_exact and len(deviations) > 1)
-            if since_exact > PAIRS_AFTER_A_FIT:
+            is_late = len(deviations) > 1 and time.monotonic() > self._deadline
+            if since_exact > PAIRS_AFTER_A_FIT or is_late:
                 break
         return sorted(found, key=lambda each: -each.fit.likelihood)
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bench.comparing.statistics import Difference
+from bench.explain.search import Answer
 from bench.gate.power import DetectableEffect
 from bench.gate.settings import Rule
 from bench.results.result import Evaluation
@@ -95,7 +96,7 @@ class PairVerdict(Record, kw_only=True):
     """Verdict on the candidate compared with one other model.
 
     Attributes:
-        role: ``baseline`` or ``anchor``.
+        role: ``baseline``, ``anchor``, or ``checkpoint`` of a server.
         name: name of the other model.
         outcome: OK, INCONCLUSIVE, MISSING, DRIFT or REGRESSION.
         reasons: sentences that explain the outcome.
@@ -148,6 +149,7 @@ class Check(Record, kw_only=True, rename={"effects": "foreseen"}):
         left_out: collections with results that ``--on`` does not name.
         renamed: reason why the candidate has a name that nobody gave it; "" otherwise.
         explain: command that looks for the cause of a regression or drift; "" if there is none.
+        answer: difference of settings that explains the vectors of a server; None for scores.
     """
 
     candidate: str
@@ -164,6 +166,7 @@ class Check(Record, kw_only=True, rename={"effects": "foreseen"}):
     left_out: tuple[str, ...] = ()
     renamed: str = ""
     explain: str = ""
+    answer: Answer | None = None
 
     def __repr__(self) -> str:
         """Return the outcome and its reasons, in a line."""

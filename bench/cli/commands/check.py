@@ -3,10 +3,16 @@
 import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import msgspec
 
-from bench.cli.commands.common import load_model, make_resampling, make_workspace
+from bench.cli.commands.common import (
+    load_model,
+    make_resampling,
+    make_workspace,
+    open_endpoint,
+)
 from bench.cli.options.commands import CheckOptions
 from bench.cli.options.shared import ModelOptions
 from bench.cli.terminal import RecordedWarnings, print_json
@@ -15,6 +21,7 @@ from bench.comparing.compare import ComparisonSettings
 from bench.evaluate.judging import mean_weights
 from bench.evaluate.retrieval import LoadedModel
 from bench.evaluate.scoring import parse_measure
+from bench.explain.question import Question
 from bench.gate.evidence import check_against, check_published, find_losses_elsewhere
 from bench.gate.power import DetectableEffect, detectable_effects, relation_between
 from bench.gate.records import ANCHOR, BASELINE, Check, StoredModel
@@ -28,6 +35,7 @@ from bench.gate.scope import (
     previously_checked,
     remember_checked,
 )
+from bench.gate.served import check_server, stated_precision
 from bench.gate.verdicts import conclude_check
 from bench.results.find import choose_results, find_named, find_results
 from bench.results.result import Evaluation, Protocol
@@ -41,6 +49,7 @@ from reports.check import effects_table, junit, markdown
 from retrievers.models.card import all_cards
 
 PUBLISHED = "published"
+SOURCE = "stdlib-code"  # embedded: its texts are on every machine
 
 
 def check(options: CheckOptions) -> int:
@@ -50,7 +59,8 @@ def check(options: CheckOptions) -> int:
         options: parsed options of the command.
     """
     with RecordedWarnings() as recorded:
-        done = _compare_and_decide(options, recorded)
+        decide = _compare_and_decide if not options.served else _check_server
+        done = decide(options, recorded)
     _write_verdict(done, options)
     for warning in done.warnings:
         if warning not in recorded.texts:  # those are on stderr already
@@ -58,8 +68,32 @@ def check(options: CheckOptions) -> int:
     return done.exit_code
 
 
+def _check_server(options: CheckOptions, _: RecordedWarnings) -> Check:
+    """Compare the vectors of a server with those of its checkpoint."""
+    if not options.against or options.checkpoint or len(options.on) > 1:
+        raise BenchError(
+            "--served needs --against, at most one collection, and no candidate",
+            "python -m bench check --served URL --against CHECKPOINT --on COLLECTION",
+        )
+    workspace = make_workspace(options.folders, options.hardware, options.allow_mismatch)
+    # Both describe the server; the checkpoint is loaded as its card says.
+    use = replace(options.model_options, dtype=None, endpoint_model="")
+    model = load_model(workspace, options.against, use)
+    dataset = workspace.dataset((options.on or (SOURCE,))[0])
+    question = Question(
+        model, [dataset], workspace.dataset, workspace.device, documents=48, queries=16
+    )
+    stated = options.model_options.dtype or stated_precision(model.model.recipe)
+    encoder = open_endpoint(options.served, options.model_options, model)
+    return check_server(question, encoder, encoder.recipe.model, stated)
+
+
 def _compare_and_decide(options: CheckOptions, recorded: RecordedWarnings) -> Check:
     """Evaluate, compare with the baseline and the anchor, and conclude."""
+    if not (options.checkpoint and options.baseline):
+        missing = "--baseline" if options.checkpoint else "CHECKPOINT"
+        usage = "python -m bench check CHECKPOINT --baseline BASELINE [OPTIONS]"
+        raise BenchError(f"check needs {missing}", usage)
     _check_published(options)
     measure = None if options.measure is None else parse_measure(options.measure).name
     comparing = ComparisonSettings(measure, resampling=make_resampling(options.resampling))

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -19,9 +20,10 @@ from datasets_cfg.verify import Finding
 from foundation.errors import BenchError
 from foundation.records import Record, convert_table
 from reports.evaluation import finding_lines
+from retrievers.encoders.protocol import Encoder
 from retrievers.models.locate import is_card, is_url
 from retrievers.models.model import SharedNetworks
-from retrievers.models.recipe import StoreDtype
+from retrievers.models.recipe import Recipe, StoreDtype
 
 logger = logging.getLogger(__name__)
 
@@ -119,6 +121,32 @@ def load_model(
         trust_code=settings.trust_code,
         **msgspec.structs.asdict(fields),
     )
+
+
+def open_endpoint(url: str, settings: ModelOptions, model: LoadedModel) -> Encoder:
+    """Return the encoder of a server that is said to serve ``model``.
+
+    It has the model's prompts and title rule, and the host as its name.
+
+    Args:
+        url: address of the server.
+        settings: has the model's name on the server; by default its checkpoint's.
+        model: the checkpoint.
+    """
+    from retrievers.encoders.endpoint import EndpointEncoder
+
+    stated = model.model.recipe
+    recipe = Recipe(
+        model=urlsplit(url).netloc.rpartition("@")[2],
+        kind="endpoint",
+        dim=0,  # any: a cut is a cause to name
+        prompts=stated.prompts,
+        dataset_prompts=stated.dataset_prompts,
+        title_join=stated.title_join,
+        normalize=False,
+        options={"endpoint_model": settings.endpoint_model or stated.checkpoint or model.name},
+    )
+    return EndpointEncoder(recipe, url)
 
 
 def load_models(

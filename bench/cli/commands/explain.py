@@ -4,13 +4,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from bench.cli.commands.common import load_model, make_workspace
+from bench.cli.commands.common import load_model, make_workspace, open_endpoint
 from bench.cli.options.commands import ExplainOptions
 from bench.cli.terminal import print_json
 from bench.evaluate.retrieval import LoadedModel
-from bench.explain.evidence import SetupEvidence
+from bench.explain.evidence import Observation, SetupEvidence
 from bench.explain.question import Question, save_canary
-from bench.explain.search import Answer, Observation
+from bench.explain.search import Answer
 from bench.outcomes import ExitCode
 from bench.workspace import Workspace
 from foundation.errors import BenchError
@@ -21,7 +21,7 @@ from retrievers.models.locate import is_card
 def explain(options: ExplainOptions) -> int:
     """``explain``: exit code 0 if there is an answer, also if nothing explains the evidence."""
     workspace = make_workspace(options.folders, options.hardware)
-    model = load_model(workspace, options.model, options.model_options)
+    model = load_model(workspace, options.model, replace(options.model_options, endpoint_model=""))
     question = Question(
         model,
         [workspace.dataset(name) for name in workspace.expand_names(options.on)],
@@ -31,8 +31,7 @@ def explain(options: ExplainOptions) -> int:
         announce=lambda line: print(line, file=sys.stderr),
     )
     if options.save_canary is not None:
-        encoder = model.for_dataset(question.dataset.name).require_encoder()
-        save_canary(options.save_canary, question.encode_sample(encoder))
+        save_canary(options.save_canary, question.of_encoder(model.require_encoder(), "").given)
         print(f"{options.save_canary}: vectors of {model.name} saved", file=sys.stderr)
     evidence, notes = _evidence(options, question)
     if evidence:
@@ -71,13 +70,17 @@ def _evidence(
         evidence.append(question.of_query_scores(options.per_query))
     if options.published:
         evidence.append(question.of_published(options.published))
-    if not evidence and question.other is not None:
-        other = question.other.for_dataset(question.dataset.name)
-        evidence.append(question.of_encoder(other.require_encoder(), other.name))
+    if options.served:
+        encoder = open_endpoint(options.served, options.model_options, question.model)
+        evidence.append(question.of_encoder(encoder, encoder.recipe.model))
+    elif not evidence and question.other is not None:
+        encoder = question.other.require_encoder()
+        evidence.append(question.of_encoder(encoder, question.other.name))
     if not evidence and options.save_canary is None:
         raise BenchError(
             "there is no evidence to explain",
-            "Give --published, --per-query, --run-file, --vectors, --canary or --checkpoint",
+            "Give --published, --per-query, --run-file, --vectors, --served, --canary or "
+            "--checkpoint",
         )
     return evidence, notes
 

@@ -293,6 +293,7 @@ class ExplainOptions:
         per_query: File of scores by query, such as the output of trec_eval -q.
         run_file: TREC run file.
         vectors: Vectors as .npy, .npz, .parquet or .safetensors; ids in it, or in FILE.ids.txt.
+        served: Address of a server of OpenAI's embeddings API, such as http://localhost:8080/v1.
         checkpoint: Another checkpoint. Alone, its vectors are the evidence ("why is it worse?");
             next to other evidence, its weights may be the cause.
         canary: File of --save-canary: do texts still have the vectors that they had?
@@ -303,9 +304,11 @@ class ExplainOptions:
         python -m bench explain minilm --on beir/scifact --run-file theirs.trec
         python -m bench explain minilm --on beir/scifact --vectors theirs.npz
         python -m bench explain minilm --on beir/scifact --checkpoint path/to/worse-checkpoint
+        python -m bench explain minilm --on beir/scifact --served http://localhost:8080/v1
         python -m bench explain minilm --on beir/scifact --save-canary canary.json
     """
 
+    only_if: ClassVar[OptionConditions] = {"endpoint_model": {"served": True}}
     model: str
     _: KW_ONLY
     on: Names
@@ -313,6 +316,7 @@ class ExplainOptions:
     per_query: LocalPath | None = None
     run_file: LocalPath | None = None
     vectors: LocalPath | None = None
+    served: str = ""
     checkpoint: str | None = None
     canary: LocalPath | None = None
     save_canary: OutFile | None = None
@@ -324,18 +328,19 @@ class ExplainOptions:
 
 @dataclass(frozen=True)
 class CheckOptions:
-    """Decide whether a checkpoint may ship. The exit code is the verdict.
+    """Decide whether a checkpoint may ship, or a server be used. The exit code is the verdict.
 
     Exit codes: 0 OK, 1 regression, 2 bad input, 3 inconclusive, 4 missing evaluation or baseline
-    result, 5 drift (the scores are not those of the checkpoint it claims to be). In JUnit XML a
-    regression is a failure, missing results and drift are errors, and inconclusive is skipped.
+    result, 5 drift (the scores or vectors are not those of the checkpoint it claims to be). In
+    JUnit XML a regression is a failure, missing results and drift are errors, and inconclusive is
+    skipped.
 
     Attributes:
         checkpoint: Candidate: a name, card file, folder or Hub id.
         baseline: Model with stored results (MODEL@FIELD=VALUE selects one of several), folder of
             results, or `published` for the scores that the card claims.
         on: Collections, suites or folders (a suite of your own is a TOML file). Default: the
-            baseline's.
+            baseline's. --served sends texts of one collection. Default: stdlib-code.
         anchor: Older release to check against, too. The worse outcome decides.
         junit: Also write the verdict to this file as JUnit XML.
         measure: Measure to decide by. Default: each collection's main measure.
@@ -343,21 +348,35 @@ class CheckOptions:
             added to it.
         allow_mismatch: Continue even if a collection differs from the published one. The result
             is marked.
+        served: Address of a server of OpenAI's embeddings API, instead of a candidate: does it
+            return the vectors of the checkpoint --against, also under load? --dtype is the
+            precision that it should have.
+        against: Checkpoint of the server: a name, card file, folder or Hub id.
 
     Examples:
         python -m bench check path/to/ckpt --like retromae --baseline retromae --on beir
         python -m bench check path/to/ckpt --like minilm --baseline minilm --rule margin
         python -m bench check minilm --baseline published --expect-same
+        python -m bench check --served http://localhost:8080/v1 --against minilm
     """
 
     only_if: ClassVar[OptionConditions] = {
         "margin": {"rule": "margin"},
         "tolerance": {"expect_same": True},
-        "rule": {"expect_same": False},
+        "rule": {"expect_same": False, "served": False},
+        "against": {"served": True},
+        "endpoint_model": {"served": True},
+        "baseline": {"served": False},
+        "anchor": {"served": False},
+        "measure": {"served": False},
+        "results": {"served": False},
+        "floor": {"served": False},
+        "expect_same": {"served": False},
+        "resamples": {"served": False},
     }
-    checkpoint: str
+    checkpoint: str = ""
     _: KW_ONLY
-    baseline: str
+    baseline: str = ""
     on: Names = ()
     anchor: str | None = None
     junit: OutFile | None = None
@@ -365,6 +384,8 @@ class CheckOptions:
     results: OutLocation = Path("results")
     terms: Annotated[GateSettings, group("Decision rule", 10)] = GateSettings()
     allow_mismatch: bool = False
+    served: str = ""
+    against: str = ""
     resampling: ResamplingOptions = ResamplingOptions()
     model_options: ModelOptions = ModelOptions()
     hardware: HardwareOptions = HardwareOptions()

@@ -1,0 +1,155 @@
+"""Check of a server: does it return the vectors of a checkpoint, also under load?
+
+A sample of a collection is sent twice. First in small requests, one after the other: `bench.explain`
+looks for the setting that explains these vectors. Then text by text over many connections at a
+time: each text must have the same vector again. A vector that is much closer to the one of another
+text went to the wrong request.
+"""
+
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+from scipy.spatial.distance import cdist
+
+from bench.explain.evidence import FLOOR, PRECISIONS, GivenVectors, encode_texts
+from bench.explain.question import Question
+from bench.explain.search import Answer
+from bench.gate.records import Check, CheckRow, PairVerdict
+from bench.gate.settings import GateSettings
+from bench.gate.verdicts import conclude_check
+from retrievers.encoders.protocol import Encoder
+from retrievers.models.recipe import Recipe, Role
+
+CONNECTIONS = 16
+ROUNDS = 3
+SECONDS = 15.0  # after which no other round begins
+SEARCH_SECONDS = 30.0  # after which no pair of deviations is tried
+CLOSER = 4.0  # times closer to the vector of another text
+APART = 0.01  # relative squared distance of vectors that can be told apart
+NOISE = 1e-9  # smallest squared error of arithmetic
+BEYOND = 100.0  # times the error of arithmetic that one text may have
+EXACT = [name for name, _ in PRECISIONS]  # the most exact first
+
+
+@dataclass(frozen=True)
+class LoadTest:
+    """Vectors of texts that were sent again under load.
+
+    Attributes:
+        requests: number of requests, each of one text.
+        changed: number of vectors that differ from the first ones by more than arithmetic.
+        mixed: number of vectors among them that belong to another text.
+    """
+
+    requests: int = 0
+    changed: int = 0
+    mixed: int = 0
+
+
+def check_server(question: Question, encoder: Encoder, server: str, stated: str) -> Check:
+    """Decide whether a server returns the vectors of the model of ``question``.
+
+    Args:
+        question: the model, and the collection whose texts are sent.
+        encoder: of the server, with the model's prompts. Several threads call it at a time.
+        server: its name, for people.
+        stated: precision that the server is meant to have, such as ``bfloat16``.
+    """
+    evidence = question.of_encoder(encoder, server)
+    answer = question.answer([evidence], most_seconds=SEARCH_SECONDS)
+    causes = [_describe_cause(answer, stated)]
+    rows = [_row(question, "one request at a time", answer.share, causes[0])]
+    fit = evidence.fit(question.setup, probe=False)
+    if fit.fits and fit.level is not None:
+        encoder = encoder.for_dataset(question.dataset.name)
+        load = repeat_under_load(encoder, evidence.given, BEYOND * max(10**fit.level, NOISE))
+        causes.append(_describe_load(load))
+        share = 1 - load.changed / load.requests
+        rows.append(_row(question, f"{CONNECTIONS} requests at a time", share, causes[1]))
+    reasons = tuple(filter(None, causes))
+    verdict = PairVerdict(
+        role="checkpoint",
+        name=answer.model,
+        outcome="DRIFT" if reasons else "OK",
+        reasons=reasons or (f"the vectors agree within the precision of {answer.precision}",),
+        rows=tuple(rows),
+    )
+    done = conclude_check(server, [verdict], (), GateSettings(expect_same=True))
+    return msgspec.structs.replace(done, answer=answer)
+
+
+def stated_precision(recipe: Recipe) -> str:
+    """Return the precision in which ``recipe`` computes vectors."""
+    return "int8" if "int8" in recipe.backend else recipe.dtype
+
+
+def _row(question: Question, name: str, share: float, failure: str) -> CheckRow:
+    return CheckRow(
+        name=f"{question.dataset.name}, {name}",
+        measure="vectors that agree",
+        candidate=share,
+        baseline=1.0,
+        failure=failure,
+    )
+
+
+def _describe_cause(answer: Answer, stated: str) -> str:
+    """Return the difference that explains the vectors, or "" if they are as stated."""
+    if answer.verdict == "none":
+        return "; ".join(
+            ["no deviation explains the vectors", *(each.name for each in answer.seen)]
+        )
+    if answer.explanations:
+        best = answer.explanations[0]
+        return f"the cause is: {' and '.join(best.deviations)} ({'; '.join(best.apply)})"
+    if EXACT.index(answer.precision) > EXACT.index(stated):
+        return f"the vectors are as exact as {answer.precision}, and {stated} is stated"
+    return ""
+
+
+def _describe_load(load: LoadTest) -> str:
+    """Return how vectors change under load, or "" if they do not."""
+    if not load.changed:
+        return ""
+    return (
+        f"under load, {load.changed:,} of {load.requests:,} vectors changed, "
+        f"{load.mixed:,} of them into the vector of another text"
+    )
+
+
+def repeat_under_load(
+    encoder: Encoder, given: Mapping[Role, GivenVectors], most: float
+) -> LoadTest:
+    """Send texts one by one over many connections, and count the vectors that change.
+
+    Args:
+        encoder: of the server.
+        given: vectors of a sample that were made one request at a time, by role.
+        most: largest relative squared error of a vector that did not change.
+    """
+    tasks = [
+        (role, each.texts, slice(row, row + 1))
+        for role, each in given.items()
+        for row in range(len(each.texts.ids))
+    ]
+    first = np.concatenate([each.vectors for each in given.values()])
+    squares = np.maximum(np.einsum("ij,ij->i", first, first)[:, None], FLOOR)
+    apart = cdist(first, first, "sqeuclidean") / squares
+    load, start = LoadTest(), time.monotonic()
+    with ThreadPoolExecutor(CONNECTIONS) as pool:
+        while load.requests < ROUNDS * len(tasks) and time.monotonic() < start + SECONDS:
+            again = list(pool.map(lambda task: encode_texts(encoder, *task), tasks))
+            distances = cdist(np.concatenate(again), first, "sqeuclidean") / squares
+            own = distances.diagonal()
+            others = apart > max(APART, 16 * float(np.median(own)))
+            mixed = np.where(others, distances, np.inf).min(axis=1) * CLOSER < own
+            load = LoadTest(
+                load.requests + len(tasks),
+                load.changed + int((mixed | (own > most)).sum()),
+                load.mixed + int(mixed.sum()),
+            )
+    return load
