@@ -426,10 +426,8 @@ class VectorEvidence(SetupEvidence):
         role, given = next(iter(self.given.items()))
         ours = self.passes.vectors(setup, role, given.texts.titles, given.texts.texts)
         above = np.triu_indices(len(ours), 1)
-        pair = [
-            np.corrcoef(vectors - vectors.mean(axis=0))[above] for vectors in (ours, given.vectors)
-        ]
-        related = float(np.corrcoef(*pair)[0, 1])
+        similar = [np.corrcoef(each - each.mean(axis=0))[above] for each in (ours, given.vectors)]
+        related = float(np.corrcoef(*similar)[0, 1])
         name = f"similar texts have similar vectors (correlation {related:.2f}), as with"
         return [Observation(f"{name} another checkpoint", OTHER)] if related > RELATED else []
 

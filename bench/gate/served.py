@@ -1,9 +1,9 @@
 """Check of a server: does it return the vectors of a checkpoint, also under load?
 
-A sample of a collection is sent twice. First in small requests, one after the other: `bench.explain`
-looks for the setting that explains these vectors. Then text by text over many connections at a
-time: each text must have the same vector again. A vector that is much closer to the one of another
-text went to the wrong request.
+A sample of a collection is sent twice. First in small requests, one after the other:
+`bench.explain` looks for the setting that explains these vectors. Then text by text over many
+connections at a time: each text must have the same vector again. A vector that is much closer to
+the one of another text went to the wrong request.
 """
 
 import time

@@ -81,6 +81,7 @@ class Usage:
 BASES = {
     "minilm": Usage(),
     "cls": Usage("cls", False, "query: ", "passage: ", dense=True),
+    "cased": Usage("cls", False, "query: ", "passage: ", dense=True, cased=True),  # part served
 }
 COMMON: dict[str, dict[str, Any]] = {
     "last token": {"pooling": "last"},
@@ -242,7 +243,7 @@ class Laboratory:
         self.collections = [cut_collection(data / "beir" / name, name) for name in names]
         paths = [write_collection(each, folder / each.name) for each in self.collections]
         workspace = Workspace(folder / "cache")
-        card = self._write_cls(dense) if model == "cls" else model
+        card = model if model == "minilm" else self._write_cls(dense)
         self.question = Question(
             workspace.load(str(card)),
             [workspace.dataset(str(path)) for path in paths],
@@ -257,6 +258,10 @@ class Laboratory:
             if path.is_file() and path.suffix in (".json", ".txt", ".safetensors"):
                 (checkpoint / path.name).symlink_to(path)
         (checkpoint / "modules.json").unlink(missing_ok=True)
+        if self.base.cased:
+            for path in checkpoint.glob("*token*"):
+                path.unlink()
+            self.independent.cased.save_pretrained(checkpoint)
         stage = checkpoint / "2_Dense"
         stage.mkdir()
         config = {
@@ -442,7 +447,11 @@ def report(lab: Laboratory, part: str) -> None:
     """Print one table."""
     start = time.perf_counter()
     print(f"\n## {lab.model}: {part}\n", flush=True)
-    if part in ("faithful", "unrelated"):
+    if part == "served":
+        from tests.benchmarks.served import report_served
+
+        report_served(lab)
+    elif part in ("faithful", "unrelated"):
         answers = list(faithful(lab) if part == "faithful" else unrelated(lab, 10))
         for name, answer in answers:
             best = " and ".join(answer.explanations[0].deviations) if answer.explanations else ""
@@ -465,7 +474,7 @@ def report(lab: Laboratory, part: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parts = ("vectors", "run", "per-query", "published", "pairs", "faithful", "unrelated")
+    parts = ("vectors", "run", "per-query", "published", "pairs", "faithful", "unrelated", "served")
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--model", nargs="+", choices=BASES, default=list(BASES))
     parser.add_argument("--part", nargs="+", choices=parts, default=parts)
@@ -473,7 +482,7 @@ def main() -> None:
     for model in options.model:
         with tempfile.TemporaryDirectory() as folder:
             lab = Laboratory(Path(folder), options.data_dir, model)
-            for part in options.part:
+            for part in ("served",) if model == "cased" else options.part:
                 report(lab, part)
 
 
