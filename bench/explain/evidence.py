@@ -206,11 +206,10 @@ def score_errors(
 
 
 def _ranks(scores: Float64Array, queries: Any) -> Float64Array:
+    """Return ranks within each query, from 0; ``queries`` ascend."""
     ranks = np.empty(len(scores))
-    for query in range(int(queries.max()) + 1):
-        rows = np.flatnonzero(queries == query)
-        ranks[rows] = np.argsort(np.argsort(scores[rows], kind="stable"), kind="stable")
-    return ranks
+    ranks[np.lexsort((scores, queries))] = np.arange(len(scores))
+    return ranks - np.searchsorted(queries, queries)
 
 
 def value_fit(given: Float64Array, predicted: Float64Array, tolerances: Float64Array) -> Fit:
@@ -229,7 +228,7 @@ def value_fit(given: Float64Array, predicted: Float64Array, tolerances: Float64A
     return Fit(float(np.log(density).sum()), float(agree.mean()), np.maximum(errors, 1.0))
 
 
-DOCUMENTS, QUERIES = 192, 48  # in the sample of a file of vectors
+DOCUMENTS, QUERIES = 192, 48  # in the sample of vectors
 PROBE_DOCUMENTS, PROBE_QUERIES = 12, 6  # on which every hypothesis is tried
 RUN_QUERIES, RUN_DOCUMENTS, PROBE_RUN = 24, 10, 4
 LOOKED_AT = 2_000  # documents among which long ones and ones with accents are looked for

@@ -246,21 +246,18 @@ def round_to(vectors: Float32Array, precision: Precision) -> Float32Array:
 
     Args:
         vectors: float32 ``(n, dim)``.
-        precision: ``int8`` has 256 steps between the extremes of each dimension.
+        precision: any but ``binary``; ``int8`` has 256 steps between the extremes of each
+            dimension.
     """
-    if precision == "float16":
-        return vectors.astype(np.float16).astype(np.float32)
-    if precision == "bfloat16":
-        bits = vectors.view(np.uint32)
-        even = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
-        cut: Float32Array = (even & np.uint32(0xFFFF0000)).view(np.float32)
-        return cut
+    import torch
+
     if precision == "int8":
         low, high = vectors.min(axis=0), vectors.max(axis=0)
         step = np.maximum((high - low) / 255, np.finfo(np.float32).tiny)
         steps: Float32Array = np.rint((vectors - low) / step) * step + low
         return steps
-    return vectors
+    rounded: Float32Array = torch.from_numpy(vectors).to(getattr(torch, precision)).float().numpy()
+    return rounded
 
 
 def _state_recipe(recipe: Recipe, checkpoint: Checkpoint, adapter: bool, pooler: bool) -> Recipe:

@@ -20,6 +20,8 @@ from bench.evaluate.retrieval import LoadedModel
 from bench.evaluate.runs import Run, read_run_file
 from bench.evaluate.scoring import parse_measure
 from bench.explain.evidence import (
+    DOCUMENTS,
+    QUERIES,
     GivenVectors,
     Observation,
     RunEvidence,
@@ -274,8 +276,8 @@ class Question:
     open_split: Callable[[str, str], Dataset]
     device: str = "auto"
     other: LoadedModel | None = None
-    sampled_documents: int = 192
-    sampled_queries: int = 48
+    sampled_documents: int = DOCUMENTS
+    sampled_queries: int = QUERIES
     announce: Callable[[str], None] = lambda line: None
 
     @property
