@@ -3,11 +3,14 @@
 import json
 import os
 import random
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -16,8 +19,10 @@ import transformers
 from bench.evaluate.runs import read_run_file
 from bench.explain.question import READERS, Question
 from bench.explain.search import Answer
+from bench.gate.records import Check
 from bench.workspace import Workspace
 from tests.support.collections import WORDS, write_collection
+from tests.support.embedding_server import serving
 from tests.support.tiny_checkpoints import write_bert, write_card
 
 RANDOM = random.Random(4)
@@ -55,6 +60,9 @@ class Usage:
     first: bool = True
     last: bool = True
     width: int | None = None
+
+
+DEFAULT = Usage()
 
 
 class Oracle:
@@ -328,6 +336,91 @@ def test_the_answer_reads_as_a_sentence_and_a_table(bench, folder, oracle, tmp_p
     path.write_text(oracle.run(Usage(pooling="mean"), depth=30, keep_self=False))
     done = bench("explain", folder / "tiny.toml", "--on", folder / "words", "--run-file", path)
     assert done.stdout.startswith("Best explanation of the run: mean pooling.")
+    assert 'card: pooling = "mean"' in done.stdout
+
+
+def check_server(bench, folder, encode, *words: Any, **fields: Any) -> tuple[int, Check]:
+    """Exit code and report of a check of a server on the loopback interface."""
+    with serving(encode, **fields) as (url, _):
+        against = ("--against", folder / "tiny.toml", "--on", folder / "words")
+        done = bench("check", "--served", url, *against, *words, "--json")
+    return done.code, msgspec.json.decode(done.stdout, type=Check)
+
+
+def served(oracle, usage=DEFAULT, change=lambda text: text) -> Callable[[list[str]], np.ndarray]:
+    return lambda texts: np.stack([oracle.vector(usage, change(text)) for text in texts])
+
+
+SERVED: dict[str, tuple[Usage, Callable[[str], str]]] = {
+    "mean pooling": (Usage(pooling="mean"), str),
+    "cosine: vectors normalised": (Usage(normalize=True), str),
+    "texts not lower-cased": (Usage(cased=True), str),
+    "no token after the text (EOS, [SEP])": (Usage(last=False), str),
+    "document prompt missing": (DEFAULT, lambda text: text.removeprefix("beta ")),
+}
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_a_server_that_changes_vectors_drifts_and_the_cause_is_named(bench, folder, oracle, name):
+    code, done = check_server(bench, folder, served(oracle, *SERVED[name]))
+    assert (code, done.outcome) == (5, "DRIFT")
+    assert name in names(done.answer)[0]
+    assert name in done.reasons[0]
+
+
+@pytest.mark.parametrize("base64", [True, False])
+def test_a_faithful_server_passes(bench, folder, oracle, base64):
+    code, done = check_server(bench, folder, served(oracle), base64=base64)
+    assert (code, done.outcome, done.answer.explanations) == (0, "OK", ())
+    assert [row.candidate for row in done.against[0].rows] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(("stated", "code"), [((), 5), (("--dtype", "bfloat16"), 0)])
+def test_lower_precision_is_drift_unless_it_is_stated(bench, folder, oracle, stated, code):
+    exact = served(oracle)
+    rounded = lambda texts: torch.tensor(exact(texts)).bfloat16().float().numpy()  # noqa: E731
+    found, done = check_server(bench, folder, rounded, *stated)
+    assert found == code
+    assert ("float32 is stated" in done.reasons[0]) == bool(code)
+
+
+def test_vectors_that_are_mixed_up_under_load_are_drift(bench, folder, oracle, tmp_path):
+    """A request now and then gets the vectors of one that is answered at the same time."""
+    exact, requests = served(oracle), list[list[str]]()
+
+    def mixing(texts: list[str]) -> np.ndarray:
+        requests.append(texts)
+        number = len(requests)
+        time.sleep(0.01)
+        return exact(requests[-1] if number % 50 == 0 else texts)
+
+    code, done = check_server(bench, folder, mixing, "--junit", tmp_path / "junit.xml")
+    assert (code, done.answer.verdict) == (5, "reproduced")
+    assert "of another text" in done.reasons[0]
+    suite = ElementTree.parse(tmp_path / "junit.xml").getroot()[0]
+    assert suite.attrib["errors"] == "2"  # of the load, and of the outcome
+
+
+def test_another_checkpoint_is_told_from_unrelated_vectors(bench, folder, oracle):
+    other = np.random.default_rng(0).normal(size=(32, 32)) / 8
+    exact = served(oracle)
+    code, done = check_server(bench, folder, lambda texts: np.tanh(exact(texts) @ other) + 0.1)
+    assert (code, done.answer.verdict) == (5, "none")
+    assert "another checkpoint" in done.reasons[0]
+    random = np.random.default_rng(1)
+    code, done = check_server(bench, folder, lambda texts: random.normal(size=(len(texts), 32)))
+    assert (code, done.answer.seen) == (5, ())
+
+
+def test_the_report_of_a_server_names_it_and_explains(bench, folder, oracle):
+    with serving(served(oracle, Usage(pooling="mean"))) as (url, _):
+        words = ("--on", folder / "words")
+        done = bench("check", "--served", url, "--against", folder / "tiny.toml", *words)
+        asked = bench("explain", folder / "tiny.toml", *words, "--served", url)
+    host = url.removeprefix("http://").removesuffix("/v1")
+    assert done.stdout.startswith(f"## DRIFT: {host}\n")
+    assert f"{host} does not reproduce the vectors of the checkpoint, tiny" in done.stdout
+    assert asked.stdout.startswith(f"Best explanation of the vectors of {host}: mean pooling.")
     assert 'card: pooling = "mean"' in done.stdout
 
 
