@@ -9,7 +9,7 @@ the one of another text went to the wrong request.
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
@@ -24,6 +24,7 @@ from bench.gate.verdicts import conclude_check
 from retrievers.encoders.protocol import Encoder
 from retrievers.models.recipe import Recipe, Role
 
+DOCUMENTS, QUERIES = 48, 16  # that are sent
 CONNECTIONS = 16
 ROUNDS = 3
 SECONDS = 15.0  # after which no other round begins
@@ -59,6 +60,7 @@ def check_server(question: Question, encoder: Encoder, server: str, stated: str)
         server: its name, for people.
         stated: precision that the server is meant to have, such as ``bfloat16``.
     """
+    question = replace(question, sampled_documents=DOCUMENTS, sampled_queries=QUERIES)
     evidence = question.of_encoder(encoder, server)
     answer = question.answer([evidence], most_seconds=SEARCH_SECONDS)
     causes = [_describe_cause(answer, stated)]

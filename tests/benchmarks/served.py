@@ -18,9 +18,8 @@ import torch
 
 from bench.cli.commands.common import open_endpoint
 from bench.cli.options.shared import ModelOptions
-from bench.explain.question import Question
 from bench.gate.records import Check
-from bench.gate.served import check_server, repeat_under_load
+from bench.gate.served import DOCUMENTS, QUERIES, check_server, repeat_under_load
 from tests.benchmarks.explain import IndependentEncoder, Laboratory, Usage
 from tests.support.embedding_server import serving
 
@@ -184,11 +183,6 @@ def fine_tuned(lab: Laboratory) -> IndependentEncoder:
     return made
 
 
-def fresh_question(lab: Laboratory) -> Question:
-    """The question of a laboratory without any vector made before, as the command asks it."""
-    return replace(lab.question, sampled_documents=48, sampled_queries=16)
-
-
 @contextmanager
 def served(lab: Laboratory, server: LyingServer, **fields: Any) -> Iterator[Any]:
     """Serve a model; gives the encoder of the client."""
@@ -212,7 +206,7 @@ def check_lie(lab: Laboratory, lie: Lie, stated: str = "float32", **fields: Any)
     if lie.shuffles:
         fields["change"] = shuffled
     with served(lab, server, **fields) as client:
-        return check_server(fresh_question(lab), client, "server", stated)
+        return check_server(lab.question, client, "server", stated)
 
 
 def report_served(lab: Laboratory) -> None:
@@ -246,7 +240,8 @@ def report_served(lab: Laboratory) -> None:
 
 def load_alarms(lab: Laboratory, rate: float) -> int:
     """In how many tries a changed vector is found."""
-    question, found = fresh_question(lab), 0
+    question = replace(lab.question, sampled_documents=DOCUMENTS, sampled_queries=QUERIES)
+    found = 0
     for seed in range(TRIES):
         server = LyingServer(lab.base, lab.independent, rate=rate, seed=seed)
         with served(lab, server) as client:

@@ -77,12 +77,10 @@ def _check_server(options: CheckOptions, _: RecordedWarnings) -> Check:
         )
     workspace = make_workspace(options.folders, options.hardware, options.allow_mismatch)
     # Both describe the server; the checkpoint is loaded as its card says.
-    use = replace(options.model_options, dtype=None, endpoint_model="")
+    use = replace(options.model_options, dtype=None, endpoint_model=None)
     model = load_model(workspace, options.against, use)
     dataset = workspace.dataset((options.on or (SOURCE,))[0])
-    question = Question(
-        model, [dataset], workspace.dataset, workspace.device, documents=48, queries=16
-    )
+    question = Question(model, [dataset], workspace.dataset, workspace.device)
     stated = options.model_options.dtype or stated_precision(model.model.recipe)
     encoder = open_endpoint(options.served, options.model_options, model)
     return check_server(question, encoder, encoder.recipe.model, stated)

@@ -21,7 +21,8 @@ from retrievers.models.locate import is_card
 def explain(options: ExplainOptions) -> int:
     """``explain``: exit code 0 if there is an answer, also if nothing explains the evidence."""
     workspace = make_workspace(options.folders, options.hardware)
-    model = load_model(workspace, options.model, replace(options.model_options, endpoint_model=""))
+    use = replace(options.model_options, endpoint_model=None)  # of the server
+    model = load_model(workspace, options.model, use)
     question = Question(
         model,
         [workspace.dataset(name) for name in workspace.expand_names(options.on)],

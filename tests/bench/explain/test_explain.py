@@ -344,6 +344,7 @@ def check_server(bench, folder, encode, *words: Any, **fields: Any) -> tuple[int
     with serving(encode, **fields) as (url, _):
         against = ("--against", folder / "tiny.toml", "--on", folder / "words")
         done = bench("check", "--served", url, *against, *words, "--json")
+    assert done.stdout, done.stderr
     return done.code, msgspec.json.decode(done.stdout, type=Check)
 
 
