@@ -56,9 +56,9 @@ class ForwardPasses:
         self.model, self.other = model, other
         self.encoded = 0
         self._device_name = device
-        self._towers: dict[tuple[str, bool, bool], Tower] = {}
+        self._towers: dict[tuple[str, bool, bool, bool], Tower] = {}
         self._tokenizers: dict[tuple[str, str, str], TextTokenizer] = {}
-        self._pooled: dict[tuple[str, bool, bool], dict[bytes, Float32Array]] = {}
+        self._pooled: dict[tuple[str, bool, bool, bool], dict[bytes, Float32Array]] = {}
         self._loaded_stages: dict[Weights, list[Any]] = {}
 
     def vectors(
@@ -79,7 +79,7 @@ class ForwardPasses:
     @cached_property
     def abilities(self) -> Abilities:
         """Abilities of the model's tokenizer and network."""
-        tower = self._tower("document", True, self.model.recipe.pooling == "pooler")
+        tower = self._tower("document")
         first, last = self._special("document")
         limit = self._checkpoint("document").position_limit
         lower, accents, cased = (
@@ -102,32 +102,42 @@ class ForwardPasses:
         assert checkpoint is not None, "a set-up names an encoder that the model lacks"
         return checkpoint
 
-    def _tower(self, weights: Weights, adapter: bool, pooler: bool) -> "Tower":
+    def _tower(self, weights: Weights, setup: EvaluationSetup | None = None) -> "Tower":
+        """Return the network of a set-up, or for None one with the tokenizer of ``weights``."""
         from retrievers.encoders.device import pick_device
         from retrievers.encoders.tower import Tower
 
-        key = (weights, adapter, pooler)
+        key = weights, *self._network_key(setup)
         if key not in self._towers:
+            _, adapter, pooler, int8_weights = key
             checkpoint = self._checkpoint(weights)
             model = self.other if weights == "other" and self.other else self.model
             recipe = _state_recipe(model.recipe, checkpoint, adapter, pooler)
             folder = model.adapter if adapter else None
             device = pick_device(self._device_name)
-            self._towers[key] = Tower(checkpoint, recipe, folder, device, PhaseTimer())
+            change = round_weights if int8_weights else lambda network: None
+            self._towers[key] = Tower(
+                checkpoint, recipe, folder, device, PhaseTimer(), change=change
+            )
         return self._towers[key]
+
+    def _network_key(self, setup: EvaluationSetup | None) -> tuple[bool, bool, bool]:
+        """Return whether adapter, pooler and rounded weights are used."""
+        if setup is None:
+            return True, self.model.recipe.pooling == "pooler", False
+        return setup.adapter, setup.pooling == "pooler", setup.int8_weights
 
     def _tokenizer(self, setup: EvaluationSetup, weights: Weights) -> TextTokenizer:
         from retrievers.models.loading import load_tokenizer
 
         key = (weights, setup.case, setup.side)
         if key not in self._tokenizers:
-            tower = self._tower(weights, setup.adapter, setup.pooling == "pooler")
             lower = self.model.recipe.lower_case and setup.case != "cased"
             tokenizer = load_tokenizer(self._checkpoint(weights), setup.side, lower)
             backend = tokenizer.backend_tokenizer
             if setup.case in ("cased", "accents") and _is_bert(tokenizer):
                 backend.normalizer = _without_folding(backend.normalizer, setup.case == "accents")
-            made_for = tower.text_tokenizer
+            made_for = self._tower(weights).text_tokenizer
             self._tokenizers[key] = TextTokenizer(
                 *(backend, setup.side, made_for.typed),
                 split_special_tokens=made_for.split_special_tokens,
@@ -135,14 +145,13 @@ class ForwardPasses:
         return self._tokenizers[key]
 
     def _ids(self, text: str) -> list[int]:
-        tower = self._tower("document", True, self.model.recipe.pooling == "pooler")
+        tower = self._tower("document")
         ids: list[int] = tower.text_tokenizer([(text, None)], None).ids.tolist()
         return ids
 
     def _special(self, weights: Weights) -> tuple[int, int]:
         """Return how many special tokens stand before and after a text."""
-        adapter, pooler = True, self.model.recipe.pooling == "pooler"
-        backend = self._tower(weights, adapter, pooler).text_tokenizer.tokenizer
+        backend = self._tower(weights).text_tokenizer.tokenizer
         inside = backend.encode("a", add_special_tokens=False).ids
         full = backend.encode("a").ids
         first = next(
@@ -160,8 +169,7 @@ class ForwardPasses:
     ) -> Tokens:
         tokenizer = self._tokenizer(setup, weights)
         if role == "document":
-            tower = self._tower(weights, setup.adapter, setup.pooling == "pooler")
-            separator = tower.separator if setup.title == "sep" else ""
+            separator = self._tower(weights).separator if setup.title == "sep" else ""
             segments = [
                 _segments(setup, title, text, separator)
                 for title, text in zip(titles, texts, strict=True)
@@ -179,9 +187,8 @@ class ForwardPasses:
 
     def _states(self, setup: EvaluationSetup, weights: Weights, tokens: Tokens) -> Float32Array:
         """Return pooled states of each text, each pooling next to the others."""
-        pooler = setup.pooling == "pooler"
-        key = (weights, setup.adapter, pooler)
-        tower, known = self._tower(*key), self._pooled.setdefault(key, {})
+        key = weights, *self._network_key(setup)
+        tower, known = self._tower(weights, setup), self._pooled.setdefault(key, {})
         names = [
             tokens.ids[start : start + length].tobytes()
             + (b"" if tokens.types is None else tokens.types[start : start + length].tobytes())
@@ -258,6 +265,17 @@ def round_to(vectors: Float32Array, precision: Precision) -> Float32Array:
         return steps
     rounded: Float32Array = torch.from_numpy(vectors).to(getattr(torch, precision)).float().numpy()
     return rounded
+
+
+def round_weights(network: Any) -> None:
+    """Round the weights of dense layers to 255 steps, the same for a whole layer."""
+    import torch
+
+    with torch.no_grad():
+        for layer in network.modules():
+            if isinstance(layer, torch.nn.Linear):
+                step = layer.weight.abs().max() / 127
+                layer.weight.copy_((layer.weight / step).round() * step)
 
 
 def _state_recipe(recipe: Recipe, checkpoint: Checkpoint, adapter: bool, pooler: bool) -> Recipe:

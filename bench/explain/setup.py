@@ -18,6 +18,7 @@ LENGTHS = (64, 128, 256, 512)
 LONGEST = 512  # tokens, if a recipe states no length
 WIDTHS = (64, 128, 256, 512)
 ROUNDING = "rounding"  # kind of a deviation that is harmless if the set-up fits without it
+INT8_WEIGHTS = "weights in int8, with one scale per layer"
 MEND_THERE = "no setting here: mend it there"
 TOKENIZER = "save the tokenizer there as it is here (special tokens, do_lower_case)"
 # Prompts of published models that no card here has; pairs of a query's and a document's.
@@ -39,6 +40,7 @@ class EvaluationSetup:
             and accents, ``accents`` keeps accents only, ``no-accents`` strips them first.
         missing: special tokens that are left out, at the start or the end of a text.
         query_weights, document_weights: the encoder of each side; ``other`` is another checkpoint.
+        int8_weights: weights of dense layers are rounded to int8, with one scale for each layer.
         stages: places of the layers after pooling that are applied.
         dimensions: leading dimensions that are kept; None for all.
         scaled_after_cut: bring vectors to length 1 after they were cut, not before.
@@ -71,6 +73,7 @@ class EvaluationSetup:
     case: Case = ""
     missing: tuple[Special, ...] = ()
     adapter: bool = True
+    int8_weights: bool = False
     dimensions: int | None = None
     scaled_after_cut: bool = True
     euclidean: bool = False
@@ -323,6 +326,8 @@ def _vary_vectors(model: Model, setup: EvaluationSetup) -> Iterator[Deviation]:
     for precision in ("int8", "float16", "bfloat16"):
         card = f'grid: precision = "{precision}"'
         yield Deviation(ROUNDING, f"documents in {precision}", {"precision": precision}, card)
+    whole = {"int8_weights": True}
+    yield Deviation(ROUNDING, INT8_WEIGHTS, whole, "serve it there in higher precision")
     order = "write the ids again in the order in which the texts were encoded"
     yield Deviation("order", "vectors in another order", {"shuffled": True}, order)
     yield Deviation("order", "vectors one row early", {"shift": 1}, order)

@@ -18,6 +18,7 @@ from scipy.spatial.distance import cdist
 from bench.explain.evidence import FLOOR, PRECISIONS, GivenVectors, encode_texts
 from bench.explain.question import Question
 from bench.explain.search import Answer
+from bench.explain.setup import INT8_WEIGHTS
 from bench.gate.records import Check, CheckRow, PairVerdict
 from bench.gate.settings import GateSettings
 from bench.gate.verdicts import conclude_check
@@ -65,10 +66,10 @@ def check_server(question: Question, encoder: Encoder, server: str, stated: str)
     answer = question.answer([evidence], most_seconds=SEARCH_SECONDS)
     causes = [_describe_cause(answer, stated)]
     rows = [_row(question, "one request at a time", answer.share, causes[0])]
-    fit = evidence.fit(question.setup, probe=False)
-    if fit.fits and fit.level is not None:
+    if not causes[0]:
+        level = evidence.fit(question.setup, probe=False).level or 0.0
         encoder = encoder.for_dataset(question.dataset.name)
-        load = repeat_under_load(encoder, evidence.given, BEYOND * max(10**fit.level, NOISE))
+        load = repeat_under_load(encoder, evidence.given, BEYOND * max(10**level, NOISE))
         causes.append(_describe_load(load))
         share = 1 - load.changed / load.requests
         rows.append(_row(question, f"{CONNECTIONS} requests at a time", share, causes[1]))
@@ -77,7 +78,7 @@ def check_server(question: Question, encoder: Encoder, server: str, stated: str)
         role="checkpoint",
         name=answer.model,
         outcome="DRIFT" if reasons else "OK",
-        reasons=reasons or (f"the vectors agree within the precision of {answer.precision}",),
+        reasons=reasons or (f"the vectors agree within the precision of {answer.precision or 'int8'}",),
         rows=tuple(rows),
     )
     done = conclude_check(server, [verdict], (), GateSettings(expect_same=True))
@@ -105,10 +106,10 @@ def _describe_cause(answer: Answer, stated: str) -> str:
         return "; ".join(
             ["no deviation explains the vectors", *(each.name for each in answer.seen)]
         )
-    if answer.explanations:
-        best = answer.explanations[0]
+    best = answer.explanations[0] if answer.explanations else None
+    if best and not (stated == "int8" and best.deviations == (INT8_WEIGHTS,)):
         return f"the cause is: {' and '.join(best.deviations)} ({'; '.join(best.apply)})"
-    if EXACT.index(answer.precision) > EXACT.index(stated):
+    if not best and EXACT.index(answer.precision) > EXACT.index(stated):
         return f"the vectors are as exact as {answer.precision}, and {stated} is stated"
     return ""
 

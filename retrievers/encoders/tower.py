@@ -6,7 +6,7 @@ It imports torch and transformers, so it is imported when vectors are first need
 import inspect
 import logging
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,7 @@ class Tower:
         device: device of the network.
         timer: collects seconds by phase and the number of tokens.
         networks: loaded bases that adapters share.
+        change: called with the loaded network before its layers are fused.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Tower:
         device: torch.device,
         timer: PhaseTimer,
         networks: SharedNetworks | None = None,
+        change: Callable[[torch.nn.Module], None] = lambda network: None,
     ) -> None:
         self.tokenizer = load_tokenizer(checkpoint, recipe.truncation_side, recipe.lower_case)
         load = networks.network if networks and adapter is not None else load_network
@@ -88,6 +90,7 @@ class Tower:
         if adapter is not None and recipe.adapter is not None:
             network = attach(network, adapter, recipe.adapter.kind)
             check_unchanged(adapter, recipe.adapter, checkpoint)
+        change(network)
         network = network.to(device)
         packed = None if adapter is not None else _pack_network(recipe, network, device)
         self._padding = int(self.tokenizer.pad_token_id or 0)
