@@ -78,7 +78,8 @@ def check_server(question: Question, encoder: Encoder, server: str, stated: str)
         role="checkpoint",
         name=answer.model,
         outcome="DRIFT" if reasons else "OK",
-        reasons=reasons or (f"the vectors agree within the precision of {answer.precision or 'int8'}",),
+        reasons=reasons
+        or (f"the vectors agree within the precision of {answer.precision or 'int8'}",),
         rows=tuple(rows),
     )
     done = conclude_check(server, [verdict], (), GateSettings(expect_same=True))

@@ -199,7 +199,9 @@ def shuffled(entries: list[dict[str, Any]], _: Any) -> list[dict[str, Any]]:
     ]
 
 
-def check_lie(lab: Laboratory, lie: Lie, stated: str = "float32", **fields: Any) -> tuple[Check, str]:
+def check_lie(
+    lab: Laboratory, lie: Lie, stated: str = "float32", **fields: Any
+) -> tuple[Check, str]:
     """The verdict on one server, and the time until it, with the server's."""
     encoder = encoders(lab)[lie.encoder]()
     server = LyingServer(replace(lab.base, **lie.usage), encoder, lie.change_text, lie.rate)
