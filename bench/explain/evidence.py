@@ -209,7 +209,8 @@ def _ranks(scores: Float64Array, queries: Any) -> Float64Array:
     """Return ranks within each query, from 0; ``queries`` ascend."""
     ranks = np.empty(len(scores))
     ranks[np.lexsort((scores, queries))] = np.arange(len(scores))
-    return ranks - np.searchsorted(queries, queries)
+    ranks -= np.searchsorted(queries, queries)
+    return ranks
 
 
 def value_fit(given: Float64Array, predicted: Float64Array, tolerances: Float64Array) -> Fit:
