@@ -216,6 +216,7 @@ class TomlFiles(Generic[R]):
         dec_hook: see `msgspec.convert`.
         choice: dotted name of the field that decides which other fields its table has.
         instead_of: by dotted name, sibling fields that are dropped when the field is set.
+        renamed: names of shipped files by their names in earlier versions, which are accepted.
     """
 
     kind: str
@@ -224,6 +225,7 @@ class TomlFiles(Generic[R]):
     dec_hook: Callable[[type, Any], Any] | None = None
     choice: str = ""
     instead_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    renamed: Mapping[str, str] = field(default_factory=dict)
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the shipped files, sorted."""
@@ -292,6 +294,8 @@ class TomlFiles(Generic[R]):
             return self.folder / f"{stem}{SUFFIX}"
         if path.is_file():
             return path
+        if stem in self.renamed:
+            return self._find(self.renamed[stem])
         known = f"use one of {', '.join(self.names())}, or a {SUFFIX} file"
         raise BenchError(
             f"there is no {self.kind} or file {name!r}",

@@ -198,7 +198,7 @@ def show(options: ShowOptions) -> int:
 def describe(name: str) -> tuple[msgspec.Struct, str]:
     """Return the record of ``name`` and its text for the terminal.
 
-    A model, collection or suite takes precedence over a preset or grid of the same name.
+    No two of them have the same name.
 
     Raises:
         BenchError: nothing has this name, or the file of a suite is invalid.

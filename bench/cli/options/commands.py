@@ -487,9 +487,9 @@ class PretrainOptions:
 
     Examples:
         python -m bench pretrain retromae-small --on stdlib-code/train --out models/code
-        python -m bench pretrain retromae --start path/to/bert --on msmarco/dev --out models/retromae
+        python -m bench pretrain retromae-paper --start path/to/bert --on msmarco/dev --out models/retromae
         python -m bench pretrain my-preset.toml --on beir/scifact beir/nfcorpus --out models/mine
-        accelerate launch --num_processes 8 -m bench pretrain retromae --on msmarco/dev --out models/r
+        accelerate launch --num_processes 8 -m bench pretrain retromae-paper --on msmarco/dev --out models/r
         python -m bench finetune dpr-small --model models/code --on stdlib-code/train --out models/tuned
     """
 

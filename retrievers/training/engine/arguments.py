@@ -7,6 +7,7 @@ corpus can take hours.
 
 import atexit
 import importlib
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -25,13 +26,15 @@ from retrievers.training.engine.curve import CURVE_FILE, LossPoint
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Above0 = Annotated[float, msgspec.Meta(gt=0)]
-Precision = Literal["float32", "bfloat16"]
+Precision = Literal["float32", "bfloat16", "float16"]
 
 CHECKPOINTS = "checkpoints"  # folder that a finished training removes
 KEPT_CHECKPOINTS = 2
 SCHEDULES = {"linear": "linear", "cosine": "cosine", "constant": "constant_with_warmup"}
 MOST_LOADERS = 4
 POLL_S = 0.2
+
+logger = logging.getLogger(__name__)
 
 
 class Optimizer(Record, kw_only=True):
@@ -233,6 +236,7 @@ class FitSettings:
         device = pick_device(self.context.device)
         on_cpu = device.type == "cpu"
         warn_if_bfloat16_is_slow(self.precision, device)
+        precision = supported_precision(self.precision, on_cpu)
         arguments = kind(
             output_dir=str(self.checkpoints),
             per_device_train_batch_size=self.batch_size,
@@ -244,7 +248,8 @@ class FitSettings:
             lr_scheduler_type=SCHEDULES[self.optimizer.schedule],
             max_grad_norm=self.optimizer.max_grad_norm,
             seed=self.seed,
-            bf16=self.precision == "bfloat16",
+            bf16=precision == "bfloat16",
+            fp16=precision == "float16",
             save_strategy="steps",
             save_steps=self.context.save_every,
             save_total_limit=KEPT_CHECKPOINTS,
@@ -259,6 +264,15 @@ class FitSettings:
         # `accelerate launch` uses several GPUs. In one process the Trainer would split batches.
         arguments._n_gpu = min(arguments.n_gpu, 1)
         return arguments
+
+
+@cache  # warn only once
+def supported_precision(precision: Precision, on_cpu: bool) -> Precision:
+    """Return the precision to train in: float32 instead of ``precision`` float16 if ``on_cpu``."""
+    if on_cpu and precision == "float16":
+        logger.warning("float16 needs a GPU: on this CPU, training computes in float32")
+        return "float32"
+    return precision
 
 
 def count_loaders(on_cpu: bool) -> int:

@@ -20,6 +20,7 @@ from torch import nn
 from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 
 from foundation.errors import BenchError, first_line, is_out_of_memory
+from retrievers.encoders.device import use_full_precision
 from retrievers.training.engine.arguments import FitSettings, Progress, disconnect_at_exit, is_first
 from retrievers.training.engine.curve import LossMeter, append_point, cut_curve
 from retrievers.training.engine.run_folder import (
@@ -110,7 +111,7 @@ class FiniteLossMixin:
         if until < settings.steps:
             self.add_callback(StopCallback(until))  # type: ignore[attr-defined]
         began = time.perf_counter()
-        with self._explain_memory_errors(), warnings.catch_warnings():
+        with self._explain_memory_errors(), use_full_precision(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "mtime may not be reliable")  # it is not used
             self.train(  # type: ignore[attr-defined]
                 resume_from_checkpoint=str(start) if start else None

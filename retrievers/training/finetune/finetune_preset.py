@@ -237,7 +237,8 @@ class Finetuning(Record, kw_only=True):
         steps: optimizer steps of each round.
         epochs: number of times that a round shows each query, unless the round sets it.
         seed: seed of the order, of negatives and of new weights.
-        precision: precision of the forward pass; weights and optimizer states are float32.
+        precision: precision of the forward pass; weights and optimizer states are float32, and TF32
+            is off. On a CPU, float16 trains in float32.
         gradient_checkpointing: save memory at the cost of about a third more time.
         source: paper and repository of the settings.
         unverified: settings that were not found in a first-party source.
@@ -314,6 +315,12 @@ FILES = TomlFiles(
     record=Finetuning,
     choice="loss.name",
     instead_of={"steps": ("epochs",), "epochs": ("steps",)},
+    renamed={
+        "ance": "ance-paper",
+        "cocondenser": "cocondenser-msmarco-paper",
+        "retromae-msmarco": "retromae-msmarco-paper",
+        "retromae-msmarco-distill": "retromae-msmarco-distill-paper",
+    },
 )
 load_preset = FILES.load
 from_table = FILES.convert

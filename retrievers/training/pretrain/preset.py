@@ -75,7 +75,8 @@ class Pretraining(Record, kw_only=True):
         epochs: number of times that each text is read.
         tokens: number of tokens read, as counted in the loss curve: equal for all objectives.
         seed: seed of new weights, of the order of texts, of masks and of dropout.
-        precision: precision of the forward pass; weights and optimizer states are float32.
+        precision: precision of the forward pass; weights and optimizer states are float32, and TF32
+            is off. On a CPU, float16 trains in float32.
         gradient_checkpointing: save memory at the cost of about a third more time.
         source: paper and section of the settings.
     """
@@ -115,6 +116,10 @@ FILES = TomlFiles(
         "start.scratch": ("model",),
         "start.scratch.tokenizer": ("vocabulary",),
         "start.scratch.vocabulary": ("tokenizer",),
+    },
+    renamed={
+        name: f"{name}-paper"
+        for name in ("retromae", "dupmae", "cotmae", "condenser", "cocondenser", "simcse")
     },
 )
 load_preset = FILES.load

@@ -47,6 +47,15 @@ def test_every_listed_measure_and_index_is_understood():
         assert IndexSpec.parse(str(IndexSpec.parse(spec))) == IndexSpec.parse(spec)
 
 
+def test_no_two_things_that_show_prints_have_one_name():
+    names = [
+        line.name
+        for what in ("models", "datasets", "suites", "presets", "grids")
+        for line in LISTS[what]()
+    ]
+    assert [name for name in names if names.count(name) > 1] == []
+
+
 def test_a_list_says_what_cannot_be_used_is_unverified_or_licensed():
     about = {line.name: line.about for line in LISTS["models"]()}
     cards = [load_card(name) for name in card_names()]

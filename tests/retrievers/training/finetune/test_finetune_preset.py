@@ -18,14 +18,15 @@ from tests.support.small_finetuning import preset
 
 BM25 = "hard_negatives = 1\n[[rounds]]\nsources = ['bm25']\n"
 PAPERS = {
-    # name: queries of a step over all devices, negatives, lr, epochs, lengths of both
-    "ance": (64, 1, 1e-6, None, 64, 512),
-    "ance-warmup": (32, 1, 1e-5, None, 64, 128),
-    "dpr": (128, 1, 2e-5, 40, 256, 256),
-    "cocondenser": (8, 7, 5e-6, 3, 32, 128),
-    "retromae-msmarco": (128, 15, 2e-5, 4, 32, 140),
-    "retromae-msmarco-distill": (128, 15, 2e-5, 4, 32, 140),
-    "retromae-beir": (1024, 1, 1e-5, 10, 32, 144),
+    # name: queries of a step over all devices, negatives, lr, epochs, lengths of both, and whether
+    # the authors' command has --fp16
+    "ance-paper": (64, 1, 1e-6, None, 64, 512, "float32"),
+    "ance-warmup": (32, 1, 1e-5, None, 64, 128, "float16"),
+    "dpr": (128, 1, 2e-5, 40, 256, 256, "float32"),
+    "cocondenser-msmarco-paper": (8, 7, 5e-6, 3, 32, 128, "float16"),
+    "retromae-msmarco-paper": (128, 15, 2e-5, 4, 32, 140, "float16"),
+    "retromae-msmarco-distill-paper": (128, 15, 2e-5, 4, 32, 140, "float16"),
+    "retromae-beir": (1024, 1, 1e-5, 10, 32, 144, "float16"),
 }
 
 
@@ -35,13 +36,13 @@ def test_presets_of_papers_have_the_papers_figures(name):
     query = found.max_query_tokens or found.use.max_query_tokens
     document = found.max_document_tokens or found.use.max_document_tokens
     figures = (found.batch_size, found.hard_negatives, found.optimizer.lr, found.epochs)
-    assert (*figures, query, document) == PAPERS[name]
+    assert (*figures, query, document, found.precision) == PAPERS[name]
     assert (found.use.pooling, found.use.normalize, found.use.similarity) == ("cls", False, "dot")
 
 
 def test_the_preset_of_ance_is_the_authors():
     """commands/run_train.sh (passages) and run_train_warmup.sh of github.com/microsoft/ANCE."""
-    ance, warmup = load_preset("ance"), load_preset("ance-warmup")
+    ance, warmup = load_preset("ance-paper"), load_preset("ance-warmup")
     for found in (ance, warmup, load_preset("ance-small")):
         assert found.loss == Contrastive(in_batch=False)
         assert found.optimizer.weight_decay == 0.0
@@ -66,13 +67,13 @@ def test_a_preset_that_does_not_lower_case_is_the_training_that_it_was_before_it
 
 def test_the_second_round_of_cocondenser_has_two_epochs_with_the_negatives_of_either():
     """examples/coCondenser-marco of tevatron 0.1.0: its set has each query once with either."""
-    found = load_preset("cocondenser")
+    found = load_preset("cocondenser-msmarco-paper")
     assert [found.steps_for(mining, 800) for mining in found.rounds] == [300, 400]
 
 
 def test_the_teacher_of_retromae_is_the_authors_reranker():
     """examples/reranker of github.com/staoxiao/RetroMAE."""
-    found = load_preset("retromae-msmarco-distill").teacher
+    found = load_preset("retromae-msmarco-distill-paper").teacher
     assert (found.loss, 1 + found.negatives, found.max_tokens) == ("listwise", 65, 200)
     assert found.batch_size * found.accumulate == 16
     assert (found.optimizer.lr, found.epochs, found.optimizer.weight_decay) == (1e-5, 4.0, 0.01)

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from foundation.errors import BenchError
+from retrievers.training.finetune.finetune_preset import FILES as FINETUNE
 from retrievers.training.objectives.objective import objective_names
 from retrievers.training.objectives.retromae import RetroMAE
 from retrievers.training.pretrain.preset import (
@@ -32,20 +33,26 @@ def test_every_shipped_preset_can_be_read_and_says_where_its_figures_are_from(na
 
 
 def test_every_objective_has_a_published_and_a_small_preset():
-    assert {f"{name}{kind}" for name in objective_names() for kind in ("", "-small")} <= set(
-        FILES.names()
-    )
+    published = {f"{name}-paper" for name in objective_names()} - {"mlm-paper"} | {"mlm"}
+    assert published | {f"{name}-small" for name in objective_names()} <= set(FILES.names())
+
+
+@pytest.mark.parametrize("files", [FILES, FINETUNE], ids=lambda files: files.kind)
+def test_a_preset_is_found_by_its_name_in_earlier_versions(files):
+    for old, new in files.renamed.items():
+        assert old not in files.names()
+        assert files.load(old) == files.load(new)
 
 
 @pytest.mark.parametrize(
     ("name", "texts"),
     [
         # Texts of a step over all GPUs. RetroMAE's examples/pretrain: 8 GPUs, 32 each.
-        *(("retromae", 256), ("dupmae", 256), ("mlm", 256)),
-        ("condenser", 1_024),  # luyug/Condenser, issue 4
-        ("cocondenser", 2_048),  # its README, documents
-        ("cotmae", 512),  # cotmae.sh, documents
-        ("simcse", 64),  # run_unsup_example.sh
+        *(("retromae-paper", 256), ("dupmae-paper", 256), ("mlm", 256)),
+        ("condenser-paper", 1_024),  # luyug/Condenser, issue 4
+        ("cocondenser-paper", 2_048),  # its README, documents
+        ("cotmae-paper", 512),  # cotmae.sh, documents
+        ("simcse-paper", 64),  # run_unsup_example.sh
     ],
 )
 def test_on_one_gpu_a_step_has_the_texts_of_the_paper(name, texts):
@@ -53,7 +60,7 @@ def test_on_one_gpu_a_step_has_the_texts_of_the_paper(name, texts):
 
 
 def test_the_preset_of_retromae_has_the_figures_of_the_paper():
-    preset = load_preset("retromae")
+    preset = load_preset("retromae-paper")
     assert preset.objective == RetroMAE(
         decoding="enhanced", decoder_layers=1, encoder_mask=0.3, decoder_mask=0.5
     )
