@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bench.api import (
         ComparisonResult,
+        ablate,
         check,
         compare,
         evaluate,
+        finetune,
         leaderboard,
         load_result,
         plot,
+        pretrain,
         results,
         score,
     )
@@ -31,12 +34,15 @@ __all__ = [
     "ComparisonResult",
     "Dataset",
     "Evaluation",
+    "ablate",
     "check",
     "compare",
     "evaluate",
+    "finetune",
     "leaderboard",
     "load_result",
     "plot",
+    "pretrain",
     "results",
     "score",
 ]

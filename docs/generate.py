@@ -27,6 +27,7 @@ from bench.comparing.compare import Comparison
 from bench.comparing.statistics import Resampling
 from bench.evaluate.judging import SuiteMean
 from bench.experiments import grid
+from bench.experiments.command_stage import CommandSettings
 from bench.experiments.evaluate_stage import EvaluateSettings
 from bench.experiments.report_record import Report
 from bench.experiments.training_stages import FinetuneSource
@@ -106,6 +107,7 @@ GRID_RECORDS: dict[type[msgspec.Struct], str] = {
     grid.Grid: "Fields of the file",
     grid.Axis: "`[[axes]]`",
     FinetuneSource: "`[finetune]`",
+    CommandSettings: "`[pretrain]` or `[finetune]` with a command",
     EvaluateSettings: "`[evaluate]`",
     grid.Endpoint: "`[endpoints.NAME]`",
     grid.Hypothesis: "`[[hypotheses]]`",

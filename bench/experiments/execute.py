@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -14,8 +15,16 @@ from traceback import format_exception
 from typing import Any
 
 import msgspec
+import psutil
 
-from bench.experiments.experiment import CellTask, Cost, Experiment, ExperimentStage, GridCell
+from bench.experiments.experiment import (
+    CellTask,
+    Cost,
+    Experiment,
+    ExperimentStage,
+    GridCell,
+    find_stage,
+)
 from bench.experiments.grid import Table
 from bench.results.result import Conditions
 from foundation.errors import (
@@ -245,8 +254,9 @@ def _run_cell(
             return path
         with claim:
             try:
+                stage = find_stage(experiment.stages, task.stage, task.settings)
                 record = read_finished(task, out) or write_finished(
-                    task, out, run(experiment.stages[task.stage], task, out), commit
+                    task, out, run(stage, task, out), commit
                 )
             except Exception as error:
                 if is_disk_full(error):
@@ -303,6 +313,7 @@ def run_in_subprocess(work: Callable[..., Any], *arguments: Any) -> Any:
             raise BenchError(killed, NO_MEMORY_HINT) from error
         except (KeyboardInterrupt, SystemExit):
             for process in multiprocessing.active_children():
+                kill_children(process.pid)
                 process.kill()
             raise
 
@@ -323,7 +334,15 @@ def _watch_parent() -> None:
 
 
 def _end_with_parent() -> None:
-    """Wait for the parent process to end, then end this process immediately."""
+    """Wait for the parent process to end, then end this process and its children immediately."""
     if parent := multiprocessing.parent_process():
         wait([parent.sentinel])
+        kill_children()
         os._exit(1)
+
+
+def kill_children(pid: int | None = None) -> None:
+    """Kill the processes that the process ``pid``, or this one, started, and their children."""
+    with suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(pid).children(recursive=True):
+            child.kill()

@@ -39,7 +39,7 @@ class Cost(Record):
 
 
 class ExperimentStage(ABC):
-    """A kind of work: pretrain, adapt, finetune or evaluate.
+    """A kind of work: pretrain, adapt, finetune, evaluate, or a command of the user.
 
     Stages are picklable, because they run in a subprocess.
     """
@@ -85,6 +85,21 @@ class ExperimentStage(ABC):
 
 
 MODEL = "model"  # folder of a finished checkpoint
+COMMAND = "command"  # key of a table whose stage is run by another program
+
+
+def find_stage(
+    stages: Mapping[str, ExperimentStage], name: str, settings: Mapping[str, Any]
+) -> ExperimentStage:
+    """Return the stage that runs ``settings``.
+
+    Args:
+        stages: stages by name; ``NAME command`` runs the commands of the stage ``NAME``.
+        name: name of the stage in the grid.
+        settings: table of the stage, or complete settings.
+    """
+    by_command = stages.get(f"{name} {COMMAND}") if COMMAND in settings else None
+    return by_command or stages[name]
 
 
 REFERENCE, EACH_EARLIER_ROW = "reference", "*"
@@ -190,8 +205,11 @@ def _add_row(
                 f"{name} is the same recipe as {other.name}",
                 "remove one of them, because every row is trained with every seed",
             )
-    before = format_label(get_field(against.settings, axis.field))
-    after = label if axis.labels else format_label(get_field(settings, axis.field))
+    if axis.field in settings:  # a whole stage
+        before, after = against.name, label
+    else:
+        before = format_label(get_field(against.settings, axis.field))
+        after = label if axis.labels else format_label(get_field(settings, axis.field))
     change = f"{axis.field}: {before} -> {after}"
     rows[name] = GridRow(name, settings, against.name, change)
     return name
@@ -204,7 +222,7 @@ def change_field(
 
     Args:
         against: row that is changed.
-        field: stage and dotted path.
+        field: stage and dotted path, or a training stage, whose whole table is ``value``.
         value: new value.
         resolve: function of a stage's name and table that returns complete settings.
         name: name of the new row, for messages.
@@ -213,14 +231,17 @@ def change_field(
         BenchError: an unknown field, or a value that changes other fields, too.
     """
     stage, _, path = field.partition(".")
-    if stage not in against.settings or not path:
+    replaces_stage = isinstance(value, Mapping) and stage != "evaluate" and not path
+    if stage not in against.settings or not (path or replaces_stage):
         known = [f"{name}." for name in against.settings]
         raise BenchError(
             f"{name}: the field {field} names no stage of this grid",
             did_you_mean(f"{stage}.", known, f"there are: {', '.join(known)}"),
         )
-    if path in FIXED.get(stage, ()):
+    if {path, *(value if replaces_stage else ())} & {*FIXED.get(stage, ())}:
         raise BenchError(f"{name}: {field} is the same for all rows", "change seeds or [evaluate]")
+    if replaces_stage:
+        return {**against.settings, stage: _resolve_stage(resolve, stage, value, name)}
     changed = set_field(against.settings[stage], path, value, f"{name}: {stage}")
     resolved = _resolve_stage(resolve, stage, changed, name)
     different = differing_fields(against.settings[stage], resolved)
@@ -372,7 +393,7 @@ class Experiment:
         """
         settings = {
             row.name: {
-                stage: self.stages[stage].key_settings(table)
+                stage: find_stage(self.stages, stage, table).key_settings(table)
                 for stage, table in row.settings.items()
             }
             for row in self.rows
@@ -405,16 +426,18 @@ def plan_experiment(
     Raises:
         BenchError: invalid settings (see `make_rows`), or a hypothesis about an unknown row.
     """
-    rows, axes = make_rows(grid, lambda name, table: stages[name].resolve_settings(table))
+    rows, axes = make_rows(
+        grid, lambda name, table: find_stage(stages, name, table).resolve_settings(table)
+    )
     _check_hypotheses(grid, [row.name for row in rows])
 
     def task(row: GridRow, seed: int, names: Sequence[str]) -> CellTask:
         """The last of these stages, after the others."""
         *earlier, name = names
         before = task(row, seed, earlier) if earlier else None
-        settings = stages[name].with_seed(row.settings[name], seed)
+        stage = find_stage(stages, name, row.settings[name])
+        settings = stage.with_seed(row.settings[name], seed)
         start = before.key if before else grid.model
-        stage = stages[name]
         key = _hash_content(
             [
                 name,

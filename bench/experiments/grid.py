@@ -27,6 +27,10 @@ from it. With ``base_per_seed = true`` each seed has a base of its own, which it
 name, or a table such as ``{ name = "das", measured = 1000 }`` (see
 `retrievers.training.continual`).
 
+``pretrain`` and ``finetune`` may have a ``command`` instead of a preset: another program trains the
+checkpoint (see `bench.experiments.command_stage`). An axis whose ``field`` is a training stage has
+whole tables as values, so that a row of another program stands next to a preset's.
+
 Fields have the names of the command line's options: ``measure`` and ``store-dtype`` are accepted
 for ``measures`` and ``store_dtype``, a single name for a list in ``on``, and the name of a model in
 ``start``.
@@ -54,7 +58,7 @@ Anchors are finished models to compare with, such as ``anchors = ["bm25", "minil
 evaluated on the same collections.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -261,17 +265,20 @@ class Grid(Stages, kw_only=True):
 FILES = TomlFiles("grid", Path(__file__).parent / "grids", Grid)
 
 
-def load_grid(name_or_path: str, variant: str = "") -> Grid:
+def load_grid(name_or_path: str, variant: str = "", seeds: Sequence[int] = ()) -> Grid:
     """Load a grid from a ``.toml`` file, or a shipped one by its name.
 
     Args:
         name_or_path: name of a shipped grid, or path of a file.
         variant: variant of the grid, such as ``small``; "" for the grid itself.
+        seeds: seeds instead of the file's; empty for the file's.
 
     Raises:
         BenchError: the file cannot be read (see `TomlFiles.load`), the variant does not exist,
             names an unknown axis, or contradicts the grid.
     """
+    if seeds:
+        return _replace_settings(load_grid(name_or_path, variant), "seeds", seeds=tuple(seeds))
     grid = FILES.load(name_or_path)
     if not variant:
         return grid
@@ -284,15 +291,11 @@ def load_grid(name_or_path: str, variant: str = "") -> Grid:
     changes["axes"] = _variant_axes(grid, grid.variants[variant])
     if changes.keys() & {"base", "pretrain"}:
         changes.setdefault("model", "")
-    return replace_settings(grid, f"{name_or_path}, variant {variant}", **changes)
+    return _replace_settings(grid, f"{name_or_path}, variant {variant}", **changes)
 
 
-def replace_settings(grid: Grid, source: str, **changes: Any) -> Grid:
-    """Return a copy of ``grid`` with ``changes``, which messages attribute to ``source``.
-
-    Raises:
-        BenchError: the new fields contradict each other or the rest of the grid.
-    """
+def _replace_settings(grid: Grid, source: str, **changes: Any) -> Grid:
+    """Return a copy of the grid with changes, which messages attribute to their source."""
     try:
         return msgspec.structs.replace(grid, **changes)
     except ValueError as error:

@@ -7,8 +7,9 @@ evaluated query are left out of the fine-tuning.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from bench.experiments.command_stage import CommandStage
 from bench.experiments.evaluate_stage import EvaluateStage
-from bench.experiments.experiment import Experiment, ExperimentStage, plan_experiment
+from bench.experiments.experiment import COMMAND, Experiment, ExperimentStage, plan_experiment
 from bench.experiments.grid import Grid, rename_options
 from bench.experiments.training_stages import AdaptStage, FinetuneStage, PretrainStage
 from bench.results.result import Conditions
@@ -58,11 +59,14 @@ def make_stages(grid: Grid, workspace: Workspace) -> dict[str, ExperimentStage]:
     """Return the stages of a ``grid`` by name, which use the folders of ``workspace``."""
     on = rename_options(grid.evaluate or {}).get("on")
     held_out = tuple(on) if isinstance(on, list) else ()  # resolve_settings refuses anything else
+    has_base, seeds = grid.base is not None, len(grid.seeds)
     return {
         "base": PretrainStage(workspace, "base", shared=not grid.base_per_seed),
-        "pretrain": PretrainStage(workspace, after_base=grid.base is not None),
+        "pretrain": PretrainStage(workspace, after_base=has_base),
+        f"pretrain {COMMAND}": CommandStage("pretrain", workspace, has_base, seeds),
         "adapt": AdaptStage(workspace, held_out, grid.model),
         "finetune": FinetuneStage(workspace, held_out),
+        f"finetune {COMMAND}": CommandStage("finetune", workspace, True, seeds),
         "evaluate": EvaluateStage(workspace),
     }
 
@@ -99,21 +103,27 @@ def check_leaks(
         BenchError: a row is trained on queries that it is evaluated on.
     """
     tables = [row.settings["finetune"] for row in experiment.rows if "finetune" in row.settings]
-    tuned = {(tuple(table["on"]), table["split"]) for table in tables}
-    told = (
-        _describe_leak(training, other)
-        for on, split in sorted(tuned)
+    tuned = {(tuple(table["on"]), table["split"], COMMAND in table) for table in tables}
+    told = [
+        _describe_leak(training, other, by_command)
+        for on, split, by_command in sorted(tuned)
         for training in workspace.datasets(on, split)
         for other in evaluated
-    )
+    ]
+    if any(not on for on, *_ in tuned):
+        told.append("A command states no training queries (on): leaks were not looked for in them.")
     return tuple(dict.fromkeys(told))
 
 
-def _describe_leak(training: Dataset, other: Dataset) -> str:
-    """Describe the overlap of one training split and one evaluated collection."""
+def _describe_leak(training: Dataset, other: Dataset, by_command: bool) -> str:
+    """Describe the overlap of one training split and one evaluated collection.
+
+    A command trains on all queries: no query can be left out of files of the user.
+    """
     leaked = find_leaks(training, other)
+    treatment = "not left out of the command's training" if by_command else "left out"
     return (
         f"split {training.facts.split} of {training.name}: {count_queries(len(leaked))} with the "
         f"text of a scored query of {other.name} ({len(other.queries):,} scored)"
-        f"{', left out' if leaked else ''}"
+        f"{f', {treatment}' if leaked else ''}"
     )

@@ -27,9 +27,10 @@ from bench.training.training_sets import (
     trained_collections,
     training_set,
 )
+from bench.workspace import Workspace
 from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float32Array
-from foundation.errors import BenchError
+from foundation.errors import BenchError, MissingFileError
 from foundation.records import read_json, write_json
 from retrievers.adapters.compose import route_adapters
 from retrievers.encoders.bm25 import BM25
@@ -47,6 +48,7 @@ from retrievers.training.pretrain.pretrain import PretrainResult, pretrain
 
 RATES_FILE = "rates.json"  # score of each learning rate on the held-out queries
 HELD_OUT_DOCUMENTS, HELD_OUT_DEPTH = 1_000, 10
+TRAIN = "train"  # split of a collection that is there to train on
 
 
 def pretrain_on(
@@ -221,6 +223,32 @@ def score_held_out(model: Model, held: Sequence[TrainSplit], device: str, seed: 
             rank = 1 + int(np.count_nonzero(row[~is_relevant] >= row[is_relevant].max()))
             found.append(1 / rank if rank <= HELD_OUT_DEPTH else 0.0)
     return float(np.mean(found))
+
+
+def open_test_sets(
+    names: Sequence[str], held_out: Sequence[str], workspace: Workspace
+) -> dict[str, Dataset]:
+    """Open the test splits whose queries must not be trained on, by the name of the collection.
+
+    Args:
+        names: collections that are trained on. A folder that has only a training split has none.
+        held_out: further collections.
+        workspace: folders of the collections.
+
+    Raises:
+        BenchError: If a collection is missing, or cannot be read.
+    """
+    datasets = {}
+    for name in dict.fromkeys((*held_out, *names)):
+        try:
+            dataset = workspace.dataset(name)
+        except MissingFileError:
+            if name in held_out:
+                raise
+            continue
+        if name in held_out or dataset.facts.split != TRAIN:
+            datasets[name] = dataset
+    return datasets
 
 
 def apply_prompts(model: Model, names: Sequence[str]) -> Model:

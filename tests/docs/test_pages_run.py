@@ -194,6 +194,11 @@ def two_run_files(folder: Path) -> None:
         Path(name).write_text("".join(lines), encoding="utf-8")
 
 
+def small_grid(folder: Path) -> None:
+    table = 'name = "tiny"\nmodel = "hashing"\nevaluate = { on = ["./scifact"] }\n[[axes]]\n'
+    Path("grid.toml").write_text(table + 'field = "evaluate.depth"\nvalues = [5]\n')
+
+
 PREPARE: dict[str, Callable[[Path], object]] = {
     "own-model": own_model,
     "own-collection": own_collection,
@@ -202,6 +207,7 @@ PREPARE: dict[str, Callable[[Path], object]] = {
     "exchange": two_run_files,
     "troubleshooting": truncated_collection,
     "explain": checkpoint_with_another_pooling,
+    "notebook": small_grid,
     "coming-from": lambda folder: shutil.copytree("scifact", "path/to/scifact"),
 }
 
@@ -227,6 +233,7 @@ def test_every_command_of_a_page_succeeds_and_prints_what_the_page_shows(
         PREPARE[name](folder)
     run_page(page, capsys)
     for script in blocks(page, "python") if name in {"notebook", "README"} else ():
+        script = script.replace('"steps": 100', '"steps": 2, "batch_size": 4')
         exec(compile(script.replace('"beir/', '"./'), page, "exec"), {})
 
 

@@ -46,12 +46,17 @@ def make_workspace(
     return Workspace(
         cache_dir=cache_folder(folders.cache_dir),
         data_dir=folders.data_dir,
-        offline=os.environ.get("HF_HUB_OFFLINE", "") not in ("", "0"),
+        offline=is_offline(),
         device=hardware.device,
         max_memory=None if memory is None else parse_size(memory),
         allow_mismatch=allow_mismatch,
         report_finding=print_finding,
     )
+
+
+def is_offline() -> bool:
+    """Return whether HF_HUB_OFFLINE forbids downloads."""
+    return os.environ.get("HF_HUB_OFFLINE", "") not in ("", "0")
 
 
 def refuse_duplicates(names: Iterable[str], hint: str = "give it once") -> None:

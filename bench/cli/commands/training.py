@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 from tqdm import tqdm
 
-from bench.cli.commands.common import make_workspace, parse_assignments
+from bench import api
+from bench.cli.commands.common import is_offline, make_workspace, parse_assignments
 from bench.cli.options.commands import (
     AdaptOptions,
     ComposeOptions,
@@ -22,18 +23,17 @@ from bench.cli.options.commands import (
 from bench.cli.options.shared import FolderOptions
 from bench.cli.terminal import print_json, print_next_command
 from bench.outcomes import ExitCode
-from bench.training.on_collections import adapt_on, finetune_on, pretrain_on, route_on
+from bench.training.on_collections import TRAIN, adapt_on, open_test_sets, route_on
 from bench.workspace import Workspace
 from datasets_cfg.catalogue import dataset_names
-from datasets_cfg.dataset import Dataset
-from foundation.errors import BenchError, MissingFileError
+from foundation.errors import BenchError
 from reports.plots import can_plot, draw_losses
 from retrievers.adapters.compose import average_adapters, stack_adapters
 from retrievers.adapters.folder import find_base
 from retrievers.models.card import CARD_FILE, card_names, load_card
 from retrievers.models.model import Model, count_parameters, resolve_model
 from retrievers.training.continual.sequence import Method, read_method
-from retrievers.training.engine.arguments import Progress, TrainingContext, check_device, is_first
+from retrievers.training.engine.arguments import Progress, is_first
 from retrievers.training.engine.curve import CURVE_FILE, read_curve
 from retrievers.training.finetune import finetune_preset
 from retrievers.training.finetune.finetune import FinetuneResult
@@ -41,7 +41,6 @@ from retrievers.training.pretrain import preset as pretrain_preset
 from retrievers.training.pretrain.preset import Pretraining
 from retrievers.training.pretrain.pretrain import PretrainResult
 
-TRAIN = "train"  # a collection whose own split this is, is there to train on
 FINETUNING_PRESET = "dpr-small"  # preset for a checkpoint that was pre-trained
 SAVE_EVERY = "save_every"
 METHOD = "method."
@@ -55,16 +54,14 @@ def pretrain(options: PretrainOptions) -> int:
         options: parsed options of the command.
     """
     preset = _load_pretraining(options)
-    workspace = make_workspace(options.folders)
-    datasets = [workspace.dataset(name) for name in workspace.expand_names(options.on)]
-    with training_context(options.out, options.training) as context:
-        trained = pretrain_on(preset, datasets, context)
+    with training_arguments(options) as arguments:
+        trained = api.pretrain(preset, options.on, options.out, **arguments)
     if is_first():
         read = f"{trained.texts_read:,} texts read"
         _print_trained(trained, f"{trained.objective}, ", read, options)
         if not options.output.json:
             print(_format_usage(options.out))
-            _print_after_pretraining(options, workspace)
+            _print_after_pretraining(options)
     return ExitCode.OK
 
 
@@ -76,19 +73,24 @@ def finetune(options: FinetuneOptions) -> int:
     """
     preset = finetune_preset.load_preset(options.preset)
     preset = finetune_preset.changed(preset, _read_changes(options.training), "--set")
-    model = resolve_model(options.model, like=options.like)
-    workspace = make_workspace(options.folders)
-    names = workspace.expand_names(options.on)
-    training = [workspace.dataset(name, options.split) for name in names]
-    evaluated = _held_out(names, workspace.expand_names(options.held_out), workspace)
-    with training_context(options.out, options.training) as context:
-        left_out = list(evaluated.values())
-        trained = finetune_on(preset, model, training, workspace.store, context, evaluated=left_out)
+    with training_arguments(options) as arguments:
+        trained = api.finetune(
+            preset,
+            options.model,
+            options.on,
+            options.out,
+            like=options.like,
+            split=options.split,
+            held_out=options.held_out,
+            **arguments,
+        )
     if is_first():
         rounds = f"{trained.rounds} rounds of " if trained.rounds > 1 else ""
         _print_trained(trained, rounds, f"{trained.queries:,} queries", options)
         if not options.output.json:
-            scored = [one for one in options.on if evaluated.keys() & workspace.expand_names([one])]
+            workspace = make_workspace(options.folders)
+            tested = open_test_sets(workspace.expand_names(options.on), (), workspace)
+            scored = [one for one in options.on if tested.keys() & workspace.expand_names([one])]
             print_next_command("evaluate it", _run_line(scored, [trained.folder], options.folders))
     return ExitCode.OK
 
@@ -103,14 +105,17 @@ def adapt(options: AdaptOptions) -> int:
     workspace = make_workspace(options.folders)
     names = workspace.expand_names(options.on)
     datasets = [workspace.dataset(name) for name in names]
-    with training_context(options.out, options.training) as context:
+    with training_arguments(options) as arguments:
+        context = api.training_context(
+            options.out, arguments["device"], arguments["save_every"], arguments["progress"]
+        )
         trained = adapt_on(preset, datasets, method, context)
     start, folders = preset.start.model, [_shorten_path(Path(each.folder)) for each in trained]
     usage = load_card(Path(folders[0]) / CARD_FILE).usage
     # Checkpoints of earlier versions are used like their start only if --like says so.
     is_like_start = start not in card_names() or load_card(start).usage == usage
     like = [] if is_like_start else ["--like", start]
-    scored = _held_out(names, (), workspace)
+    scored = open_test_sets(names, (), workspace)
     line = _run_line(list(scored), folders, options.folders, like)
     curves = [read_curve(Path(folder) / CURVE_FILE) for folder in folders]
     rows = [
@@ -169,38 +174,15 @@ def _read_method(options: AdaptOptions) -> Method:
     return read_method({"name": options.method, **fields}, f"--method {options.method}")
 
 
-def _held_out(
-    names: Sequence[str], held_out: Sequence[str], workspace: Workspace
-) -> dict[str, Dataset]:
-    """Return the test splits that must not be trained on, of ``names`` and ``held_out``."""
-    datasets = {}
-    for name in dict.fromkeys((*held_out, *names)):
-        try:
-            dataset = workspace.dataset(name)
-        except MissingFileError:
-            if name in held_out:
-                raise
-            continue  # a folder that has nothing but a training split
-        if name in held_out or dataset.facts.split != TRAIN:
-            datasets[name] = dataset
-    return datasets
-
-
 @contextmanager
-def training_context(out: Path, settings: TrainingSettings) -> Iterator[TrainingContext]:
-    """Yield the context of a training, with a progress bar for its current stage.
+def training_arguments(
+    options: PretrainOptions | FinetuneOptions | AdaptOptions,
+) -> Iterator[dict[str, Any]]:
+    """Yield folders, device and checkpoints for a function of `bench.api`, and progress bars.
 
     Args:
-        out: folder of the checkpoint.
-        settings: options of the training.
-
-    Raises:
-        BenchError: the device is not the first GPU, or ``save_every`` is not a whole number from 1.
+        options: parsed options of the command.
     """
-    check_device(settings.device)
-    save_every = parse_assignments(settings.set).get(SAVE_EVERY, TrainingContext.save_every)
-    if type(save_every) is not int or save_every < 1:
-        raise BenchError(f"--set save_every={save_every} is not a whole number from 1")
     bars: dict[str, Any] = {}
 
     def show(progress: Progress) -> None:
@@ -217,8 +199,16 @@ def training_context(out: Path, settings: TrainingSettings) -> Iterator[Training
             bar.set_postfix_str(f"loss {point.losses['loss']:.3f}, {speed}", refresh=False)
         bar.update(progress.done - bar.n)
 
+    settings, folders = options.training, options.folders
     try:
-        yield TrainingContext(out, settings.device, save_every, show)
+        yield {
+            "device": settings.device,
+            "save_every": parse_assignments(settings.set).get(SAVE_EVERY, api.SAVE_EVERY),
+            "progress": show,
+            "cache_dir": folders.cache_dir,
+            "data_dir": folders.data_dir,
+            "offline": is_offline(),
+        }
     finally:
         _close_bars(bars)
 
@@ -275,15 +265,16 @@ def _format_usage(folder: Path) -> str:
     )
 
 
-def _print_after_pretraining(options: PretrainOptions, workspace: Workspace) -> None:
+def _print_after_pretraining(options: PretrainOptions) -> None:
     """Print the commands that fine-tune and evaluate the checkpoint on its collections."""
+    workspace = make_workspace(options.folders)
     out, names = str(options.out), workspace.expand_names(options.on)
     trainable = [found for name in names if (found := _find_training_dataset(name, workspace))]
     if trainable:
         words = ["python", "-m", "bench", "finetune", FINETUNING_PRESET, "--model", out, "--on"]
         words += [*trainable, "--out", f"{out}-finetuned", *_folder_words(options.folders)]
         print_next_command("fine-tune it", shlex.join(words))
-    scored = list(_held_out(names, (), workspace))
+    scored = list(open_test_sets(names, (), workspace))
     print_next_command("evaluate it", _run_line(scored, [out], options.folders))
 
 
@@ -393,7 +384,7 @@ def _find_domains(options: ComposeOptions, base: Model) -> list[str]:
     """
     if options.on:
         workspace = make_workspace(options.folders)
-        return list(_held_out(workspace.expand_names(options.on), (), workspace))
+        return list(open_test_sets(workspace.expand_names(options.on), (), workspace))
     card = load_card(options.out / CARD_FILE)
     learnt = [name for name in card.trained_on if name not in base.card.trained_on]
     return [name for name in learnt if name in dataset_names()]

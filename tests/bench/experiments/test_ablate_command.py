@@ -73,7 +73,7 @@ def bench(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     # Processes apart have a test of their own.
     monkeypatch.setattr(
-        "bench.cli.commands.ablate.run_in_subprocess", lambda work, *rest: work(*rest)
+        "bench.experiments.execute.run_in_subprocess", lambda work, *rest: work(*rest)
     )
     return Bench(tmp_path)
 

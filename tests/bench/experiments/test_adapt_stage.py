@@ -72,7 +72,7 @@ def here(place):
         patch.chdir(place)
         # Processes apart have a test of their own.
         patch.setattr(
-            "bench.cli.commands.ablate.run_in_subprocess", lambda work, *rest: work(*rest)
+            "bench.experiments.execute.run_in_subprocess", lambda work, *rest: work(*rest)
         )
         yield Bench(place)
 

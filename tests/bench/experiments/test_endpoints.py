@@ -104,7 +104,7 @@ def bench(tmp_path, monkeypatch):
     (tmp_path / "grid.toml").write_text(GRID_OF_ENDPOINTS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
-        "bench.cli.commands.ablate.run_in_subprocess", lambda work, *rest: work(*rest)
+        "bench.experiments.execute.run_in_subprocess", lambda work, *rest: work(*rest)
     )
     return Bench(tmp_path)
 

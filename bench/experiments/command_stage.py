@@ -1,0 +1,197 @@
+"""A stage that runs a command: another program trains the checkpoint."""
+
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from bench.experiments.experiment import MODEL, Cost, ExperimentStage
+from bench.experiments.grid import Table, format_label, rename_options
+from bench.experiments.training_stages import hash_checkpoint, last_checkpoint
+from bench.training.training_sets import trained_collections
+from bench.workspace import Workspace
+from datasets_cfg.catalogue import expand_names
+from foundation.errors import BenchError, did_you_mean
+from foundation.files import sha256_of_file
+from foundation.records import Record, convert_table
+from retrievers.models.card import load_card, replace_fields, write_card
+from retrievers.models.model import resolve_model
+from retrievers.training.engine.save import find_checkpoint
+
+OUT, SEED, START = "out", "seed", "start"
+STDOUT_FILE, STDERR_FILE = "stdout.txt", "stderr.txt"
+TAIL = 20  # lines of stderr in a message
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
+
+
+class CommandSettings(Record, kw_only=True):
+    """Settings of ``[pretrain]`` or ``[finetune]`` with a ``command``: another program trains.
+
+    Any other key of the table is a setting of the command, which the rows of an axis may change.
+
+    Attributes:
+        command: program and its arguments. ``{out}`` stands for the empty folder that the program
+            writes its checkpoint to, ``{seed}`` for the cell's seed, ``{start}`` for the folder of
+            the model to start from, and ``{NAME}`` for the setting ``NAME``.
+        inputs: further files and folders that the program reads. If their content changes, or the
+            content of a file that the command or a setting names, the cell is trained again.
+        start: card, folder or Hub id to start from; "" for the model of the stage before.
+        like: card whose pooling, prompts and lengths the checkpoint uses; "" if its folder states
+            them, as a folder of sentence-transformers does.
+        on: collections that the program trains on. Leaks of evaluated queries are looked for in
+            them, and their scores are marked as in-domain.
+        split: split of ``on`` that it trains on.
+    """
+
+    command: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
+    inputs: tuple[str, ...] = ()
+    start: str = ""
+    like: str = ""
+    on: tuple[str, ...] = ()
+    split: str = "train"
+
+
+@dataclass(frozen=True)
+class CommandStage(ExperimentStage):
+    """Training by another program.
+
+    Attributes:
+        name: name of the stage.
+        workspace: folders of the collections.
+        follows: whether the stage continues from a model.
+        seeds: number of seeds of the grid.
+    """
+
+    name: str
+    workspace: Workspace
+    follows: bool
+    seeds: int
+
+    def resolve_settings(self, table: Mapping[str, Any]) -> Table:
+        """Return all fields of `CommandSettings` and the settings of the command in ``table``."""
+        table = rename_options({**table, START: ""}) | {START: table.get(START, "")}
+        known = CommandSettings.__struct_fields__
+        fields = {name: value for name, value in table.items() if name in known}
+        settings = convert_table(fields, CommandSettings, f"[{self.name}]")
+        values = {name: value for name, value in table.items() if name not in known}
+        try:
+            self._check(settings, values)
+        except BenchError as error:
+            raise BenchError(f"[{self.name}]: {error}", error.hint) from error
+        return {**msgspec.to_builtins(settings), **values}
+
+    def _check(self, settings: CommandSettings, values: Table) -> None:
+        """Raise if the command cannot be run, or a setting would have no effect."""
+        if settings.start and self.follows:
+            raise BenchError(
+                "start is set, but this stage continues from the model before it", "remove start"
+            )
+        for name, value in values.items():
+            if name in (OUT, SEED) or not isinstance(value, str | int | float):
+                raise BenchError(
+                    f"{name} is not a setting of a command",
+                    "a setting is text or a number, and out and seed have their own values",
+                )
+        has_start = self.follows or bool(settings.start)
+        known = {*_scalars({**msgspec.to_builtins(settings), **values}), OUT, SEED} - {START}
+        known |= {START} if has_start else set()
+        used = {name for word in settings.command for name in _PLACEHOLDER.findall(word)}
+        for name in sorted(used - known):
+            otherwise = 'set start = "MODEL"' if name == START else f"{name} = VALUE sets it"
+            raise BenchError(
+                f"the command has {{{name}}}, which is not a setting",
+                did_you_mean(name, known, otherwise),
+            )
+        needed = {OUT: "it cannot know where to write", **dict.fromkeys(values, "it has no effect")}
+        if self.seeds > 1:
+            needed[SEED] = f"all {self.seeds} seeds would be the same training"
+        for name in (name for name in needed if name not in used):
+            raise BenchError(
+                f"the command has no {{{name}}}: {needed[name]}",
+                f'add it, such as "--{name}", "{{{name}}}"',
+            )
+        program = settings.command[0]
+        if shutil.which(program) is None:
+            raise BenchError(f"there is no program {program!r}", "install it, or write its path")
+        for path in settings.inputs:
+            if not Path(path).exists():
+                raise BenchError(f"inputs: there is no file or folder {path!r}")
+        if settings.like:
+            load_card(settings.like)
+        expand_names(settings.on, self.workspace.data_dir)
+
+    def hash_inputs(self, settings: Table) -> dict[str, str]:
+        """Return hashes of the files in ``settings`` and of the initial model."""
+        hashes = {str(path): sha256_of_file(path) for path in _input_files(settings)}
+        return hashes | (hash_checkpoint(settings[START], "start ") if settings[START] else {})
+
+    def run(self, settings: Table, model: str, out: Path) -> Cost:
+        """Run the command in an empty folder ``out / MODEL``, and check its checkpoint."""
+        folder = (out / MODEL).resolve()
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        start = last_checkpoint(model) or settings[START]
+        places = {OUT: str(folder), START: str(find_checkpoint(start)[0].root) if start else ""}
+        words = fill_placeholders(settings["command"], _scalars(settings) | places)
+        stderr = out / STDERR_FILE
+        with (out / STDOUT_FILE).open("wb") as output, stderr.open("wb") as errors:
+            ended = subprocess.run(
+                words, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, check=False
+            )
+        if ended.returncode:
+            raise _command_error(words, ended.returncode, stderr)
+        try:
+            found = resolve_model(str(folder), like=settings["like"] or None)
+        except BenchError as error:
+            hint = error.hint.replace("--like CARD", 'like = "CARD" to the stage')
+            raise BenchError(f"the command left no checkpoint to use: {error}", hint) from error
+        names = [dataset.name for dataset in self.workspace.datasets(settings["on"])]
+        trained_on = (*found.card.trained_on, *trained_collections(names))
+        write_card(replace_fields(found.card, {"trained_on": trained_on}), folder)
+        return Cost()
+
+
+def fill_placeholders(words: Iterable[str], values: Mapping[str, Any]) -> list[str]:
+    """Return ``words`` with each ``{NAME}`` replaced by the value of NAME, if it has one."""
+
+    def value_of(match: re.Match[str]) -> str:
+        return format_label(values[match[1]]) if match[1] in values else match[0]
+
+    return [_PLACEHOLDER.sub(value_of, word) for word in words]
+
+
+def _scalars(settings: Table) -> Table:
+    """Return the settings that a placeholder can stand for."""
+    return {name: each for name, each in settings.items() if isinstance(each, str | int | float)}
+
+
+def _input_files(settings: Table) -> Iterator[Path]:
+    """Yield the files whose content is part of the key."""
+    values = _scalars(settings)
+    named = [*fill_placeholders(settings["command"], values), *map(str, values.values())]
+    for name in named:
+        with suppress(OSError, ValueError):  # text that cannot be a path
+            if Path(name).is_file():
+                yield Path(name)
+    for path in map(Path, settings["inputs"]):
+        below = sorted(path.rglob("*")) if path.is_dir() else [path]
+        yield from filter(Path.is_file, below)
+
+
+def _command_error(words: list[str], code: int, stderr: Path) -> BenchError:
+    """Return the error of a command that failed, with the last lines that it wrote."""
+    with stderr.open(encoding="utf-8", errors="replace") as file:
+        tail = deque((line.rstrip() for line in file if line.strip()), maxlen=TAIL)
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+    last = f": {tail[-1].strip()}" if tail else ""
+    lines = [f"{words[0]} {how}{last}", f"command: {shlex.join(words)}", *tail]
+    return BenchError("\n".join(lines), f"see {stderr}; the same command tries it again")
