@@ -26,7 +26,7 @@ from foundation.arrays import Float32Array
 from foundation.errors import BenchError, DriftError, first_line
 from foundation.printable import format_count
 from retrievers.encoders.protocol import Callback, Encoder, join_documents
-from retrievers.models.card import Card
+from retrievers.models.card import BRANCH, Card
 from retrievers.models.recipe import UNKNOWN_SETTINGS, Prompts, Recipe, Role
 
 BATCH_TEXTS = 128
@@ -44,7 +44,7 @@ PROBE_FILE = Path(__file__).with_name("probe.txt")  # 64 texts, one per line
 MEDIAN_DRIFT, LARGEST_DRIFT = 5e-4, 5e-3
 LENGTH_DRIFT = 0.05  # relative difference of vector lengths
 
-KEEP_HINT = "Repeat the command later: stored vectors are not encoded again."
+KEEP_HINT = "Correct the server and repeat the command: stored vectors are not encoded again."
 HINTS = {
     **dict.fromkeys((401, 403), f"Set the environment variable {KEY_VARIABLE} to its key."),
     404: "Check the URL, which ends in /v1, and --endpoint-model.",
@@ -249,7 +249,7 @@ def endpoint_recipe(card: Card) -> Recipe:
         model=card.name,
         kind="endpoint",
         dim=card.dim,
-        revision=card.revision,
+        revision="" if card.revision == BRANCH else card.revision,
         options={"endpoint": address, "endpoint_model": card.endpoint_model, **card.options},
         prompts=Prompts(card.prompts.query, card.prompts.document),
         dataset_prompts=dict(card.prompts.datasets),

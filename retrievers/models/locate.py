@@ -105,18 +105,23 @@ def is_url(model: str) -> bool:
 
 def _card_of_endpoint(url: str, endpoint_model: str | None, like: str | None) -> Card:
     """Return the card of a model behind a URL, with prompts and similarity like another card's."""
+    if not endpoint_model:
+        raise BenchError(
+            "the URL of a server needs the name of one of its models",
+            "add --endpoint-model NAME, as listed at /v1/models",
+        )
     used = {name: getattr(load_card(like), name) for name in SERVED_USAGE} if like else {}
     try:
         return Card(
-            name=(endpoint_model or "").rpartition("/")[2],
+            name=endpoint_model.rpartition("/")[2],
             title=f"{endpoint_model} at {urlsplit(url).netloc}",
             kind="endpoint",
             url=url,
-            endpoint_model=endpoint_model or "",
+            endpoint_model=endpoint_model,
             **used,
         )
     except ValueError as error:
-        raise BenchError(str(error), "add --endpoint-model NAME; see /v1/models") from error
+        raise BenchError(str(error)) from error
 
 
 def _card_like(card: Card, checkpoint: str) -> Card:

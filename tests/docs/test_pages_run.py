@@ -16,9 +16,12 @@ import pytest
 
 from bench.__main__ import main
 from bench.outcomes import ExitCode
+from retrievers.encoders.routed import open_encoder
+from retrievers.models.model import resolve_model
 from tests.docs.test_documentation import ROOT
 from tests.support import s3
 from tests.support.collections import SIXTY, write_collection, write_qrels
+from tests.support.embedding_server import serve_model, serving
 
 PAGES = ["README.md"] + [
     page.relative_to(ROOT).as_posix()
@@ -29,6 +32,7 @@ PAGES = ["README.md"] + [
 FIRST_RUN = "docs/tutorials/first-run.md"
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 COMMAND = "python -m bench "
+SERVER = "http://localhost:8000/v1"
 # Commands that install, or need a cluster, published data or a training that runs.
 NOT_RUN = re.compile(
     r"python3 -m venv|\. \.venv|pip install|tox|sbatch|'jobs=|accelerate|.*--engine ray"
@@ -229,12 +233,24 @@ def test_every_command_of_a_page_succeeds_and_prints_what_the_page_shows(
     name = Path(page).stem
     if name == "object-stores":
         s3.allow(monkeypatch, request.getfixturevalue("server"))
+    if name == "served-models":
+        monkeypatch.setitem(STAND_INS, SERVER, request.getfixturevalue("embeddings"))
+        (card,) = blocks(page, "toml")
+        Path("path/to/served-minilm.toml").write_text(card.replace(SERVER, STAND_INS[SERVER]))
     if name in PREPARE:
         PREPARE[name](folder)
     run_page(page, capsys)
     for script in blocks(page, "python") if name in {"notebook", "README"} else ():
         script = script.replace('"steps": 100', '"steps": 2, "batch_size": 4')
         exec(compile(script.replace('"beir/', '"./'), page, "exec"), {})
+
+
+@pytest.fixture
+def embeddings() -> Iterator[str]:
+    """The URL of a model's server."""
+    pytest.importorskip("openai", reason="needs openai: pip install openai")
+    with serving(serve_model(open_encoder(resolve_model("hashing")))) as (url, _):
+        yield url
 
 
 @pytest.fixture

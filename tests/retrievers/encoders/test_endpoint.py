@@ -265,7 +265,7 @@ def test_a_recipe_has_the_host_and_what_determines_vectors(server):
     assert (recipe.dim, recipe.max_document_tokens, recipe.dtype) == (DIM, None, "unknown")
     other = resolve_model(url, endpoint_model="m2").recipe
     assert other.fingerprint != recipe.fingerprint
-    with pytest.raises(BenchError, match="an endpoint_model"):
+    with pytest.raises(BenchError, match="name of one of its models"):
         resolve_model(url)
     with pytest.raises(BenchError, match="not a URL"):
         resolve_model("hashing", endpoint_model="m")
