@@ -574,7 +574,7 @@ def pretrain(
 
     Args:
         preset: name of ``bench list presets``, TOML file, or a `Pretraining`.
-        on: collections, suites or folders.
+        on: collections, suites, folders, or files with one document per line.
         out: folder of the checkpoint, for `evaluate`.
         start: card, folder or Hub id to start from; None for the preset's.
         changes: fields of the preset to change, such as ``{"steps": 100, "optimizer.lr": 1e-5}``.
@@ -598,8 +598,7 @@ def pretrain(
     settings = preset if isinstance(preset, Pretraining) else FILES.load(preset)
     typed = {"start.model": str(start)} if start else {}
     settings = FILES.changed(settings, {**typed, **changes}, "changes")
-    datasets = [workspace.dataset(name) for name in workspace.expand_names(_as_names(on))]
-    return pretrain_on(settings, datasets, context)
+    return pretrain_on(settings, workspace.documents(_as_names(on)), context)
 
 
 @refuse_unknown_arguments
@@ -611,6 +610,7 @@ def finetune(
     *,
     like: str | None = None,
     split: str = "train",
+    negatives: str | Path | None = None,
     held_out: str | Path | Sequence[str | Path] = (),
     changes: Mapping[str, Any] = NO_CHANGES,
     save_every: int = SAVE_EVERY,
@@ -628,10 +628,11 @@ def finetune(
     Args:
         preset: name of ``bench list presets``, TOML file, or a `Finetuning`.
         model: card, folder or Hub id to start from.
-        on: collections, suites or folders with a training split.
+        on: collections, suites or folders with a training split, or training files with texts.
         out: folder of the checkpoint, for `evaluate`.
         like: card whose pooling, prompts and lengths a plain checkpoint uses.
         split: split to train on.
+        negatives: training file with ids of the collection. Its queries are trained on.
         held_out: further collections whose test queries must not be trained on.
         changes: fields of the preset to change, such as ``{"steps": 100, "optimizer.lr": 1e-5}``.
         save_every: optimizer steps between two checkpoints.
@@ -655,11 +656,18 @@ def finetune(
     settings = preset if isinstance(preset, Finetuning) else FILES.load(preset)
     settings = FILES.changed(settings, changes, "changes")
     start = resolve_model(str(model), like=like)
-    names = workspace.expand_names(_as_names(on))
+    names = workspace.expand_names(_as_names(on), files=True)
     training = [workspace.dataset(name, split) for name in names]
     tested = open_test_sets(names, workspace.expand_names(_as_names(held_out)), workspace)
-    left_out = list(tested.values())
-    return finetune_on(settings, start, training, workspace.store, context, evaluated=left_out)
+    return finetune_on(
+        settings,
+        start,
+        training,
+        workspace.store,
+        context,
+        evaluated=list(tested.values()),
+        negatives=Path(negatives) if negatives else None,
+    )
 
 
 def _as_names(names: str | Path | Sequence[str | Path]) -> list[str]:

@@ -1,5 +1,6 @@
 """Workspace: folders, device and rules for opening and evaluating collections and models."""
 
+import itertools
 import logging
 import os
 from collections import Counter
@@ -33,6 +34,7 @@ from datasets_cfg.dataset import (
     remember_folder,
     take_first_queries,
 )
+from datasets_cfg.readers.files import is_training_data
 from datasets_cfg.verify import Finding, check_counts, evaluation_findings
 from foundation.errors import BenchError
 from foundation.locations import Location
@@ -100,13 +102,20 @@ class Workspace:
         """Folder of the stored vectors."""
         return self.cache_dir / self.vectors
 
-    def expand_names(self, names: Sequence[str]) -> list[str]:
+    def expand_names(self, names: Sequence[str], files: bool = False) -> list[str]:
         """Return the collections that ``names`` stand for, each once, suites as their members.
+
+        Args:
+            names: collections, suites and folders.
+            files: accept training files, too.
 
         Raises:
             BenchError: a name is unknown, or a member of a user's suite would have a different name
                 in results.
         """
+        if files and any(map(is_training_data, names)):
+            parts = [[n] if is_training_data(n) else self.expand_names([n]) for n in names]
+            return list(dict.fromkeys(itertools.chain.from_iterable(parts)))
         for name in names:
             if name in card_names() and not user_folder(name, self.data_dir):
                 problem = f"{name} is a model, but a collection is needed here"
@@ -121,13 +130,20 @@ class Workspace:
                     )
         return expanded
 
-    def dataset(self, name: str, split: str | None = None, with_corpus: bool = True) -> Dataset:
+    def dataset(
+        self,
+        name: str,
+        split: str | None = None,
+        with_corpus: bool = True,
+        with_judgements: bool = True,
+    ) -> Dataset:
         """Open a collection, downloading it if necessary, whatever its counts are.
 
         Args:
-            name: name or folder.
+            name: name, folder or training file.
             split: judgements to use; None for the declared ones.
             with_corpus: find its documents, too. They are not needed to score a run file.
+            with_judgements: read its queries and judgements. They are not needed to pre-train.
 
         Raises:
             BenchError: the collection is missing, or cannot be read.
@@ -139,7 +155,20 @@ class Workspace:
             split=split,
             download=not self.offline,
             with_corpus=with_corpus,
+            with_judgements=with_judgements,
         )
+
+    def documents(self, names: Sequence[str]) -> list[Dataset]:
+        """Open collections, folders and files for their documents alone.
+
+        Args:
+            names: collections, suites, folders, and files with one document per line.
+
+        Raises:
+            BenchError: see `dataset`.
+        """
+        expanded = self.expand_names(names, files=True)
+        return [self.dataset(name, with_judgements=False) for name in expanded]
 
     def datasets(self, names: Sequence[str], split: str | None = None) -> list[Dataset]:
         """Open the collections that ``names`` stand for, each once per process.

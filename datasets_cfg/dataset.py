@@ -26,6 +26,12 @@ from datasets_cfg.readers import (
     detect_layout,
     reader_of_layout,
 )
+from datasets_cfg.readers.files import (
+    ExampleReader,
+    TextReader,
+    is_training_data,
+    judge_examples,
+)
 from datasets_cfg.readers.lines import BEIR_HEADER
 from foundation.errors import BenchError
 from foundation.files import clean_up, hash_records, read_file, replace_file, replace_folder
@@ -147,27 +153,37 @@ def open_dataset(
     split: str | None = None,
     download: bool = True,
     with_corpus: bool = True,
+    with_judgements: bool = True,
 ) -> Dataset:
-    """Open a collection of the catalogue or a folder of the user.
+    """Open a collection of the catalogue, a folder of the user, or a file to train on.
 
     A folder (see `user_folder`) has the layout that its files show. Facts that its ``dataset.toml``
     does not declare have the defaults of `Facts`. If it claims the name of a declared collection,
     it has the facts of that collection. Published counts of queries and judgements apply only to
-    the declared split.
+    the declared split, or to a split that is declared as a collection of its own (``msmarco/train``
+    next to ``msmarco/dev``).
 
     Args:
-        name_or_folder: name as in ``dataset_names()``, a path, or a path below ``data_dir``.
+        name_or_folder: name as in ``dataset_names()``, a path, or a path below ``data_dir``. A
+            training file (see `datasets_cfg.readers.files`) is a collection of its passages.
         cache_dir: folder of downloads and built corpora.
         data_dir: folder of collections, searched before downloading.
         split: judgements to use instead of the declared ones.
         download: fetch missing files.
         with_corpus: find the documents, too. Without them `Dataset.corpus` may fail, but judgements
             of a few kilobytes suffice to score a run.
+        with_judgements: read queries and judgements, too. Without them, a folder needs only its
+            documents, and a file is read as documents, one a line.
 
     Raises:
         BenchError: unknown name, missing or malformed files, or a folder that claims the name of a
             declared collection with different facts.
     """
+    if is_training_data(name_or_folder):
+        path = Path(name_or_folder).expanduser()
+        file_reader = ExampleReader if with_judgements else TextReader
+        facts = Facts(path.resolve().name, "file", split="train")
+        return _read_dataset(facts, file_reader(path, "train"), cache_dir)
     folder = user_folder(name_or_folder, data_dir)
     if folder:
         facts = facts_of_folder(folder)
@@ -181,7 +197,7 @@ def open_dataset(
         with_corpus = with_corpus or reader_of_layout(facts.layout).answers_decide
         folder = find_files(facts, data_dir, cache_dir, download, with_corpus)
     reader = reader_of_layout(facts.layout)(folder, facts.split, facts.title_track == "title")
-    return _read_dataset(facts, reader, cache_dir)
+    return _read_dataset(facts, reader, cache_dir, with_judgements)
 
 
 def name_in_results(folder: Path) -> str:
@@ -240,8 +256,16 @@ def _rename_hint(folder: Path) -> str:
 
 
 def _facts_of_split(facts: Facts, split: str) -> Facts:
-    counts = Counts(documents=facts.counts.documents)
-    return msgspec.structs.replace(facts, split=split, counts=counts)
+    """Return ``facts`` with another split, and with its files and counts if they are declared."""
+    other = msgspec.structs.replace(
+        facts, split=split, counts=Counts(documents=facts.counts.documents)
+    )
+    for name in (f"{facts.name}/{split}", f"{facts.name.rpartition('/')[0]}/{split}"):
+        if name in dataset_names() and (declared := facts_for(name)).split == split:
+            return msgspec.structs.replace(
+                other, archives=declared.archives, counts=declared.counts
+            )
+    return other
 
 
 def _open_stdlib_code(facts: Facts, split: str, cache_dir: Path) -> Dataset:
@@ -255,8 +279,10 @@ def _open_stdlib_code(facts: Facts, split: str, cache_dir: Path) -> Dataset:
     return _read_dataset(facts, reader_of_layout("beir")(folder, split), cache_dir)
 
 
-def _read_dataset(facts: Facts, reader: Reader, cache_dir: Path) -> Dataset:
-    read = reader.judgements()
+def _read_dataset(
+    facts: Facts, reader: Reader, cache_dir: Path, with_judgements: bool = True
+) -> Dataset:
+    read = reader.judgements() if with_judgements else judge_examples(())
     return Dataset(facts, read.queries, read.qrels, read.answers, reader, cache_dir)
 
 

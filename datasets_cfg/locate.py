@@ -100,8 +100,16 @@ def _is_present(facts: Facts, archive: Archive, folder: Path) -> bool:
     """Return whether the files of an archive are in a folder, plain or gzip-compressed."""
     if archive.is_packed and not archive.files:
         return _has_files(facts, folder, with_corpus=True)
-    files = [(folder / name, folder / f"{name}.gz") for name in _file_names(archive)]
-    return all(plain.is_file() or packed.is_file() for plain, packed in files)
+    return not _missing_files(archive, folder)
+
+
+def _missing_files(archive: Archive, folder: Path) -> list[str]:
+    """Return the files of an archive that are not in a folder, plain or gzip-compressed."""
+    return [
+        name
+        for name in _file_names(archive)
+        if not (folder / name).is_file() and not (folder / f"{name}.gz").is_file()
+    ]
 
 
 def _file_names(archive: Archive) -> tuple[str, ...]:
@@ -118,7 +126,8 @@ def _download_archive(facts: Facts, archive: Archive, folder: Path, cache_dir: P
         except BenchError as error:
             raise _absent_error(facts, archive, error, cache_dir) from error
     if archive.is_packed:
-        unpack(path, folder, archive.folder, archive.files)
+        wanted = archive.files and _missing_files(archive, folder)
+        unpack(path, folder, archive.folder, wanted)
 
 
 # Once per process, since the twelve forums of CQADupStack share an archive of gigabytes.

@@ -1,5 +1,6 @@
 """Training on collections: takes their names, writes checkpoints that ``run`` can evaluate."""
 
+import itertools
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from bench.training.training_sets import (
 )
 from bench.workspace import Workspace
 from datasets_cfg.dataset import Dataset
+from datasets_cfg.readers.files import is_training_data, read_examples
 from foundation.arrays import Float32Array
 from foundation.errors import BenchError, MissingFileError
 from foundation.records import read_json, write_json
@@ -107,13 +109,15 @@ def finetune_on(
     context: TrainingContext,
     *,
     evaluated: Sequence[Dataset] = (),
+    negatives: Path | None = None,
     queries: int | None = None,
     rates: Sequence[float] = (),
     max_memory: int | None = None,
 ) -> FinetuneResult:
     """Fine-tune a model on splits of collections, with hard negatives found by exact search.
 
-    Training queries that read like an evaluated query are left out, with a warning.
+    Training queries that read like an evaluated query are left out, with a warning. Negatives that
+    come with the queries replace BM25's, see `Finetuning.with_file`.
 
     Args:
         preset: rounds, loss and length of the training.
@@ -123,6 +127,7 @@ def finetune_on(
             to the training's folder instead, and are removed after the search.
         context: device and output folder of the training.
         evaluated: collections that the result will be scored on.
+        negatives: training file with ids of the only collection. Its queries are trained on.
         queries: number of training queries, drawn with the preset's seed from all collections. None
             uses all of them.
         rates: learning rates to try; empty for the preset's. A fifth of the queries of each
@@ -133,8 +138,17 @@ def finetune_on(
         BenchError: If a training split is itself evaluated, if there is too little to train on, or
             for the reasons listed in `retrievers.training.finetune.finetune.finetune`.
     """
+    if negatives is not None and len(training) > 1:
+        raise BenchError(
+            f"{negatives} holds ids of one collection, but there are {len(training)}",
+            "Name one collection with --on.",
+        )
+    keep = max(mining.keep for mining in preset.rounds)
     splits = tuple(
-        TrainSplit.of(dataset, leaked_queries(dataset, evaluated)) for dataset in training
+        TrainSplit.of(dataset, leaked_queries(dataset, evaluated)).with_given(
+            read_examples(negatives) if negatives else dataset.reader.examples(), keep
+        )
+        for dataset in training
     )
     if queries is not None:
         splits = draw_queries(splits, queries, preset.seed)
@@ -231,7 +245,8 @@ def open_test_sets(
     """Open the test splits whose queries must not be trained on, by the name of the collection.
 
     Args:
-        names: collections that are trained on. A folder that has only a training split has none.
+        names: collections that are trained on. Folders with only a training split, and training
+            files, have none.
         held_out: further collections.
         workspace: folders of the collections.
 
@@ -239,7 +254,7 @@ def open_test_sets(
         BenchError: If a collection is missing, or cannot be read.
     """
     datasets = {}
-    for name in dict.fromkeys((*held_out, *names)):
+    for name in itertools.filterfalse(is_training_data, dict.fromkeys((*held_out, *names))):
         try:
             dataset = workspace.dataset(name)
         except MissingFileError:

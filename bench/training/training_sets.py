@@ -5,28 +5,32 @@ questions with their own test split: two training queries of SciFact and four of
 text of a test query under a different id.
 """
 
+import itertools
 import re
 import sys
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from datasets_cfg.corpus import Corpus
 from datasets_cfg.dataset import Dataset
-from datasets_cfg.readers import Queries
+from datasets_cfg.readers import Example, Queries
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError
 from retrievers.encoders.protocol import join
-from retrievers.training.finetune.training_data import TrainingSet
+from retrievers.training.finetune.training_data import NegativePool, TrainingSet
 from retrievers.training.pretrain.texts import LazyTexts
 
 NAMED_QUERIES = 3
+PASSAGES_AT_ONCE = 1 << 19  # of training files, looked up in a corpus
 _WORD = re.compile(r"\w+")
 
 
@@ -103,10 +107,12 @@ class TrainSplit:
     Attributes:
         dataset: collection that contains only queries with a relevant document in the corpus.
         positives: for each query, the sorted rows of its relevant documents, int64.
+        negatives: hard negatives that come with the queries, or None.
     """
 
     dataset: Dataset
     positives: tuple[Int64Array, ...]
+    negatives: NegativePool | None = None
 
     @classmethod
     def of(cls, dataset: Dataset, without: frozenset[str] = frozenset()) -> "TrainSplit":
@@ -139,8 +145,113 @@ class TrainSplit:
     def select(self, rows: Sequence[int]) -> "TrainSplit":
         """Return the split with only the queries at ``rows``, at least one."""
         return TrainSplit(
-            _select_queries(self.dataset, rows), tuple(self.positives[row] for row in rows)
+            _select_queries(self.dataset, rows),
+            tuple(self.positives[row] for row in rows),
+            self.negatives and self.negatives.take(np.array(rows)),
         )
+
+    def with_given(self, examples: Iterable[Example], keep: int) -> "TrainSplit":
+        """Return the queries of ``examples`` with the negatives that these give them.
+
+        Relevant documents of an example are added to those of the qrels. If they have a teacher's
+        scores, they replace those of the qrels, which have none.
+
+        Args:
+            examples: passages of queries, by the ids of the collection. None give the split itself.
+            keep: negatives of each query that are kept, the first ones.
+
+        Raises:
+            BenchError: If a passage has no id, or no example fits the collection.
+        """
+        given = _find_given(self.dataset, examples, keep)
+        if given is None:
+            return self
+        count = len(self.positives)
+        relevant = _group(given[given["relevant"]], count)
+        negatives = _group(given[~given["relevant"]], count)
+        scored = not np.isnan(given["score"]).all()
+        known = given["relevant"] if scored else slice(None)
+        kept = np.unique(given["query"][known]).tolist()
+        positives, scores = [], []
+        for number in kept:
+            rows, first = np.unique(relevant[number]["row"], return_index=True)
+            positives.append(rows if scored else np.union1d(rows, self.positives[number]))
+            scores.append(relevant[number]["score"][first])
+        split = replace(self.select(kept), positives=tuple(positives))
+        pool = NegativePool(_pad([negatives[number]["row"] for number in kept], -1))
+        if not pool.rows.size:
+            return split
+        if scored:
+            padded = _pad([negatives[number]["score"] for number in kept], -np.inf)
+            pool = NegativePool(pool.rows, padded, scores)
+        return replace(split, negatives=pool)
+
+
+# A passage of an example: numbers of query and document, whether it is relevant, and its score.
+_GIVEN = np.dtype([("query", "i8"), ("row", "i8"), ("relevant", "?"), ("score", "f4")])
+
+
+def _find_given(
+    dataset: Dataset, examples: Iterable[Example], keep: int
+) -> npt.NDArray[np.void] | None:
+    """Return the passages of ``examples`` that the collection contains, or None without examples.
+
+    Raises:
+        BenchError: If a passage has no id, or no example fits the collection.
+    """
+    numbers = {id_: number for number, id_ in enumerate(dataset.queries.ids)}
+    free = [keep] * len(numbers)  # negatives that a query can still take
+    blocks, block, ids, read = list[Any](), list[Any](), list[str](), 0
+    for example in examples:
+        read += 1
+        if not example.id or not all(each.id for each in (*example.positives, *example.negatives)):
+            problem = "the records with negatives have texts instead of ids"
+            raise BenchError(problem, "Name their file with --on.")
+        if (number := numbers.get(example.id)) is None:
+            continue
+        negatives = example.negatives[: free[number]]
+        free[number] -= len(negatives)
+        passages = (*example.positives, *negatives)
+        scores = example.scores or itertools.repeat(np.nan)
+        for place, (document, score) in enumerate(zip(passages, scores, strict=False)):
+            block.append((number, -1, place < len(example.positives), score))
+            ids.append(document.id)
+        if len(ids) >= PASSAGES_AT_ONCE:
+            blocks.append(_resolve(dataset, block, ids))
+            block, ids = [], []
+    if not read:
+        return None
+    found = np.concatenate([*blocks, _resolve(dataset, block, ids)])
+    if not len(found):
+        raise BenchError(
+            f"none of the {read:,} records with negatives has a query of {dataset.name} and a "
+            "passage of its corpus",
+            "Their ids must be those of the collection.",
+        )
+    return found
+
+
+def _resolve(
+    dataset: Dataset, block: Sequence[tuple[int, int, bool, float]], ids: Sequence[str]
+) -> npt.NDArray[np.void]:
+    """Return a block of passages with their rows, without those that the corpus lacks."""
+    passages = np.array(block, _GIVEN)
+    passages["row"] = dataset.corpus.rows_of(ids)
+    return passages[passages["row"] >= 0]
+
+
+def _group(given: npt.NDArray[np.void], queries: int) -> list[npt.NDArray[np.void]]:
+    """Return the passages of each query, in order."""
+    ordered = given[np.argsort(given["query"], kind="stable")]
+    return np.split(ordered, np.searchsorted(ordered["query"], np.arange(1, queries)))
+
+
+def _pad(lists: Sequence[npt.NDArray[Any]], fill: float) -> npt.NDArray[Any]:
+    """Return lists of any length as one array ``(lists, longest)``."""
+    lengths = np.array([len(each) for each in lists])
+    padded = np.full((len(lists), lengths.max()), fill, lists[0].dtype)
+    padded[np.arange(lengths.max()) < lengths[:, None]] = np.concatenate(lists)
+    return padded
 
 
 def _select_queries(dataset: Dataset, rows: Sequence[int]) -> Dataset:
@@ -203,7 +314,16 @@ def hold_out_fifth(
 
 
 def training_set(splits: Sequence[TrainSplit]) -> TrainingSet:
-    """Combine ``splits`` of several collections into one training set."""
+    """Combine ``splits`` of several collections into one training set.
+
+    Raises:
+        BenchError: If several splits come with negatives.
+    """
+    if len(splits) > 1 and any(split.negatives is not None for split in splits):
+        raise BenchError(
+            "one of these collections comes with negatives",
+            "Fine-tune on one after the other, or put training files of one layout into a folder.",
+        )
     documents = CorpusDocuments(tuple(split.dataset.corpus for split in splits))
     starts = documents.starts
     return TrainingSet(
@@ -215,6 +335,7 @@ def training_set(splits: Sequence[TrainSplit]) -> TrainingSet:
         ),
         documents=documents,
         trained_on=trained_collections([split.dataset.name for split in splits]),
+        negatives=splits[0].negatives,
     )
 
 

@@ -64,6 +64,24 @@ class Qrels:
         return tuple(dict.fromkeys(self.query_ids))
 
 
+class Example(NamedTuple):
+    """A training query with its passages.
+
+    Attributes:
+        id: id of the query; "" if unknown.
+        query: text of the query; "" if unknown.
+        positives: relevant passages. Unknown ids, titles and texts are "".
+        negatives: hard negatives.
+        scores: a teacher's scores of the positives, then of the negatives; () for none.
+    """
+
+    id: str
+    query: str
+    positives: tuple[Document, ...]
+    negatives: tuple[Document, ...]
+    scores: tuple[float, ...] = ()
+
+
 @dataclass(frozen=True)
 class Judgements:
     """The queries of a collection, with the judgements or answers that score them.
@@ -117,9 +135,13 @@ class Reader(ABC):
     def judgements(self) -> Judgements:
         """Return queries with their judgements."""
 
+    def examples(self) -> Iterator[Example]:
+        """Yield the hard negatives that come with the queries, by the ids of the collection."""
+        return iter(())
+
 
 def known_layouts() -> dict[str, type[Reader]]:
-    """Return the readers by the names of their layouts."""
+    """Return the readers of folders by the names of their layouts."""
     names = sorted(found.name for found in pkgutil.iter_modules(__path__))
     modules = [importlib.import_module(f"{__name__}.{name}") for name in names]
     return {
@@ -127,6 +149,7 @@ def known_layouts() -> dict[str, type[Reader]]:
         for module in modules
         for kind in vars(module).values()
         if isinstance(kind, type) and issubclass(kind, Reader) and kind is not Reader
+        if kind.corpus_names
     }
 
 

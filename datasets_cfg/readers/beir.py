@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 
@@ -11,16 +10,14 @@ from datasets_cfg.readers import Document, Judgements, Queries, Reader
 from datasets_cfg.readers.lines import (
     check_id,
     collect_queries,
-    decode_line,
     find_file,
     keep_judged_queries,
     read_beir_qrels,
-    read_lines,
+    read_json_lines,
 )
 from foundation.errors import MissingFileError
-from foundation.records import decode_json
 
-Line = TypeVar("Line")
+_HINT = 'write one JSON object per line, with the strings "_id" and "text"'
 
 
 class _DocumentLine(msgspec.Struct):
@@ -76,7 +73,7 @@ def read_documents(path: Path) -> Iterator[Document]:
     Raises:
         BenchError: a malformed line, named with its number.
     """
-    for number, line in _decoded_lines(path, _DocumentLine):
+    for number, line in read_json_lines(path, _DocumentLine, _HINT):
         yield Document(check_id(path, number, line.id), line.title or "", line.text)
 
 
@@ -86,17 +83,5 @@ def read_queries(path: Path) -> Queries:
     Raises:
         BenchError: a malformed line, or an id that occurs twice.
     """
-    rows = ((number, line.id, line.text) for number, line in _decoded_lines(path, _QueryLine))
-    return collect_queries(rows, path)
-
-
-def _decoded_lines(path: Path, kind: type[Line]) -> Iterator[tuple[int, Line]]:
-    decode = msgspec.json.Decoder(kind).decode
-    for number, line in read_lines(path):
-        if line.strip():
-            try:
-                yield number, decode(line)
-            except (UnicodeDecodeError, RecursionError, msgspec.MsgspecError):
-                decode_line(path, number, line)  # raises an error with the first wrong byte
-                hint = 'write one JSON object per line, with the strings "_id" and "text"'
-                yield number, decode_json(line, kind, f"{path}:{number}", hint)
+    lines = read_json_lines(path, _QueryLine, _HINT)
+    return collect_queries(((number, line.id, line.text) for number, line in lines), path)

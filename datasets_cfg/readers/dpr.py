@@ -2,7 +2,8 @@
 
 ``psgs_w100.tsv`` holds passages of 100 words with the columns id, text, title.
 ``nq-<split>.qa.csv`` holds questions with their accepted answers. Despite their names, both are
-tab-separated with CSV quoting.
+tab-separated with CSV quoting. ``biencoder-nq-train.json`` holds the questions to train on, with
+relevant passages and hard negatives.
 """
 
 import ast
@@ -13,10 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
-from datasets_cfg.readers import Document, Judgements, Qrels, Queries, Reader
+from datasets_cfg.readers import Document, Example, Judgements, Qrels, Queries, Reader
+from datasets_cfg.readers.files import judge_examples, read_examples
 from datasets_cfg.readers.lines import check_id, decode_line, find_file, line_error, read_lines
 
 _HEADER = ["id", "text", "title"]
+_TRAIN = "train"  # the split with passages instead of answers alone
 
 
 @dataclass(frozen=True)
@@ -36,12 +39,24 @@ class DprReader(Reader):
         return read_passages(*self.corpus_files())
 
     def judgement_files(self) -> tuple[Path]:
-        """Return the file of the questions and their answers."""
-        return (find_file(self.folder, [f"nq-{self.split}.qa.csv"]),)
+        """Return the file of the questions with their answers or, to train on, passages."""
+        name = f"biencoder-nq-{_TRAIN}.json" if self.split == _TRAIN else f"nq-{self.split}.qa.csv"
+        return (find_file(self.folder, [name]),)
 
     def judgements(self) -> Judgements:
-        """Return all questions with their answers. The qrels are empty, since answers decide."""
+        """Return all questions with their answers or, to train on, with their passages.
+
+        The qrels are empty if answers decide.
+        """
+        if self.split == _TRAIN:
+            return judge_examples(self.examples())
         return read_questions(*self.judgement_files())
+
+    def examples(self) -> Iterator[Example]:
+        """Yield the questions to train on. The id of a question is its number from 0."""
+        if self.split == _TRAIN:
+            for number, example in enumerate(read_examples(*self.judgement_files())):
+                yield example._replace(id=str(number))
 
 
 def read_passages(path: Path) -> Iterator[Document]:

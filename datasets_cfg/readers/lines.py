@@ -5,13 +5,18 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
+import msgspec
 import numpy as np
 
 from datasets_cfg.readers import Judgements, Qrels, Queries
 from foundation.errors import BenchError, MissingFileError, file_error
 from foundation.files import check_not_lfs_pointer
 from foundation.printable import format_count, format_names
+from foundation.records import decode_json
+
+Line = TypeVar("Line")
 
 BEIR_HEADER = ["query-id", "corpus-id", "score"]
 _GRADE = re.compile(r"-?[0-9]{1,9}")
@@ -79,6 +84,27 @@ def read_rows(path: Path, columns: int, separator: str | None) -> Iterator[tuple
         if len(fields) != columns:
             raise line_error(path, number, f"{len(fields)} columns instead of {columns}")
         yield number, fields
+
+
+def read_json_lines(path: Path, kind: type[Line], hint: str) -> Iterator[tuple[int, Line]]:
+    """Yield ``(line number, record)`` of each line that is not blank.
+
+    Args:
+        path: file with one JSON object per line.
+        kind: type of the records.
+        hint: advice if a line is not such a record.
+
+    Raises:
+        BenchError: a line that is not such a record, or not in UTF-8.
+    """
+    decode = msgspec.json.Decoder(kind).decode
+    for number, line in read_lines(path):
+        if line.strip():
+            try:
+                yield number, decode(line)
+            except (UnicodeDecodeError, RecursionError, msgspec.MsgspecError):
+                decode_line(path, number, line)  # raises an error with the first wrong byte
+                yield number, decode_json(line, kind, f"{path}:{number}", hint)
 
 
 def decode_line(path: Path, number: int, line: bytes) -> str:

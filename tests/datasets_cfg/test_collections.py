@@ -1,8 +1,11 @@
 """The declared collections: figures pinned against what was published."""
 
+from pathlib import Path
+
 import pytest
 
 from datasets_cfg.catalogue import dataset_names, facts_for, suite_for, suite_names
+from datasets_cfg.locate import cached_folder
 
 FORUMS = "android english gaming gis mathematica physics programmers stats tex unix webmasters"
 PUBLIC = (
@@ -22,8 +25,9 @@ def test_the_collections_are_those_of_beir_ms_marco_and_dpr():
     assert set(dataset_names()) == (
         names("beir", f"{PUBLIC} {LICENSED}")
         | names("beir/cqadupstack", f"{FORUMS} wordpress")
-        | {f"{track}/{name}" for track in ("msmarco", "msmarco-title") for name in TRACKS}
-        | {"dpr/nq", *EMBEDDED}
+        | names("msmarco", " ".join([*TRACKS, "train"]))
+        | names("msmarco-title", " ".join([*TRACKS, "train"]))
+        | {"dpr/nq", "dpr/nq/train", *EMBEDDED}
     )
 
 
@@ -83,7 +87,28 @@ def test_dpr_counts_answers_in_the_first_hundred_passages():
 
 
 def test_every_other_collection_is_retrieved_a_thousand_deep():
-    assert {facts_for(name).depth for name in dataset_names() if name != "dpr/nq"} == {1000}
+    others = [name for name in dataset_names() if not name.startswith("dpr/nq")]
+    assert {facts_for(name).depth for name in others} == {1000}
+
+
+@pytest.mark.parametrize(
+    ("training", "evaluated", "queries"),
+    [
+        ("msmarco/train", "msmarco/dev", 502_939),
+        ("msmarco-title/train", "msmarco-title/dev", 502_939),
+        ("dpr/nq/train", "dpr/nq", 58_880),
+    ],
+)
+def test_what_is_trained_on_shares_files_and_corpus_with_what_is_evaluated(
+    training, evaluated, queries
+):
+    one, other = facts_for(training), facts_for(evaluated)
+    assert (one.split, one.counts.queries) == ("train", queries)
+    assert cached_folder(one, Path()) == cached_folder(other, Path())
+    same = ("layout", "title_track", "version", "exclude_self", "depth")
+    assert [getattr(one, name) for name in same] == [getattr(other, name) for name in same]
+    assert one.counts.documents == other.counts.documents
+    assert one.archives[0].url == other.archives[0].url
 
 
 def test_the_forums_of_cqadupstack_have_their_published_total():
@@ -143,5 +168,6 @@ def test_licensed_collections_count_in_one_mean_only():
 
 def test_what_is_there_to_train_on_is_in_no_suite():
     training = [name for name in dataset_names() if facts_for(name).split == "train"]
-    assert training == ["stdlib-code/train"]
-    assert not [name for name in suite_names() if "stdlib-code/train" in suite_for(name).members]
+    assert len(training) == 4
+    for name in suite_names():
+        assert not {*training} & {*suite_for(name).members}

@@ -26,6 +26,7 @@ from bench.outcomes import ExitCode
 from bench.training.on_collections import TRAIN, adapt_on, open_test_sets, route_on
 from bench.workspace import Workspace
 from datasets_cfg.catalogue import dataset_names
+from datasets_cfg.readers.files import is_training_data
 from foundation.errors import BenchError
 from reports.plots import can_plot, draw_losses
 from retrievers.adapters.compose import average_adapters, stack_adapters
@@ -81,6 +82,7 @@ def finetune(options: FinetuneOptions) -> int:
             options.out,
             like=options.like,
             split=options.split,
+            negatives=options.negatives,
             held_out=options.held_out,
             **arguments,
         )
@@ -89,8 +91,11 @@ def finetune(options: FinetuneOptions) -> int:
         _print_trained(trained, rounds, f"{trained.queries:,} queries", options)
         if not options.output.json:
             workspace = make_workspace(options.folders)
-            tested = open_test_sets(workspace.expand_names(options.on), (), workspace)
-            scored = [one for one in options.on if tested.keys() & workspace.expand_names([one])]
+            typed = list(dict.fromkeys((*options.on, *options.held_out)))
+            tested = open_test_sets(workspace.expand_names(typed, files=True), (), workspace)
+            scored = [
+                one for one in typed if tested.keys() & workspace.expand_names([one], files=True)
+            ]
             print_next_command("evaluate it", _run_line(scored, [trained.folder], options.folders))
     return ExitCode.OK
 
@@ -103,8 +108,8 @@ def adapt(options: AdaptOptions) -> int:
     """
     preset, method = _load_pretraining(options), _read_method(options)
     workspace = make_workspace(options.folders)
-    names = workspace.expand_names(options.on)
-    datasets = [workspace.dataset(name) for name in names]
+    names = workspace.expand_names(options.on, files=True)
+    datasets = workspace.documents(options.on)
     with training_arguments(options) as arguments:
         context = api.training_context(
             options.out, arguments["device"], arguments["save_every"], arguments["progress"]
@@ -268,7 +273,7 @@ def _format_usage(folder: Path) -> str:
 def _print_after_pretraining(options: PretrainOptions) -> None:
     """Print the commands that fine-tune and evaluate the checkpoint on its collections."""
     workspace = make_workspace(options.folders)
-    out, names = str(options.out), workspace.expand_names(options.on)
+    out, names = str(options.out), workspace.expand_names(options.on, files=True)
     trainable = [found for name in names if (found := _find_training_dataset(name, workspace))]
     if trainable:
         words = ["python", "-m", "bench", "finetune", FINETUNING_PRESET, "--model", out, "--on"]
@@ -282,6 +287,8 @@ def _find_training_dataset(name: str, workspace: Workspace) -> str:
     """Return the dataset to fine-tune on after pre-training, or "" if it has too few queries."""
     train_set = f"{name}/{TRAIN}"
     name = train_set if train_set in dataset_names() else name
+    if is_training_data(name):
+        return ""
     try:
         judged = replace(workspace, offline=True).dataset(name, TRAIN).qrels
     except BenchError:

@@ -481,7 +481,8 @@ class PretrainOptions:
 
     Attributes:
         preset: Preset for pre-training (see `list presets`), or a .toml file.
-        on: Collections, suites or folders. Only their documents are read.
+        on: Collections, suites, folders (only their documents are read) or files with one document
+            a line (text, or JSON with "text"; plain or .gz).
         out: Folder to write the checkpoint to.
         start: Model to start from: a card, folder or Hub id. Default: the preset's.
 
@@ -510,20 +511,27 @@ class FinetuneOptions:
     Training queries with the text of a test query, of these collections or of --held-out, are left
     out. Repeat the command to continue an interrupted training.
 
+    A training file of FlagEmbedding, Tevatron, DPR, sentence-transformers or MS MARCO (triples) is
+    recognised by its content. Its negatives replace those of BM25, and scores in it are distilled
+    if the preset's loss is.
+
     Attributes:
         preset: Preset for fine-tuning (see `list presets`), or a .toml file.
         model: Model to start from: a card, folder or Hub id.
-        on: Collections, suites or folders with a training split.
+        on: Collections, suites or folders with a training split, or training files with texts.
         out: Folder to write the checkpoint to.
         like: Card whose pooling, prompts and lengths a plain checkpoint uses (see `list
             models`).
         split: Split to train on.
+        negatives: Training file with ids of the collection: its queries are trained on.
         held_out: Further collections whose test queries must not be trained on.
 
     Examples:
         python -m bench finetune dpr-small --model minilm --on stdlib-code/train --out models/code
         python -m bench finetune dpr-small --model minilm --on beir/nfcorpus --out models/mine
-        python -m bench finetune retromae-beir --model models/retromae --on msmarco/dev --out models/r
+        python -m bench finetune retromae-beir --model models/retromae --on msmarco/train --held-out msmarco --out models/r
+        python -m bench finetune dpr --model bert-base-uncased --on msmarco/train --negatives qidpidtriples.train.full.2.tsv.gz --out models/dpr
+        python -m bench finetune dpr --model bert-base-uncased --on train.jsonl --held-out beir --out models/mine
         python -m bench finetune mined-small --model path/to/bert --like bert --on beir/scifact --out models/mined --set rounds.1.margin=0.5
         python -m bench run beir/nfcorpus --model minilm models/mine
     """
@@ -535,6 +543,7 @@ class FinetuneOptions:
     out: OutFolder
     like: str | None = None
     split: str = "train"
+    negatives: LocalPath | None = None
     held_out: Names = ()
     training: TrainingSettings = TrainingSettings()
     folders: FolderOptions = FolderOptions()

@@ -8,18 +8,18 @@ deferred to a later batch.
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from foundation.arrays import Float32Array, Int64Array
+from foundation.arrays import Int64Array
 from foundation.errors import BenchError
 from retrievers.training.engine.arguments import world_size
 from retrievers.training.finetune.student import TextInputs
-from retrievers.training.finetune.training_data import TextKeys, TrainingSet
+from retrievers.training.finetune.training_data import NegativePool, TextKeys, TrainingSet
 
 MAX_DEFERRED = 4  # batches of queries that may be deferred for one batch
 
@@ -43,39 +43,6 @@ class BatchOrder:
     def batch_size(self) -> int:
         """Queries of a batch."""
         return int(self.queries.shape[1])
-
-
-@dataclass(frozen=True, eq=False)
-class NegativePool:
-    """Hard negatives of each query, with the scores of a teacher if there is one.
-
-    Attributes:
-        rows: rows of the negatives, int64 ``(q, keep)``, -1 if unfilled.
-        scores: teacher's scores of the negatives, float32 ``(q, keep)``. Empty without a teacher.
-        positive_scores: teacher's scores of each query's relevant documents. Empty without a
-            teacher.
-    """
-
-    rows: Int64Array
-    scores: Float32Array = field(default_factory=lambda: np.empty((0, 0), np.float32))
-    positive_scores: Sequence[Float32Array] = ()
-
-    def take(self, queries: Int64Array) -> "NegativePool":
-        """Return the pool of the queries at ``queries``, int64. The pool must have scores."""
-        positive_scores = [self.positive_scores[query] for query in queries]
-        return NegativePool(self.rows[queries], self.scores[queries], positive_scores)
-
-    def labels(self, query: int, positives: Int64Array, rows: Int64Array) -> Float32Array:
-        """Return the teacher's scores of drawn documents, float32 ``(1 + negatives,)``.
-
-        Args:
-            query: number of the query.
-            positives: rows of the query's relevant documents, int64.
-            rows: row of a relevant document, followed by rows of negatives, int64.
-        """
-        indices = [int(np.flatnonzero(self.rows[query] == row)[0]) for row in rows[1:]]
-        score = self.positive_scores[query][positives == rows[0]]
-        return np.concatenate([score, self.scores[query][indices]])
 
 
 @dataclass(frozen=True, eq=False)

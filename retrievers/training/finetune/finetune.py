@@ -47,12 +47,12 @@ from retrievers.training.engine.trainer import FitResult, explain_errors, load_w
 from retrievers.training.finetune.batches import (
     Batches,
     BatchOrder,
-    NegativePool,
     check_batch,
     per_device,
     plan_order,
 )
 from retrievers.training.finetune.finetune_preset import (
+    KL,
     Contrastive,
     Finetuning,
     Mining,
@@ -62,9 +62,12 @@ from retrievers.training.finetune.finetune_preset import (
 from retrievers.training.finetune.student import Student, trained_card
 from retrievers.training.finetune.training_data import (
     MinedHits,
+    NegativePool,
     NegativeSearch,
     TextKeys,
     TrainingSet,
+    drop_queries_without_negatives,
+    given_hits,
     merge_negatives,
     select_negatives,
 )
@@ -162,6 +165,7 @@ def finetune(
             use, memory runs out, or the loss is not finite.
     """
     check_packages("accelerate", "datasets", "sentence_transformers.sentence_transformer")
+    preset = _use_given_negatives(preset, examples.negatives)
     card = trained_card(model, preset, examples.trained_on)
     check_batch(len(examples), preset.batch_size)
     training = FinetuneTraining(
@@ -191,6 +195,25 @@ def finetune(
         )
         folder.finish(trained)
     return trained
+
+
+def _use_given_negatives(preset: Finetuning, given: NegativePool | None) -> Finetuning:
+    """Return the preset that trains on negatives that came with the queries, or raise."""
+    if given is not None:
+        preset = preset.with_file(bool(given.positive_scores))
+    uses = any("file" in mining.sources for mining in preset.rounds)
+    if uses and given is None:
+        raise BenchError("the source `file` needs queries that come with negatives")
+    distils = uses and preset.teacher is None and isinstance(preset.loss, KL)
+    if distils and not (given and given.positive_scores):
+        raise BenchError("the negatives have no scores to distil from", "Set a [teacher].")
+    if given is not None and not uses and is_first():
+        logger.warning(
+            "the negatives that come with the queries are not used: the preset has "
+            "hard_negatives = %d and no round has the source bm25 or file",
+            preset.hard_negatives,
+        )
+    return preset
 
 
 @dataclass(frozen=True, eq=False)
@@ -301,9 +324,11 @@ class Round:
 
         With a teacher they have scores, and queries without negatives are left out of the examples.
         """
-        pool = self._find_negatives(0, self._mining_model)
+        pool, given = self._find_negatives(0, self._mining_model), self.examples.negatives
         if self.preset.teacher is None:
-            return self.examples, pool
+            if given is None or not isinstance(self.preset.loss, KL):
+                return self.examples, pool
+            return drop_queries_without_negatives(self.examples, given.select(pool.rows))
         from retrievers.training.finetune.teacher import CrossEncoderTeacher
 
         teacher = CrossEncoderTeacher(
@@ -327,9 +352,14 @@ class Round:
         return NegativePool(merge_negatives(parts, len(self.examples)))
 
     def _search_source(self, source: Source, step: int, miner: Callable[[], Model]) -> Int64Array:
-        name = "bm25" if source == "bm25" else f"{source}-{step:08}"
+        name = f"{source}-{step:08}" if source == "model" else source
 
         def find() -> Int64Array:
+            if source == "file" and self.examples.negatives is not None:
+                complete = msgspec.structs.replace(self.mining, skip=0, margin=None)
+                return select_negatives(
+                    given_hits(self.examples.negatives), self.examples, complete
+                )
             found = self.search(None if source == "bm25" else miner(), self.mining.depth)
             return select_negatives(found, self.examples, self.mining)
 

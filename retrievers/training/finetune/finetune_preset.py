@@ -20,7 +20,7 @@ from retrievers.training.engine.arguments import Above0, Count, Optimizer, Preci
 
 PRESETS = Path(__file__).parents[1] / "presets" / "finetune"
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]
-Source = Literal["bm25", "model"]
+Source = Literal["bm25", "model", "file"]
 
 
 class Mining(Record, kw_only=True):
@@ -28,7 +28,8 @@ class Mining(Record, kw_only=True):
 
     Attributes:
         sources: ``bm25``, ``model`` (the encoder before training, or the encoder of the previous
-            round), both, or neither for in-batch negatives only.
+            round), ``file`` (the negatives that come with the queries), several of them, or none
+            for in-batch negatives only.
         depth: documents retrieved for each query.
         skip: number of top-ranked documents to leave out, after relevant ones were removed.
         keep: negatives kept for each query and source, the best ones.
@@ -282,12 +283,32 @@ class Finetuning(Record, kw_only=True):
         if isinstance(self.loss, Contrastive):
             if self.teacher is not None and self.teacher.margin is None:
                 raise ValueError("with a contrastive loss, a teacher needs a margin")
-        elif self.teacher is None:
+        elif self.teacher is None and any(mining.sources != ("file",) for mining in self.rounds):
             raise ValueError("a distillation needs a [teacher]")
         if self.teacher is not None and not self.hard_negatives:
             raise ValueError("a teacher needs hard_negatives to score")
         if self.teacher is not None and any(mining.refresh_steps for mining in self.rounds):
             raise ValueError("refreshed negatives have no teacher's scores: drop refresh_steps")
+
+    def with_file(self, scored: bool) -> "Finetuning":
+        """Return the preset for queries that come with negatives.
+
+        These replace BM25's. For a distillation, scores in the file replace the teacher, and then
+        the negatives of all rounds are the file's. A preset that names ``file`` stays as it is.
+
+        Args:
+            scored: whether a teacher's scores come with the negatives.
+        """
+        if any("file" in mining.sources for mining in self.rounds) or not self.hard_negatives:
+            return self
+        if scored and isinstance(self.loss, KL):
+            given = [Mining(sources=("file",), keep=r.keep, epochs=r.epochs) for r in self.rounds]
+            return msgspec.structs.replace(self, rounds=tuple(given), teacher=None)
+        rounds = []
+        for mining in self.rounds:
+            sources = tuple("file" if each == "bm25" else each for each in mining.sources)
+            rounds.append(msgspec.structs.replace(mining, sources=sources))
+        return msgspec.structs.replace(self, rounds=tuple(rounds))
 
     def effective_optimizer(self) -> Optimizer:
         """Return the optimizer, with the learning rate of the adapter or part if it sets one."""

@@ -34,10 +34,15 @@ from retrievers.training.engine.arguments import (
 from retrievers.training.engine.run_folder import COMPLETE, find_damage, load_array, write_manifest
 from retrievers.training.engine.save import find_checkpoint
 from retrievers.training.engine.trainer import explain_errors
-from retrievers.training.finetune.batches import NegativePool, per_device, random_negatives
+from retrievers.training.finetune.batches import per_device, random_negatives
 from retrievers.training.finetune.finetune_preset import Teacher
 from retrievers.training.finetune.losses import RerankerTrainer, reranker_loss
-from retrievers.training.finetune.training_data import Documents, TrainingSet
+from retrievers.training.finetune.training_data import (
+    Documents,
+    NegativePool,
+    TrainingSet,
+    drop_queries_without_negatives,
+)
 
 BLOCK = 256  # queries whose scores are stored at a time
 
@@ -78,12 +83,7 @@ class CrossEncoderTeacher:
         pool = score_pool(teacher, examples, rows, context, settings.pairs_at_once)
         if settings.margin is not None:
             pool = drop_close_negatives(pool, settings.margin)
-        left = np.flatnonzero((pool.rows >= 0).any(axis=1))
-        if not len(left):
-            raise BenchError(
-                "no negatives are left", "Lower teacher.margin, or raise rounds.depth."
-            )
-        return examples.take(left), pool.take(left)
+        return drop_queries_without_negatives(examples, pool)
 
     def open(self, rows: Int64Array) -> Any:
         """Load the named cross-encoder, or train one once.

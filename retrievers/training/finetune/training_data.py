@@ -9,7 +9,7 @@ latter false negatives.
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
@@ -37,6 +37,53 @@ class Documents(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
+class NegativePool:
+    """Hard negatives of each query, with the scores of a teacher if there is one.
+
+    Attributes:
+        rows: rows of the negatives, int64 ``(q, keep)``, -1 if unfilled.
+        scores: teacher's scores of the negatives, float32 ``(q, keep)``. Empty without a teacher.
+        positive_scores: teacher's scores of each query's relevant documents. Empty without a
+            teacher.
+    """
+
+    rows: Int64Array
+    scores: Float32Array = field(default_factory=lambda: np.empty((0, 0), np.float32))
+    positive_scores: Sequence[Float32Array] = ()
+
+    def take(self, queries: Int64Array) -> "NegativePool":
+        """Return the pool of the queries at ``queries``, int64."""
+        if not self.positive_scores:
+            return NegativePool(self.rows[queries])
+        positive_scores = [self.positive_scores[query] for query in queries]
+        return NegativePool(self.rows[queries], self.scores[queries], positive_scores)
+
+    def select(self, rows: Int64Array) -> "NegativePool":
+        """Return the negatives at ``rows``, int64 ``(q, any)``, some of this pool's, with scores.
+
+        Rows of -1 stay unfilled.
+        """
+        scores = np.full(rows.shape, -np.inf, np.float32)
+        for query, kept in enumerate(rows):
+            order = np.argsort(self.rows[query])
+            places = order[np.searchsorted(self.rows[query][order], kept[kept >= 0])]
+            scores[query, kept >= 0] = self.scores[query][places]
+        return NegativePool(rows, scores, self.positive_scores)
+
+    def labels(self, query: int, positives: Int64Array, rows: Int64Array) -> Float32Array:
+        """Return the teacher's scores of drawn documents, float32 ``(1 + negatives,)``.
+
+        Args:
+            query: number of the query.
+            positives: rows of the query's relevant documents, int64.
+            rows: row of a relevant document, followed by rows of negatives, int64.
+        """
+        indices = [int(np.flatnonzero(self.rows[query] == row)[0]) for row in rows[1:]]
+        score = self.positive_scores[query][positives == rows[0]]
+        return np.concatenate([score, self.scores[query][indices]])
+
+
+@dataclass(frozen=True, eq=False)
 class TrainingSet:
     """Queries with their relevant documents.
 
@@ -45,12 +92,14 @@ class TrainingSet:
         positives: for each query the sorted rows of its relevant documents, at least one, int64.
         documents: documents of all collections, one collection after the other.
         trained_on: names of the collections, for the finished card.
+        negatives: hard negatives that came with the queries, or None.
     """
 
     queries: tuple[str, ...]
     positives: tuple[Int64Array, ...]
     documents: Documents
     trained_on: tuple[str, ...]
+    negatives: NegativePool | None = None
 
     def __len__(self) -> int:
         return len(self.queries)
@@ -63,11 +112,12 @@ class TrainingSet:
             positives=tuple(self.positives[query] for query in taken),
             documents=self.documents,
             trained_on=self.trained_on,
+            negatives=self.negatives and self.negatives.take(queries),
         )
 
     @cached_property
     def sha256(self) -> str:
-        """Hash of the queries' texts and of the texts of their relevant documents."""
+        """Hash of the texts of queries and relevant documents, and of negatives with scores."""
         digest = hashlib.sha256()
         for text in self.queries:
             _update_digest(digest, text)
@@ -76,6 +126,11 @@ class TrainingSet:
             for title, text in zip(titles, texts, strict=True):
                 _update_digest(digest, title)
                 _update_digest(digest, text)
+        if (pool := self.negatives) is not None:
+            digest.update(pool.rows.tobytes())
+            digest.update(TextKeys.read(self.documents, [pool.rows]).keys.tobytes())
+            for scores in (pool.scores, *pool.positive_scores):
+                digest.update(scores.tobytes())
         return digest.hexdigest()
 
 
@@ -169,6 +224,12 @@ def select_negatives(mined: MinedHits, examples: TrainingSet, settings: Mining) 
     return found
 
 
+def given_hits(pool: NegativePool) -> MinedHits:
+    """Return the negatives of a ``pool`` in the form of a search's results, in their order."""
+    scores = np.zeros(pool.rows.shape, np.float32)
+    return MinedHits(Hits(scores, pool.rows), np.full(len(scores), np.inf, np.float32))
+
+
 def merge_negatives(pools: Sequence[Int64Array], queries: int) -> Int64Array:
     """Merge the negatives of several sources, without repetition.
 
@@ -185,6 +246,24 @@ def merge_negatives(pools: Sequence[Int64Array], queries: int) -> Int64Array:
     for query, filled in enumerate(kept):
         rows[query, : len(filled)] = filled
     return rows
+
+
+def drop_queries_without_negatives(
+    examples: TrainingSet, pool: NegativePool
+) -> tuple[TrainingSet, NegativePool]:
+    """Return the queries that have negatives, and these negatives.
+
+    Args:
+        examples: queries and relevant documents.
+        pool: negatives of each query.
+
+    Raises:
+        BenchError: If no query has a negative.
+    """
+    left = np.flatnonzero((pool.rows >= 0).any(axis=1))
+    if not len(left):
+        raise BenchError("no negatives are left", "Lower teacher.margin, or raise rounds.depth.")
+    return examples.take(left), pool.take(left)
 
 
 def _read_batches(documents: Documents, rows: Int64Array) -> Iterator[tuple[list[str], list[str]]]:

@@ -11,7 +11,6 @@ from retrievers.models.checkpoint import open_checkpoint
 from retrievers.models.model import resolve_model
 from retrievers.training.engine.arguments import TrainingContext
 from retrievers.training.engine.curve import read_curve
-from retrievers.training.finetune.batches import NegativePool
 from retrievers.training.finetune.finetune import finetune
 from retrievers.training.finetune.finetune_preset import Teacher
 from retrievers.training.finetune.teacher import (
@@ -23,6 +22,7 @@ from retrievers.training.finetune.teacher import (
     read_documents,
     score_pool,
 )
+from retrievers.training.finetune.training_data import NegativePool
 from tests.support.small_finetuning import (
     DOCUMENTS,
     MINED,

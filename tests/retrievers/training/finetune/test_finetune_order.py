@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retrievers.training.finetune.batches import Batches, NegativePool, draw_negatives, plan_order
+from retrievers.training.finetune.batches import Batches, draw_negatives, plan_order
 from retrievers.training.finetune.student import TextInputs, build_student
-from retrievers.training.finetune.training_data import TextKeys, TrainingSet
+from retrievers.training.finetune.training_data import NegativePool, TextKeys, TrainingSet
 from tests.support.small_finetuning import DOCUMENTS, ListedDocuments, examples, model
 
 

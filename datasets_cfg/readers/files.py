@@ -1,0 +1,376 @@
+"""Single files: documents to pre-train on, and the training files of other programs.
+
+A training file holds queries with relevant passages, hard negatives and a teacher's scores. Its
+layout is recognised by the fields of its first record (`LAYOUTS`). Records are JSON, one a line or
+in one array, or rows of a Parquet or Arrow file, or three tab-separated columns (MS MARCO's triples
+of query, positive and negative, as texts or as ids). Only one record is in memory at a time.
+"""
+
+import hashlib
+import itertools
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
+
+from datasets_cfg.catalogue import dataset_names
+from datasets_cfg.readers import (
+    Document,
+    Example,
+    Judgements,
+    Qrels,
+    Queries,
+    Reader,
+    known_layouts,
+)
+from datasets_cfg.readers.lines import (
+    decode_line,
+    line_error,
+    read_json_lines,
+    read_lines,
+    read_rows,
+)
+from foundation.errors import BenchError
+from foundation.records import decode_json
+
+FOLDER_SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet", ".arrow")
+TABLE_ROWS = 1_024  # read at a time
+BLOCK_LINES = 50_000  # of a JSON array, read at a time
+LONGEST = 1 << 28  # characters of a record
+TRIPLE = ("query", "positive", "negative")
+_BETWEEN_RECORDS = re.compile(r"[\s,\[]*")
+
+
+class Layout(NamedTuple):
+    """Fields of a layout, as regular expressions.
+
+    Attributes:
+        name: of the program that made the layout known.
+        query: text of the query, or ``query_id`` if queries and passages are ids.
+        positives: relevant passages, one or a list. Numbered fields (``_1``, ``_2``) belong to it.
+        negatives: hard negatives, likewise.
+        scores: a teacher's scores, in the record or in each passage.
+    """
+
+    name: str
+    query: str
+    positives: str
+    negatives: str
+    scores: tuple[str, ...] = ()
+
+
+LAYOUTS = (
+    Layout("FlagEmbedding", "query", "pos", "neg", ("pos_scores", "neg_scores")),
+    Layout("Tevatron", "query", "positive_passages", "negative_passages", ("score",)),
+    Layout("Tevatron by id", "query_id", "positive_document_ids", "negative_document_ids"),
+    Layout("DPR", "question", "positive_ctxs", "hard_negative_ctxs"),  # their scores are BM25's
+    Layout("sentence-transformers", "anchor|query", "positive", "negative", ("scores?",)),
+    Layout("sentence-transformers by id", "query_id", "positive_id", "negative_id", ("scores?",)),
+)
+
+
+class _Passage(msgspec.Struct):
+    """A passage of Tevatron (docid) or DPR (passage_id or psg_id)."""
+
+    text: str
+    title: str | None = None
+    docid: str | int | None = None
+    passage_id: str | int | None = None
+    psg_id: str | int | None = None
+    score: float | str | None = None
+
+
+def is_training_data(name: str) -> bool:
+    """Return whether ``name`` is a file, or a folder of training files and not a collection."""
+    path = Path(name).expanduser()
+    if name in dataset_names():
+        return False
+    if path.is_dir():
+        corpora = {kind.corpus_names[0] for kind in known_layouts().values()}
+        names = {file.name.removesuffix(".gz") for file in path.iterdir()}
+        return not names & corpora and bool(list_files(path))
+    return path.is_file() and path.suffix != ".toml"
+
+
+def list_files(path: Path) -> tuple[Path, ...]:
+    """Return the training file ``path``, or the training files in the folder ``path`` by name."""
+    if path.is_file():
+        return (path,)
+    return tuple(sorted(file for file in path.iterdir() if file.name.endswith(FOLDER_SUFFIXES)))
+
+
+def read_examples(path: Path) -> Iterator[Example]:
+    """Yield the records of a training file, or of the files of a folder, which have one layout.
+
+    Args:
+        path: file or folder.
+
+    Raises:
+        BenchError: an unknown layout, or a malformed record, named with its file and line (its row
+            in a Parquet or Arrow file).
+    """
+    layout: Layout | None = None
+    scored: bool | None = None
+    for file in list_files(path):
+        for number, row in _read_rows(file):
+            layout = layout or _find_layout(file, number, row)
+            try:
+                example = _parse(row, layout)
+            except (msgspec.ValidationError, ValueError) as error:
+                problem = f"not a record in the layout of {layout.name}: {error}"
+                raise line_error(file, number, problem) from error
+            if example.negatives:
+                scored = bool(example.scores) if scored is None else scored
+                if scored != bool(example.scores):
+                    problem = f"the record has {'no ' if scored else ''}scores, unlike the first"
+                    raise line_error(file, number, problem)
+            yield example
+
+
+def _find_layout(file: Path, number: int, row: dict[str, Any]) -> Layout:
+    """Return the layout of the first record of a file."""
+    for layout in LAYOUTS:
+        if _names(row, layout.positives):
+            return layout
+    known = ", ".join(f"{layout.positives} ({layout.name})" for layout in LAYOUTS)
+    raise line_error(
+        file,
+        number,
+        f"unknown layout of training data: the record has {', '.join(row) or 'no fields'}",
+        f"one of these fields shows the layout: {known}; or write three tab-separated columns, as "
+        "the triples of MS MARCO",
+    )
+
+
+def _parse(row: dict[str, Any], layout: Layout) -> Example:
+    """Return a record as an example.
+
+    Raises:
+        ValueError: a field is missing or has a wrong number of values.
+        msgspec.ValidationError: a field has a wrong type.
+    """
+    for field in (layout.query, layout.positives):
+        if not any(row[name] != "" for name in _names(row, field)):
+            raise ValueError(f"there is no {field.replace('|', ' or ')}")
+    query, *_ = _values(row, layout.query) or [None]
+    values = [_values(row, field) for field in (layout.positives, layout.negatives)]
+    ints = all(isinstance(each, int) for each in (query, *values[0], *values[1]))
+    by_id = ints or layout.query == "query_id"
+    kind = list[str | int] if by_id else list[_Passage | str]
+    sides: list[list[_Passage | str | int]] = [msgspec.convert(side, kind) for side in values]
+    positives, negatives = (tuple(_document(each, by_id) for each in side) for side in sides)
+    given = [score for field in layout.scores for score in _values(row, field)]
+    if layout.scores and not given:
+        given = [each.score for side in sides for each in side if isinstance(each, _Passage)]
+        given = [score for score in given if score is not None]
+    scores = msgspec.convert(given, tuple[float, ...]) if negatives else ()
+    if "scores?" in layout.scores and len(scores) == len(negatives):
+        scores = (0.0, *(-margin for margin in scores))  # margins of the positive
+    if scores and len(scores) != len(positives) + len(negatives):
+        both = f"{len(positives)} positives and {len(negatives)} negatives"
+        raise ValueError(f"{len(scores)} scores for {both}")
+    if not np.isfinite(scores).all():
+        raise ValueError("a score is not finite")
+    if by_id:
+        return Example(str(query), "", positives, negatives, scores)
+    text = msgspec.convert(query, str).replace("’", "'" if layout.name == "DPR" else "’")
+    return Example(str(row.get("query_id", "")), text, positives, negatives, scores)
+
+
+def _values(row: dict[str, Any], field: str) -> list[Any]:
+    """Return the values of all fields of a record that match ``field``, in order, without None."""
+    matched = [row[name] for name in _names(row, field)]
+    listed = [each for value in matched for each in (value if isinstance(value, list) else [value])]
+    return [each for each in listed if each is not None]
+
+
+def _names(row: dict[str, Any], field: str) -> list[str]:
+    return [name for name in row if re.fullmatch(rf"(?:{field})(_\d+)?", name)]
+
+
+def _document(passage: _Passage | str | int, by_id: bool) -> Document:
+    if isinstance(passage, _Passage):
+        ids = (passage.docid, passage.passage_id, passage.psg_id)
+        id_ = next((str(each) for each in ids if each is not None), "")
+        return Document(id_, passage.title or "", passage.text)
+    return Document(str(passage), "", "") if by_id else Document("", "", str(passage))
+
+
+def _read_rows(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the records of a file with the numbers of their lines or rows, from 1."""
+    if file.suffix in (".parquet", ".arrow"):
+        return _read_table(file)
+    _, first = next(((number, line) for number, line in read_lines(file) if line.strip()), (0, b""))
+    if first.lstrip().startswith(b"["):
+        return _read_array(file)
+    if first.lstrip().startswith(b"{"):
+        return read_json_lines(file, dict[str, Any], "write one JSON object per line")
+    return _read_triples(file)
+
+
+def _read_triples(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    names = None
+    for number, fields in read_rows(file, len(TRIPLE), "\t"):
+        if names is None:
+            by_id = not any(" " in field for field in fields)
+            names = [f"{name}_id" if by_id else name for name in TRIPLE]
+        yield number, dict(zip(names, fields, strict=True))
+
+
+def _read_array(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the objects of a JSON array one by one, each with the line in which it begins."""
+    decode, rest, number, ended = json.JSONDecoder().raw_decode, "", 1, False
+    lines = (decode_line(file, *numbered) for numbered in read_lines(file))
+    while not ended:
+        block = list(itertools.islice(lines, BLOCK_LINES))
+        ended = len(block) < BLOCK_LINES
+        rest += "".join(f"{line}\n" for line in block)
+        counted = 0  # characters before the line `number`
+        begin = _skip_separators(rest, 0)
+        while rest[begin : begin + 1] not in ("", "]"):
+            try:
+                record, end = decode(rest, begin)
+            except (json.JSONDecodeError, RecursionError) as error:
+                if not ended and len(rest) - begin < LONGEST:
+                    break  # the rest of the record is in the next block
+                number += rest.count("\n", counted, getattr(error, "pos", begin))
+                raise line_error(file, number, str(error).partition(": line")[0]) from error
+            number, counted = number + rest.count("\n", counted, begin), begin
+            if not isinstance(record, dict):
+                raise line_error(file, number, "a record is not a JSON object")
+            yield number, record
+            begin = _skip_separators(rest, end)
+        number, rest = number + rest.count("\n", counted, begin), rest[begin:]
+    if not rest:
+        raise line_error(file, number, "the array is not closed", "download the file again")
+
+
+def _skip_separators(text: str, begin: int) -> int:
+    return begin + len(_BETWEEN_RECORDS.match(text, begin)[0])  # type: ignore[index]
+
+
+def _read_table(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    numbers = itertools.count(1)
+    try:
+        with file.open("rb") as opened:
+            if file.suffix == ".parquet":
+                batches = parquet.ParquetFile(opened).iter_batches(TABLE_ROWS)
+            else:
+                batches = pa.ipc.open_stream(opened)
+            for batch in batches:
+                for row in batch.to_pylist():
+                    yield next(numbers), row
+    except (pa.ArrowException, OSError) as error:
+        raise BenchError(f"{file} cannot be read: {error}") from error
+
+
+@dataclass(frozen=True)
+class ExampleReader(Reader):
+    """A reader of a training file that contains its texts. ``folder`` is the file or its folder.
+
+    The id of a query or passage is a hash of its text, so that equal texts are one.
+    """
+
+    corpus_names = ()
+    expected = "queries with the texts of passages"
+
+    def corpus_files(self) -> tuple[Path, ...]:
+        """Return the training files."""
+        return list_files(self.folder)
+
+    def judgement_files(self) -> tuple[Path, ...]:
+        """Return the training files."""
+        return list_files(self.folder)
+
+    def documents(self) -> Iterator[Document]:
+        """Yield each passage once, in the order of the file."""
+        seen = set[int]()
+        for example in self.examples():
+            for document in (*example.positives, *example.negatives):
+                if (key := int(document.id, 16)) not in seen:
+                    seen.add(key)
+                    yield document
+
+    def judgements(self) -> Judgements:
+        """Return the queries with their relevant passages."""
+        return judge_examples(self.examples())
+
+    def examples(self) -> Iterator[Example]:
+        """Yield the records with ids made from their texts.
+
+        Raises:
+            BenchError: a malformed record, or a file with ids instead of texts.
+        """
+        for example in read_examples(self.folder):
+            if not example.query:
+                raise BenchError(
+                    f"{self.folder} has ids instead of texts",
+                    "name their collection with --on and this file with --negatives",
+                )
+            positives, negatives = (
+                tuple(each._replace(id=_hash_texts(each.title, each.text)) for each in side)
+                for side in (example.positives, example.negatives)
+            )
+            yield Example(
+                _hash_texts(example.query), example.query, positives, negatives, example.scores
+            )
+
+
+def judge_examples(examples: Iterable[Example]) -> Judgements:
+    """Return the queries of ``examples`` with qrels of grade 1 for their positives."""
+    queries = dict[str, str]()
+    pairs = dict[tuple[str, str], int]()
+    for example in examples:
+        queries.setdefault(example.id, example.query)
+        pairs |= {(example.id, document.id): 1 for document in example.positives}
+    grades = np.ones(len(pairs), np.int32)
+    qrels = Qrels(tuple(query for query, _ in pairs), tuple(id_ for _, id_ in pairs), grades)
+    return Judgements(Queries(tuple(queries), tuple(queries.values())), qrels)
+
+
+def _hash_texts(*texts: str) -> str:
+    content = "\0".join(texts).encode(errors="surrogatepass")
+    return hashlib.blake2b(content, digest_size=8).hexdigest()
+
+
+class _TextLine(msgspec.Struct):
+    text: str
+    title: str | None = None
+
+
+@dataclass(frozen=True)
+class TextReader(Reader):
+    """A reader of documents, one a line: text, or JSON with text and title. No judgements."""
+
+    corpus_names = ()
+    expected = "one document a line"
+
+    def corpus_files(self) -> tuple[Path, ...]:
+        """Return the file."""
+        return (self.folder,)
+
+    def documents(self) -> Iterator[Document]:
+        """Yield the documents. The id of a document is the number of its line."""
+        for number, line in read_lines(self.folder):
+            text = decode_line(self.folder, number, line)
+            if text.startswith("{"):
+                hint = 'write {"text": "..."} or plain text, one document a line'
+                read = decode_json(line, _TextLine, f"{self.folder}:{number}", hint)
+                yield Document(str(number), read.title or "", read.text)
+            elif text.strip():
+                yield Document(str(number), "", text)
+
+    def judgement_files(self) -> tuple[Path, ...]:
+        """Return no files."""
+        return ()
+
+    def judgements(self) -> Judgements:
+        """Return no queries."""
+        return judge_examples(())

@@ -1,0 +1,223 @@
+"""``finetune`` and ``pretrain`` on files of other programs, as they are typed."""
+
+import json
+import shlex
+
+import numpy as np
+import pytest
+
+from bench.outcomes import ExitCode
+from bench.training.training_sets import TrainSplit, training_set
+from datasets_cfg.dataset import open_dataset
+from datasets_cfg.readers import Document, Example
+from foundation.errors import BenchError
+from retrievers.models.card import load_card
+from retrievers.training.finetune.finetune_preset import load_preset
+from tests.support import msmarco
+from tests.support import tiny_checkpoints as tiny
+from tests.support.collections import Bench, write_collection
+from tests.support.trainable import DOCUMENTS, TRAINING, write_trainable
+
+FINETUNING = """
+title = "tiny"
+steps = 2
+batch_size = 3
+hard_negatives = 1
+[[rounds]]
+sources = ["bm25"]
+[optimizer]
+lr = 1e-3
+"""
+DISTILLING = FINETUNING + '[loss]\nname = "kl"\n[teacher]\nmodel = "nowhere"\n'
+PRETRAINING = """
+title = "tiny"
+batch_size = 2
+max_tokens = 12
+steps = 2
+start.model = "start.toml"
+objective.name = "mlm"
+"""
+TEXTS = [text for _, text in DOCUMENTS.values()]
+RECORDS = [
+    {
+        "query": query,
+        "pos": [TEXTS[number]],
+        "neg": [TEXTS[number - 1], TEXTS[number - 2]],
+        "pos_scores": [9.0],
+        "neg_scores": [1.0, -2.5],
+    }
+    for number, query in enumerate(TRAINING.values())
+]
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch):
+    write_trainable(tmp_path / "mine")
+    tiny.write_bert(tmp_path / "bert")
+    tiny.write_card(tmp_path / "start.toml", checkpoint="bert", pooling="mean")
+    (tmp_path / "tiny.toml").write_text(FINETUNING)
+    (tmp_path / "distil.toml").write_text(DISTILLING)
+    (tmp_path / "texts.toml").write_text(PRETRAINING)
+    lines = "".join(f"{json.dumps(record)}\n" for record in RECORDS)
+    (tmp_path / "train.jsonl").write_text(lines)
+    triples = [f"q{number}\td{number}\td{(number + 1) % 7}\n" for number in range(5)]
+    (tmp_path / "triples.tsv").write_text("".join(triples))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    return Bench(tmp_path)
+
+
+def typed(line):
+    return [*shlex.split(line), "--device", "cpu", "--cache-dir", "cache"]
+
+
+FINETUNE = "finetune {} --model start.toml --out out/m "
+
+
+def test_a_training_file_is_trained_on_without_its_evaluated_queries(bench, tmp_path):
+    write_collection(tmp_path / "exam", queries={"x": "THE river!"}, qrels={("x", "d1"): 1})
+    done = bench(*typed(FINETUNE.format("tiny.toml") + "--on train.jsonl --held-out ./exam"))
+    assert done.code == ExitCode.OK, done.stderr
+    assert "1 training query of train.jsonl with the text of a test query of exam" in done.stderr
+    assert "6 queries;" in done.stdout
+    assert done.stdout.splitlines()[-1].endswith("run ./exam --model out/m --cache-dir cache")
+    stored = json.loads((tmp_path / "out/m/training.json").read_text())["preset"]
+    assert stored["rounds"][0]["sources"] == ["file"]  # instead of BM25
+    assert load_card(tmp_path / "out/m/card.toml").trained_on == ("train.jsonl",)
+
+
+def test_the_scores_of_a_training_file_are_distilled_instead_of_a_teachers(bench, tmp_path):
+    done = bench(*typed(FINETUNE.format("distil.toml") + "--on train.jsonl"))
+    assert done.code == ExitCode.OK, done.stderr
+    stored = json.loads((tmp_path / "out/m/training.json").read_text())["preset"]
+    assert (stored["teacher"], stored["rounds"][0]["sources"]) == (None, ["file"])
+    for record in RECORDS:  # other scores are another training
+        record["neg_scores"] = record["neg_scores"][::-1]
+    lines = "".join(f"{json.dumps(record)}\n" for record in RECORDS)
+    (tmp_path / "train.jsonl").write_text(lines)
+    again = bench(*typed(FINETUNE.format("distil.toml") + "--on train.jsonl"))
+    assert again.code == ExitCode.BAD_INPUT
+    assert "out/m" in again.stderr
+
+
+def test_triples_of_ids_give_a_collection_its_negatives(bench):
+    done = bench(*typed(FINETUNE.format("tiny.toml") + "--on ./mine --negatives triples.tsv"))
+    assert done.code == ExitCode.OK, done.stderr
+    assert "5 queries;" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "alone"])
+def test_documents_alone_can_be_pretrained_on(bench, tmp_path, name):
+    (tmp_path / "notes.txt").write_text("the river of stone\nalpha beta gamma\n")
+    (tmp_path / "alone").mkdir()
+    (tmp_path / "alone/corpus.jsonl").write_text('{"_id": "d", "text": "the river of stone"}\n')
+    done = bench(*typed(f"pretrain texts.toml --on ./{name} --out out/m"))
+    assert done.code == ExitCode.OK, done.stderr
+    assert "evaluate it: python -m bench run COLLECTION --model out/m" in done.stdout
+    assert load_card(tmp_path / "out/m/card.toml").trained_on == (name,)
+
+
+@pytest.mark.parametrize(
+    ("line", "message", "hint"),
+    [
+        ("tiny.toml --on triples.tsv", "triples.tsv has ids instead of texts", "--negatives"),
+        ("tiny.toml --on ./mine --negatives train.jsonl", "texts instead of ids", "--on"),
+        ("tiny.toml --on ./mine ./mine2 --negatives triples.tsv", "ids of one collection", "--on"),
+        ("tiny.toml --on ./mine --negatives other.tsv", "none of the 1 records", "ids"),
+        ("tiny.toml --on ./mine train.jsonl", "comes with negatives", "into a folder"),
+        ("distil.toml --on bare.jsonl", "nowhere", ""),
+        ("tiny.toml --on bad.jsonl", "bad.jsonl:2: not a record in the layout of Flag", ""),
+        ("tiny.toml --on empty.jsonl", "has no documents", ""),
+        ("tiny.toml --on ./mine --set 'rounds.0.sources=[\"file\"]'", "`file` needs queries", ""),
+    ],
+)
+def test_files_that_do_not_fit_are_one_message(bench, tmp_path, line, message, hint):
+    write_trainable(tmp_path / "mine2")
+    (tmp_path / "other.tsv").write_text("17\t18\t19\n")
+    (tmp_path / "empty.jsonl").touch()
+    (tmp_path / "bad.jsonl").write_text('{"query": "q", "pos": ["p"]}\n{"query": "q"}\n')
+    bare = [{key: record[key] for key in ("query", "pos", "neg")} for record in RECORDS]
+    (tmp_path / "bare.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in bare))
+    done = bench(*typed(FINETUNE.format(line.split()[0]) + line.partition(" ")[2]))
+    assert done.code == ExitCode.BAD_INPUT, done.stdout
+    assert done.stderr.count("error: ") == 1
+    assert message in done.stderr
+    assert hint in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_given_passages_are_rows_with_the_scores_of_their_query(tmp_path):
+    write_trainable(tmp_path / "mine")
+    dataset = open_dataset(str(tmp_path / "mine"), cache_dir=tmp_path / "cache", split="train")
+
+    def passages(*names):
+        return tuple(Document(name, "", "") for name in names)
+
+    given = [
+        Example("q3", "", passages("d3", "gone"), passages("d5", "d0"), (9.0, 8.0, 2.0, 1.0)),
+        Example("q1", "", passages("d1"), passages("d4"), (7.0, 6.0)),
+        Example("q3", "", passages("d6"), passages("d2"), (5.0, 4.0)),
+        Example("t1", "", passages("d1"), passages("d4"), (7.0, 6.0)),  # a test query
+    ]
+    split = TrainSplit.of(dataset).with_given(given, keep=2)
+    assert split.dataset.queries.ids == ("q1", "q3")
+    assert [rows.tolist() for rows in split.positives] == [[1], [3, 6]]
+    pool = training_set([split]).take(np.array([1])).negatives
+    assert pool is not None
+    assert pool.rows.tolist() == [[5, 0]]  # the first two
+    assert pool.scores.tolist() == [[2, 1]]
+    assert [scores.tolist() for scores in pool.positive_scores] == [[9, 5]]
+    chosen = pool.select(np.array([[0, -1]]))
+    assert chosen.labels(0, np.array([3, 6]), np.array([6, 0])).tolist() == [5, 1]
+    unscored = TrainSplit.of(dataset).with_given([given[1]._replace(scores=())], keep=9)
+    assert (unscored.positives[0].tolist(), unscored.negatives.rows.tolist()) == ([1], [[4]])
+    with pytest.raises(BenchError, match="texts instead of ids"):
+        TrainSplit.of(dataset).with_given([given[0]._replace(id="")], keep=2)
+
+
+@pytest.mark.parametrize(
+    "name", ["dpr", "retromae-msmarco", "cocondenser", "ance", "in-batch-small"]
+)
+def test_given_negatives_stand_where_a_preset_mines_with_bm25(name):
+    preset = load_preset(name)
+    for scored in (False, True):  # scores matter to a distillation alone
+        replaced = preset.with_file(scored)
+        for mining, given in zip(preset.rounds, replaced.rounds, strict=True):
+            assert "bm25" not in given.sources
+            assert len(given.sources) == len(mining.sources)
+    assert load_preset("distill-small").with_file(False).teacher is not None
+
+
+PASSAGES = {str(number): text for number, text in enumerate(TEXTS * 2)}
+QUERIES = {str(1185869 + number): text for number, text in enumerate(TRAINING.values())}
+PAIRS = [(query, str(number)) for number, query in enumerate(QUERIES)]
+ARCHIVES = {
+    msmarco.ARCHIVE: msmarco.pack(
+        PASSAGES,
+        {"train": (QUERIES, PAIRS), "dev.small": ({"2": "a river of stone"}, [("2", "4")])},
+    )
+}
+
+
+def test_ms_marco_is_downloaded_once_and_trained_on_and_evaluated(bench, tmp_path):
+    """The archive has its genuine members."""
+    bench = Bench(tmp_path, online=True)
+    with msmarco.published(ARCHIVES) as server:
+        lines = [
+            "fetch msmarco/train msmarco/dev --cache-dir cache",
+            "pretrain texts.toml --on msmarco/dev --out out/base --device cpu --cache-dir cache",
+            "finetune tiny.toml --model out/base --on msmarco/train --held-out msmarco/dev "
+            "--out out/m --device cpu --cache-dir cache",
+            "finetune tiny.toml --model out/base --on msmarco/dev --out out/same --device cpu "
+            "--cache-dir cache",
+            "run msmarco/dev --model out/m --cache-dir cache --json",
+        ]
+        done = [bench(*shlex.split(line)) for line in lines]
+    assert [each.code for each in done] == [0] * len(lines), [each.stderr for each in done]
+    assert len(server.requests) == 1
+    assert len(list((tmp_path / "cache/corpora").iterdir())) == 1
+    assert "7 queries; loss" in done[2].stdout
+    assert "evaluate it: python -m bench run msmarco/dev --model out/m" in done[2].stdout
+    assert "7 queries; loss" in done[3].stdout  # its train split
+    (result,) = json.loads(done[-1].stdout)["results"]
+    assert result["in_domain"]

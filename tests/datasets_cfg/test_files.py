@@ -1,0 +1,243 @@
+"""Training files in the layouts of their programs, and files of documents."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from datasets_cfg.dataset import open_dataset
+from datasets_cfg.readers import Document, Example
+from datasets_cfg.readers.files import LAYOUTS, read_examples
+from foundation.errors import BenchError
+
+
+def passages(*texts: str) -> tuple[Document, ...]:
+    return tuple(Document("", "", text) for text in texts)
+
+
+def ids(*names: str) -> tuple[Document, ...]:
+    return tuple(Document(name, "", "") for name in names)
+
+
+# FlagEmbedding: examples/finetune/embedder/example_data/retrieval/msmarco.jsonl
+FLAG = (
+    '{"query": "color of urine", "pos": ["amber"], "neg": ["green", "red"], "pos_scores": [96.6], '
+    '"neg_scores": [90, 89.5], "prompt": "Given a query", "type": "normal"}'
+)
+# Tevatron: docs/datasets.md, and the newer form of src/tevatron/retriever/dataset.py
+TEVATRON = (
+    '{"query_id": "1", "query": "color of urine", "positive_passages": [{"docid": "49", "title": '
+    '"Urine", "text": "amber"}], "negative_passages": [{"docid": "7", "text": "green"}]}'
+)
+TEVATRON_IDS = (
+    '{"query_id": "1", "query_text": "color", "query_image": null, "positive_document_ids": '
+    '["49"], "negative_document_ids": ["7", "8"], "source": "msmarco"}'
+)
+# DPR: README.md, with the attributes of biencoder-nq-train.json
+DPR_RECORD = {
+    "dataset": "nq_train_psgs_w100",
+    "question": "what’s the color",
+    "answers": ["amber"],
+    "positive_ctxs": [
+        {"title": "Urine", "text": "amber", "score": 1000, "title_score": 1, "passage_id": "49"}
+    ],
+    "negative_ctxs": [
+        {"title": "X", "text": "random", "score": 0, "title_score": 0, "passage_id": "3"}
+    ],
+    "hard_negative_ctxs": [
+        {"title": "Y", "text": "green", "score": 8.1, "title_score": 0, "passage_id": "7"}
+    ],
+}
+DPR = Example(
+    "", "what's the color", (Document("49", "Urine", "amber"),), (Document("7", "Y", "green"),)
+)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (
+            FLAG,
+            Example(
+                "", "color of urine", passages("amber"), passages("green", "red"), (96.6, 90, 89.5)
+            ),
+        ),
+        ('{"query": "q", "pos": ["p"]}', Example("", "q", passages("p"), ())),
+        (
+            TEVATRON,
+            Example(
+                "1",
+                "color of urine",
+                (Document("49", "Urine", "amber"),),
+                (Document("7", "", "green"),),
+            ),
+        ),
+        (TEVATRON_IDS, Example("1", "", ids("49"), ids("7", "8"))),
+        (json.dumps([DPR_RECORD], indent=4), DPR),
+        (json.dumps([DPR_RECORD]), DPR),
+        (
+            "color of urine\tit is amber\tit is green\n",
+            Example("", "color of urine", passages("it is amber"), passages("it is green")),
+        ),
+        ("1185869\t0\t2942565\n", Example("1185869", "", ids("0"), ids("2942565"))),
+        (
+            '{"anchor": "q", "positive": "p", "negative": "n"}',
+            Example("", "q", passages("p"), passages("n")),
+        ),
+        (
+            '{"query": "q", "positive": "p", "negative_1": "n", "negative_2": "m", '
+            '"score": [3, 1, 2]}',
+            Example("", "q", passages("p"), passages("n", "m"), (3, 1, 2)),
+        ),
+        (
+            '{"query": "q", "positive": "p", "negative": "n", "score": 2.5}',
+            Example("", "q", passages("p"), passages("n"), (0, -2.5)),
+        ),
+        ('{"query": 5, "positive": 0, "negative": 7}', Example("5", "", ids("0"), ids("7"))),
+        (
+            '{"query_id": "5", "positive_id": "0", "negative_id": "7", "score": 1}',
+            Example("5", "", ids("0"), ids("7"), (0, -1)),
+        ),
+    ],
+)
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_record_in_the_layout_of_each_program_is_recognised(content, expected, packed, tmp_path):
+    path = tmp_path / ("train.gz" if packed else "train")
+    path.write_bytes(gzip.compress(content.encode()) if packed else content.encode())
+    assert list(read_examples(path)) == [expected]
+
+
+def test_datasets_of_sentence_transformers_are_read_from_their_folders(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    columns = {"anchor": ["q", "r"], "positive": ["p", "o"], "negative": ["n", "m"]}
+    expected = [
+        Example("", q, passages(p), passages(n)) for q, p, n in zip(*columns.values(), strict=True)
+    ]
+    datasets.Dataset.from_dict(columns).save_to_disk(tmp_path / "saved")
+    (tmp_path / "hub").mkdir()
+    parquet.write_table(pa.table(columns), tmp_path / "hub" / "train-00000-of-00001.parquet")
+    lines = [
+        json.dumps(dict(zip(columns, row, strict=True)))
+        for row in zip(*columns.values(), strict=True)
+    ]
+    (tmp_path / "lines").mkdir()
+    for number, line in enumerate(lines):
+        (tmp_path / "lines" / f"{number}.jsonl").write_text(line)
+    for folder in ("saved", "hub", "lines"):
+        assert list(read_examples(tmp_path / folder)) == expected
+
+
+TEXT = st.text(min_size=1, max_size=8)
+
+
+@given(
+    records=st.lists(
+        st.tuples(TEXT, st.lists(TEXT, min_size=1, max_size=3), st.lists(TEXT, max_size=3)),
+        max_size=5,
+    ),
+    indent=st.sampled_from([None, 1, 4]),
+)
+def test_what_is_written_is_read_whatever_the_texts_are(records, indent, tmp_path_factory):
+    path = tmp_path_factory.mktemp("round") / "train.json"
+    expected = [Example("", q, passages(*p), passages(*n)) for q, p, n in records]
+    table = [{"query": q, "pos": p, "neg": n} for q, p, n in records]
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in table))
+    assert list(read_examples(path)) == expected if records else True
+    path.write_text(json.dumps(table, indent=indent))
+    assert list(read_examples(path)) == expected
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "message"),
+    [
+        (FLAG + '\n{"query": "q", "pos": ["p"], "neg": ["n"]}', 2, "no scores, unlike the first"),
+        ('{"query": "q", "pos": ["p"], "neg": ["n"], "neg_scores": [1]}', 1, "1 scores for 1 pos"),
+        ('{"query": "q", "pos": ["p"]}\n\n{"query": "q"}', 3, "there is no pos"),
+        ('{"query": "q", "pos": [1]}', 1, "FlagEmbedding: Expected `str | object`, got `int`"),
+        ('{"query": "", "pos": ["p"]}', 1, "there is no query"),
+        ('{"query": "q", "pos": ["p"]}\n{"query": "q"', 2, "truncated"),
+        ('{"sentence1": "a", "label": 1}', 1, "the record has sentence1, label"),
+        ("a b\tc\td\ne\tf\n", 2, "2 columns instead of 3"),
+        ('[\n{"question": "q", "positive_ctxs": [{"title": "no text"}]}\n]', 2, "text"),
+        ('[\n{"question": "q",\n "positive_ctxs": oops}\n]', 3, "Expecting value"),
+        ('[\n{"question": "q", "positive_ctxs": [{"text": "p"}]}', 3, "not closed"),
+        ("[\n1\n]", 2, "not a JSON object"),
+    ],
+)
+def test_a_malformed_record_is_one_error_with_file_and_line(content, line, message, tmp_path):
+    path = tmp_path / "train.jsonl"
+    path.write_text(content)
+    with pytest.raises(BenchError) as caught:
+        list(read_examples(path))
+    assert str(caught.value).startswith(f"{path}:{line}")
+    assert message in str(caught.value)
+
+
+def test_an_unknown_layout_is_refused_with_all_that_are_known(tmp_path):
+    (tmp_path / "x.jsonl").write_text('{"a": 1}')
+    with pytest.raises(BenchError) as caught:
+        list(read_examples(tmp_path / "x.jsonl"))
+    assert all(layout.name in caught.value.hint for layout in LAYOUTS)
+
+
+def test_a_training_file_is_a_collection_in_which_equal_texts_are_one(tmp_path):
+    rows = [("q", "p", "n"), ("q", "other p", "p"), ("r", "p", "n")]
+    names = ("anchor", "positive", "negative")
+    path = tmp_path / "train.jsonl"
+    path.write_text("".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in rows))
+    dataset = open_dataset(str(path), cache_dir=tmp_path / "cache")
+    assert dataset.queries.texts == ("q", "r")
+    assert dataset.corpus.texts.to_pylist() == ["p", "n", "other p"]
+    rows_of = dataset.corpus.rows_of(dataset.qrels.doc_ids).tolist()
+    assert rows_of == [0, 2, 0]
+    (tmp_path / "ids.tsv").write_text("1\t2\t3\n")
+    with pytest.raises(BenchError, match="ids instead of texts"):
+        open_dataset(str(tmp_path / "ids.tsv"), cache_dir=tmp_path / "cache")
+
+
+def test_dpr_trains_on_ids_of_its_corpus_and_has_answers_otherwise(tmp_path):
+    (tmp_path / "psgs_w100.tsv").write_text('id\ttext\ttitle\n49\t"amber"\tUrine\n7\tgreen\tY\n')
+    (tmp_path / "nq-test.qa.csv").write_text("who\t['me']\n")
+    (tmp_path / "biencoder-nq-train.json").write_text(
+        json.dumps([DPR_RECORD, DPR_RECORD], indent=4)
+    )
+    facts = 'name = "dpr/nq"\n'
+    (tmp_path / "dataset.toml").write_text(facts)
+    opened = {
+        split: open_dataset(str(tmp_path), cache_dir=tmp_path / "cache", split=split)
+        for split in ("test", "train")
+    }
+    assert opened["test"].answers == {"0": ("me",)}
+    training = opened["train"]
+    assert list(training.qrels) == [("0", "49", 1), ("1", "49", 1)]
+    assert training.queries.texts[0] == "what's the color"
+    assert [each.negatives[0].id for each in training.reader.examples()] == ["7", "7"]
+    assert training.facts.counts.queries == 58_880
+    assert training.corpus.folder == opened["test"].corpus.folder
+
+
+def read_documents(path: Path, tmp_path: Path) -> list[tuple[str, str]]:
+    dataset = open_dataset(str(path), cache_dir=tmp_path / "cache", with_judgements=False)
+    assert len(dataset.queries) == 0
+    return list(
+        zip(dataset.corpus.titles.to_pylist(), dataset.corpus.texts.to_pylist(), strict=True)
+    )
+
+
+def test_documents_are_read_from_a_corpus_alone_or_from_a_file_with_one_a_line(tmp_path):
+    (tmp_path / "notes.txt").write_text("one river\n\ntwo stones\n")
+    (tmp_path / "notes.gz").write_bytes(gzip.compress(b"one river\ntwo stones"))
+    (tmp_path / "notes.jsonl").write_text('{"text": "one river"}\n{"text": "two stones"}\n')
+    for name in ("notes.txt", "notes.gz", "notes.jsonl"):
+        assert read_documents(tmp_path / name, tmp_path) == [("", "one river"), ("", "two stones")]
+    (tmp_path / "alone").mkdir()
+    (tmp_path / "alone" / "corpus.jsonl").write_text('{"_id": "d", "title": "T", "text": "one"}\n')
+    assert read_documents(tmp_path / "alone", tmp_path) == [("T", "one")]
+    (tmp_path / "bad.jsonl").write_text('{"text": "one"}\n{"contents": "two"}\n')
+    with pytest.raises(BenchError, match=r"bad\.jsonl:2"):
+        read_documents(tmp_path / "bad.jsonl", tmp_path)
