@@ -30,7 +30,7 @@ from retrievers.training.finetune.training_data import NegativePool, TrainingSet
 from retrievers.training.pretrain.texts import LazyTexts
 
 NAMED_QUERIES = 3
-PASSAGES_AT_ONCE = 1 << 19  # of training files, looked up in a corpus
+PASSAGES_AT_ONCE = 1 << 18  # of training files, looked up in a corpus
 _WORD = re.compile(r"\w+")
 
 
@@ -169,9 +169,8 @@ class TrainSplit:
         count = len(self.positives)
         relevant = _group(given[given["relevant"]], count)
         negatives = _group(given[~given["relevant"]], count)
-        scored = not np.isnan(given["score"]).all()
-        known = given["relevant"] if scored else slice(None)
-        kept = np.unique(given["query"][known]).tolist()
+        scored = not np.isnan(given["score"]).any()
+        kept = np.unique(given["query"][given["relevant"]] if scored else given["query"]).tolist()
         positives, scores = [], []
         for number in kept:
             rows, first = np.unique(relevant[number]["row"], return_index=True)

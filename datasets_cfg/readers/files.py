@@ -126,11 +126,10 @@ def read_examples(path: Path) -> Iterator[Example]:
             except (msgspec.ValidationError, ValueError) as error:
                 problem = f"not a record in the layout of {layout.name}: {error}"
                 raise line_error(file, number, problem) from error
-            if example.negatives:
-                scored = bool(example.scores) if scored is None else scored
-                if scored != bool(example.scores):
-                    problem = f"the record has {'no ' if scored else ''}scores, unlike the first"
-                    raise line_error(file, number, problem)
+            scored = bool(example.scores) if scored is None else scored
+            if scored != bool(example.scores):
+                problem = f"the record has {'no ' if scored else ''}scores, unlike the first"
+                raise line_error(file, number, problem)
             yield example
 
 
@@ -170,8 +169,8 @@ def _parse(row: dict[str, Any], layout: Layout) -> Example:
     if layout.scores and not given:
         given = [each.score for side in sides for each in side if isinstance(each, _Passage)]
         given = [score for score in given if score is not None]
-    scores = msgspec.convert(given, tuple[float, ...]) if negatives else ()
-    if "scores?" in layout.scores and len(scores) == len(negatives):
+    scores = msgspec.convert(given, tuple[float, ...])
+    if scores and "scores?" in layout.scores and len(scores) == len(negatives):
         scores = (0.0, *(-margin for margin in scores))  # margins of the positive
     if scores and len(scores) != len(positives) + len(negatives):
         both = f"{len(positives)} positives and {len(negatives)} negatives"

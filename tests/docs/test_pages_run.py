@@ -5,6 +5,7 @@ what is printed: without numbers and spacing, for the first run to the letter.
 """
 
 import itertools
+import json
 import re
 import shlex
 import shutil
@@ -45,6 +46,8 @@ FACTS = 'name = "{}"\nmain_measure = "nDCG@10"\nmeasures = ["R@100"]\n'
 STAND_INS = {
     "beir": "suite.toml",
     "msmarco": "suite.toml",
+    "msmarco/train": "./scifact",
+    "msmarco/dev": "./scifact",
     "stdlib-code/train": "./scifact",
     "stdlib-code": "./scifact",
     "retromae": "minilm",
@@ -203,7 +206,18 @@ def small_grid(folder: Path) -> None:
     Path("grid.toml").write_text(table + 'field = "evaluate.depth"\nvalues = [5]\n')
 
 
+def training_files(folder: Path) -> None:
+    """Texts, and triples of ids of a collection."""
+    record = {"pos": ["a text"], "neg": ["another text"]}
+    lines = [json.dumps({"query": f"query {number}", **record}) + "\n" for number in range(8)]
+    Path("train.jsonl").write_text("".join(lines), encoding="utf-8")
+    triples = [f"{query}\t{document}\td00\n" for query, document in list(SIXTY[2])[30:]]
+    Path("triples.tsv").write_text("".join(triples), encoding="utf-8")
+
+
 PREPARE: dict[str, Callable[[Path], object]] = {
+    "fine-tuning": training_files,
+    "pretraining": lambda folder: Path("notes.txt").write_text("a text\nanother\n" * 4),
     "own-model": own_model,
     "own-collection": own_collection,
     "own-suite": own_suite,

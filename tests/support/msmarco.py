@@ -27,13 +27,17 @@ def pack(
         files[f"queries.{split}.tsv"] = [f"{id_}\t{text}" for id_, text in queries.items()]
         files[f"qrels.{split}.tsv"] = [f"{query}\t0\t{passage}\t1" for query, passage in pairs]
     files |= {name: ["1\tnever read"] for name in OTHERS}
+    return pack_files({name: "".join(f"{line}\n" for line in files[name]) for name in files})
+
+
+def pack_files(files: Mapping[str, str]) -> bytes:
+    """A tar.gz of files by name."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
-        for name, lines in files.items():
-            content = "".join(f"{line}\n" for line in lines).encode()
+        for name, text in files.items():
             member = tarfile.TarInfo(name)
-            member.size = len(content)
-            tar.addfile(member, io.BytesIO(content))
+            member.size = len(text.encode())
+            tar.addfile(member, io.BytesIO(text.encode()))
     return gzip.compress(packed.getvalue(), mtime=0)
 
 

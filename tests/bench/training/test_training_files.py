@@ -221,3 +221,59 @@ def test_ms_marco_is_downloaded_once_and_trained_on_and_evaluated(bench, tmp_pat
     assert "7 queries; loss" in done[3].stdout  # its train split
     (result,) = json.loads(done[-1].stdout)["results"]
     assert result["in_domain"]
+
+
+@pytest.mark.slow
+def test_a_cut_of_the_published_passages_is_learnt_from_download_to_scores(
+    bench, bench_data, tmp_path
+):
+    folder = bench_data / "msmarco-sample"
+    if not folder.is_dir():
+        pytest.skip("needs the folder msmarco-sample in BENCH_DATA")
+    passages, queries = (
+        dict(line.rstrip("\n").split("\t") for line in (folder / name).open(encoding="utf-8"))
+        for name in ("collection.tsv", "queries.dev.sample.tsv")
+    )
+    lines = (folder / "qrels.dev.sample.tsv").read_text().splitlines()
+    pairs = [(line.split()[0], line.split()[2]) for line in lines]
+    wanted = list(queries)[:200]
+    splits = {"train": wanted[:150], "dev.small": wanted[150:]}
+    relevant = {passage for query, passage in pairs if query in wanted}
+    corpus = {id_: text for id_, text in passages.items() if id_ in relevant}
+    corpus |= dict(list(passages.items())[:300])
+    parts = {
+        name: ({id_: queries[id_] for id_ in ids}, [pair for pair in pairs if pair[0] in ids])
+        for name, ids in splits.items()
+    }
+    with msmarco.published({msmarco.ARCHIVE: msmarco.pack(corpus, parts)}):
+        for line in (
+            "pretrain retromae-small --on msmarco/train --steps 2 --out base",
+            "finetune dpr-small --model base --on msmarco/train --held-out msmarco/dev --steps 6 "
+            "--out tuned",
+            "run msmarco/dev --model tuned",
+        ):
+            done = Bench(tmp_path, online=True)(*shlex.split(line), "--cache-dir", "cache")
+            assert done.code == ExitCode.OK, done.stderr
+    assert "50 queries" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["ance", "ance-warmup", "cocondenser", "dpr", "retromae-beir", "retromae-msmarco"]
+)
+def test_published_presets_train_on_ms_marco(bench, tmp_path, name):
+    """Up to the number of steps and the size of batches, models and teachers."""
+    titles = "".join(f"{id_}\ta title\n" for id_ in PASSAGES)
+    archives = ARCHIVES | {"marco.tar.gz": msmarco.pack_files({"marco/para.title.txt": titles})}
+    tiny.write_bert(tmp_path / "long", max_position_embeddings=512)
+    track = "msmarco-title" if name in ("cocondenser", "retromae-msmarco") else "msmarco"
+    small = ["batch_size=3", "hard_negatives=1", "save_every=1"]
+    small += ["teacher={margin=-99.0, batch_size=2, max_tokens=32}"] * ("beir" in name)
+    small += ["rounds.0.refresh_steps=1"] * (name == "ance")
+    with msmarco.published(archives):
+        done = Bench(tmp_path, online=True)(
+            *typed(f"finetune {name} --model long --like bert --on {track}/train --out out/m"),
+            *("--steps", "2", *(word for field in small for word in ("--set", field))),
+        )
+    assert done.code == ExitCode.OK, done.stderr
+    assert "out/m: " in done.stdout
