@@ -259,17 +259,25 @@ def test_a_cut_of_the_published_passages_is_learnt_from_download_to_scores(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["ance", "ance-warmup", "cocondenser", "dpr", "retromae-beir", "retromae-msmarco"]
+    "name",
+    [
+        "ance-paper",
+        "ance-warmup",
+        "cocondenser-msmarco-paper",
+        "dpr",
+        "retromae-beir",
+        "retromae-msmarco-paper",
+    ],
 )
 def test_published_presets_train_on_ms_marco(bench, tmp_path, name):
     """Up to the number of steps and the size of batches, models and teachers."""
     titles = "".join(f"{id_}\ta title\n" for id_ in PASSAGES)
     archives = ARCHIVES | {"marco.tar.gz": msmarco.pack_files({"marco/para.title.txt": titles})}
     tiny.write_bert(tmp_path / "long", max_position_embeddings=512)
-    track = "msmarco-title" if name in ("cocondenser", "retromae-msmarco") else "msmarco"
+    track = "msmarco-title" if "msmarco-paper" in name else "msmarco"
     small = ["batch_size=3", "hard_negatives=1", "save_every=1"]
     small += ["teacher={margin=-99.0, batch_size=2, max_tokens=32}"] * ("beir" in name)
-    small += ["rounds.0.refresh_steps=1"] * (name == "ance")
+    small += ["rounds.0.refresh_steps=1"] * (name == "ance-paper")
     with msmarco.published(archives):
         done = Bench(tmp_path, online=True)(
             *typed(f"finetune {name} --model long --like bert --on {track}/train --out out/m"),
