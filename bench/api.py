@@ -773,24 +773,15 @@ def run_grid(grid: "Grid", workspace: Workspace, out: Path, command: str) -> "tu
     Raises:
         BenchError: as `ablate`.
     """
-    from bench.experiments.execute import (
-        FixedPlan,
-        describe_code,
-        fix_plan,
-        has_results,
-        make_plan,
-    )
+    from bench.experiments.execute import describe_code, fix_plan
     from bench.experiments.prepare import prepare_experiment
 
     conditions = current_conditions(workspace.device)
     parts = [prepare_experiment(part, workspace, conditions) for part in grid.split_endpoints()]
     for part in parts:
         _print_progress(count_cells(part, out))
-    fix = partial(fix_plan, out / f"{grid.name}-plan.json")
-    if has_results(parts, out):
-        fix(FixedPlan())  # unless one was written at the first result
-    fix_now = partial(fix, make_plan(parts, describe_code(conditions)))
-    return tuple(_run_part(part, out, conditions, command, fix_now) for part in parts)
+    plan = fix_plan(out / f"{grid.name}-plan.json", parts, out, describe_code(conditions))
+    return tuple(_run_part(part, out, conditions, command, plan) for part in parts)
 
 
 def _run_part(
@@ -798,28 +789,17 @@ def _run_part(
     out: Path,
     conditions: Conditions,
     command: str,
-    fix: "Callable[[], FixedPlan]",
+    plan: "FixedPlan",
 ) -> "Report":
-    """Run the tasks of an experiment and write its report.
-
-    ``fix`` stores the plan before the first result is recorded, and returns the stored one.
-    """
+    """Run the tasks of an experiment and write its report."""
     from bench.experiments.evaluate_stage import read_scores
-    from bench.experiments.execute import describe_code, has_results, run_experiment
+    from bench.experiments.execute import describe_code, run_experiment
     from bench.experiments.findings import add_sequences, make_report
     from reports.experiment import markdown
     from reports.plots import can_plot, draw_factors
 
-    results = {cell.task.key for cell in experiment.cells}
-
-    def run(stage: "ExperimentStage", task: "CellTask", out: Path) -> "Cost":
-        cost = _run_apart(stage, task, out)
-        if task.key in results:
-            fix()
-        return cost
-
-    outcome = run_experiment(experiment, out, run, _print_progress, describe_code(conditions))
-    plan = fix() if has_results([experiment], out) else None
+    code = describe_code(conditions)
+    outcome = run_experiment(experiment, out, _run_apart, _print_progress, code)
     scores = partial(read_scores, out=out)
     report = make_report(experiment, outcome, scores, command, conditions, plan)
     report = add_sequences(report, experiment, outcome, out)

@@ -1,8 +1,7 @@
 """An experiment as Markdown: scores with intervals, differences, and costs."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean
-from typing import Any
 from urllib.parse import quote
 
 from bench.experiments.report_record import (
@@ -15,7 +14,7 @@ from bench.experiments.report_record import (
     SequenceResult,
 )
 from reports import format as fmt
-from reports.table import Column, Row, Table, bullets, code, escape, make_table
+from reports.table import Column, Row, Table, bullets, code, columns_for, escape, make_table
 
 P_OF_SEEDS = (
     "p: t test over seeds and queries. It is not printed below the level (.001, .01 or .05) that a "
@@ -63,27 +62,19 @@ def _summary(report: Report) -> str:
             "the recipes differ.**"
         )
     lines += [escape(report.criterion)] if report.criterion else []
-    lines += [f"**{sentence}**" for sentence in (*report.added, *_code_marks(report))]
-    if any(_unequal_training(row, report) for row in report.rows):
-        lines.append(
-            "**Some rows trained more or less than the rows that they are compared with: see the "
-            "column training.**"
-        )
-    return "\n\n".join(lines)
-
-
-def _code_marks(report: Report) -> Iterator[str]:
-    """Yield a sentence for everything about the code that a reader must know."""
+    lines += [f"**{sentence}**" for sentence in report.added]
     if len(report.commits) > 1:
         commits = " and ".join(map(describe_commit, report.commits))
-        yield (
-            f"The cells were made by different code, {commits}. A difference between two of them "
-            "may be due to the code."
+        lines.append(
+            f"**The cells were made by different code, {commits}. A difference between two of them "
+            "may be due to the code.**"
         )
-    if report.has_modified_code:
-        yield "Cells were made by modified code: their commit alone does not reproduce them."
-    if report.conditions.dirty:
-        yield "This report was written by modified code: there were uncommitted changes."
+    if report.conditions.dirty or any(" modified" in code for code in report.commits):
+        lines.append(
+            "**Modified code: there were uncommitted changes when cells were made or this report "
+            "was written.**"
+        )
+    return "\n\n".join(lines)
 
 
 def _seeds(seeds: Sequence[int]) -> str:
@@ -165,12 +156,15 @@ def _gaps(report: Report) -> str:
     return Table(gaps, columns).markdown() if gaps else ""
 
 
-# Costs of training: their name, and the ratio up to which two rows count as equal.
-TRAINING_COSTS = {
-    "steps": ("steps", 1.02),
-    "tokens": ("tokens", 1.02),
-    "cpu_seconds": ("CPU time", 1.2),
+COSTS = {
+    "steps": "steps",
+    "tokens": "tokens",
+    "wall-clock, s": "seconds",
+    "CPU, s": "cpu_seconds",
+    "parameters": "parameters",
+    "bytes saved": "saved_bytes",
 }
+EQUAL = {"steps": 1.02, "tokens": 1.02, "CPU, s": 1.2}  # ratios up to which rows trained alike
 
 StageLine = tuple[str, RowResult, str]
 
@@ -183,75 +177,53 @@ def cost_table(report: Report) -> str:
     columns: list[Column[StageLine]] = [
         Column("row", lambda line: line[0]),
         Column("stage", lambda line: line[2]),
-        Column("learning rate", lambda line: _learning_rates(*line[1:]), fmt.numeric),
-        Column("steps", lambda line: _mean_cost(*line[1:], "steps"), fmt.count),
-        Column("batch", lambda line: _batch(_settings(*line[1:])), fmt.count),
-        Column("length", lambda line: _lengths(_settings(*line[1:])), fmt.numeric),
-        Column("tokens", lambda line: _mean_cost(*line[1:], "tokens"), fmt.count),
-        Column("wall-clock, s", lambda line: _mean_cost(*line[1:], "seconds"), fmt.count),
-        Column("CPU, s", lambda line: _mean_cost(*line[1:], "cpu_seconds"), fmt.count),
-        Column("parameters", lambda line: _mean_cost(*line[1:], "parameters"), fmt.count),
-        Column("trained %", lambda line: _trained_share(*line[1:]), fmt.numeric),
-        Column("bytes saved", lambda line: _mean_cost(*line[1:], "saved_bytes"), fmt.count),
+        *columns_for(SETTINGS, lambda line, name: _setting(line[1], line[2], name), fmt.numeric),
+        *columns_for(COSTS, lambda line, name: _mean_cost(line[1], line[2], name), fmt.count),
         Column("code", lambda line: _code(*line[1:])),
     ]
     lines: list[StageLine] = []
-    for stage in dict.fromkeys(
-        each for row in report.rows for each in (row.settings or report.reference)
-    ):
+    for stage in report.reference:
         own = [(row.name, row, stage) for row in report.rows]
         texts = {tuple(column.cell(line) for column in columns[1:]) for line in own}
         lines += [("all rows", report.rows[0], stage)] if len(texts) == 1 < len(own) else own
     return Table(lines, columns).drop_empty().markdown()
 
 
-def _settings(row: RowResult, stage: str) -> Mapping[str, Any]:
-    return row.settings.get(stage, {})
+SETTINGS = ("learning rate", "batch", "length")
+LENGTHS = ("max_tokens", "max_query_tokens", "max_document_tokens")
 
 
-def _mean_cost(row: RowResult, stage: str, field: str) -> float | None:
-    """Return the mean of a cost over the cells in which it was measured, or None."""
-    counted = [getattr(cell.costs[stage], field) for cell in row.cells if stage in cell.costs]
-    return _mean([value for value in counted if value])
-
-
-def _learning_rates(row: RowResult, stage: str) -> str:
-    """Return the learning rate of a training, or the rate that each seed chose."""
-    settings = _settings(row, stage)
+def _setting(row: RowResult, stage: str, name: str) -> str:
+    """Return one of `SETTINGS` of a training as text; "" if the stage does not have it."""
+    settings = row.settings.get(stage, {})
+    if name == "length":
+        return " / ".join(str(settings[each]) for each in LENGTHS if settings.get(each))
+    if "batch_size" not in settings:
+        return ""
+    if name == "batch":
+        return str(settings["batch_size"] * settings["accumulate"])
     if tried := settings.get("rates"):
-        chosen = [cell.costs[stage].learning_rate for cell in row.cells if stage in cell.costs]
-        return f"{', '.join(f'{rate:g}' for rate in chosen)} (of {len(tried)})"
-    optimizer = settings.get("optimizer")
-    return f"{optimizer['lr']:g}" if optimizer else ""
+        chosen = [f"{cell.costs[stage].learning_rate:g}" for cell in row.cells if cell.costs]
+        return f"{', '.join(chosen)} (of {len(tried)})"
+    return f"{settings['optimizer']['lr']:g}"
 
 
-def _batch(settings: Mapping[str, Any]) -> int | None:
-    return (
-        settings["batch_size"] * settings.get("accumulate", 1) if "batch_size" in settings else None
-    )
-
-
-def _lengths(settings: Mapping[str, Any]) -> str:
-    """Return the longest text in tokens, or those of queries and documents."""
-    names = ("max_tokens", "max_query_tokens", "max_document_tokens")
-    return " / ".join(str(settings[name]) for name in names if settings.get(name))
-
-
-def _trained_share(row: RowResult, stage: str) -> str:
-    trained, total = (_mean_cost(row, stage, name) for name in ("parameters", "total_parameters"))
-    return f"{100 * trained / total:.3g}" if trained and total else ""
+def _mean_cost(row: RowResult, stage: str, name: str) -> float | None:
+    """Return the mean of one of `COSTS` over the cells in which it was measured, or None."""
+    costs = [cell.costs[stage] for cell in row.cells if stage in cell.costs]
+    return _mean([value for cost in costs if (value := getattr(cost, COSTS[name]))])
 
 
 def _unequal_training(row: RowResult, report: Report) -> str:
     """Return how much more or less a row trained than the row it is compared with, or ""."""
     against = [each for each in report.rows if each.name == row.against]
     found = []
-    for stage in row.settings if against else ():
-        for field, (name, tolerance) in TRAINING_COSTS.items() if stage != "evaluate" else ():
-            one, other = (_mean_cost(each, stage, field) for each in (row, *against))
+    for stage in report.reference if against else ():
+        for name, tolerance in EQUAL.items() if stage != "evaluate" else ():
+            one, other = (_mean_cost(each, stage, name) for each in (row, *against))
             ratio = one / other if one and other else 1.0
             if max(ratio, 1 / ratio) > tolerance:
-                found.append(f"{stage}: {ratio:.2f} x {name}")
+                found.append(f"{stage}: {ratio:.2f} x {name.removesuffix(', s')}")
     return ", ".join(found)
 
 
@@ -290,16 +262,14 @@ def plan_table(rows: Sequence[tuple[str, str, str]], tasks: Sequence[tuple[str, 
 def _intervals(report: Report) -> list[str]:
     if not report.trains:
         return ["intervals: 95 %, bootstrap over queries."]
-    stages = ", ".join(f"{stage} {count}" for stage, count in report.trained_with.items())
-    once = [stage for stage, count in report.trained_with.items() if count < len(report.seeds)]
+    shared = "base" in report.reference and not report.base_per_seed
+    seeds = {stage: len(report.seeds) for stage in report.reference if stage != "evaluate"}
+    seeds |= {"base": 1} if shared else {}
+    stages = ", ".join(f"{stage} {count}" for stage, count in seeds.items())
     return [
         f"Every row is trained with {_seeds(report.seeds)}; rows of one seed read the same data "
-        "in the same order.",
-        *([f"Different seeds by stage: {stages}."] if stages else []),
-        *(
-            f"All seeds continue from one {stage}. The intervals do not cover other seeds of it."
-            for stage in once
-        ),
+        f"in the same order. Number of seeds by stage: {stages}.",
+        *(["All seeds continue from one base. Intervals do not cover other bases."] * shared),
         "mean ± and intervals: 95 %, seeds and queries resampled; with one seed, only the queries "
         "of the two checkpoints.",
     ]
@@ -408,35 +378,31 @@ HypothesisLine = tuple[HypothesisResult, RowOnCollection]
 
 
 def hypotheses_section(report: Report) -> list[str]:
-    """Return the sections of ``report`` on hypotheses, or nothing without any."""
-    return [
-        *_tested_section(report, "Hypotheses fixed beforehand", False),
-        *_tested_section(report, "Exploratory comparisons", True),
-    ]
-
-
-def _tested_section(report: Report, title: str, exploratory: bool) -> list[str]:
-    """Return the section on hypotheses of one kind."""
-    chosen = [each for each in report.hypotheses if each.exploratory == exploratory]
-    if not chosen:
+    """Return the section of ``report`` on hypotheses, or nothing without any."""
+    tested = [(each, on) for each in report.hypotheses for on in each.on]
+    if not report.hypotheses:
         return []
-    in_order = report.tests == "in order" and not exploratory
-    correction = "in order" if in_order else "Holm"
     columns: list[Column[HypothesisLine]] = [
         Column("hypothesis", lambda pair: pair[0].sentence),
+        Column("status", lambda pair: STATUS[pair[0].exploratory]),
         Column("collection", lambda pair: pair[1].collection),
-        *difference_columns(lambda pair: pair[1], correction=correction),
+        *difference_columns(lambda pair: pair[1], correction=report.tests),
         Column("detectable", lambda pair: _detectable(pair[1]), fmt.score),
         Column("answer", lambda pair: pair[0].answer(pair[1].collection)),
     ]
-    names = ", ".join(each.sentence for each in chosen)
     return [
-        f"## {title}",
-        *([f"Not in the file, or different, at the first result: {escape(names)}."] * exploratory),
-        Table([(each, on) for each in chosen for on in each.on], columns).markdown(),
-        "p (in order): tested in the order of the file, until the first that is not significant."
-        if in_order
-        else "p (Holm): corrected for all hypotheses of this table on a collection.",
-        "A difference that is not significant does not show equality: a true difference as large "
-        "as `detectable` is found with a power of 80 %.",
+        "## Hypotheses",
+        Table(tested, columns).markdown(),
+        f"{TESTS_LEGENDS[report.tests]} Those that are exploratory were not in the file, or were "
+        "different, before the first result; they are corrected on their own. A difference that is "
+        "not significant does not show equality: a true difference as large as `detectable` is "
+        "found with a power of 80 %.",
     ]
+
+
+STATUS = {False: "fixed beforehand", True: "exploratory"}
+TESTS_LEGENDS = {
+    "Holm": "p (Holm): corrected for all hypotheses of one status on a collection.",
+    "in order": "p (in order): hypotheses are tested in the order of the file, until the first "
+    "that is not significant.",
+}

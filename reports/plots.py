@@ -8,14 +8,14 @@ import importlib.util
 import io
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.comparing.statistics import Difference
 from bench.experiments.experiment import AxisResult
-from bench.experiments.report_record import Interval, Report, RowResult
+from bench.experiments.report_record import Report, RowResult
 from bench.monitor.curve import Curve, CurvePoint
 from foundation import files as whole
 from foundation.printable import make_printable
@@ -180,7 +180,7 @@ def draw_factors(report: Report, folder: Path) -> list[tuple[str, str]]:
     drawn = []
     for title in dict.fromkeys(axis.title for axis in report.axes):
         factor = [axis for axis in report.axes if axis.title == title]
-        panels = _panels(report, [point for axis in factor for point in _points(report, axis)])
+        panels = _panels(report, [row for _, _, row in _places(report, factor)])
         if not panels:
             continue
         width = max(3.6, 0.9 * max(len(factor[0].points), len(factor)) + 1.4)
@@ -194,40 +194,43 @@ def draw_factors(report: Report, folder: Path) -> list[tuple[str, str]]:
     return drawn
 
 
-def _points(report: Report, axis: AxisResult) -> list[tuple[str, RowResult]]:
+def _places(report: Report, factor: Sequence[AxisResult]) -> Iterator[tuple[float, str, RowResult]]:
+    """Yield the place, colour and row of each point.
+
+    The levels of a factor stand side by side. If it is repeated for several rows, each of these has
+    a place, and each level a colour.
+    """
     rows = {row.name: row for row in report.rows}
-    return [(label, rows[name]) for label, name in axis.points.items()]
+    for place, axis in enumerate(factor):
+        for number, name in enumerate(axis.points.values()):
+            if len(factor) == 1:
+                yield number, BLUE, rows[name]
+            else:
+                shift = LEVEL_WIDTH * (number - (len(axis.points) - 1) / 2)
+                yield place + shift, COLOURS[number], rows[name]
 
 
-def _panels(report: Report, points: Sequence[tuple[str, RowResult]]) -> list[str]:
+def _panels(report: Report, rows: Sequence[RowResult]) -> list[str]:
     """Return the mean if there is one, else each collection with a score."""
     means = [name for name in report.collections if report.is_mean(name)]
     names = means or report.collections
-    return [name for name in names if any(row.on_collection(name) for _, row in points)]
+    return [name for name in names if any(row.on_collection(name) for row in rows)]
 
 
 def _draw_panels(
     figure: "Figure", report: Report, factor: Sequence[AxisResult], panels: Sequence[str]
 ) -> None:
-    """Draw a factor: a place for each of its levels.
-
-    A factor that is repeated against several rows has a place for each of these rows, and a colour
-    for each level.
-    """
+    places = list(_places(report, factor))
+    labels = list(factor[0].points)
+    if len(factor) > 1:
+        labels = [_label(report, axis) for axis in factor]
     panel_axes = figure.subplots(1, len(panels), squeeze=False)[0]
-    against = next((row for row in report.rows if row.name == factor[0].against), report.rows[0])
     for axes, name in zip(panel_axes, panels, strict=True):
-        if len(factor) > 1:
-            labels = [_label(report, axis) for axis in factor]
-            _draw_levels(axes, report, factor, name)
-        else:
-            points = _points(report, factor[0])
-            labels = [label for label, _ in points]
-            for x, (_, row) in enumerate(points):
-                _draw_row(axes, report, row, name, x, _difference_limits(row, name, against))
-            _draw_reference(axes, against, name)
+        for x, colour, row in places:
+            _draw_row(axes, report, row, name, x, colour)
         for number, anchor in enumerate(report.anchors):
-            _draw_reference(axes, anchor, name, **_anchor_style(number))
+            if (on := anchor.on_collection(name)) and on.score:
+                axes.axhline(on.score.mean, zorder=0, **_anchor_style(number))
         axes.set_title("mean of the collections" if report.is_mean(name) else name, fontsize=9)
         axes.set_xticks(range(len(labels)), [textwrap.fill(each, LABEL_LETTERS) for each in labels])
         axes.set_xlim(-0.5, len(labels) - 0.5)
@@ -235,7 +238,7 @@ def _draw_panels(
     title = f"{report.title or report.name}: {factor[0].title}"
     letters = int(TITLE_LETTERS * figure.get_figwidth())
     figure.suptitle(textwrap.fill(title, letters), fontsize=10)
-    _draw_legend(figure, report, factor, panels, against)
+    _draw_legend(figure, report, factor, panels)
 
 
 def _label(report: Report, factor: AxisResult) -> str:
@@ -245,46 +248,24 @@ def _label(report: Report, factor: AxisResult) -> str:
     return named.get(factor.against, factor.against)
 
 
-def _draw_levels(axes: "Axes", report: Report, factor: Sequence[AxisResult], name: str) -> None:
-    """Draw the levels of a repeated factor, next to each other for each row it is repeated for."""
-    for place, axis in enumerate(factor):
-        points = _points(report, axis)
-        for number, (_, row) in enumerate(points):
-            x = place + LEVEL_WIDTH * (number - (len(points) - 1) / 2)
-            on = row.on_collection(name)
-            _draw_row(axes, report, row, name, x, on.score if on else None, COLOURS[number])
-
-
 def _draw_legend(
-    figure: "Figure",
-    report: Report,
-    factor: Sequence[AxisResult],
-    panels: Sequence[str],
-    against: RowResult,
+    figure: "Figure", report: Report, factor: Sequence[AxisResult], panels: Sequence[str]
 ) -> None:
     """Draw a legend of the elements in the figure."""
-    rows = [row for axis in factor for _, row in _points(report, axis)]
+    rows = [row for _, _, row in _places(report, factor)]
+    levels = list(factor[0].points) if len(factor) > 1 else [""]
     seeds = max(len(report.seed_scores(row, name)) for row in rows for name in panels)
     mean = "score" if seeds < 2 else "mean over seeds"
-    if len(factor) > 1:
-        entries = [
-            legend_entry(f"{level}: {mean}", marker="o", color=COLOURS[number])
-            for number, level in enumerate(factor[0].points)
-        ]
-    else:
-        entries = [legend_entry(mean, marker="o", color=BLUE)]
+    entries = [
+        legend_entry(f"{level}: {mean}" if level else mean, marker="o", color=COLOURS[number])
+        for number, level in enumerate(levels)
+    ]
     if seeds > 1:
         entries.append(legend_entry("score of each seed", marker="_", ms=10, color=GREY))
-    label = "95 % interval"
-    if len(factor) == 1:
+    if any(_limits(row, name) for row in rows for name in panels):
         letters = int(TITLE_LETTERS * figure.get_figwidth()) - MARKER_LETTERS
-        label = textwrap.fill(f"{label} of the difference from {against.name}", letters)
-    if len(factor) > 1 or any(
-        _difference_limits(row, name, against) for row in rows for name in panels
-    ):
+        label = textwrap.fill("95 % interval of the difference (see the table)", letters)
         entries.append(legend_entry(label, marker="|", ms=12, mew=1.5, color=BLUE))
-    if len(factor) == 1:
-        entries.append(legend_entry(f"score of {against.name}", linestyle=":", color=GREY))
     entries += [
         legend_entry(anchor.name, **_anchor_style(number))
         for number, anchor in enumerate(report.anchors)
@@ -293,15 +274,9 @@ def _draw_legend(
 
 
 def _draw_row(
-    axes: "Axes",
-    report: Report,
-    row: RowResult,
-    name: str,
-    x: float,
-    limits: Interval | None,
-    colour: str = BLUE,
+    axes: "Axes", report: Report, row: RowResult, name: str, x: float, colour: str
 ) -> None:
-    """Draw the mean of a row at ``x`` with an interval, and the score of each seed."""
+    """Draw the mean of a row at ``x``, the interval of its difference, and each seed's score."""
     on = row.on_collection(name)
     if on is None or on.score is None:
         axes.text(x, 0.5, "gap", transform=axes.get_xaxis_transform(), ha="center")
@@ -310,34 +285,23 @@ def _draw_row(
     for score in seeds if len(seeds) > 1 else ():
         axes.plot(x, score, "_", color=GREY, ms=10, zorder=1)
     axes.plot(x, on.score.mean, "o", color=colour, zorder=3)
-    if limits and limits.low is not None and limits.high is not None:
-        axes.vlines(x, limits.low, limits.high, color=colour, lw=1.5, zorder=2)
+    if interval := _limits(row, name):
+        axes.vlines(x, *interval, color=colour, lw=1.5, zorder=2)
     axes.set_ylabel(on.measure)
-
-
-def _draw_reference(axes: "Axes", row: RowResult, name: str, **style: Any) -> None:
-    """Draw a line at the score of a row."""
-    on = row.on_collection(name)
-    if on is not None and on.score is not None:
-        axes.axhline(on.score.mean, zorder=0, **(style or {"color": GREY, "lw": 1, "ls": ":"}))
 
 
 def _anchor_style(number: int) -> dict[str, Any]:
     return {"color": COLOURS[-1 - number % len(COLOURS)], "lw": 1.2, "linestyle": "--"}
 
 
-def _difference_limits(row: RowResult, name: str, against: RowResult) -> Interval | None:
-    """Return the interval of the difference to ``against``, shifted to this row's mean."""
+def _limits(row: RowResult, name: str) -> tuple[float, float] | None:
+    """Return the interval of the difference from the compared row, shifted to this row's mean."""
     on = row.on_collection(name)
-    if on is None or on.score is None or on.difference is None or row.against != against.name:
+    found = on.difference if on else None
+    if not (on and on.score and found) or found.low is None or found.high is None:
         return None
-    if on.difference.low is None or on.difference.high is None:
-        return None
-    mean = on.score.mean
-    low, high = (
-        mean + limit - on.difference.mean for limit in (on.difference.low, on.difference.high)
-    )
-    return Interval(mean=mean, low=low, high=high)
+    base = on.score.mean - found.mean
+    return base + found.low, base + found.high
 
 
 def _file_name(title: str) -> str:

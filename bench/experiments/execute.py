@@ -119,48 +119,49 @@ def write_failure(task: CellTask, out: Path, error: Exception) -> str:
 
 
 class FixedPlan(Record, kw_only=True):
-    """What a grid compared at its first result. It is written once.
+    """What a grid compared before its first result.
 
     Attributes:
-        time: time of the first result, ISO 8601 in UTC; "" if there were results before.
-        commit: code that ran the first evaluation, see `describe_code`.
+        time: time of the record, ISO 8601 in UTC; "" without one.
+        code: code that wrote it, see `describe_code`.
         seeds: seeds of all rows.
         tests: hashes of all endpoints and hypotheses, see `Experiment.hash_tests`.
+        results: keys of the evaluations of all cells.
     """
 
     time: str = ""
-    commit: str = ""
+    code: str = ""
     seeds: tuple[int, ...] = ()
     tests: dict[str, str] = {}
+    results: tuple[str, ...] = ()
 
 
-def make_plan(parts: Sequence[Experiment], commit: str) -> FixedPlan:
-    """Return what an experiment with the endpoints ``parts`` compares, run by ``commit``."""
-    return FixedPlan(
-        time=utc_now(),
-        commit=commit,
-        seeds=parts[0].grid.seeds,
-        tests={name: digest for part in parts for name, digest in part.hash_tests().items()},
-    )
+def fix_plan(path: Path, parts: Sequence[Experiment], out: Path, code: str) -> FixedPlan:
+    """Return the plan that was there before the first result, and write it while there is none.
 
-
-def has_results(parts: Sequence[Experiment], out: Path) -> bool:
-    """Return True if a cell of ``parts`` is finished below ``out``."""
-    cells = (cell for part in parts for cell in part.cells)
-    return any(read_finished(cell.task, out) for cell in cells)
-
-
-def fix_plan(path: Path, plan: FixedPlan) -> FixedPlan:
-    """Write ``plan`` to ``path`` unless a plan is there, and return the plan that is there.
+    Args:
+        path: file of the plan.
+        parts: experiment of each endpoint.
+        out: folder of all tasks.
+        code: code that runs, see `describe_code`.
 
     Raises:
         BenchError: the plan is damaged.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock.acquire(path.with_suffix(".lock")):
-        if not path.is_file():
-            write_json(path, plan)
-    return read_json(path, FixedPlan, "restore it from a copy; without it nothing counts as fixed")
+    stored = read_json(path, FixedPlan) if path.is_file() else FixedPlan()
+    tasks = {cell.task.key: cell.task for part in parts for cell in part.cells}
+    stage = out / next(iter(tasks.values())).stage
+    if any((stage / key / DONE_FILE).is_file() for key in (*tasks, *stored.results)):
+        return stored
+    plan = FixedPlan(
+        time=utc_now(),
+        code=code,
+        seeds=parts[0].grid.seeds,
+        tests={name: digest for part in parts for name, digest in part.hash_tests().items()},
+        results=tuple(tasks),
+    )
+    write_json(path, plan)
+    return plan
 
 
 RunTask = Callable[[ExperimentStage, CellTask, Path], Cost]

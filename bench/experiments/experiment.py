@@ -391,28 +391,24 @@ class Experiment:
         fine-tuning. A hypothesis covers its rows' settings and, if tests have an order, all earlier
         ones.
         """
-        settings = {
-            row.name: {
-                stage: find_stage(self.stages, stage, table).key_settings(table)
-                for stage, table in row.settings.items()
-            }
-            for row in self.rows
-        }
-        grid, reference = self.grid, settings[REFERENCE]
-        endpoint = [grid.title, reference.get("finetune"), reference.get("evaluate")]
-        hashes, earlier = {grid.name: _hash_content(endpoint)}, list[object]([grid.tests])
+        settings, grid = {row.name: row.settings for row in self.rows}, self.grid
+        reference = settings[REFERENCE]
+        endpoint = [grid.title, reference.get("finetune"), reference["evaluate"]]
+        hashes, content = {grid.name: _hash_content(endpoint)}, list[object]()
         for each in grid.hypotheses:
-            content = [settings[each.row], settings[each.against], each.expected]
-            hashes[f"{grid.name}: {each.sentence}"] = _hash_content([*earlier, content])
-            if grid.tests == "in order":
-                earlier.append(content)
+            tested = [settings[each.row], settings[each.against], each.expected]
+            content = [*content, tested] if grid.tests == "in order" else [tested]
+            hashes[f"{grid.name}: {each.sentence}"] = _hash_content(content)
         return hashes
+
+
+Here = Mapping[str, str]
 
 
 def plan_experiment(
     grid: Grid,
     stages: Mapping[str, ExperimentStage],
-    here: Mapping[str, str] | None = None,
+    here: Here | None = None,
     anchors: Mapping[str, str] | None = None,
 ) -> Experiment:
     """Resolve all settings of a grid, check them, and compute the keys of all tasks.
@@ -431,53 +427,31 @@ def plan_experiment(
     )
     _check_hypotheses(grid, [row.name for row in rows])
 
-    def task(row: GridRow, seed: int, names: Sequence[str]) -> CellTask:
+    def task(row: GridRow, seed: int, names: Sequence[str], model: str, here: Here) -> CellTask:
         """The last of these stages, after the others."""
         *earlier, name = names
-        before = task(row, seed, earlier) if earlier else None
+        before = task(row, seed, earlier, model, here) if earlier else None
         stage = find_stage(stages, name, row.settings[name])
         settings = stage.with_seed(row.settings[name], seed)
-        start = before.key if before else grid.model
-        key = _hash_content(
-            [
-                name,
-                stage.key_settings(settings),
-                stage.hash_inputs(settings),
-                dict(here or {}),
-                start,
-            ]
-        )
-        return CellTask(name, settings, key, before, "" if before else grid.model)
+        start = before.key if before else model
+        inputs = [stage.key_settings(settings), stage.hash_inputs(settings)]
+        key = _hash_content([name, *inputs, dict(here), start])
+        return CellTask(name, settings, key, before, "" if before else model)
 
     cells = [
-        GridCell(row.name, seed, task(row, seed, list(row.settings)))
+        GridCell(row.name, seed, task(row, seed, list(row.settings), grid.model, here or {}))
         for seed in grid.seeds
         for row in rows
     ]
-    compared = [
-        _plan_anchor(
-            name, fingerprint, rows[0].settings["evaluate"], stages["evaluate"], here or {}
-        )
-        for name, fingerprint in (anchors or {}).items()
-    ]
-    return Experiment(grid, stages, rows, axes, tuple(cells), tuple(compared))
-
-
-def _plan_anchor(
-    name: str, fingerprint: str, evaluate: Table, stage: ExperimentStage, here: Mapping[str, str]
-) -> GridCell:
-    """Return the evaluation of an anchor, which shares collections, measures and depth only."""
+    # Anchors share collections, measures and depth only.
+    evaluate = rows[0].settings["evaluate"]
     shared = {field: evaluate[field] for field in FIXED["evaluate"] if field in evaluate}
-    settings = stage.resolve_settings(shared)
-    key = _hash_content(
-        [
-            "anchor",
-            stage.key_settings(settings),
-            stage.hash_inputs(settings),
-            {**here, "model": fingerprint},
-        ]
-    )
-    return GridCell(name, 0, CellTask("evaluate", settings, key, model=name))
+    compared = []
+    for name, fingerprint in (anchors or {}).items():
+        row = GridRow(name, {"evaluate": stages["evaluate"].resolve_settings(shared)})
+        used = {**(here or {}), "model": fingerprint}
+        compared.append(GridCell(name, 0, task(row, 0, ["evaluate"], name, used)))
+    return Experiment(grid, stages, rows, axes, tuple(cells), tuple(compared))
 
 
 def _check_hypotheses(grid: Grid, rows: Sequence[str]) -> None:

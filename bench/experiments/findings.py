@@ -45,7 +45,7 @@ from bench.comparing.statistics import (
 )
 from bench.experiments.evaluate_stage import CheckpointScores, SequenceScores, read_sequence_scores
 from bench.experiments.execute import FixedPlan, Outcome
-from bench.experiments.experiment import CellTask, Experiment, GridCell
+from bench.experiments.experiment import CellTask, Experiment, GridCell, GridRow
 from bench.experiments.report_record import (
     MEAN,
     CellResult,
@@ -90,38 +90,40 @@ def make_report(
     Raises:
         BenchError: cells were scored on different queries.
     """
-    rows, weights = experiment.rows, experiment.weights
-    plan = plan or FixedPlan()
+    weights, plan = experiment.weights, plan or FixedPlan()
+    cells = (*experiment.cells, *experiment.anchors)
+    anchors = (
+        GridRow(cell.row, {cell.task.stage: cell.task.settings}, change="anchor")
+        for cell in experiment.anchors
+    )
+    rows = (*experiment.rows, *anchors)
     scores: dict[str, BySeed] = {row.name: {} for row in rows}
-    for cell in experiment.cells:
+    for cell in cells:
         if cell.task.key in outcome.finished:
             scores[cell.row][cell.seed] = read(cell.task)
     on = {r.name: _compare_all(scores[r.name], scores.get(r.against), weights) for r in rows}
     on_all = add_verdicts(on)
     used = [outcome.finished[t.key] for t in experiment.tasks() if t.key in outcome.finished]
+    results = tuple(
+        RowResult(
+            name=row.name,
+            against=row.against,
+            change=row.change,
+            cells=_cell_results(row.name, cells, outcome, scores),
+            on=on_all[row.name],
+            settings=dict(row.settings),
+        )
+        for row in rows
+    )
     return Report(
         name=experiment.grid.name,
         title=experiment.grid.title,
         command=command,
         seeds=experiment.grid.seeds,
         reference={name: dict(table) for name, table in rows[0].settings.items()},
-        rows=tuple(
-            RowResult(
-                name=row.name,
-                against=row.against,
-                change=row.change,
-                cells=tuple(
-                    _cell_result(cell, outcome, scores[row.name].get(cell.seed, {}))
-                    for cell in experiment.cells
-                    if cell.row == row.name
-                ),
-                on=on_all[row.name],
-                settings=dict(row.settings),
-            )
-            for row in rows
-        ),
-        anchors=tuple(_anchor_result(cell, outcome, read, weights) for cell in experiment.anchors),
-        trained_with=_count_seeds(experiment),
+        rows=results[: len(experiment.rows)],
+        anchors=results[len(experiment.rows) :],
+        base_per_seed=experiment.grid.base_per_seed,
         added=_describe_additions(experiment, plan),
         tests=experiment.grid.tests,
         criterion=experiment.grid.criterion,
@@ -134,31 +136,6 @@ def make_report(
         conditions=conditions,
         hypotheses=_hypotheses(experiment, scores, plan),
     )
-
-
-def _anchor_result(
-    cell: GridCell, outcome: Outcome, read: ReadScores, weights: Mapping[str, float]
-) -> RowResult:
-    """Return the scores of an anchor."""
-    scores = read(cell.task) if cell.task.key in outcome.finished else {}
-    return RowResult(
-        name=cell.row,
-        against="",
-        change="anchor",
-        cells=(_cell_result(cell, outcome, scores),),
-        on=_compare_all({cell.seed: scores} if scores else {}, None, weights),
-        settings={cell.task.stage: cell.task.settings},
-    )
-
-
-def _count_seeds(experiment: Experiment) -> dict[str, int]:
-    """Count the different seeds of each training stage."""
-    seeds: dict[str, set[object]] = {}
-    for cell in experiment.cells:
-        for task in cell.task.chain():
-            if "seed" in task.settings:
-                seeds.setdefault(task.stage, set()).add(task.settings["seed"])
-    return {stage: len(found) for stage, found in seeds.items() if stage != "evaluate"}
 
 
 def _describe_additions(experiment: Experiment, plan: FixedPlan) -> tuple[str, ...]:
@@ -180,40 +157,45 @@ def _hypotheses(
 ) -> tuple[HypothesisResult, ...]:
     """Test each hypothesis on each collection, with p-values corrected over all of its kind."""
     grid, weights = experiment.grid, experiment.weights
-    fixed, exploratory = dict[str, OnCollections](), dict[str, OnCollections]()
-    hashes = experiment.hash_tests()
-    for number, each in enumerate(grid.hypotheses):
+    hashes, on = (
+        experiment.hash_tests(),
+        dict[bool, dict[str, OnCollections]]({True: {}, False: {}}),
+    )
+    for each in grid.hypotheses:
         name = f"{grid.name}: {each.sentence}"
-        family = fixed if plan.tests.get(name) == hashes[name] else exploratory
-        family[str(number)] = _compare_all(scores[each.row], scores[each.against], weights)
-    tested = add_verdicts(exploratory)
-    tested |= correct_in_order(fixed) if grid.tests == "in order" else add_verdicts(fixed)
+        is_fixed = plan.tests.get(name) == hashes[name]
+        on[is_fixed][each.sentence] = _compare_all(scores[each.row], scores[each.against], weights)
+    correct = correct_in_order if grid.tests == "in order" else add_verdicts
+    tested = correct(on[True]) | correct(on[False])
     return tuple(
         HypothesisResult(
             **msgspec.structs.asdict(each),
-            on=tested[str(number)],
-            exploratory=str(number) in exploratory,
+            on=tested[each.sentence],
+            exploratory=each.sentence in on[False],
         )
-        for number, each in enumerate(grid.hypotheses)
+        for each in grid.hypotheses
     )
 
 
-def _cell_result(cell: GridCell, outcome: Outcome, scores: Scores) -> CellResult:
-    """Return the scores, costs and error of one cell."""
-    stage, error = outcome.find_gap(cell)
-    finished = {
-        task.stage: outcome.finished[task.key]
-        for task in cell.task.chain()
-        if task.key in outcome.finished
-    }
-    return CellResult(
-        seed=cell.seed,
-        scores={name: float(scored.values.mean()) for name, scored in scores.items()},
-        failed_at=stage,
-        error=error,
-        costs={stage: record.cost for stage, record in finished.items()},
-        code={stage: record.commit for stage, record in finished.items()},
-    )
+def _cell_results(
+    row: str, cells: Sequence[GridCell], outcome: Outcome, scores: Mapping[str, BySeed]
+) -> tuple[CellResult, ...]:
+    """Return the scores, costs, code and error of each cell of a row."""
+    results = []
+    for cell in (cell for cell in cells if cell.row == row):
+        stage, error = outcome.find_gap(cell)
+        tasks = [task for task in cell.task.chain() if task.key in outcome.finished]
+        found = scores[row].get(cell.seed, {})
+        result = CellResult(
+            seed=cell.seed,
+            scores={name: float(scored.values.mean()) for name, scored in found.items()},
+            failed_at=stage,
+            error=error,
+            costs={task.stage: outcome.finished[task.key].cost for task in tasks},
+            code={task.stage: outcome.finished[task.key].commit for task in tasks},
+        )
+        results.append(result)
+    return tuple(results)
 
 
 def _compare_all(

@@ -195,7 +195,7 @@ class Grid(Stages, kw_only=True):
         endpoints: evaluations by name, instead of ``finetune`` and ``evaluate``.
         axes: fields that rows change, each with its values.
         hypotheses: comparisons of two rows, with their expected results.
-        tests: correction of the p-values of hypotheses: ``holm``, or ``in order`` of the file, each
+        tests: correction of the p-values of hypotheses: ``Holm``, or ``in order`` of the file, each
             at 5 % until one is not significant (Maurer, Hothorn and Lehmacher, 1995).
         primary: endpoint that decides; "" if no endpoint was chosen for this.
         criterion: result that would change the conclusion, a sentence for the report.
@@ -208,7 +208,7 @@ class Grid(Stages, kw_only=True):
     base_per_seed: bool = False
     axes: tuple[Axis, ...]
     hypotheses: tuple[Hypothesis, ...] = ()
-    tests: Literal["holm", "in order"] = "holm"
+    tests: Literal["Holm", "in order"] = "Holm"
     primary: str = ""
     criterion: str = ""
     anchors: tuple[str, ...] = ()

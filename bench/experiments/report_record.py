@@ -7,7 +7,6 @@ matrices of sequences, and points of an axis by their labels; 8, code and settin
 row, anchors, exploratory comparisons, and p of the seeds alone.
 """
 
-from bench.experiments.execute import MODIFIED
 from bench.experiments.experiment import AxisResult, Cost
 from bench.experiments.grid import Hypothesis, Table
 from bench.results.result import Conditions
@@ -175,7 +174,7 @@ class Report(Record, kw_only=True):
         hypotheses: tested hypotheses.
         tests, criterion: see `Grid`.
         anchors: finished models on the same collections, without a comparison.
-        trained_with: number of different seeds of each training stage.
+        base_per_seed: see `Grid`.
         added: parts of the design that are later than the first result, a sentence each.
     """
 
@@ -194,10 +193,10 @@ class Report(Record, kw_only=True):
     differing: tuple[str, ...] = ()
     weights: dict[str, float] = {}
     hypotheses: tuple[HypothesisResult, ...] = ()
-    tests: str = "holm"
+    tests: str = "Holm"
     criterion: str = ""
     anchors: tuple[RowResult, ...] = ()
-    trained_with: dict[str, int] = {}
+    base_per_seed: bool = False
     added: tuple[str, ...] = ()
 
     @property
@@ -219,11 +218,6 @@ class Report(Record, kw_only=True):
             sum(self.weights.get(name, 1 / len(scores)) * scores[name] for name in scores)
             for scores in finished
         ]
-
-    @property
-    def has_modified_code(self) -> bool:
-        """True if a cell was made by code that differed from its commit."""
-        return any(code.endswith(MODIFIED) for code in self.commits)
 
     @property
     def trains(self) -> bool:

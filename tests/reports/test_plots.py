@@ -14,10 +14,8 @@ pytest.importorskip("matplotlib")
 
 from reports.plots import (
     PAPER,
-    _difference_limits,
     _draw_panels,
-    _panels,
-    _points,
+    _limits,
     draw_factors,
     draw_losses,
     forest_plot_lines,
@@ -46,10 +44,10 @@ def test_an_axis_of_gaps_is_not_drawn(tmp_path):
 
 def test_a_bar_spans_the_interval_of_the_difference_about_the_row():
     on = BETTER.on_collection("mean")
-    found = _difference_limits(BETTER, "mean", REFERENCE)
-    assert found.high - found.low == pytest.approx(on.difference.high - on.difference.low)
-    assert (found.low + found.high) / 2 == pytest.approx(on.score.mean)
-    assert _difference_limits(REFERENCE, "mean", REFERENCE) is None
+    low, high = _limits(BETTER, "mean")
+    assert high - low == pytest.approx(on.difference.high - on.difference.low)
+    assert (low + high) / 2 == pytest.approx(on.score.mean)
+    assert _limits(REFERENCE, "mean") is None
 
 
 def test_a_factor_repeated_against_several_rows_is_one_figure_with_anchors(tmp_path):
@@ -77,7 +75,7 @@ def test_a_factor_repeated_against_several_rows_is_one_figure_with_anchors(tmp_p
     assert dashed == [anchor.on_collection("mean").score.mean]
     explained = [text.get_text() for text in figure.legends[0].get_texts()]
     seeds = ["[CLS]: mean over seeds", "m: mean over seeds", "score of each seed"]
-    assert explained == [*seeds, "95 % interval", "bm25"]
+    assert explained == [*seeds, "95 % interval of the difference (see the table)", "bm25"]
 
 
 def test_every_mark_is_explained_in_the_legend_and_no_name_stands_among_the_points():
@@ -85,13 +83,12 @@ def test_every_mark_is_explained_in_the_legend_and_no_name_stands_among_the_poin
 
     figure = Figure()
     axis = FULL.axes[0]
-    _draw_panels(figure, FULL, [axis], _panels(FULL, _points(FULL, axis)))
+    _draw_panels(figure, FULL, [axis], ["mean"])
     explained = [text.get_text() for text in figure.legends[0].get_texts()]
     assert explained == [
         "mean over seeds",
         "score of each seed",
-        "95 % interval of the difference from reference",
-        "score of reference",
+        "95 % interval of the difference (see the table)",
     ]
     written = [text.get_text() for axes in figure.axes for text in axes.texts]
     assert set(written) == {"gap"}
@@ -105,7 +102,7 @@ def test_one_seed_has_no_dashes_and_no_word_of_seeds():
     rows = [row("reference", 0.3, seeds=1), row("mask=0.15", 0.4, "better", seeds=1)]
     found = report(*rows, seeds=1)
     axis = found.axes[0]
-    _draw_panels(figure, found, [axis], _panels(found, _points(found, axis)))
+    _draw_panels(figure, found, [axis], ["mean"])
     explained = [text.get_text() for text in figure.legends[0].get_texts()]
     assert not any("seed" in text for text in explained)
     assert [line for line in figure.axes[0].lines if line.get_marker() == "_"] == []

@@ -15,6 +15,7 @@ from bench.workspace import Workspace, _opened_once
 from foundation.errors import BenchError
 from tests.support import tiny_checkpoints as tiny
 from tests.support.collections import Bench, write_collection
+from tests.support.markdown import rows_of
 from tests.support.trainable import DOCUMENTS, WORDS, write_trainable
 
 GRID = """
@@ -128,7 +129,7 @@ def test_each_cell_chooses_its_rate_and_each_seed_has_its_base(bench, tmp_path):
     done = ablate(bench)
     assert done.code == ExitCode.OK, done.stderr
     report = json.loads((tmp_path / "ablations" / "tiny" / "report.json").read_bytes())
-    assert report["trained_with"] == {"base": 2, "pretrain": 2, "finetune": 2}
+    assert "Number of seeds by stage: base 2, pretrain 2, finetune 2." in done.stdout
     folders = sorted((tmp_path / "ablations" / "finetune").iterdir())
     chosen = []
     for folder in (each for each in folders if each.is_dir()):
@@ -353,15 +354,13 @@ def test_anchors_stand_in_tables_and_figures_and_a_later_hypothesis_is_explorato
     assert anchor["on"][0]["score"]["mean"] == pytest.approx(result["measures"][measure])
     assert "| bm25" in done.stdout
     assert "bm25" in next((tmp_path / "ablations" / "use").glob("*.svg")).read_text()
-    assert "## Hypotheses fixed beforehand" in done.stdout
-    assert "Exploratory" not in done.stdout
-
+    assert [line["status"] for line in rows_of(done.stdout)] == ["fixed beforehand"]
     (tmp_path / "grid.toml").write_text(grid + line.format(5, "max_document_tokens=4"))
     later = ablate(bench)
     assert later.code == ExitCode.OK, later.stderr
-    assert "## Hypotheses fixed beforehand" not in later.stdout
-    named = "at the first result: max_document_tokens=5 is better than max_document_tokens=4."
-    assert named in later.stdout.partition("## Exploratory comparisons")[2]
+    (tested,) = rows_of(later.stdout)
+    sentence = "max_document_tokens=5 is better than max_document_tokens=4"
+    assert (tested["hypothesis"], tested["status"]) == (sentence, "exploratory")
     (tmp_path / "ablations" / "use-plan.json").unlink()
     assert "No record from before the first result" in ablate(bench).stdout
 

@@ -20,9 +20,7 @@ from bench.experiments.execute import (
     FAILED_FILE,
     describe_code,
     fix_plan,
-    has_results,
     load_outcome,
-    make_plan,
     run_experiment,
     run_in_subprocess,
 )
@@ -37,6 +35,7 @@ from retrievers.training.pretrain.pretrain import pretrain
 from tests.support import apart
 from tests.support import small_starts as small
 from tests.support.experiments import FAKES, GRID, FakeStage, in_this_process, read_scores
+from tests.support.markdown import rows_of
 from tests.support.results import CONDITIONS
 
 
@@ -73,43 +72,43 @@ def plan_with(hypotheses, seeds=(0, 1, 2)):
 
 
 def test_what_came_after_the_first_result_or_was_changed_is_exploratory_by_name(tmp_path):
-    first = plan_with([("steps=20", "steps=5"), ("lr=0.2", "reference")])
+    first = plan_with([("steps=20", "steps=5"), ("lr=0.2", "reference")], seeds=(0, 1, 2))
     file = tmp_path / "steps-plan.json"
-    fixed = fix_plan(file, make_plan([first], "a"))
+    draft = plan_with([("steps=5", "steps=20")], seeds=(0,))
+    assert fix_plan(file, [draft], tmp_path, "a").seeds == (0,)
+    fixed = fix_plan(file, [first], tmp_path, "b")  # there is no result yet
+    assert (fixed.seeds, fixed.code) == ((0, 1, 2), "b")
     outcome = run_experiment(first, tmp_path, in_this_process, print)
-    assert has_results([first], tmp_path)
 
-    def report(experiment):
-        stored = fix_plan(file, make_plan([experiment], "b"))
-        assert stored == fixed  # written once
+    def report(experiment, path=file):
+        stored = fix_plan(path, [experiment], tmp_path, "c")
         read = read_scores(tmp_path)
-        return make_report(experiment, outcome, read, "", CONDITIONS, stored)
+        found = make_report(experiment, outcome, read, "", CONDITIONS, stored)
+        return found, {each.sentence: each.exploratory for each in found.hypotheses}
 
-    kept = report(first)
-    assert kept.added == ()
-    assert [each.exploratory for each in kept.hypotheses] == [False, False]
-    assert "Exploratory" not in markdown(kept)
+    kept, exploratory = report(first)
+    assert (kept.added, set(exploratory.values())) == ((), {False})
     hypotheses = [("steps=20", "steps=5"), ("steps=20", "reference")]
-    later = report(plan_with(hypotheses, seeds=(0, 1, 2, 5)))
-    assert [each.exploratory for each in later.hypotheses] == [False, True]
+    later, exploratory = report(plan_with(hypotheses, seeds=(0, 1, 2, 5)))
+    assert exploratory == {
+        "steps=20 is better than steps=5": False,
+        "steps=20 is better than reference": True,
+    }
     assert later.added == ("Added after the first result: seed 5.",)
-    before, _, after = markdown(later).partition("## Exploratory comparisons")
-    assert ("steps=20 is better than steps=5" in before, "steps=5" in after.split("## ")[0]) == (
-        True,
-        False,
-    )
-    # the same words about another row, and another evaluation
+    shown = {line["hypothesis"]: line["status"] for line in rows_of(markdown(later))}
+    assert list(shown.values()) == ["fixed beforehand", "exploratory"]
+    # the same words about another row and another endpoint, none of whose cells is finished
     moved = GRID.replace("values = [5, 10, 20]", 'values = [5, 10, 30]\nlabels = ["5", "10", "20"]')
-    moved = moved.replace('title = "How long"', 'title = "Other"')
-    line = '[[hypotheses]]\nrow = "steps=20"\nagainst = "steps=5"\nexpected = "better"\n'
-    changed = report(plan(text=moved.replace("[variants", f"{line}[variants")))
-    assert changed.hypotheses[0].exploratory
-    assert changed.added == (
-        "This endpoint was changed after the first result: it is exploratory.",
+    moved = moved.replace("How long", "Other").replace(
+        "[finetune]\nsteps = 1", "[finetune]\nsteps = 3"
     )
-    assert "No record from before" in make_report(
-        first, outcome, read_scores(tmp_path), "", CONDITIONS
-    ).added[0]  # fmt: skip
+    line = '[[hypotheses]]\nrow = "steps=20"\nagainst = "steps=5"\nexpected = "better"\n'
+    changed, exploratory = report(plan(text=moved.replace("[variants", f"{line}[variants")))
+    assert set(exploratory.values()) == {True}
+    words = "This endpoint was changed after the first result: it is exploratory."
+    assert changed.added == (words,)
+    unknown, _ = report(first, tmp_path / "lost-plan.json")
+    assert "No record from before" in unknown.added[0]
 
 
 def test_code_is_a_commit_a_modified_commit_or_an_installed_version():
