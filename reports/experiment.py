@@ -198,14 +198,15 @@ def _setting(row: RowResult, stage: str, name: str) -> str:
     settings = row.settings.get(stage, {})
     if name == "length":
         return " / ".join(str(settings[each]) for each in LENGTHS if settings.get(each))
-    if "batch_size" not in settings:
-        return ""
     if name == "batch":
-        return str(settings["batch_size"] * settings["accumulate"])
+        batch, parts = settings.get("batch_size", ""), settings.get("accumulate", 1)
+        return str(batch * parts) if isinstance(batch, int) else str(batch)
     if tried := settings.get("rates"):
-        chosen = [f"{cell.costs[stage].learning_rate:g}" for cell in row.cells if cell.costs]
+        chosen = [
+            f"{cell.costs[stage].learning_rate:g}" for cell in row.cells if stage in cell.costs
+        ]
         return f"{', '.join(chosen)} (of {len(tried)})"
-    return f"{settings['optimizer']['lr']:g}"
+    return str(settings.get("optimizer", settings).get("lr", ""))
 
 
 def _mean_cost(row: RowResult, stage: str, name: str) -> float | None:

@@ -14,13 +14,7 @@ import msgspec
 
 from bench.experiments.experiment import MODEL, Cost, ExperimentStage
 from bench.experiments.grid import Table, TrainingSource, merge_tables, split_source
-from bench.training.on_collections import (
-    RATES_FILE,
-    adapt_on,
-    finetune_on,
-    pretrain_on,
-    read_best_rate,
-)
+from bench.training.on_collections import adapt_on, finetune_on, pretrain_on, read_best_rate
 from bench.training.training_sets import CorpusTexts
 from bench.workspace import Workspace
 from datasets_cfg.catalogue import expand_names
@@ -393,7 +387,7 @@ class FinetuneStage(ExperimentStage):
             parameters=size.trained,
             total_parameters=size.parameters,
             saved_bytes=size.saved_bytes,
-            learning_rate=read_best_rate(out / RATES_FILE, rates) if rates else 0.0,
+            learning_rate=read_best_rate(out / MODEL, rates),
         )
 
 

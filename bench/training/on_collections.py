@@ -154,21 +154,17 @@ def finetune_on(
         splits = draw_queries(splits, queries, preset.seed)
     start = apply_prompts(model, [dataset.name for dataset in training])
 
-    def train(preset: Finetuning, splits: tuple[TrainSplit, ...], out: Path) -> FinetuneResult:
-        search = CorpusSearch(splits, store, out, context.device, max_memory)
-        return finetune(
-            preset, start, training_set(splits), context.with_folder(out), search=search
-        )
+    kept, held = hold_out_fifth(splits, preset.seed) if rates else (splits, ())
 
-    if rates:
-        splits, held = hold_out_fifth(splits, preset.seed)
+    def train(preset: Finetuning, out: Path) -> FinetuneResult:
+        search = CorpusSearch(kept, store, out, context.device, max_memory)
+        return finetune(preset, start, training_set(kept), context.with_folder(out), search=search)
 
-        def score(preset: Finetuning, out: Path) -> float:
-            tuned = resolve_model(train(preset, splits, out).folder)
-            return score_held_out(tuned, held, context.device, preset.seed)
+    def score(preset: Finetuning, out: Path) -> float:
+        model = resolve_model(train(preset, out).folder)
+        return score_held_out(model, held, context.device, preset.seed)
 
-        preset = choose_rate(preset, rates, context.out, score)
-    return train(preset, splits, context.out)
+    return train(choose_rate(preset, rates, context.out, score), context.out)
 
 
 def choose_rate(
@@ -182,19 +178,21 @@ def choose_rate(
     The scores are written to `RATES_FILE` next to ``out``, so that an interrupted call continues.
 
     Args:
-        preset: preset of all trainings but for the learning rate.
+        preset: preset of all trainings but for the learning rate; the result without ``rates``.
         rates: learning rates. The first of equally good ones is chosen.
         out: folder that the best training is moved to.
         score: function that trains with a preset into a folder, and scores the result.
     """
+    if not rates:
+        return preset
     presets = {
         rate: replace(preset, optimizer=replace(preset.optimizer, lr=rate)) for rate in rates
     }
     folders = {rate: out.with_name(f"{out.name}-{rate:g}") for rate in rates}
-    file = out.with_name(RATES_FILE)
-    if not file.is_file():
-        write_json(file, {f"{rate:g}": score(presets[rate], folders[rate]) for rate in rates})
-    best = read_best_rate(file, rates)
+    if not out.with_name(RATES_FILE).is_file():
+        scores = {f"{rate:g}": score(presets[rate], folders[rate]) for rate in rates}
+        write_json(out.with_name(RATES_FILE), scores)
+    best = read_best_rate(out, rates)
     if not out.exists():
         folders[best].rename(out)
     for folder in folders.values():
@@ -202,13 +200,15 @@ def choose_rate(
     return presets[best]
 
 
-def read_best_rate(file: Path, rates: Sequence[float]) -> float:
-    """Return the best of ``rates`` by the scores in ``file``, see `choose_rate`.
+def read_best_rate(out: Path, rates: Sequence[float]) -> float:
+    """Return the rate that `choose_rate` chose for the folder ``out``, or 0 without ``rates``.
 
     Raises:
-        BenchError: If the file is missing or damaged.
+        BenchError: If its file is missing or damaged.
     """
-    scores = read_json(file, dict[str, float], f"delete {file.parent} and type the same command")
+    if not rates:
+        return 0.0
+    scores = read_json(out.with_name(RATES_FILE), dict[str, float], f"delete {out.parent}")
     return max(rates, key=lambda rate: scores[f"{rate:g}"])
 
 
