@@ -311,45 +311,32 @@ def sha256_of_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-class FileLock:
-    """An exclusive lock on a file, held until `release` or the end of the process.
+class Lock:
+    """A lock on a file or folder, held until `release` or the end of the process.
 
     Can be used as a context manager.
     """
 
-    def __init__(self, path: Path, handle: int) -> None:
-        """Take over the open and locked ``handle`` of ``path``."""
-        self._path = path
-        self._close = weakref.finalize(self, os.close, handle)
-
-    @classmethod
-    def try_acquire(cls, path: Path) -> "FileLock | None":
-        """Make and lock the file ``path``, or return None if another process holds the lock.
+    def __init__(self, path: Path, flags: int, kind: int) -> None:
+        """Open and lock ``path`` with ``flags`` of `os.open` and a ``kind`` of `fcntl.flock`.
 
         Raises:
+            BlockingIOError: another process holds the lock, and ``kind`` asks not to wait.
             OSError: as ``open`` does.
         """
+        self.path = path
+        self._close = weakref.finalize(self, os.close, _open_locked(path, flags, kind))
+
+    @classmethod
+    def _try(cls, path: Path, flags: int) -> Self | None:
         try:
-            return cls(
-                path, _open_locked(path, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            )
+            return cls(path, flags, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return None
 
-    @classmethod
-    def acquire(cls, path: Path) -> "FileLock":
-        """Make and lock the file ``path``, after waiting for another process that holds the lock.
-
-        Raises:
-            OSError: as ``open`` does.
-        """
-        return cls(path, _open_locked(path, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX))
-
     def release(self) -> None:
-        """Remove the lock file and release the lock. A second call has no effect."""
-        if self._close.alive:
-            self._path.unlink(missing_ok=True)
-            self._close()
+        """Release the lock. A second call has no effect."""
+        self._close()
 
     def __enter__(self) -> Self:
         return self
@@ -358,12 +345,36 @@ class FileLock:
         self.release()
 
 
-class FolderLock:
-    """A lock that keeps a folder from being removed while this object lives."""
+class FileLock(Lock):
+    """An exclusive lock on a file, which is made for it and removed with it."""
 
-    def __init__(self, handle: int) -> None:
-        """Take over the open and locked ``handle`` of a folder."""
-        self._close = weakref.finalize(self, os.close, handle)
+    @classmethod
+    def try_acquire(cls, path: Path) -> "FileLock | None":
+        """Make and lock the file ``path``, or return None if another process holds the lock.
+
+        Raises:
+            OSError: as ``open`` does.
+        """
+        return cls._try(path, os.O_RDWR | os.O_CREAT)
+
+    @classmethod
+    def acquire(cls, path: Path) -> "FileLock":
+        """Make and lock the file ``path``, after waiting for another process that holds the lock.
+
+        Raises:
+            OSError: as ``open`` does.
+        """
+        return cls(path, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX)
+
+    def release(self) -> None:
+        """Remove the lock file and release the lock. A second call has no effect."""
+        if self._close.alive:
+            self.path.unlink(missing_ok=True)
+            self._close()
+
+
+class FolderLock(Lock):
+    """A lock that keeps a folder from being removed while this object lives."""
 
     @classmethod
     def shared(cls, folder: Path) -> "FolderLock":
@@ -372,7 +383,7 @@ class FolderLock:
         Raises:
             FileNotFoundError: the folder does not exist.
         """
-        return cls(_open_locked(folder, os.O_RDONLY | os.O_DIRECTORY, fcntl.LOCK_SH))
+        return cls(folder, os.O_RDONLY | os.O_DIRECTORY, fcntl.LOCK_SH)
 
     @classmethod
     def try_exclusive(cls, folder: Path) -> "FolderLock | None":
@@ -381,15 +392,7 @@ class FolderLock:
         Raises:
             FileNotFoundError: the folder does not exist.
         """
-        kind = fcntl.LOCK_EX | fcntl.LOCK_NB
-        try:
-            return cls(_open_locked(folder, os.O_RDONLY | os.O_DIRECTORY, kind))
-        except BlockingIOError:
-            return None
-
-    def release(self) -> None:
-        """Release the lock."""
-        self._close()
+        return cls._try(folder, os.O_RDONLY | os.O_DIRECTORY)
 
 
 def _open_locked(path: Path, flags: int, kind: int) -> int:

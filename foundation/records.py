@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Annotated, Any, Generic, TypeVar, dataclass_transform
@@ -93,11 +94,7 @@ def decode_json(content: bytes, kind: type[T], source: object, hint: str = "") -
     Raises:
         BenchError: the content is not JSON, or not such a record.
     """
-
-    def decode(to: Any) -> Any:
-        return msgspec.json.decode(content, type=to)
-
-    return _decode(decode, kind, source, "JSON", hint)
+    return _decode(lambda to: msgspec.json.decode(content, type=to), kind, source, "JSON", hint)
 
 
 def decode_toml(content: bytes, kind: type[T], source: object, hint: str = "") -> T:
@@ -112,11 +109,7 @@ def decode_toml(content: bytes, kind: type[T], source: object, hint: str = "") -
     Raises:
         BenchError: the content is not TOML, or not such a record. The hint names the closest field.
     """
-
-    def decode(to: Any) -> Any:
-        return msgspec.toml.decode(content, type=to)
-
-    return _decode(decode, kind, source, "TOML", hint)
+    return _decode(lambda to: msgspec.toml.decode(content, type=to), kind, source, "TOML", hint)
 
 
 def convert_table(
@@ -137,11 +130,8 @@ def convert_table(
         BenchError: the table is not such a record. The hint names the closest field.
     """
     plain = dict(table)
-
-    def convert(to: Any) -> Any:
-        return msgspec.convert(plain, type=to, dec_hook=dec_hook)
-
-    return _decode(convert, kind, source, "TOML", "")
+    decode = partial(msgspec.convert, plain, dec_hook=dec_hook)
+    return _decode(decode, kind, source, "TOML", "")
 
 
 def differing_fields(a: Mapping[str, Any], b: Mapping[str, Any], above: str = "") -> list[str]:

@@ -216,3 +216,15 @@ def as_json(document: Any) -> str:
 def print_json(document: Any) -> None:
     """Print ``document`` as JSON on stdout."""
     print(as_json(document))
+
+
+def print_result(json: bool, document: Any, text: str) -> ExitCode:
+    """Print the result of a command and return the exit code of success.
+
+    Args:
+        json: whether --json is given.
+        document: printed as JSON with it.
+        text: printed without it; one line break at its end does not matter.
+    """
+    print(as_json(document) if json else text.removesuffix("\n"))
+    return ExitCode.OK

@@ -106,14 +106,10 @@ def remove_folder(store: Path, row: ModelUsage) -> bool:
     A folder in use is not removed.
     """
     folder = store / row.fingerprint
-    lock = FolderLock.try_exclusive(folder)
-    if lock is None:
-        return False
-    try:
-        shutil.rmtree(folder)
-    finally:
-        lock.release()
-    return True
+    if lock := FolderLock.try_exclusive(folder):
+        with lock:
+            shutil.rmtree(folder)
+    return lock is not None
 
 
 def _folders(store: Path) -> list[Path]:

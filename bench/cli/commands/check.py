@@ -15,7 +15,7 @@ from bench.cli.commands.common import (
 )
 from bench.cli.options.commands import CheckOptions
 from bench.cli.options.shared import ModelOptions
-from bench.cli.terminal import RecordedWarnings, print_json
+from bench.cli.terminal import RecordedWarnings, print_result
 from bench.comparing.changed_queries import open_evaluated_dataset
 from bench.comparing.compare import ComparisonSettings
 from bench.evaluate.judging import mean_weights
@@ -309,7 +309,4 @@ def _write_verdict(done: Check, options: CheckOptions) -> None:
     if options.junit is not None:
         with replace_file(options.junit) as file:
             file.write(junit(done).encode())
-    if options.output.json:
-        print_json(done)
-    else:
-        print(markdown(done), end="")
+    print_result(options.output.json, done, markdown(done))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bench.cli.commands.common import make_resampling, make_workspace, refuse_duplicates
 from bench.cli.options.commands import CompareOptions
-from bench.cli.terminal import print_json
+from bench.cli.terminal import print_json, print_result
 from bench.comparing.changed_queries import (
     ChangedQueries,
     check_scores_against_rankings,
@@ -192,8 +192,4 @@ def _print_transfer(
         )
     sequence = TrainingSequence(models[extra:], trained, also, models[0] if extra else None)
     matrix = measure_forgetting(sequence, options.measure, make_resampling(options.resampling))
-    if options.output.json:
-        print_json(matrix)
-    else:
-        print(forgetting_markdown(matrix), end="")
-    return ExitCode.OK
+    return print_result(options.output.json, matrix, forgetting_markdown(matrix))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bench.cli.commands.common import load_models, make_workspace
 from bench.cli.options.commands import CacheOptions, FetchOptions, VerifyOptions
-from bench.cli.terminal import format_columns, print_json
+from bench.cli.terminal import format_columns, print_json, print_result
 from bench.outcomes import ExitCode
 from bench.store.usage import (
     Damage,
@@ -45,11 +45,8 @@ def fetch(options: FetchOptions) -> int:
         folders = [str(each.root) for each in (model.document, model.query) if each]
         about = "; queries: ".join(folders) or "needs no files"
         rows.append({"name": model.card.name, "about": about})
-    if options.output.json:
-        print_json(rows)
-    else:
-        print(format_columns([(row["name"], row["about"]) for row in rows]))
-    return ExitCode.OK
+    text = format_columns([(row["name"], row["about"]) for row in rows])
+    return print_result(options.output.json, rows, text)
 
 
 def verify(options: VerifyOptions) -> int:
@@ -88,10 +85,9 @@ def cache(options: CacheOptions) -> int:
     removed = list(_remove_selected(store, options))
     broken = [*find_damage(store), *_damaged_corpora(cache_dir / CORPORA)] if options.verify else []
     rows = measure_usage(store)
-    if options.output.json:
-        print_json({"stored": rows, "damaged": broken, "pruned": removed})
-    else:
-        print(cache_table(rows, time.time()) if rows else f"no vectors in {store}")
+    document = {"stored": rows, "damaged": broken, "pruned": removed}
+    text = cache_table(rows, time.time()) if rows else f"no vectors in {store}"
+    print_result(options.output.json, document, text)
     for damage in broken:
         print(f"damaged: {damage.path}: {damage.reason}", file=sys.stderr)
     if options.verify:

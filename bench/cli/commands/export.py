@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping
 from tqdm import tqdm
 
 from bench.cli.options.commands import ExportOptions
-from bench.cli.terminal import as_typed, print_json
+from bench.cli.terminal import as_typed, print_result
 from bench.evaluate.runs import has_white_space, write_lines
-from bench.outcomes import ExitCode
 from bench.results.export import export_obstacle, mteb_files
 from bench.results.find import choose_results, expand_collections, find_named
 from bench.results.result import Evaluation, result_folder
@@ -31,17 +30,13 @@ def export(options: ExportOptions) -> int:
     chosen = {name: _choose_exportable(name, options) for name in options.names}
     written = []
     for typed, stored in chosen.items():
-        name = options.name or _model_name(stored)
+        name = options.name or next(iter(stored.values())).model
         result_folder(options.out, name, name)  # a name may lead out of the folder
         files = _format_files(options.format, name, stored)
         for path, content in tqdm(files, desc=typed, unit=" files"):
             written.append(str(_write_once(options.out, path, content)))
     print(f"{len(written)} files in {options.out}", file=sys.stderr)
-    if options.output.json:
-        print_json({"files": written})
-    else:
-        print("\n".join(written))
-    return ExitCode.OK
+    return print_result(options.output.json, {"files": written}, "\n".join(written))
 
 
 def _choose_exportable(typed: str, options: ExportOptions) -> dict[str, Evaluation]:
@@ -60,11 +55,6 @@ def _choose_exportable(typed: str, options: ExportOptions) -> dict[str, Evaluati
             "choose other collections with --on",
         )
     return stored
-
-
-def _model_name(stored: Mapping[str, Evaluation]) -> str:
-    """Return the name of the model in results."""
-    return next(iter(stored.values())).result.model
 
 
 def _format_files(format_: str, name: str, stored: Mapping[str, Evaluation]) -> Files:

@@ -10,8 +10,7 @@ from typing import Any, get_args
 import msgspec
 
 from bench.cli.options.commands import ListOptions, ModelGroup, ShowOptions
-from bench.cli.terminal import as_json, format_columns, print_json
-from bench.outcomes import ExitCode
+from bench.cli.terminal import as_json, format_columns, print_result
 from datasets_cfg.catalogue import (
     dataset_names,
     declaration_text,
@@ -68,11 +67,7 @@ def list_names(options: ListOptions) -> int:
     ]
     if not lines:
         raise BenchError(f"no {options.what} match", f"python -m bench list {options.what}")
-    if options.output.json:
-        print_json(lines)
-    else:
-        print(format_columns([_format_line(line) for line in lines]))
-    return ExitCode.OK
+    return print_result(options.output.json, lines, format_columns(list(map(_format_line, lines))))
 
 
 def _format_line(line: NameLine) -> list[str]:
@@ -188,11 +183,7 @@ def show(options: ShowOptions) -> int:
         options: parsed options of the command.
     """
     record, text = describe(options.name)
-    if options.output.json:
-        print_json(record)
-    else:
-        print(text.strip())
-    return ExitCode.OK
+    return print_result(options.output.json, record, text.strip())
 
 
 def describe(name: str) -> tuple[msgspec.Struct, str]:

@@ -12,7 +12,7 @@ import msgspec
 from bench.cli.commands.common import load_models, make_workspace, refuse_duplicates
 from bench.cli.options.commands import RunOptions, ScoreOptions
 from bench.cli.options.shared import WorkerOptions
-from bench.cli.terminal import print_json
+from bench.cli.terminal import print_json, print_result
 from bench.engines import Distribute, EncodingTask, WorkerProcesses
 from bench.evaluate.cost import announce_encoding, estimate_costs
 from bench.evaluate.judging import SuiteMean, suite_mean, suites_inner_first
@@ -144,12 +144,8 @@ def _print_costs(
 ) -> None:
     """Print the table of ``--dry-run``."""
     rows = list(estimate_costs(chain(*jobs)))
-    if options.output.json:
-        print_json({"costs": rows, "gaps": gaps.missing})
-        return
-    print(costs_table(rows))
-    if gaps.missing:
-        print("\n" + gaps_table(gaps.missing))
+    text = costs_table(rows) + ("\n\n" + gaps_table(gaps.missing) if gaps.missing else "")
+    print_result(options.output.json, {"costs": rows, "gaps": gaps.missing}, text)
 
 
 def _print_summary(
@@ -279,8 +275,5 @@ def score(options: ScoreOptions) -> int:
     stored = save(done, options.out)
     print(f"saved to {stored.folder}", file=sys.stderr)
     result = stored.result
-    if options.output.json:
-        print_json({"results": [result], "means": [], "gaps": []})
-    else:
-        print(collection_table([result], {}))
-    return ExitCode.OK
+    document = {"results": [result], "means": [], "gaps": []}
+    return print_result(options.output.json, document, collection_table([result], {}))

@@ -8,7 +8,7 @@ import msgspec
 
 from bench.cli.commands.common import load_model, load_models, make_workspace
 from bench.cli.options.commands import IndexOptions, WorkOptions
-from bench.cli.terminal import print_json
+from bench.cli.terminal import print_json, print_result
 from bench.evaluate.cost import announce_encoding
 from bench.evaluate.retrieval import EvaluationOptions, encode_documents, run_preflight
 from bench.outcomes import ExitCode
@@ -61,11 +61,8 @@ def index(options: IndexOptions) -> int:
     print(
         f"{manifest.documents:,} documents, {size(manifest.bytes)}: {options.out}", file=sys.stderr
     )
-    if options.output.json:
-        print_json(manifest)
-    else:
-        print(f"python {options.out / PROGRAM_FILE} QUERIES.npy 10")
-    return ExitCode.OK
+    command = f"python {options.out / PROGRAM_FILE} QUERIES.npy 10"
+    return print_result(options.output.json, manifest, command)
 
 
 def export_index(index: IndexFolder, out: Path, dataset: Dataset, recipe: Recipe) -> IndexManifest:
