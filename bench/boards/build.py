@@ -73,7 +73,9 @@ def build_leaderboard(
     groups = compute_rank_groups(by_row, wanted, names, resampling, advance)
     results = [entry.result for entries in by_column.values() for entry in entries]
     models = {result.model for result in results}
-    claims = _claims_shown(columns, suites, models, cards, board_filter)
+    known = collect_claims(cards, models, board_filter.published)
+    official = {column.name for column in columns if column.official}
+    claims = tuple(claim for claim in known if claim.name in official.union(names))
     rows = tuple(
         _build_row(name, cells, suites, groups, claims, cards) for name, cells in by_row.items()
     )
@@ -90,20 +92,6 @@ def build_leaderboard(
         resamples=resampling.resamples,
         published=published,
     )
-
-
-def _claims_shown(
-    columns: Sequence[CollectionColumn],
-    suites: Sequence[SuiteColumn],
-    models: Collection[str],
-    cards: Mapping[str, Card],
-    board_filter: BoardFilter,
-) -> tuple[Claim, ...]:
-    """Return published scores on the official collections that are shown."""
-    names = {column.name for column in columns if column.official}
-    names |= {suite.name for suite in suites}
-    known = collect_claims(cards, models, board_filter.published)
-    return tuple(claim for claim in known if claim.name in names)
 
 
 def select_results(stored: Sequence[Evaluation], board_filter: BoardFilter) -> list[Evaluation]:

@@ -65,7 +65,8 @@ def compute_rank_groups(
         BenchError: per-query scores are damaged or of different queries, or there are too few
             resamples for so many models.
     """
-    _check_resamples(by_row, wanted, resampling)
+    most = max(sum(column in cells for cells in by_row.values()) for column in wanted)
+    resampling.check_enough(most - 1)  # with fewer, all models would form one group
     ranked: RankGroups = {}
     weights = {suite: suite_weights(suite) for suite in suites}
     sums: dict[tuple[str, str], _SuiteMeans] = {}
@@ -114,12 +115,6 @@ def _complete_rows(by_row: ByRow, shares: Mapping[str, float], measure: str) -> 
             for column in shares
         )
     ]
-
-
-def _check_resamples(by_row: ByRow, columns: Collection[str], resampling: Resampling) -> None:
-    """Raise if even the smallest p is not significant after Holm, which makes all one group."""
-    most = max(sum(column in cells for cells in by_row.values()) for column in columns)
-    resampling.check_enough(most - 1)
 
 
 def _matrices(

@@ -154,14 +154,10 @@ def group_by_row(by_column: Mapping[str, Sequence[Evaluation]]) -> dict[str, dic
     return named
 
 
-def _same_prompts(result: Result) -> Hashable:
-    return result.recipe and result.recipe.prompts
-
-
 # A row is split by the first of these, and by the next if a cell still has two results.
 SPLIT_BY: tuple[Callable[[Result], Hashable], ...] = (
     recipe_key,
-    _same_prompts,
+    lambda result: result.recipe and result.recipe.prompts,
     lambda result: result.fingerprint,
     lambda result: (result.conditions.time, result.conditions.machine),
     lambda result: tuple(result.measures.items()),

@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import NormalDist
-from typing import Literal, Self, TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -164,28 +164,6 @@ class PairedScores:
     a: str = ""
     b: str = ""
 
-    @classmethod
-    def from_columns(
-        cls,
-        scores: Float64Array,
-        drawn: ResampledMeans,
-        first: int,
-        second: int | None = None,
-        **labels: str,
-    ) -> Self:
-        """Subtract one model's scores from another's.
-
-        Args:
-            scores: float64 ``(queries, models)``.
-            drawn: resampled means of the same models.
-            first: column of the first model.
-            second: column of the second model; None to keep the first model's scores as they are.
-            labels: ``on``, ``measure``, ``a`` and ``b``.
-        """
-        tables = (scores, drawn.bootstrap, drawn.flipped)
-        columns = [t[:, first] - (0 if second is None else t[:, second]) for t in tables]
-        return cls(columns[0], columns[1], columns[2], **labels)
-
 
 @dataclass(frozen=True)
 class ScoreMatrix:
@@ -224,9 +202,10 @@ class ScoreMatrix:
 
     def minus(self, a: str, b: str = "") -> PairedScores:
         """Return the scores of ``a`` minus the scores of ``b``, or of ``a`` alone without ``b``."""
-        labels = {"on": self.collection, "measure": self.measure, "a": a, "b": b}
+        tables = (self.scores, self.resampled.bootstrap, self.resampled.flipped)
         first, second = self.columns[a], self.columns[b] if b else None
-        return PairedScores.from_columns(self.scores, self.resampled, first, second, **labels)
+        scores, *drawn = (t[:, first] - (0 if second is None else t[:, second]) for t in tables)
+        return PairedScores(scores, *drawn, self.collection, self.measure, a, b)
 
 
 def random_stream(collection: str) -> int:

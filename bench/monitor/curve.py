@@ -1,16 +1,15 @@
 """Learning curve of a training: the quality of its checkpoints by step."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from bench.comparing.compare import ComparedModel, ComparisonSettings, read_all_scores
 from bench.comparing.statistics import MeanScore, Resampling, ScoreMatrix, mean_with_interval
-from bench.monitor.following import step_of
+from bench.monitor.following import Watcher, step_of
 from bench.monitor.selection import Selection, select_checkpoint
-from bench.results.result import Evaluation
 from foundation.records import Record
 
 MEAN = "mean"
+DEFAULT = Resampling()
 
 
 class CurvePoint(Record):
@@ -51,53 +50,31 @@ class Curve(Record, kw_only=True):
     resampling: Resampling
 
 
-@dataclass(frozen=True)
-class WatchTarget:
-    """Collections and measure of a watch.
-
-    Attributes:
-        training: name of the training in results, as in ``training/checkpoint-500``.
-        weights: weight of each collection in the mean; they sum to 1.
-        splits: split of each collection.
-        measure: measure on all collections.
-        resampling: resampling of queries behind intervals and p-values.
-    """
-
-    training: str
-    weights: Mapping[str, float]
-    splits: Sequence[str]
-    measure: str
-    resampling: Resampling = Resampling()  # noqa: RUF009 - frozen
-
-
-def curve_of(
-    target: WatchTarget,
-    evaluations: Mapping[str, Mapping[str, Evaluation]],
-    broken: Mapping[str, str],
-) -> Curve | None:
-    """Return the curve of the evaluated checkpoints, or None if there are none.
+def curve_of(watcher: Watcher, resampling: Resampling = DEFAULT) -> Curve | None:
+    """Return the curve of the checkpoints evaluated so far, or None if there are none.
 
     Args:
-        target: collections and measure.
-        evaluations: evaluations by name of checkpoint, then by collection.
-        broken: reason why a checkpoint could not be evaluated, by name.
+        watcher: evaluator of the checkpoints.
+        resampling: resampling of queries behind intervals and p-values.
     """
+    evaluations = watcher.evaluations
     if not evaluations:
         return None
     models = [ComparedModel(name, evaluations[name]) for name in sorted(evaluations, key=step_of)]
-    choices = ComparisonSettings(target.measure, resampling=target.resampling)
-    panels = [read_all_scores(name, models, choices) for name in target.weights]
-    weights = list(target.weights.values())
+    choices = ComparisonSettings(watcher.measure, resampling=resampling)
+    panels = [read_all_scores(name, models, choices) for name in watcher.weights]
+    weights = list(watcher.weights.values())
     points = [_make_point(model.name, panels, weights) for model in models]
+    splits = [each.dataset.facts.split for each in watcher.opened]
     return Curve(
-        training=target.training,
-        measure=target.measure,
-        collections=tuple(target.weights),
-        headline=MEAN if len(target.weights) > 1 else next(iter(target.weights)),
+        training=watcher.training,
+        measure=watcher.measure,
+        collections=tuple(watcher.weights),
+        headline=MEAN if len(panels) > 1 else panels[0].collection,
         points=tuple(points),
-        selection=select_checkpoint(panels, weights, target.splits) if len(points) > 1 else None,
-        broken={name: why for name, why in broken.items() if name not in evaluations},
-        resampling=target.resampling,
+        selection=select_checkpoint(panels, weights, splits) if len(points) > 1 else None,
+        broken={name: why for name, why in watcher.left_out.items() if name not in evaluations},
+        resampling=resampling,
     )
 
 

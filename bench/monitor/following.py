@@ -162,7 +162,8 @@ class Watcher:
     Attributes:
         training: prefix of names in results, as in ``retromae/checkpoint-500``.
         opened: collections to evaluate on.
-        options: settings of the evaluation.
+        weights: weight of each collection in the mean; they sum to 1.
+        measure: measure on all collections.
         results: location of stored results, old and new.
         workspace: folders of collections, models and vectors.
         work_folder: folder for the vectors of one checkpoint at a time, since those of a long
@@ -176,7 +177,8 @@ class Watcher:
 
     training: str
     opened: Sequence[OpenDataset]
-    options: EvaluationOptions
+    weights: Mapping[str, float]
+    measure: str
     results: Location
     workspace: Workspace
     work_folder: Path
@@ -223,15 +225,15 @@ class Watcher:
         found = {}
         workspace = replace(self.workspace, vectors=str(self.work_folder.resolve() / "vectors"))
         known = find_results(self.results, loaded.name)
+        options = EvaluationOptions(measures=(self.measure,))
         for dataset in self.opened:
-            job = workspace.prepare(dataset, loaded, self.options, known=known)
+            job = workspace.prepare(dataset, loaded, options, known=known)
             if not job.stored:
                 print(f"{name} on {dataset.name}: evaluating", file=sys.stderr)
             stored = reuse_or_evaluate(job, self.results)
             found[dataset.name] = Evaluation(stored.result, stored.scores)  # a ranking is large
-            shown = {key: stored.result.measures[key] for key in self.options.measures or ()}
-            scores = ", ".join(f"{key} {value:.4f}" for key, value in shown.items())
-            print(f"{name} on {dataset.name}: {scores}", file=sys.stderr)
+            score = stored.result.measures[self.measure]
+            print(f"{name} on {dataset.name}: {self.measure} {score:.4f}", file=sys.stderr)
         self.evaluations[name] = found
         shutil.rmtree(workspace.vectors_dir, ignore_errors=True)
 

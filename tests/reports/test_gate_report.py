@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from msgspec import structs, to_builtins
 
-from bench.comparing.statistics import PairedScores, Resampling, paired_difference, resample
+from bench.comparing.statistics import Resampling, ScoreMatrix, paired_difference
 from bench.gate.evidence import check_published
 from bench.gate.power import DetectableEffect
 from bench.gate.records import Check, CheckRow, LostQuery, PairVerdict
@@ -25,9 +25,7 @@ AWKWARD = "a|b<script>`x`</script>&*\x00"
 
 def some_paired(by: float, count: int = 40):
     scores = np.r_[np.full(count, by), np.zeros(60)][:, None]
-    return paired_difference(
-        [PairedScores.from_columns(scores, resample(scores, Resampling(199)), 0)]
-    )
+    return paired_difference([ScoreMatrix("", "", {"a": 0}, scores, Resampling(199)).minus("a")])
 
 
 def row(name: str, **fields: object) -> CheckRow:

@@ -1,7 +1,7 @@
 """``watch`` evaluates the checkpoints of a running training as they are completed."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -10,12 +10,9 @@ from bench.cli.commands.common import make_workspace
 from bench.cli.options.commands import WatchOptions
 from bench.cli.terminal import print_json
 from bench.evaluate.judging import common_measure
-from bench.evaluate.pipeline import OpenDataset
-from bench.evaluate.retrieval import EvaluationOptions
-from bench.monitor.curve import Curve, WatchTarget, curve_of
+from bench.monitor.curve import Curve, curve_of
 from bench.monitor.following import StopRule, Watcher, follow_training, step_of, training_folder
 from bench.outcomes import ExitCode
-from bench.workspace import Workspace
 from foundation.errors import BenchError
 from foundation.files import FileLock, read_file, replace_file
 from reports.plots import draw_quality, load_library
@@ -33,11 +30,11 @@ def watch(options: WatchOptions) -> int:
     _check_options(options)
     workspace = make_workspace(options.folders, options.hardware, options.allow_mismatch)
     opened = [workspace.open(name, options.split) for name in workspace.expand_names(options.on)]
-    target = _make_target(options, workspace, opened)
     watcher = Watcher(
-        training=target.training,
+        training="_".join(training_folder(options.folder).name.split()) or "training",
         opened=opened,
-        options=EvaluationOptions(measures=(target.measure,)),
+        weights=workspace.weights(options.on),
+        measure=common_measure([each.dataset for each in opened], options.measure),
         results=options.results,
         workspace=workspace,
         work_folder=out / ".work",
@@ -49,9 +46,9 @@ def watch(options: WatchOptions) -> int:
             options.folder,
             watcher,
             StopRule(options.every or 60.0, options.once, options.stop_after),
-            lambda: _write_curve(_make_curve(watcher, target), out),
+            lambda: _write_curve(curve_of(watcher), out),
         )
-        curve = _make_curve(watcher, target)
+        curve = curve_of(watcher)
         _write_curve(curve, out)
     if curve is None and options.once:
         raise _no_checkpoint(options.folder, watcher.left_out)
@@ -76,20 +73,6 @@ def _check_options(options: WatchOptions) -> None:
         load_card(options.like)
 
 
-def _make_target(
-    options: WatchOptions, workspace: Workspace, opened: Sequence[OpenDataset]
-) -> WatchTarget:
-    """Return the collections and measure to watch."""
-    weights = workspace.weights(options.on)
-    datasets = [each.dataset for each in opened]
-    return WatchTarget(
-        training="_".join(training_folder(options.folder).name.split()) or "training",
-        weights=weights,
-        splits=[each.protocol().split for each in opened],
-        measure=common_measure(datasets, options.measure, None),
-    )
-
-
 def _lock_folder(out: Path) -> FileLock:
     """Lock the folder of a watch.
 
@@ -101,11 +84,6 @@ def _lock_folder(out: Path) -> FileLock:
     if lock is None:
         raise BenchError(f"another watch is writing to {out}", "stop it, or choose another --out")
     return lock
-
-
-def _make_curve(watcher: Watcher, target: WatchTarget) -> Curve | None:
-    """Return the curve of the checkpoints evaluated so far, or None if there are none."""
-    return curve_of(target, watcher.evaluations, watcher.left_out)
 
 
 def _write_curve(curve: Curve | None, out: Path) -> None:

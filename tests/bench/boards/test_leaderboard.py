@@ -10,9 +10,9 @@ from bench.boards.rank_groups import assign_groups
 from bench.boards.records import Leaderboard
 from bench.boards.rows import find_distinct_results
 from bench.comparing.statistics import (
-    PairedScores,
     ResampledMeans,
     Resampling,
+    ScoreMatrix,
     holm,
     paired_difference,
     resample,
@@ -284,15 +284,14 @@ def test_too_few_resamples_to_tell_so_many_models_apart_are_refused(tmp_path):
 
 def by_pairs(scores: np.ndarray, drawn: ResampledMeans) -> list[int]:
     """The definition, one pair at a time."""
+    columns = {str(model): model for model in range(scores.shape[1])}
+    matrix = ScoreMatrix("", "", columns, scores, Resampling(), drawn=drawn)
     rest = sorted(range(scores.shape[1]), key=lambda model: -scores[:, model].mean())
     found, group = {}, 0
     while rest:
         leader, rest, group = rest[0], rest[1:], group + 1
         found[leader] = group
-        p_values = [
-            paired_difference([PairedScores.from_columns(scores, drawn, leader, model)]).p
-            for model in rest
-        ]
+        p_values = [paired_difference([matrix.minus(str(leader), str(model))]).p for model in rest]
         worse = [p <= 0.05 for p in holm(p_values)]
         cut = worse.index(True) if True in worse else len(rest)
         found |= dict.fromkeys(rest[:cut], group)

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench.evaluate.pipeline import EvaluationOptions
 from bench.monitor.following import StopRule, Watcher, follow_training
 from bench.outcomes import ExitCode
 from bench.results.find import find_results
@@ -280,9 +279,7 @@ def test_a_checkpoint_that_is_not_complete_yet_waits(tmp_path, capsys):
     train(tmp_path / "run", steps=2, save_every=2)
     (tmp_path / "run" / "checkpoint-2" / "trainer_state.json").unlink()
     workspace = Workspace(tmp_path / "cache")
-    watcher = Watcher(
-        "run", (), EvaluationOptions(), tmp_path / "out", workspace, tmp_path / "work", list
-    )
+    watcher = Watcher("run", (), {}, "RR@10", tmp_path / "out", workspace, tmp_path / "work", list)
     for once, told in ((False, "checkpoint-2 waits: "), (True, "checkpoint-2 is left out: ")):
         follow_training(tmp_path / "run", watcher, StopRule(0.01, once, stop_after_s=0.0), list)
         assert told in capsys.readouterr().err
@@ -298,9 +295,7 @@ def test_ctrl_c_in_an_evaluation_leaves_it_for_the_next_time(tmp_path):
         raise KeyboardInterrupt
 
     work, workspace = tmp_path / "work", Workspace(tmp_path / "cache")
-    watcher = Watcher(
-        "run", (), EvaluationOptions(), tmp_path / "out", workspace, work, interrupted
-    )
+    watcher = Watcher("run", (), {}, "RR@10", tmp_path / "out", workspace, work, interrupted)
     follow_training(tmp_path / "run", watcher, StopRule(0.01), list)
     assert watcher.interrupted == "checkpoint-2"
     assert not work.exists()
