@@ -204,8 +204,10 @@ class ScoreMatrix:
         """Return the scores of ``a`` minus the scores of ``b``, or of ``a`` alone without ``b``."""
         tables = (self.scores, self.resampled.bootstrap, self.resampled.flipped)
         first, second = self.columns[a], self.columns[b] if b else None
-        scores, *drawn = (t[:, first] - (0 if second is None else t[:, second]) for t in tables)
-        return PairedScores(scores, *drawn, self.collection, self.measure, a, b)
+        scores, bootstrap, flipped = (
+            table[:, first] - (0 if second is None else table[:, second]) for table in tables
+        )
+        return PairedScores(scores, bootstrap, flipped, self.collection, self.measure, a, b)
 
 
 def random_stream(collection: str) -> int:

@@ -1,8 +1,11 @@
 """``leaderboard`` shows stored results side by side, as a table, page, CSV or JSON."""
 
+from collections.abc import Callable
+
 from tqdm import tqdm
 
 from bench.boards.build import BoardFilter, build_leaderboard, select_results
+from bench.boards.records import Leaderboard
 from bench.boards.rows import find_distinct_results, group_by_column
 from bench.cli.commands.common import make_resampling, make_workspace
 from bench.cli.options.commands import LeaderboardOptions
@@ -12,7 +15,7 @@ from bench.outcomes import ExitCode
 from reports.leaderboard import markdown, page, scores
 from retrievers.models.card import all_cards
 
-FORMATS = {
+FORMATS: dict[str, Callable[[Leaderboard, str], str]] = {
     "markdown": lambda board, measure: markdown(board, measure) + "\n",
     "csv": lambda board, measure: scores(board, measure).csv(),
     "html": page,
