@@ -186,7 +186,10 @@ def is_frozen_type(kind: type) -> bool:
 
 @pytest.mark.parametrize(
     "arguments",
-    ["--help", "run --help", "list models", "list datasets", "list suites", "list indexes"],
+    [
+        *("--help", "run --help", "list models", "list datasets", "list suites", "list indexes"),
+        *("list presets", "list grids"),
+    ],
 )
 def test_help_and_lists_load_no_slow_library(arguments):
     program = (

@@ -356,18 +356,3 @@ def test_a_suite_of_collections_with_other_main_measures_has_none_of_its_own(tmp
     assert row_of(board, "a").score(suite.name, MEASURE).value == pytest.approx(
         (11 * 0.5 + 0.25) / 12
     )
-
-
-def test_a_measure_that_nothing_has_is_an_error_that_lists_what_there_is(tmp_path):
-    store(tmp_path, "a", "set", [0.5])
-    with pytest.raises(BenchError, match="no result has R@7") as caught:
-        board_of(tmp_path, BoardFilter(measure="R@7"))
-    assert MEASURE in caught.value.hint
-
-
-def test_a_suite_without_results_and_an_unknown_one_are_errors(tmp_path):
-    store(tmp_path, "a", "set", [0.5])
-    with pytest.raises(BenchError, match="no results on the 12 collections"):
-        board_of(tmp_path, BoardFilter(suite="beir/cqadupstack"))
-    with pytest.raises(BenchError):
-        board_of(tmp_path, BoardFilter(suite="beri"))

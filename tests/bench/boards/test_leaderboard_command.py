@@ -3,27 +3,16 @@
 import csv
 import io
 import json
-import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 
 from bench.__main__ import main
 from bench.cli.commands.leaderboard import leaderboard
 from bench.cli.options.commands import LeaderboardOptions
-from foundation.errors import BenchError
 from tests.support.commands import options
 from tests.support.leaderboards import MEASURE, page_data, store
-
-
-@pytest.fixture(autouse=True)
-def settings_of_one_command() -> Iterator[None]:
-    """What a command sets for the libraries of its process is not there for the next test."""
-    with mock.patch.dict(os.environ):
-        yield
 
 
 @pytest.fixture
@@ -70,17 +59,7 @@ def test_html_is_one_page_with_intervals_of_every_measure(capsys, results):
     assert [scores[name]["low"] is not None for name in (MEASURE, "R@100")] == [True, True]
 
 
-def test_no_results_are_an_error_that_says_what_to_type(tmp_path):
-    with pytest.raises(BenchError, match="holds no results"):
-        leaderboard(board(tmp_path / "nothing"))
-
-
 def test_the_command_line_writes_a_page_with_claims(capsys, results):
     words = f"leaderboard --results {results} --format html --published dupmae --resamples 199"
     assert main(words.split()) == 0
     assert page_data(capsys.readouterr().out)["board"]["published"] is True
-
-
-def test_an_unknown_publication_is_bad_input(results, capsys):
-    assert main(["leaderboard", "--results", str(results), "--published", "nothing"]) == 2
-    assert "no published scores are called 'nothing'" in capsys.readouterr().err

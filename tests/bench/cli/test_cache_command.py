@@ -12,7 +12,6 @@ import pytest
 
 from bench.cli.commands.data import cache
 from bench.store import VectorStore
-from foundation.errors import BenchError
 from tests.support.commands import options
 from tests.support.stores import DIM, RECIPE, CountingEncoder, corpus_of, encode, numbered
 
@@ -151,14 +150,6 @@ def test_prune_removes_what_is_named_and_nothing_else(names, gone, folder, capsy
     assert before - folders(folder) == gone
     pruned = json.loads(capsys.readouterr().out)["pruned"]
     assert {row["fingerprint"] for row in pruned} == gone
-
-
-def test_a_name_that_is_not_stored_is_an_error_that_says_what_is(folder):
-    before = folders(folder)
-    with pytest.raises(BenchError, match="'minilm'") as error:
-        run(folder, prune=["minilm", "words"])
-    assert "words" in error.value.hint
-    assert folders(folder) == before
 
 
 def test_only_what_was_not_used_for_so_long_is_removed(folder):

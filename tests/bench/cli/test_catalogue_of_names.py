@@ -1,8 +1,6 @@
 """What can be listed and shown, from declared facts only."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -85,14 +83,6 @@ def test_what_is_declared_of_a_name_is_shown(name, field, value, capsys):
     assert field in printed(capsys, "show", name)
 
 
-@pytest.mark.parametrize("name", ["some.trec", ".", "", "nowhere/result.json"])
-def test_what_holds_no_result_is_called_nothing(tmp_path, monkeypatch, name):
-    (tmp_path / "some.trec").write_text("q1 Q0 d1 1 1.5 tag\n")
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(BenchError, match="there is no model, dataset"):
-        describe(name)
-
-
 def test_an_own_suite_is_shown(tmp_path, capsys):
     suite = tmp_path / "product.toml"
     suite.write_text('members = ["beir/scifact", "words"]\nweights = [2, 1]\n')
@@ -101,15 +91,6 @@ def test_an_own_suite_is_shown(tmp_path, capsys):
     with pytest.raises(BenchError, match="weigths") as error:
         describe(str(suite))
     assert "weights" in error.value.hint
-
-
-@pytest.mark.parametrize(
-    ("typed", "meant"), [("beir/scifcat", "beir/scifact"), ("minilmm", "minilm")]
-)
-def test_an_unknown_name_is_refused_with_the_closest_one(typed, meant):
-    with pytest.raises(BenchError, match=typed) as error:
-        describe(typed)
-    assert meant in error.value.hint
 
 
 def test_models_are_listed_in_groups_by_what_it_takes_to_use_them(capsys, tmp_path, monkeypatch):
@@ -167,15 +148,3 @@ def test_presets_and_grids_are_listed_with_the_command_and_the_variants(capsys):
 
 def test_how_to_obtain_a_licensed_collection_is_shown(capsys):
     assert "Apply for TREC disks" in printed(capsys, "show", "beir/robust04")
-
-
-def test_lists_of_declared_names_load_no_heavy_library():
-    code = (
-        "import sys; from bench.cli.commands.names import LISTS; "
-        "[list(lines()) for what, lines in LISTS.items() if what != 'measures']; "
-        "print(sorted({'torch', 'transformers', 'faiss', 'pandas'} & set(sys.modules)))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "[]"

@@ -96,24 +96,6 @@ def test_a_trial_of_a_place_leaves_nothing_there(tmp_path: Path, words: dict[str
     assert not (tmp_path / "new").exists()
 
 
-EMPTY = {
-    "--cache-dir": ["run", "{data}", "--model", "hashing", "--cache-dir", ""],
-    "--out": ["run", "{data}", "--model", "hashing", "--out", ""],
-    "--data-dir": ["run", "{data}", "--model", "hashing", "--data-dir", ""],
-    "--results": ["compare", "hashing", "bm25", "--results", ""],
-    "run_file": ["score", "", "--dataset", "{data}"],
-}
-
-
-@pytest.mark.parametrize("case", EMPTY)
-def test_an_empty_path_is_not_the_working_folder(
-    tmp_path: Path, words: dict[str, str], case: str
-) -> None:
-    finished = Bench(tmp_path)(*(word.format(**words) for word in EMPTY[case]))
-    assert finished.code == 2
-    assert "an empty path: name a folder or file" in finished.stderr
-
-
 def test_a_word_that_is_not_utf_8_is_refused(tmp_path: Path, words: dict[str, str]) -> None:
     raw = tmp_path / "caf\udce9"
     shutil.copytree(words["data"], raw)

@@ -7,9 +7,7 @@ import pytest
 
 from bench.cli.main import run_command
 from bench.evaluate.pipeline import in_domain
-from bench.workspace import Workspace
 from datasets_cfg.dataset import Dataset, take_first_queries
-from foundation.errors import BenchError
 from retrievers.models.card import load_card
 from retrievers.models.model import _with_query_prompt, resolve_model
 from retrievers.models.recipe import Prompts
@@ -68,12 +66,6 @@ def test_a_first_try_has_the_prompts_and_the_training_data_of_its_collection():
     assert in_domain(load_card("bge-base"), name)
 
 
-@pytest.mark.parametrize("limit", ["0", "-1", "many"])
-def test_a_limit_that_is_no_number_of_queries_is_refused(limit):
-    with pytest.raises(BenchError, match="limit"):
-        run_command(["run", "stdlib-code", "--model", "hashing", "--limit", limit])
-
-
 def test_another_query_prompt_is_another_recipe_and_encodes_no_document(capsys, tmp_path, whole):
     plain = run(capsys, tmp_path, whole)
     prompted = run(capsys, tmp_path, whole, "--set", "query_prompt=find: ")
@@ -90,8 +82,3 @@ def test_a_query_prompt_takes_the_place_of_those_by_collection_and_leaves_docume
     assert card.prompts.query == "find: "
     assert {prompts.query for prompts in card.prompts.datasets.values()} == {"find: "}
     assert not card.expected
-
-
-def test_bm25_has_no_query_prompt(tmp_path):
-    with pytest.raises(BenchError, match="bm25 puts no prompt"):
-        Workspace(tmp_path).load("bm25", query_prompt="find: ")

@@ -70,10 +70,3 @@ def test_an_index_that_does_not_fit_is_refused_with_the_estimate(bench, folder):
     assert done.code == 2
     assert "the index HNSW40000" in done.stderr
     assert "needs at least" in done.stderr
-
-
-@pytest.mark.parametrize("size", ["banana", "0", "-1GB", "1.5XB", ""])
-def test_what_is_no_size_is_refused(bench, folder, size):
-    done = bench("run", folder, "--model", "hashing", f"--max-memory={size}")
-    assert done.code == 2
-    assert "1.5GiB" in done.stderr

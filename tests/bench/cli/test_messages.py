@@ -34,7 +34,8 @@ def test_a_mistake_is_answered_with_what_was_wrong_and_what_to_type(
     words = shlex.split(command)
     words += ["--results", "out"] if words[0] in WITH_RESULTS and "--results" not in words else []
     words += ["--out", "out"] if words[0] in ("run", "score") and "--out" not in words else []
-    words += [] if words[0] in WITHOUT_A_CACHE else ["--cache-dir", "cache"]
+    without = words[0] in WITHOUT_A_CACHE or "--cache-dir" in words
+    words += [] if without else ["--cache-dir", "cache"]
     done = Bench(place)(*words)
     assert (done.code, done.stdout) == (2, "")
     message = done.stderr[done.stderr.index("error: ") :].replace(str(place), "PLACE")

@@ -107,12 +107,6 @@ def test_a_record_names_each_option_once_and_conditions_of_options_it_has(name: 
     assert {*only_if, *(other for needs in only_if.values() for other in needs)} <= {*names}
 
 
-def test_positionals_stand_first_in_the_usage_line_and_in_the_hint() -> None:
-    with pytest.raises(BenchError) as raised:
-        run_command(["run", "--model", "minilm", "stdlib-code"])
-    assert raised.value.hint.endswith("run NAMES... --model MODEL... [OPTIONS]")
-
-
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_fits_on_two_screens_and_shows_defaults_as_people_write_them(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

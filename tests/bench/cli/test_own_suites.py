@@ -156,12 +156,3 @@ def test_a_file_that_is_no_suite_is_one_message(bench: Bench, tmp_path, content,
     assert done.code == 2
     assert message in done.stderr
     assert str(path) in done.stderr
-
-
-def test_where_one_collection_is_needed_a_suite_is_refused_with_its_members(
-    bench: Bench, own: Path
-) -> None:
-    done = bench("score", own, "--dataset", own)
-    assert done.code == 2
-    assert f"{own} is a suite, but one collection is needed here" in done.stderr
-    assert "contracts, manuals" in done.stderr

@@ -121,14 +121,6 @@ def test_a_model_that_cannot_be_searched_in_the_memory_is_a_gap_and_others_are_e
     assert load(bench.results("large", "bm25")).result.measures["nDCG@10"] == 1.0
 
 
-def test_where_nothing_can_be_evaluated_it_is_bad_input(bench: Bench) -> None:
-    done = bench("run", "beir/scifact", "beir/arguana", "--model", "bm25")
-    assert done.code == 2
-    assert done.stdout == ""
-    assert done.stderr.count("warning: ") == 2
-    assert "error: nothing was evaluated; beir/scifact: " in done.stderr
-
-
 def test_a_measure_that_does_not_exist_is_bad_input_and_no_gap(bench: Bench) -> None:
     places = [write_collection(bench.place / name) for name in ("one", "other")]
     done = bench("run", *places, "--model", "hashing", "--measure", "nDGC@10")

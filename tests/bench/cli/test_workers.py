@@ -7,8 +7,6 @@ import time
 import pytest
 
 from bench.results.result import RESULT_FILE, load
-from bench.workspace import cache_folder
-from foundation.errors import BenchError
 from tests.support.collections import Bench, finish, modules_after, write_collection
 from tests.support.engines import files_of, several_shards, tiny_bert
 
@@ -46,22 +44,6 @@ def test_what_workers_cannot_do_is_done_as_ever(tmp_path):
     done = bench("run", data, "--model", "bm25", "hashing", "--limit", 2, "--workers", 1)
     assert done.code == 0, done.stderr
     assert done.stdout.count("| hashing ") == done.stdout.count("| bm25 ") == 1
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        (["--workers", "0"], "0"),
-        (["--workers", "some"], "some"),
-        (["--address", "auto"], "--address has no effect without --engine ray"),
-        (["--workers", "2", "--device", "cuda:1"], "cuda:1"),
-    ],
-)
-def test_options_of_workers_that_mean_nothing_are_refused(options, told, tmp_path):
-    bench = Bench(tmp_path)
-    done = bench("run", write_collection(tmp_path / "tiny"), "--model", "hashing", *options)
-    assert done.code == 2
-    assert told in done.stderr
 
 
 def test_ray_that_is_not_installed_is_named_with_its_extra(tmp_path, monkeypatch):
@@ -109,19 +91,3 @@ def wait_for_a_shard_in_hand(bench, process, limit_s=90.0):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < end, "nothing was encoded"
         time.sleep(0.01)
-
-
-@pytest.mark.parametrize("command", ["run", "work", "cache"])
-def test_a_url_is_no_cache_folder(command, tmp_path):
-    names = () if command == "cache" else (write_collection(tmp_path / "tiny"), "--model", "bm25")
-    done = Bench(tmp_path)(command, *names, "--cache-dir", "s3://bucket/cache")
-    assert done.code == 2
-    assert "s3://bucket/cache is a URL" in done.stderr
-    with pytest.raises(BenchError, match="s3://bucket is a URL, but the cache must be a folder"):
-        cache_folder("s3://bucket")
-
-
-def test_there_is_no_work_for_a_model_without_vectors(tmp_path):
-    done = Bench(tmp_path)("work", write_collection(tmp_path / "tiny"), "--model", "bm25")
-    assert done.code == 2
-    assert "bm25 makes no vectors" in done.stderr

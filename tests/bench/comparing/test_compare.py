@@ -167,13 +167,6 @@ def suggested(error: BenchError) -> list[str]:
     return re.findall(r"'(.*?)'", error.hint)
 
 
-def test_a_misspelt_field_is_an_error_that_names_the_one_that_was_meant(tmp_path):
-    stored(tmp_path, result())
-    with pytest.raises(BenchError, match="no result of words has max_document_token=48") as error:
-        results_of("words@max_document_token=48", tmp_path)
-    assert "max_document_tokens" in error.value.hint
-
-
 RESULTS = st.lists(
     st.builds(
         result,
@@ -233,19 +226,6 @@ def test_a_trial_of_an_index_is_in_nobodys_way(tmp_path, capsys):
     stored(tmp_path, result(index="HNSW32", collection="beir/nfcorpus"))
     with pytest.raises(BenchError, match="which differ in index"):
         results_of("words", tmp_path)
-
-
-@pytest.mark.parametrize("name", ["wordz", "", "@", "words@", "beir", "nothing/like/it"])
-def test_a_model_without_results_is_refused(name, tmp_path):
-    stored(tmp_path, result())
-    with pytest.raises(BenchError) as error:
-        results_of(name, tmp_path)
-    assert "words" in error.value.hint
-
-
-def test_an_empty_folder_of_results_is_refused(tmp_path):
-    with pytest.raises(BenchError, match="holds no results"):
-        results_of("words", tmp_path / "absent")
 
 
 # Comparing

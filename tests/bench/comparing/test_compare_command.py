@@ -114,12 +114,6 @@ def test_queries_that_a_run_file_lacks_are_counted_in_a_warning(place, tmp_path,
     assert "good.trec" not in warning
 
 
-def test_a_run_file_without_a_collection_is_refused(place):
-    with pytest.raises(BenchError, match="is not a result") as error:
-        place.compare(place.good, "bm25")
-    assert "--dataset" in error.value.hint
-
-
 def test_depths_that_differ_are_refused_and_forced_with_a_mark(place):
     options = {"dataset": str(place.collection), "depth": 100}
     with pytest.raises(BenchError, match=r"good and bm25 .* on tiny: depth 100 and 1000"):
@@ -202,26 +196,6 @@ def test_a_folder_names_the_collection_that_has_its_name(place, tmp_path):
     with pytest.raises(BenchError, match=f"there are no results on other, .* {other}") as error:
         place.compare("bm25", "hashing", on=[str(other)])
     assert error.value.hint == f"python -m bench run {other} --model MODEL"
-
-
-@pytest.mark.parametrize(
-    ("names", "options", "message"),
-    [
-        (["bm25"], {}, "compare needs two models or more"),
-        (["bm25", "bm25"], {}, "bm25 is given 2 times"),
-        (["bm25", "nobody"], {}, "holds no results of 'nobody'"),
-        (["bm25", "hashing"], {"results": Path("nowhere")}, "nowhere holds no results"),
-        (["bm25", "hashing"], {"on": ["tinny"]}, "there is no collection, suite or folder 'tinny'"),
-        (["bm25", "hashing"], {"on": ["beir/scifact"]}, "bm25: none; hashing: none"),
-        (["bm25", "hashing"], {"measure": "nonsense"}, "there is no measure 'nonsense'"),
-        (["bm25", "hashing"], {"sequence": ["tiny"], "on": ["tiny"]}, "tiny is given 2 times"),
-        (["bm25", "hashing", "bm25@"], {"sequence": ["tiny"]}, "no results of 'bm25@'"),
-        (["bm25", "hashing"], {"sequence": ["beir/scifact"]}, "bm25 has no result on beir/scifact"),
-    ],
-)
-def test_bad_input_is_one_error_that_names_it(names, options, message, place):
-    with pytest.raises(BenchError, match=message):
-        place.compare(*names, **options)
 
 
 def test_successive_trainings_have_backward_and_forward_transfer(place, tmp_path):

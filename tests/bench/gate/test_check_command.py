@@ -373,39 +373,3 @@ def test_reports_are_written_in_folders_that_are_made(place, tmp_path):
 def test_an_anchor_is_a_second_comparison(place):
     _, document, _ = place.check("bm25", "bm25", "--anchor", "bm25")
     assert [one["role"] for one in document["against"]] == ["baseline", "anchor"]
-
-
-@pytest.mark.parametrize(
-    ("baseline", "options", "message"),
-    [
-        ("nobody", (), "holds no results of 'nobody'"),
-        ("published", (), "published scores have no per-query scores"),
-        ("bm25", ("--anchor", "published"), "cannot be an anchor"),
-        ("bm25", ("--anchor", "published", "--expect-same"), "cannot be an anchor"),
-        ("bm25", ("--measure", "nDCG@x"), "nDCG@x"),
-        ("bm25", ("--rule", "margin", "--margin", "1"), "--margin 1.0 is outside 0 to 0.1"),
-        ("bm25", ("--margin", "0.02"), "--margin has no effect without --rule margin"),
-        ("bm25", ("--tolerance", "0.01"), "--tolerance has no effect without --expect-same"),
-        ("bm25", ("--expect-same", "--rule", "margin"), "--rule has no effect with --expect-same"),
-        ("bm25", ("--resamples", "38"), "with 38 resamples none of"),
-    ],
-)
-def test_bad_input_is_an_error_before_anything_is_encoded(place, baseline, options, message):
-    places = ("--results", place.bench.out, "--cache-dir", place.bench.cache)
-    typed = ("check", "hashing", "--baseline", baseline, "--on", place.collection, *options)
-    done = place.bench(*typed, *places)
-    assert done.code == ExitCode.BAD_INPUT
-    assert message in done.stderr
-    assert not (place.bench.out / place.collection.name / "hashing").exists()
-
-
-@pytest.mark.parametrize("where", ["", "taken/report.xml"])
-def test_a_report_that_cannot_be_a_file_is_refused_before_anything_is_encoded(
-    place, tmp_path, where
-):
-    (tmp_path / "reports").mkdir()
-    (tmp_path / "reports" / "taken").touch()
-    done = place.run("hashing", "bm25", "--junit", tmp_path / "reports" / where)
-    assert done.code == ExitCode.BAD_INPUT
-    assert "cannot be written: " in done.stderr
-    assert not (place.bench.out / place.collection.name / "hashing").exists()

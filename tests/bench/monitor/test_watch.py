@@ -188,23 +188,6 @@ def test_several_collections_have_a_mean_that_chooses(place, tmp_path):
     assert curve["selection"]["best"] == best
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--like", "brt"), "Did you mean bert"),
-        (("--measure", "nonsense"), "nonsense"),
-        (("--on", "nowhere"), "nowhere"),
-        (("--every", "0"), "above 0"),
-        (("--stop-after", "9"), "no effect"),
-    ],
-)
-def test_bad_input_ends_before_the_first_look(place, options, message):
-    done = place.watch(*options)
-    assert done.code == ExitCode.BAD_INPUT
-    assert message in done.stderr
-    assert not (place.training / "watch").exists()
-
-
 def test_two_processes_do_not_watch_one_training(place):
     out = place.training / "watch"
     out.mkdir()
@@ -213,14 +196,6 @@ def test_two_processes_do_not_watch_one_training(place):
     assert done.code == ExitCode.BAD_INPUT
     assert "another watch" in done.stderr
     assert place.watch().code == ExitCode.OK
-
-
-def test_a_folder_without_checkpoints_says_so(place, tmp_path):
-    (tmp_path / "empty").mkdir()
-    for folder, message in (("empty", "no checkpoint"), ("nowhere", "there is no folder")):
-        done = Place(place.bench, tmp_path / folder, place.collection).watch()
-        assert done.code == ExitCode.BAD_INPUT
-        assert message in done.stderr
 
 
 LOADED_BEFORE = """
