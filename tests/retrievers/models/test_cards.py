@@ -53,6 +53,7 @@ def test_a_card_is_read_from_its_file_and_written_so_that_it_is_the_same(tmp_pat
     [
         ({"poolng": "cls"}, "unknown field 'poolng'"),
         ({"pooling": "max"}, "pooling"),
+        ({"kind": "hash"}, "'hash'"),
         ({"max_query_tokens": "32"}, "'32', and must be a whole number"),
         ({"max_query_tokens": 0}, "from 1 to 1,000,000 tokens"),
         ({"max_document_tokens": 10**30}, "from 1 to 1,000,000 tokens"),
