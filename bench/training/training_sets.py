@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from datasets_cfg.corpus import Corpus
 from datasets_cfg.dataset import Dataset
-from datasets_cfg.readers import Example, Queries
+from datasets_cfg.readers import Queries, TrainingExample
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError
 from retrievers.encoders.protocol import join
@@ -150,7 +150,7 @@ class TrainSplit:
             self.negatives and self.negatives.take(np.array(rows)),
         )
 
-    def with_given(self, examples: Iterable[Example], keep: int) -> "TrainSplit":
+    def with_given(self, examples: Iterable[TrainingExample], keep: int) -> "TrainSplit":
         """Return the queries of ``examples`` with the negatives that these give them.
 
         Relevant documents of an example are added to those of the qrels. If they have a teacher's
@@ -191,7 +191,7 @@ _GIVEN = np.dtype([("query", "i8"), ("row", "i8"), ("relevant", "?"), ("score", 
 
 
 def _find_given(
-    dataset: Dataset, examples: Iterable[Example], keep: int
+    dataset: Dataset, examples: Iterable[TrainingExample], keep: int
 ) -> npt.NDArray[np.void] | None:
     """Return the passages of ``examples`` that the collection contains, or None without examples.
 

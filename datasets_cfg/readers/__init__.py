@@ -64,7 +64,7 @@ class Qrels:
         return tuple(dict.fromkeys(self.query_ids))
 
 
-class Example(NamedTuple):
+class TrainingExample(NamedTuple):
     """A training query with its passages.
 
     Attributes:
@@ -135,7 +135,7 @@ class Reader(ABC):
     def judgements(self) -> Judgements:
         """Return queries with their judgements."""
 
-    def examples(self) -> Iterator[Example]:
+    def examples(self) -> Iterator[TrainingExample]:
         """Yield the hard negatives that come with the queries, by the ids of the collection."""
         return iter(())
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from datasets_cfg.readers import Document, Example, Judgements, Qrels, Queries, Reader
+from datasets_cfg.readers import Document, Judgements, Qrels, Queries, Reader, TrainingExample
 from datasets_cfg.readers.files import judge_examples, read_examples
 from datasets_cfg.readers.lines import check_id, decode_line, find_file, line_error, read_lines
 
@@ -52,7 +52,7 @@ class DprReader(Reader):
             return judge_examples(self.examples())
         return read_questions(*self.judgement_files())
 
-    def examples(self) -> Iterator[Example]:
+    def examples(self) -> Iterator[TrainingExample]:
         """Yield the questions to train on. The id of a question is its number from 0."""
         if self.split == _TRAIN:
             for number, example in enumerate(read_examples(*self.judgement_files())):

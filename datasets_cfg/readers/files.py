@@ -18,16 +18,15 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 import pyarrow as pa
-from pyarrow import parquet
 
 from datasets_cfg.catalogue import dataset_names
 from datasets_cfg.readers import (
     Document,
-    Example,
     Judgements,
     Qrels,
     Queries,
     Reader,
+    TrainingExample,
     known_layouts,
 )
 from datasets_cfg.readers.lines import (
@@ -106,7 +105,7 @@ def list_files(path: Path) -> tuple[Path, ...]:
     return tuple(sorted(file for file in path.iterdir() if file.name.endswith(FOLDER_SUFFIXES)))
 
 
-def read_examples(path: Path) -> Iterator[Example]:
+def read_examples(path: Path) -> Iterator[TrainingExample]:
     """Yield the records of a training file, or of the files of a folder, which have one layout.
 
     Args:
@@ -148,7 +147,7 @@ def _find_layout(file: Path, number: int, row: dict[str, Any]) -> Layout:
     )
 
 
-def _parse(row: dict[str, Any], layout: Layout) -> Example:
+def _parse(row: dict[str, Any], layout: Layout) -> TrainingExample:
     """Return a record as an example.
 
     Raises:
@@ -178,9 +177,9 @@ def _parse(row: dict[str, Any], layout: Layout) -> Example:
     if not np.isfinite(scores).all():
         raise ValueError("a score is not finite")
     if by_id:
-        return Example(str(query), "", positives, negatives, scores)
+        return TrainingExample(str(query), "", positives, negatives, scores)
     text = msgspec.convert(query, str).replace("’", "'" if layout.name == "DPR" else "’")
-    return Example(str(row.get("query_id", "")), text, positives, negatives, scores)
+    return TrainingExample(str(row.get("query_id", "")), text, positives, negatives, scores)
 
 
 def _values(row: dict[str, Any], field: str) -> list[Any]:
@@ -256,6 +255,8 @@ def _skip_separators(text: str, begin: int) -> int:
 
 
 def _read_table(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    from pyarrow import parquet  # late: other commands do without it
+
     numbers = itertools.count(1)
     try:
         with file.open("rb") as opened:
@@ -301,7 +302,7 @@ class ExampleReader(Reader):
         """Return the queries with their relevant passages."""
         return judge_examples(self.examples())
 
-    def examples(self) -> Iterator[Example]:
+    def examples(self) -> Iterator[TrainingExample]:
         """Yield the records with ids made from their texts.
 
         Raises:
@@ -317,12 +318,12 @@ class ExampleReader(Reader):
                 tuple(each._replace(id=_hash_texts(each.title, each.text)) for each in side)
                 for side in (example.positives, example.negatives)
             )
-            yield Example(
+            yield TrainingExample(
                 _hash_texts(example.query), example.query, positives, negatives, example.scores
             )
 
 
-def judge_examples(examples: Iterable[Example]) -> Judgements:
+def judge_examples(examples: Iterable[TrainingExample]) -> Judgements:
     """Return the queries of ``examples`` with qrels of grade 1 for their positives."""
     queries = dict[str, str]()
     pairs = dict[tuple[str, str], int]()

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from datasets_cfg.dataset import open_dataset
-from datasets_cfg.readers import Document, Example
+from datasets_cfg.readers import Document
+from datasets_cfg.readers import TrainingExample as Example
 from datasets_cfg.readers.files import LAYOUTS, read_examples
 from foundation.errors import BenchError
 
@@ -98,7 +99,10 @@ DPR = Example(
             '{"query": "q", "positive": "p", "negative": "n", "score": 2.5}',
             Example("", "q", passages("p"), passages("n"), (0, -2.5)),
         ),
-        ('{"query": 5, "positive": 0, "negative": 7}', Example("5", "", ids("0"), ids("7"))),
+        (
+            '{"query": 5, "positive": 0, "negative": 7}',
+            Example("5", "", ids("0"), ids("7")),
+        ),
         (
             '{"query_id": "5", "positive_id": "0", "negative_id": "7", "score": 1}',
             Example("5", "", ids("0"), ids("7"), (0, -1)),

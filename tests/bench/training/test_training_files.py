@@ -9,7 +9,8 @@ import pytest
 from bench.outcomes import ExitCode
 from bench.training.training_sets import TrainSplit, training_set
 from datasets_cfg.dataset import open_dataset
-from datasets_cfg.readers import Document, Example
+from datasets_cfg.readers import Document
+from datasets_cfg.readers import TrainingExample as Example
 from foundation.errors import BenchError
 from retrievers.models.card import load_card
 from retrievers.training.finetune.finetune_preset import load_preset
