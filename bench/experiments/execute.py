@@ -64,7 +64,11 @@ class FinishedTask(Record, kw_only=True):
 
 
 def describe_code(conditions: Conditions) -> str:
-    """Return the git commit of the code, marked if it was modified, or the installed version."""
+    """Return the git commit of the code, marked if it was modified, or the installed version.
+
+    Args:
+        conditions: conditions of this process.
+    """
     if not conditions.commit:
         return f"version {conditions.bench}"
     return conditions.commit + (MODIFIED if conditions.dirty else "")

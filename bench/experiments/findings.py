@@ -18,12 +18,12 @@ simulations with 150 queries the interval covers the true mean in 93 to 96 of 10
 seeds, 94 to 95 with 5, and 88 to 95 with 2. An interval over queries alone covers it in 22 to 96,
 depending on the variance of the seeds.
 
-If the queries vary more than the seeds, Satterthwaite's degrees of freedom are nearly those of the
-queries, and p can be 1e-48. That relies on a variance of the seeds that is known from S - 1 degrees
-of freedom only. With few groups, their number limits what a test can say, and its t has S - 1
-degrees of freedom (Donald and Lang, "Inference with Difference-in-Differences and Other Panel
-Data", 2007). Reports therefore print p as "< .001", "< .01" or "< .05", the smallest level that a t
-test over the seeds' means alone reaches. The verdict and the interval cover seeds and queries.
+If the queries vary more than the seeds, Satterthwaite's degrees of freedom are almost Q - 1, and p
+can be 1e-48. But the variance of the seeds is estimated with S - 1 degrees of freedom, and with few
+groups a t test has no more (Donald and Lang, "Inference with Difference-in-Differences and Other
+Panel Data", 2007). Reports therefore print p as "< .001", "< .01" or "< .05", the smallest level
+that a t test over the seeds' means alone reaches. The verdict and the interval cover seeds and
+queries.
 """
 
 import math
@@ -268,8 +268,7 @@ def _score_matrix(
     """Return scores on a collection, float64 ``(seeds, queries)``.
 
     Raises:
-        BenchError: the cells have different queries, or queries that differ from those of
-            ``alike``.
+        BenchError: the cells have different queries, or other queries than ``alike``.
     """
     found = [scores[seed][name] for seed in seeds]
     if len({each.query_ids for each in (*found, alike or found[0])}) > 1:
