@@ -235,7 +235,6 @@ RUN_QUERIES, RUN_DOCUMENTS, PROBE_RUN = 24, 10, 4
 LOOKED_AT = 2_000  # documents among which long ones and ones with accents are looked for
 RELATED = 0.5  # correlation of similarities, above which two models encode the same texts
 OTHER = "--checkpoint OTHER, if you have it"
-PER_REQUEST = 16  # texts that an encoder gets at a time
 
 
 class SetupEvidence(ABC):
@@ -358,27 +357,6 @@ class GivenVectors:
     vectors: Float32Array
     all_vectors: Float32Array
     rows: Int64Array
-
-
-def encode_sample(encoder: Encoder, documents: Texts, queries: Texts) -> dict[Role, GivenVectors]:
-    """Return the vectors that an encoder gives for texts: a checkpoint's, or a server's.
-
-    Args:
-        encoder: with the prompts of the collection.
-        documents: with titles.
-        queries: without.
-    """
-    roles: dict[Role, Texts] = {"document": documents, "query": queries}
-    given = {}
-    for role, texts in roles.items():
-        parts = [
-            slice(start, start + PER_REQUEST) for start in range(0, len(texts.ids), PER_REQUEST)
-        ]
-        encoded = [encode_texts(encoder, role, texts, part) for part in parts]
-        if encoded:
-            vectors = np.concatenate(encoded)
-            given[role] = GivenVectors(texts, vectors, vectors, np.arange(len(vectors)))
-    return given
 
 
 def encode_texts(encoder: Encoder, role: Role, texts: Texts, part: slice) -> Float32Array:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, BinaryIO
 from zipfile import BadZipFile
@@ -29,7 +29,7 @@ from bench.explain.evidence import (
     Texts,
     VectorEvidence,
     describe_ids,
-    encode_sample,
+    encode_texts,
     sample_documents,
     sample_queries,
 )
@@ -40,7 +40,6 @@ from bench.explain.search import (
     DeviationSearch,
     Explanation,
     ExplanationRow,
-    Findings,
 )
 from bench.explain.setup import EvaluationSetup, deviations, make_setup
 from datasets_cfg.dataset import Dataset
@@ -252,6 +251,7 @@ def read_canary(path: Path) -> dict[Role, GivenVectors]:
 
 
 SPLITS = ("test", "dev", "train")
+PER_REQUEST = 16  # texts that an encoder gets at a time
 COST_QUERIES = 24
 COST_RELEVANT = 2  # documents of each of them
 SHOWN = 5  # explanations whose cost is measured
@@ -304,7 +304,7 @@ class Question:
                 self.passes,
                 dataset,
                 make_setup(self.model.for_dataset(dataset.name).model, dataset.facts),
-                lambda split, name=dataset.name: self.open_split(name, split),  # type: ignore[misc]
+                partial(self.open_split, dataset.name),
             )
             for dataset in self.datasets
         }
@@ -330,10 +330,19 @@ class Question:
             encoder: a server gets one small request at a time.
             name: of it, for people.
         """
-        documents = sample_documents(self.dataset.corpus, self._all_ids(), self.sampled_documents)
-        queries = sample_queries(self.dataset, self.dataset.queries.ids, self.sampled_queries)
         encoder = encoder.for_dataset(self.dataset.name)
-        given = encode_sample(encoder, documents, queries)
+        samples: dict[Role, Texts] = {
+            "document": self._sampled_documents,
+            "query": sample_queries(self.dataset, self.dataset.queries.ids, self.sampled_queries),
+        }
+        given: dict[Role, GivenVectors] = {}
+        for role, texts in samples.items():
+            starts = range(0, len(texts.ids), PER_REQUEST)
+            parts = [slice(start, start + PER_REQUEST) for start in starts]
+            encoded = [encode_texts(encoder, role, texts, part) for part in parts]
+            if encoded:
+                vectors = np.concatenate(encoded)
+                given[role] = GivenVectors(texts, vectors, vectors, np.arange(len(vectors)))
         return VectorEvidence(self.passes, given, f"vectors of {name}")
 
     def of_canary(self, path: Path) -> VectorEvidence:
@@ -357,17 +366,14 @@ class Question:
         ids: list[str] = run.ids.to_pylist()
         if (self.dataset.corpus.rows_of(ids) >= 0).sum() < 0.5 * len(ids):
             raise self._ids_differ(path, ids)
-        if set(run.query_ids) & set(self.dataset.queries.ids):
-            return RunEvidence(self.passes, self.dataset, run), observe_run(run, self.dataset)
-        for split in SPLITS:
+        for split in ("", *SPLITS):
             with suppress(BenchError):
-                other = self.open_split(self.dataset.name, split)
-                if set(run.query_ids) & set(other.queries.ids):
-                    notes = observe_run(run, other)
-                    notes.insert(
-                        0, Observation(f"queries of the split {split}", f"--split {split}")
-                    )
-                    return RunEvidence(self.passes, other, run), notes
+                name = self.dataset.name
+                dataset = self.open_split(name, split) if split else self.dataset
+                if set(run.query_ids) & set(dataset.queries.ids):
+                    note = Observation(f"queries of the split {split}", f"--split {split}")
+                    notes = [*([note] if split else []), *observe_run(run, dataset)]
+                    return RunEvidence(self.passes, dataset, run), notes
         raise BenchError(
             f"{path}: none of its queries, such as {run.query_ids[0]!r}, is in {self.dataset.name}",
             "Name the collection of the run",
@@ -432,8 +438,11 @@ class Question:
             verdict=findings.verdict,
             share=findings.base.share,
             precision=findings.base.precision,
-            explanations=tuple(self._rows(findings, evidence)),
-            closest=self._row(closest, evidence, None) if closest else None,
+            explanations=tuple(
+                self._row(found, evidence, place < SHOWN)
+                for place, found in enumerate(findings.explanations)
+            ),
+            closest=self._row(closest, evidence, False) if closest else None,
             seen=tuple(notes),
             chance=findings.chance,
             singles=findings.singles,
@@ -443,15 +452,8 @@ class Question:
             sampled=not any(each.needs_collection for each in evidence),
         )
 
-    def _rows(self, findings: Findings, evidence: Sequence[SetupEvidence]) -> list[ExplanationRow]:
-        rows = []
-        for place, found in enumerate(findings.explanations):
-            cost = self._cost(found.setup, evidence) if place < SHOWN else None
-            rows.append(self._row(found, evidence, cost))
-        return rows
-
     def _row(
-        self, found: Explanation, evidence: Sequence[SetupEvidence], cost: float | None
+        self, found: Explanation, evidence: Sequence[SetupEvidence], with_cost: bool
     ) -> ExplanationRow:
         details = filter(None, (each.detail(found.setup) for each in evidence))
         return ExplanationRow(
@@ -459,7 +461,7 @@ class Question:
             share=found.fit.share,
             precision=found.fit.precision,
             apply=tuple(each.apply for each in found.deviations),
-            cost=cost,
+            cost=self._cost(found.setup, evidence) if with_cost else None,
             equals=found.equals,
             detail="; ".join(details),
         )
@@ -485,13 +487,13 @@ class Question:
                 relevant.setdefault(query, []).append(document)
         queries = sample_queries(self.dataset, list(relevant), COST_QUERIES).ids
         wanted = [id_ for query in queries for id_ in relevant[query][:COST_RELEVANT]]
-        others = sample_documents(self.dataset.corpus, self._all_ids(), self.sampled_documents)
-        rows = np.unique(self.dataset.corpus.rows_of([*wanted, *others.ids]))
+        rows = np.unique(self.dataset.corpus.rows_of([*wanted, *self._sampled_documents.ids]))
         return list(queries), rows[rows >= 0]
 
-    def _all_ids(self) -> list[str]:
-        ids: list[str] = self.dataset.corpus.ids.to_pylist()
-        return ids
+    @cached_property
+    def _sampled_documents(self) -> Texts:
+        corpus = self.dataset.corpus
+        return sample_documents(corpus, corpus.ids.to_pylist(), self.sampled_documents)
 
     def _ids_differ(self, path: Path, ids: Sequence[str]) -> BenchError:
         """Return the error for ids that are not those of the collection, and how to change them."""

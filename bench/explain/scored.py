@@ -1,8 +1,8 @@
 """Scores that somebody else got, of each query or as published means, and their fit to a set-up."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -28,27 +28,22 @@ SAMPLE_QUERIES = 32
 MATRICES = 3  # vectors of the whole collection that are remembered
 
 
+@dataclass(frozen=True)
 class CollectionScores:
     """Scores of a collection under any set-up.
 
-    Args:
+    Attributes:
         passes: that encode.
         dataset: the collection with its usual split.
         base: the model's own set-up.
-        split: opens another split; raises a `BenchError` if there is none.
-
+        open_split: opens another split; raises a `BenchError` if there is none.
     """
 
-    def __init__(
-        self,
-        passes: ForwardPasses,
-        dataset: Dataset,
-        base: EvaluationSetup,
-        split: Callable[[str], Dataset] | None = None,
-    ) -> None:
-        self.passes, self.dataset, self.base = passes, dataset, base
-        self._open_split = split
-        self._matrices: OrderedDict[EvaluationSetup, Float32Array] = OrderedDict()
+    passes: ForwardPasses
+    dataset: Dataset
+    base: EvaluationSetup
+    open_split: Callable[[str], Dataset]
+    _matrices: OrderedDict[EvaluationSetup, Float32Array] = field(default_factory=OrderedDict)
 
     def check(self) -> None:
         """Refuse a collection that cannot be encoded again and again.
@@ -82,7 +77,7 @@ class CollectionScores:
         Raises:
             BenchError: the split is not there.
         """
-        dataset = self._dataset(setup)
+        dataset = self.open_split(setup.split) if setup.split else self.dataset
         wanted = set(dataset.queries.ids if queries is None else queries)
         pairs = zip(dataset.queries.ids, dataset.queries.texts, strict=True)
         ids, texts = zip(*((id_, text) for id_, text in pairs if id_ in wanted), strict=True)
@@ -110,13 +105,6 @@ class CollectionScores:
     def is_free(self, setup: EvaluationSetup) -> bool:
         """Return whether no document must be encoded for ``setup``."""
         return forward_key(setup) == forward_key(self.base)
-
-    def _dataset(self, setup: EvaluationSetup) -> Dataset:
-        if not setup.split:
-            return self.dataset
-        if self._open_split is None:
-            raise BenchError(f"{self.dataset.name} has no other split")
-        return self._open_split(setup.split)
 
     def _run(
         self,
@@ -270,31 +258,30 @@ class PublishedEvidence(SetupEvidence):
 
     def fit(self, setup: EvaluationSetup, probe: bool) -> Fit:
         """Return the fit of all numbers to ``setup``, for ``probe`` by estimate."""
-        rows = []
-        for name, collection in self.collections.items():
-            local = transfer_setup(setup, collection.base, self._first)
-            numbers = [number for number in self.numbers if number.dataset == name]
-            measures = list(dict.fromkeys(number.measure for number in numbers))
-            means, doubt = self._means(collection, local, measures, probe)
-            for number in numbers:
-                # One unit of the last digit: half of it is rounding, half another machine's.
-                tolerance = 10.0**-number.digits + doubt[number.measure]
-                rows.append((number.value, means[number.measure], tolerance))
+        rows = [
+            # One unit of the last digit: half of it is rounding, half another machine's.
+            (number.value, mean, 10.0**-number.digits + doubt)
+            for number, mean, doubt in self._predict(setup, probe)
+        ]
         return value_fit(*np.array(rows).T)
 
     def detail(self, setup: EvaluationSetup) -> str:
         """Return the scores under ``setup`` as text."""
-        shown = []
-        for name, collection in self.collections.items():
-            local = transfer_setup(setup, collection.base, self._first)
-            numbers = [number for number in self.numbers if number.dataset == name]
-            means, _ = self._means(collection, local, [number.measure for number in numbers], False)
-            shown += [f"{number.measure} {means[number.measure]:.4f}" for number in numbers]
-        return "gives " + ", ".join(shown)
+        predicted = self._predict(setup, False)
+        return "gives " + ", ".join(f"{number.measure} {mean:.4f}" for number, mean, _ in predicted)
 
-    @property
-    def _first(self) -> EvaluationSetup:
-        return next(iter(self.collections.values())).base
+    def _predict(
+        self, setup: EvaluationSetup, probe: bool
+    ) -> Iterator[tuple[PublishedNumber, float, float]]:
+        """Yield each number with its mean under ``setup``, and the error of an estimate."""
+        first = next(iter(self.collections.values())).base
+        for name, collection in self.collections.items():
+            local = transfer_setup(setup, collection.base, first)
+            numbers = [number for number in self.numbers if number.dataset == name]
+            measures = list(dict.fromkeys(number.measure for number in numbers))
+            means, doubt = self._means(collection, local, measures, probe)
+            for number in numbers:
+                yield number, means[number.measure], doubt[number.measure]
 
     def _means(
         self, collection: CollectionScores, setup: EvaluationSetup, measures: list[str], probe: bool

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Literal
 
@@ -127,10 +127,11 @@ class Findings:
     pairs: int
 
 
+@dataclass
 class DeviationSearch:
     """A search over deviations.
 
-    Args:
+    Attributes:
         setup: the model's own.
         deviations: all singles.
         evidence: of one or several kinds, all of which an explanation must fit.
@@ -138,17 +139,12 @@ class DeviationSearch:
         deadline: value of the monotonic clock after which no pair is tried.
     """
 
-    def __init__(
-        self,
-        setup: EvaluationSetup,
-        deviations: Sequence[Deviation],
-        evidence: Sequence[SetupEvidence],
-        announce: Callable[[str], None] = lambda line: None,
-        deadline: float = math.inf,
-    ) -> None:
-        self.setup, self.deviations, self.evidence = setup, deviations, evidence
-        self._announce, self._deadline = announce, deadline
-        self._known: dict[tuple[EvaluationSetup, bool], Fit | None] = {}
+    setup: EvaluationSetup
+    deviations: Sequence[Deviation]
+    evidence: Sequence[SetupEvidence]
+    announce: Callable[[str], None] = lambda line: None
+    deadline: float = math.inf
+    _known: dict[tuple[EvaluationSetup, bool], Fit | None] = field(default_factory=dict)
 
     def run(self) -> Findings:
         """Return what explains the evidence."""
@@ -158,7 +154,7 @@ class DeviationSearch:
         accepted = self._accept(tried, base)
         pairs: list[Explanation] = []
         if accepted[0].fit.is_rough if accepted else not base.fits:
-            self._announce("no single deviation explains it exactly: trying pairs")
+            self.announce("no single deviation explains it exactly: trying pairs")
             pairs = self._fit_all(self._rank_pairs(probed), True)
             tried += self._evaluate_all(_keep_undecided(pairs)[:FULL_PAIRS])
             tried.sort(key=lambda each: -each.fit.likelihood)
@@ -189,7 +185,7 @@ class DeviationSearch:
             except BenchError as error:
                 if setup == self.setup:
                     raise
-                self._announce(f"left out a hypothesis: {error}")
+                self.announce(f"left out a hypothesis: {error}")
                 self._known[key] = None
         return self._known[key]
 
@@ -208,11 +204,11 @@ class DeviationSearch:
             if fit is not None:
                 found.append(Explanation(deviations, setup, fit))
             if place % 10 == 0:
-                self._announce(f"{place} of {len(all_)} hypotheses tried")
+                self.announce(f"{place} of {len(all_)} hypotheses tried")
             # Pairs come best first: soon after one that fits, the rest are farther off.
             is_exact = fit is not None and fit.fits and not fit.is_rough
             since_exact += bool(since_exact) or (is_exact and len(deviations) > 1)
-            is_late = len(deviations) > 1 and time.monotonic() > self._deadline
+            is_late = len(deviations) > 1 and time.monotonic() > self.deadline
             if since_exact > PAIRS_AFTER_A_FIT or is_late:
                 break
         return sorted(found, key=lambda each: -each.fit.likelihood)
@@ -301,9 +297,4 @@ def _group_equal(accepted: Sequence[Explanation]) -> list[Explanation]:
             groups.append([each])
         else:
             same.append(each)
-    return [
-        Explanation(
-            group[0].deviations, group[0].setup, group[0].fit, tuple(e.name for e in group[1:])
-        )
-        for group in groups
-    ]
+    return [replace(group[0], equals=tuple(each.name for each in group[1:])) for group in groups]

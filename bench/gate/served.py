@@ -27,7 +27,7 @@ from retrievers.models.recipe import Recipe, Role
 
 DOCUMENTS, QUERIES = 48, 16  # that are sent
 CONNECTIONS = 16
-ROUNDS = 3
+ROUNDS = 10
 SECONDS = 15.0  # after which no other round begins
 SEARCH_SECONDS = 30.0  # after which no pair of deviations is tried
 CLOSER = 4.0  # times closer to the vector of another text

@@ -138,6 +138,7 @@ def open_endpoint(url: str, settings: ModelOptions, model: LoadedModel) -> Encod
         settings: has the model's name on the server; by default its checkpoint's.
         model: the checkpoint.
     """
+    from bench.gate.served import CONNECTIONS
     from retrievers.encoders.endpoint import EndpointEncoder
 
     stated = model.model.recipe
@@ -151,7 +152,7 @@ def open_endpoint(url: str, settings: ModelOptions, model: LoadedModel) -> Encod
         normalize=False,
         options={"endpoint_model": settings.endpoint_model or stated.checkpoint or model.name},
     )
-    return EndpointEncoder(recipe, url)
+    return EndpointEncoder(recipe, url, CONNECTIONS)
 
 
 def load_models(
