@@ -267,9 +267,10 @@ class DeviationSearch:
         the tolerance. Vectors, runs and scores by query have too many items to agree by chance.
         """
         errors = [each.fit.errors for each in tried if each.fit.level is None]
-        if not errors or len(errors[0]) > 12:
+        most = max(map(len, errors), default=0)
+        if not 0 < most <= 12:
             return 0.0
-        near = np.array(errors)
+        near = np.array([each for each in errors if len(each) == most])
         shares = [max((near[:, place] <= 100).mean() / 100, 1e-4) for place in range(near.shape[1])]
         return float(len(errors) * np.prod(shares))
 

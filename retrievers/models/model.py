@@ -8,7 +8,9 @@ import copy
 import importlib.util
 import logging
 import os
+import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from dataclasses import replace as replace_field
 from math import prod
@@ -27,7 +29,7 @@ from retrievers.adapters.identify import (
     identify_adapter,
     read_routing,
 )
-from retrievers.models.card import Card, CardAdapter, CardStage, replace_fields
+from retrievers.models.card import BRANCH, Card, CardAdapter, CardStage, replace_fields
 from retrievers.models.checkpoint import (
     HEAD_WEIGHTS,
     Checkpoint,
@@ -36,7 +38,7 @@ from retrievers.models.checkpoint import (
     read_safetensors_header,
     resolve_inside,
 )
-from retrievers.models.locate import describe_source, find_card, locate_checkpoint
+from retrievers.models.locate import describe_source, find_card, find_local, locate_checkpoint
 from retrievers.models.recipe import Backend, Dtype, Prompts, Recipe, Stage, StoreDtype
 from retrievers.models.st_folder import (
     find_transformer,
@@ -170,6 +172,27 @@ def resolve_model(
         resolved.recipe, store_dtype=store_dtype, backend=choose_backend(backend, resolved.recipe)
     )
     return replace_field(resolved, recipe=recipe)
+
+
+def find_base(model: Model) -> Model | None:
+    """Return ``model`` with the weights that it was trained from, if they are on this machine.
+
+    The checkpoint's README names its base as ``base_model``, or its configuration as
+    ``_name_or_path``. Nothing is downloaded. A model with layers after pooling has no base.
+    """
+    if model.document is None or model.recipe.stages:
+        return None
+    readme = model.document.root / "README.md"
+    text = readme.read_text(encoding="utf-8", errors="replace") if readme.is_file() else ""
+    named = re.findall(r"^base_model:\s+(?:- )?(\S+)$", text, re.MULTILINE)
+    for name in filter(None, (*named, str(model.document.config.get("_name_or_path", "")))):
+        root = Path(name) if Path(name).is_dir() else find_local(name, BRANCH)
+        with suppress(BenchError):
+            if root and not root.samefile(model.document.root):
+                document = open_checkpoint(root, _inner_folder(root))
+                card = replace_fields(model.card, {"name": Path(name).name})
+                return replace_field(model, card=card, document=document, query=None, adapter=None)
+    return None
 
 
 def _with_query_prompt(card: Card, text: str) -> Card:

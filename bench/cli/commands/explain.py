@@ -16,6 +16,7 @@ from bench.workspace import Workspace
 from foundation.errors import BenchError
 from reports.explain import answer_text
 from retrievers.models.locate import is_card
+from retrievers.models.model import find_base
 
 
 def explain(options: ExplainOptions) -> int:
@@ -43,9 +44,13 @@ def explain(options: ExplainOptions) -> int:
 def _load_other(
     workspace: Workspace, options: ExplainOptions, model: LoadedModel
 ) -> LoadedModel | None:
-    """Load the other checkpoint as its folder states, or else as the model is used."""
+    """Load the other checkpoint as its folder states, or else as the model is used.
+
+    Without one, it is the base that the model's own files name, if it is on this machine.
+    """
     if options.checkpoint is None:
-        return None
+        base = find_base(model.model)
+        return LoadedModel(base, None) if base else None
     use = replace(options.model_options, adapter=None, set=())
     try:
         return load_model(workspace, options.checkpoint, use)
@@ -74,7 +79,7 @@ def _evidence(
     if options.served:
         encoder = open_endpoint(options.served, options.model_options, question.model)
         evidence.append(question.of_encoder(encoder, encoder.recipe.model))
-    elif not evidence and question.other is not None:
+    elif not evidence and question.other is not None and options.checkpoint:
         encoder = question.other.require_encoder()
         evidence.append(question.of_encoder(encoder, question.other.name))
     if not evidence and options.save_canary is None:

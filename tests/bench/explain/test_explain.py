@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -314,6 +315,25 @@ def test_another_checkpoint_differs_by_its_weights(bench, folder, tmp_path):
     write_bert(tmp_path / "worse", seed=9)
     answer = explain(bench, folder, "--checkpoint", tmp_path / "worse")
     assert "weights of worse" in best(answer)
+
+
+def test_the_base_is_found_by_the_name_that_the_checkpoint_states(bench, folder, tmp_path):
+    shutil.copytree(folder / "checkpoint", tmp_path / "tuned")
+    write_bert(tmp_path / "base", seed=9)
+    config = json.loads((tmp_path / "tuned/config.json").read_text())
+    config["_name_or_path"] = str(tmp_path / "base")
+    (tmp_path / "tuned/config.json").write_text(json.dumps(config))
+    card = (folder / "tiny.toml").read_text()
+    (tmp_path / "tuned.toml").write_text(
+        card.replace('"checkpoint"', '"tuned"').replace('name = "tiny"', 'name = "tuned"')
+    )
+    theirs = Oracle(tmp_path / "base").documents(DEFAULT)
+    np.savez(tmp_path / "theirs.npz", ids=np.array(list(DOCUMENTS)), vectors=theirs)
+    words = ("--on", folder / "words", "--vectors", tmp_path / "theirs.npz", "--json")
+    done = bench("explain", tmp_path / "tuned.toml", *words)
+    assert done.code == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert "weights of base" in best(answer)
 
 
 def test_a_canary_tells_later_whether_vectors_are_the_same(bench, folder, tmp_path):
