@@ -9,7 +9,7 @@ the one of another text went to the wrong request.
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -37,21 +37,6 @@ BEYOND = 100.0  # times the error of arithmetic that one text may have
 EXACT = [name for name, _ in PRECISIONS]  # the most exact first
 
 
-@dataclass(frozen=True)
-class LoadTest:
-    """Vectors of texts that were sent again under load.
-
-    Attributes:
-        requests: number of requests, each of one text.
-        changed: number of vectors that differ from the first ones by more than arithmetic.
-        mixed: number of vectors among them that belong to another text.
-    """
-
-    requests: int = 0
-    changed: int = 0
-    mixed: int = 0
-
-
 def check_server(question: Question, encoder: Encoder, server: str, stated: str) -> Check:
     """Decide whether a server returns the vectors of the model of ``question``.
 
@@ -69,10 +54,12 @@ def check_server(question: Question, encoder: Encoder, server: str, stated: str)
     if not causes[0]:
         level = evidence.fit(question.setup, probe=False).level or 0.0
         encoder = encoder.for_dataset(question.dataset.name)
-        load = repeat_under_load(encoder, evidence.given, BEYOND * max(10**level, NOISE))
-        causes.append(_describe_load(load))
-        share = 1 - load.changed / load.requests
-        rows.append(_row(question, f"{CONNECTIONS} requests at a time", share, causes[1]))
+        most = BEYOND * max(10**level, NOISE)
+        sent, changed, mixed = repeat_under_load(encoder, evidence.given, most)
+        text = f"under load, {changed:,} of {sent:,} vectors changed, {mixed:,} of them into the "
+        causes.append(text + "vector of another text" if changed else "")
+        name = f"{CONNECTIONS} requests at a time"
+        rows.append(_row(question, name, 1 - changed / sent, causes[1]))
     reasons = tuple(filter(None, causes))
     verdict = PairVerdict(
         role="checkpoint",
@@ -115,25 +102,18 @@ def _describe_cause(answer: Answer, stated: str) -> str:
     return ""
 
 
-def _describe_load(load: LoadTest) -> str:
-    """Return how vectors change under load, or "" if they do not."""
-    if not load.changed:
-        return ""
-    return (
-        f"under load, {load.changed:,} of {load.requests:,} vectors changed, "
-        f"{load.mixed:,} of them into the vector of another text"
-    )
-
-
 def repeat_under_load(
     encoder: Encoder, given: Mapping[Role, GivenVectors], most: float
-) -> LoadTest:
+) -> tuple[int, int, int]:
     """Send texts one by one over many connections, and count the vectors that change.
 
     Args:
         encoder: of the server.
         given: vectors of a sample that were made one request at a time, by role.
         most: largest relative squared error of a vector that did not change.
+
+    Returns:
+        Requests of one text each, changed vectors, and those that became another text's.
     """
     tasks = [
         (role, each.texts, slice(row, row + 1))
@@ -143,17 +123,16 @@ def repeat_under_load(
     first = np.concatenate([each.vectors for each in given.values()])
     squares = np.maximum(np.einsum("ij,ij->i", first, first)[:, None], FLOOR)
     apart = cdist(first, first, "sqeuclidean") / squares
-    load, start = LoadTest(), time.monotonic()
+    sent = changed = mixed = 0
+    start = time.monotonic()
     with ThreadPoolExecutor(CONNECTIONS) as pool:
-        while load.requests < ROUNDS * len(tasks) and time.monotonic() < start + SECONDS:
+        while sent < ROUNDS * len(tasks) and time.monotonic() < start + SECONDS:
             again = list(pool.map(lambda task: encode_texts(encoder, *task), tasks))
             distances = cdist(np.concatenate(again), first, "sqeuclidean") / squares
             own = distances.diagonal()
             others = apart > max(APART, 16 * float(np.median(own)))
-            mixed = np.where(others, distances, np.inf).min(axis=1) * CLOSER < own
-            load = LoadTest(
-                load.requests + len(tasks),
-                load.changed + int((mixed | (own > most)).sum()),
-                load.mixed + int(mixed.sum()),
-            )
-    return load
+            is_mixed = np.where(others, distances, np.inf).min(axis=1) * CLOSER < own
+            sent += len(tasks)
+            changed += int((is_mixed | (own > most)).sum())
+            mixed += int(is_mixed.sum())
+    return sent, changed, mixed

@@ -248,5 +248,5 @@ def load_alarms(lab: Laboratory, rate: float) -> int:
         with served(lab, server) as client:
             given = question.of_encoder(client, "server").given
             client = client.for_dataset(question.dataset.name)
-            found += bool(repeat_under_load(client, given, 1e-7).changed)
+            found += bool(repeat_under_load(client, given, 1e-7)[1])
     return found

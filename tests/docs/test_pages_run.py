@@ -11,6 +11,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,7 @@ FIRST_RUN = "docs/tutorials/first-run.md"
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 COMMAND = "python -m bench "
 SERVER = "http://localhost:8000/v1"
+SERVED = {"served-models": "hashing", "explain": "worse"}  # model of each page's server
 # Commands that install, or need a cluster, published data or a training that runs.
 NOT_RUN = re.compile(
     r"python3 -m venv|\. \.venv|pip install|tox|sbatch|'jobs=|accelerate|.*--engine ray"
@@ -127,6 +129,8 @@ def expected_code(command: str, shown: str) -> int:
     """Return the exit code. `check` compares the baseline with itself, which decides nothing."""
     if shown.startswith("error:"):
         return ExitCode.BAD_INPUT
+    if "--served" in command and "DRIFT" in shown:
+        return ExitCode.DRIFT
     return ExitCode.INCONCLUSIVE if command.startswith(f"{COMMAND}check ") else ExitCode.OK
 
 
@@ -247,12 +251,14 @@ def test_every_command_of_a_page_succeeds_and_prints_what_the_page_shows(
     name = Path(page).stem
     if name == "object-stores":
         s3.allow(monkeypatch, request.getfixturevalue("server"))
-    if name == "served-models":
-        monkeypatch.setitem(STAND_INS, SERVER, request.getfixturevalue("embeddings"))
-        (card,) = blocks(page, "toml")
-        Path("path/to/served-minilm.toml").write_text(card.replace(SERVER, STAND_INS[SERVER]))
     if name in PREPARE:
         PREPARE[name](folder)
+    if name in SERVED:
+        url = request.getfixturevalue("serve")(SERVED[name])
+        monkeypatch.setitem(STAND_INS, SERVER, url)
+    if name == "served-models":
+        (card,) = blocks(page, "toml")
+        Path("path/to/served-minilm.toml").write_text(card.replace(SERVER, STAND_INS[SERVER]))
     run_page(page, capsys)
     for script in blocks(page, "python") if name in {"notebook", "README"} else ():
         script = script.replace('"steps": 100', '"steps": 2, "batch_size": 4')
@@ -260,11 +266,16 @@ def test_every_command_of_a_page_succeeds_and_prints_what_the_page_shows(
 
 
 @pytest.fixture
-def embeddings() -> Iterator[str]:
-    """The URL of a model's server."""
+def serve() -> Iterator[Callable[[str], str]]:
+    """Serve a model until the test ends; returns its URL."""
     pytest.importorskip("openai", reason="needs openai: pip install openai")
-    with serving(serve_model(open_encoder(resolve_model("hashing")))) as (url, _):
-        yield url
+    with ExitStack() as stack:
+
+        def start(model: str) -> str:
+            encode = serve_model(open_encoder(resolve_model(model)))
+            return stack.enter_context(serving(encode))[0].replace("127.0.0.1", "localhost")
+
+        yield start
 
 
 @pytest.fixture

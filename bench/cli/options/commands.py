@@ -365,14 +365,8 @@ class CheckOptions:
         "tolerance": {"expect_same": True},
         "rule": {"expect_same": False, "served": False},
         "against": {"served": True},
-        "endpoint_model": {"served": True},
-        "baseline": {"served": False},
-        "anchor": {"served": False},
-        "measure": {"served": False},
-        "results": {"served": False},
-        "floor": {"served": False},
-        "expect_same": {"served": False},
-        "resamples": {"served": False},
+        **{key: {"served": False} for key in ("baseline", "anchor", "measure", "results")},
+        **{key: {"served": False} for key in ("floor", "expect_same", "resamples")},
     }
     checkpoint: str = ""
     _: KW_ONLY
