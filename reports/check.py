@@ -80,7 +80,7 @@ def _lead_sentence(check: Check, verdict: PairVerdict) -> str:
             return f"{candidate} is the same model as {other}, so nothing was checked"
         return f"There is not enough evidence to decide whether {candidate} is worse than {other}"
     if check.tolerance is not None:
-        if _unchanged(verdict):
+        if _unchanged(verdict) and not check.answer:
             return f"{candidate} has exactly {scores}"
         return f"{candidate} reproduces {scores} within the tolerance"
     if _unchanged(verdict):
