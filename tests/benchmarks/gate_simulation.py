@@ -1,40 +1,37 @@
 """Does the gate keep its promises? False alarms, false passes and power on real scores.
 
-`gate_populations` says which queries, and what they score when documents are put before the first
-relevant one, as many as a geometric distribution says. Pairs of models are drawn from them:
-
-* exchangeable: both models are changed alike. How often does rule ``loss`` raise a false alarm?
-* rare losses: rare large losses and many small gains, with mean 0; rare gains: the reverse. The
-  same question. These models are not exchangeable, so that the randomisation test alone promises
-  nothing, and errs where a sample misses the gains: its column shows it beside the gate's.
-* margin: the mean loss is exactly the margin, the differences are skewed. How often does each bound
-  pass it: bootstrap-t (ours), shifted sign flips, Student's t, percentile bootstrap?
-* planted: rankings of a random share of queries are degraded, until the mean loss is the minimum
-  detectable effect that the gate states, and twice that. How often is it found?
-
-The first table has 50 to 7,000 queries of which 50 to 90 % do not change; the second has other
-measures and collections that the gate's allowance was not chosen on; the third has several
-collections at once, with Holm over them and their mean, decided by `check_against` itself.
-
-The other tables have the real differences of `gate_pairs`, by both rules. Equal models are drawn
-from a pair in two ways: its queries with replacement, the models swapped on each or not by chance;
-and the differences less their mean, which keeps their skew. How often is either rule a REGRESSION,
-and how often does a loss beyond the margin show that is none? Losses are planted in two ways, too:
+The tables have the real differences of `gate_pairs`, by both rules. Equal models are drawn from a
+pair in two ways: its queries with replacement, the models swapped on each or not by chance; and the
+differences less their mean, which keeps their skew. How often is either rule a REGRESSION, and how
+often does a loss beyond the margin show that is none? Losses are planted in two ways, too:
 differences moved until their mean is the loss, and more of them turned to losses than to gains. How
 often does rule ``loss`` find the effect that it states, and rule ``margin`` pass a loss of the
 margin, or rule ``loss`` one of the effect? All with the settings that are shipped, the floor too.
 
-    python -m tests.benchmarks.gate_simulation [--pairs 300] [--resamples 499] [--draws 500]
+    python -m tests.benchmarks.gate_simulation [--draws 500] [--resamples 499]
 
 A rate is marked ``!`` where it is above its level by more than simulation explains (99 %), or a
 power is below 80 % (99 % at twice the effect) by as much. The last line of stdout is one JSON
 document.
+
+`test_gate_simulation.py` asks the same of a `Population`: what queries score when documents are put
+before the first relevant one, as many as a geometric distribution says.
+
+* exchangeable: both models are changed alike. How often does rule ``loss`` raise a false alarm?
+* rare losses: rare large losses and many small gains, with mean 0; rare gains: the reverse. The
+  same question. These models are not exchangeable, so that the randomisation test alone promises
+  nothing, and errs where a sample misses the gains.
+* margin: the mean loss is exactly the margin, the differences are skewed. How often does each bound
+  pass it: bootstrap-t (ours), shifted sign flips, Student's t, percentile bootstrap?
+* planted: rankings of a random share of queries are degraded, until the mean loss is the minimum
+  detectable effect that the gate states, and twice that. How often is it found?
 """
 
 import argparse
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -58,18 +55,35 @@ from bench.gate.verdicts import Evidence, decide
 from bench.results.result import Evaluation
 from tests.benchmarks.gate_pairs import FAMILY as REAL_FAMILY
 from tests.benchmarks.gate_pairs import Pair, real_pairs
-from tests.benchmarks.gate_populations import Population, populations
 from tests.support.results import PROTOCOL, evaluation
 
 MARGINS = (0.01, 0.02)  # of rule margin, on real pairs
 BEYOND = "observed beyond"  # a loss that is not ruled out, though there is none
-SIZES, ZEROS = (50, 300, 2_000, 7_000), (0.5, 0.9)
-SMALL = (50, 300)  # of the second table
-FAMILY = (50, 100, 300, 1_000)  # queries of the collections of the third table
-FAMILY_MEASURE = "nDCG@10"
+FAMILY = (50, 100, 300, 1_000)  # queries of several collections
+MOST_PUSHED = 12
+PUSHED = 0.3  # of the geometric distribution of how many documents are pushed in
 MARGIN = 0.02
 MDE_FACTOR = stats.norm.ppf(0.975) + stats.norm.ppf(0.8)
 LEVEL, POWER, SURE = 0.05, 0.8, 0.99
+
+
+@dataclass(frozen=True)
+class Population:
+    """Queries that something relevant was found for.
+
+    Attributes:
+        values: float64 ``(queries, MOST_PUSHED + 1)``: the measure with so many documents put
+            before the first relevant one.
+    """
+
+    name: str
+    values: np.ndarray
+
+    def losses(self, shape: int | tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+        """Differences of degraded rankings of drawn queries, 0 or less."""
+        drawn = rng.integers(len(self.values), size=shape)
+        pushed = np.minimum(rng.geometric(PUSHED, size=shape), MOST_PUSHED)
+        return self.values[drawn, pushed] - self.values[drawn, 0]
 
 
 def exchangeable(
@@ -158,28 +172,6 @@ def passes(differences: np.ndarray, resampling: Resampling) -> dict[str, float]:
         "t": float(np.mean(means - stats.t.ppf(1 - LEVEL, count - 1) * errors >= -MARGIN)),
         "percentile": float(np.mean(np.quantile(drawn, LEVEL, axis=0) >= -MARGIN)),
     }
-
-
-def simulate(
-    real: Population, size: int, zeros: float, pairs: int, resampling: Resampling
-) -> dict[str, object]:
-    """All questions for one population, number of queries and share of zeros."""
-    rng = np.random.default_rng([size, int(100 * zeros)])
-    shape = (size, pairs)
-    row: dict[str, object] = {"population": real.name, "queries": size, "zeros": zeros}
-    alike = exchangeable(real, zeros, shape, rng)
-    row["exchangeable"] = _regressions(alike, resampling)
-    balanced = skewed(real, zeros, 0.0, shape, rng)
-    row["rare losses"] = _regressions(balanced, resampling)
-    row["rare gains"] = _regressions(-balanced, resampling)
-    row["rare gains, flips alone"] = alone(-balanced, resampling)
-    at_margin = passes(skewed(real, zeros, -MARGIN, shape, rng), resampling)
-    row |= {f"passes: {name}": rate for name, rate in at_margin.items()}
-    for factor, name in ((1, "at MDE"), (2, "at twice")):
-        found = planted(real, zeros, factor, shape, rng)
-        row[name] = _regressions(found[0], resampling) if found else None
-        row[f"loss {name}"] = found[1] if found else None
-    return row
 
 
 def _regressions(differences: np.ndarray, resampling: Resampling) -> float:
@@ -331,20 +323,16 @@ def _entry(name: str, values: np.ndarray) -> Evaluation:
 
 def table(rows: Sequence[Mapping[str, object]], pairs: int) -> str:
     """Rates with a mark where they are worse than promised."""
-    names = [name for name in rows[0] if not name.startswith("loss at")]
-    return tabulate(
-        [[_cell(name, row[name], pairs) for name in names] for row in rows], names, "pipe"
-    )
+    cells = [[_cell(name, value, pairs) for name, value in row.items()] for row in rows]
+    return tabulate(cells, list(rows[0]), "pipe")
 
 
 def _cell(name: str, value: object, pairs: int) -> str:
     if not isinstance(value, float):
         return "-" if value is None else str(value)
-    if name == "zeros":
-        return f"{value:.0%}"
     said, hits = f"{100 * value:.1f} %", round(value * pairs)
-    if name.startswith(("one lost", BEYOND, "loss: equal")):
-        return said  # Holm costs power on purpose; what is observed, and passes, is no promise
+    if name.startswith((BEYOND, "loss: equal")):
+        return said  # what is observed, and passes, is no promise
     least = {"at MDE": POWER, "at twice": SURE}.get(name)
     if least is None:
         broken = hits > stats.binom.ppf(0.99, pairs, LEVEL)
@@ -364,30 +352,13 @@ def on_real_pairs(draws: int, resampling: Resampling) -> dict[str, list[dict[str
     return {"real pairs": rules, "several real collections": families}
 
 
-def on_populations(pairs: int, resampling: Resampling) -> dict[str, list[dict[str, object]]]:
-    """Rule ``loss``, and bounds of rule ``margin``, on drawn rankings; prints a table of each."""
-    first, *others = populations()
-    own = [simulate(first, n, z, pairs, resampling) for n in SIZES for z in ZEROS]
-    print(table(own, pairs), end="\n\n", flush=True)
-    rest = [simulate(one, n, z, pairs, resampling) for one in others for n in SMALL for z in ZEROS]
-    print(table(rest, pairs), end="\n\n", flush=True)
-    alike = [one for one in (first, *others) if one.name.endswith(FAMILY_MEASURE)]
-    several = [family(alike, z, pairs, resampling) for z in ZEROS]
-    print(table(several, pairs), end="\n\n")
-    return {"queries": own, "independent": rest, "several collections": several}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description="Simulate the gate on real scores.")
-    parser.add_argument("--pairs", type=int, default=300, help="drawn from each population")
-    parser.add_argument("--draws", type=int, default=500, help="of each real pair; 0 for none")
+    parser.add_argument("--draws", type=int, default=500, help="of each real pair")
     parser.add_argument("--resamples", type=int, default=499)
     options = parser.parse_args()
-    resampling = Resampling(options.resamples)
-    rows = on_real_pairs(options.draws, resampling) if options.draws else {}
-    rows |= on_populations(options.pairs, resampling) if options.pairs else {}
-    sizes = {"pairs": options.pairs, "draws": options.draws, "margin": MARGIN}
-    print(json.dumps({**sizes, **rows}))
+    rows = on_real_pairs(options.draws, Resampling(options.resamples))
+    print(json.dumps({"draws": options.draws, **rows}))
 
 
 if __name__ == "__main__":

@@ -5,11 +5,9 @@ import pytest
 from scipy import stats
 
 from bench.comparing.statistics import Resampling
-from tests.benchmarks import gate_populations
 from tests.benchmarks import gate_simulation as gate
 from tests.benchmarks.gate_pairs import BM25, FAMILY, MINILM, PAIRS, real_pairs
-from tests.benchmarks.gate_populations import MOST_PUSHED, Population
-from tests.support.collections import write_collection
+from tests.benchmarks.gate_simulation import MOST_PUSHED, Population
 
 COUNT = 150  # pairs of models drawn from a population
 RESAMPLING = Resampling(399, 0)
@@ -112,22 +110,8 @@ def test_equal_models_on_several_real_collections_are_a_regression_by_neither_ru
     assert max(rates) <= MOST_OF_DRAWS
 
 
-def test_a_ranking_with_documents_put_before_its_first_hit_scores_as_its_rank_says(tmp_path):
-    documents = {f"d{i:02}": ("", "common " * (1 + i % 7) + f"word{i % 10}") for i in range(40)}
-    queries = {f"q{i:02}": f"common word{i % 10}" for i in range(40)}
-    qrels = {(f"q{i:02}", f"d{i:02}"): 1 for i in range(40)}
-    folder = write_collection(tmp_path / "tiny", documents, queries, qrels)
-    gains = {one.name: one for one in gate_populations.populations([str(folder)])}
-    found = gains["tiny nDCG@10"].values
-    ranks = np.round(2 ** (1 / found[:, :1]) - 1) + np.arange(MOST_PUSHED + 1)
-    assert len(found) == 40
-    assert len(set(ranks[:, 0])) > 2
-    assert found == pytest.approx(np.where(ranks <= 10, 1 / np.log2(1 + ranks), 0.0))
-
-
 def test_rates_that_break_a_promise_are_marked():
     assert gate._cell("exchangeable", 0.2, 100) == "20.0 % !"
     assert gate._cell("exchangeable", 0.05, 100) == "5.0 %"
     assert gate._cell("at MDE", 0.6, 100) == "60.0 % !"
     assert gate._cell("at MDE", 0.8, 100) == "80.0 %"
-    assert gate._cell("zeros", 0.5, 100) == "50%"
