@@ -6,7 +6,7 @@ judged documents per query). Wanted: at most 0.15 s. It is scored
 - from arrays with ``bench.evaluate.scoring.score``,
 - with ir_measures, and with pytrec_eval (trec_eval itself; it knows no RR@10 and computes the
   uncut reciprocal rank instead). The input of both are nested dictionaries: the time to make
-  them from the arrays is measured apart, and the ratios are given with and without it.
+  them from the arrays is measured apart, and is in no ratio.
 
 All on the same data in the same process, taking turns; each figure is the median of the rounds.
 Processor time is given beside the time on the wall, since other work on the machine adds to the
@@ -21,13 +21,11 @@ The last line of stdout is one JSON document; times are in seconds.
 import argparse
 import json
 import os
-import platform
 import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
-from typing import Any, NamedTuple
 
 import ir_measures
 import numpy as np
@@ -49,26 +47,11 @@ TREC_EVAL_NAMES = {
 CORPUS = 8_841_823
 WANTED_S = 0.15
 AGREEMENT = 1e-6
-ALIGNMENT = ("left", *["right"] * 4)
 LIBRARIES = ("ir_measures", "numpy", "pyarrow", "pytrec_eval-terrier")
 
 Means = Mapping[str, float]
 Table = dict[str, dict[str, float]]
 Grades = dict[str, dict[str, int]]
-
-
-class Peers(NamedTuple):
-    """What is timed, by name: each returns the mean of each measure that it knows."""
-
-    jobs: dict[str, Callable[[], Means]]
-    dictionaries_s: float
-
-
-class Spent(NamedTuple):
-    """Seconds of each round, on the wall and of the processor."""
-
-    wall: list[float]
-    processor: list[float]
 
 
 def synthetic(queries: int, depth: int, seed: int = 0) -> tuple[Run, Qrels]:
@@ -123,33 +106,6 @@ def with_pytrec_eval(table: Table, grades: Grades) -> Means:
     }
 
 
-def peers(run: Run, qrels: Qrels) -> Peers:
-    start = time.perf_counter()
-    table, grades = dictionaries(run, qrels)
-    seconds = time.perf_counter() - start
-    jobs: dict[str, Callable[[], Means]] = {
-        "score": lambda: ours(run, qrels),
-        "ir_measures": lambda: with_ir_measures(table, grades),
-        "pytrec_eval": lambda: with_pytrec_eval(table, grades),
-    }
-    return Peers(jobs, seconds)
-
-
-def in_turns(
-    jobs: Mapping[str, Callable[[], Means]], rounds: int
-) -> tuple[dict[str, Spent], dict[str, Means]]:
-    """Seconds of every round, and the last result, of each job."""
-    spent = {name: Spent([], []) for name in jobs}
-    means: dict[str, Means] = {}
-    for _ in range(rounds):
-        for name, job in jobs.items():
-            wall, processor = time.perf_counter(), time.process_time()
-            means[name] = job()
-            spent[name].wall.append(time.perf_counter() - wall)
-            spent[name].processor.append(time.process_time() - processor)
-    return spent, means
-
-
 def largest_difference(means: Mapping[str, Means]) -> float:
     """Between our mean of a measure and a peer's."""
     return max(
@@ -163,54 +119,47 @@ def main() -> int:
     """Measure and print."""
     options = _options()
     run, qrels = synthetic(options.queries, options.depth)
-    jobs, dictionaries_s = peers(run, qrels)
-    spent, means = in_turns(jobs, options.repeat)
+    start = time.perf_counter()
+    table, grades = dictionaries(run, qrels)
+    dictionaries_s = time.perf_counter() - start
+    jobs: dict[str, Callable[[], Means]] = {
+        "score": lambda: ours(run, qrels),
+        "ir_measures": lambda: with_ir_measures(table, grades),
+        "pytrec_eval": lambda: with_pytrec_eval(table, grades),
+    }
+    rounds: dict[str, list[tuple[float, float]]] = {name: [] for name in jobs}
+    means: dict[str, Means] = {}
+    for _ in range(options.repeat):
+        for name, job in jobs.items():
+            wall, processor = time.perf_counter(), time.process_time()
+            means[name] = job()
+            rounds[name].append((time.perf_counter() - wall, time.process_time() - processor))
     difference = largest_difference(means)
     if difference > AGREEMENT:
         print(f"the means differ by {difference:.2g}: {means}", file=sys.stderr)
         return 1
-    wall = {name: statistics.median(one.wall) for name, one in spent.items()}
-    alone = {name: seconds / wall["score"] for name, seconds in wall.items() if name != "score"}
+    spent = {
+        name: tuple(map(statistics.median, zip(*pairs, strict=True)))
+        for name, pairs in rounds.items()
+    }
+    rows = [
+        [name, *pair, *(one / own for one, own in zip(pair, spent["score"], strict=True))]
+        for name, pair in spent.items()
+    ]
+    headers = ["", "wall s", "processor s", "times score (wall)", "times score (processor)"]
+    print(tabulate(rows, headers, "github", floatfmt=".3f"))
     report = {
-        "queries": options.queries,
         "rows": len(run),
         "measures": MEASURES,
-        "repeat": options.repeat,
         "wanted_s": WANTED_S,
-        "wall_s": wall,
-        "processor_s": {name: statistics.median(one.processor) for name, one in spent.items()},
-        "rounds_wall_s": {name: one.wall for name, one in spent.items()},
+        "wall_and_processor_s": rounds,
         "dictionaries_s": dictionaries_s,
-        "ratio_without_dictionaries": alone,
-        "ratio_with_dictionaries": {
-            name: ratio + dictionaries_s / wall["score"] for name, ratio in alone.items()
-        },
         "largest_difference_of_means": difference,
         "cpus": os.cpu_count(),
-        "python": platform.python_version(),
         "libraries": {name: version(name) for name in LIBRARIES},
     }
-    print(table_of(report))
     print(json.dumps(report))
     return 0
-
-
-def table_of(report: Mapping[str, Any]) -> str:
-    """Times and ratios for people."""
-    headers = ["", "wall s", "processor s", "times score", "with its dictionaries"]
-    cells = [
-        [
-            name,
-            f"{seconds:.3f}",
-            f"{report['processor_s'][name]:.3f}",
-            f"{report['ratio_without_dictionaries'].get(name, 1):.1f}",
-            f"{report['ratio_with_dictionaries'].get(name, 1):.1f}",
-        ]
-        for name, seconds in report["wall_s"].items()
-    ]
-    made = f"making the dictionaries: {report['dictionaries_s']:.2f} s"
-    table = tabulate(cells, headers, tablefmt="github", disable_numparse=True, colalign=ALIGNMENT)
-    return f"{report['rows']:,} rows, wanted at most {WANTED_S} s\n\n{table}\n\n{made}"
 
 
 def _options() -> argparse.Namespace:
