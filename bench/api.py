@@ -48,6 +48,7 @@ class ModelSettings(TypedDict, total=False):
 
     Attributes:
         like: name of a card whose pooling, prompts and lengths a plain checkpoint uses.
+        endpoint_model: name of the model on the server, if the model is a URL.
         adapter: folder of an AdapterHub or PEFT adapter.
         dtype: precision of weights and activations.
         store_dtype: precision of stored vectors.
@@ -58,6 +59,7 @@ class ModelSettings(TypedDict, total=False):
     """
 
     like: str | None
+    endpoint_model: str | None
     adapter: str | None
     dtype: Dtype | None
     store_dtype: StoreDtype

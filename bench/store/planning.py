@@ -31,7 +31,7 @@ from retrievers.models.recipe import Recipe
 EncodeShard = Callable[[Callback | None], Float32Array]
 
 SHARD_ROWS = 2048  # one or two minutes for a small model on two cores
-ENDPOINT_SHARD_ROWS = 1024  # a request of 128 texts on each of 8 connections, lost by a kill
+ENDPOINT_SHARD_ROWS = 512  # a request of 64 texts on each of 8 connections, lost by a kill
 HALF_SHARD_ROWS = 16_384  # in half precision: a second on a GPU, in many batches
 
 logger = logging.getLogger(__name__)

@@ -24,18 +24,16 @@ import numpy as np
 
 from foundation.arrays import Float32Array
 from foundation.errors import BenchError, DriftError, first_line
-from foundation.printable import format_count
 from retrievers.encoders.protocol import Callback, Encoder, join_documents
 from retrievers.models.card import BRANCH, Card
 from retrievers.models.recipe import UNKNOWN_SETTINGS, Prompts, Recipe, Role
 
-BATCH_TEXTS = 128
+BATCH_TEXTS = 64
 BATCH_CHARACTERS = 200_000  # safe for OpenAI's limit of 300,000 tokens and TEI's of 2 MB
-ATTEMPT_S, DEADLINE_S = 120.0, 600.0  # limits of one attempt, and of all attempts
+ATTEMPT_S, DEADLINE_S = 300.0, 900.0  # limits of one attempt, and of all attempts
 RETRIES, FIRST_RETRIES = 10, 3  # 1 minute; the first request fails early if no server runs
 TOO_LARGE = (400, 413, 422)
 KEY_VARIABLE = "BENCH_API_KEY"
-OPENAI_HOST, OPENAI_VARIABLE = "api.openai.com", "OPENAI_API_KEY"
 OWN_OPTIONS = ("endpoint", "endpoint_model")  # options of a recipe that are not sent
 
 PROBE_FILE = Path(__file__).with_name("probe.txt")  # 64 texts, one per line
@@ -176,25 +174,25 @@ class EndpointEncoder(Encoder):
                     model=self._model, input=texts, encoding_format=self._format, extra_body=fields
                 )
         except self._api.APIStatusError as error:
-            reason = self._describe(error.body)
-            if error.status_code not in TOO_LARGE:
-                raise self._error(f"answered {error.status_code}: {reason}", error) from None
-            if "encoding_format" in reason and self._format == "base64":
+            status, body = error.status_code, error.body
+            stated = body.get("message", body) if isinstance(body, dict) else body
+            refused, reason = status in TOO_LARGE, self._shorten(str(stated))
+            if refused and "encoding_format" in reason and self._format == "base64":
                 self._format = "float"
                 return await self._request(texts, fields, advance)
-            if len(texts) == 1:
-                size = format_count(len(texts[0]), "character", "characters")
-                problem = f"answered {error.status_code} for a text of {size}: {reason}"
-                raise self._error(problem, error) from None
-            half = 1 << (len(texts) - 1).bit_length() - 1  # a power of 2 below
-            self._most = min(self._most, half)
-            halves = [await self._request(part, fields, advance) for part in _split(texts, half)]
-            return np.concatenate(halves)
+            if refused and len(texts) > 1:
+                half = 1 << (len(texts) - 1).bit_length() - 1  # a power of 2 below
+                self._most = min(self._most, half)
+                parts = [await self._request(some, fields, advance) for some in _split(texts, half)]
+                return np.concatenate(parts)
+            size = f" to a text of {len(texts[0]):,} characters" if refused else ""
+            hint = HINTS.get(status, KEEP_HINT)
+            raise self._error(f"answered {status}{size}: {reason}", hint) from None
         except TimeoutError:
             raise self._error(f"gave no answer in {DEADLINE_S:g} s") from None
         except self._api.APIConnectionError as error:
             cause = first_line(error.__cause__ or error)
-            raise self._error(f"does not answer: {self._hide_key(cause)}") from None
+            raise self._error(f"does not answer: {self._shorten(cause)}") from None
         if self._client.max_retries != RETRIES:
             self._client = self._client.with_options(max_retries=RETRIES)
         vectors = self._read(answer.content, len(texts))
@@ -225,17 +223,13 @@ class EndpointEncoder(Encoder):
             raise self._error("returned NaN or infinite numbers")
         return stacked
 
-    def _error(self, problem: str, answer: Any = None) -> BenchError:
-        hint = HINTS.get(answer.status_code, KEEP_HINT) if answer else KEEP_HINT
+    def _error(self, problem: str, hint: str = KEEP_HINT) -> BenchError:
         return BenchError(f"{self._name} {problem}", hint)
 
-    def _describe(self, body: Any) -> str:
-        """Return the server's message, shortened and without the key."""
-        message = body.get("message", body) if isinstance(body, dict) else body
-        return self._hide_key(" ".join(str(message).split()))[:300]
-
-    def _hide_key(self, text: str) -> str:
-        return text.replace(self._key, "***") if self._key else text
+    def _shorten(self, message: str) -> str:
+        """Return a server's message on one line and without the key."""
+        plain = message.replace(self._key, "***") if self._key else message
+        return " ".join(plain.split())[:300]
 
 
 def endpoint_recipe(card: Card) -> Recipe:
@@ -306,7 +300,7 @@ def _read_key(host: str) -> str:
     Raises:
         BenchError: it has characters that no key has, such as a line break in the middle.
     """
-    known = os.environ.get(OPENAI_VARIABLE, "") if host == OPENAI_HOST else ""
+    known = os.environ.get("OPENAI_API_KEY", "") if host == "api.openai.com" else ""
     key = (os.environ.get(KEY_VARIABLE) or known).strip()
     if not (key.isascii() and key.isprintable()):
         raise BenchError(f"the key in {KEY_VARIABLE} has unprintable characters", "Set it again.")

@@ -11,7 +11,6 @@ import site
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from foundation.errors import BenchError, did_you_mean, first_line
 from foundation.files import read_file, sha256_of_file
@@ -114,7 +113,7 @@ def _card_of_endpoint(url: str, endpoint_model: str | None, like: str | None) ->
     try:
         return Card(
             name=endpoint_model.rpartition("/")[2],
-            title=f"{endpoint_model} at {urlsplit(url).netloc}",
+            title=f"{endpoint_model} at {url}",
             kind="endpoint",
             url=url,
             endpoint_model=endpoint_model,

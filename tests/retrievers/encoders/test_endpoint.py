@@ -162,7 +162,7 @@ def test_a_server_that_never_answers_in_time_is_an_error(server, monkeypatch):
             "answered 401: bad key ***",
         ),
         (Reply(404, {"error": {"message": "no model m"}}), "answered 404: no model m"),
-        (Reply(413, {"message": "too long"}), "413 for a text of 1 character: too long"),
+        (Reply(413, {"message": "too long"}), "413 to a text of 1 characters: too long"),
         (Reply(500, {"error": "secret-of-tests"}), r"answered 500: \*\*\*"),
         (Reply(200, b"<html>"), "something else than vectors"),
         (Reply(200, {"data": [{"index": 0, "embedding": [None]}]}), "something else than vectors"),
