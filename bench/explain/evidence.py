@@ -400,7 +400,7 @@ class VectorEvidence(SetupEvidence):
         return "; ".join(moved)
 
     def observe(self, setup: EvaluationSetup) -> list[Observation]:
-        """Return whether similar texts have similar vectors, if no set-up explains the vectors."""
+        """Return whether texts that are similar under ``setup`` have similar vectors here."""
         role, given = next(iter(self.given.items()))
         ours = self.passes.vectors(setup, role, given.texts.titles, given.texts.texts)
         above = np.triu_indices(len(ours), 1)

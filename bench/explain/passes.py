@@ -268,7 +268,7 @@ def round_to(vectors: Float32Array, precision: Precision) -> Float32Array:
 
 
 def round_weights(network: Any) -> None:
-    """Round the weights of dense layers to 255 steps, the same for a whole layer."""
+    """Round the weights of the dense layers of ``network`` to 255 steps for each layer."""
     import torch
 
     with torch.no_grad():

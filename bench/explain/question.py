@@ -496,7 +496,7 @@ class Question:
         return sample_documents(corpus, corpus.ids.to_pylist(), self.sampled_documents)
 
     def _ids_differ(self, path: Path, ids: Sequence[str]) -> BenchError:
-        """Return the error for ids that are not those of the collection, and how to change them."""
+        """Return the error for ids that the collection lacks, with a change that mends them."""
         corpus = self.dataset.corpus
         change = describe_ids(ids, lambda some: int((corpus.rows_of(some) >= 0).sum()))
         return BenchError(

@@ -124,7 +124,7 @@ class CollectionScores:
     def _search(
         self, setup: EvaluationSetup, queries: Float32Array, depth: int, rows: Int64Array | None
     ) -> Hits:
-        """Return hits whose rows are those of the corpus."""
+        """Return hits with rows of the corpus."""
         corpus = self.dataset.corpus
         documents = self._documents(setup, rows)
         if setup.euclidean:

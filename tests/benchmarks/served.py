@@ -1,7 +1,9 @@
 """How often `check --served` names what a server does to the vectors of its checkpoint.
 
-It is the part ``served`` of `tests.benchmarks.explain`: uvicorn on the loopback interface serves
-MiniLM, or a checkpoint like RetroMAE over its weights, by transformers, text by text.
+    python -m tests.benchmarks.explain --data-dir DIR --part served [--model minilm cls cased]
+
+Uvicorn on the loopback interface serves MiniLM, or a checkpoint like RetroMAE over its weights, by
+transformers, text by text.
 """
 
 import copy

@@ -20,7 +20,7 @@ from retrievers.models.model import find_base
 
 
 def explain(options: ExplainOptions) -> int:
-    """``explain``: exit code 0 if there is an answer, also if nothing explains the evidence."""
+    """Answer a question of ``options``. Exit code 0 if nothing explains the evidence, too."""
     workspace = make_workspace(options.folders, options.hardware)
     use = replace(options.model_options, endpoint_model=None)  # of the server
     model = load_model(workspace, options.model, use)
