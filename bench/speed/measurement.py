@@ -22,8 +22,8 @@ from bench.evaluate.pipeline import current_conditions
 from bench.evaluate.retrieval import faiss_device, sample_documents, search_device
 from bench.speed.peers import SCORES
 from bench.speed.race import (
+    ENCODERS,
     OURS,
-    SENTENCE_TRANSFORMERS,
     Log,
     TimedPass,
     ToolRunner,
@@ -52,7 +52,7 @@ CONSTANT_TOKENS = (32, 128, 256)
 # One token each for every tokenizer of English.
 WORDS = ("the", "of", "and", "to", "in", "is", "for", "that", "with", "as", "on", "by")
 # Largest absolute difference of two unit vectors of the same text and weights.
-TOLERANCES = {"float32": 1e-5, "float16": 1e-2, "bfloat16": 5e-2}
+TOLERANCES = {"float32": 1e-5, "float16": 1e-2, "bfloat16": 5e-2, "int8": 5e-2}
 NEIGHBOURS = 10  # neighbours in the comparison of indexes
 LATENCY_K = 100
 WARM_UP_QUERIES = 10
@@ -166,12 +166,13 @@ def _compare_encoding(target: BenchmarkedModel, log: Log) -> Iterator[ToolCompar
     """Time all tools in alternation on documents of each length."""
     model = target.model.for_dataset(target.source.name)
     job = make_job(model, target.device, target.threads)
-    tolerance = TOLERANCES[model.recipe.dtype]
+    tolerance = TOLERANCES[job.dtype]
+    peers = {tool: ENCODERS[tool](job, target.texts) for tool in target.against if tool in ENCODERS}
     for name, texts in _make_workloads(target):
         log(f"encoding {len(texts):,} documents: {name}")
         tools = [ToolRunner(OURS, __version__, partial(encode_once, target.encoder, texts))]
-        if SENTENCE_TRANSFORMERS in target.against:
-            tools += sentence_transformers_tools(job, texts)
+        for tool, peer in peers.items():
+            tools += sentence_transformers_tools(tool, peer, job.document_prompt, texts)
         lengths = truncated_lengths(target.encoder, [""] * len(texts), texts)
         yield ToolComparison(
             name=name,

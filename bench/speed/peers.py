@@ -6,13 +6,15 @@ library is imported before the tool, since its start is timed.
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 SPLIT = "test"
+CALIBRATION_TEXTS = 300  # as many as sentence-transformers' own export takes
+OPENVINO_HINTS = {"float32": "f32", "bfloat16": "bf16", "int8": "f32"}
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class PeerJob:
         pooling: pooling of a transformer alone, as sentence-transformers names it; otherwise "".
         normalize, lower_case: settings of a transformer alone.
         device: ``cpu``, ``cuda`` or ``cuda:N``.
-        dtype: dtype of the weights.
+        dtype: dtype of the weights, or ``int8``.
         threads: threads of torch's operators.
         max_tokens: limit for documents and queries, special tokens included.
         batch_size: texts per batch.
@@ -52,27 +54,72 @@ class PeerJob:
 
 def sentence_transformer(job: PeerJob) -> Any:
     """Load the SentenceTransformer of ``job`` with its device, threads, length and precision."""
+    dtype = "float32" if job.dtype == "int8" else job.dtype  # PyTorch there has no int8
+    return _sentence_transformer(job, "torch", {"torch_dtype": dtype})
+
+
+def _sentence_transformer(job: PeerJob, backend: str, load: dict[str, Any]) -> Any:
+    """Load with sentence-transformers' ``backend`` and its arguments ``load``."""
     import torch
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Transformer
     from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 
     torch.set_num_threads(job.threads)
-    precision, modules = {"torch_dtype": job.dtype}, None
+    modules = None
     if job.pooling:
-        network = Transformer(job.weights, model_kwargs=precision, do_lower_case=job.lower_case)
+        network = Transformer(
+            job.weights, model_kwargs=dict(load), do_lower_case=job.lower_case, backend=backend
+        )
         pooling = Pooling(network.get_embedding_dimension(), pooling_mode=job.pooling)
         modules = [network, pooling, *([Normalize()] if job.normalize else [])]
     model = SentenceTransformer(
         None if modules else job.weights,
         modules=modules,
         device=job.device,
-        model_kwargs=precision,
+        model_kwargs=dict(load),
+        backend=backend,
         similarity_fn_name="cosine" if job.similarity == "cos" else "dot",
         local_files_only=True,
     )
     model.max_seq_length = job.max_tokens
     return model
+
+
+def openvino_transformer(job: PeerJob, texts: Sequence[str]) -> Any:
+    """Load the SentenceTransformer of ``job`` with OpenVINO on the CPU.
+
+    It is converted here. OpenVINO would choose bfloat16 by itself, so the precision is set. For
+    int8, NNCF quantises weights and activations, calibrated on the first of ``texts``.
+    """
+    hints = {
+        "INFERENCE_PRECISION_HINT": OPENVINO_HINTS[job.dtype],
+        "INFERENCE_NUM_THREADS": job.threads,
+    }
+    load = {"export": True, "device": "CPU", "ov_config": hints}
+    model = _sentence_transformer(job, "openvino", load)
+    if job.dtype == "int8":
+        _quantise(model, texts[:CALIBRATION_TEXTS])
+    return model
+
+
+def _quantise(model: Any, texts: Sequence[str]) -> None:
+    """Quantise the OpenVINO network of ``model`` to int8, calibrated on ``texts``."""
+    import nncf
+
+    network = model.transformers_model
+    names = [port.get_any_name() for port in network.model.inputs]
+    # One text at a time, without padding, whose activations would count, too.
+    inputs = (model.preprocess([text]) for text in texts)
+    batches = [{name: batch[name].numpy() for name in names} for batch in inputs]
+    network.model = nncf.quantize(
+        network.model,
+        nncf.Dataset(batches),
+        model_type=nncf.ModelType.TRANSFORMER,
+        subset_size=len(batches),
+    )
+    network.request = None  # the float32 network, compiled
+    network.compile()
 
 
 def beir_score(job: PeerJob) -> float:

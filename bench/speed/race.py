@@ -1,6 +1,5 @@
 """Tools timed in alternation, with the same weights and the same texts or files."""
 
-import importlib.util
 import json
 import os
 import resource
@@ -11,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from importlib.metadata import version
+from importlib.metadata import Distribution, version
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -20,7 +19,7 @@ import msgspec
 import numpy as np
 
 from bench import __version__
-from bench.speed.peers import PeerJob, sentence_transformer
+from bench.speed.peers import PeerJob, openvino_transformer, sentence_transformer
 from bench.speed.records import Spread, ToolComparison, ToolTiming
 from datasets_cfg.dataset import Dataset, write_dicts
 from foundation.errors import BenchError
@@ -29,9 +28,19 @@ from retrievers.models.st_folder import ST_POOLING, is_st_folder
 
 OURS = "bench"
 SENTENCE_TRANSFORMERS = "sentence-transformers"
+OPENVINO = "sentence-transformers-openvino"
+# Tools whose vectors are compared with ours, loaded with the texts that calibrate int8.
+ENCODERS: Mapping[str, Callable[[PeerJob, Sequence[str]], Any]] = MappingProxyType(
+    {
+        SENTENCE_TRANSFORMERS: lambda job, _: sentence_transformer(job),
+        OPENVINO: openvino_transformer,
+    }
+)
+# Packages of tools with other names; optimum-intel requires OpenVINO and NNCF.
+PACKAGES: Mapping[str, str] = MappingProxyType({OPENVINO: "optimum-intel"})
 # The batch size that each tool has by default.
 DEFAULT_BATCH: Mapping[str, int] = MappingProxyType(
-    {SENTENCE_TRANSFORMERS: 32, "beir": 128, "mteb": 32}
+    {SENTENCE_TRANSFORMERS: 32, OPENVINO: 32, "beir": 128, "mteb": 32}
 )
 OTHER_BATCHES = (16,)  # for sentence-transformers, since smaller batches are faster on CPUs
 MEASURE = "nDCG@10"
@@ -164,7 +173,8 @@ def check_installed(tools: Sequence[str]) -> None:
     Raises:
         BenchError: with the command that installs the missing ones.
     """
-    missing = [tool for tool in tools if importlib.util.find_spec(tool.replace("-", "_")) is None]
+    packages = [PACKAGES.get(tool, tool) for tool in tools]
+    missing = [name for name in packages if not any(Distribution.discover(name=name))]
     if missing:
         raise BenchError(
             f"not installed here: {', '.join(missing)}",
@@ -209,7 +219,7 @@ def make_job(model: Model, device: str, threads: int) -> PeerJob:
         normalize=recipe.normalize,
         lower_case=recipe.lower_case,
         device=device,
-        dtype=recipe.dtype,
+        dtype="int8" if recipe.backend == "int8" else recipe.dtype,
         threads=threads,
         max_tokens=recipe.max_document_tokens or 0,
         batch_size=0,
@@ -224,19 +234,27 @@ def _tool_name(tool: str, batch_size: int) -> str:
     return f"{tool} (batch {batch_size}{default})"
 
 
-def sentence_transformers_tools(job: PeerJob, texts: Sequence[str]) -> Iterator[ToolRunner]:
-    """Yield sentence-transformers' ``encode`` of ``texts`` for ``job``, by batch size."""
-    model = sentence_transformer(job)
-    for size in (DEFAULT_BATCH[SENTENCE_TRANSFORMERS], *OTHER_BATCHES):
+def sentence_transformers_tools(
+    tool: str, model: Any, prompt: str, texts: Sequence[str]
+) -> Iterator[ToolRunner]:
+    """Yield the ``encode`` of ``texts`` by the loaded ``model`` of ``tool``, by batch size.
+
+    Args:
+        tool: name in `ENCODERS`.
+        model: what its function there returns.
+        prompt: text put before each document.
+        texts: documents.
+    """
+    for size in (DEFAULT_BATCH[tool], *OTHER_BATCHES):
         encode = partial(
             model.encode,
             list(texts),
             batch_size=size,
             show_progress_bar=False,
-            prompt=job.document_prompt or None,
+            prompt=prompt or None,
         )
-        tool, tool_version = SENTENCE_TRANSFORMERS, version(SENTENCE_TRANSFORMERS)
-        yield ToolRunner(_tool_name(tool, size), tool_version, partial(time_pass, encode))
+        found = version(PACKAGES.get(tool, tool))
+        yield ToolRunner(_tool_name(tool, size), found, partial(time_pass, encode))
 
 
 def race_tools(

@@ -40,6 +40,7 @@ SERVED = {"served-models": "hashing", "explain": "worse"}  # model of each page'
 NOT_RUN = re.compile(
     r"python3 -m venv|\. \.venv|pip install|tox|sbatch|'jobs=|accelerate|.*--engine ray"
     r"|python -m tests\.benchmarks\.gpu_proof|python -m bench (?:export mteb|watch)"
+    r"|python -m bench speed .*-openvino"
     r"|python -m bench explain .*--(?:published|run-file|vectors)"
 )
 # Pages that fast tests run.

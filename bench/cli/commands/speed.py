@@ -12,7 +12,7 @@ from bench.cli.options.shared import HardwareOptions
 from bench.outcomes import ExitCode
 from bench.speed.measurement import BenchmarkedModel, measure
 from bench.speed.peers import SCORES
-from bench.speed.race import SENTENCE_TRANSFORMERS, check_installed, check_raceable
+from bench.speed.race import ENCODERS, OPENVINO, check_installed, check_raceable
 from bench.workspace import Workspace
 from foundation.errors import BenchError
 from reports.speed import speed_tables
@@ -50,7 +50,7 @@ def _check_tools(options: SpeedOptions, parts: tuple[str, ...]) -> None:
                 f"{tool} needs a collection to evaluate",
                 "python -m bench speed beir/nfcorpus --model minilm --against mteb beir",
             )
-        if tool == SENTENCE_TRANSFORMERS and "encode" not in parts:
+        if tool in ENCODERS and "encode" not in parts:
             raise BenchError(f"{tool} needs the part encode", "add --parts encode")
     check_installed(options.against)
 
@@ -63,6 +63,8 @@ def _benchmarked_model(options: SpeedOptions, workspace: Workspace) -> Benchmark
     device, threads = _device_and_threads(loaded.model, options.device)
     scratch = workspace.cache_dir / "speed"
     scratch.mkdir(parents=True, exist_ok=True)
+    if OPENVINO in options.against and device != "cpu":
+        raise BenchError(f"{OPENVINO} runs on the CPU, not on {device}", "add --device cpu")
     if options.against:
         check_raceable(loaded.model)
     return BenchmarkedModel(

@@ -39,7 +39,7 @@ INDEX_GROUP = in_group("Index", 30)
 RUN_FILE_GROUP = in_group("Run files", 10)
 SEQUENCE_GROUP = in_group("Continual learning", 20)
 Part = Literal["encode", "latency", "indexes"]
-Tool = Literal["sentence-transformers", "beir", "mteb"]
+Tool = Literal["sentence-transformers", "sentence-transformers-openvino", "beir", "mteb"]
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,8 @@ class SpeedOptions:
         names: Collections to evaluate end to end, in alternation with the tools of --against.
         model: Model: a name (see `list models`), card file, folder or Hub id.
         parts: Parts to measure. Default: all, or none if collections are named.
-        against: Installed tools to compare with.
+        against: Installed tools to compare with. With OpenVINO, sentence-transformers runs on the
+            CPU in the precision of --dtype; int8 is calibrated on 300 of the texts.
         repeats: Samples of each timing, after one warm-up.
         rounds: Rounds of the end-to-end comparison. Every tool runs once per round.
         device: Device to encode on: auto, cpu, cuda or cuda:N.

@@ -1,11 +1,14 @@
 """Other tools on a few documents: the same vectors and the same scores."""
 
+import importlib.metadata
 import importlib.util
+from dataclasses import replace
 
 import pytest
 
-from bench.speed.measurement import encode_once
+from bench.speed.measurement import TOLERANCES, encode_once
 from bench.speed.race import (
+    ENCODERS,
     ToolRunner,
     check_installed,
     make_job,
@@ -38,27 +41,36 @@ def job(model):
 
 def test_a_tool_that_is_not_installed_is_named_with_what_to_type(monkeypatch):
     check_installed([])
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(BenchError, match="not installed here: beir, mteb") as caught:
-        check_installed(["beir", "mteb"])
-    assert "pip install beir mteb" in caught.value.hint
+    monkeypatch.setattr(importlib.metadata.Distribution, "discover", lambda **_: iter(()))
+    with pytest.raises(BenchError, match="not installed here: beir, optimum-intel") as caught:
+        check_installed(["beir", "sentence-transformers-openvino"])
+    assert "pip install beir optimum-intel" in caught.value.hint
 
 
-@needs("sentence_transformers")
-def test_sentence_transformers_gives_our_vectors(model, job):
+@pytest.mark.parametrize(
+    ("tool", "dtype"),
+    [
+        pytest.param("sentence-transformers", "float32", marks=needs("sentence_transformers")),
+        pytest.param("sentence-transformers-openvino", "float32", marks=needs("openvino")),
+        pytest.param("sentence-transformers-openvino", "int8", marks=needs("openvino")),
+    ],
+)
+def test_sentence_transformers_gives_our_vectors(model, job, tool, dtype):
     encoder, texts = open_encoder(model, "cpu"), [text for _, text in DOCUMENTS.values()]
+    peer = ENCODERS[tool](replace(job, dtype=dtype), texts)
     tools = [
         ToolRunner("bench", "1", lambda: encode_once(encoder, texts)),
-        *sentence_transformers_tools(job, texts),
+        *sentence_transformers_tools(tool, peer, "", texts),
     ]
-    ours, *others = time_tools(tools, 2, 1e-5, print, warm_up=True)
+    ours, *others = time_tools(tools, 2, TOLERANCES[dtype], print, warm_up=True)
     assert [other.tool for other in others] == [
-        "sentence-transformers (batch 32, its default)",
-        "sentence-transformers (batch 16)",
+        f"{tool} (batch 32, its default)",
+        f"{tool} (batch 16)",
     ]
     for other in others:
         assert other.version[0].isdecimal()
-        assert other.difference <= 1e-5
+        assert other.agrees
+        assert (other.difference > TOLERANCES["float32"]) == (dtype == "int8")
         assert other.ratio == pytest.approx(other.wall_s.median / ours.wall_s.median)
 
 
