@@ -1,15 +1,15 @@
-"""The public Python API: evaluate, score, read results, compare, decide, train and ablate."""
+"""The public Python API: evaluate a model, score a run, read results, compare, and decide.
+
+`bench.train` has the functions that train.
+"""
 
 import hashlib
-import shlex
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial, wraps
+from functools import wraps
 from inspect import Parameter, signature
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast, get_args
 
 import msgspec
@@ -21,8 +21,8 @@ from bench.comparing.compare import ComparedModel, Comparison, ComparisonSetting
 from bench.comparing.compare import compare as compare_entrants
 from bench.comparing.statistics import Resampling
 from bench.evaluate.judging import mean_weights, suites_inner_first
-from bench.evaluate.pipeline import current_conditions, evaluate_run
 from bench.evaluate.pipeline import evaluate as evaluate_job
+from bench.evaluate.pipeline import evaluate_run
 from bench.evaluate.retrieval import EvaluationOptions, LoadedModel
 from bench.evaluate.runs import Run, read_run_file
 from bench.gate.evidence import check_against
@@ -31,11 +31,10 @@ from bench.gate.scope import Candidate, Scope
 from bench.gate.settings import GateSettings, Rule
 from bench.gate.verdicts import conclude_check
 from bench.results.find import expand_collections, find_results
-from bench.results.result import Conditions, Evaluation, load, save
+from bench.results.result import Evaluation, load, save
 from bench.workspace import Workspace, cache_folder
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError, did_you_mean
-from foundation.files import replace_file
 from foundation.locations import parse_location
 from retrievers.encoders.python_object import wrap_encoder
 from retrievers.index.faiss_index import IndexSpec
@@ -148,7 +147,7 @@ def evaluate(
     Raises:
         BenchError: wrong input. The attribute ``hint`` has the advice that the command line prints.
     """
-    workspace = _workspace(cache_dir, data_dir, offline, allow_mismatch, device)
+    workspace = new_workspace(cache_dir, data_dir, offline, allow_mismatch, device)
     loaded = _load_model(workspace, model, name, fingerprint, similarity, settings)
     opened = workspace.open(dataset, split)
     options = EvaluationOptions(
@@ -198,7 +197,7 @@ def score(
     Raises:
         BenchError: wrong input.
     """
-    workspace = _workspace(cache_dir, data_dir, offline, allow_mismatch)
+    workspace = new_workspace(cache_dir, data_dir, offline, allow_mismatch)
     if isinstance(dataset, Dataset):
         opened = workspace.open(dataset)
     else:
@@ -210,13 +209,14 @@ def score(
     return _save_to(evaluation, out)
 
 
-def _workspace(
+def new_workspace(
     cache_dir: str | Path | None,
     data_dir: str | Path | None,
     offline: bool,
     allow_mismatch: bool,
     device: str = "auto",
 ) -> Workspace:
+    """Return the workspace of a call, see `evaluate` for its arguments."""
     return Workspace(
         cache_dir=cache_folder(cache_dir),
         data_dir=Path(data_dir) if data_dir else None,
@@ -337,16 +337,6 @@ def _result_rows(evaluation: Evaluation) -> list[dict[str, object]]:
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from bench.experiments.execute import FixedPlan
-    from bench.experiments.experiment import CellTask, Cost, Experiment, ExperimentStage
-    from bench.experiments.grid import Grid
-    from bench.experiments.report_record import Report
-    from retrievers.training.engine.arguments import Progress, TrainingContext
-    from retrievers.training.finetune.finetune import FinetuneResult
-    from retrievers.training.finetune.finetune_preset import Finetuning
-    from retrievers.training.pretrain.preset import Pretraining
-    from retrievers.training.pretrain.pretrain import PretrainResult
 
 Results = Evaluation | Sequence[Evaluation]
 
@@ -549,293 +539,3 @@ def plot(comparison: ComparisonResult) -> "Figure":
     FigureCanvasAgg(figure)
     plot_differences(figure, lines, f"{record.a} − {record.b}")
     return figure
-
-
-SAVE_EVERY = 500  # steps
-NO_CHANGES: Mapping[str, Any] = MappingProxyType({})
-
-
-@refuse_unknown_arguments
-def pretrain(
-    preset: "str | Path | Pretraining",
-    on: str | Path | Sequence[str | Path],
-    out: str | Path,
-    *,
-    start: str | Path | None = None,
-    changes: Mapping[str, Any] = NO_CHANGES,
-    save_every: int = SAVE_EVERY,
-    progress: "Callable[[Progress], None] | None" = None,
-    cache_dir: str | Path | None = None,
-    data_dir: str | Path | None = None,
-    offline: bool = False,
-    device: str = "auto",
-) -> "PretrainResult":
-    """Pre-train an encoder on the documents of collections, like ``bench pretrain``.
-
-    The same call continues an interrupted training, and returns the result of a finished one.
-
-    Args:
-        preset: name of ``bench list presets``, TOML file, or a `Pretraining`.
-        on: collections, suites, folders, or files with one document per line.
-        out: folder of the checkpoint, for `evaluate`.
-        start: card, folder or Hub id to start from; None for the preset's.
-        changes: fields of the preset to change, such as ``{"steps": 100, "optimizer.lr": 1e-5}``.
-        save_every: optimizer steps between two checkpoints.
-        progress: function that is called after each step.
-        cache_dir: folder of downloads and corpora; None for ``BENCH_CACHE``, then the user's cache
-            folder.
-        data_dir: folder of collections; None for ``BENCH_DATA``, then a download.
-        offline: download nothing.
-        device: ``auto``, ``cpu`` or ``cuda``.
-
-    Raises:
-        BenchError: wrong input, ``out`` holds something else, the disk or memory is too small, or
-            the loss is not finite.
-    """
-    from bench.training.on_collections import pretrain_on
-    from retrievers.training.pretrain.preset import FILES, Pretraining
-
-    context = training_context(out, device, save_every, progress)
-    workspace = _workspace(cache_dir, data_dir, offline, allow_mismatch=False)
-    settings = preset if isinstance(preset, Pretraining) else FILES.load(preset)
-    typed = {"start.model": str(start)} if start else {}
-    settings = FILES.changed(settings, {**typed, **changes}, "changes")
-    return pretrain_on(settings, workspace.documents(_as_names(on)), context)
-
-
-@refuse_unknown_arguments
-def finetune(
-    preset: "str | Path | Finetuning",
-    model: str | Path,
-    on: str | Path | Sequence[str | Path],
-    out: str | Path,
-    *,
-    like: str | None = None,
-    split: str = "train",
-    negatives: str | Path | None = None,
-    held_out: str | Path | Sequence[str | Path] = (),
-    changes: Mapping[str, Any] = NO_CHANGES,
-    save_every: int = SAVE_EVERY,
-    progress: "Callable[[Progress], None] | None" = None,
-    cache_dir: str | Path | None = None,
-    data_dir: str | Path | None = None,
-    offline: bool = False,
-    device: str = "auto",
-) -> "FinetuneResult":
-    """Fine-tune an encoder on the judged queries of collections, like ``bench finetune``.
-
-    Queries with the text of a test query of these collections are left out, with a warning. The
-    same call continues an interrupted training, and returns the result of a finished one.
-
-    Args:
-        preset: name of ``bench list presets``, TOML file, or a `Finetuning`.
-        model: card, folder or Hub id to start from.
-        on: collections, suites or folders with a training split, or training files with texts.
-        out: folder of the checkpoint, for `evaluate`.
-        like: card whose pooling, prompts and lengths a plain checkpoint uses.
-        split: split to train on.
-        negatives: training file with ids of the collection. Its queries are trained on.
-        held_out: further collections whose test queries must not be trained on.
-        changes: fields of the preset to change, such as ``{"steps": 100, "optimizer.lr": 1e-5}``.
-        save_every: optimizer steps between two checkpoints.
-        progress: function that is called after each step.
-        cache_dir: folder of downloads, corpora and vectors; None for ``BENCH_CACHE``, then the
-            user's cache folder.
-        data_dir: folder of collections; None for ``BENCH_DATA``, then a download.
-        offline: download nothing.
-        device: ``auto``, ``cpu`` or ``cuda``.
-
-    Raises:
-        BenchError: wrong input, a training query is evaluated, ``out`` holds something else, the
-            disk or memory is too small, or the loss is not finite.
-    """
-    from bench.training.on_collections import finetune_on, open_test_sets
-    from retrievers.models.model import resolve_model
-    from retrievers.training.finetune.finetune_preset import FILES, Finetuning
-
-    context = training_context(out, device, save_every, progress)
-    workspace = _workspace(cache_dir, data_dir, offline, allow_mismatch=False)
-    settings = preset if isinstance(preset, Finetuning) else FILES.load(preset)
-    settings = FILES.changed(settings, changes, "changes")
-    start = resolve_model(str(model), like=like)
-    names = workspace.expand_names(_as_names(on), files=True)
-    training = [workspace.dataset(name, split) for name in names]
-    tested = open_test_sets(names, workspace.expand_names(_as_names(held_out)), workspace)
-    return finetune_on(
-        settings,
-        start,
-        training,
-        workspace.store,
-        context,
-        evaluated=list(tested.values()),
-        negatives=Path(negatives) if negatives else None,
-    )
-
-
-def _as_names(names: str | Path | Sequence[str | Path]) -> list[str]:
-    """Return one name or several as a list."""
-    return [str(name) for name in ([names] if isinstance(names, str | Path) else names)]
-
-
-def training_context(
-    out: str | Path,
-    device: str,
-    save_every: int,
-    progress: "Callable[[Progress], None] | None" = None,
-) -> "TrainingContext":
-    """Return the context of a training.
-
-    Args:
-        out: folder of the checkpoint.
-        device: ``auto``, ``cpu`` or ``cuda``.
-        save_every: optimizer steps between two checkpoints.
-        progress: function that is called after each step.
-
-    Raises:
-        BenchError: the device is not the first GPU, or ``save_every`` is not a whole number from 1.
-    """
-    from retrievers.training.engine.arguments import TrainingContext, check_device
-
-    check_device(device)
-    if type(save_every) is not int or save_every < 1:
-        raise BenchError(f"save_every={save_every} is not a whole number from 1")
-    return TrainingContext(Path(out), device, save_every, progress)
-
-
-@refuse_unknown_arguments
-def ablate(
-    grid: str | Path,
-    *,
-    variant: str = "",
-    seeds: Sequence[int] = (),
-    out: str | Path = "ablations",
-    cache_dir: str | Path | None = None,
-    data_dir: str | Path | None = None,
-    offline: bool = False,
-    device: str = "auto",
-    allow_mismatch: bool = False,
-) -> "tuple[Report, ...]":
-    """Run an ablation, like ``bench ablate``: train and evaluate every row with several seeds.
-
-    Each report is also written to ``OUT/NAME/report.md``. The same call continues an interrupted
-    experiment; finished cells are not computed again.
-
-    Args:
-        grid: name of ``bench list grids``, or TOML file.
-        variant: variant that the grid declares; "" for none.
-        seeds: seeds to train with; empty for the grid's.
-        out: folder of cells and reports.
-        cache_dir: folder of downloads, corpora and vectors; None for ``BENCH_CACHE``, then the
-            user's cache folder.
-        data_dir: folder of collections; None for ``BENCH_DATA``, then a download.
-        offline: download nothing.
-        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
-        allow_mismatch: evaluate a collection although it differs from the published one.
-
-    Returns:
-        One report, or one for each endpoint of the grid. A failed cell is a gap (``report.gaps``).
-
-    Raises:
-        BenchError: the grid is invalid, a collection or model is missing, or a training query is
-            evaluated.
-    """
-    from bench.experiments.grid import load_grid
-
-    workspace = _workspace(cache_dir, data_dir, offline, allow_mismatch, device)
-    loaded = load_grid(str(grid), variant, seeds)
-    command = ablate_command(str(grid), variant, seeds, allow_mismatch)
-    return run_grid(loaded, workspace, Path(out), command)
-
-
-def ablate_command(grid: str, variant: str, seeds: Sequence[int], allow_mismatch: bool) -> str:
-    """Return the command line that makes the same reports.
-
-    Args:
-        grid: name or file of the grid.
-        variant: variant of the grid; "" for none.
-        seeds: seeds that replace the grid's.
-        allow_mismatch: whether collections may differ from the published ones.
-    """
-    words = ["python", "-m", "bench", "ablate", grid]
-    words += ["--variant", variant] if variant else []
-    words += ["--seeds", *map(str, seeds)] if seeds else []
-    words += ["--allow-mismatch"] if allow_mismatch else []
-    return shlex.join(words)
-
-
-def run_grid(grid: "Grid", workspace: Workspace, out: Path, command: str) -> "tuple[Report, ...]":
-    """Run the unfinished tasks of a grid, and write a report for each endpoint.
-
-    Args:
-        grid: grid with its seeds.
-        workspace: folders and device.
-        out: folder of cells and reports.
-        command: command line that makes the same reports.
-
-    Raises:
-        BenchError: as `ablate`.
-    """
-    from bench.experiments.execute import describe_code, fix_plan
-    from bench.experiments.prepare import prepare_experiment
-
-    conditions = current_conditions(workspace.device)
-    parts = [prepare_experiment(part, workspace, conditions) for part in grid.split_endpoints()]
-    for part in parts:
-        _print_progress(count_cells(part, out))
-    plan = fix_plan(out / f"{grid.name}-plan.json", parts, out, describe_code(conditions))
-    return tuple(_run_part(part, out, conditions, command, plan) for part in parts)
-
-
-def _run_part(
-    experiment: "Experiment",
-    out: Path,
-    conditions: Conditions,
-    command: str,
-    plan: "FixedPlan",
-) -> "Report":
-    """Run the tasks of an experiment and write its report."""
-    from bench.experiments.evaluate_stage import read_scores
-    from bench.experiments.execute import describe_code, run_experiment
-    from bench.experiments.findings import add_sequences, make_report
-    from reports.experiment import markdown
-    from reports.plots import can_plot, draw_factors
-
-    code = describe_code(conditions)
-    outcome = run_experiment(experiment, out, _run_apart, _print_progress, code)
-    scores = partial(read_scores, out=out)
-    report = make_report(experiment, outcome, scores, command, conditions, plan)
-    report = add_sequences(report, experiment, outcome, out)
-    folder = out / experiment.grid.name
-    if not can_plot():
-        _print_progress("no pictures: pip install 'retrieval-bench[plots]'")
-    text = markdown(report, draw_factors(report, folder) if can_plot() else [])
-    encoded = msgspec.json.format(msgspec.json.encode(report), indent=1)
-    for name, content in (("md", text.encode()), ("json", encoded)):
-        with replace_file(folder / f"report.{name}") as file:
-            file.write(content)
-    _print_progress(f"report saved to {folder}")
-    return report
-
-
-def _run_apart(stage: "ExperimentStage", task: "CellTask", out: Path) -> "Cost":
-    """Run a task in a new process."""
-    from bench.experiments.execute import run_in_subprocess, run_timed
-
-    settings, start = task.settings, task.starts_from(out)
-    cost: Cost = run_in_subprocess(run_timed, stage, settings, start, task.folder(out))
-    return cost
-
-
-def count_cells(experiment: "Experiment", out: Path) -> str:
-    """Return the size of an ``experiment`` and its number of tasks left in ``out``, as text."""
-    from bench.experiments.execute import load_outcome
-
-    outcome = load_outcome(experiment, out)
-    rows, seeds = len(experiment.rows), len(experiment.grid.seeds)
-    cells = f"{len(experiment.cells)} cells: {rows} rows, {seeds} seeds"
-    return f"{cells}; {outcome.describe_remaining(experiment)}"
-
-
-def _print_progress(text: str) -> None:
-    """Print progress on stderr."""
-    print(text, file=sys.stderr, flush=True)

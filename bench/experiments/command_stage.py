@@ -101,27 +101,24 @@ class CommandStage(ExperimentStage):
                     f"{name} is not a setting of a command",
                     "a setting is text or a number, and out and seed have their own values",
                 )
-        has_start = self.follows or bool(settings.start)
-        known = {*_scalars({**msgspec.to_builtins(settings), **values}), OUT, SEED} - {START}
-        known |= {START} if has_start else set()
+        known = {OUT, SEED, "like", "split", *values}
+        known |= {START} if self.follows or settings.start else set()
         used = {name for word in settings.command for name in _PLACEHOLDER.findall(word)}
         for name in sorted(used - known):
-            otherwise = 'set start = "MODEL"' if name == START else f"{name} = VALUE sets it"
             raise BenchError(
                 f"the command has {{{name}}}, which is not a setting",
-                did_you_mean(name, known, otherwise),
+                did_you_mean(name, known, f"set it: {name} = VALUE"),
             )
         needed = {OUT: "it cannot know where to write", **dict.fromkeys(values, "it has no effect")}
         if self.seeds > 1:
             needed[SEED] = f"all {self.seeds} seeds would be the same training"
-        for name in (name for name in needed if name not in used):
+        for name in sorted(needed.keys() - used):
             raise BenchError(
                 f"the command has no {{{name}}}: {needed[name]}",
                 f'add it, such as "--{name}", "{{{name}}}"',
             )
-        program = settings.command[0]
-        if shutil.which(program) is None:
-            raise BenchError(f"there is no program {program!r}", "install it, or write its path")
+        if shutil.which(settings.command[0]) is None:
+            raise BenchError(f"there is no program {settings.command[0]!r}", "install it")
         for path in settings.inputs:
             if not Path(path).exists():
                 raise BenchError(f"inputs: there is no file or folder {path!r}")

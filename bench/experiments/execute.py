@@ -203,6 +203,13 @@ def load_outcome(experiment: Experiment, out: Path) -> Outcome:
     return Outcome({key: record for key, record in kept.items() if record})
 
 
+def count_cells(experiment: Experiment, out: Path) -> str:
+    """Return the size of an ``experiment`` and its number of tasks left below ``out``, as text."""
+    rows, seeds = len(experiment.rows), len(experiment.grid.seeds)
+    cells = f"{len(experiment.cells)} cells: {rows} rows, {seeds} seeds"
+    return f"{cells}; {load_outcome(experiment, out).describe_remaining(experiment)}"
+
+
 def run_experiment(
     experiment: Experiment, out: Path, run: RunTask, print_line: PrintLine, commit: str = ""
 ) -> Outcome:
@@ -288,6 +295,13 @@ def run_timed(stage: ExperimentStage, settings: Table, model: str, out: Path) ->
     return msgspec.structs.replace(
         cost, seconds=time.perf_counter() - began, cpu_seconds=sum(os.times()[:4]) - used
     )
+
+
+def run_task(stage: ExperimentStage, task: CellTask, out: Path) -> Cost:
+    """Run ``task`` with its ``stage`` below ``out``, in a new process."""
+    start, folder = task.starts_from(out), task.folder(out)
+    cost: Cost = run_in_subprocess(run_timed, stage, task.settings, start, folder)
+    return cost
 
 
 PRELOADED = ("torch", "transformers", "bench.evaluate.pipeline")

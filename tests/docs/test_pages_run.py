@@ -208,7 +208,7 @@ def two_run_files(folder: Path) -> None:
 
 def small_grid(folder: Path) -> None:
     table = 'name = "tiny"\nmodel = "hashing"\nevaluate = { on = ["./scifact"] }\n[[axes]]\n'
-    Path("grid.toml").write_text(table + 'field = "evaluate.depth"\nvalues = [5]\n')
+    Path("grid.toml").write_text(table + 'field = "evaluate.max_document_tokens"\nvalues = [5]\n')
 
 
 def training_files(folder: Path) -> None:

@@ -4,16 +4,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.api import ablate_command, count_cells, run_grid
 from bench.cli.commands.common import make_workspace
 from bench.cli.options.commands import AblateOptions
 from bench.cli.terminal import print_json
 from bench.evaluate.pipeline import current_conditions
-from bench.experiments.execute import load_outcome
+from bench.experiments.execute import count_cells, load_outcome
 from bench.experiments.experiment import Experiment
 from bench.experiments.grid import load_grid
 from bench.experiments.prepare import prepare_experiment
 from bench.outcomes import ExitCode
+from bench.train import run_grid
 from reports.experiment import plan_table
 
 
@@ -23,15 +23,14 @@ def ablate(options: AblateOptions) -> int:
     Args:
         options: parsed options of the command.
     """
-    seeds, allow_mismatch = options.seeds or (), options.allow_mismatch
+    seeds = options.seeds or ()
     grid = load_grid(options.file, options.variant, seeds)
-    workspace = make_workspace(options.folders, options.hardware, allow_mismatch)
+    workspace = make_workspace(options.folders, options.hardware, options.allow_mismatch)
     if options.dry_run:
         conditions = current_conditions(options.hardware.device)
         parts = [prepare_experiment(part, workspace, conditions) for part in grid.split_endpoints()]
         return _show_plan(parts, options)
-    command = ablate_command(options.file, options.variant, seeds, allow_mismatch)
-    reports = run_grid(grid, workspace, options.out, command)
+    reports = run_grid(workspace, options.out, options.file, options.variant, seeds)
     if options.output.json:
         print_json(reports if grid.endpoints else reports[0])
     else:

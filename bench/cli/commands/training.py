@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from tqdm import tqdm
 
-from bench import api
+from bench import train
 from bench.cli.commands.common import is_offline, make_workspace, parse_assignments
 from bench.cli.options.commands import (
     AdaptOptions,
@@ -56,7 +56,7 @@ def pretrain(options: PretrainOptions) -> int:
     """
     preset = _load_pretraining(options)
     with training_arguments(options) as arguments:
-        trained = api.pretrain(preset, options.on, options.out, **arguments)
+        trained = train.pretrain(preset, options.on, options.out, **arguments)
     if is_first():
         read = f"{trained.texts_read:,} texts read"
         _print_trained(trained, f"{trained.objective}, ", read, options)
@@ -75,7 +75,7 @@ def finetune(options: FinetuneOptions) -> int:
     preset = finetune_preset.load_preset(options.preset)
     preset = finetune_preset.changed(preset, _read_changes(options.training), "--set")
     with training_arguments(options) as arguments:
-        trained = api.finetune(
+        trained = train.finetune(
             preset,
             options.model,
             options.on,
@@ -111,7 +111,7 @@ def adapt(options: AdaptOptions) -> int:
     names = workspace.expand_names(options.on, files=True)
     datasets = workspace.documents(options.on)
     with training_arguments(options) as arguments:
-        context = api.training_context(
+        context = train.training_context(
             options.out, arguments["device"], arguments["save_every"], arguments["progress"]
         )
         trained = adapt_on(preset, datasets, method, context)
@@ -208,7 +208,7 @@ def training_arguments(
     try:
         yield {
             "device": settings.device,
-            "save_every": parse_assignments(settings.set).get(SAVE_EVERY, api.SAVE_EVERY),
+            "save_every": parse_assignments(settings.set).get(SAVE_EVERY, train.SAVE_EVERY),
             "progress": show,
             "cache_dir": folders.cache_dir,
             "data_dir": folders.data_dir,
