@@ -216,7 +216,15 @@ def new_workspace(
     allow_mismatch: bool,
     device: str = "auto",
 ) -> Workspace:
-    """Return the workspace of a call, see `evaluate` for its arguments."""
+    """Return the workspace of a call.
+
+    Args:
+        cache_dir: see `evaluate`.
+        data_dir: see `evaluate`.
+        offline: see `evaluate`.
+        allow_mismatch: see `evaluate`.
+        device: see `evaluate`.
+    """
     return Workspace(
         cache_dir=cache_folder(cache_dir),
         data_dir=Path(data_dir) if data_dir else None,

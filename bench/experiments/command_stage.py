@@ -132,7 +132,7 @@ class CommandStage(ExperimentStage):
         return hashes | (hash_checkpoint(settings[START], "start ") if settings[START] else {})
 
     def run(self, settings: Table, model: str, out: Path) -> Cost:
-        """Run the command in an empty folder ``out / MODEL``, and check its checkpoint."""
+        """Run the command of ``settings`` from ``model``, in an empty folder below ``out``."""
         folder = (out / MODEL).resolve()
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
@@ -158,7 +158,7 @@ class CommandStage(ExperimentStage):
 
 
 def fill_placeholders(words: Iterable[str], values: Mapping[str, Any]) -> list[str]:
-    """Return ``words`` with each ``{NAME}`` replaced by the value of NAME, if it has one."""
+    """Return ``words`` with each ``{NAME}`` replaced by its value in ``values``, if it has one."""
 
     def value_of(match: re.Match[str]) -> str:
         return format_label(values[match[1]]) if match[1] in values else match[0]
