@@ -241,7 +241,7 @@ def sentence_transformers_tools(
 
     Args:
         tool: name in `ENCODERS`.
-        model: what its function there returns.
+        model: sentence-transformers' model, as its function there loads it.
         prompt: text put before each document.
         texts: documents.
     """
