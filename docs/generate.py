@@ -31,7 +31,7 @@ from bench.experiments.command_stage import CommandSettings
 from bench.experiments.evaluate_stage import EvaluateSettings
 from bench.experiments.report_record import Report
 from bench.experiments.training_stages import FinetuneSource
-from bench.explain.search import Answer
+from bench.explain.records import Answer
 from bench.gate.records import Check
 from bench.monitor.curve import Curve
 from bench.outcomes import MissingEvaluation

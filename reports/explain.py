@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from bench.explain.search import Answer, ExplanationRow
+from bench.explain.records import Answer, ExplanationRow
 from foundation.printable import format_count
 from reports import format as fmt
 from reports.table import Column, Table, bullets, code, escape

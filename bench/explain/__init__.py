@@ -4,5 +4,5 @@
 `passes` encodes texts under any set-up, each token sequence once. `evidence` measures how well
 vectors and runs fit a set-up, and `scored` does so for scores by query and published scores.
 `search` tries single deviations, then pairs, and ranks them. `question` reads the files and builds
-the answer.
+the answer, whose records are in `records`.
 """

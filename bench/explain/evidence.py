@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import msgspec
 import numpy as np
 from scipy.stats import binomtest
 
 from bench.evaluate.runs import Run
 from bench.explain.passes import ForwardPasses
+from bench.explain.records import Observation
 from bench.explain.setup import EvaluationSetup
 from datasets_cfg.corpus import Corpus
 from datasets_cfg.dataset import Dataset
@@ -40,18 +40,6 @@ SHARE = 0.95  # smallest share of texts, queries or numbers that must agree
 ROUGH = -5.2  # logarithm of a typical error that may have another small cause
 # The error's logarithm up to which a precision explains it.
 PRECISIONS = (("float32", -8.5), ("float16", -6.3), ("bfloat16", -3.4), ("int8", WORST))
-
-
-class Observation(msgspec.Struct, frozen=True):
-    """A difference that evidence shows without a search.
-
-    Attributes:
-        name: the difference in words.
-        apply: the setting that does the same here, or mends it there.
-    """
-
-    name: str
-    apply: str
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,6 @@ from bench.explain.evidence import (
     DOCUMENTS,
     QUERIES,
     GivenVectors,
-    Observation,
     RunEvidence,
     SetupEvidence,
     Texts,
@@ -34,12 +33,11 @@ from bench.explain.evidence import (
     sample_queries,
 )
 from bench.explain.passes import ForwardPasses
+from bench.explain.records import Answer, ExplanationRow, Observation
 from bench.explain.scored import CollectionScores, PublishedEvidence, PublishedNumber, QueryEvidence
 from bench.explain.search import (
-    Answer,
     DeviationSearch,
     Explanation,
-    ExplanationRow,
 )
 from bench.explain.setup import EvaluationSetup, deviations, make_setup
 from datasets_cfg.dataset import Dataset

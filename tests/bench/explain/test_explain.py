@@ -19,7 +19,7 @@ import transformers
 
 from bench.evaluate.runs import read_run_file
 from bench.explain.question import READERS, Question
-from bench.explain.search import Answer
+from bench.explain.records import Answer
 from bench.gate.records import Check
 from bench.workspace import Workspace
 from tests.support.collections import WORDS, write_collection
