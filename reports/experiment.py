@@ -224,7 +224,7 @@ def _unequal_training(row: RowResult, report: Report) -> str:
             one, other = (_mean_cost(each, stage, name) for each in (row, *against))
             ratio = one / other if one and other else 1.0
             if max(ratio, 1 / ratio) > tolerance:
-                found.append(f"{stage}: {ratio:.2f} x {name.removesuffix(', s')}")
+                found.append(f"{stage}: {ratio:.2f} x {name.replace(', s', ' time')}")
     return ", ".join(found)
 
 
@@ -290,7 +290,7 @@ def _method(report: Report) -> str:
             "and tokens the chosen one."
         )
     axes = [f"{escape(axis.title)} is the field {code(axis.field)}" for axis in report.axes]
-    lines += [f"The axis {text}." for text in axes]
+    lines += [f"The axis {text}." for text in dict.fromkeys(axes)]
     lines += [f"{escape(row.name)} is an anchor: a finished model." for row in report.anchors]
     commits = " and ".join(map(describe_commit, report.commits))
     versions = ", ".join(map(" ".join, report.conditions.libraries.items()))

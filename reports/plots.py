@@ -253,11 +253,12 @@ def _draw_legend(
 ) -> None:
     """Draw a legend of the elements in the figure."""
     rows = [row for _, _, row in _places(report, factor)]
-    levels = list(factor[0].points) if len(factor) > 1 else [""]
+    levels = [f"{factor[0].title} {level}: " for level in factor[0].points]
+    levels = levels if len(factor) > 1 else [""]
     seeds = max(len(report.seed_scores(row, name)) for row in rows for name in panels)
     mean = "score" if seeds < 2 else "mean over seeds"
     entries = [
-        legend_entry(f"{level}: {mean}" if level else mean, marker="o", color=COLOURS[number])
+        legend_entry(f"{level}{mean}", marker="o", color=COLOURS[number])
         for number, level in enumerate(levels)
     ]
     if seeds > 1:

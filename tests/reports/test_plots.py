@@ -74,7 +74,7 @@ def test_a_factor_repeated_against_several_rows_is_one_figure_with_anchors(tmp_p
     dashed = [line.get_ydata()[0] for line in drawn.lines if line.get_linestyle() == "--"]
     assert dashed == [anchor.on_collection("mean").score.mean]
     explained = [text.get_text() for text in figure.legends[0].get_texts()]
-    seeds = ["[CLS]: mean over seeds", "m: mean over seeds", "score of each seed"]
+    seeds = ["pooling [CLS]: mean over seeds", "pooling m: mean over seeds", "score of each seed"]
     assert explained == [*seeds, "95 % interval of the difference (see the table)", "bm25"]
 
 
