@@ -153,8 +153,8 @@ class TrainSplit:
     def with_given(self, examples: Iterable[TrainingExample], keep: int) -> "TrainSplit":
         """Return the queries of ``examples`` with the negatives that these give them.
 
-        Relevant documents of an example are added to those of the qrels. If they have a teacher's
-        scores, they replace those of the qrels, which have none.
+        Relevant documents of an example are added to the judged ones. If they have a teacher's
+        scores, they replace the judged ones, which have none.
 
         Args:
             examples: passages of queries, by the ids of the collection. None give the split itself.

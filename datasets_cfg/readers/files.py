@@ -137,13 +137,16 @@ def _find_layout(file: Path, number: int, row: dict[str, Any]) -> Layout:
     for layout in LAYOUTS:
         if _names(row, layout.positives):
             return layout
+    raise _unknown_layout(file, number, ", ".join(row) or "no fields")
+
+
+def _unknown_layout(file: Path, number: int, found: str) -> BenchError:
     known = ", ".join(f"{layout.positives} ({layout.name})" for layout in LAYOUTS)
-    raise line_error(
+    return line_error(
         file,
         number,
-        f"unknown layout of training data: the record has {', '.join(row) or 'no fields'}",
-        f"one of these fields shows the layout: {known}; or write three tab-separated columns, as "
-        "the triples of MS MARCO",
+        f"unknown layout of training data: the record has {found}",
+        f"write JSON with one of the fields {known}, or three tab-separated columns (MS MARCO)",
     )
 
 
@@ -205,11 +208,14 @@ def _read_rows(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the records of a file with the numbers of their lines or rows, from 1."""
     if file.suffix in (".parquet", ".arrow"):
         return _read_table(file)
-    _, first = next(((number, line) for number, line in read_lines(file) if line.strip()), (0, b""))
+    numbered = (each for each in read_lines(file) if each[1].strip())
+    number, first = next(numbered, (1, b"\t\t"))
     if first.lstrip().startswith(b"["):
         return _read_array(file)
     if first.lstrip().startswith(b"{"):
         return read_json_lines(file, dict[str, Any], "write one JSON object per line")
+    if first.count(b"\t") != len(TRIPLE) - 1:
+        raise _unknown_layout(file, number, "no JSON and no three columns")
     return _read_triples(file)
 
 

@@ -167,6 +167,7 @@ def test_what_is_written_is_read_whatever_the_texts_are(records, indent, tmp_pat
         ('{"query": "q", "pos": ["p"]}\n{"query": "q"', 2, "truncated"),
         ('{"sentence1": "a", "label": 1}', 1, "the record has sentence1, label"),
         ("a b\tc\td\ne\tf\n", 2, "2 columns instead of 3"),
+        ("\njust a text\n", 2, "no JSON and no three columns"),
         ('[\n{"question": "q", "positive_ctxs": [{"title": "no text"}]}\n]', 2, "text"),
         ('[\n{"question": "q",\n "positive_ctxs": oops}\n]', 3, "Expecting value"),
         ('[\n{"question": "q", "positive_ctxs": [{"text": "p"}]}', 3, "not closed"),
