@@ -1,6 +1,5 @@
 """Vectors on disk: encoded once, found by content, never half written."""
 
-import os
 import random
 import signal
 import subprocess
@@ -8,6 +7,7 @@ import sys
 import textwrap
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -24,6 +24,7 @@ from foundation.errors import BenchError
 from retrievers.encoders.protocol import PhaseTimer
 from retrievers.encoders.python_object import HashingEncoder
 from retrievers.models.recipe import Prompts
+from tests.support.disks import enlarge, mounted
 from tests.support.stores import (
     DIM,
     RECIPE,
@@ -119,30 +120,6 @@ def test_progress_counts_the_distinct_texts_that_are_encoded(store, tmp_path):
     assert sum(done) == plan.missing_rows == 10
 
 
-def test_another_corpus_encodes_only_what_it_does_not_share(corpus, store, tmp_path):
-    encode(store, corpus)
-    mixed = [*numbered(3, first=90), *reversed(numbered(8)), ("title 91", "text of document 91")]
-    other = corpus_of(mixed, tmp_path / "other")
-    encoder = CountingEncoder()
-    vectors = encode(store, other, encoder)
-    assert encoder.documents == [text for _, text in numbered(3, first=90)]
-    assert np.array_equal(everything(vectors), directly(other))
-
-
-def test_a_subset_of_a_corpus_is_found(corpus, store, tmp_path):
-    encode(store, corpus)
-    subset = corpus_of([numbered(10)[row] for row in (9, 2, 5)], tmp_path / "subset")
-    encoder = CountingEncoder()
-    assert np.array_equal(everything(encode(store, subset, encoder)), directly(subset))
-    assert encoder.documents == []
-
-
-def test_where_a_title_ends_is_part_of_a_text(store, tmp_path):
-    encoder = CountingEncoder()
-    pairs = [("a b", "c"), ("a", "b c"), ("", "a b c"), ("a b c", "")]
-    assert store.plan(encoder, corpus_of(pairs, tmp_path / "corpus")).missing_rows == len(pairs)
-
-
 def test_a_text_as_query_and_as_document_has_two_vectors(store, tmp_path):
     recipe = msgspec.structs.replace(RECIPE, prompts=Prompts(query="q ", document="d "))
     encoder = CountingEncoder(recipe)
@@ -152,59 +129,39 @@ def test_a_text_as_query_and_as_document_has_two_vectors(store, tmp_path):
     assert not np.array_equal(everything(documents), queries)
 
 
-OTHER_QUERIES = {
-    "prompt": {"prompts": Prompts(query="query: ")},
-    "length": {"max_query_tokens": 5},
-    "encoder": {"files": {"a": "1"}, "query_files": {"a": "2"}, "query_checkpoint": "x"},
-}
-
-
-@pytest.mark.parametrize("change", OTHER_QUERIES.values(), ids=OTHER_QUERIES)
-def test_a_change_of_the_queries_encodes_no_document_again(change, corpus, store):
-    plain = msgspec.structs.replace(RECIPE, files={"a": "1"})
-    encode(store, corpus, CountingEncoder(plain))
-    store.queries(CountingEncoder(plain), ["one", "two"])
-    encoder = CountingEncoder(msgspec.structs.replace(plain, **change))
-    vectors = encode(store, corpus, encoder)
-    queries = store.queries(encoder, ["one", "two"])
-    assert (encoder.documents, encoder.queries) == ([], ["one", "two"])
-    assert np.array_equal(everything(vectors), directly(corpus))
-    direct = HashingEncoder(encoder.recipe).encode_queries(["one", "two"])
-    assert np.array_equal(queries, direct)
+PLAIN = msgspec.structs.replace(RECIPE, files={"a": "1"})
+ASKED = ["one", "two"]
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "again"),
     [
-        {"prompts": Prompts(document="passage: ")},
-        {"max_document_tokens": 5},
-        {"title_join": "pair"},
+        ({"prompts": Prompts(query="query: ")}, {"queries"}),
+        ({"max_query_tokens": 5}, {"queries"}),
+        ({"query_files": {"a": "2"}, "query_checkpoint": "x"}, {"queries"}),
+        ({"prompts": Prompts(document="passage: ")}, {"documents"}),
+        ({"max_document_tokens": 3}, {"documents"}),
+        ({"title_join": "pair"}, {"documents"}),
+        ({"dim": 16}, {"documents", "queries"}),
+        ({"store_dtype": "float16"}, {"documents", "queries"}),
     ],
-    ids=lambda change: next(iter(change)),
+    ids=str,
 )
-def test_a_change_of_the_documents_encodes_no_query_again(change, corpus, store):
-    encode(store, corpus)
-    store.queries(CountingEncoder(), ["one", "two"])
-    encoder = CountingEncoder(msgspec.structs.replace(RECIPE, **change))
-    assert store.plan(encoder, corpus).missing_rows == 10
-    store.queries(encoder, ["one", "two"])
-    assert encoder.queries == []
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"dim": 16},
-        {"max_document_tokens": 3},
-        {"prompts": Prompts(document="passage: ")},
-        {"store_dtype": "float16"},
-    ],
-    ids=lambda change: next(iter(change)),
-)
-def test_another_recipe_never_reads_these_vectors(change, corpus, store):
-    encode(store, corpus)
-    other = CountingEncoder(msgspec.structs.replace(RECIPE, **change))
-    assert store.plan(other, corpus).missing_rows == 10
+def test_a_change_encodes_again_what_it_changes_and_nothing_else(change, again, corpus, store):
+    encode(store, corpus, CountingEncoder(PLAIN))
+    store.queries(CountingEncoder(PLAIN), ASKED)
+    encoder = CountingEncoder(msgspec.structs.replace(PLAIN, **change))
+    vectors, queries = encode(store, corpus, encoder), store.queries(encoder, ASKED)
+    encoded = {"documents": encoder.documents, "queries": encoder.queries}
+    assert {side for side, texts in encoded.items() if texts} == again
+    direct = HashingEncoder(encoder.recipe)
+    columns = (corpus.titles.to_pylist(), corpus.texts.to_pylist())
+    kept = encoder.recipe.store_dtype
+    for found, expected in (
+        (everything(vectors), direct.encode_documents(*columns)),
+        (queries, direct.encode_queries(ASKED)),
+    ):
+        assert np.array_equal(found, expected.astype(kept).astype(np.float32))
 
 
 def test_texts_are_read_once_for_all_recipes(corpus, store, monkeypatch):
@@ -245,62 +202,42 @@ def test_numbers_beyond_float16_are_refused(corpus, store, tmp_path):
     assert list((tmp_path / "vectors").rglob("*.f16")) == []
 
 
-def flip_a_bit(shard: Shard) -> None:
-    content = bytearray(shard.path.read_bytes())
-    content[5] ^= 1
-    shard.path.write_bytes(content)
+def flip_a_bit(content: bytes) -> bytes:
+    return content[:5] + bytes([content[5] ^ 1]) + content[6:]
 
 
-def cut_short(shard: Shard) -> None:
-    shard.path.write_bytes(shard.path.read_bytes()[:-4])
+def add_a_field(content: bytes) -> bytes:
+    return msgspec.json.encode({**msgspec.json.decode(content), "more": 1})
 
 
-def lose_vectors(shard: Shard) -> None:
-    shard.path.unlink()
+Damage = tuple[str, Callable[[bytes], bytes] | None]  # of a file with this suffix; None: it is lost
+LOST_VECTORS: Damage = (".f32", None)
+CUT_SHORT: Damage = (".f32", lambda content: content[:-4])
+LOST_MANIFEST: Damage = (".json", None)
+DAMAGES: dict[str, Damage] = {
+    "a flipped bit": (".f32", flip_a_bit),
+    "cut vectors": CUT_SHORT,
+    "no vectors": LOST_VECTORS,
+    "no keys": (".keys", None),
+    "other keys": (".keys", lambda content: b"\0" * len(content)),
+    "no manifest": LOST_MANIFEST,
+    "a cut manifest": (".json", lambda content: content[:-3]),
+    "another manifest": (".json", add_a_field),
+    "no text": (".json", lambda content: content[:-3] + b"\xff" + content[-2:]),
+}
 
 
-def lose_keys(shard: Shard) -> None:
-    shard.manifest_path.with_suffix(".keys").unlink()
-
-
-def spoil_keys(shard: Shard) -> None:
-    path = shard.manifest_path.with_suffix(".keys")
-    path.write_bytes(b"\0" * len(path.read_bytes()))
-
-
-def lose_manifest(shard: Shard) -> None:
-    shard.manifest_path.unlink()
-
-
-def spoil_manifest(shard: Shard) -> None:
-    shard.manifest_path.write_bytes(shard.manifest_path.read_bytes()[:-3])
-
-
-def add_to_manifest(shard: Shard) -> None:
-    content = msgspec.json.decode(shard.manifest_path.read_bytes())
-    shard.manifest_path.write_bytes(msgspec.json.encode({**content, "more": 1}))
-
-
-def spoil_manifests_text(shard: Shard) -> None:
-    content = shard.manifest_path.read_bytes()
-    shard.manifest_path.write_bytes(content[:-3] + b"\xff" + content[-2:])
-
-
-DAMAGES = [
-    flip_a_bit,
-    cut_short,
-    lose_vectors,
-    lose_keys,
-    spoil_keys,
-    lose_manifest,
-    spoil_manifest,
-    add_to_manifest,
-    spoil_manifests_text,
-]
+def spoil(shard: Shard, damage: Damage) -> None:
+    suffix, change = damage
+    path = shard.manifest_path.with_suffix(suffix)
+    if change:
+        path.write_bytes(change(path.read_bytes()))
+    else:
+        path.unlink()
 
 
 @pytest.mark.parametrize("same_process", [True, False])
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_only_the_texts_of_a_damaged_shard_are_encoded_again(
     damage, same_process, corpus, store, caplog, tmp_path
 ):
@@ -308,12 +245,12 @@ def test_only_the_texts_of_a_damaged_shard_are_encoded_again(
     before = encode(store, corpus)
     undisturbed = files_below(tmp_path / "vectors")
     shard = next(s for s in before.shards if s.manifest_path.stem == shard_name(first.keys))
-    damage(shard)
+    spoil(shard, damage)
     if not same_process:
         store = VectorStore(tmp_path / "vectors")
     encoder = CountingEncoder()
     plan = store.plan(encoder, corpus)
-    assert (shard.manifest_path.name in caplog.text) == (damage is not lose_manifest)
+    assert (shard.manifest_path.name in caplog.text) == (damage != LOST_MANIFEST)
     vectors = store.documents(encoder, corpus, plan)
     assert encoder.documents == corpus.texts.to_pylist()[4:8]
     assert np.array_equal(everything(vectors), directly(corpus))
@@ -321,7 +258,7 @@ def test_only_the_texts_of_a_damaged_shard_are_encoded_again(
 
 
 def test_damage_is_said_once(corpus, store, caplog):
-    lose_vectors(encode(store, corpus).shards[0])
+    spoil(encode(store, corpus).shards[0], LOST_VECTORS)
     store.plan(CountingEncoder(), corpus)
     store.plan(CountingEncoder(), corpus)
     assert caplog.text.count("is damaged") == 1
@@ -331,28 +268,23 @@ def test_a_damaged_shard_that_is_not_needed_is_not_looked_at(corpus, store, capl
     encode(store, corpus)
     other = corpus_of(numbered(4, first=50), tmp_path / "other")
     name = store.plan(CountingEncoder(), other).missing[0].name
-    lose_vectors(next(s for s in encode(store, other).shards if s.manifest_path.stem == name))
+    shard = next(s for s in encode(store, other).shards if s.manifest_path.stem == name)
+    spoil(shard, LOST_VECTORS)
     assert VectorStore(tmp_path / "vectors").plan(CountingEncoder(), corpus).missing_rows == 0
     assert caplog.text == ""
 
 
 def test_a_file_cut_while_it_is_read_is_an_error(corpus, store):
     vectors = encode(store, corpus)
-    cut_short(vectors.shards[2])
+    spoil(vectors.shards[2], CUT_SHORT)
     with pytest.raises(BenchError, match="cut short"):
         list(vectors.tiles(100))
 
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A file system of 64 kB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("a file system cannot be mounted here")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)  # stores keep folders open
+    with mounted(tmp_path / "disk", "64k") as folder:
+        yield folder
 
 
 def test_a_full_disk_keeps_finished_shards_and_the_work_goes_on_with_room(small_disk, tmp_path):
@@ -364,46 +296,13 @@ def test_a_full_disk_keeps_finished_shards_and_the_work_goes_on_with_room(small_
     kept = 40 - store.plan(CountingEncoder(), corpus).missing_rows
     assert 0 < kept < 40
     del store
-    subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
+    enlarge(small_disk, "8m")
     again = CountingEncoder()
     vectors = encode(VectorStore(small_disk / "vectors"), corpus, again)
     assert len(again.documents) == 40 - kept
     assert np.array_equal(everything(vectors), directly(corpus))
     encode(VectorStore(tmp_path / "undisturbed"), corpus)
     assert files_below(small_disk / "vectors") == files_below(tmp_path / "undisturbed")
-
-
-LIMITED = """
-    import resource, sys
-    sys.dont_write_bytecode = True  # a module cut off in Python's cache would outlive this
-    from pathlib import Path
-    from tests.support.stores import CountingEncoder, encode
-    from bench.store import VectorStore
-    from datasets_cfg.corpus import Corpus
-
-    corpus = Corpus.open(Path(sys.argv[1]))
-    store = VectorStore(Path(sys.argv[2]))
-    plan = store.plan(CountingEncoder(), corpus)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-    try:
-        store.documents(CountingEncoder(), corpus, plan)
-    except OSError as error:
-        print(error.filename)
-"""
-
-
-def test_a_file_that_may_not_grow_is_said_like_a_full_disk(tmp_path):
-    corpus_of(numbered(200), tmp_path / "corpus")
-    done = subprocess.run(
-        python(LIMITED, tmp_path / "corpus", tmp_path / "vectors"),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.startswith(str(tmp_path / "vectors"))
-    assert done.stdout.strip().endswith(".f32")
-    assert [name for name in files_below(tmp_path / "vectors") if name.endswith(".f32")] == []
 
 
 class Stops(CountingEncoder):
@@ -597,16 +496,6 @@ def test_work_killed_at_any_moment_goes_on_and_ends_with_the_same_bytes(tmp_path
     assert np.array_equal(everything(vectors), directly(corpus))
 
 
-def test_a_kill_between_two_files_of_a_shard_is_mended(corpus, store, tmp_path):
-    encode(store, corpus)
-    undisturbed = files_below(tmp_path / "vectors")
-    shard = encode(store, corpus).shards[1]
-    shard.manifest_path.unlink()
-    shard.manifest_path.with_suffix(".lock").touch()
-    encode(VectorStore(tmp_path / "vectors"), corpus)
-    assert files_below(tmp_path / "vectors") == undisturbed
-
-
 def test_two_processes_share_the_work_and_the_result(tmp_path):
     corpus = corpus_of(numbered(60), tmp_path / "corpus")
     encode(VectorStore(tmp_path / "undisturbed"), corpus)
@@ -651,23 +540,8 @@ def test_queries_are_encoded_once(store):
     assert first.tobytes() == again.tobytes() == expected.tobytes()
 
 
-def test_queries_of_another_split_encode_what_is_new(store):
-    encoder = CountingEncoder()
-    forth = store.queries(encoder, ["one", "two"])
-    back = store.queries(encoder, ["two", "three", "one"])
-    assert encoder.queries == ["one", "two", "three"]
-    assert np.array_equal(forth, back[[2, 0]])
-
-
 def test_no_query_gives_no_vector(store):
     assert store.queries(CountingEncoder(), []).shape == (0, DIM)
-
-
-def test_a_corpus_of_one_document_has_one_short_shard(store, tmp_path):
-    corpus = corpus_of([("", "alone")], tmp_path / "corpus")
-    vectors = encode(store, corpus)
-    assert vectors.shape == (1, DIM)
-    assert np.array_equal(everything(vectors), directly(corpus))
 
 
 def test_a_fact_is_computed_once_for_an_encoder_and_a_subject(store):

@@ -24,6 +24,7 @@ from retrievers.training.finetune.finetune import finetune
 from retrievers.training.pretrain.pretrain import pretrain
 from tests.support import small_finetuning as fine
 from tests.support import small_starts as small
+from tests.support.disks import enlarge, mounted
 from tests.support.kills import KilledError, killed_at
 from tests.support.small_starts import on_cpu
 
@@ -257,14 +258,8 @@ def test_a_sequence_that_another_process_learns_is_refused(starts, tmp_path):
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A file system of 1.2 MB, which grows when it is told."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1200k", "tmpfs", str(folder)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("a file system cannot be mounted here")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    with mounted(tmp_path / "disk", "1200k") as folder:
+        yield folder
 
 
 def test_a_full_disk_is_said_and_with_room_the_training_goes_on(kind, starts, whole, small_disk):
@@ -273,7 +268,7 @@ def test_a_full_disk_is_said_and_with_room_the_training_goes_on(kind, starts, wh
         train(kind, starts, out)
     assert "continues from the last checkpoint" in caught.value.hint
     assert json.loads((out / "training.json").read_text())
-    subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
+    enlarge(small_disk, "64m")
     assert train(kind, starts, out).resumed_at >= 2
     assert weights(out) == weights(whole)
 
