@@ -25,7 +25,7 @@ import numpy as np
 from foundation.arrays import Float32Array
 from foundation.errors import BenchError, DriftError, first_line
 from retrievers.encoders.protocol import Callback, Encoder, join_documents
-from retrievers.models.card import BRANCH, Card
+from retrievers.models.card import BRANCH, Card, normalize_url
 from retrievers.models.recipe import UNKNOWN_SETTINGS, Prompts, Recipe, Role
 
 BATCH_TEXTS = 64
@@ -80,10 +80,15 @@ class EndpointEncoder(Encoder):
         connections: largest number of requests at a time.
 
     Raises:
-        BenchError: the package ``openai`` is not installed, or the key has unprintable characters.
+        BenchError: the package ``openai`` is not installed, the key has unprintable characters, or
+            the URL has a user, password or query.
     """
 
     def __init__(self, recipe: Recipe, url: str, connections: int = 8) -> None:
+        try:
+            url = normalize_url(url)
+        except ValueError as error:
+            raise BenchError(str(error)) from error
         self.recipe, self._api, host = recipe, _import_openai(), urlsplit(url).netloc
         self._model = str(recipe.options["endpoint_model"])
         self._name, self._key = f"{self._model} at {host}", _read_key(host)

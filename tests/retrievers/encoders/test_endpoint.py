@@ -226,6 +226,8 @@ def test_keys_of_other_servers_are_not_sent(server, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "key-of-openai")
     encoder(url).encode_queries(["a"])
     assert "key-of-openai" not in str(app.requests[0].headers)
+    with pytest.raises(BenchError, match="no user, password or query"):
+        encoder(url.replace("//", "//user:pw@"))
     monkeypatch.setenv("BENCH_API_KEY", "two\nlines")
     with pytest.raises(BenchError, match="unprintable") as error:
         encoder(url)
