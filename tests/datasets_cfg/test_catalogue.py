@@ -61,16 +61,6 @@ def test_a_folder_is_found_below_where_collections_lie(tmp_path, monkeypatch, so
 
 
 @pytest.mark.parametrize(
-    ("typed", "meant"),
-    [("scifact", "beir/scifact"), ("beir/scifct", "beir/scifact"), ("bier", "beir")],
-)
-def test_an_unknown_name_suggests_the_closest(typed, meant):
-    with pytest.raises(BenchError, match=repr(typed)) as caught:
-        expand_names([typed])
-    assert caught.value.hint.startswith(f"did you mean {meant}")
-
-
-@pytest.mark.parametrize(
     ("typed", "advice"),
     [
         ("./cc", "did you mean ccc?"),

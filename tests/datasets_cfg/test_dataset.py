@@ -283,16 +283,6 @@ def test_a_folder_is_found_again_by_what_it_holds_and_not_once_that_changed(
     assert again(dataset) is None
 
 
-def test_counts_that_differ_from_the_published_ones_are_said(folder: Path, open_: Open) -> None:
-    (folder / "dataset.toml").write_text(
-        'split = "dev"\n[counts]\ndocuments = 3\njudgements = 2\nqueries = 1000\n'
-    )
-    assert count_differences(open_(folder)) == [
-        "documents: 3 published, 2 found",
-        "queries: 1,000 published, 1 found",
-    ]
-
-
 def test_the_embedded_collection_opens_by_name(embedded: Path, open_: Open) -> None:
     dataset = open_("stdlib-code", cache_dir=embedded)
 
@@ -315,27 +305,3 @@ def test_what_the_embedded_collection_leaves_over_opens_as_its_training_collecti
     assert train.facts.version.startswith("py3.")
     assert len(train.queries) == len(train.qrels) < len(train.corpus)
     assert (train.corpus.rows_of(train.qrels.doc_ids) >= 0).all()
-
-
-def test_real_scifact_has_its_published_counts(bench_data: Path, open_: Open) -> None:
-    dataset = open_("beir/scifact", data_dir=bench_data)
-
-    assert count_differences(dataset) == []
-    assert dataset.facts.exclude_self
-    assert (len(dataset.corpus), len(dataset.queries)) == (5183, 300)
-
-
-def test_real_questions_have_answers_in_their_gold_passages(bench_data: Path, open_: Open) -> None:
-    own = bench_data / "nq-dpr-sample"
-    dataset = open_(own)
-    gold = [line.split("\t") for line in (own / "qrels.gold.tsv").read_text().splitlines()[1:]]
-
-    rows = dataset.corpus.rows_of([document for _, document, _ in gold])
-    texts = dataset.corpus.texts_at(rows)
-
-    assert dataset.answers is not None
-    answered = [
-        any(answer.casefold() in text.casefold() for answer in dataset.answers[query])
-        for (query, _, _), text in zip(gold, texts, strict=True)
-    ]
-    assert sum(answered) / len(answered) > 0.9

@@ -45,39 +45,27 @@ def test_clean_data_have_no_findings(tmp_path):
     assert verify_dataset(dataset_of(tmp_path)) == []
 
 
-def test_a_judged_document_that_is_missing_warns(tmp_path):
-    found = only(
-        verify_dataset(dataset_of(tmp_path, judged=[*JUDGED, ("q1", "gone", 1), ("q2", "no", 0)]))
-    )
-    assert (found.severity, found.count, found.examples) == ("warning", 2, ("gone", "no"))
-    assert "1 of them relevant" in found.what
+EMPTY = (Document("d4", " ", "\t"), Document("d5", "", "x"), Document("d6", "", ""))
+PUBLISHED = Facts("mine", "beir", counts=Counts(dangling_judgements=1))
 
 
-def test_a_missing_document_that_is_not_relevant_is_a_note(tmp_path):
-    found = only(verify_dataset(dataset_of(tmp_path, judged=[*JUDGED, ("q2", "no", 0)])))
-    assert (found.severity, found.count, found.examples) == ("note", 1, ("no",))
-
-
-def test_as_many_missing_documents_as_published_are_a_note(tmp_path):
-    facts = Facts("mine", "beir", counts=Counts(dangling_judgements=1))
-    found = only(
-        verify_dataset(dataset_of(tmp_path, judged=[*JUDGED, ("q1", "gone", 1)], facts=facts))
-    )
-    assert (found.severity, found.count) == ("note", 1)
-    assert "as in the published data" in found.what
-
-
-def test_a_query_without_a_relevant_document_warns(tmp_path):
-    found = only(
-        verify_dataset(dataset_of(tmp_path, judged=[*JUDGED, ("q3", "d1", 0), ("q4", "d1", -1)]))
-    )
-    assert (found.severity, found.count, found.examples) == ("warning", 2, ("q3", "q4"))
-
-
-def test_empty_documents_are_counted(tmp_path):
-    empty = [Document("d4", " ", "\t"), Document("d5", "", "x"), Document("d6", "", "")]
-    found = only(verify_dataset(dataset_of(tmp_path, [*CLEAN, *empty])))
-    assert (found.severity, found.count) == ("note", 2)
+@pytest.mark.parametrize(
+    ("more", "facts", "found", "said"),
+    [
+        ((("q1", "gone", 1), ("q2", "no", 0)), None, ("warning", 2, ("gone", "no")), "1 of them"),
+        ((("q2", "no", 0),), None, ("note", 1, ("no",)), ""),
+        ((("q1", "gone", 1),), PUBLISHED, ("note", 1, ("gone",)), "as in the published data"),
+        ((("q3", "d1", 0), ("q4", "d1", -1)), None, ("warning", 2, ("q3", "q4")), ""),
+        (EMPTY, None, ("note", 2, ()), ""),
+    ],
+    ids=["a missing document", "not relevant", "published", "no relevant document", "empty"],
+)
+def test_what_is_odd_is_found_with_its_severity(more, facts, found, said, tmp_path):
+    documents = [*CLEAN, *(one for one in more if isinstance(one, Document))]
+    judged = [*JUDGED, *(one for one in more if not isinstance(one, Document))]
+    (finding,) = verify_dataset(dataset_of(tmp_path, documents, judged, facts))
+    assert (finding.severity, finding.count, finding.examples) == found
+    assert said in finding.what
 
 
 def test_colliding_ids_do_not_matter_where_nothing_is_dropped_on_purpose(tmp_path):

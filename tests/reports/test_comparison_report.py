@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.comparing.changed_queries import ChangedQueries, ChangedQuery, ShownDocument
@@ -191,7 +191,6 @@ def test_a_changed_query_shows_its_documents_with_their_ranks():
     ]
 
 
-@settings(deadline=None)
 @given(st.text(min_size=1))
 def test_no_text_breaks_a_table_or_reaches_the_terminal_as_a_control_character(text):
     document = changed(QUERY.documents[0], doc_id=text, text=text)

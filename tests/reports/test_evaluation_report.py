@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.evaluate.cost import EncodingCost
@@ -92,7 +92,6 @@ def test_a_model_trained_on_the_collection_is_marked():
     assert row_of(changed(in_domain=True))["model"] == "words (in-domain)"
 
 
-@settings(deadline=None)
 @given(st.text(st.characters(codec="ascii", exclude_categories=["C"]), min_size=1))
 def test_any_name_keeps_the_table_well_formed(name):
     name = " ".join(name.split()) or "x"

@@ -5,7 +5,7 @@ import io
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
@@ -69,7 +69,6 @@ def test_text_that_looks_like_a_number_stays_as_it_is_written():
     ]
 
 
-@settings(deadline=None)
 @given(st.lists(st.lists(st.text(), min_size=3, max_size=3), max_size=4))
 def test_every_line_of_markdown_has_as_many_cells_as_there_are_columns(rows):
     lines = make_table(["a", "b|c", "d\ne"], rows).markdown().split("\n")

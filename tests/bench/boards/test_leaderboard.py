@@ -299,7 +299,7 @@ def by_pairs(scores: np.ndarray, drawn: ResampledMeans) -> list[int]:
     return [found[model] for model in range(scores.shape[1])]
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 2**32 - 1), models=st.integers(2, 8))
 def test_groups_are_what_testing_pair_by_pair_gives(seed, models):
     rng = np.random.default_rng(seed)
@@ -308,7 +308,7 @@ def test_groups_are_what_testing_pair_by_pair_gives(seed, models):
     assert assign_groups(scores.mean(axis=0), drawn.flipped) == by_pairs(scores, drawn)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 2**32 - 1), models=st.integers(1, 12))
 def test_groups_fall_with_the_means_and_leave_no_number_out(seed, models):
     rng = np.random.default_rng(seed)

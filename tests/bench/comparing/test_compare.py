@@ -190,7 +190,7 @@ RESULTS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(results=RESULTS)
 def test_every_name_that_is_suggested_chooses_one_recipe_and_together_they_choose_all(results):
     root = Path("nowhere")
@@ -416,7 +416,7 @@ def test_weights_of_a_suite_sum_to_one_over_all_its_collections(suite):
     assert sum(weights.values()) == pytest.approx(1)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(st.floats(0, 1), min_size=len(BEIR), max_size=len(BEIR)))
 def test_weights_give_the_mean_in_which_the_forums_count_once(values):
     by_name = dict(zip(BEIR, values, strict=True))

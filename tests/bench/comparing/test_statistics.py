@@ -57,7 +57,7 @@ pairs = scores.flatmap(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(pairs)
 def test_exchanging_the_models_negates_the_comparison(pair):
     there, back = compared(*pair), compared(*reversed(pair))
@@ -70,7 +70,7 @@ def test_exchanging_the_models_negates_the_comparison(pair):
         assert there.effect == pytest.approx(-back.effect)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(pairs)
 def test_wins_ties_and_losses_are_counted_and_p_is_never_zero(pair):
     a, b = pair
@@ -96,7 +96,7 @@ def brute_force(values: np.ndarray) -> float:
     return float(np.mean([abs(one) >= abs(sum(eighths)) for one in sums]))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.lists(st.sampled_from([-1.0, -0.5, -0.125, 0.0, 0.125, 0.25, 1.0]), min_size=2, max_size=9)
 )
@@ -230,7 +230,7 @@ def test_seed_and_stream_change_the_resamples_and_nothing_else_does():
         assert not np.array_equal(first, resample(values, resampling, stream).bootstrap)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(st.one_of(st.floats(0, 1), st.sampled_from([0.01, 0.02, 1.0])), max_size=30))
 def test_holm_is_that_of_statsmodels(p_values):
     theirs = multipletests(p_values, method="holm")[1] if p_values else []

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.evaluate.judging import apply_protocol, judge, make_protocol, resolve_measures, score_run
@@ -52,7 +52,6 @@ def slowly_retrieved(run: Run, exclude_self: bool, depth: int) -> dict[str, list
     return kept
 
 
-@settings(deadline=None)
 @given(rows, st.booleans(), st.integers(1, 7))
 def test_self_matches_go_before_the_cut_so_that_the_depth_stays(found, exclude_self, depth):
     run = run_of(found)

@@ -149,7 +149,7 @@ def brute_bounds(rows: list[Row], qrels: Qrels, name: str) -> tuple[float, float
 
 
 @pytest.mark.parametrize("name", [*NATIVE, "Judged@2"])
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(
     rows=RUNS.map(lambda rows: [(q, d, min(s, 2.0)) for q, d, s in rows if d < "d4"]),
     qrels=QRELS,

@@ -79,7 +79,7 @@ def trec_eval(run: Table, qrels: dict[str, dict[str, int]], name: str, level: in
 
 
 @pytest.mark.parametrize(("name", "trec_name", "level"), PAIRS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(run=RUNS, qrels=QRELS)
 def test_values_equal_trec_eval(name, trec_name, level, run, qrels):
     scores = score(run_of(run), qrels_of(qrels), [name])

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import subprocess
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -84,7 +85,7 @@ def test_a_result_without_recipe_or_corpus_is_read_as_it_was_saved(tmp_path):
     assert load(stored.folder).result == stored.result
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(values=st.lists(st.floats(0, 1, width=64), min_size=1))
 def test_values_of_queries_are_read_bit_for_bit(values, tmp_path_factory):
     written = np.array(values)
@@ -127,36 +128,23 @@ def test_a_record_of_an_older_schema_is_read_with_its_parameters_unknown(tmp_pat
     assert load(path).scores.values["R@100"].tolist() == [1.0, 0.1]
 
 
-def spoiled(content: bytes, how: str) -> bytes:
-    return {
-        "empty": b"",
-        "cut": content[: len(content) // 2],
-        "not UTF-8": content.replace("é".encode(), b"\xe9"),
-        "a list": b"[1]",
-        "a field too many": content.replace(b'"schema"', b'"extra": 1, "schema"'),
-        "a field too few": content.replace(b'"main_measure": "nDCG@10",', b""),
-        "a wrong type": content.replace(b'"queries": 2', b'"queries": "2"'),
-        "not a number": content.replace(b'"queries": 2', b'"queries": NaN'),
-    }[how]
+SPOILED: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda content: b"",
+    "cut": lambda content: content[: len(content) // 2],
+    "not UTF-8": lambda content: content.replace("é".encode(), b"\xe9"),
+    "a list": lambda content: b"[1]",
+    "a field too many": lambda content: content.replace(b'"schema"', b'"extra": 1, "schema"'),
+    "a field too few": lambda content: content.replace(b'"main_measure": "nDCG@10",', b""),
+    "a wrong type": lambda content: content.replace(b'"queries": 2', b'"queries": "2"'),
+    "not a number": lambda content: content.replace(b'"queries": 2', b'"queries": NaN'),
+}
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        "empty",
-        "cut",
-        "not UTF-8",
-        "a list",
-        "a field too many",
-        "a field too few",
-        "a wrong type",
-        "not a number",
-    ],
-)
+@pytest.mark.parametrize("how", SPOILED)
 def test_a_damaged_record_is_refused_by_name(how, tmp_path):
     path = saved(RESULT, tmp_path) / RESULT_FILE
     content = path.read_bytes()
-    path.write_bytes(spoiled(content, how))
+    path.write_bytes(SPOILED[how](content))
     assert path.read_bytes() != content
     with pytest.raises(BenchError, match=re.escape(str(path))) as error:
         load(path)

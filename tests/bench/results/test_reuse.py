@@ -15,22 +15,8 @@ from bench.results.find import find_results
 from bench.results.result import RESULT_FILE, RUN_FILE, SCORES_FILE, Evaluation, load
 from bench.workspace import Workspace
 from foundation.errors import BenchError
-from tests.support.collections import write_collection
-
-CARD = """\
-name = "words"
-title = "Words"
-licence = "MIT"
-source = "a test"
-kind = "hashing"
-dim = {dim}
-normalize = true
-similarity = "cos"
-{further}
-
-[options]
-dim = {dim}
-"""
+from tests.support.collections import write_collection, write_hashing_card
+from tests.support.leaderboards import lower_scores
 
 
 @pytest.fixture
@@ -114,14 +100,13 @@ def test_a_collection_that_changed_is_evaluated(run, folder, edit):
 
 
 @pytest.mark.parametrize(
-    ("dim", "further"), [(32, ""), (16, 'trained_on = ["tiny"]')], ids=["recipe", "in-domain"]
+    ("dim", "fields"), [(32, {}), (16, {"trained_on": ["tiny"]})], ids=["recipe", "in-domain"]
 )
-def test_a_card_that_changed_is_evaluated(run, tmp_path, dim, further):
-    card = tmp_path / "words.toml"
-    card.write_text(CARD.format(dim=16, further=""))
+def test_a_card_that_changed_is_evaluated(run, tmp_path, dim, fields):
+    card = write_hashing_card(tmp_path / "words.toml", 16)
     assert run(model=card)
     assert not run(model=card)
-    card.write_text(CARD.format(dim=dim, further=further))
+    write_hashing_card(card, dim, **fields)
     assert run(model=card)
 
 
@@ -203,35 +188,17 @@ def test_a_record_under_the_key_of_another_evaluation_is_not_shown(bench, run):
     assert run()
 
 
-def test_results_that_contradict_each_other_are_not_shown(bench, run):
+def test_results_that_contradict_each_other_are_not_shown(bench, run, tmp_path):
     """Two folders of one key."""
     assert run()
     folder = bench.results("tiny", "hashing")
     other = folder.with_name(f"{folder.name}-other")
-    other.mkdir()
-    for path in folder.iterdir():
-        (other / path.name).write_bytes(path.read_bytes())
+    shutil.copytree(folder, other)
     assert not run()
-    values = reuse.load(other)
-    halved = {name: array / 2 for name, array in values.scores.values.items()}
-    rewrite(other, halved)
+    shutil.rmtree(other)
+    lower_scores(folder, tmp_path / "lowered")
+    shutil.copytree(tmp_path / "lowered" / "tiny" / "hashing" / folder.name, other)
     assert run()
-
-
-def rewrite(folder: Path, values: dict) -> None:
-    """Other values of the queries, with the means and the hash that belong to them."""
-    import hashlib
-
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    ids = load(folder).scores.query_ids
-    pq.write_table(pa.table({"query_id": ids, **values}), folder / SCORES_FILE)
-    record = json.loads((folder / RESULT_FILE).read_bytes())
-    record["measures"] = {name: float(array.mean()) for name, array in values.items()}
-    record["tie_low"] = record["tie_high"] = None
-    record["per_query_sha256"] = hashlib.sha256((folder / SCORES_FILE).read_bytes()).hexdigest()
-    (folder / RESULT_FILE).write_text(json.dumps(record))
 
 
 def elsewhere(folder: Path, time: str) -> None:

@@ -121,7 +121,7 @@ def scattered(tmp_path_factory):
     return vectors, found
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(data=st.data(), dtype=st.sampled_from(["float32", "float16"]))
 def test_any_rows_in_any_order_are_those_of_numpy(data, dtype, scattered):
     array, shards = scattered

@@ -48,7 +48,7 @@ def slow_vocabulary(texts: list[str], size: int) -> set[str]:
     return set(ids)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(st.lists(st.text("abcd", min_size=1, max_size=6), min_size=1), min_size=1),
     st.integers(13, 40),
