@@ -24,7 +24,7 @@ from tests.support.collections import Bench
 from tests.support.trainable import DOCUMENTS, TRAINING, write_trainable
 
 ROOT = Path(__file__).parents[3]
-PAGE = ROOT / "docs/how-to/experiments.md"
+PAGE = ROOT / "docs/how-to/trained-elsewhere.md"
 COMMAND = """command = [
     "python", "train.py", "--start", "{start}", "--pairs", "pairs.tsv", "--steps", "2",
     "--lr", "{lr}", "--seed", "{seed}", "--output", "{out}",
