@@ -7,6 +7,7 @@ library is imported before the tool, since its start is timed.
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -99,7 +100,8 @@ def openvino_transformer(job: PeerJob, texts: Sequence[str]) -> Any:
     load = {"export": True, "device": "CPU", "ov_config": hints}
     model = _sentence_transformer(job, "openvino", load)
     if job.dtype == "int8":
-        _quantise(model, texts[:CALIBRATION_TEXTS])
+        with redirect_stdout(sys.stderr):  # NNCF draws progress bars
+            _quantise(model, texts[:CALIBRATION_TEXTS])
     return model
 
 
