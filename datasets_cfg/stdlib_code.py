@@ -260,7 +260,7 @@ def _is_intact(folder: Path, split: str) -> bool:
 
 def _unique_and_askable(candidates: Iterable[Function]) -> tuple[list[Function], list[Function]]:
     """Return functions with unique code, and those that can be queries, in hash order."""
-    known = sorted(candidates, key=_hash_order)
+    known = sorted(candidates, key=lambda item: hashlib.sha256(item.id.encode()).digest())
     codes = Counter(item.code for item in known)
     sentences = Counter(item.sentence.casefold() for item in known)
     unique = [item for item in known if codes[item.code] == 1]
@@ -313,10 +313,6 @@ def _is_query(item: Function) -> bool:
     call = f"{item.id.rpartition('.')[2].rpartition(':')[2]}("
     told = call in item.sentence or item.sentence in item.code
     return len(item.sentence.split()) >= _SHORTEST_QUERY and not told
-
-
-def _hash_order(item: Function) -> bytes:
-    return hashlib.sha256(item.id.encode()).digest()
 
 
 def _key(sources: Sequence[tuple[str, Path]]) -> str:

@@ -128,15 +128,12 @@ def gaps_table(gaps: Sequence[MissingEvaluation]) -> str:
 
 def costs_table(rows: Sequence[EncodingCost]) -> str:
     """Return a table of estimated costs in ``rows``, and their total."""
+    added = ("documents", "to_encode", "tokens", "encode_s", "disk_bytes")
     total = EncodingCost(
         model="",
         collection=TOTAL,
-        documents=sum(row.documents for row in rows),
-        to_encode=sum(row.to_encode for row in rows),
-        tokens=sum(row.tokens for row in rows),
-        encode_s=sum(row.encode_s for row in rows),
         memory_bytes=max((row.memory_bytes for row in rows), default=0),
-        disk_bytes=sum(row.disk_bytes for row in rows),
+        **{name: sum(getattr(row, name) for row in rows) for name in added},
     )
     columns: list[Column[EncodingCost]] = [
         Column("collection", lambda row: row.collection),

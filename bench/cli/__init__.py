@@ -2,7 +2,7 @@
 
 1. Declare its arguments in a frozen dataclass in `bench.cli.options`: positional arguments, then
    ``_: KW_ONLY``, then options, then groups of options. Nothing inherits: a group is a field
-   (``folders: FolderOptions = FolderOptions()``) whose fields are options of the command.
+   (``common: CommonOptions = CommonOptions()``) whose fields are options of the command.
 2. Take groups that several commands share from `bench.cli.options.shared`. Each is decorated with
    ``@group(title, sort_key)``. A frozen dataclass of another package is a group, too:
    ``gate: Annotated[GateSettings, group("Decision rule", 10)] = GateSettings()``. It checks its

@@ -429,10 +429,8 @@ def _recipe_fields(pair: ModelPair, names: Collection[str]) -> tuple[FieldDiffer
     )
     if RUN_FILE_FACT in fields:
         fields = dict.fromkeys([RUN_FILE_FACT])
-    return tuple(
-        FieldDifference(name, *(_field_values(side, name) for side in facts)) for name in fields
-    )
 
+    def values(recipes: Sequence[Mapping[str, str]], name: str) -> str:
+        return " or ".join(dict.fromkeys(recipe.get(name, "") for recipe in recipes))
 
-def _field_values(recipes: Sequence[Mapping[str, str]], name: str) -> str:
-    return " or ".join(dict.fromkeys(recipe.get(name, "") for recipe in recipes))
+    return tuple(FieldDifference(name, *(values(side, name) for side in facts)) for name in fields)

@@ -40,6 +40,7 @@ from retrievers.models.recipe import Recipe
 Vectors: TypeAlias = StoredVectors | ViewedVectors
 
 RECALL_DEPTHS = (10, 100, 1000)
+EVERY = slice(None)
 
 logger = logging.getLogger(__name__)
 
@@ -319,7 +320,7 @@ class CorpusIndex:
             corpus_sha256=dataset.corpus.sha256,
             documents=len(dataset.corpus),
             dim=dim,
-            faiss=faiss_version(),
+            faiss=library_version("faiss-cpu") or library_version("faiss-gpu"),
             build_s=0.0,
             bytes=0,
             sha256="",
@@ -427,17 +428,11 @@ class IndexSearch:
     device: str
 
     @cached_property
-    def self_rows(self) -> Int64Array | None:
-        """Row of the document that is dropped for each query, int64 ``(q,)``, or None."""
-        if not self.dataset.facts.exclude_self:
-            return None
-        return self.dataset.corpus.rows_of(self.dataset.queries.ids)
-
-    @cached_property
     def recall_key(self) -> str:
         """Key of stored recall, which depends on the exact rankings and the comparison."""
         content = hashlib.sha256(np.ascontiguousarray(self.queries).tobytes())
-        content.update(b"" if self.self_rows is None else self.self_rows.tobytes())
+        if self.dataset.facts.exclude_self:
+            content.update(self.dataset.corpus.rows_of(self.dataset.queries.ids).tobytes())
         content.update(self.sampled.tobytes())
         digest = content.hexdigest()[:32]
         return f"{len(self.sampled)} queries {digest} depth {self.depth} {self.device}"
@@ -455,18 +450,17 @@ class IndexSearch:
             vectors: vectors of the documents; None if not needed.
             exact: exact search, for the recall.
         """
-        self_rows, k = self.self_rows, min(self.depth, len(self.dataset.corpus))
-        wide = k if self_rows is None else k + 1
+        k = min(self.depth, len(self.dataset.corpus))
+        wide = search_depth(self.dataset, k)
         opened = self.index.load_or_build(vectors, exact, self.device)
         found = opened.search(self.queries, wide)
         hits = search.sort_canonically(found, self.dataset.corpus.tie_rank, wide)
-        ranked = hits if self_rows is None else search.exclude_self_matches(hits, self_rows, k)
-        self._warn_if_short(ranked, min(k, len(self.dataset.corpus) - (self_rows is not None)))
+        ranked = apply_exclude_self(self.dataset, hits, k)
+        self._warn_if_short(ranked, min(k, len(self.dataset.corpus) - (wide - k)))
         recall = self.index.recall(self.recall_key)
         if recall is None and len(self.sampled) and vectors is not None:
             truth = exact(vectors, self.queries[self.sampled], wide)
-            if self_rows is not None:  # or a query's own document would count as found
-                truth = search.exclude_self_matches(truth, self_rows[self.sampled], k)
+            truth = apply_exclude_self(self.dataset, truth, k, self.sampled)
             some = Hits(ranked.scores[self.sampled], ranked.rows[self.sampled])
             depths = [depth for depth in RECALL_DEPTHS if depth < self.depth]
             recall = {
@@ -500,6 +494,28 @@ def sample_queries(queries: int, wanted: int | None) -> Int64Array:
     return np.sort(np.random.default_rng(0).choice(queries, wanted, replace=False))
 
 
-def faiss_version() -> str:
-    """Return the version of FAISS, on which the content of an index depends."""
-    return library_version("faiss-cpu") or library_version("faiss-gpu")
+def search_depth(dataset: Dataset, k: int) -> int:
+    """Return the depth to search so that ``k`` documents remain after self-matches are excluded.
+
+    Args:
+        dataset: collection, whose protocol may exclude self-matches.
+        k: documents per query.
+    """
+    return k + 1 if dataset.facts.exclude_self else k
+
+
+def apply_exclude_self(
+    dataset: Dataset, hits: Hits, k: int, queries: Int64Array | slice = EVERY
+) -> Hits:
+    """Drop the document whose id equals the query id, if the protocol of ``dataset`` says so.
+
+    Args:
+        dataset: collection.
+        hits: hits at `search_depth`.
+        k: documents per query to keep.
+        queries: rows of the queries of these hits.
+    """
+    if not dataset.facts.exclude_self:
+        return hits
+    self_rows = dataset.corpus.rows_of(dataset.queries.ids)
+    return search.exclude_self_matches(hits, self_rows[queries], k)

@@ -258,7 +258,8 @@ def judge_answers(
         bodies = [_join_tokens(tokenize(text)) for text in texts_at(some)]
         first, last = np.searchsorted(ordered, [start, start + len(some)])
         for pair in by_document[first:last]:
-            grades[pair] = _contains_any(bodies[codes[pair] - start], needles[query_ids[pair]])
+            body = bodies[codes[pair] - start]
+            grades[pair] = any(needle in body for needle in needles[query_ids[pair]])
     doc_ids = run.ids.take(pa.array(run.documents[rows]))
     return Qrels(query_ids, tuple(doc_ids.to_pylist()), grades)
 
@@ -283,11 +284,6 @@ def _answer_tokens(answers: Sequence[str]) -> tuple[str, ...]:
 def _join_tokens(words: Sequence[str]) -> str:
     """Join tokens by single spaces, so that substrings of the result are token sequences."""
     return f" {' '.join(words)} "
-
-
-def _contains_any(body: str, needles: Sequence[str]) -> bool:
-    """Return True if a text contains one of the token sequences."""
-    return any(needle in body for needle in needles)
 
 
 class SuiteMean(msgspec.Struct, frozen=True):

@@ -17,6 +17,7 @@ from bench.evaluate.index_search import (
     ExactSearch,
     IndexSearch,
     Vectors,
+    apply_exclude_self,
     check_index_fits,
     default_budget,
     format_size,
@@ -25,6 +26,7 @@ from bench.evaluate.index_search import (
     progress_bar,
     resident_bytes,
     sample_queries,
+    search_depth,
 )
 from bench.results.result import Timings
 from bench.store import StoredVectors, VectorStore
@@ -404,29 +406,6 @@ def search_bm25(dataset: Dataset, bm25: BM25, depth: int) -> Hits:
         ranked = search.sort_canonically(bm25.search([query], depth), corpus.tie_rank, depth)
         hits.scores[row], hits.rows[row] = ranked.scores[0], ranked.rows[0]
     return hits
-
-
-def search_depth(dataset: Dataset, k: int) -> int:
-    """Return the depth to search so that ``k`` documents remain after self-matches are excluded.
-
-    Args:
-        dataset: collection, whose protocol may exclude self-matches.
-        k: documents per query.
-    """
-    return k + 1 if dataset.facts.exclude_self else k
-
-
-def apply_exclude_self(dataset: Dataset, hits: Hits, k: int) -> Hits:
-    """Drop the document whose id equals the query id, if the protocol of ``dataset`` says so.
-
-    Args:
-        dataset: collection.
-        hits: hits at `search_depth`.
-        k: documents per query to keep.
-    """
-    if not dataset.facts.exclude_self:
-        return hits
-    return search.exclude_self_matches(hits, dataset.corpus.rows_of(dataset.queries.ids), k)
 
 
 def search_device(device: str) -> str:

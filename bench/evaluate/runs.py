@@ -140,7 +140,7 @@ class Run:
         """
         query_codes, query_ids = _encode_strings(queries)
         codes, ids = _encode_strings(documents)
-        if not _is_sorted(ids):
+        if len(ids) > 1 and not pc.all(pc.less(ids[:-1], ids[1:])).as_py():
             codes, ids = _sort_by_bytes(codes, ids)
         _check_distinct(query_codes, query_ids, codes, ids)
         counts = np.bincount(query_codes, minlength=len(query_ids))
@@ -218,11 +218,6 @@ def _encode_strings(strings: Strings) -> tuple[Int64Array, pa.LargeStringArray]:
     if not pa.types.is_dictionary(encoded.type):
         encoded = encoded.dictionary_encode()
     return encoded.indices.to_numpy().astype(np.int64), encoded.dictionary
-
-
-def _is_sorted(ids: pa.LargeStringArray) -> bool:
-    """Return True if ids are distinct and in byte order."""
-    return bool(pc.all(pc.less(ids[:-1], ids[1:])).as_py()) if len(ids) > 1 else True
 
 
 def _sort_by_bytes(

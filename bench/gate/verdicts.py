@@ -150,7 +150,8 @@ def _decide_by_rule(evidence: Evidence, settings: GateSettings) -> Decision:
     if evidence.same_rankings:
         return Decision("OK", ("all rankings are identical",))
     if evidence.changed < FEW:
-        return Decision("INCONCLUSIVE", (_describe_few_changes(evidence.changed),))
+        changed = format_count(evidence.changed, "query", "queries")
+        return Decision("INCONCLUSIVE", (f"only {changed} changed, and {FEW} are needed",))
     if settings.rule == "margin":
         return _decide_by_margin(evidence, settings.margin)
     return _decide_by_loss(evidence, settings.floor)
@@ -227,10 +228,6 @@ def _loss_with_p(name: str, test: Difference) -> str:
     return f"{_loss(name, test)} (p {p:.4f})"
 
 
-def _describe_few_changes(changed: int) -> str:
-    return f"only {format_count(changed, 'query', 'queries')} changed, and {FEW} are needed"
-
-
 def _decide_by_margin(evidence: Evidence, margin: float) -> Decision:
     limit = evidence.largest_loss
     if limit is not None and limit <= margin:
@@ -242,12 +239,10 @@ def _decide_by_margin(evidence: Evidence, margin: float) -> Decision:
     mean = evidence.cautious.get(name)
     if mean and _is_loss(mean):
         return _decision("REGRESSION", {name: _loss_with_p(name, mean)})
-    return Decision("INCONCLUSIVE", (reason + (_describe_observed(mean, margin) if mean else ""),))
-
-
-def _describe_observed(mean: Difference, margin: float) -> str:
-    chance = ", which is not significant" if -mean.difference > margin else ""
-    return f"; observed {mean.difference:+.4f}{chance}"
+    if mean:
+        chance = ", which is not significant" if -mean.difference > margin else ""
+        reason += f"; observed {mean.difference:+.4f}{chance}"
+    return Decision("INCONCLUSIVE", (reason,))
 
 
 SUSPICIOUS_GAIN = 0.1  # gain on a collection that hardly any new model brings
@@ -274,7 +269,12 @@ def conclude_check(
         renamed: reason why the candidate has a name that nobody gave it.
         hints: commands to type if results are missing; they become the first warnings.
     """
-    decision = worst_decision(Decision(verdict.outcome, _reasons(verdict)) for verdict in against)
+    decision = worst_decision(
+        Decision(
+            one.outcome, tuple(f"{why} (against the {one.role}, {one.name})" for why in one.reasons)
+        )
+        for one in against
+    )
     return Check(
         candidate=candidate,
         outcome=decision.outcome,

@@ -82,8 +82,10 @@ class CheckpointScanner:
 
     def scan(self) -> tuple[CheckpointState, ...]:
         """Return the checkpoints by step."""
-        states = ((path, _read_file_states(path)) for path in _find_checkpoints(self.folder))
-        listed = {path: files for path, files in states if files}
+        parents = (self.folder, self.folder / CHECKPOINTS)
+        paths = [path for parent in parents for path in _list_folder(parent)]
+        found = [path for path in paths if path.is_dir() and _is_checkpoint(path)]
+        listed = {path: files for path in found if (files := _read_file_states(path))}
         by_trainer = any(TRAINER_STATE in files for files in listed.values())
         checkpoints = [
             CheckpointState(path, files, self._find_missing(path.name, files, by_trainer))
@@ -99,12 +101,6 @@ class CheckpointScanner:
         if TRAINER_STATE not in files and (by_trainer or files.keys() & TRAINER_FILES):
             return f"{TRAINER_STATE} is missing, which the Trainer writes last"
         return ""
-
-
-def _find_checkpoints(folder: Path) -> list[Path]:
-    """Return the folders of checkpoints. A finished training may have removed them."""
-    paths = [path for parent in (folder, folder / CHECKPOINTS) for path in _list_folder(parent)]
-    return [path for path in paths if path.is_dir() and _is_checkpoint(path)]
 
 
 def _is_checkpoint(folder: Path) -> bool:

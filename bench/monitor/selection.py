@@ -69,7 +69,8 @@ def select_checkpoint(
         splits: splits of the queries.
     """
     names = list(panels[0].columns)
-    best = _first_highest(weighted_means(panels, weights))
+    means = weighted_means(panels, weights)
+    best = int(np.flatnonzero(means >= means.max() - SAME_MEAN)[0])
     pairs = list(combinations(range(len(names)), 2))
     rivals, exact = _compare_with_best(panels, weights, best, pairs)
     return Selection(
@@ -99,11 +100,6 @@ def _compare_with_best(
         if place != best
     ]
     return tuple(rivals), exact
-
-
-def _first_highest(means: Float64Array) -> int:
-    """Return the first column with the highest mean."""
-    return int(np.flatnonzero(means >= means.max() - SAME_MEAN)[0])
 
 
 def weighted_means(panels: Sequence[ScoreMatrix], weights: Sequence[float]) -> Float64Array:

@@ -74,11 +74,6 @@ def describe_run_file(sha256: str) -> dict[str, str]:
     return {RUN_FILE_FACT: sha256[:HASH_DIGITS]}
 
 
-def is_hash(name: str) -> bool:
-    """Return True if ``name`` is the fact that hashes a collection or a run file."""
-    return name.endswith("sha256") or name == RUN_FILE_FACT
-
-
 def _flatten(fields: Mapping[str, Any], above: str = "") -> dict[str, str]:
     """Flatten nested fields to dotted names with readable values."""
     flat: dict[str, str] = {}
@@ -187,7 +182,9 @@ def _split_into_groups(
     if _go_together(results):
         yield _Group(conditions, results)
         return
-    for field in _choosing_fields(results):
+    for field in sorted(_differing_fields(results), key=lambda name: name in FILES):
+        if field.endswith("sha256") or field == RUN_FILE_FACT:
+            continue  # a hash of a collection or run file, which nobody types
         parts: dict[str, list[Evaluation]] = {}
         values: dict[str, str] = {}
         for stored in results:
@@ -222,12 +219,6 @@ def _differing_fields(results: Sequence[Evaluation]) -> list[str]:
         names.update(find_differing_facts(describe_result(stored.result) for stored in repeated))
     ordered = dict.fromkeys(name for stored in results for name in describe_result(stored.result))
     return [name for name in ordered if name in names]
-
-
-def _choosing_fields(results: Sequence[Evaluation]) -> list[str]:
-    """Return the fields that can select results, readable ones first, then file hashes."""
-    names = [name for name in _differing_fields(results) if not is_hash(name)]
-    return sorted(names, key=lambda name: name in FILES)
 
 
 def _group_by_collection(results: Iterable[Evaluation]) -> dict[str, list[Evaluation]]:
@@ -310,13 +301,13 @@ def expand_collections(typed: Iterable[str], with_results: Collection[str]) -> l
     Raises:
         BenchError: a name is none of these.
     """
-    return [member for name in typed for member in _expand_name(name, with_results)]
-
-
-def _expand_name(name: str, with_results: Collection[str]) -> list[str]:
-    if name in with_results:
-        return [name]
-    return collections_of(name) if is_suite(name) else expand_names([name])
+    names: list[str] = []
+    for name in typed:
+        if name in with_results:
+            names.append(name)
+        else:
+            names += collections_of(name) if is_suite(name) else expand_names([name])
+    return names
 
 
 def _find_by_name(name: str, roots: Sequence[Location]) -> list[Evaluation]:

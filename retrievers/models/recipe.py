@@ -184,7 +184,8 @@ class Recipe(Usage, kw_only=True):
         is the same model. A third party's class loads files by name, which are not hashed, so its
         names stay.
         """
-        names = {"model", *(name for name in ADDED_LATER if self._is_default(name))}
+        default = {name for name in ADDED_LATER if getattr(self, name) == self._default(name)}
+        names = {"model", *default}
         if self.files and not self.encoder:
             names |= {"checkpoint", "revision", "query_checkpoint", "query_revision"}
         fields = msgspec.structs.asdict(self)
@@ -193,9 +194,6 @@ class Recipe(Usage, kw_only=True):
             names |= {*ADDED_LATER}
         facts = {name: value for name, value in fields.items() if name not in names}
         return hashlib.sha256(msgspec.json.encode(facts, order="deterministic")).hexdigest()
-
-    def _is_default(self, name: str) -> bool:
-        return bool(getattr(self, name) == self._default(name))
 
     def _default(self, name: str) -> Any:
         defaults = {field.name: field.default for field in msgspec.structs.fields(self)}

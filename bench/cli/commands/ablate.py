@@ -25,13 +25,13 @@ def ablate(options: AblateOptions) -> int:
     """
     seeds = options.seeds or ()
     grid = load_grid(options.file, options.variant, seeds)
-    workspace = make_workspace(options.folders, options.hardware, options.allow_mismatch)
+    workspace = make_workspace(options.common, options.hardware, options.allow_mismatch)
     if options.dry_run:
         conditions = current_conditions(options.hardware.device)
         parts = [prepare_experiment(part, workspace, conditions) for part in grid.split_endpoints()]
         return _show_plan(parts, options)
     reports = run_grid(workspace, options.out, options.file, options.variant, seeds)
-    if options.output.json:
+    if options.common.json:
         print_json(reports if grid.endpoints else reports[0])
     else:
         for report in reports:
@@ -42,7 +42,7 @@ def ablate(options: AblateOptions) -> int:
 def _show_plan(parts: Sequence[Experiment], options: AblateOptions) -> int:
     """Print the plan, for ``--dry-run``."""
     documents = [_plan_document(part, options.out) for part in parts]
-    if options.output.json:
+    if options.common.json:
         print_json(documents if len(parts) > 1 else documents[0])
         return ExitCode.OK
     for part, document in zip(parts, documents, strict=True):

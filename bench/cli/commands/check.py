@@ -75,7 +75,7 @@ def _check_server(options: CheckOptions, _: RecordedWarnings) -> Check:
             "--served needs --against, at most one collection, and no candidate",
             "python -m bench check --served URL --against CHECKPOINT --on COLLECTION",
         )
-    workspace = make_workspace(options.folders, options.hardware, options.allow_mismatch)
+    workspace = make_workspace(options.common, options.hardware, options.allow_mismatch)
     # Both describe the server; the checkpoint is loaded as its card says.
     use = replace(options.model_options, dtype=None, endpoint_model=None)
     model = load_model(workspace, options.against, use)
@@ -95,7 +95,7 @@ def _compare_and_decide(options: CheckOptions, recorded: RecordedWarnings) -> Ch
     _check_published(options)
     measure = None if options.measure is None else parse_measure(options.measure).name
     comparing = ComparisonSettings(measure, resampling=make_resampling(options.resampling))
-    workspace = make_workspace(options.folders, options.hardware, options.allow_mismatch)
+    workspace = make_workspace(options.common, options.hardware, options.allow_mismatch)
     model = load_model(workspace, options.checkpoint, options.model_options)
     folders = _own_folders(options.on, workspace)
     by_folder = {folder: name for name, folder in folders.items()}
@@ -309,4 +309,4 @@ def _write_verdict(done: Check, options: CheckOptions) -> None:
     if options.junit is not None:
         with replace_file(options.junit) as file:
             file.write(junit(done).encode())
-    print_result(options.output.json, done, markdown(done))
+    print_result(options.common.json, done, markdown(done))

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from bench.cli.options.shared import FolderOptions, HardwareOptions, ModelOptions, ResamplingOptions
+from bench.cli.options.shared import CommonOptions, HardwareOptions, ModelOptions, ResamplingOptions
 from bench.comparing.statistics import Resampling
 from bench.evaluate.index_search import parse_size
 from bench.evaluate.retrieval import LoadedModel
@@ -31,21 +31,21 @@ DEFAULT_HARDWARE = HardwareOptions()
 
 
 def make_workspace(
-    folders: FolderOptions,
+    common: CommonOptions,
     hardware: HardwareOptions = DEFAULT_HARDWARE,
     allow_mismatch: bool = False,
 ) -> Workspace:
     """Return a workspace.
 
     Args:
-        folders: folders of collections and of the cache.
+        common: folders of collections and of the cache.
         hardware: device and memory limit.
         allow_mismatch: whether collections may differ from the published ones.
     """
     memory = hardware.max_memory
     return Workspace(
-        cache_dir=cache_folder(folders.cache_dir),
-        data_dir=folders.data_dir,
+        cache_dir=cache_folder(common.cache_dir),
+        data_dir=common.data_dir,
         offline=is_offline(),
         device=hardware.device,
         max_memory=None if memory is None else parse_size(memory),

@@ -44,7 +44,7 @@ def compare(options: CompareOptions) -> int:
     if len(options.names) < 2:
         raise BenchError("compare needs two models or more", "python -m bench compare minilm bm25")
     refuse_duplicates(options.names)
-    workspace = make_workspace(options.folders)
+    workspace = make_workspace(options.common)
     opened = _open_judgements(options, workspace)
     found = {
         name: () if opened and _is_run_file(name) else find_named(name, *options.results)
@@ -63,7 +63,7 @@ def compare(options: CompareOptions) -> int:
     )
     comparisons = compare_entrants(models, comparing)
     changes = _find_changes(comparisons, models, opened, options.changed, workspace)
-    if options.output.json:
+    if options.common.json:
         summary = {"resampling": comparing.resampling, "comparisons": comparisons}
         print_json({**summary, "changed": list(changes)})
         return ExitCode.OK
@@ -192,4 +192,4 @@ def _print_transfer(
         )
     sequence = TrainingSequence(models[extra:], trained, also, models[0] if extra else None)
     matrix = measure_forgetting(sequence, options.measure, make_resampling(options.resampling))
-    return print_result(options.output.json, matrix, forgetting_markdown(matrix))
+    return print_result(options.common.json, matrix, forgetting_markdown(matrix))

@@ -34,7 +34,7 @@ def fetch(options: FetchOptions) -> int:
     """
     if not options.names and not options.model:
         raise BenchError("there is nothing to fetch", "python -m bench fetch beir --model retromae")
-    workspace = make_workspace(options.folders)
+    workspace = make_workspace(options.common)
     rows = []
     for name in workspace.expand_names(options.names):
         dataset = workspace.dataset(name)
@@ -46,7 +46,7 @@ def fetch(options: FetchOptions) -> int:
         about = "; queries: ".join(folders) or "needs no files"
         rows.append({"name": model.card.name, "about": about})
     text = format_columns([(row["name"], row["about"]) for row in rows])
-    return print_result(options.output.json, rows, text)
+    return print_result(options.common.json, rows, text)
 
 
 def verify(options: VerifyOptions) -> int:
@@ -59,12 +59,12 @@ def verify(options: VerifyOptions) -> int:
         The exit code of bad input if there is an error among them.
     """
     by_collection: dict[str, list[Finding]] = {}
-    workspace = make_workspace(options.folders)
+    workspace = make_workspace(options.common)
     for name in workspace.expand_names(options.names):
         by_collection[name] = verify_dataset(workspace.dataset(name, options.split))
-        if not options.output.json:
+        if not options.common.json:
             print(findings(name, by_collection[name]), end="\n\n", flush=True)
-    if options.output.json:
+    if options.common.json:
         print_json(by_collection)
     every = [finding for found in by_collection.values() for finding in found]
     bad = any(finding.severity == "error" for finding in every)

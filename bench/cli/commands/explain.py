@@ -21,7 +21,7 @@ from retrievers.models.model import find_base
 
 def explain(options: ExplainOptions) -> int:
     """Answer a question of ``options``. Exit code 0 if nothing explains the evidence, too."""
-    workspace = make_workspace(options.folders, options.hardware)
+    workspace = make_workspace(options.common, options.hardware)
     use = replace(options.model_options, endpoint_model=None)  # of the server
     model = load_model(workspace, options.model, use)
     question = Question(
@@ -92,7 +92,7 @@ def _evidence(
 
 
 def _print(answer: Answer, options: ExplainOptions) -> None:
-    if options.output.json:
+    if options.common.json:
         print_json(answer)
     else:
         print(answer_text(answer), end="")

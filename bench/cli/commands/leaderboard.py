@@ -29,7 +29,7 @@ def leaderboard(options: LeaderboardOptions) -> int:
     Args:
         options: parsed options of the command.
     """
-    form = "json" if options.output.json else options.format
+    form = "json" if options.common.json else options.format
     board_filter = BoardFilter(
         suite=options.suite,
         measure=options.measure,
@@ -37,7 +37,7 @@ def leaderboard(options: LeaderboardOptions) -> int:
         published=options.published,
     )
     shown = select_results(find_distinct_results(*options.results), board_filter)
-    check_scores_against_rankings(shown, make_workspace(options.folders))
+    check_scores_against_rankings(shown, make_workspace(options.common))
     with tqdm(desc="resampling", total=len(group_by_column(shown)), unit=" collections") as bar:
         resampling = make_resampling(options.resampling)
         board = build_leaderboard(shown, all_cards(), board_filter, resampling, bar.update)

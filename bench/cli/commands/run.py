@@ -46,7 +46,7 @@ def run(options: RunOptions) -> int:
         options: parsed options of the command.
     """
     choices = _read_settings(options)
-    workspace = make_workspace(options.folders, options.hardware, options.protocol.allow_mismatch)
+    workspace = make_workspace(options.common, options.hardware, options.protocol.allow_mismatch)
     models, published = _load_models(options, workspace)
     count = len(workspace.expand_names(options.names)) * len(models)
     gaps = MissingEvaluations(stop=count == 1)
@@ -122,7 +122,7 @@ def _collect_results(
         for job in collection_jobs:
             with gaps.catch(job.dataset.name, job.name):
                 made.append(_load_or_evaluate(job, distribute, options.out).result)
-        if made and not options.output.json:
+        if made and not options.common.json:
             print(collection_table(made, published), end="\n\n", flush=True)
         results += made
     gaps.require_any(bool(results))
@@ -145,7 +145,7 @@ def _print_costs(
     """Print the table of ``--dry-run``."""
     rows = list(estimate_costs(chain(*jobs)))
     text = costs_table(rows) + ("\n\n" + gaps_table(gaps.missing) if gaps.missing else "")
-    print_result(options.output.json, {"costs": rows, "gaps": gaps.missing}, text)
+    print_result(options.common.json, {"costs": rows, "gaps": gaps.missing}, text)
 
 
 def _print_summary(
@@ -153,7 +153,7 @@ def _print_summary(
 ) -> None:
     """Print the means of suites and the gaps, or with ``--json``, all results."""
     means = _compute_means(options.names, results)
-    if options.output.json:
+    if options.common.json:
         rows = [{"model": model, **msgspec.structs.asdict(mean)} for model, mean in means]
         print_json({"results": results, "means": rows, "gaps": gaps.missing})
         return
@@ -264,7 +264,7 @@ def score(options: ScoreOptions) -> int:
             f"{options.run_file} is a folder, not a run file",
             f"python -m bench score RUN_FILE --dataset {options.run_file}",
         )
-    workspace = make_workspace(options.folders, allow_mismatch=options.protocol.allow_mismatch)
+    workspace = make_workspace(options.common, allow_mismatch=options.protocol.allow_mismatch)
     opened = workspace.open_judgements(options.dataset, options.protocol.split)
     file = read_run_file(options.run_file)
     name = options.name or "_".join(options.run_file.name.split(".trec")[0].split())
@@ -276,4 +276,4 @@ def score(options: ScoreOptions) -> int:
     print(f"saved to {stored.folder}", file=sys.stderr)
     result = stored.result
     document = {"results": [result], "means": [], "gaps": []}
-    return print_result(options.output.json, document, collection_table([result], {}))
+    return print_result(options.common.json, document, collection_table([result], {}))

@@ -33,10 +33,10 @@ def speed(options: SpeedOptions) -> int:
     """
     parts = options.parts or (() if options.names else PARTS)
     _check_tools(options, parts)
-    workspace = make_workspace(options.folders, HardwareOptions(device=options.device))
+    workspace = make_workspace(options.common, HardwareOptions(device=options.device))
     raced = [workspace.dataset(name) for name in workspace.expand_names(options.names)]
     report = measure(_benchmarked_model(options, workspace), parts, raced, options.rounds, _log)
-    if not options.output.json:
+    if not options.common.json:
         print(speed_tables(report), end="\n\n")
     print(msgspec.json.encode(report).decode())
     return ExitCode.OK if all(race.agree for race in report.races) else ExitCode.BAD_INPUT

@@ -20,7 +20,7 @@ from bench.cli.options.commands import (
     PretrainOptions,
     TrainingSettings,
 )
-from bench.cli.options.shared import FolderOptions
+from bench.cli.options.shared import CommonOptions
 from bench.cli.terminal import print_json, print_next_command
 from bench.outcomes import ExitCode
 from bench.training.on_collections import TRAIN, adapt_on, open_test_sets, route_on
@@ -60,7 +60,7 @@ def pretrain(options: PretrainOptions) -> int:
     if is_first():
         read = f"{trained.texts_read:,} texts read"
         _print_trained(trained, f"{trained.objective}, ", read, options)
-        if not options.output.json:
+        if not options.common.json:
             print(_format_usage(options.out))
             _print_after_pretraining(options)
     return ExitCode.OK
@@ -89,14 +89,14 @@ def finetune(options: FinetuneOptions) -> int:
     if is_first():
         rounds = f"{trained.rounds} rounds of " if trained.rounds > 1 else ""
         _print_trained(trained, rounds, f"{trained.queries:,} queries", options)
-        if not options.output.json:
-            workspace = make_workspace(options.folders)
+        if not options.common.json:
+            workspace = make_workspace(options.common)
             typed = list(dict.fromkeys((*options.on, *options.held_out)))
             tested = open_test_sets(workspace.expand_names(typed, files=True), (), workspace)
             scored = [
                 one for one in typed if tested.keys() & workspace.expand_names([one], files=True)
             ]
-            print_next_command("evaluate it", _run_line(scored, [trained.folder], options.folders))
+            print_next_command("evaluate it", _run_line(scored, [trained.folder], options.common))
     return ExitCode.OK
 
 
@@ -107,7 +107,7 @@ def adapt(options: AdaptOptions) -> int:
         options: parsed options of the command.
     """
     preset, method = _load_pretraining(options), _read_method(options)
-    workspace = make_workspace(options.folders)
+    workspace = make_workspace(options.common)
     names = workspace.expand_names(options.on, files=True)
     datasets = workspace.documents(options.on)
     with training_arguments(options) as arguments:
@@ -121,7 +121,7 @@ def adapt(options: AdaptOptions) -> int:
     is_like_start = start not in card_names() or load_card(start).usage == usage
     like = [] if is_like_start else ["--like", start]
     scored = open_test_sets(names, (), workspace)
-    line = _run_line(list(scored), folders, options.folders, like)
+    line = _run_line(list(scored), folders, options.common, like)
     curves = [read_curve(Path(folder) / CURVE_FILE) for folder in folders]
     rows = [
         {
@@ -132,7 +132,7 @@ def adapt(options: AdaptOptions) -> int:
         }
         for each, name, curve in zip(trained, names, curves, strict=True)
     ]
-    if options.output.json:
+    if options.common.json:
         print_json({"checkpoints": rows, "scores": line})
         return ExitCode.OK
     for folder, row in zip(folders, rows, strict=True):
@@ -204,7 +204,7 @@ def training_arguments(
             bar.set_postfix_str(f"loss {point.losses['loss']:.3f}, {speed}", refresh=False)
         bar.update(progress.done - bar.n)
 
-    settings, folders = options.training, options.folders
+    settings, folders = options.training, options.common
     try:
         yield {
             "device": settings.device,
@@ -245,7 +245,7 @@ def _print_trained(
     if not pictures:
         print("no pictures: pip install 'retrieval-bench[plots]'", file=sys.stderr)
     first, last = curve[0], curve[-1]
-    if options.output.json:
+    if options.common.json:
         losses = {"losses": {"first": first, "last": last}, "pictures": list(map(str, pictures))}
         print_json({**msgspec.structs.asdict(trained), **losses})
         return
@@ -272,15 +272,15 @@ def _format_usage(folder: Path) -> str:
 
 def _print_after_pretraining(options: PretrainOptions) -> None:
     """Print the commands that fine-tune and evaluate the checkpoint on its collections."""
-    workspace = make_workspace(options.folders)
+    workspace = make_workspace(options.common)
     out, names = str(options.out), workspace.expand_names(options.on, files=True)
     trainable = [found for name in names if (found := _find_training_dataset(name, workspace))]
     if trainable:
         words = ["python", "-m", "bench", "finetune", FINETUNING_PRESET, "--model", out, "--on"]
-        words += [*trainable, "--out", f"{out}-finetuned", *_folder_words(options.folders)]
+        words += [*trainable, "--out", f"{out}-finetuned", *_folder_words(options.common)]
         print_next_command("fine-tune it", shlex.join(words))
     scored = list(open_test_sets(names, (), workspace))
-    print_next_command("evaluate it", _run_line(scored, [out], options.folders))
+    print_next_command("evaluate it", _run_line(scored, [out], options.common))
 
 
 def _find_training_dataset(name: str, workspace: Workspace) -> str:
@@ -300,17 +300,17 @@ def _find_training_dataset(name: str, workspace: Workspace) -> str:
 def _run_line(
     collections: Sequence[str],
     models: Sequence[str],
-    folders: FolderOptions,
+    common: CommonOptions,
     more: Sequence[str] = (),
 ) -> str:
     """Return the command that evaluates models, with ``COLLECTION`` if none is known."""
     words = ["python", "-m", "bench", "run", *(collections or ["COLLECTION"])]
-    return shlex.join([*words, "--model", *models, *more, *_folder_words(folders)])
+    return shlex.join([*words, "--model", *models, *more, *_folder_words(common)])
 
 
-def _folder_words(folders: FolderOptions) -> list[str]:
+def _folder_words(common: CommonOptions) -> list[str]:
     """Return the options that repeat these folders in the next command."""
-    typed = {"--data-dir": folders.data_dir, "--cache-dir": folders.cache_dir}
+    typed = {"--data-dir": common.data_dir, "--cache-dir": common.cache_dir}
     return [word for option, path in typed.items() if path for word in (option, str(path))]
 
 
@@ -361,7 +361,7 @@ def compose(options: ComposeOptions) -> int:
     if options.how == "stack":
         stack_adapters(base, adapters, out)
     elif options.how == "route":
-        workspace = make_workspace(options.folders)
+        workspace = make_workspace(options.common)
         training = [workspace.dataset(name, TRAIN) for name in workspace.expand_names(options.on)]
         route_on(base, adapters, out, training)
     else:
@@ -374,13 +374,13 @@ def compose(options: ComposeOptions) -> int:
         adapters=tuple(map(str, adapters)),
         parameters=(counted.adapter or counted.total) if counted else 0,
     )
-    if options.output.json:
+    if options.common.json:
         print_json(done)
     else:
         size = f"{done.parameters:,} parameters on {done.base}"
         print(f"{out}: {done.how} of {', '.join(done.adapters)}; {size}")
         if domains := _find_domains(options, base):
-            print_next_command("evaluate it", _run_line(domains, [str(out)], options.folders))
+            print_next_command("evaluate it", _run_line(domains, [str(out)], options.common))
     return ExitCode.OK
 
 
@@ -390,7 +390,7 @@ def _find_domains(options: ComposeOptions, base: Model) -> list[str]:
     Without ``--on``, these are declared ones: cards do not record the folders of others.
     """
     if options.on:
-        workspace = make_workspace(options.folders)
+        workspace = make_workspace(options.common)
         return list(open_test_sets(workspace.expand_names(options.on), (), workspace))
     card = load_card(options.out / CARD_FILE)
     learnt = [name for name in card.trained_on if name not in base.card.trained_on]

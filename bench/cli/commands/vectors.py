@@ -51,7 +51,7 @@ def index(options: IndexOptions) -> int:
         )
     if options.out.exists():
         raise BenchError(f"{options.out} exists already", "choose another --out, or remove it")
-    workspace = make_workspace(options.folders, options.hardware, options.allow_mismatch)
+    workspace = make_workspace(options.common, options.hardware, options.allow_mismatch)
     model = load_model(workspace, options.model, options.model_options)
     job = workspace.prepare(workspace.open(options.dataset), model, EvaluationOptions(index=spec))
     announce_encoding([job])
@@ -62,7 +62,7 @@ def index(options: IndexOptions) -> int:
         f"{manifest.documents:,} documents, {size(manifest.bytes)}: {options.out}", file=sys.stderr
     )
     command = f"python {options.out / PROGRAM_FILE} QUERIES.npy 10"
-    return print_result(options.output.json, manifest, command)
+    return print_result(options.common.json, manifest, command)
 
 
 def export_index(index: IndexFolder, out: Path, dataset: Dataset, recipe: Recipe) -> IndexManifest:
@@ -108,7 +108,7 @@ def work(options: WorkOptions) -> int:
     Args:
         options: parsed options of the command.
     """
-    workspace = make_workspace(options.folders, options.hardware)
+    workspace = make_workspace(options.common, options.hardware)
     models = load_models(workspace, options.model, options.model_options)
     done = []
     for name in workspace.expand_names(options.names):
@@ -125,6 +125,6 @@ def work(options: WorkOptions) -> int:
                 f"{workspace.vectors_dir}",
                 file=sys.stderr,
             )
-    if options.output.json:
+    if options.common.json:
         print_json(done)
     return ExitCode.OK

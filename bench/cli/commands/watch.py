@@ -28,7 +28,7 @@ def watch(options: WatchOptions) -> int:
     """
     out = options.out or training_folder(options.folder) / "watch"
     _check_options(options)
-    workspace = make_workspace(options.folders, options.hardware, options.allow_mismatch)
+    workspace = make_workspace(options.common, options.hardware, options.allow_mismatch)
     opened = [workspace.open(name, options.split) for name in workspace.expand_names(options.on)]
     watcher = Watcher(
         training="_".join(training_folder(options.folder).name.split()) or "training",
@@ -52,7 +52,7 @@ def watch(options: WatchOptions) -> int:
         _write_curve(curve, out)
     if curve is None and options.once:
         raise _no_checkpoint(options.folder, watcher.left_out)
-    if options.output.json:
+    if options.common.json:
         print_json({"out": str(out), "curve": curve})
     elif curve is not None:
         print(curve_markdown(curve), end="")

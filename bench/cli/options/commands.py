@@ -7,10 +7,10 @@ from typing import Annotated, ClassVar, Literal
 from cyclopts import Parameter
 
 from bench.cli.options.shared import (
+    CommonOptions,
     Device,
     Duration,
     FieldValues,
-    FolderOptions,
     HardwareOptions,
     LocalPath,
     LocalPaths,
@@ -104,8 +104,7 @@ class RunOptions:
     protocol: ProtocolOptions = ProtocolOptions()
     model_options: ModelOptions = ModelOptions()
     hardware: HardwareOptions = HardwareOptions()
-    folders: FolderOptions = FolderOptions()
-    output: OutputOptions = OutputOptions()
+    common: CommonOptions = CommonOptions()
 
 
 @dataclass(frozen=True)
@@ -131,8 +130,7 @@ class WorkOptions:
     model: Names
     model_options: ModelOptions = ModelOptions()
     hardware: HardwareOptions = HardwareOptions()
-    folders: FolderOptions = FolderOptions()
-    output: OutputOptions = OutputOptions()
+    common: CommonOptions = CommonOptions()
 
 
 @dataclass(frozen=True)
@@ -163,8 +161,7 @@ class IndexOptions:
     allow_mismatch: bool = False
     model_options: ModelOptions = ModelOptions()
     hardware: HardwareOptions = HardwareOptions()
-    folders: FolderOptions = FolderOptions()
-    output: OutputOptions = OutputOptions()
+    common: CommonOptions = CommonOptions()
 
 
 @dataclass(frozen=True)
@@ -190,8 +187,7 @@ class ScoreOptions:
     name: str | None = None
     out: OutLocation = Path("results")
     protocol: ProtocolOptions = ProtocolOptions()
-    folders: FolderOptions = FolderOptions()
-    output: OutputOptions = OutputOptions()
+    common: CommonOptions = CommonOptions()
 
 
 @dataclass(frozen=True)
@@ -227,8 +223,7 @@ class SpeedOptions:
     rounds: PositiveInt = 1
     model_options: ModelOptions = ModelOptions()
     device: Device = "auto"
-    folders: FolderOptions = FolderOptions()
-    output: OutputOptions = OutputOptions()
+    common: CommonOptions = CommonOptions()
 
 
 @dataclass(frozen=True)
@@ -275,8 +270,7 @@ class CompareOptions:
     split: Annotated[str | None, RUN_FILE_GROUP] = None
     sequence: Annotated[Names, SEQUENCE_GROUP] = ()
     resampling: ResamplingOptions = ResamplingOptions()
-    folders: FolderOptions = FolderOptions()
-    output: OutputOptions = OutputOptions()
+    common: CommonOptions = CommonOptions()
 
 
 @dataclass(frozen=True)
@@ -323,8 +317,7 @@ class ExplainOptions:
     save_canary: OutFile | None = None
     model_options: ModelOptions = ModelOptions()
     hardware: HardwareOptions = HardwareOptions()
-    folders: FolderOptions = FolderOptions()
-    output: OutputOptions = OutputOptions()
+    common: CommonOptions = CommonOptions()
 
 
 @dataclass(frozen=True)
@@ -384,8 +377,7 @@ class CheckOptions:
     resampling: ResamplingOptions = ResamplingOptions()
     model_options: ModelOptions = ModelOptions()
     hardware: HardwareOptions = HardwareOptions()
-    folders: FolderOptions = FolderOptions()
-    output: OutputOptions = OutputOptions()
+    common: CommonOptions = CommonOptions()
 
 
 @dataclass(frozen=True)
@@ -415,9 +407,8 @@ class LeaderboardOptions:
     measure: str = ""
     published: Names | None = None
     results: ResultLocations = (Path("results"),)
-    folders: FolderOptions = FolderOptions()
     resampling: ResamplingOptions = ResamplingOptions()
-    output: OutputOptions = OutputOptions()
+    common: CommonOptions = CommonOptions()
 
 
 @dataclass(frozen=True)
@@ -495,8 +486,7 @@ class PretrainOptions:
     out: OutFolder
     start: str | None = None
     training: TrainingSettings = TrainingSettings()
-    folders: FolderOptions = FolderOptions()
-    output: OutputOptions = OutputOptions()
+    common: CommonOptions = CommonOptions()
 
 
 @dataclass(frozen=True)
@@ -541,8 +531,7 @@ class FinetuneOptions:
     negatives: LocalPath | None = None
     held_out: Names = ()
     training: TrainingSettings = TrainingSettings()
-    folders: FolderOptions = FolderOptions()
-    output: OutputOptions = OutputOptions()
+    common: CommonOptions = CommonOptions()
 
 
 @dataclass(frozen=True)
@@ -579,8 +568,7 @@ class AdaptOptions:
     method: str = "plain"
     start: str | None = None
     training: TrainingSettings = TrainingSettings()
-    folders: FolderOptions = FolderOptions()
-    output: OutputOptions = OutputOptions()
+    common: CommonOptions = CommonOptions()
 
 
 @dataclass(frozen=True)
@@ -619,8 +607,7 @@ class ComposeOptions:
     out: OutFolder
     weights: Annotated[Numbers | None, SeveralValues] = None
     on: Names = ()
-    folders: FolderOptions = FolderOptions()
-    output: OutputOptions = OutputOptions()
+    common: CommonOptions = CommonOptions()
 
 
 @dataclass(frozen=True)
@@ -659,8 +646,7 @@ class AblateOptions:
     out: OutFolder = Path("ablations")
     allow_mismatch: bool = False
     hardware: HardwareOptions = HardwareOptions()
-    folders: FolderOptions = FolderOptions()
-    output: OutputOptions = OutputOptions()
+    common: CommonOptions = CommonOptions()
 
 
 @dataclass(frozen=True)
@@ -710,8 +696,7 @@ class WatchOptions:
     out: OutFolder | None = None
     allow_mismatch: bool = False
     hardware: HardwareOptions = HardwareOptions()
-    folders: FolderOptions = FolderOptions()
-    output: OutputOptions = OutputOptions()
+    common: CommonOptions = CommonOptions()
 
 
 Listed = Literal["models", "datasets", "suites", "measures", "indexes", "presets", "grids"]
@@ -785,8 +770,7 @@ class FetchOptions:
     _: KW_ONLY
     model: Names = ()
     model_options: ModelOptions = ModelOptions()
-    folders: FolderOptions = FolderOptions()
-    output: OutputOptions = OutputOptions()
+    common: CommonOptions = CommonOptions()
 
 
 @dataclass(frozen=True)
@@ -804,8 +788,7 @@ class VerifyOptions:
     names: tuple[str, ...]
     _: KW_ONLY
     split: str | None = None
-    folders: FolderOptions = FolderOptions()
-    output: OutputOptions = OutputOptions()
+    common: CommonOptions = CommonOptions()
 
 
 @dataclass(frozen=True)

@@ -328,17 +328,19 @@ class OutputOptions:
 
 @group("Folders and output", 90)
 @dataclass(frozen=True, kw_only=True)
-class FolderOptions:
-    """Folders of collections and of the cache.
+class CommonOptions:
+    """Folders of collections and of the cache, and the format of the output.
 
     Attributes:
         data_dir: Folder of collections. Default: $BENCH_DATA, or a download.
         cache_dir: Folder of downloads, corpora and vectors. Default: $BENCH_CACHE, or the user's
             cache folder.
+        json: Print one JSON document.
     """
 
     data_dir: LocalPath | None = None
     cache_dir: LocalPath | None = None
+    json: bool = False
 
 
 @group("Model settings", 20)

@@ -166,14 +166,6 @@ def _check_shapes(vectors: Vectors, queries: Float32Array, k: int, tie_rank: Int
 NO_CANDIDATES = Candidates(np.empty(0, np.uint16), np.empty(0, np.int32), np.empty(0, np.float32))
 
 
-def block_queries(k: int) -> int:
-    """Return the number of queries per block for depth ``k``.
-
-    Candidates fill half of the memory of a block and scores the other half.
-    """
-    return min(max(1, BLOCK_BYTES // (2 * CANDIDATE_BYTES * max_candidates(k))), MAX_QUERIES)
-
-
 def block_bytes(queries: int, k: int) -> int:
     """Return the maximum memory of arrays that grow with queries x candidates.
 
@@ -205,7 +197,9 @@ class _CorpusSearch:
 
     def merge(self, tile: Tile) -> None:
         """Update the top k with a tile, one block of queries at a time."""
-        step = block_queries(self.k)
+        # Candidates fill half of the memory of a block and scores the other half.
+        fitting = BLOCK_BYTES // (2 * CANDIDATE_BYTES * max_candidates(self.k))
+        step = min(max(1, fitting), MAX_QUERIES)
         with self._blas.limit(limits=1, user_api="blas"):  # threads multiply in parallel
             for first in range(0, len(self.queries), step):
                 _TileSearch(self, tile, slice(first, first + step)).run()

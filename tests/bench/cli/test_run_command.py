@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.cli.commands.common import load_models, make_workspace
-from bench.cli.options.shared import FolderOptions, ModelOptions
+from bench.cli.options.shared import CommonOptions, ModelOptions
 from bench.evaluate.index_search import parse_size
 from bench.outcomes import MissingEvaluations
 from bench.results.result import load
@@ -210,7 +210,7 @@ def test_a_folder_laid_out_as_ances_has_the_score_of_sentence_transformers(bench
 def test_like_is_for_the_models_of_a_run_that_have_no_card(tmp_path: Path) -> None:
     tiny.write_bert(tmp_path / "plain")
     like = tiny.write_card(tmp_path / "like.toml", checkpoint=".", pooling="mean")
-    workspace, use = make_workspace(FolderOptions(cache_dir=tmp_path)), ModelOptions(like=str(like))
+    workspace, use = make_workspace(CommonOptions(cache_dir=tmp_path)), ModelOptions(like=str(like))
     hashing, plain = load_models(workspace, ["hashing", str(tmp_path / "plain")], use)
     assert (hashing.name, plain.name) == ("hashing", "plain")
     assert plain.model.recipe.pooling == "mean"
