@@ -36,17 +36,27 @@ def verdict_paragraph(check: Check, verdict: PairVerdict) -> str:
         check: complete decision.
         verdict: the comparison.
     """
-    sentences = [
-        f"{_lead_sentence(check, verdict)}{_scores_clause(verdict)}",
-        *_left_out_sentences(verdict),
-        *_lost_sentences(verdict),
-        *_missing_sentences(verdict),
-        *_reason_sentences(verdict),
-        *_promise_sentences(check, verdict),
-        *(_worst_query_sentences(verdict.worst) if verdict.outcome != "MISSING" else []),
-        *([check.renamed] if check.renamed else []),
-    ]
-    return " ".join(" ".join(f"{sentence}." for sentence in sentences).split())
+    sentences = (f"{sentence}." for sentence in _sentences(check, verdict))
+    return " ".join(" ".join(sentences).split())
+
+
+def _sentences(check: Check, verdict: PairVerdict) -> Iterator[str]:
+    yield _lead_sentence(check, verdict) + _scores_clause(verdict)
+    if lost := [f"{row.name}, {score_change(row)}" for row in verdict.elsewhere]:
+        yield f"On collections left out by --on, stored results show a loss: {format_names(lost)}"
+    decided = [f"{row.name}, {score_change(row)}" for row in verdict.rows if row.failure]
+    if decided and verdict.mean is not None:  # otherwise the scores so far are theirs
+        yield f"It lost on {format_names(decided)}"
+    if missing := [f"{row.name}: {row.missing}" for row in verdict.rows if row.missing]:
+        yield f"Missing: {format_names(missing)}"
+    if verdict.outcome == "INCONCLUSIVE" and not verdict.same_model:
+        yield f"Reason: {format_names(verdict.reasons)}"
+    if verdict.outcome == "OK" and check.tolerance is None and not _unchanged(verdict):
+        yield from _promise(verdict)
+    if verdict.outcome != "MISSING":
+        yield from _worst_queries(verdict.worst)
+    if check.renamed:
+        yield check.renamed
 
 
 def verdict_paragraphs(check: Check) -> list[str]:
@@ -113,58 +123,25 @@ def _scores_clause(verdict: PairVerdict) -> str:
     return f": {each}{size}"
 
 
-def _lost_sentences(verdict: PairVerdict) -> list[str]:
-    """Return a sentence on the collections that decided, if the scores so far are of the mean."""
-    lost = [row for row in verdict.rows if row.failure]
-    if verdict.mean is None or not lost:
-        return []
-    return [f"It lost on {format_names([f'{row.name}, {score_change(row)}' for row in lost])}"]
+def _promise(verdict: PairVerdict) -> Iterator[str]:
+    """Yield the guarantee of a passed check. No other outcome reassures."""
+    limit, in_mean = verdict.largest_loss, " in the mean" if len(verdict.rows) > 1 else ""
+    if limit is not None and limit < 0:
+        yield f"A gain of at least {score(-limit)}{in_mean} is certain (95 % confidence)"
+    elif limit is not None:
+        yield f"A loss of more than {score(limit)}{in_mean} is ruled out (95 % confidence)"
 
 
-def _missing_sentences(verdict: PairVerdict) -> list[str]:
-    missing = [f"{row.name}: {row.missing}" for row in verdict.rows if row.missing]
-    return [f"Missing: {format_names(missing)}"] if missing else []
-
-
-def _left_out_sentences(verdict: PairVerdict) -> list[str]:
-    """Return a sentence on losses on collections left out by ``--on``."""
-    lost = [f"{row.name}, {score_change(row)}" for row in verdict.elsewhere]
-    if not lost:
-        return []
-    return [f"On collections left out by --on, stored results show a loss: {format_names(lost)}"]
-
-
-def _reason_sentences(verdict: PairVerdict) -> list[str]:
-    """Return the reason for an undecided outcome."""
-    if verdict.outcome != "INCONCLUSIVE" or verdict.same_model:
-        return []
-    return [f"Reason: {format_names(verdict.reasons)}"]
-
-
-def _promise_sentences(check: Check, verdict: PairVerdict) -> list[str]:
-    """Return the guarantee of a passed check. No other outcome reassures."""
-    limit = verdict.largest_loss
-    if verdict.outcome != "OK" or check.tolerance is not None or limit is None:
-        return []
-    if _unchanged(verdict):
-        return []
-    in_mean = " in the mean" if len(verdict.rows) > 1 else ""
-    if limit < 0:
-        return [f"A gain of at least {score(-limit)}{in_mean} is certain (95 % confidence)"]
-    return [f"A loss of more than {score(limit)}{in_mean} is ruled out (95 % confidence)"]
-
-
-def _worst_query_sentences(queries: Sequence[LostQuery]) -> list[str]:
-    if not queries:
-        return []
+def _worst_queries(queries: Sequence[LostQuery]) -> Iterator[str]:
     several = len({query.collection for query in queries}) > 1
     changes = [
         f"{_quoted(query)}{f' of {query.collection}' if several else ''} "
         f"{query.baseline:.2f} → {query.candidate:.2f}"
         for query in queries
     ]
-    subject = "The queries that lost most" if len(changes) > 1 else "The only query that lost"
-    return [f"{subject}: {', '.join(changes)}"]
+    if changes:
+        subject = "The queries that lost most" if len(changes) > 1 else "The only query that lost"
+        yield f"{subject}: {', '.join(changes)}"
 
 
 def _quoted(query: LostQuery) -> str:

@@ -21,8 +21,11 @@ def curve_markdown(curve: Curve) -> str:
     parts = [f"## {escape(curve.training)}: {curve.measure}", _table(curve)]
     if curve.selection is not None:
         parts.append(bullets(_verdict(curve, curve.selection)))
-    if notes := list(_notes(curve)):
-        parts.append(bullets(map(escape, notes)))
+    if curve.broken:
+        broken = curve.broken.items()
+        parts.append(
+            bullets(escape(f"{name} could not be evaluated: {why}") for name, why in broken)
+        )
     return "\n\n".join([*parts, bullets(_legend(curve))]) + "\n"
 
 
@@ -69,7 +72,12 @@ def _verdict(curve: Curve, chosen: Selection) -> Iterator[str]:
     best = next(point for point in curve.points if point.checkpoint == chosen.best)
     where = "the mean" if curve.headline not in curve.collections else curve.headline
     yield f"best on {escape(where)}: {escape(best.checkpoint)}, step {best.step:,}"
-    yield from _selection_caveats(chosen)
+    yield (
+        f"its score is the highest of {chosen.candidates:,} on {chosen.queries:,} queries, "
+        "and therefore too high: report the selected one on a different split or collection"
+    )
+    flips = "all sign flips" if chosen.exact else "sign flips"
+    yield f"p is adjusted for all {chosen.pairs:,} pairs (largest statistic over {flips})"
     if chosen.indistinguishable:
         names = escape(format_names(chosen.indistinguishable))
         yield f"not significantly different from it: {names}"
@@ -77,21 +85,6 @@ def _verdict(curve: Curve, chosen: Selection) -> Iterator[str]:
         yield "it is significantly better than all others"
     if chosen.on_test_data:
         yield f"**selected on test data**: {ON_TEST_DATA}"
-
-
-def _selection_caveats(chosen: Selection) -> Iterator[str]:
-    if chosen.candidates > 1:
-        yield (
-            f"its score is the highest of {chosen.candidates:,} on {chosen.queries:,} queries, "
-            "and therefore too high: report the selected one on a different split or collection"
-        )
-    flips = "all sign flips" if chosen.exact else "sign flips"
-    yield f"p is adjusted for all {chosen.pairs:,} pairs (largest statistic over {flips})"
-
-
-def _notes(curve: Curve) -> Iterator[str]:
-    for name, why in curve.broken.items():
-        yield f"{name} could not be evaluated: {why}"
 
 
 def _legend(curve: Curve) -> Iterator[str]:

@@ -18,11 +18,19 @@ from typing import Any
 import msgspec
 
 from bench.evaluate.judging import apply_protocol, make_protocol, resolve_measures, score_run
-from bench.evaluate.retrieval import EvaluationOptions, LoadedModel, Retriever, search_device
+from bench.evaluate.retrieval import (
+    BM25Retriever,
+    EvaluationOptions,
+    LoadedModel,
+    Retriever,
+    VectorRetriever,
+    search_device,
+)
 from bench.evaluate.runs import Run
 from bench.results.result import Conditions, Evaluation, Protocol, Result, Timings
 from bench.store import VectorStore
 from datasets_cfg.dataset import Dataset
+from foundation.errors import BenchError
 from foundation.machine import library_version, utc_now
 from retrievers.encoders.protocol import PhaseTimer
 from retrievers.models.card import Card
@@ -111,9 +119,18 @@ class Job:
 
     @cached_property
     def retriever(self) -> Retriever:
-        """The retriever of the model."""
-        model = self.prompted_model
-        return model.make_retriever(self.store, self.options, self.device, self.max_memory)
+        """The retriever of the model.
+
+        Raises:
+            BenchError: BM25 with an index of vectors.
+        """
+        model, encoder = self.prompted_model.model, self.prompted_model.encoder
+        if encoder is not None:
+            machine = (self.device, self.max_memory)
+            return VectorRetriever(model, encoder, self.store, self.options, *machine)
+        if self.options.from_index:
+            raise BenchError(f"{self.name} makes no vectors, so it cannot search an index")
+        return BM25Retriever(model, self.max_memory)
 
     @property
     def name(self) -> str:

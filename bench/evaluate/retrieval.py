@@ -109,27 +109,6 @@ class LoadedModel:
             raise BenchError(f"{self.name} makes no vectors", "use a model that encodes texts")
         return self.encoder
 
-    def make_retriever(
-        self, store: VectorStore, options: EvaluationOptions, device: str, max_memory: int | None
-    ) -> "Retriever":
-        """Return the retriever of this model, which has the prompts of a collection.
-
-        Args:
-            store: vector store.
-            options: index, view and depth.
-            device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
-            max_memory: memory limit of this process during search, in bytes; None for most of the
-                free memory.
-
-        Raises:
-            BenchError: BM25 with an index of vectors.
-        """
-        if self.encoder is not None:
-            return VectorRetriever(self.model, self.encoder, store, options, device, max_memory)
-        if options.from_index:
-            raise BenchError(f"{self.name} makes no vectors, so it cannot search an index")
-        return BM25Retriever(self.model, max_memory)
-
 
 @dataclass(frozen=True)
 class SearchResult:

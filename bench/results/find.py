@@ -9,7 +9,6 @@ import hashlib
 import logging
 import sys
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -161,18 +160,8 @@ def _disagree(first: Result, second: Result) -> bool:
     return any(first.measures[name] != second.measures[name] for name in shared)
 
 
-@dataclass(frozen=True)
-class _Group:
-    """Results that belong together, and the conditions that select them."""
-
-    conditions: tuple[str, ...]
-    results: Sequence[Evaluation]
-
-    def location(self) -> str:
-        """Return the folder of a single result, or the collections of several."""
-        if len(self.results) == 1:
-            return str(self.results[0].folder)
-        return ", ".join(sorted(_group_by_collection(self.results)))
+# Conditions that select results that belong together, and these results.
+_Group = tuple[tuple[str, ...], Sequence[Evaluation]]
 
 
 def _split_into_groups(
@@ -180,7 +169,7 @@ def _split_into_groups(
 ) -> Iterator[_Group]:
     """Split results by field until each group belongs together, or else by key."""
     if _go_together(results):
-        yield _Group(conditions, results)
+        yield conditions, results
         return
     for field in sorted(_differing_fields(results), key=lambda name: name in FILES):
         if field.endswith("sha256") or field == RUN_FILE_FACT:
@@ -196,7 +185,7 @@ def _split_into_groups(
                 yield from _split_into_groups(part, (*conditions, f"{field}={values[lower]}"))
             return
     for key in dict.fromkeys(stored.result.key for stored in results):
-        yield _Group((key,), [stored for stored in results if stored.result.key == key])
+        yield (key,), [stored for stored in results if stored.result.key == key]
 
 
 def _go_together(results: Sequence[Evaluation]) -> bool:
@@ -232,17 +221,18 @@ def _ambiguous(name: str, results: Sequence[Evaluation], groups: Sequence[_Group
     """Return an error that lists the results, their differences and a name for each group."""
     collections, fields = sorted(_group_by_collection(results)), _differing_fields(results)
     lines = []
-    for group in groups[:LISTED]:
-        values = describe_result(group.results[0].result)
+    for _, some in groups[:LISTED]:
+        values = describe_result(some[0].result)
         facts = ", ".join(f"{field} {values.get(field) or '-'}" for field in fields)
-        lines.append(f"\n  {group.location()}: {facts}")
+        inside = ", ".join(sorted(_group_by_collection(some)))
+        lines.append(f"\n  {some[0].folder if len(some) == 1 else inside}: {facts}")
     if len(groups) > LISTED:
         lines.append(f"\n  and {len(groups) - LISTED} more")
     location = f"of {len(groups)} kinds on {len(collections)} collections"
     otherwise = "fewer collections with --on"
     if len(collections) == 1:
         location, otherwise = f"on {collections[0]}", "one of the folders"
-    names = [f"'{SELECTOR.join([name, *group.conditions])}'" for group in groups[:LISTED]]
+    names = [f"'{SELECTOR.join([name, *conditions])}'" for conditions, _ in groups[:LISTED]]
     return BenchError(
         f"{name} has {len(results)} results {location}, which differ in "
         f"{', '.join(fields)}:{''.join(lines)}",

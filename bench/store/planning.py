@@ -94,7 +94,12 @@ class Planner:
             shards = tuple(present)
             stored = np.concatenate([np.empty((0, 2), np.uint64), *present.values()])
             positions = find_rows(keys, stored)
-            broken = self._find_damaged(_shards_used(shards, positions))
+            starts = np.cumsum([0, *(shard.rows for shard in shards)])
+            found = np.searchsorted(starts, positions[positions >= 0], side="right") - 1
+            used = [shards[number] for number in np.unique(found).tolist()]
+            with ThreadPoolExecutor() as pool:
+                intact = list(pool.map(self._is_intact, used))
+            broken = [shard for shard, good in zip(used, intact, strict=True) if not good]
             if not broken:
                 break
             for shard in broken:
@@ -104,14 +109,8 @@ class Planner:
         vectors = None if missing else StoredVectors(shards, positions, recipe.dim)
         return EncodingPlan(keys, vectors, missing)
 
-    def _find_damaged(self, shards: Sequence[Shard]) -> list[Shard]:
-        """Return the shards whose vectors differ from their checksum, after removing them."""
-        with ThreadPoolExecutor() as pool:
-            whole = list(pool.map(self._is_intact, shards))
-        return [shard for shard, good in zip(shards, whole, strict=True) if not good]
-
     def _is_intact(self, shard: Shard) -> bool:
-        """Check a shard once per process, and again if its file changes."""
+        """Check a shard once per process, and again if its file changes. Remove a damaged one."""
         try:
             status = shard.path.stat()
             stamp = status.st_size, status.st_mtime_ns
@@ -133,13 +132,6 @@ def _read_shards(folder: Path) -> Iterator[tuple[Shard, UInt64Array]]:
                     yield read_shard(path)
                 except BenchError:
                     discard_if_damaged(path)
-
-
-def _shards_used(shards: Sequence[Shard], positions: Int64Array) -> list[Shard]:
-    """Return the shards that contain any of these positions."""
-    starts = np.cumsum([0, *(shard.rows for shard in shards)])
-    numbers = np.unique(np.searchsorted(starts, positions[positions >= 0], side="right") - 1)
-    return [shards[number] for number in numbers.tolist()]
 
 
 def rows_per_shard(recipe: Recipe) -> int:

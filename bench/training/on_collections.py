@@ -9,14 +9,13 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 
-from bench.evaluate.index_search import ExactSearch, default_budget
-from bench.evaluate.retrieval import (
+from bench.evaluate.index_search import (
+    ExactSearch,
     apply_exclude_self,
-    encode_documents,
-    search_bm25,
+    default_budget,
     search_depth,
-    search_device,
 )
+from bench.evaluate.retrieval import encode_documents, search_bm25, search_device
 from bench.store import VectorStore
 from bench.training.training_sets import (
     CorpusDocuments,

@@ -56,7 +56,12 @@ def run(options: RunOptions) -> int:
         return ExitCode.MISSING if gaps.missing else ExitCode.OK
     engine = _make_engine(options.workers, workspace)
     announce_encoding(chain(*jobs), engine.machines)
-    with engine.encoding(workspace, _encoding_work(jobs)) as distribute:
+    work = [
+        EncodingTask(job.dataset.name, job.dataset.corpus.folder, job.model.model)
+        for job in chain(*jobs)
+        if job.model.encoder and not job.stored
+    ]
+    with engine.encoding(workspace, work) as distribute:
         results = _collect_results(jobs, distribute, published, gaps, options)
     _print_summary(results, published, gaps, options)
     return ExitCode.MISSING if gaps.missing else ExitCode.OK
@@ -69,15 +74,6 @@ def _make_engine(options: WorkerOptions, workspace: Workspace) -> "WorkerProcess
 
         return RayCluster(options.address, options.workers or 0, workspace.device)
     return WorkerProcesses(1 if options.workers is None else options.workers, workspace.device)
-
-
-def _encoding_work(jobs: Iterable[Sequence[Job]]) -> list[EncodingTask]:
-    """Return the corpora to encode, in the form that is sent to other processes."""
-    return [
-        EncodingTask(job.dataset.name, job.dataset.corpus.folder, job.model.model)
-        for job in chain(*jobs)
-        if job.model.encoder and not job.stored
-    ]
 
 
 def _prepare_jobs(
@@ -187,7 +183,9 @@ def _read_settings(options: RunOptions) -> EvaluationOptions:
     """Return the settings of the evaluation, with the measures and the index checked."""
     for name in options.measure or ():
         parse_measure(name)
-    folder = _find_index_folder(options.index)
+    typed = Path(options.index)
+    named = typed.is_dir() and (len(typed.parts) > 1 or (typed / MANIFEST_FILE).exists())
+    folder = typed if named else None  # of an exported index, unlike a factory string
     spec = IndexFolder(folder).manifest().spec if folder else options.index
     return EvaluationOptions(
         index=IndexSpec.parse(spec),
@@ -196,13 +194,6 @@ def _read_settings(options: RunOptions) -> EvaluationOptions:
         recall_queries=options.recall_queries,
         from_index=folder,
     )
-
-
-def _find_index_folder(index: str) -> Path | None:
-    """Return the folder of an exported index, or None for a factory string."""
-    folder = Path(index)
-    named = folder.is_dir() and (len(folder.parts) > 1 or (folder / MANIFEST_FILE).exists())
-    return folder if named else None
 
 
 def _compute_means(typed: Sequence[str], results: Sequence[Result]) -> list[tuple[str, SuiteMean]]:
