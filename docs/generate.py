@@ -19,8 +19,8 @@ import msgspec
 
 from bench.boards.records import Leaderboard
 from bench.cli.commands.names import NameLine
+from bench.cli.commands.run import EncodedCount
 from bench.cli.commands.training import ComposedAdapter
-from bench.cli.commands.vectors import EncodedCount
 from bench.cli.main import COMMANDS, format_default
 from bench.comparing.changed_queries import ChangedQueries
 from bench.comparing.compare import Comparison

@@ -33,14 +33,14 @@ DATA = Group("Data", sort_key=5)
 # Record of the options, group in `--help`, and module and function below `bench.cli.commands`.
 COMMANDS: dict[str, tuple[type[Any], Group, str]] = {
     "run": (commands.RunOptions, EVALUATE, "run.run"),
-    "work": (commands.WorkOptions, EVALUATE, "vectors.work"),
-    "index": (commands.IndexOptions, EVALUATE, "vectors.index"),
+    "work": (commands.WorkOptions, EVALUATE, "run.work"),
+    "index": (commands.IndexOptions, EVALUATE, "run.index"),
     "score": (commands.ScoreOptions, EVALUATE, "run.score"),
     "speed": (commands.SpeedOptions, EVALUATE, "speed.speed"),
     "compare": (commands.CompareOptions, DECIDE, "compare.compare"),
     "check": (commands.CheckOptions, DECIDE, "check.check"),
     "explain": (commands.ExplainOptions, DECIDE, "explain.explain"),
-    "leaderboard": (commands.LeaderboardOptions, DECIDE, "leaderboard.leaderboard"),
+    "leaderboard": (commands.LeaderboardOptions, DECIDE, "compare.leaderboard"),
     "pretrain": (commands.PretrainOptions, TRAIN, "training.pretrain"),
     "finetune": (commands.FinetuneOptions, TRAIN, "training.finetune"),
     "adapt": (commands.AdaptOptions, TRAIN, "training.adapt"),

@@ -20,8 +20,16 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.store.keys import find_rows, first_occurrences, shard_name
-from bench.store.shards import MANIFEST_NAME, Shard, StoredVectors, discard_if_damaged, read_shard
+from bench.store.shards import (
+    MANIFEST_NAME,
+    Shard,
+    StoredVectors,
+    discard_if_damaged,
+    find_rows,
+    first_occurrences,
+    read_shard,
+    shard_name,
+)
 from foundation.arrays import Float32Array, Int64Array, UInt64Array
 from foundation.errors import BenchError
 from foundation.files import FileLock

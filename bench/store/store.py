@@ -23,9 +23,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from bench.store.keys import corpus_keys, query_keys
 from bench.store.planning import EncodeShard, EncodingPlan, PendingShard, Planner, ShardEncoder
-from bench.store.shards import StoredVectors, write_shard
+from bench.store.shards import StoredVectors, corpus_keys, query_keys, write_shard
 from datasets_cfg.corpus import Corpus
 from foundation.arrays import Float32Array, UInt64Array
 from foundation.errors import BenchError

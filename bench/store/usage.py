@@ -10,8 +10,14 @@ from pathlib import Path
 import msgspec
 
 from bench.store.indexes import INDEX_FILE, IndexFolder
-from bench.store.keys import CORPUS_SUFFIX, KEY_BYTES, read_keys
-from bench.store.shards import MANIFEST_NAME, ShardManifest, read_shard
+from bench.store.shards import (
+    CORPUS_SUFFIX,
+    KEY_BYTES,
+    MANIFEST_NAME,
+    ShardManifest,
+    read_keys,
+    read_shard,
+)
 from bench.store.store import FACT_SUFFIX, KEYS_FOLDER, RECIPE_FILE, read_fact
 from foundation.errors import BenchError
 from foundation.files import FolderLock

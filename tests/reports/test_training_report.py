@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from bench.comparing.statistics import MeanScore, Resampling, ScoreMatrix
-from bench.monitor.curve import Curve, CurvePoint
-from bench.monitor.selection import select_checkpoint
+from bench.monitor.curve import Curve, CurvePoint, select_checkpoint
 from reports.plots import draw_quality, plot_quality
 from reports.training import curve_markdown, forgetting_markdown
 from tests.support.forgetting_report import forgetting

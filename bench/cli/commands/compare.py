@@ -1,13 +1,21 @@
-"""``compare`` shows which model is better, by how much, and on which queries."""
+"""``compare`` shows which model is better, by how much, and on which queries.
+
+``leaderboard`` shows stored results side by side, as a table, page, CSV or JSON.
+"""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from tqdm import tqdm
+
+from bench.boards.build import BoardFilter, build_leaderboard, select_results
+from bench.boards.records import Leaderboard
+from bench.boards.rows import find_distinct_results, group_by_column
 from bench.cli.commands.common import make_resampling, make_workspace, refuse_duplicates
-from bench.cli.options.commands import CompareOptions
-from bench.cli.terminal import print_json, print_result
+from bench.cli.options.commands import CompareOptions, LeaderboardOptions
+from bench.cli.terminal import as_json, print_json, print_result
 from bench.comparing.changed_queries import (
     ChangedQueries,
     check_scores_against_rankings,
@@ -30,7 +38,9 @@ from datasets_cfg.dataset import name_in_results
 from foundation.errors import BenchError
 from foundation.locations import parse_location
 from reports.comparison import changes_table, comparison_table, legend
+from reports.leaderboard import markdown, page, scores
 from reports.training import forgetting_markdown
+from retrievers.models.card import all_cards
 
 ResultsByName = Mapping[str, Sequence[Evaluation]]  # results by what was typed; run files have none
 
@@ -193,3 +203,33 @@ def _print_transfer(
     sequence = TrainingSequence(models[extra:], trained, also, models[0] if extra else None)
     matrix = measure_forgetting(sequence, options.measure, make_resampling(options.resampling))
     return print_result(options.common.json, matrix, forgetting_markdown(matrix))
+
+
+FORMATS: dict[str, Callable[[Leaderboard, str], str]] = {
+    "markdown": lambda board, measure: markdown(board, measure) + "\n",
+    "csv": lambda board, measure: scores(board, measure).csv(),
+    "html": page,
+    "json": lambda board, measure: as_json(board) + "\n",
+}
+
+
+def leaderboard(options: LeaderboardOptions) -> int:
+    """Print stored results side by side in the chosen format.
+
+    Args:
+        options: parsed options of the command.
+    """
+    form = "json" if options.common.json else options.format
+    board_filter = BoardFilter(
+        suite=options.suite,
+        measure=options.measure,
+        every_measure=form == "html",
+        published=options.published,
+    )
+    shown = select_results(find_distinct_results(*options.results), board_filter)
+    check_scores_against_rankings(shown, make_workspace(options.common))
+    with tqdm(desc="resampling", total=len(group_by_column(shown)), unit=" collections") as bar:
+        resampling = make_resampling(options.resampling)
+        board = build_leaderboard(shown, all_cards(), board_filter, resampling, bar.update)
+    print(FORMATS[form](board, options.measure), end="")
+    return ExitCode.OK

@@ -2,8 +2,7 @@
 
 import pytest
 
-from bench.boards.build import BoardFilter, build_leaderboard
-from bench.boards.published_scores import list_claims, read_publications
+from bench.boards.build import BoardFilter, build_leaderboard, list_claims, read_publications
 from bench.boards.rows import find_distinct_results
 from bench.comparing.statistics import Resampling
 from bench.evaluate.scoring import parse_measure

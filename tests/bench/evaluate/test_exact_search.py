@@ -20,8 +20,7 @@ from bench.evaluate.exact.certificate import exact_scores, float32_error, float6
 from bench.evaluate.exact.search import NumpyEngine
 from bench.evaluate.exact.torch_engine import TorchEngine
 from bench.store import StoredVectors
-from bench.store.keys import document_keys
-from bench.store.shards import read_shard, write_shard
+from bench.store.shards import document_keys, read_shard, write_shard
 from foundation.errors import BenchError
 from retrievers.encoders.protocol import PhaseTimer
 from retrievers.index.faiss_index import Hits

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.comparing.statistics import ALPHA, Resampling, ScoreMatrix
-from bench.monitor.selection import max_statistic, select_checkpoint
+from bench.monitor.curve import max_statistic, select_checkpoint
 
 FAST = Resampling(resamples=199)
 VALUES = [0.0, 0.0, 0.25, 0.5, 1.0]  # exact in binary, so that sums tie exactly

@@ -15,12 +15,16 @@ from hypothesis import strategies as st
 
 from bench.evaluate.exact import exact_search
 from bench.evaluate.exact.torch_engine import TorchEngine
-from bench.store.keys import document_keys, find_rows, first_occurrences, query_keys, shard_name
 from bench.store.shards import (
     GAP_BYTES,
     ShardManifest,
     StoredVectors,
+    document_keys,
+    find_rows,
+    first_occurrences,
+    query_keys,
     read_shard,
+    shard_name,
     write_shard,
 )
 from foundation.errors import BenchError
@@ -56,7 +60,7 @@ def test_title_text_and_role_cannot_be_mistaken_for_each_other():
 def test_find_gives_the_first_row_of_a_key(keys, among, at_once):
     expected = [among.index(key) if key in among else -1 for key in keys]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bench.store.keys.LOOKUP_CHUNK", at_once)
+        patch.setattr("bench.store.shards.LOOKUP_CHUNK", at_once)
         assert find_rows(as_keys(keys), as_keys(among)).tolist() == expected
 
 

@@ -17,8 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.store import VectorStore, planning
-from bench.store.keys import shard_name
-from bench.store.shards import Shard
+from bench.store.shards import Shard, shard_name
 from datasets_cfg.corpus import Corpus
 from foundation.errors import BenchError
 from retrievers.encoders.protocol import PhaseTimer
