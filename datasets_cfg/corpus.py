@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from datasets_cfg.readers import Document
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError
-from foundation.files import ContentHash, open_file, read_file, replace_folder, sha256_of_file
+from foundation.files import add_to_hash, open_file, read_file, replace_folder, sha256_of_file
 from foundation.machine import Once
 from foundation.records import Record, decode_json, read_json, write_json
 
@@ -414,13 +414,13 @@ def write_documents(documents: Iterable[Document], path: Path) -> tuple[int, int
         UnicodeEncodeError: a field cannot be written as UTF-8 (a lone surrogate).
         OSError: the file cannot be written.
     """
-    content = ContentHash()
+    digest = hashlib.sha256()
     count = empty = 0
     with path.open("wb") as sink:
         with pa.ipc.new_file(sink, SCHEMA) as writer:
             for batch in _batches(documents):
                 for fields in batch:
-                    content.add(fields)
+                    add_to_hash(digest, fields)
                     empty += not (fields[1].strip() or fields[2].strip())
                 columns = [
                     pa.array(column, pa.large_string()) for column in zip(*batch, strict=True)
@@ -429,7 +429,7 @@ def write_documents(documents: Iterable[Document], path: Path) -> tuple[int, int
                 count += len(batch)
         sink.flush()
         os.fsync(sink.fileno())
-    return count, empty, content.hexdigest()
+    return count, empty, digest.hexdigest()
 
 
 def _batches(documents: Iterable[Document]) -> Iterator[list[tuple[bytes, bytes, bytes]]]:

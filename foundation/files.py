@@ -214,29 +214,19 @@ def _temporary_name(path: Path) -> Path:
     return path.parent / f".{path.name}.writing-{secrets.token_hex(4)}"
 
 
-class ContentHash:
-    """SHA-256 over records of fields."""
-
-    def __init__(self) -> None:
-        self._digest = hashlib.sha256()
-
-    def add(self, fields: Iterable[bytes]) -> None:
-        """Add one record of ``fields``, each preceded by its length as 8 bytes, little-endian."""
-        for field in fields:
-            self._digest.update(len(field).to_bytes(8, "little"))
-            self._digest.update(field)
-
-    def hexdigest(self) -> str:
-        """Return the hash of all records so far as 64 hexadecimal digits."""
-        return self._digest.hexdigest()
+def add_to_hash(digest: "hashlib._Hash", fields: Iterable[bytes]) -> None:
+    """Add ``fields`` to ``digest``, each preceded by its length as 8 bytes, little-endian."""
+    for field in fields:
+        digest.update(len(field).to_bytes(8, "little"))
+        digest.update(field)
 
 
 def hash_records(records: Iterable[Iterable[str]]) -> str:
     """Return the SHA-256 of ``records`` of texts, in the order given, as 64 hexadecimal digits."""
-    content = ContentHash()
+    digest = hashlib.sha256()
     for record in records:
-        content.add(field.encode() for field in record)
-    return content.hexdigest()
+        add_to_hash(digest, (field.encode() for field in record))
+    return digest.hexdigest()
 
 
 class Readable(Protocol):

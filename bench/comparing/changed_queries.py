@@ -217,9 +217,7 @@ def check_scores_against_rankings(results: Iterable[Evaluation], workspace: Work
     for stored in results:
         result = stored.result
         hashes = result.per_query_sha256, result.run_sha256, result.protocol.qrels_sha256
-        agreed = (
-            workspace.cache_dir / "agreed" / hash_records([hashes])
-        )  # one marker per set of files
+        agreed = workspace.cache_dir / "agreed" / hash_records([hashes])  # a marker for each set
         is_remote = isinstance(stored.folder, RemotePath)  # its objects never change
         if agreed.exists() and (is_remote or stored.has_ranking):
             continue

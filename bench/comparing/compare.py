@@ -18,7 +18,7 @@ from bench.comparing.statistics import (
     adjust_p_values,
     paired_difference,
 )
-from bench.evaluate.judging import suite_weights
+from bench.evaluate.judging import collections_in, suite_weights
 from bench.evaluate.scoring import parse_measure
 from bench.results.find import (
     RUN_FILE_FACT,
@@ -27,7 +27,7 @@ from bench.results.find import (
     find_differing_facts,
 )
 from bench.results.result import Evaluation, Protocol
-from datasets_cfg.catalogue import is_suite, suite_for, suite_names
+from datasets_cfg.catalogue import suite_for, suite_names
 from foundation.errors import BenchError
 from foundation.records import Record
 
@@ -388,7 +388,7 @@ def _suite_row(
     measures = {row.measure for row in members}
     if len(measures) > 1:
         return None
-    missing = tuple(m for m in suite_for(suite).members if not _collections_in(m) <= names)
+    missing = tuple(m for m in suite_for(suite).members if not collections_in(m) <= names)
     shares = [weights[row.on] for row in members]
     test = None
     if not missing:
@@ -410,11 +410,6 @@ def _suite_row(
 
 def _weighted_mean(weights: Sequence[float], means: Sequence[float | None]) -> float:
     return float(np.dot(weights, [mean for mean in means if mean is not None]))
-
-
-def _collections_in(member: str) -> set[str]:
-    """Return the collections of a suite's member, which may be a suite itself."""
-    return set(suite_weights(member)) if is_suite(member) else {member}
 
 
 def _recipe_fields(pair: ModelPair, names: Collection[str]) -> tuple[FieldDifference, ...]:

@@ -327,7 +327,7 @@ def suite_mean(
     scores = {member: member_score(member, values) for member in shares}
     missing = tuple(member for member, value in scores.items() if value is None)
     known = {member: value for member, value in scores.items() if value is not None}
-    unseen = [member for member in known if not _includes_any(member, in_domain)]
+    unseen = [member for member in known if collections_in(member).isdisjoint(in_domain)]
 
     def mean(members: Collection[str]) -> float | None:
         if missing or not members:
@@ -407,8 +407,6 @@ def suites_inner_first(names: Iterable[str]) -> list[str]:
     return list(ordered)
 
 
-def _includes_any(member: str, in_domain: Collection[str]) -> bool:
-    """Return True if a member is one of the collections, or a suite that contains one."""
-    if not is_suite(member):
-        return member in in_domain
-    return any(_includes_any(inner, in_domain) for inner in suite_for(member).members)
+def collections_in(member: str) -> set[str]:
+    """Return the collections of a suite's ``member``, which may be a suite itself."""
+    return set(suite_weights(member)) if is_suite(member) else {member}

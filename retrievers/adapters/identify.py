@@ -18,9 +18,8 @@ from retrievers.models.recipe import AdapterIdentity, AdapterKind
 FOLDER = "adapter"  # inside the folder of a training
 CONFIG = "adapter_config.json"
 FUSION_FILES = ("adapter_fusion_config.json", "model_adapter_fusion.safetensors")
-SHARED = (
-    "shared_parameters.safetensors"  # shared by all layers; AdapterHub itself does not save them
-)
+# Tensors that all layers share; AdapterHub itself does not save them.
+SHARED = "shared_parameters.safetensors"
 NORMS = "norms.safetensors"  # LayerNorms of the base, as they were trained with the adapter
 BASE = "base.json"  # states the weights that an adapter was trained on here
 WEIGHTS: dict[AdapterKind, tuple[str, ...]] = {
