@@ -44,7 +44,7 @@ mean) must be ruled out, one-sided at 95 %. The limit is stated before encoding 
 on the candidate's own spread, so a candidate that changes more queries does not pass more easily.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bench.comparing.statistics import FEW, Difference
@@ -117,11 +117,6 @@ class Decision:
     reasons: tuple[str, ...]
     failures: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def exit_code(self) -> int:
-        """Exit code of the command."""
-        return int(ExitCode[self.outcome])
-
 
 def decide(evidence: Evidence, settings: GateSettings) -> Decision:
     """Apply the truth table of this module to ``evidence`` under ``settings``."""
@@ -155,11 +150,6 @@ def _decide_by_rule(evidence: Evidence, settings: GateSettings) -> Decision:
     if settings.rule == "margin":
         return _decide_by_margin(evidence, settings.margin)
     return _decide_by_loss(evidence, settings.floor)
-
-
-def worst_decision(decisions: Iterable[Decision]) -> Decision:
-    """Return the worst of ``decisions``, or the first of equals."""
-    return max(decisions, key=lambda decision: BY_SEVERITY.index(decision.outcome))
 
 
 def _decision(outcome: Outcome, failures: Mapping[str, str]) -> Decision:
@@ -269,17 +259,13 @@ def conclude_check(
         renamed: reason why the candidate has a name that nobody gave it.
         hints: commands to type if results are missing; they become the first warnings.
     """
-    decision = worst_decision(
-        Decision(
-            one.outcome, tuple(f"{why} (against the {one.role}, {one.name})" for why in one.reasons)
-        )
-        for one in against
-    )
+    worst = max(against, key=lambda verdict: BY_SEVERITY.index(verdict.outcome))
+    other = f"(against the {worst.role}, {worst.name})"
     return Check(
         candidate=candidate,
-        outcome=decision.outcome,
-        exit_code=decision.exit_code,
-        reasons=decision.reasons,
+        outcome=worst.outcome,
+        exit_code=int(ExitCode[worst.outcome]),
+        reasons=tuple(f"{reason} {other}" for reason in worst.reasons),
         rule=settings.rule,
         margin=settings.margin,
         floor=settings.floor,
@@ -333,8 +319,3 @@ def _in_domain(candidate: str, verdict: PairVerdict) -> list[str]:
         for who, names, scope in cases
         if names
     ]
-
-
-def _reasons(verdict: PairVerdict) -> tuple[str, ...]:
-    role = f"(against the {verdict.role}, {verdict.name})"
-    return tuple(f"{reason} {role}" for reason in verdict.reasons)

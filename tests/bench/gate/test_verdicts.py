@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.comparing.statistics import Difference
+from bench.gate.records import PairVerdict
 from bench.gate.settings import GateSettings
-from bench.gate.verdicts import BY_SEVERITY, THE_MEAN, Decision, Evidence, decide, worst_decision
+from bench.gate.verdicts import BY_SEVERITY, THE_MEAN, Evidence, conclude_check, decide
+from bench.outcomes import ExitCode
 from foundation.errors import BenchError
 
 
@@ -110,7 +112,7 @@ LOST = {"mean": (-0.02, 0.01)}
 def test_each_row_of_the_truth_table(settings, known, expected):
     found = decide(evidence(**known), GateSettings(**settings))
     assert found.reasons
-    assert (found.outcome, found.exit_code) == expected
+    assert (found.outcome, ExitCode[found.outcome]) == expected
 
 
 @pytest.mark.parametrize(
@@ -133,8 +135,15 @@ def test_the_rows_that_decided_are_named(settings, known, failed):
 
 @given(st.lists(st.sampled_from(BY_SEVERITY), min_size=1, max_size=4))
 def test_the_worst_of_several_outcomes_decides(outcomes):
-    found = worst_decision([Decision(one, ("why",)) for one in outcomes])
-    assert BY_SEVERITY.index(found.outcome) == max(BY_SEVERITY.index(one) for one in outcomes)
+    against = [
+        PairVerdict(role="baseline", name=str(place), outcome=one, reasons=("why",), rows=())
+        for place, one in enumerate(outcomes)
+    ]
+    found = conclude_check("mine", against, (), GateSettings())
+    worst = max(BY_SEVERITY.index(one) for one in outcomes)
+    first = [BY_SEVERITY.index(one) for one in outcomes].index(worst)
+    assert (found.outcome, found.exit_code) == (BY_SEVERITY[worst], ExitCode[BY_SEVERITY[worst]])
+    assert found.reasons == (f"why (against the baseline, {first})",)
 
 
 @given(st.floats(-0.5, 0.5), st.floats(0.0501, 1), st.sampled_from(["loss", "margin"]))
@@ -151,7 +160,7 @@ def test_a_loss_beyond_the_margin_that_chance_explains_says_so():
 
 @given(st.floats(0, 0.9), st.floats(0, 1))
 def test_a_better_mean_never_turns_ok_into_regression(gain, p):
-    assert decide(evidence(mean=(gain, p)), GateSettings()).exit_code == 0
+    assert decide(evidence(mean=(gain, p)), GateSettings()).outcome == "OK"
 
 
 def test_on_one_collection_it_stands_for_the_mean():
