@@ -26,6 +26,7 @@ SENTENCES = [
     "unknown wordpieces",
 ]
 TITLES = ["alpha", "", "the cloud", "beta gamma", ""]
+ST = "sentence_transformers.models."
 SIZES: dict[str, Any] = {
     "hidden_size": 32,
     "num_hidden_layers": 2,
@@ -100,6 +101,22 @@ def write_st_files(folder: Path, modules: list[tuple[str, str]], **settings: Any
     if settings:
         text = json.dumps(settings)
         (folder / "config_sentence_transformers.json").write_text(text, encoding="utf-8")
+
+
+def write_st_folder(folder: Path, *extra: str | tuple[str, str], **settings: Any) -> Path:
+    """Files of version 2: a transformer, mean pooling and more modules; no weights.
+
+    Args:
+        extra: a class of sentence-transformers, or a path and a type.
+    """
+    named = [
+        one if isinstance(one, tuple) else (f"{place}_{one}", f"{ST}{one}")
+        for place, one in enumerate(extra, start=2)
+    ]
+    standard = [("", f"{ST}Transformer"), ("1_Pooling", f"{ST}Pooling")]
+    write_st_files(folder, standard + named, **settings)
+    write_json(folder / "1_Pooling" / "config.json", {"pooling_mode_mean_tokens": True})
+    return folder
 
 
 def write_json(path: Path, content: Any) -> None:

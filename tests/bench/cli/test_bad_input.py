@@ -114,12 +114,7 @@ def sound_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny BERT as a sentence-transformers folder."""
     folder = tmp_path_factory.mktemp("checkpoints") / "sound"
     tiny_checkpoints.write_bert(folder)
-    parts = (("", "Transformer"), ("1_Pooling", "Pooling"))
-    modules = [(path, f"sentence_transformers.models.{kind}") for path, kind in parts]
-    tiny_checkpoints.write_st_files(folder, modules)
-    pooling = {"pooling_mode_mean_tokens": True}
-    tiny_checkpoints.write_json(folder / "1_Pooling" / "config.json", pooling)
-    return folder
+    return tiny_checkpoints.write_st_folder(folder)
 
 
 @pytest.fixture

@@ -75,24 +75,6 @@ def test_a_safetensors_header_is_read_without_its_tensors(folder: Path) -> None:
     assert header["embeddings.word_embeddings.weight"].shape == (len(tiny.VOCABULARY), 32)
 
 
-@pytest.mark.parametrize(
-    ("remove", "problem"),
-    [
-        (["model.safetensors"], "has no weights that PyTorch can load"),
-        (["config.json"], r"config\.json is missing"),
-        (["vocab.txt", "tokenizer.json"], "has no tokenizer"),
-    ],
-)
-def test_what_is_missing_is_named(folder: Path, remove: list[str], problem: str) -> None:
-    (folder / "tf_model.h5").touch()
-    for name in remove:
-        (folder / name).unlink()
-    with pytest.raises(BenchError, match=problem) as caught:
-        open_checkpoint(folder)
-    assert str(folder) in str(caught.value)
-    assert caught.value.hint
-
-
 @pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json"])
 def test_a_checkpoint_with_its_own_code_is_refused(folder: Path, name: str) -> None:
     content = json.loads((folder / name).read_text())

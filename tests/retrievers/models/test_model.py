@@ -142,6 +142,12 @@ def test_weights_that_are_not_the_cards_are_refused(folder: Path, tmp_path: Path
     assert "--like mine" in caught.value.hint
 
 
+def test_vectors_of_no_dimension_are_refused(tmp_path: Path) -> None:
+    fields = {"kind": "hashing", "normalize": True, "options": {"dim": 0}}
+    with pytest.raises(BenchError, match=r"options\.dim"):
+        resolve_model(str(tiny.write_card(tmp_path / "own.toml", **fields)))
+
+
 @pytest.mark.parametrize("name", ["retromea", "no/such/folder/here", "./retromae"])
 def test_an_unknown_model_gets_a_suggestion(name: str) -> None:
     with pytest.raises(BenchError) as caught:
@@ -175,11 +181,7 @@ def test_a_branch_is_no_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def write_st(folder: Path, **settings: Any) -> Path:
     tiny.write_bert(folder)
-    tiny.write_json(folder / "1_Pooling" / "config.json", {"pooling_mode": "mean"})
-    kinds = [("", "Transformer"), ("1_Pooling", "Pooling")]
-    modules = [(path, f"sentence_transformers.models.{kind}") for path, kind in kinds]
-    tiny.write_st_files(folder, modules, **settings)
-    return folder
+    return tiny.write_st_folder(folder, **settings)
 
 
 def test_a_sentence_transformers_repository_of_the_hub_needs_no_card(

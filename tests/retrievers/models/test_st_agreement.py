@@ -77,17 +77,18 @@ def test_prompts_are_those_of_encode_query_and_encode_document(
     assert_agrees(write_folder(tmp_path, **settings), tiny.SENTENCES)
 
 
-@pytest.mark.parametrize("where", ["tokenizer_config.json", "tokenizer.json"])
+@pytest.mark.parametrize("where", ["tokenizer_config.json", "tokenizer.json", "both"])
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_texts_that_are_too_long_are_cut_on_the_tokenizers_side(
     tmp_path: Path, side: str, where: str
 ) -> None:
     folder = write_folder(tmp_path)
-    if where == "tokenizer.json":
-        cut = {"direction": side.title(), "max_length": 16, "strategy": "LongestFirst", "stride": 0}
-        change(folder / where, truncation=cut)
-    else:
-        change(folder / where, truncation_side=side)
+    if where != "tokenizer_config.json":  # if both differ, the other one decides
+        stated = {"left": "Right", "right": "Left"}[side] if where == "both" else side.title()
+        cut = {"direction": stated, "max_length": 16, "strategy": "LongestFirst", "stride": 0}
+        change(folder / "tokenizer.json", truncation=cut)
+    if where != "tokenizer.json":
+        change(folder / "tokenizer_config.json", truncation_side=side)
     change(folder / "tokenizer_config.json", model_max_length=16)
     assert_agrees(folder, LONG)
     recipe = resolve_model(str(folder)).recipe
