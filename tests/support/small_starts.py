@@ -8,8 +8,10 @@ from typing import Any
 import tokenizers
 import torch
 import transformers
+from safetensors.torch import load_file
 
 from retrievers.training.engine.arguments import TrainingContext
+from retrievers.training.engine.curve import read_curve
 from retrievers.training.pretrain.preset import Pretraining, from_table
 
 WORDS = [
@@ -87,3 +89,19 @@ def preset(start: Path, /, **changes: Any) -> Pretraining:
         **changes,
     }
     return from_table(json.loads(json.dumps(table)), "test")
+
+
+def weights(folder: Path | str) -> dict[str, torch.Tensor]:
+    """Tensors of a trained folder by name; those of its heads begin with ``heads``."""
+    heads = load_file(Path(folder) / "heads" / "model.safetensors")
+    own = load_file(Path(folder) / "model.safetensors")
+    return own | {f"heads {name}": value for name, value in heads.items()}
+
+
+def have_equal_weights(one: Path | str, other: Path | str) -> bool:
+    left, right = weights(one), weights(other)
+    return left.keys() == right.keys() and all(left[name].equal(right[name]) for name in left)
+
+
+def losses(folder: Path) -> list[float]:
+    return [point.losses["loss"] for point in read_curve(folder / "losses.jsonl")]

@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from retrievers.training.continual.distill import Distill, DistillTraining, kl_divergence
@@ -17,7 +16,7 @@ from retrievers.training.pretrain.preset import Start
 from retrievers.training.pretrain.start import open_start
 from tests.support import small_starts as small
 from tests.support import tiny_encoders as tiny
-from tests.support.small_starts import on_cpu
+from tests.support.small_starts import have_equal_weights, on_cpu, weights
 
 TEXTS = small.texts(40)
 DOMAINS = (Domain("one", TEXTS[:20]), Domain("two", TEXTS[20:]))
@@ -123,24 +122,13 @@ def trained(start: Path, out: Path, method: str = "plain", **options):
     return adapt(preset, DOMAINS, read_method({"name": method, **options}, "test"), on_cpu(out))
 
 
-def weights(folder: Path | str) -> dict[str, Tensor]:
-    heads = load_file(Path(folder) / "heads" / "model.safetensors")
-    own = load_file(Path(folder) / "model.safetensors")
-    return own | {f"heads {name}": value for name, value in heads.items()}
-
-
-def equal(folder: str, other: str) -> bool:
-    left, right = weights(folder), weights(other)
-    return left.keys() == right.keys() and all(left[name].equal(right[name]) for name in left)
-
-
 def test_it_begins_as_plain_and_with_weight_0_stays_so_to_the_bit(start, tmp_path):
     plain = trained(start, tmp_path / "plain" / "x")
     nothing = trained(start, tmp_path / "nothing" / "x", method="distill", weight=0)
     usual = trained(start, tmp_path / "usual" / "x", method="distill")
-    assert all(equal(a.folder, b.folder) for a, b in zip(plain, nothing, strict=True))
-    assert equal(usual[0].folder, plain[0].folder)
-    assert not equal(usual[1].folder, plain[1].folder)
+    assert all(have_equal_weights(a.folder, b.folder) for a, b in zip(plain, nothing, strict=True))
+    assert have_equal_weights(usual[0].folder, plain[0].folder)
+    assert not have_equal_weights(usual[1].folder, plain[1].folder)
 
 
 def test_the_teacher_of_a_domain_is_the_model_before_it_with_its_head(start, tmp_path):

@@ -7,7 +7,6 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import load_file
 
 from retrievers.models.model import resolve_model
 from retrievers.training.continual.plain import Plain
@@ -15,7 +14,7 @@ from retrievers.training.continual.replay import mix_replay
 from retrievers.training.continual.sequence import Domain, DomainStep, adapt, read_method
 from retrievers.training.pretrain.pretrain import pretrain
 from tests.support import small_starts as small
-from tests.support.small_starts import on_cpu
+from tests.support.small_starts import have_equal_weights, on_cpu
 
 TEXTS = small.texts(60)
 DOMAINS = tuple(Domain(f"my/{n}", TEXTS[20 * n : 20 * n + 20]) for n in range(3))
@@ -30,11 +29,6 @@ def preset(start: Path, **changes):
 @pytest.fixture(scope="module")
 def start(tmp_path_factory) -> Path:
     return small.write_start(tmp_path_factory.mktemp("start") / "bert", TEXTS)
-
-
-def equal(one, other):
-    left, right = (load_file(Path(folder) / "model.safetensors") for folder in (one, other))
-    return all(left[name].equal(right[name]) for name in left)
 
 
 @given(st.integers(1, 99), st.floats(0.05, 0.95), st.integers(0, 5), st.integers(1, 2))
@@ -70,7 +64,7 @@ def test_joint_is_one_training_on_all_for_as_long_as_the_sequence(start, tmp_pat
     assert [each.steps for each in trained] == [2, 4, 6]
     whole = msgspec.structs.replace(preset(start), steps=6)
     pretrain(whole, TEXTS, on_cpu(tmp_path / "whole"))
-    assert equal(trained[-1].folder, tmp_path / "whole")
+    assert have_equal_weights(trained[-1].folder, tmp_path / "whole")
     stated = [resolve_model(each.folder).card.trained_on for each in trained]
     assert stated == [("my/0",), ("my/0", "my/1"), ("my/0", "my/1", "my/2")]
 
@@ -79,10 +73,10 @@ def test_replay_goes_on_from_the_domain_before_with_texts_of_it(start, tmp_path)
     settings = read_method({"name": "replay", "buffer": 6, "replayed": 0.25}, "test")
     trained = adapt(preset(start), DOMAINS[:2], settings, on_cpu(tmp_path / "replay"))
     plain = adapt(preset(start), DOMAINS[:2], Plain(), on_cpu(tmp_path / "plain"))
-    assert equal(trained[0].folder, plain[0].folder)
-    assert not equal(trained[1].folder, plain[1].folder)
+    assert have_equal_weights(trained[0].folder, plain[0].folder)
+    assert not have_equal_weights(trained[1].folder, plain[1].folder)
     mixed = mix_replay([DOMAINS[0].texts], DOMAINS[1].texts, 6, 0.25, 0)
     after_first = preset(Path(trained[0].folder))
     pretrain(after_first, mixed, on_cpu(tmp_path / "by hand"))
-    assert equal(trained[1].folder, tmp_path / "by hand")
+    assert have_equal_weights(trained[1].folder, tmp_path / "by hand")
     assert resolve_model(trained[1].folder).card.trained_on == ("my/0", "my/1")

@@ -31,7 +31,7 @@ from retrievers.training.pretrain.preset import Pretraining, Start
 from retrievers.training.pretrain.pretrain import PretrainResult, pretrain
 from retrievers.training.pretrain.start import open_start
 from tests.support import small_starts as small
-from tests.support.small_starts import on_cpu
+from tests.support.small_starts import have_equal_weights, on_cpu
 
 TEXTS = small.texts(60)
 DOMAINS = (
@@ -63,18 +63,6 @@ def learning(method: str, **options: Any) -> Method:
     return read_method({"name": method, **measured, **options}, "test")
 
 
-def weights(folder: Path | str) -> dict[str, torch.Tensor]:
-    heads = load_file(Path(folder) / "heads" / "model.safetensors")
-    return load_file(Path(folder) / "model.safetensors") | {
-        f"heads {k}": v for k, v in heads.items()
-    }
-
-
-def equal(one: Path | str, other: Path | str) -> bool:
-    left, right = weights(one), weights(other)
-    return left.keys() == right.keys() and all(torch.equal(left[k], right[k]) for k in left)
-
-
 @pytest.fixture(scope="module")
 def plain(start, tmp_path_factory) -> tuple[PretrainResult, ...]:
     return run(start, tmp_path_factory.mktemp("sequences") / "plain", "plain")
@@ -91,7 +79,7 @@ def test_plain_is_one_training_after_the_other(start, plain, tmp_path):
         by_hand = msgspec.structs.replace(preset(start), start=Start(model=str(model)))
         model = tmp_path / str(number)
         pretrain(by_hand, domain.texts, on_cpu(model))
-        assert equal(found.folder, model)
+        assert have_equal_weights(found.folder, model)
 
 
 def test_folders_are_named_apart_and_cards_list_what_was_seen(plain):
@@ -103,8 +91,8 @@ def test_folders_are_named_apart_and_cards_list_what_was_seen(plain):
 
 def test_ewc_begins_as_plain_and_then_holds(start, plain, tmp_path):
     found = run(start, tmp_path / "plain", "ewc")
-    assert equal(found[0].folder, plain[0].folder)
-    assert not equal(found[1].folder, plain[1].folder)
+    assert have_equal_weights(found[0].folder, plain[0].folder)
+    assert not have_equal_weights(found[1].folder, plain[1].folder)
     states = sorted(path.name for path in (tmp_path / "plain" / "states").iterdir())
     assert states == ["2.safetensors", "3.safetensors"]
     second, third = (load_file(tmp_path / "plain" / "states" / name) for name in states)
@@ -151,7 +139,7 @@ def test_a_sequence_that_was_interrupted_goes_on_as_if_it_had_not_been(start, da
         with pytest.raises(StoppedError):
             adapt(preset(start), DOMAINS, settings, on_cpu(out, progress=report))
     for one, other in zip(run(start, out, "das"), das, strict=True):
-        assert equal(one.folder, other.folder)
+        assert have_equal_weights(one.folder, other.folder)
 
 
 @pytest.mark.parametrize("method", ["distill", "replay"])
@@ -171,7 +159,7 @@ def test_a_training_that_was_interrupted_halfway_ends_with_the_same_weights(
     assert sorted(path.parent.name for path in kept) == ["checkpoint-1", "checkpoint-2"]
     halves = run(start, out, method, count=2)
     assert halves[1].resumed_at == 2
-    assert all(equal(a.folder, b.folder) for a, b in zip(whole, halves, strict=True))
+    assert all(have_equal_weights(a.folder, b.folder) for a, b in zip(whole, halves, strict=True))
 
 
 def test_a_domain_can_be_added_at_the_end(start, plain):
@@ -303,7 +291,7 @@ def test_a_method_is_added_with_one_file(start, tmp_path, monkeypatch):
     assert {*method_names()} == {*methods, "halves"}
     (found,) = run(start, tmp_path / "out", "halves", count=1, share=0.25)
     pretrain(preset(start), DOMAINS[0].texts[:5], on_cpu(tmp_path / "by hand"))
-    assert equal(found.folder, tmp_path / "by hand")
+    assert have_equal_weights(found.folder, tmp_path / "by hand")
     with pytest.raises(BenchError, match="shar"):
         learning("halves", shar=1)
     with pytest.raises(BenchError, match="no method") as caught:

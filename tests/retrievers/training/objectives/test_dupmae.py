@@ -94,12 +94,3 @@ def test_the_bag_of_words_is_read_from_the_ordinary_tokens_alone(batch: Batch) -
     assert states.grad.any()
 
 
-def test_a_repeated_token_is_in_the_bag_once(batch: Batch) -> None:
-    """The fifth text says ``gamma`` four times; its loss still divides by all of its tokens."""
-    assert tiny.TEXTS[4].count("gamma") == 4
-    heads = DupMAE().build_module(tiny.encoder()).double()
-    states = torch.randn(1, 5, 16).double()
-    real = torch.ones(1, 5, dtype=torch.bool)
-    once = heads.bag_loss(states, real, torch.tensor([[-100, 7, 8, -100, -100]]))
-    again = heads.bag_loss(states, real, torch.tensor([[-100, 7, 8, 8, -100]]))
-    torch.testing.assert_close(again, once * 2 / 3)

@@ -13,11 +13,10 @@ from foundation.errors import BenchError
 from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import resolve_model
 from retrievers.training.engine.arguments import TrainingContext
-from retrievers.training.engine.curve import read_curve
 from retrievers.training.pretrain.pretrain import pretrain
 from tests.support import small_starts as small
 from tests.support.kills import KilledError, killed_at
-from tests.support.small_starts import on_cpu
+from tests.support.small_starts import have_equal_weights, losses, on_cpu
 
 TEXTS = small.texts()
 FASTER = {"steps": 30, "optimizer": {"lr": 0.006}}
@@ -36,10 +35,6 @@ CONTRASTING = {"simcse": {"name": "simcse", "temperature": 0.05}}
 def corpus(bench_data: Path) -> list[str]:
     lines = (bench_data / "beir" / "nfcorpus" / "corpus.jsonl").read_text().splitlines()
     return [json.loads(line)["text"] for line in lines[:600]]
-
-
-def losses(folder: Path) -> list[float]:
-    return [point.losses["loss"] for point in read_curve(folder / "losses.jsonl")]
 
 
 @pytest.mark.parametrize(
@@ -118,9 +113,7 @@ def test_spans_and_cached_gradients_survive_a_kill(
     assert pretrain(preset, TEXTS, on_cpu(tmp_path / "out", save_every=3)).resumed_at == 3
 
     assert losses(tmp_path / "out") == losses(tmp_path / "whole")
-    whole = load_file(tmp_path / "whole" / "model.safetensors")
-    for weight, found in load_file(tmp_path / "out" / "model.safetensors").items():
-        assert torch.equal(found, whole[weight])
+    assert have_equal_weights(tmp_path / "out", tmp_path / "whole")
 
 
 def test_settings_that_do_not_fit_the_encoder_claim_no_folder(tmp_path: Path) -> None:

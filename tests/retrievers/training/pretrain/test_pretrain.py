@@ -20,13 +20,12 @@ from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import resolve_model
 from retrievers.training.engine import arguments
 from retrievers.training.engine.arguments import Progress, TrainingContext
-from retrievers.training.engine.curve import read_curve
 from retrievers.training.engine.save import save_checkpoint
 from retrievers.training.objectives.mlm import MLM, MLMTraining
 from retrievers.training.pretrain.preset import changed
 from retrievers.training.pretrain.pretrain import pretrain
 from tests.support import small_starts as small
-from tests.support.small_starts import on_cpu
+from tests.support.small_starts import have_equal_weights, losses, on_cpu, weights
 from tests.support.two_processes import run_in_two
 
 ROOT = Path(__file__).parents[4]
@@ -49,20 +48,9 @@ def train(preset: Any, out: Path, **options: Any) -> Any:
     return pretrain(preset, TEXTS, on_cpu(out, **options))
 
 
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    heads = load_file(folder / "heads" / "model.safetensors")
-    return load_file(folder / "model.safetensors") | {f"heads {k}": v for k, v in heads.items()}
-
-
-def losses(folder: Path) -> list[float]:
-    return [point.losses["loss"] for point in read_curve(folder / "losses.jsonl")]
-
-
 def assert_equal_trainings(one: Path, other: Path) -> None:
     assert losses(one) == losses(other)
-    left, right = weights(one), weights(other)
-    assert left.keys() == right.keys()
-    assert all(torch.equal(left[name], right[name]) for name in left)
+    assert have_equal_weights(one, other)
 
 
 def test_processes_that_make_the_batches_change_nothing(
