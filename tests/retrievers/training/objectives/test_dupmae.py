@@ -92,5 +92,3 @@ def test_the_bag_of_words_is_read_from_the_ordinary_tokens_alone(batch: Batch) -
     assert not states.grad[:, 0].any()
     assert not states.grad[~batch["attention_mask"]].any()
     assert states.grad.any()
-
-
