@@ -8,7 +8,9 @@ import pytest
 from bench.cli.main import count_arguments
 from tests.code_size import code_lines, product_size, size
 
-MOST_LINES = 26_200  # of which 1,700 are explain
+# explain has 1,800 of them, served models 500, training files 500, experiments' plans, commands,
+# rates and anchors 600
+MOST_LINES = 27_650
 MOST_MODULES = 215
 MOST_COMMANDS = 21
 MOST_OPTION_SLOTS = 280
