@@ -28,7 +28,7 @@ class BenchError(Exception):
 
 
 class DriftError(BenchError):
-    """A server whose vectors are not those that are stored."""
+    """A server whose vectors differ from the stored ones."""
 
 
 class MissingFileError(BenchError):

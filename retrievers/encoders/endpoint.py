@@ -1,8 +1,9 @@
 """Encoders behind HTTP servers with OpenAI's embeddings API, such as vLLM, TEI and Ollama.
 
-A background thread runs the requests, several at a time. The package ``openai`` repeats requests
-that fail with a lost connection, a timeout, status 408, 409, 429 or 5xx, with growing pauses or
-after the pause that the server states. A batch that a server refuses as too large is halved.
+One background thread runs the requests of all encoders, several at a time. The package ``openai``
+repeats requests that fail with a lost connection, a timeout, status 408, 409, 429 or 5xx, with
+growing pauses or after the pause that the server states. A batch that a server refuses as too large
+is halved.
 
 Reference: https://platform.openai.com/docs/api-reference/embeddings
 """
@@ -15,6 +16,7 @@ import json
 import os
 import threading
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -41,6 +43,7 @@ PROBE_FILE = Path(__file__).with_name("probe.txt")  # 64 texts, one per line
 # batches of other sizes give 8e-6 and 4e-5 in bfloat16, and int8 weights give 2e-3 and 2e-2.
 MEDIAN_DRIFT, LARGEST_DRIFT = 5e-4, 5e-3
 LENGTH_DRIFT = 0.05  # relative difference of vector lengths
+TINY = 1e-30
 
 KEEP_HINT = "Correct the server and repeat the command: stored vectors are not encoded again."
 HINTS = {
@@ -100,8 +103,7 @@ class EndpointEncoder(Encoder):
         )
         self._connections = asyncio.Semaphore(connections)
         self._most, self._format, self._dim = BATCH_TEXTS, "base64", recipe.dim
-        self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        self._loop = _event_loop()
 
     @property
     def server(self) -> "EndpointEncoder":
@@ -158,7 +160,7 @@ class EndpointEncoder(Encoder):
     async def _request_all(
         self, texts: list[str], fields: dict[str, Any], advance: Callback
     ) -> Float32Array:
-        """Request vectors in batches, and cancel the other requests if one fails."""
+        """Request vectors in batches. The first failure cancels the others, and is raised."""
         batches = list(_split(texts, self._most))
         try:
             async with asyncio.TaskGroup() as group:
@@ -175,20 +177,21 @@ class EndpointEncoder(Encoder):
         """Return the vectors of one batch, which is halved as long as the server refuses it."""
         try:
             async with self._connections, asyncio.timeout(DEADLINE_S):
+                encoding = self._format
                 answer = await self._client.embeddings.with_raw_response.create(
-                    model=self._model, input=texts, encoding_format=self._format, extra_body=fields
+                    model=self._model, input=texts, encoding_format=encoding, extra_body=fields
                 )
         except self._api.APIStatusError as error:
             status, body = error.status_code, error.body
             stated = body.get("message", body) if isinstance(body, dict) else body
             refused, reason = status in TOO_LARGE, self._shorten(str(stated))
-            if refused and "encoding_format" in reason and self._format == "base64":
+            if refused and "encoding_format" in reason and encoding == "base64":
                 self._format = "float"
                 return await self._request(texts, fields, advance)
             if refused and len(texts) > 1:
                 half = 1 << (len(texts) - 1).bit_length() - 1  # a power of 2 below
                 self._most = min(self._most, half)
-                parts = [await self._request(some, fields, advance) for some in _split(texts, half)]
+                parts = [await self._request(part, fields, advance) for part in _split(texts, half)]
                 return np.concatenate(parts)
             size = f" to a text of {len(texts[0]):,} characters" if refused else ""
             hint = HINTS.get(status, KEEP_HINT)
@@ -210,13 +213,13 @@ class EndpointEncoder(Encoder):
             data = msgspec.convert(json.loads(content), _Answer).data
             vectors = {entry.index: _decode(entry.embedding) for entry in data}
         except (ValueError, msgspec.ValidationError) as error:
-            raise self._error(f"returned something else than vectors: {error}") from None
+            raise self._error(f"returned no vectors: {error}") from None
         found, expected = sorted(entry.index for entry in data), list(range(count))
         if found != expected:
             odd = {i for i in found if found.count(i) > 1} | ({*found} ^ {*expected})
             raise self._error(
-                f"returned {len(found)} vectors for {count} texts: missing, extra or repeated are "
-                f"the indices {', '.join(map(str, sorted(odd)[:5]))}"
+                f"returned {len(found)} vectors for {count} texts, with missing, extra or repeated "
+                f"indices {', '.join(map(str, sorted(odd)[:5]))}"
             )
         dims = sorted({len(vector) for vector in vectors.values()})
         self._dim = self._dim or dims[0]
@@ -238,7 +241,7 @@ class EndpointEncoder(Encoder):
 
 
 def endpoint_recipe(card: Card) -> Recipe:
-    """Return the recipe of the endpoint of ``card``, which is asked for its dimension.
+    """Return the recipe of the endpoint of ``card``, requesting a vector if it states no ``dim``.
 
     Raises:
         BenchError: the server does not answer, or refuses a text.
@@ -275,11 +278,13 @@ def check_same_server(name: str, then: Float32Array, now: Float32Array) -> None:
         DriftError: the median or largest cosine distance is above `MEDIAN_DRIFT` or
             `LARGEST_DRIFT`, or a length changed by more than `LENGTH_DRIFT`.
     """
-    before, after = (np.linalg.norm(vectors.astype(np.float64), axis=1) for vectors in (then, now))
-    products = np.einsum("ij,ij->i", then, now, dtype=np.float64)
-    distances = 1 - products / np.maximum(before * after, 1e-30)
+    before, after = (
+        np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True) for vectors in (then, now)
+    )
+    moved = then / np.maximum(before, TINY) - now / np.maximum(after, TINY)
+    distances = (moved**2).sum(axis=1) / 2  # 0 for two zero vectors
     median, largest = float(np.median(distances)), float(distances.max())
-    longer = float(np.abs(after / np.maximum(before, 1e-30) - 1).max())
+    longer = float((np.abs(after - before) / np.maximum(before, TINY)).max())
     if median > MEDIAN_DRIFT or largest > LARGEST_DRIFT or longer > LENGTH_DRIFT:
         raise DriftError(
             f"the server of {name} changed: cosine distances of its vectors of {len(now)} fixed "
@@ -288,6 +293,14 @@ def check_same_server(name: str, then: Float32Array, now: Float32Array) -> None:
             f"Start the former server; or remove its vectors: `python -m bench cache --prune {name}"
             "`; or keep both with a card of your own that states another `revision`.",
         )
+
+
+@cache
+def _event_loop() -> asyncio.AbstractEventLoop:
+    """Return the loop of this process's requests, which a background thread runs."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True).start()
+    return loop
 
 
 def _import_openai() -> Any:
@@ -303,7 +316,7 @@ def _read_key(host: str) -> str:
     """Return the key of a server from the environment, or "".
 
     Raises:
-        BenchError: it has characters that no key has, such as a line break in the middle.
+        BenchError: it has unprintable characters, such as a line break in the middle.
     """
     known = os.environ.get("OPENAI_API_KEY", "") if host == "api.openai.com" else ""
     key = (os.environ.get(KEY_VARIABLE) or known).strip()

@@ -1,5 +1,6 @@
 """Encoders behind a URL, against real servers on the loopback: honest, slow, failing and lying."""
 
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -114,6 +115,24 @@ def test_a_server_without_base64_is_asked_for_floats(server):
     assert np.array_equal(encoder(url).encode_queries(TEXTS), honest(TEXTS))
 
 
+def test_single_texts_at_the_same_time_are_repeated_as_floats_too(server):
+    url, app = server
+    refusal = Reply(400, {"error": {"message": "does not support: encoding_format=base64"}})
+    app.before = lambda request: refusal if request.body["encoding_format"] == "base64" else None
+    app.delay_s = lambda request: 0.2
+    served, texts = encoder(url), TEXTS[:8]
+    with ThreadPoolExecutor(len(texts)) as threads:
+        parts = list(threads.map(lambda text: served.encode_queries([text]), texts))
+    assert np.array_equal(np.concatenate(parts), honest(texts))
+
+
+def test_encoders_share_one_thread(server):
+    url, _ = server
+    for _ in range(3):
+        assert np.array_equal(encoder(url).encode_queries(["a"]), honest(["a"]))
+    assert sum("run_forever" in thread.name for thread in threading.enumerate()) == 1
+
+
 FAILURES = {
     "500": Reply(500, {"error": "oops"}),
     "503": Reply(503, b"busy"),
@@ -165,9 +184,9 @@ def test_a_server_that_never_answers_in_time_is_an_error(server, monkeypatch):
         (Reply(404, {"error": {"message": "no model m"}}), "answered 404: no model m"),
         (Reply(413, {"message": "too long"}), "413 to a text of 1 characters: too long"),
         (Reply(500, {"error": "secret-of-tests"}), r"answered 500: \*\*\*"),
-        (Reply(200, b"<html>"), "something else than vectors"),
-        (Reply(200, {"data": [{"index": 0, "embedding": [None]}]}), "something else than vectors"),
-        (Reply(200, {"data": [{"index": 0, "embedding": "abc"}]}), "something else than vectors"),
+        (Reply(200, b"<html>"), "no vectors"),
+        (Reply(200, {"data": [{"index": 0, "embedding": [None]}]}), "no vectors"),
+        (Reply(200, {"data": [{"index": 0, "embedding": "abc"}]}), "no vectors"),
         (Reply(200, {"data": []}), "0 vectors for 1 texts"),
     ],
 )
@@ -289,7 +308,11 @@ def test_drift_is_told_from_the_noise_of_bfloat16():
     check_same_server("m", then, rounded)
     short = open_encoder(resolve_model("minilm", max_query_tokens=64), "cpu")
     prompt = open_encoder(resolve_model("minilm", query_prompt="query: "), "cpu")
+    then_zero, now_zero = then.copy(), then.copy()
+    then_zero[0] = now_zero[0] = 0
+    check_same_server("m", then_zero, now_zero)
     changed = {
+        "one zero": now_zero,
         "cut short": short.encode_queries(probe_texts()),
         "prompt": prompt.encode_queries(probe_texts()),
         "not normalised": then * 1.1,
