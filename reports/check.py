@@ -41,7 +41,7 @@ def verdict_paragraph(check: Check, verdict: PairVerdict) -> str:
 
 
 def _sentences(check: Check, verdict: PairVerdict) -> Iterator[str]:
-    yield _lead_sentence(check, verdict) + _scores_clause(verdict)
+    yield _lead_sentence(check, verdict) + _scores_clause(check, verdict)
     if lost := [f"{row.name}, {score_change(row)}" for row in verdict.elsewhere]:
         yield f"On collections left out by --on, stored results show a loss: {format_names(lost)}"
     decided = [f"{row.name}, {score_change(row)}" for row in verdict.rows if row.failure]
@@ -89,8 +89,10 @@ def _lead_sentence(check: Check, verdict: PairVerdict) -> str:
         if verdict.same_model:
             return f"{candidate} is the same model as {other}, so nothing was checked"
         return f"There is not enough evidence to decide whether {candidate} is worse than {other}"
+    if check.answer:
+        return f"{candidate} reproduces {scores}"
     if check.tolerance is not None:
-        if _unchanged(verdict) and not check.answer:
+        if _unchanged(verdict):
             return f"{candidate} has exactly {scores}"
         return f"{candidate} reproduces {scores} within the tolerance"
     if _unchanged(verdict):
@@ -107,8 +109,11 @@ def _unchanged(verdict: PairVerdict) -> bool:
     )
 
 
-def _scores_clause(verdict: PairVerdict) -> str:
+def _scores_clause(check: Check, verdict: PairVerdict) -> str:
     """Return the scores, and the collections that they belong to."""
+    if check.answer:
+        agree = [f"{row.candidate:.1%} of the vectors agree ({row.name})" for row in verdict.rows]
+        return f": {' and '.join(agree)}"
     compared = [row for row in verdict.rows if not row.missing]
     if not compared:
         return ""

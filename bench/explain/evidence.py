@@ -194,7 +194,7 @@ def score_errors(
 
 
 def _ranks(scores: Float64Array, queries: Any) -> Float64Array:
-    """Return ranks within each query, from 0; ``queries`` ascend."""
+    """Return the rank of each score within its query, from 0. ``queries`` is sorted."""
     ranks = np.empty(len(scores))
     ranks[np.lexsort((scores, queries))] = np.arange(len(scores))
     ranks -= np.searchsorted(queries, queries)

@@ -25,13 +25,13 @@ from bench.gate.verdicts import conclude_check
 from retrievers.encoders.protocol import Encoder
 from retrievers.models.recipe import Recipe, Role
 
-DOCUMENTS, QUERIES = 48, 16  # that are sent
+DOCUMENTS, QUERIES = 48, 16  # largest sample
 CONNECTIONS = 16
 ROUNDS = 10
 SECONDS = 15.0  # after which no other round begins
 SEARCH_SECONDS = 30.0  # after which no pair of deviations is tried
-CLOSER = 4.0  # times closer to the vector of another text
-APART = 0.01  # relative squared distance of vectors that can be told apart
+CLOSER = 4.0  # a squared distance to another text that is smaller by this factor is a mix-up
+APART = 0.01  # smallest relative squared distance of two texts whose vectors are compared
 NOISE = 1e-9  # smallest squared error of arithmetic
 BEYOND = 100.0  # times the error of arithmetic that one text may have
 EXACT = [name for name, _ in PRECISIONS]  # the most exact first
@@ -113,7 +113,7 @@ def repeat_under_load(
         most: largest relative squared error of a vector that did not change.
 
     Returns:
-        Requests of one text each, changed vectors, and those that became another text's.
+        Number of requests, of changed vectors, and of vectors that belong to another text.
     """
     tasks = [
         (role, each.texts, slice(row, row + 1))
@@ -129,10 +129,10 @@ def repeat_under_load(
         while sent < ROUNDS * len(tasks) and time.monotonic() < start + SECONDS:
             again = list(pool.map(lambda task: encode_texts(encoder, *task), tasks))
             distances = cdist(np.concatenate(again), first, "sqeuclidean") / squares
-            own = distances.diagonal()
-            others = apart > max(APART, 16 * float(np.median(own)))
-            is_mixed = np.where(others, distances, np.inf).min(axis=1) * CLOSER < own
+            errors = distances.diagonal()
+            others = apart > max(APART, 16 * float(np.median(errors)))
+            is_mixed = np.where(others, distances, np.inf).min(axis=1) * CLOSER < errors
             sent += len(tasks)
-            changed += int((is_mixed | (own > most)).sum())
+            changed += int((is_mixed | (errors > most)).sum())
             mixed += int(is_mixed.sum())
     return sent, changed, mixed

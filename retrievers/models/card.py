@@ -244,7 +244,7 @@ def normalize_url(url: str) -> str:
         ValueError: it is not an HTTP URL, or has a user, password, query or fragment.
     """
     parts = urlsplit(url)
-    if parts.username or parts.password or "@" in parts.netloc or parts.query or parts.fragment:
+    if "@" in parts.netloc or parts.query or parts.fragment:
         raise ValueError(
             "the URL of an endpoint has no user, password or query: put the key into the "
             "environment variable BENCH_API_KEY"

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -129,23 +128,25 @@ def load_model(
 
 
 def open_endpoint(url: str, settings: ModelOptions, model: LoadedModel) -> Encoder:
-    """Return the encoder of a server that is said to serve ``model``.
-
-    It has the model's prompts and title rule, and the host as its name.
+    """Return an encoder that sends texts of ``model`` to a server, to compare their vectors.
 
     Args:
-        url: address of the server.
-        settings: has the model's name on the server; by default its checkpoint's.
-        model: the checkpoint.
+        url: address of the server. Its host is the encoder's name.
+        settings: its ``endpoint_model`` is the name of the model on the server. Default: the
+            checkpoint's.
+        model: the checkpoint, whose prompts and title rule are used.
+
+    Raises:
+        BenchError: as for `EndpointEncoder`.
     """
     from bench.gate.served import CONNECTIONS
     from retrievers.encoders.endpoint import EndpointEncoder
 
     stated = model.model.recipe
     recipe = Recipe(
-        model=urlsplit(url).netloc.rpartition("@")[2],
+        model=url.partition("://")[2].partition("/")[0],
         kind="endpoint",
-        dim=0,  # any: a cut is a cause to name
+        dim=0,  # any, since a server may cut vectors
         prompts=stated.prompts,
         dataset_prompts=stated.dataset_prompts,
         title_join=stated.title_join,
@@ -160,18 +161,20 @@ def load_models(
 ) -> list[LoadedModel]:
     """Load several models, which share the network of a common base.
 
-    ``--like`` in ``settings`` applies only to models without a card. ``workspace`` and
-    ``names`` are as in `load_model`.
+    ``--like`` in ``settings`` applies only to models without a card, and ``--endpoint-model`` only
+    to URLs. ``workspace`` and ``names`` are as in `load_model`.
 
     Raises:
-        BenchError: a model cannot be used, or ``--like`` was given and every model has a card.
+        BenchError: a model cannot be used, or one of these options applies to none of the models.
     """
-    networks, cards = SharedNetworks(), [name for name in names if is_card(name)]
-    card_options = replace(settings, like=None) if len(cards) < len(names) else settings
-    chosen = {name: card_options if name in cards else settings for name in names}
-    for name in {*names} - {*filter(is_url, names)} if any(map(is_url, names)) else ():
-        chosen[name] = replace(chosen[name], endpoint_model=None)
-    return [load_model(workspace, name, chosen[name], networks) for name in names]
+    networks, models = SharedNetworks(), []
+    only_cards, has_url = all(map(is_card, names)), any(map(is_url, names))
+    for name in names:
+        like = settings.like if only_cards or not is_card(name) else None
+        endpoint_model = settings.endpoint_model if is_url(name) or not has_url else None
+        use = replace(settings, like=like, endpoint_model=endpoint_model)
+        models.append(load_model(workspace, name, use, networks))
+    return models
 
 
 def parse_assignments(typed: Sequence[str]) -> dict[str, Any]:

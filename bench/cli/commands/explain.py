@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from bench.cli.commands.common import load_model, make_workspace, open_endpoint
 from bench.cli.options.commands import ExplainOptions
-from bench.cli.terminal import print_json
+from bench.cli.terminal import print_result
 from bench.evaluate.retrieval import LoadedModel
 from bench.explain.evidence import SetupEvidence
 from bench.explain.question import Question, save_canary
-from bench.explain.records import Answer, Observation
+from bench.explain.records import Observation
 from bench.outcomes import ExitCode
 from bench.workspace import Workspace
 from foundation.errors import BenchError
@@ -36,9 +36,10 @@ def explain(options: ExplainOptions) -> int:
         save_canary(options.save_canary, question.of_encoder(model.require_encoder(), "").given)
         print(f"{options.save_canary}: vectors of {model.name} saved", file=sys.stderr)
     evidence, notes = _evidence(options, question)
-    if evidence:
-        _print(question.answer(evidence, notes), options)
-    return ExitCode.OK
+    if not evidence:
+        return ExitCode.OK
+    answer = question.answer(evidence, notes)
+    return print_result(options.common.json, answer, answer_text(answer))
 
 
 def _load_other(
@@ -89,10 +90,3 @@ def _evidence(
             "--checkpoint",
         )
     return evidence, notes
-
-
-def _print(answer: Answer, options: ExplainOptions) -> None:
-    if options.common.json:
-        print_json(answer)
-    else:
-        print(answer_text(answer), end="")

@@ -399,8 +399,11 @@ def test_a_faithful_server_passes(bench, folder, oracle, base64):
 @pytest.mark.parametrize(("stated", "code"), [((), 5), (("--dtype", "bfloat16"), 0)])
 def test_lower_precision_is_drift_unless_it_is_stated(bench, folder, oracle, stated, code):
     exact = served(oracle)
-    rounded = lambda texts: torch.tensor(exact(texts)).bfloat16().float().numpy()  # noqa: E731
-    found, done = check_server(bench, folder, rounded, *stated)
+
+    def round_vectors(texts: list[str]) -> np.ndarray:
+        return torch.tensor(exact(texts)).bfloat16().float().numpy()
+
+    found, done = check_server(bench, folder, round_vectors, *stated)
     assert found == code
     assert ("float32 is stated" in done.reasons[0]) == bool(code)
 
@@ -433,6 +436,15 @@ def test_another_checkpoint_is_told_from_unrelated_vectors(bench, folder, oracle
     assert (code, done.answer.seen) == (5, ())
 
 
+@pytest.mark.parametrize("url", ["http://[::1", "http://localhost:99999/v1", "localhost:8000"])
+def test_a_malformed_address_of_a_server_is_one_error(bench, folder, url):
+    card, on = folder / "tiny.toml", ("--on", folder / "words")
+    for words in (("check", "--against", card), ("explain", card)):
+        done = bench(*words, *on, "--served", url)
+        assert (done.code, done.stdout) == (2, "")
+        assert done.stderr.startswith("error: ")
+
+
 def test_the_report_of_a_server_names_it_and_explains(bench, folder, oracle):
     with serving(served(oracle, Usage(pooling="mean"))) as (url, _):
         words = ("--on", folder / "words")
@@ -440,7 +452,8 @@ def test_the_report_of_a_server_names_it_and_explains(bench, folder, oracle):
         asked = bench("explain", folder / "tiny.toml", *words, "--served", url)
     host = url.removeprefix("http://").removesuffix("/v1")
     assert done.stdout.startswith(f"## DRIFT: {host}\n")
-    assert f"{host} does not reproduce the vectors of the checkpoint, tiny" in done.stdout
+    assert f"{host} does not reproduce the vectors of the checkpoint, tiny: " in done.stdout
+    assert "% of the vectors agree (" in done.stdout
     assert asked.stdout.startswith(f"Best explanation of the vectors of {host}: mean pooling.")
     assert 'card: pooling = "mean"' in done.stdout
 
