@@ -10,8 +10,9 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,7 +45,7 @@ TABLE_ROWS = 1_024  # read at a time
 BLOCK_LINES = 50_000  # of a JSON array, read at a time
 LONGEST = 1 << 28  # characters of a record
 TRIPLE = ("query", "positive", "negative")
-_BETWEEN_RECORDS = re.compile(r"[\s,\[]*")
+_IN_RECORD = re.compile(r"[^\s,\[\]]")  # a character inside a record of a JSON array
 
 
 class Layout(NamedTuple):
@@ -55,7 +56,7 @@ class Layout(NamedTuple):
         query: text of the query, or ``query_id`` if queries and passages are ids.
         positives: relevant passages, one or a list. Numbered fields (``_1``, ``_2``) belong to it.
         negatives: hard negatives, likewise.
-        scores: a teacher's scores, in the record or in each passage.
+        scores: a teacher's scores: one field, or one for the positives and one for the negatives.
     """
 
     name: str
@@ -65,18 +66,19 @@ class Layout(NamedTuple):
     scores: tuple[str, ...] = ()
 
 
+_SCORES = "scores?|labels?"  # valid_label_columns of sentence-transformers' data collator
 LAYOUTS = (
     Layout("FlagEmbedding", "query", "pos", "neg", ("pos_scores", "neg_scores")),
-    Layout("Tevatron", "query", "positive_passages", "negative_passages", ("score",)),
+    Layout("Tevatron", "query", "positive_passages", "negative_passages"),
     Layout("Tevatron by id", "query_id", "positive_document_ids", "negative_document_ids"),
     Layout("DPR", "question", "positive_ctxs", "hard_negative_ctxs"),  # their scores are BM25's
-    Layout("sentence-transformers", "anchor|query", "positive", "negative", ("scores?",)),
-    Layout("sentence-transformers by id", "query_id", "positive_id", "negative_id", ("scores?",)),
+    Layout("sentence-transformers", "anchor|query", "positive", "negative", (_SCORES,)),
+    Layout("sentence-transformers by id", "query_id", "positive_id", "negative_id", (_SCORES,)),
 )
 
 
 class _Passage(msgspec.Struct):
-    """A passage of Tevatron (docid) or DPR (passage_id or psg_id)."""
+    """A passage of Tevatron (docid, score) or DPR (passage_id or psg_id)."""
 
     text: str
     title: str | None = None
@@ -133,11 +135,19 @@ def read_examples(path: Path) -> Iterator[TrainingExample]:
 
 
 def _find_layout(file: Path, number: int, row: dict[str, Any]) -> Layout:
-    """Return the layout of the first record of a file."""
-    for layout in LAYOUTS:
-        if _names(row, layout.positives):
-            return layout
-    raise _unknown_layout(file, number, ", ".join(row) or "no fields")
+    """Return the layout of the first record of a file.
+
+    Raises:
+        BenchError: the record has no passages in a known layout, or in more than one.
+    """
+    layouts = [each for each in LAYOUTS if _names((*row,), f"{each.positives}|{each.negatives}")]
+    if not layouts:
+        raise _unknown_layout(file, number, ", ".join(row) or "no fields")
+    if len(layouts) > 1:
+        names = " and ".join(layout.name for layout in layouts)
+        problem = f"the record has passages in the layouts of {names}"
+        raise line_error(file, number, problem, "keep the fields of one layout")
+    return layouts[0]
 
 
 def _unknown_layout(file: Path, number: int, found: str) -> BenchError:
@@ -157,43 +167,73 @@ def _parse(row: dict[str, Any], layout: Layout) -> TrainingExample:
         ValueError: a field is missing or has a wrong number of values.
         msgspec.ValidationError: a field has a wrong type.
     """
-    for field in (layout.query, layout.positives):
-        if not any(row[name] != "" for name in _names(row, field)):
-            raise ValueError(f"there is no {field.replace('|', ' or ')}")
-    query, *_ = _values(row, layout.query) or [None]
-    values = [_values(row, field) for field in (layout.positives, layout.negatives)]
-    ints = all(isinstance(each, int) for each in (query, *values[0], *values[1]))
+    queries, *sides = (
+        _values(row, field) for field in (layout.query, layout.positives, layout.negatives)
+    )
+    for field, values in ((layout.query, queries), (layout.positives, sides[0])):
+        if not values or "" in values:
+            raise ValueError(f"there is no {field.replace('|', ' or ')}, or an empty one")
+    if len(queries) > 1:
+        raise ValueError(f"{len(queries)} queries in one record")
+    ints = all(isinstance(each, int) for each in (*queries, *sides[0], *sides[1]))
     by_id = ints or layout.query == "query_id"
     kind = list[str | int] if by_id else list[_Passage | str]
-    sides: list[list[_Passage | str | int]] = [msgspec.convert(side, kind) for side in values]
-    positives, negatives = (tuple(_document(each, by_id) for each in side) for side in sides)
-    given = [score for field in layout.scores for score in _values(row, field)]
-    if layout.scores and not given:
-        given = [each.score for side in sides for each in side if isinstance(each, _Passage)]
-        given = [score for score in given if score is not None]
-    scores = msgspec.convert(given, tuple[float, ...])
-    if scores and "scores?" in layout.scores and len(scores) == len(negatives):
-        scores = (0.0, *(-margin for margin in scores))  # margins of the positive
-    if scores and len(scores) != len(positives) + len(negatives):
-        both = f"{len(positives)} positives and {len(negatives)} negatives"
-        raise ValueError(f"{len(scores)} scores for {both}")
-    if not np.isfinite(scores).all():
-        raise ValueError("a score is not finite")
+    passages: list[list[_Passage | str | int]] = [msgspec.convert(side, kind) for side in sides]
+    scores = _find_scores(row, layout, passages)
+    positives, negatives = (tuple(_document(each, by_id) for each in side) for side in passages)
     if by_id:
-        return TrainingExample(str(query), "", positives, negatives, scores)
-    text = msgspec.convert(query, str).replace("’", "'" if layout.name == "DPR" else "’")
+        return TrainingExample(str(queries[0]), "", positives, negatives, scores)
+    text = msgspec.convert(queries[0], str)
+    if layout.name == "DPR":
+        text = text.replace("’", "'")  # as DPR's program does
     return TrainingExample(str(row.get("query_id", "")), text, positives, negatives, scores)
+
+
+def _find_scores(
+    row: dict[str, Any], layout: Layout, sides: Sequence[Sequence[_Passage | str | int]]
+) -> tuple[float, ...]:
+    """Return a teacher's scores of the positives, then of the negatives, or () for none.
+
+    Args:
+        row: record.
+        layout: layout of the record.
+        sides: positives and negatives of the record.
+
+    Raises:
+        ValueError: a passage has no score and others have one, or a score is not finite.
+        msgspec.ValidationError: a score is not a number.
+    """
+    scores = [_values(row, field) for field in layout.scores]
+    if layout.name == "Tevatron":
+        passages = [[each for each in side if isinstance(each, _Passage)] for side in sides]
+        scores = [[each.score for each in side if each.score is not None] for side in passages]
+    if not any(scores):
+        return ()
+    positives, negatives = map(len, sides)
+    if len(scores) == 1 and negatives:  # without negatives, it is the similarity of a pair
+        values = msgspec.convert(scores[0], list[float])
+        if len(values) == negatives:  # margins of the positive
+            values = [0.0, *(-margin for margin in values)]
+        scores = [values[:positives], values[positives:]]
+    if [len(values) for values in scores] != [positives, negatives]:
+        given = " + ".join(str(len(values)) for values in scores)
+        raise ValueError(f"{given} scores for {positives} positives and {negatives} negatives")
+    found = msgspec.convert([*scores[0], *scores[1]], tuple[float, ...])
+    if not np.isfinite(found).all():
+        raise ValueError("a score is not finite")
+    return found
 
 
 def _values(row: dict[str, Any], field: str) -> list[Any]:
     """Return the values of all fields of a record that match ``field``, in order, without None."""
-    matched = [row[name] for name in _names(row, field)]
-    listed = [each for value in matched for each in (value if isinstance(value, list) else [value])]
-    return [each for each in listed if each is not None]
+    matched = [row[name] for name in _names((*row,), field) if row[name] is not None]
+    return [each for value in matched for each in (value if isinstance(value, list) else [value])]
 
 
-def _names(row: dict[str, Any], field: str) -> list[str]:
-    return [name for name in row if re.fullmatch(rf"(?:{field})(_\d+)?", name)]
+@lru_cache
+def _names(names: tuple[str, ...], field: str) -> list[str]:
+    """Return the ``names`` of fields that match ``field``, numbered or not."""
+    return [name for name in names if re.fullmatch(rf"(?:{field})(_\d+)?", name)]
 
 
 def _document(passage: _Passage | str | int, by_id: bool) -> Document:
@@ -220,11 +260,19 @@ def _read_rows(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _read_triples(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    names = None
+    """Yield rows of ids if the first row has an id, a number or only words in ASCII, else of texts.
+
+    Raises:
+        BenchError: a row of a file with ids has a text.
+    """
+    by_id: bool | None = None
     for number, fields in read_rows(file, len(TRIPLE), "\t"):
-        if names is None:
-            by_id = not any(" " in field for field in fields)
-            names = [f"{name}_id" if by_id else name for name in TRIPLE]
+        has_text = any(" " in field or not field.isascii() for field in fields)
+        if by_id is None:
+            by_id = not has_text or any(field.isdecimal() for field in fields)
+        if by_id and has_text:
+            raise line_error(file, number, "the row has a text, and the file has ids")
+        names = [f"{name}_id" if by_id else name for name in TRIPLE]
         yield number, dict(zip(names, fields, strict=True))
 
 
@@ -236,28 +284,25 @@ def _read_array(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         block = list(itertools.islice(lines, BLOCK_LINES))
         ended = len(block) < BLOCK_LINES
         rest += "".join(f"{line}\n" for line in block)
-        counted = 0  # characters before the line `number`
-        begin = _skip_separators(rest, 0)
-        while rest[begin : begin + 1] not in ("", "]"):
+        end = 0  # of the last record, in the line `number`
+        while start := _IN_RECORD.search(rest, end):
+            begin = start.start()
             try:
-                record, end = decode(rest, begin)
+                record, after = decode(rest, begin)
             except (json.JSONDecodeError, RecursionError) as error:
                 if not ended and len(rest) - begin < LONGEST:
                     break  # the rest of the record is in the next block
-                number += rest.count("\n", counted, getattr(error, "pos", begin))
+                number += rest.count("\n", end, getattr(error, "pos", begin))
                 raise line_error(file, number, str(error).partition(": line")[0]) from error
-            number, counted = number + rest.count("\n", counted, begin), begin
+            number += rest.count("\n", end, begin)
             if not isinstance(record, dict):
                 raise line_error(file, number, "a record is not a JSON object")
             yield number, record
-            begin = _skip_separators(rest, end)
-        number, rest = number + rest.count("\n", counted, begin), rest[begin:]
-    if not rest:
+            number, end = number + rest.count("\n", begin, after), after
+        rest = rest[end:]
+    if not rest.rstrip().endswith("]"):
+        number += rest.count("\n")
         raise line_error(file, number, "the array is not closed", "download the file again")
-
-
-def _skip_separators(text: str, begin: int) -> int:
-    return begin + len(_BETWEEN_RECORDS.match(text, begin)[0])  # type: ignore[index]
 
 
 def _read_table(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -86,6 +86,7 @@ DPR = Example(
             Example("", "color of urine", passages("it is amber"), passages("it is green")),
         ),
         ("1185869\t0\t2942565\n", Example("1185869", "", ids("0"), ids("2942565"))),
+        ("北京\t首都\t上海\n", Example("", "北京", passages("首都"), passages("上海"))),
         (
             '{"anchor": "q", "positive": "p", "negative": "n"}',
             Example("", "q", passages("p"), passages("n")),
@@ -98,6 +99,11 @@ DPR = Example(
         (
             '{"query": "q", "positive": "p", "negative": "n", "score": 2.5}',
             Example("", "q", passages("p"), passages("n"), (0, -2.5)),
+        ),
+        (
+            '{"query": "q", "positive": "p", "negative_1": "n", "negative_2": "m", '
+            '"label": [2, -1]}',
+            Example("", "q", passages("p"), passages("n", "m"), (0, -2, 1)),
         ),
         (
             '{"query": 5, "positive": 0, "negative": 7}',
@@ -114,6 +120,25 @@ def test_a_record_in_the_layout_of_each_program_is_recognised(content, expected,
     path = tmp_path / ("train.gz" if packed else "train")
     path.write_bytes(gzip.compress(content.encode()) if packed else content.encode())
     assert list(read_examples(path)) == [expected]
+
+
+def test_concatenated_arrays_are_read_to_the_end(tmp_path):
+    array = json.dumps([DPR_RECORD], indent=4)
+    (tmp_path / "train.json").write_text(f"{array}\n{array}\n[]\n")
+    assert list(read_examples(tmp_path / "train.json")) == [DPR, DPR]
+
+
+@pytest.mark.parametrize("block", [1, 7, 50])
+def test_records_that_span_blocks_are_read_with_their_lines(block, tmp_path, monkeypatch):
+    monkeypatch.setattr("datasets_cfg.readers.files.BLOCK_LINES", block)
+    path = tmp_path / "train.json"
+    path.write_text(json.dumps([DPR_RECORD] * 5, indent=4))
+    assert list(read_examples(path)) == [DPR] * 5
+    wrong = json.dumps([*[DPR_RECORD] * 4, {"question": "q"}], indent=4)
+    path.write_text(wrong)
+    line = wrong[: wrong.rindex("{")].count("\n") + 1
+    with pytest.raises(BenchError, match=rf"train\.json:{line}: .*there is no positive_ctxs"):
+        list(read_examples(path))
 
 
 def test_datasets_of_sentence_transformers_are_read_from_their_folders(tmp_path):
@@ -165,6 +190,26 @@ def test_what_is_written_is_read_whatever_the_texts_are(records, indent, tmp_pat
         ('{"query": "q", "pos": [1]}', 1, "FlagEmbedding: Expected `str | object`, got `int`"),
         ('{"query": "", "pos": ["p"]}', 1, "there is no query"),
         ('{"query": "q", "pos": ["p"]}\n{"query": "q"', 2, "truncated"),
+        ('{"query": "q", "pos": []}', 1, "there is no pos"),
+        ('{"query": "q", "pos": ["p", ""]}', 1, "or an empty one"),
+        ('{"query": "q", "pos": ["p"], "positive": "o"}', 1, "FlagEmbedding and sentence-tr"),
+        ('{"query": "q", "pos": ["p"], "negative": "n"}', 1, "FlagEmbedding and sentence-tr"),
+        ('{"query": "q", "neg": ["n"]}', 1, "there is no pos"),
+        ('{"query": "q", "anchor": "a", "positive": "p"}', 1, "2 queries in one record"),
+        (
+            '{"query": "q", "pos": ["p", "o"], "neg": ["n"], "pos_scores": [1], '
+            '"neg_scores": [2, 3]}',
+            1,
+            "1 + 2 scores for 2 positives and 1 negatives",
+        ),
+        ('{"query": "q", "pos": ["p"], "neg": ["n"], "neg_scores": [1, 2]}', 1, "0 + 2 scores"),
+        ('{"query": "q", "pos": ["p"], "neg": [null], "neg_scores": [null]}', 1, "got `null`"),
+        (TEVATRON.replace('"amber"', '"amber", "score": 1'), 1, "1 + 0 scores for 1 positives"),
+        ('{"query": "q", "positive": "p", "score": 0.1}', 1, "1 scores for 1 pos"),
+        ('{"query": "q", "positive": "p", "label": 0}', 1, "1 scores for 1 pos"),
+        ("1\t2\t3\n4\tsome text\t6\n", 2, "the row has a text, and the file has ids"),
+        ("1\t2\tsome text\n", 1, "the row has a text, and the file has ids"),
+        ("a query\t\tsome text\n", 1, "there is no positive"),
         ('{"sentence1": "a", "label": 1}', 1, "the record has sentence1, label"),
         ("a b\tc\td\ne\tf\n", 2, "2 columns instead of 3"),
         ("\njust a text\n", 2, "no JSON and no three columns"),
