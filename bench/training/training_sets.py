@@ -5,7 +5,7 @@ questions with their own test split: two training queries of SciFact and four of
 text of a test query under a different id.
 """
 
-import itertools
+import logging
 import re
 import sys
 import unicodedata
@@ -28,6 +28,8 @@ from foundation.errors import BenchError
 from retrievers.encoders.protocol import join
 from retrievers.training.finetune.training_data import NegativePool, TrainingSet
 from retrievers.training.pretrain.texts import LazyTexts
+
+logger = logging.getLogger(__name__)
 
 NAMED_QUERIES = 3
 PASSAGES_AT_ONCE = 1 << 18  # of training files, looked up in a corpus
@@ -151,14 +153,14 @@ class TrainSplit:
         )
 
     def with_given(self, examples: Iterable[TrainingExample], keep: int) -> "TrainSplit":
-        """Return the queries of ``examples`` with the negatives that these give them.
+        """Return the queries of ``examples`` with their negatives.
 
-        Relevant documents of an example are added to the judged ones. If they have a teacher's
+        An example's relevant documents are added to the judged ones. If they have a teacher's
         scores, they replace the judged ones, which have none.
 
         Args:
             examples: passages of queries, by the ids of the collection. None give the split itself.
-            keep: negatives of each query that are kept, the first ones.
+            keep: number of negatives to keep for each query, the first ones.
 
         Raises:
             BenchError: If a passage has no id, or no example fits the collection.
@@ -200,7 +202,7 @@ def _find_given(
     """
     numbers = {id_: number for number, id_ in enumerate(dataset.queries.ids)}
     free = [keep] * len(numbers)  # negatives that a query can still take
-    blocks, block, ids, read = list[Any](), list[Any](), list[str](), 0
+    blocks, block, ids, read, taken = list[Any](), list[Any](), list[str](), 0, 0
     for example in examples:
         read += 1
         if not example.id or not all(each.id for each in (*example.positives, *example.negatives)):
@@ -211,29 +213,37 @@ def _find_given(
         negatives = example.negatives[: free[number]]
         free[number] -= len(negatives)
         passages = (*example.positives, *negatives)
-        scores = example.scores or itertools.repeat(np.nan)
-        for place, (document, score) in enumerate(zip(passages, scores, strict=False)):
-            block.append((number, -1, place < len(example.positives), score))
-            ids.append(document.id)
+        relevant = [True] * len(example.positives) + [False] * len(negatives)
+        scores = example.scores[: len(passages)] or [np.nan] * len(passages)
+        block += [(number, -1, *each) for each in zip(relevant, scores, strict=True)]
+        ids += [document.id for document in passages]
+        taken += len(passages)
         if len(ids) >= PASSAGES_AT_ONCE:
             blocks.append(_resolve(dataset, block, ids))
             block, ids = [], []
     if not read:
         return None
-    found = np.concatenate([*blocks, _resolve(dataset, block, ids)])
-    if not len(found):
+    passages_in_corpus = np.concatenate([*blocks, _resolve(dataset, block, ids)])
+    if not len(passages_in_corpus):
         raise BenchError(
             f"none of the {read:,} records with negatives has a query of {dataset.name} and a "
             "passage of its corpus",
             "Their ids must be those of the collection.",
         )
-    return found
+    if missing := taken - len(passages_in_corpus):
+        logger.warning(
+            "%s of %s passages of the records with negatives are not in %s, and are left out",
+            f"{missing:,}",
+            f"{taken:,}",
+            dataset.name,
+        )
+    return passages_in_corpus
 
 
 def _resolve(
     dataset: Dataset, block: Sequence[tuple[int, int, bool, float]], ids: Sequence[str]
 ) -> npt.NDArray[np.void]:
-    """Return a block of passages with their rows, without those that the corpus lacks."""
+    """Look up the rows of a block of passages, and drop passages that are not in the corpus."""
     passages = np.array(block, _GIVEN)
     passages["row"] = dataset.corpus.rows_of(ids)
     return passages[passages["row"] >= 0]

@@ -147,7 +147,7 @@ def test_files_that_do_not_fit_are_one_message(bench, tmp_path, line, message, h
     assert "Traceback" not in done.stderr
 
 
-def test_given_passages_are_rows_with_the_scores_of_their_query(tmp_path):
+def test_given_passages_are_rows_with_the_scores_of_their_query(tmp_path, caplog):
     write_trainable(tmp_path / "mine")
     dataset = open_dataset(str(tmp_path / "mine"), cache_dir=tmp_path / "cache", split="train")
 
@@ -161,6 +161,7 @@ def test_given_passages_are_rows_with_the_scores_of_their_query(tmp_path):
         Example("t1", "", passages("d1"), passages("d4"), (7.0, 6.0)),  # a test query
     ]
     split = TrainSplit.of(dataset).with_given(given, keep=2)
+    assert "1 of 7 passages of the records with negatives are not in mine" in caplog.text
     assert split.dataset.queries.ids == ("q1", "q3")
     assert [rows.tolist() for rows in split.positives] == [[1], [3, 6]]
     pool = training_set([split]).take(np.array([1])).negatives
