@@ -37,7 +37,7 @@ from foundation.records import Record, decode_json
 from retrievers.models.recipe import Recipe, Role, StoreDtype
 
 KEY_BYTES = 16
-CORPUS_SUFFIX = ".corpus"  # differs from that of a shard's keys
+CORPUS_SUFFIX = ".corpus"  # keys of a corpus; a shard has a different suffix
 BATCH_DOCUMENTS = 1 << 13  # held as Python strings
 LOOKUP_CHUNK = 1 << 21  # keys looked up at once: 100 MB
 
@@ -123,16 +123,16 @@ def find_rows(keys: UInt64Array, among: UInt64Array) -> Int64Array:
     upper = among[order, 0]
     places_among = np.full(len(keys), -1, np.int64)
     for start in range(0, len(keys), LOOKUP_CHUNK):
-        some = keys[start : start + LOOKUP_CHUNK]
-        pending = np.argsort(some[:, 0], kind="stable")
-        place = np.searchsorted(upper, some[pending, 0])
+        chunk = keys[start : start + LOOKUP_CHUNK]
+        pending = np.argsort(chunk[:, 0], kind="stable")
+        place = np.searchsorted(upper, chunk[pending, 0])
         while len(pending):
             inside = place < len(upper)
             pending, place = pending[inside], place[inside]
-            alike = upper[place] == some[pending, 0]
+            alike = upper[place] == chunk[pending, 0]
             pending, place = pending[alike], place[alike]
             rows = order[place]
-            same = among[rows, 1] == some[pending, 1]
+            same = among[rows, 1] == chunk[pending, 1]
             places_among[start + pending[same]] = rows[same]
             pending, place = pending[~same], place[~same] + 1
     return places_among
