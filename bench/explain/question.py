@@ -35,10 +35,7 @@ from bench.explain.evidence import (
 from bench.explain.passes import ForwardPasses
 from bench.explain.records import Answer, ExplanationRow, Observation
 from bench.explain.scored import CollectionScores, PublishedEvidence, PublishedNumber, QueryEvidence
-from bench.explain.search import (
-    DeviationSearch,
-    Explanation,
-)
+from bench.explain.search import DeviationSearch, Explanation
 from bench.explain.setup import EvaluationSetup, deviations, make_setup
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError, name_path_in_errors

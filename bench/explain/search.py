@@ -8,13 +8,7 @@ from itertools import combinations
 
 import numpy as np
 
-from bench.explain.evidence import (
-    CEILING,
-    FLOOR,
-    Fit,
-    SetupEvidence,
-    combine_fits,
-)
+from bench.explain.evidence import CEILING, FLOOR, Fit, SetupEvidence, combine_fits
 from bench.explain.records import Verdict
 from bench.explain.setup import ROUNDING, Deviation, EvaluationSetup, forward_key
 from foundation.errors import BenchError
@@ -133,7 +127,7 @@ class DeviationSearch:
 
     def _fit_all(self, all_: Sequence[tuple[Deviation, ...]], probe: bool) -> list[Explanation]:
         """Return hypotheses with their fit, to the probe or to all, the most likely first."""
-        found = []
+        explanations = []
         since_exact = 0
         for place, deviations in enumerate(all_, 1):
             setup = self.setup
@@ -141,7 +135,7 @@ class DeviationSearch:
                 setup = deviation.on(setup)
             fit = self._try(setup, probe)
             if fit is not None:
-                found.append(Explanation(deviations, setup, fit))
+                explanations.append(Explanation(deviations, setup, fit))
             if place % 10 == 0:
                 self.announce(f"{place} of {len(all_)} hypotheses tried")
             # Pairs come best first: soon after one that fits, the rest are farther off.
@@ -150,7 +144,7 @@ class DeviationSearch:
             is_late = len(deviations) > 1 and time.monotonic() > self.deadline
             if since_exact > PAIRS_AFTER_A_FIT or is_late:
                 break
-        return sorted(found, key=lambda each: -each.fit.likelihood)
+        return sorted(explanations, key=lambda each: -each.fit.likelihood)
 
     def _rank_pairs(self, probed: Sequence[Explanation]) -> Sequence[tuple[Deviation, ...]]:
         """Return pairs of different kinds, those first whose halves come closest.

@@ -39,7 +39,7 @@ from retrievers.models.recipe import Recipe
 EncodeShard = Callable[[Callback | None], Float32Array]
 
 SHARD_ROWS = 2048  # one or two minutes for a small model on two cores
-ENDPOINT_SHARD_ROWS = 512  # a request of 64 texts on each of 8 connections, lost by a kill
+ENDPOINT_SHARD_ROWS = 512  # 8 connections with a request of 64 texts each, which a kill loses
 HALF_SHARD_ROWS = 16_384  # in half precision: a second on a GPU, in many batches
 
 logger = logging.getLogger(__name__)
@@ -103,8 +103,8 @@ class Planner:
             stored = np.concatenate([np.empty((0, 2), np.uint64), *present.values()])
             positions = find_rows(keys, stored)
             starts = np.cumsum([0, *(shard.rows for shard in shards)])
-            found = np.searchsorted(starts, positions[positions >= 0], side="right") - 1
-            used = [shards[number] for number in np.unique(found).tolist()]
+            numbers = np.searchsorted(starts, positions[positions >= 0], side="right") - 1
+            used = [shards[number] for number in np.unique(numbers).tolist()]
             with ThreadPoolExecutor() as pool:
                 intact = list(pool.map(self._is_intact, used))
             broken = [shard for shard, good in zip(used, intact, strict=True) if not good]

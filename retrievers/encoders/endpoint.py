@@ -262,7 +262,7 @@ def endpoint_recipe(card: Card) -> Recipe:
 
 
 def probe_texts() -> list[str]:
-    """Return the texts whose vectors show whether a server is still the same."""
+    """Return the fixed texts whose vectors reveal a changed server."""
     return PROBE_FILE.read_text(encoding="utf-8").splitlines()
 
 

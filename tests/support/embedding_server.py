@@ -1,4 +1,4 @@
-"""A server of OpenAI's embeddings API on the loopback interface, honest or not as a test asks."""
+"""A server of OpenAI's embeddings API on the loopback interface, whose answers tests can change."""
 
 import asyncio
 import base64
@@ -45,7 +45,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Reply:
-    """What is sent instead of vectors.
+    """A reply to send instead of vectors.
 
     Attributes:
         status: HTTP status.
@@ -153,7 +153,7 @@ async def _send(send: Any, reply: Reply) -> None:
 
 @contextmanager
 def running(application: Any, port: int = 0) -> Iterator[str]:
-    """Serve an application with uvicorn in a thread; gives the URL that ends in ``/v1``.
+    """Serve an application with uvicorn in a thread, and yield the URL, which ends in ``/v1``.
 
     Args:
         application: an `EmbeddingServer`.
@@ -179,7 +179,7 @@ def running(application: Any, port: int = 0) -> Iterator[str]:
 
 @contextmanager
 def serving(encode: Encode, **fields: Any) -> Iterator[tuple[str, EmbeddingServer]]:
-    """Serve ``encode``; gives the URL and the application, whose hooks can be set."""
+    """Serve ``encode``, and yield the URL and the application, whose hooks can be set."""
     application = EmbeddingServer(encode, **fields)
     with running(application) as url:
         yield url, application

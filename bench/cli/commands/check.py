@@ -7,12 +7,7 @@ from dataclasses import replace
 
 import msgspec
 
-from bench.cli.commands.common import (
-    load_model,
-    make_resampling,
-    make_workspace,
-    open_endpoint,
-)
+from bench.cli.commands.common import load_model, make_resampling, make_workspace, open_endpoint
 from bench.cli.options.commands import CheckOptions
 from bench.cli.options.shared import ModelOptions
 from bench.cli.terminal import RecordedWarnings, print_result

@@ -20,9 +20,9 @@ from retrievers.models.model import find_base
 
 
 def explain(options: ExplainOptions) -> int:
-    """Answer a question of ``options``. Exit code 0 if nothing explains the evidence, too."""
+    """Print an answer. The exit code is 0 even if nothing explains the evidence."""
     workspace = make_workspace(options.common, options.hardware)
-    use = replace(options.model_options, endpoint_model=None)  # of the server
+    use = replace(options.model_options, endpoint_model=None)  # it belongs to --served
     model = load_model(workspace, options.model, use)
     question = Question(
         model,

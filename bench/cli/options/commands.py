@@ -322,7 +322,7 @@ class ExplainOptions:
 
 @dataclass(frozen=True)
 class CheckOptions:
-    """Decide whether a checkpoint may ship, or a server be used. The exit code is the verdict.
+    """Decide whether a checkpoint may ship, or a server is faithful. The exit code is the verdict.
 
     Exit codes: 0 OK, 1 regression, 2 bad input, 3 inconclusive, 4 missing evaluation or baseline
     result, 5 drift (the scores or vectors are not those of the checkpoint it claims to be). In
@@ -342,9 +342,9 @@ class CheckOptions:
             added to it.
         allow_mismatch: Continue even if a collection differs from the published one. The result
             is marked.
-        served: Address of a server of OpenAI's embeddings API, instead of a candidate: does it
-            return the vectors of the checkpoint --against, also under load? --dtype is the
-            precision that it should have.
+        served: Address of a server of OpenAI's embeddings API, checked instead of a candidate:
+            does it return the vectors of --against, also under load? --dtype is its intended
+            precision.
         against: Checkpoint of the server: a name, card file, folder or Hub id.
 
     Examples:
