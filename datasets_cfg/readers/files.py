@@ -53,7 +53,8 @@ class Layout(NamedTuple):
 
     Attributes:
         name: of the program that made the layout known.
-        query: text of the query, or ``query_id`` if queries and passages are ids.
+        query: text of the query, or ``query_id`` if queries and passages are ids. They are ids in
+            any layout if all are numbers.
         positives: relevant passages, one or a list. Numbered fields (``_1``, ``_2``) belong to it.
         negatives: hard negatives, likewise.
         scores: a teacher's scores: one field, or one for the positives and one for the negatives.
@@ -175,8 +176,8 @@ def _parse(row: dict[str, Any], layout: Layout) -> TrainingExample:
             raise ValueError(f"there is no {field.replace('|', ' or ')}, or an empty one")
     if len(queries) > 1:
         raise ValueError(f"{len(queries)} queries in one record")
-    ints = all(isinstance(each, int) for each in (*queries, *sides[0], *sides[1]))
-    by_id = ints or layout.query == "query_id"
+    numbers = all(str(each).isdecimal() for each in (*queries, *sides[0], *sides[1]))
+    by_id = numbers or layout.query == "query_id"
     kind = list[str | int] if by_id else list[_Passage | str]
     passages: list[list[_Passage | str | int]] = [msgspec.convert(side, kind) for side in sides]
     scores = _find_scores(row, layout, passages)

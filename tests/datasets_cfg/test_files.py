@@ -110,6 +110,10 @@ DPR = Example(
             Example("5", "", ids("0"), ids("7")),
         ),
         (
+            '{"query": "5", "positive": 0, "negative": "7"}',
+            Example("5", "", ids("0"), ids("7")),
+        ),
+        (
             '{"query_id": "5", "positive_id": "0", "negative_id": "7", "score": 1}',
             Example("5", "", ids("0"), ids("7"), (0, -1)),
         ),
@@ -161,7 +165,7 @@ def test_datasets_of_sentence_transformers_are_read_from_their_folders(tmp_path)
         assert list(read_examples(tmp_path / folder)) == expected
 
 
-TEXT = st.text(min_size=1, max_size=8)
+TEXT = st.text(min_size=1, max_size=8).filter(lambda text: not text.isdecimal())  # not an id
 
 
 @given(

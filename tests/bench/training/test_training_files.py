@@ -226,40 +226,6 @@ def test_ms_marco_is_downloaded_once_and_trained_on_and_evaluated(bench, tmp_pat
 
 
 @pytest.mark.slow
-def test_a_cut_of_the_published_passages_is_learnt_from_download_to_scores(
-    bench, bench_data, tmp_path
-):
-    folder = bench_data / "msmarco-sample"
-    if not folder.is_dir():
-        pytest.skip("needs the folder msmarco-sample in BENCH_DATA")
-    passages, queries = (
-        dict(line.rstrip("\n").split("\t") for line in (folder / name).open(encoding="utf-8"))
-        for name in ("collection.tsv", "queries.dev.sample.tsv")
-    )
-    lines = (folder / "qrels.dev.sample.tsv").read_text().splitlines()
-    pairs = [(line.split()[0], line.split()[2]) for line in lines]
-    wanted = list(queries)[:200]
-    splits = {"train": wanted[:150], "dev.small": wanted[150:]}
-    relevant = {passage for query, passage in pairs if query in wanted}
-    corpus = {id_: text for id_, text in passages.items() if id_ in relevant}
-    corpus |= dict(list(passages.items())[:300])
-    parts = {
-        name: ({id_: queries[id_] for id_ in ids}, [pair for pair in pairs if pair[0] in ids])
-        for name, ids in splits.items()
-    }
-    with msmarco.published({msmarco.ARCHIVE: msmarco.pack(corpus, parts)}):
-        for line in (
-            "pretrain retromae-small --on msmarco/train --steps 2 --out base",
-            "finetune dpr-small --model base --on msmarco/train --held-out msmarco/dev --steps 6 "
-            "--out tuned",
-            "run msmarco/dev --model tuned",
-        ):
-            done = Bench(tmp_path, online=True)(*shlex.split(line), "--cache-dir", "cache")
-            assert done.code == ExitCode.OK, done.stderr
-    assert "50 queries" in done.stdout
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
