@@ -30,7 +30,7 @@ from retrievers.training.continual.sequence import (
     method_table,
     read_method,
 )
-from retrievers.training.engine.arguments import Count, TrainingContext
+from retrievers.training.engine.arguments import Above0, Count, TrainingContext
 from retrievers.training.engine.curve import CURVE_FILE, LossPoint, read_curve
 from retrievers.training.engine.run_folder import ModelSize
 from retrievers.training.engine.save import find_checkpoint
@@ -311,7 +311,7 @@ class FinetuneSource(TrainingSource):
     split: str = "train"
     queries: Count | None = None
     held_out: tuple[str, ...] = ()
-    rates: tuple[float, ...] = ()
+    rates: tuple[Above0, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from msgspec.structs import replace
 
 from bench.evaluate.index_search import (
     ExactSearch,
@@ -153,15 +152,16 @@ def finetune_on(
         splits = draw_queries(splits, queries, preset.seed)
     start = apply_prompts(model, [dataset.name for dataset in training])
 
-    kept, held = hold_out_fifth(splits, preset.seed) if rates else (splits, ())
+    splits, held_out = hold_out_fifth(splits, preset.seed) if rates else (splits, ())
+    examples = training_set(splits)
 
     def train(preset: Finetuning, out: Path) -> FinetuneResult:
-        search = CorpusSearch(kept, store, out, context.device, max_memory)
-        return finetune(preset, start, training_set(kept), context.with_folder(out), search=search)
+        search = CorpusSearch(splits, store, out, context.device, max_memory)
+        return finetune(preset, start, examples, context.with_folder(out), search=search)
 
     def score(preset: Finetuning, out: Path) -> float:
-        model = resolve_model(train(preset, out).folder)
-        return score_held_out(model, held, context.device, preset.seed)
+        trained = resolve_model(train(preset, out).folder)
+        return score_held_out(trained, held_out, context.device, preset.seed)
 
     return train(choose_rate(preset, rates, context.out, score), context.out)
 
@@ -184,9 +184,7 @@ def choose_rate(
     """
     if not rates:
         return preset
-    presets = {
-        rate: replace(preset, optimizer=replace(preset.optimizer, lr=rate)) for rate in rates
-    }
+    presets = {rate: preset.with_rate(rate) for rate in rates}
     folders = {rate: out.with_name(f"{out.name}-{rate:g}") for rate in rates}
     if not out.with_name(RATES_FILE).is_file():
         scores = {f"{rate:g}": score(presets[rate], folders[rate]) for rate in rates}
@@ -223,7 +221,7 @@ def score_held_out(model: Model, held: Sequence[TrainSplit], device: str, seed: 
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
         seed: seed of the draw.
     """
-    found: list[float] = []
+    reciprocal_ranks: list[float] = []
     for split in held:
         corpus = split.dataset.corpus
         drawn = np.random.default_rng(seed).permutation(len(corpus))[:HELD_OUT_DOCUMENTS]
@@ -234,8 +232,8 @@ def score_held_out(model: Model, held: Sequence[TrainSplit], device: str, seed: 
         for row, relevant in zip(scores, split.positives, strict=True):
             is_relevant = np.isin(rows, relevant)
             rank = 1 + int(np.count_nonzero(row[~is_relevant] >= row[is_relevant].max()))
-            found.append(1 / rank if rank <= HELD_OUT_DEPTH else 0.0)
-    return float(np.mean(found))
+            reciprocal_ranks.append(1 / rank if rank <= HELD_OUT_DEPTH else 0.0)
+    return float(np.mean(reciprocal_ranks))
 
 
 def open_test_sets(

@@ -111,6 +111,22 @@ def test_the_best_rate_is_kept_also_after_an_interruption(tmp_path):
     assert called == list(scores)
 
 
+def test_rates_replace_the_learning_rate_of_an_adapter_or_part(tmp_path):
+    preset = load_preset("biases-small")
+    assert preset.part.lr is not None
+    folders = {}
+
+    def score(preset, folder):
+        folders[preset.effective_optimizer().lr] = folder
+        folder.mkdir()
+        return -preset.effective_optimizer().lr
+
+    chosen = choose_rate(preset, (3e-3, 2e-3), tmp_path / "model", score)
+    assert sorted(folders) == [2e-3, 3e-3]
+    assert chosen.effective_optimizer().lr == 2e-3
+    assert load_preset("adapter-small").with_rate(0.5).effective_optimizer().lr == 0.5
+
+
 def test_relevant_is_what_has_a_grade_and_is_in_the_corpus(datasets):
     split = TrainSplit.of(datasets[0])
     rows = {id_: row for row, id_ in enumerate(datasets[0].corpus.ids.to_pylist())}
