@@ -1,6 +1,6 @@
 """An experiment as Markdown: scores with intervals, differences, and costs."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean
 from urllib.parse import quote
 
@@ -44,7 +44,7 @@ def markdown(report: Report, pictures: Sequence[tuple[str, str]] = ()) -> str:
 
 
 def _summary(report: Report) -> str:
-    cells = sum(len(row.cells) for row in report.rows)
+    cells = sum(len(row.cells) for row in (*report.rows, *report.anchors))
     where = report.conditions
     seeds = f", {_seeds(report.seeds)}" if report.trains else ""
     lines = [
@@ -146,7 +146,8 @@ def _detectable(on: RowOnCollection | None) -> float | None:
 
 
 def _gaps(report: Report) -> str:
-    gaps = [(row, cell) for row in report.rows for cell in row.cells if not cell.scores]
+    rows = (*report.rows, *report.anchors)
+    gaps = [(row, cell) for row in rows for cell in row.cells if not cell.scores]
     columns: list[Column[tuple[RowResult, CellResult]]] = [
         Column("row", lambda gap: gap[0].name),
         Column("seed", lambda gap: gap[1].seed, str),
@@ -183,9 +184,9 @@ def cost_table(report: Report) -> str:
     ]
     lines: list[StageLine] = []
     for stage in report.reference:
-        own = [(row.name, row, stage) for row in report.rows]
-        texts = {tuple(column.cell(line) for column in columns[1:]) for line in own}
-        lines += [("all rows", report.rows[0], stage)] if len(texts) == 1 < len(own) else own
+        by_row = [(row.name, row, stage) for row in report.rows]
+        texts = {tuple(column.cell(line) for column in columns[1:]) for line in by_row}
+        lines += [("all rows", report.rows[0], stage)] if len(texts) == 1 < len(by_row) else by_row
     return Table(lines, columns).drop_empty().markdown()
 
 
@@ -194,7 +195,7 @@ LENGTHS = ("max_tokens", "max_query_tokens", "max_document_tokens")
 
 
 def _setting(row: RowResult, stage: str, name: str) -> str:
-    """Return one of `SETTINGS` of a training as text; "" if the stage does not have it."""
+    """Return one of `SETTINGS` of a stage as text, or "" if the stage does not have it."""
     settings = row.settings.get(stage, {})
     if name == "length":
         return " / ".join(str(settings[each]) for each in LENGTHS if settings.get(each))
@@ -206,6 +207,9 @@ def _setting(row: RowResult, stage: str, name: str) -> str:
             f"{cell.costs[stage].learning_rate:g}" for cell in row.cells if stage in cell.costs
         ]
         return f"{', '.join(chosen)} (of {len(tried)})"
+    trained = settings.get("adapter") or settings.get("part")
+    if isinstance(trained, Mapping) and trained.get("lr"):  # used instead of the optimizer's
+        return str(trained["lr"])
     return str(settings.get("optimizer", settings).get("lr", ""))
 
 
@@ -218,14 +222,14 @@ def _mean_cost(row: RowResult, stage: str, name: str) -> float | None:
 def _unequal_training(row: RowResult, report: Report) -> str:
     """Return how much more or less a row trained than the row it is compared with, or ""."""
     against = [each for each in report.rows if each.name == row.against]
-    found = []
+    differences = []
     for stage in report.reference if against else ():
         for name, tolerance in EQUAL.items() if stage != "evaluate" else ():
             one, other = (_mean_cost(each, stage, name) for each in (row, *against))
             ratio = one / other if one and other else 1.0
             if max(ratio, 1 / ratio) > tolerance:
-                found.append(f"{stage}: {ratio:.2f} x {name.replace(', s', ' time')}")
-    return ", ".join(found)
+                differences.append(f"{stage}: {ratio:.2f} x {name.replace(', s', ' time')}")
+    return ", ".join(differences)
 
 
 def _code(row: RowResult, stage: str) -> str:
@@ -236,11 +240,11 @@ def _code(row: RowResult, stage: str) -> str:
             seeds.setdefault(describe_commit(cell.code[stage]), []).append(str(cell.seed))
     if len(seeds) < 2:
         return "".join(seeds)
-    return "; ".join(f"{code} (seed {', '.join(each)})" for code, each in seeds.items())
+    return "; ".join(f"{code} (seed {', '.join(names)})" for code, names in seeds.items())
 
 
 def describe_commit(code: str) -> str:
-    """Return ``code`` (see `CellResult`) with a short commit; "unknown" if it was not recorded."""
+    """Shorten the commit in ``code`` (see `CellResult`), or return "unknown" for no record."""
     name, _, rest = code.partition(" ")
     return f"{name[:12]} {rest}".strip() or "unknown"
 
@@ -394,7 +398,7 @@ def hypotheses_section(report: Report) -> list[str]:
     return [
         "## Hypotheses",
         Table(tested, columns).markdown(),
-        f"{TESTS_LEGENDS[report.tests]} Those that are exploratory were not in the file, or were "
+        f"{TESTS_LEGENDS[report.tests]} Exploratory hypotheses were not in the file, or were "
         "different, before the first result; they are corrected on their own. A difference that is "
         "not significant does not show equality: a true difference as large as `detectable` is "
         "found with a power of 80 %.",

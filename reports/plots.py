@@ -172,7 +172,7 @@ def forest_plot_lines(differences: Iterable[Difference]) -> list[tuple[str, Diff
 
 TITLE_LETTERS, LABEL_LETTERS = 12, 12  # letters in an inch, letters below a point
 MARKER_LETTERS = 6  # width of a legend's marker in letters
-LEVEL_WIDTH = 0.22  # distance of the levels of a repeated factor
+LEVEL_WIDTH = 0.22  # largest distance of two levels of a repeated factor
 
 
 def draw_factors(report: Report, folder: Path) -> list[tuple[str, str]]:
@@ -202,12 +202,13 @@ def _places(report: Report, factor: Sequence[AxisResult]) -> Iterator[tuple[floa
     """
     rows = {row.name: row for row in report.rows}
     for place, axis in enumerate(factor):
+        levels = len(axis.points)
         for number, name in enumerate(axis.points.values()):
             if len(factor) == 1:
                 yield number, BLUE, rows[name]
             else:
-                shift = LEVEL_WIDTH * (number - (len(axis.points) - 1) / 2)
-                yield place + shift, COLOURS[number], rows[name]
+                shift = min(LEVEL_WIDTH, 0.9 / levels) * (number - (levels - 1) / 2)
+                yield place + shift, COLOURS[number % len(COLOURS)], rows[name]
 
 
 def _panels(report: Report, rows: Sequence[RowResult]) -> list[str]:
@@ -258,7 +259,7 @@ def _draw_legend(
     seeds = max(len(report.seed_scores(row, name)) for row in rows for name in panels)
     mean = "score" if seeds < 2 else "mean over seeds"
     entries = [
-        legend_entry(f"{level}{mean}", marker="o", color=COLOURS[number])
+        legend_entry(f"{level}{mean}", marker="o", color=COLOURS[number % len(COLOURS)])
         for number, level in enumerate(levels)
     ]
     if seeds > 1:
@@ -298,11 +299,11 @@ def _anchor_style(number: int) -> dict[str, Any]:
 def _limits(row: RowResult, name: str) -> tuple[float, float] | None:
     """Return the interval of the difference from the compared row, shifted to this row's mean."""
     on = row.on_collection(name)
-    found = on.difference if on else None
-    if not (on and on.score and found) or found.low is None or found.high is None:
+    change = on.difference if on else None
+    if not (on and on.score and change) or change.low is None or change.high is None:
         return None
-    base = on.score.mean - found.mean
-    return base + found.low, base + found.high
+    base = on.score.mean - change.mean
+    return base + change.low, base + change.high
 
 
 def _file_name(title: str) -> str:

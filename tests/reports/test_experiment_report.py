@@ -45,6 +45,13 @@ def test_a_gap_is_a_gap_and_says_why():
     assert "## Gaps" not in markdown(report(REFERENCE, BETTER))
 
 
+def test_an_anchor_that_failed_is_a_gap_and_no_row_is_missing():
+    anchor = row("bm25", 0.6, seeds=1, failed=(0,))
+    text = markdown(msgspec.structs.replace(report(REFERENCE, BETTER), anchors=(anchor,)))
+    assert "6 of 7 cells finished" in text
+    assert [gap["row"] for gap in rows_of(text.partition("## Gaps")[2])] == ["bm25"]
+
+
 def test_one_seed_claims_only_these_checkpoints():
     rows = [row("reference", 0.3, seeds=1), row("mask=0.15", 0.4, "better", seeds=1)]
     text = markdown(report(*rows, seeds=1))
@@ -140,6 +147,21 @@ def test_settings_and_costs_stand_by_row_and_unequal_training_is_named():
     assert row_named(score_table(found, "mean"), "mask=0.9")["training"] == "finetune: 2.00 x steps"
     alike = msgspec.structs.replace(report(trained(REFERENCE, 10), equal), reference=TRAINED)
     assert "training |" not in score_table(alike, "mean")
+
+
+@pytest.mark.parametrize("trained_part", ["adapter", "part"])
+def test_the_learning_rate_of_an_adapter_or_part_is_printed(trained_part):
+    tuned = {"optimizer": {"lr": 2e-5}, "adapter": None, "part": None}
+    rates = []
+    for lr in (1e-3, None):
+        settings = {"finetune": tuned | {trained_part: {"lr": lr}}}
+        rows = [
+            msgspec.structs.replace(one, settings=settings)
+            for one in (trained(REFERENCE, 10), OPEN)
+        ]
+        found = msgspec.structs.replace(report(*rows), reference=settings)
+        rates.append(cost_lines(found)["reference", "finetune"]["learning rate"])
+    assert rates == ["0.001", "2e-05"]
 
 
 @pytest.mark.parametrize(

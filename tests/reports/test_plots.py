@@ -16,6 +16,7 @@ from reports.plots import (
     PAPER,
     _draw_panels,
     _limits,
+    _places,
     draw_factors,
     draw_losses,
     forest_plot_lines,
@@ -76,6 +77,19 @@ def test_a_factor_repeated_against_several_rows_is_one_figure_with_anchors(tmp_p
     explained = [text.get_text() for text in figure.legends[0].get_texts()]
     seeds = ["pooling [CLS]: mean over seeds", "pooling m: mean over seeds", "score of each seed"]
     assert explained == [*seeds, "95 % interval of the difference (see the table)", "bm25"]
+
+
+def test_a_repeated_factor_may_have_more_levels_than_there_are_colours(tmp_path):
+    axes = [
+        AxisResult(
+            title="rate", field="f", against=against, points={str(n): against for n in range(9)}
+        )
+        for against in ("reference", "mask=0.15")
+    ]
+    found = msgspec.structs.replace(FULL, axes=(*FULL.axes, *axes))
+    assert len(draw_factors(found, tmp_path)) == 2
+    places = [place for place, *_ in _places(found, axes)]
+    assert places == sorted(set(places))
 
 
 def test_every_mark_is_explained_in_the_legend_and_no_name_stands_among_the_points():
