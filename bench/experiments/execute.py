@@ -123,7 +123,7 @@ def write_failure(task: CellTask, out: Path, error: Exception) -> str:
 
 
 class FixedPlan(Record, kw_only=True):
-    """What a grid compared before its first result.
+    """The comparisons of a grid before its first result.
 
     Attributes:
         time: time of the record, ISO 8601 in UTC; "" without one.
@@ -141,7 +141,7 @@ class FixedPlan(Record, kw_only=True):
 
 
 def fix_plan(path: Path, parts: Sequence[Experiment], out: Path, code: str) -> FixedPlan:
-    """Return the plan that was there before the first result, and write it while there is none.
+    """Return the plan of the first result. Until there is a result, write it anew.
 
     Args:
         path: file of the plan.
@@ -322,6 +322,7 @@ def run_in_subprocess(work: Callable[..., Any], *arguments: Any) -> Any:
         BenchError: bad input, lack of memory or disk space, or a killed subprocess.
         WorkerError: any other failure.
     """
+    others = set(multiprocessing.active_children())
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
     with ProcessPoolExecutor(1, context, initializer=_watch_parent) as pool:
@@ -331,7 +332,7 @@ def run_in_subprocess(work: Callable[..., Any], *arguments: Any) -> Any:
             killed = "its process was killed by the system: most likely out of memory"
             raise BenchError(killed, NO_MEMORY_HINT) from error
         except (KeyboardInterrupt, SystemExit):
-            for process in multiprocessing.active_children():
+            for process in set(multiprocessing.active_children()) - others:
                 kill_children(process.pid)
                 process.kill()
             raise

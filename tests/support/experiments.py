@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import pytest
 
 from bench.experiments.evaluate_stage import CheckpointScores
 from bench.experiments.experiment import MODEL, CellTask, Cost, ExperimentStage
@@ -106,3 +107,10 @@ axes = ["steps"]
 def in_this_process(stage: FakeStage, task: CellTask, out: Path) -> Cost:
     """Do a task here, and not in a process of its own."""
     return stage.run(task.settings, task.starts_from(out), task.folder(out))
+
+
+def run_stages_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the stages of ``ablate`` here. `test_experiment_execute` tests subprocesses."""
+    monkeypatch.setattr(
+        "bench.experiments.execute.run_in_subprocess", lambda work, *rest: work(*rest)
+    )

@@ -15,6 +15,7 @@ from bench.workspace import Workspace, _opened_once
 from foundation.errors import BenchError
 from tests.support import tiny_checkpoints as tiny
 from tests.support.collections import Bench, write_collection
+from tests.support.experiments import run_stages_in_this_process
 from tests.support.markdown import rows_of
 from tests.support.trainable import DOCUMENTS, WORDS, write_trainable
 
@@ -72,10 +73,7 @@ def bench(tmp_path, monkeypatch):
     (tmp_path / "fine.toml").write_text(FINETUNE)
     (tmp_path / "grid.toml").write_text(GRID)
     monkeypatch.chdir(tmp_path)
-    # Processes apart have a test of their own.
-    monkeypatch.setattr(
-        "bench.experiments.execute.run_in_subprocess", lambda work, *rest: work(*rest)
-    )
+    run_stages_in_this_process(monkeypatch)
     return Bench(tmp_path)
 
 
@@ -264,6 +262,7 @@ def test_a_dry_run_checks_and_shows_and_trains_nothing(bench, tmp_path):
         ('[finetune]\npreset = "fine.toml"\non', "[finetune]\non",
          "the field 'preset' is missing", "list presets"),
         ('[pretrain]\npreset = "pre.toml"\non', '[pretrain]\nin', "unknown field 'in'", ""),
+        ('[finetune]\n', '[finetune]\nrates = [0.0]\n', "rates.0 is 0.0, and must be", ""),
         ('name = "retromae" }', 'name = "retromea" }', "called 'retromea'", "retromae"),
         ('"pretrain.objective"', '"pretrain.objectiv"', "has no field 'objectiv'", "objective"),
         ('[evaluate]\non = ["./mine"]', '[evaluate]\non = ["./yours"]', "no collection", ""),

@@ -22,6 +22,7 @@ from bench.workspace import Workspace
 from retrievers.training.continual.sequence import method_names, read_method
 from retrievers.training.engine.curve import LossPoint
 from tests.support.collections import Bench, write_words
+from tests.support.experiments import run_stages_in_this_process
 from tests.support.tiny_checkpoints import write_bert, write_card
 
 GRID = """
@@ -70,10 +71,7 @@ def place(tmp_path_factory):
 def here(place):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
-        # Processes apart have a test of their own.
-        patch.setattr(
-            "bench.experiments.execute.run_in_subprocess", lambda work, *rest: work(*rest)
-        )
+        run_stages_in_this_process(patch)
         yield Bench(place)
 
 

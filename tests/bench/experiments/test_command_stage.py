@@ -21,6 +21,7 @@ from bench.workspace import Workspace
 from retrievers.models.card import load_card
 from tests.support import tiny_checkpoints as tiny
 from tests.support.collections import Bench
+from tests.support.experiments import run_stages_in_this_process
 from tests.support.trainable import DOCUMENTS, TRAINING, write_trainable
 
 ROOT = Path(__file__).parents[3]
@@ -47,7 +48,7 @@ on = ["./mine"]
 field = "finetune.lr"
 values = [0.1, 1e-3]
 """
-# Counts its calls, holds still if it is told to, then copies the model that it starts from.
+# Counts its calls, waits while there is a file `hold`, then copies the model that it starts from.
 SCRIPT = """
 import pathlib, shutil, sys, time
 folder = pathlib.Path(sys.argv[sys.argv.index("--output") + 1])
@@ -76,7 +77,7 @@ def bench(tmp_path, monkeypatch):
     (tmp_path / "grid.toml").write_text(GRID)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr("bench.experiments.execute.run_in_subprocess", lambda work, *r: work(*r))
+    run_stages_in_this_process(monkeypatch)
     return Bench(tmp_path)
 
 

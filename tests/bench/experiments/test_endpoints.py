@@ -22,7 +22,13 @@ from bench.training.training_sets import TrainSplit, draw_queries
 from datasets_cfg.dataset import open_dataset
 from reports.experiment import markdown
 from tests.support.collections import Bench, write_collection, write_qrels
-from tests.support.experiments import FAKES, GRID, in_this_process, read_scores
+from tests.support.experiments import (
+    FAKES,
+    GRID,
+    in_this_process,
+    read_scores,
+    run_stages_in_this_process,
+)
 from tests.support.markdown import rows_of
 
 ROOT = Path(__file__).parents[3]
@@ -104,9 +110,7 @@ def bench(tmp_path, monkeypatch):
     (tmp_path / "fine.toml").write_text(FINETUNE)
     (tmp_path / "grid.toml").write_text(GRID_OF_ENDPOINTS)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(
-        "bench.experiments.execute.run_in_subprocess", lambda work, *rest: work(*rest)
-    )
+    run_stages_in_this_process(monkeypatch)
     return Bench(tmp_path)
 
 

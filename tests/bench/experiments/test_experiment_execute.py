@@ -1,6 +1,7 @@
 """Working through a plan: caching, gaps, resuming, and work in a process apart."""
 
 import errno
+import multiprocessing
 import os
 import re
 import resource
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 import msgspec
 import pytest
@@ -288,6 +289,23 @@ def test_what_a_process_apart_returns_or_raises_arrives(monkeypatch):
     with pytest.raises(WorkerError, match="ZeroDivisionError: division by zero") as other:
         run_in_subprocess(apart.defect)
     assert "in defect" in other.value.trace
+
+
+def test_an_interrupt_ends_no_other_process_of_the_caller(monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    other = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,))
+    other.start()
+    try:
+        monkeypatch.setattr("bench.experiments.execute.PRELOADED", ())
+        monkeypatch.setattr(ProcessPoolExecutor, "submit", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run_in_subprocess(os.getpid)
+        other.join(0.5)
+        assert other.is_alive()
+    finally:
+        other.kill()
 
 
 SLEEPER = """
