@@ -216,15 +216,7 @@ def new_workspace(
     allow_mismatch: bool,
     device: str = "auto",
 ) -> Workspace:
-    """Return the workspace of a call.
-
-    Args:
-        cache_dir: see `evaluate`.
-        data_dir: see `evaluate`.
-        offline: see `evaluate`.
-        allow_mismatch: see `evaluate`.
-        device: see `evaluate`.
-    """
+    """Return the workspace of a call, whose arguments are described at `evaluate`."""
     return Workspace(
         cache_dir=cache_folder(cache_dir),
         data_dir=Path(data_dir) if data_dir else None,

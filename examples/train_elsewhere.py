@@ -2,7 +2,7 @@
 
     python examples/train_elsewhere.py --start BERT --pairs FILE --lr 2e-5 --seed 0 --output OUT
 
-Each line of the pairs is a query, a tab, and a relevant text. See docs/how-to/experiments.md.
+Each line of the pairs is a query, a tab, and a relevant text. See docs/how-to/trained-elsewhere.md.
 """
 
 import argparse
@@ -31,9 +31,11 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=arguments.lr)
 
 
 def encode(texts: tuple[str, ...]) -> torch.Tensor:
-    """Return the [CLS] states of some texts."""
-    inputs = tokenizer(list(texts), padding=True, truncation=True, max_length=128)
-    return model(**inputs.convert_to_tensors("pt")).last_hidden_state[:, 0]
+    """Return the [CLS] states of texts, float32 ``(texts, width)``."""
+    inputs = tokenizer(
+        list(texts), padding=True, truncation=True, max_length=128, return_tensors="pt"
+    )
+    return model(**inputs).last_hidden_state[:, 0]
 
 
 for step in range(arguments.steps):

@@ -137,8 +137,8 @@ class CommandStage(ExperimentStage):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         start = last_checkpoint(model) or settings[START]
-        places = {OUT: str(folder), START: str(find_checkpoint(start)[0].root) if start else ""}
-        words = fill_placeholders(settings["command"], _scalars(settings) | places)
+        folders = {OUT: str(folder), START: str(find_checkpoint(start)[0].root) if start else ""}
+        words = fill_placeholders(settings["command"], _scalars(settings) | folders)
         stderr = out / STDERR_FILE
         with (out / STDOUT_FILE).open("wb") as output, stderr.open("wb") as errors:
             ended = subprocess.run(
@@ -147,13 +147,13 @@ class CommandStage(ExperimentStage):
         if ended.returncode:
             raise _command_error(words, ended.returncode, stderr)
         try:
-            found = resolve_model(str(folder), like=settings["like"] or None)
+            trained = resolve_model(str(folder), like=settings["like"] or None)
         except BenchError as error:
             hint = error.hint.replace("--like CARD", 'like = "CARD" to the stage')
             raise BenchError(f"the command left no checkpoint to use: {error}", hint) from error
         names = [dataset.name for dataset in self.workspace.datasets(settings["on"])]
-        trained_on = (*found.card.trained_on, *trained_collections(names))
-        write_card(replace_fields(found.card, {"trained_on": trained_on}), folder)
+        trained_on = (*trained.card.trained_on, *trained_collections(names))
+        write_card(replace_fields(trained.card, {"trained_on": trained_on}), folder)
         return Cost()
 
 
@@ -168,7 +168,7 @@ def fill_placeholders(words: Iterable[str], values: Mapping[str, Any]) -> list[s
 
 def _scalars(settings: Table) -> Table:
     """Return the settings that a placeholder can stand for."""
-    return {name: each for name, each in settings.items() if isinstance(each, str | int | float)}
+    return {name: value for name, value in settings.items() if isinstance(value, str | int | float)}
 
 
 def _input_files(settings: Table) -> Iterator[Path]:

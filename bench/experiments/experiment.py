@@ -428,7 +428,7 @@ def plan_experiment(
     _check_hypotheses(grid, [row.name for row in rows])
 
     def task(row: GridRow, seed: int, names: Sequence[str], model: str, here: Here) -> CellTask:
-        """The last of these stages, after the others."""
+        """Return the task of the last of these stages, after the tasks of the others."""
         *earlier, name = names
         before = task(row, seed, earlier, model, here) if earlier else None
         stage = find_stage(stages, name, row.settings[name])

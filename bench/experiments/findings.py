@@ -90,37 +90,20 @@ def make_report(
     Raises:
         BenchError: cells were scored on different queries.
     """
-    weights, plan = experiment.weights, plan or FixedPlan()
-    cells = (*experiment.cells, *experiment.anchors)
-    anchors = (
-        GridRow(cell.row, {cell.task.stage: cell.task.settings}, change="anchor")
-        for cell in experiment.anchors
-    )
-    rows = (*experiment.rows, *anchors)
-    scores: dict[str, BySeed] = {row.name: {} for row in rows}
-    for cell in cells:
+    plan = plan or FixedPlan()
+    scores: dict[str, BySeed] = {}
+    for cell in (*experiment.cells, *experiment.anchors):
+        by_seed = scores.setdefault(cell.row, {})
         if cell.task.key in outcome.finished:
-            scores[cell.row][cell.seed] = read(cell.task)
-    on = {r.name: _compare_all(scores[r.name], scores.get(r.against), weights) for r in rows}
-    on_all = add_verdicts(on)
-    used = [outcome.finished[t.key] for t in experiment.tasks() if t.key in outcome.finished]
-    results = tuple(
-        RowResult(
-            name=row.name,
-            against=row.against,
-            change=row.change,
-            cells=_cell_results(row.name, cells, outcome, scores),
-            on=on_all[row.name],
-            settings=dict(row.settings),
-        )
-        for row in rows
-    )
+            by_seed[cell.seed] = read(cell.task)
+    results = _row_results(experiment, outcome, scores)
+    finished = [outcome.finished[t.key] for t in experiment.tasks() if t.key in outcome.finished]
     return Report(
         name=experiment.grid.name,
         title=experiment.grid.title,
         command=command,
         seeds=experiment.grid.seeds,
-        reference={name: dict(table) for name, table in rows[0].settings.items()},
+        reference={name: dict(table) for name, table in experiment.rows[0].settings.items()},
         rows=results[: len(experiment.rows)],
         anchors=results[len(experiment.rows) :],
         base_per_seed=experiment.grid.base_per_seed,
@@ -130,11 +113,37 @@ def make_report(
         axes=experiment.axes,
         leaks=experiment.leaks,
         differing=experiment.differing,
-        weights=dict(weights),
-        commits=tuple(sorted({record.commit for record in used})),
-        seconds=sum(record.cost.seconds for record in used),
+        weights=dict(experiment.weights),
+        commits=tuple(sorted({record.commit for record in finished})),
+        seconds=sum(record.cost.seconds for record in finished),
         conditions=conditions,
         hypotheses=_hypotheses(experiment, scores, plan),
+    )
+
+
+def _row_results(
+    experiment: Experiment, outcome: Outcome, scores: Mapping[str, BySeed]
+) -> tuple[RowResult, ...]:
+    """Return the results of all rows, then of all anchors, with verdicts."""
+    anchors = (
+        GridRow(cell.row, {cell.task.stage: cell.task.settings}, change="anchor")
+        for cell in experiment.anchors
+    )
+    rows, weights = (*experiment.rows, *anchors), experiment.weights
+    cells = (*experiment.cells, *experiment.anchors)
+    compared = add_verdicts(
+        {row.name: _compare_all(scores[row.name], scores.get(row.against), weights) for row in rows}
+    )
+    return tuple(
+        RowResult(
+            name=row.name,
+            against=row.against,
+            change=row.change,
+            cells=_cell_results(row.name, cells, outcome, scores),
+            on=compared[row.name],
+            settings=dict(row.settings),
+        )
+        for row in rows
     )
 
 
@@ -157,23 +166,23 @@ def _hypotheses(
 ) -> tuple[HypothesisResult, ...]:
     """Test each hypothesis on each collection, with p-values corrected over all of its kind."""
     grid, weights = experiment.grid, experiment.weights
-    hashes, on = (
-        experiment.hash_tests(),
-        dict[bool, dict[str, OnCollections]]({True: {}, False: {}}),
-    )
-    for each in grid.hypotheses:
-        name = f"{grid.name}: {each.sentence}"
-        is_fixed = plan.tests.get(name) == hashes[name]
-        on[is_fixed][each.sentence] = _compare_all(scores[each.row], scores[each.against], weights)
+    hashes = experiment.hash_tests()
+    fixed, exploratory = dict[str, OnCollections](), dict[str, OnCollections]()
+    for hypothesis in grid.hypotheses:
+        name = f"{grid.name}: {hypothesis.sentence}"
+        family = fixed if plan.tests.get(name) == hashes[name] else exploratory
+        family[hypothesis.sentence] = _compare_all(
+            scores[hypothesis.row], scores[hypothesis.against], weights
+        )
     correct = correct_in_order if grid.tests == "in order" else add_verdicts
-    tested = correct(on[True]) | correct(on[False])
+    tested = correct(fixed) | correct(exploratory)
     return tuple(
         HypothesisResult(
-            **msgspec.structs.asdict(each),
-            on=tested[each.sentence],
-            exploratory=each.sentence in on[False],
+            **msgspec.structs.asdict(hypothesis),
+            on=tested[hypothesis.sentence],
+            exploratory=hypothesis.sentence in exploratory,
         )
-        for each in grid.hypotheses
+        for hypothesis in grid.hypotheses
     )
 
 
@@ -185,10 +194,10 @@ def _cell_results(
     for cell in (cell for cell in cells if cell.row == row):
         stage, error = outcome.find_gap(cell)
         tasks = [task for task in cell.task.chain() if task.key in outcome.finished]
-        found = scores[row].get(cell.seed, {})
+        by_collection = scores[row].get(cell.seed, {})
         result = CellResult(
             seed=cell.seed,
-            scores={name: float(scored.values.mean()) for name, scored in found.items()},
+            scores={name: float(on.values.mean()) for name, on in by_collection.items()},
             failed_at=stage,
             error=error,
             costs={task.stage: outcome.finished[task.key].cost for task in tasks},
@@ -314,9 +323,9 @@ def correct_in_order(on: Mapping[str, OnCollections]) -> dict[str, OnCollections
     worst = dict.fromkeys(collections, 0.0)
     tested = {}
     for name, compared in on.items():
-        found = {each.collection: each.difference for each in compared}
+        differences = {on.collection: on.difference for on in compared}
         for collection in collections:
-            difference = found.get(collection)
+            difference = differences.get(collection)
             p = difference.p if difference else None
             worst[collection] = max(worst[collection], 1.0 if p is None else p)
         tested[name] = tuple(_with_verdict(each, worst[each.collection]) for each in compared)

@@ -46,7 +46,7 @@ without one. Each endpoint is an experiment with its own report, and endpoints s
     on = ["beir/nfcorpus"]
     queries = 100
 
-Hypotheses are comparisons of two rows. Those that are in the file before the first result count as
+Hypotheses are comparisons of two rows. Hypotheses in the file before the first result count as
 fixed beforehand. The report calls later and changed ones exploratory::
 
     [[hypotheses]]
@@ -169,7 +169,7 @@ class Stages(Record, kw_only=True):
 
 
 class Variant(Stages, kw_only=True):
-    """The same grid at another scale. Its fields replace the fields of the file.
+    """A smaller or larger form of a grid. Its fields replace the fields of the file.
 
     Attributes:
         base, pretrain: train a model instead of using the file's ``model``.

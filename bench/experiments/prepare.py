@@ -46,12 +46,12 @@ def prepare_experiment(grid: Grid, workspace: Workspace, conditions: Conditions)
         check_device(workspace.device)
     on = experiment.rows[0].settings["evaluate"]["on"]
     evaluated, weights = workspace.datasets(on), workspace.weights(on)
-    alike = max(weights.values()) - min(weights.values()) < EQUAL
+    is_equal = max(weights.values()) - min(weights.values()) < EQUAL
     return replace(
         experiment,
         leaks=check_leaks(experiment, workspace, evaluated),
         differing=tuple(_describe_differences(evaluated)),
-        weights={} if alike else weights,
+        weights={} if is_equal else weights,
     )
 
 

@@ -183,7 +183,10 @@ def _read_method(options: AdaptOptions) -> Method:
 def training_arguments(
     options: PretrainOptions | FinetuneOptions | AdaptOptions,
 ) -> Iterator[dict[str, Any]]:
-    """Yield folders, device and checkpoints for a function of `bench.api`, and progress bars.
+    """Yield the keyword arguments that all trainings share, and close their progress bars.
+
+    They are the arguments of `bench.train.pretrain` and `bench.train.finetune` for folders, device,
+    checkpoints and progress.
 
     Args:
         options: parsed options of the command.
