@@ -29,6 +29,8 @@ from foundation.records import Record
 
 Pair = tuple[int, int]
 BLOCK_PAIRS = 64  # pairs flipped at once: 5 MB for 9,999 resamples
+MEAN = "mean"
+DEFAULT_RESAMPLING = Resampling()
 
 
 class Selection(Record, kw_only=True):
@@ -189,10 +191,6 @@ def _flip_signs(
     return signs.reshape(2 ** len(kept), len(kept)) @ kept, True
 
 
-MEAN = "mean"
-DEFAULT = Resampling()
-
-
 class CurvePoint(Record):
     """Checkpoint on the curve.
 
@@ -231,7 +229,7 @@ class Curve(Record, kw_only=True):
     resampling: Resampling
 
 
-def curve_of(watcher: Watcher, resampling: Resampling = DEFAULT) -> Curve | None:
+def curve_of(watcher: Watcher, resampling: Resampling = DEFAULT_RESAMPLING) -> Curve | None:
     """Return the curve of the checkpoints evaluated so far, or None if there are none.
 
     Args:

@@ -221,11 +221,11 @@ def _ambiguous(name: str, results: Sequence[Evaluation], groups: Sequence[_Group
     """Return an error that lists the results, their differences and a name for each group."""
     collections, fields = sorted(_group_by_collection(results)), _differing_fields(results)
     lines = []
-    for _, some in groups[:LISTED]:
-        values = describe_result(some[0].result)
+    for _, members in groups[:LISTED]:
+        values = describe_result(members[0].result)
         facts = ", ".join(f"{field} {values.get(field) or '-'}" for field in fields)
-        inside = ", ".join(sorted(_group_by_collection(some)))
-        lines.append(f"\n  {some[0].folder if len(some) == 1 else inside}: {facts}")
+        on = ", ".join(sorted(_group_by_collection(members)))
+        lines.append(f"\n  {members[0].folder if len(members) == 1 else on}: {facts}")
     if len(groups) > LISTED:
         lines.append(f"\n  and {len(groups) - LISTED} more")
     location = f"of {len(groups)} kinds on {len(collections)} collections"

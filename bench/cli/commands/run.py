@@ -3,6 +3,7 @@
 ``work`` encodes as one of several workers. ``index`` writes a FAISS index to a folder.
 """
 
+import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -12,41 +13,44 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from bench.cli.commands.common import load_models, make_workspace, refuse_duplicates
-from bench.cli.options.commands import RunOptions, ScoreOptions
+from bench.cli.commands.common import (
+    load_model,
+    load_models,
+    make_workspace,
+    refuse_duplicates,
+)
+from bench.cli.options.commands import IndexOptions, RunOptions, ScoreOptions, WorkOptions
 from bench.cli.options.shared import WorkerOptions
 from bench.cli.terminal import print_json, print_result
 from bench.engines import Distribute, EncodingTask, WorkerProcesses
 from bench.evaluate.cost import announce_encoding, estimate_costs
 from bench.evaluate.judging import SuiteMean, suite_mean, suites_inner_first
 from bench.evaluate.pipeline import Job, evaluate, evaluate_run
-from bench.evaluate.retrieval import EvaluationOptions, LoadedModel
+from bench.evaluate.retrieval import (
+    EvaluationOptions,
+    LoadedModel,
+    encode_documents,
+    run_preflight,
+)
 from bench.evaluate.runs import read_run_file
 from bench.evaluate.scoring import parse_measure
 from bench.outcomes import ExitCode, MissingEvaluations
 from bench.results.find import SELECTOR
 from bench.results.result import Evaluation, Result, result_folder, save
-from bench.store.indexes import MANIFEST_FILE, IndexFolder
+from bench.store.indexes import MANIFEST_FILE, IndexFolder, IndexManifest, encode_manifest
 from bench.workspace import Workspace
 from datasets_cfg.catalogue import suite_for
+from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
+from foundation.files import replace_folder
 from foundation.locations import Location
 from reports.evaluation import collection_table, costs_table, gaps_table, means_table
+from reports.format import size
 from retrievers.index.faiss_index import IndexSpec
+from retrievers.models.recipe import Recipe
 
 if TYPE_CHECKING:
     from bench.engines.ray import RayCluster
-
-import shutil
-
-from bench.cli.commands.common import load_model
-from bench.cli.options.commands import IndexOptions, WorkOptions
-from bench.evaluate.retrieval import encode_documents, run_preflight
-from bench.store.indexes import IndexManifest, encode_manifest
-from datasets_cfg.dataset import Dataset
-from foundation.files import replace_folder
-from reports.format import size
-from retrievers.models.recipe import Recipe
 
 Claims = Mapping[tuple[str, str, str], float]  # by model, collection and measure
 
@@ -197,9 +201,9 @@ def _read_settings(options: RunOptions) -> EvaluationOptions:
     """Return the settings of the evaluation, with the measures and the index checked."""
     for name in options.measure or ():
         parse_measure(name)
-    typed = Path(options.index)
-    named = typed.is_dir() and (len(typed.parts) > 1 or (typed / MANIFEST_FILE).exists())
-    folder = typed if named else None  # of an exported index, unlike a factory string
+    path = Path(options.index)  # of an exported index, unless it is a factory string
+    is_folder = path.is_dir() and (len(path.parts) > 1 or (path / MANIFEST_FILE).exists())
+    folder = path if is_folder else None
     spec = IndexFolder(folder).manifest().spec if folder else options.index
     return EvaluationOptions(
         index=IndexSpec.parse(spec),
