@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.__main__ import main
 from bench.cli.main import COMMANDS
 from bench.cli.options.shared import arguments_of, output_marks
 from tests.support.collections import Bench, write_collection
@@ -120,3 +121,12 @@ def test_a_number_of_50_000_digits_is_refused_at_once(
     assert finished.code == 2
     assert time.monotonic() - began < 5
     assert len(finished.stderr) < 10_000
+
+
+def test_the_cache_of_the_environment_is_a_folder(
+    tmp_path: Path, words: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BENCH_CACHE", "s3://bucket/cache")
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", words["data"], "--model", "hashing", "--out", "out"]) == 2
+    assert not (tmp_path / "s3:").exists()

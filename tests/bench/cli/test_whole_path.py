@@ -152,6 +152,24 @@ def test_results_have_the_name_that_was_asked_for(bench: Bench, collection: Path
     assert (result.model, result.recipe and result.recipe.model) == ("mine/words", "mine/words")
 
 
+def test_another_prompt_of_queries_encodes_the_queries_only(
+    bench: Bench, collection: Path, tmp_path: Path
+) -> None:
+    write_bert(tmp_path / "checkpoint")
+    fields = {"checkpoint": str(tmp_path / "checkpoint"), "pooling": "mean"}
+    plain, prompted = (
+        write_card(tmp_path / f"{name}.toml", **fields, prompts=prompts)
+        for name, prompts in (("plain", {}), ("prompted", {"query": "the river of "}))
+    )
+    assert bench("run", collection, "--model", plain, prompted).code == 0
+    timings = only(bench, "prompted").result.timings
+    assert only(bench, "plain").result.timings.encoded_documents == len(set(DOCUMENTS.values()))
+    assert timings.encoded_documents == 0
+    encoder = open_encoder(resolve_model(str(prompted)))
+    texts = list(dict.fromkeys(QUERIES.values()))
+    assert timings.encoded_tokens == sum(encoder.count_query_tokens(texts))
+
+
 @pytest.mark.parametrize("name", ["cranfield", "cisi"])
 def test_query_ids_that_are_document_ids_by_accident_change_nothing(
     bench: Bench, bench_data: Path, name: str
