@@ -15,6 +15,7 @@ from typing import Any
 
 SPLIT = "test"
 CALIBRATION_TEXTS = 300  # as many as sentence-transformers' own export takes
+# Precision hints by dtype; operators that NNCF does not quantise run in float32.
 OPENVINO_HINTS = {"float32": "f32", "bfloat16": "bf16", "int8": "f32"}
 
 

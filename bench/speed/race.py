@@ -178,7 +178,7 @@ def check_installed(tools: Sequence[str]) -> None:
     if missing:
         raise BenchError(
             f"not installed here: {', '.join(missing)}",
-            f"pip install {' '.join(missing)} (or `tox -e race`, which makes an environment)",
+            f"pip install {' '.join(missing)}",
         )
 
 
@@ -241,7 +241,7 @@ def sentence_transformers_tools(
 
     Args:
         tool: name in `ENCODERS`.
-        model: sentence-transformers' model, as its function there loads it.
+        model: the SentenceTransformer that its function in `ENCODERS` returned.
         prompt: text put before each document.
         texts: documents.
     """
@@ -253,8 +253,8 @@ def sentence_transformers_tools(
             show_progress_bar=False,
             prompt=prompt or None,
         )
-        found = version(PACKAGES.get(tool, tool))
-        yield ToolRunner(_tool_name(tool, size), found, partial(time_pass, encode))
+        tool_version = version(PACKAGES.get(tool, tool))
+        yield ToolRunner(_tool_name(tool, size), tool_version, partial(time_pass, encode))
 
 
 def race_tools(

@@ -22,6 +22,9 @@ def test_the_heading_says_on_what_it_was_measured():
     conditions = msgspec.structs.replace(REPORT.conditions, dirty=True)
     changed = msgspec.structs.replace(REPORT, conditions=conditions)
     assert "with changes" in speed_tables(changed).splitlines()[0]
+    recipe = msgspec.structs.replace(REPORT.recipe, backend="int8")
+    in_int8 = msgspec.structs.replace(REPORT, recipe=recipe)
+    assert ", int8, commit" in speed_tables(in_int8).splitlines()[0]
 
 
 def test_what_was_not_measured_has_no_table():

@@ -11,7 +11,7 @@ from bench.cli.options.commands import SpeedOptions
 from bench.cli.options.shared import HardwareOptions
 from bench.outcomes import ExitCode
 from bench.speed.measurement import BenchmarkedModel, measure
-from bench.speed.peers import SCORES
+from bench.speed.peers import OPENVINO_HINTS, SCORES
 from bench.speed.race import ENCODERS, OPENVINO, check_installed, check_raceable
 from bench.workspace import Workspace
 from foundation.errors import BenchError
@@ -65,6 +65,11 @@ def _benchmarked_model(options: SpeedOptions, workspace: Workspace) -> Benchmark
     scratch.mkdir(parents=True, exist_ok=True)
     if OPENVINO in options.against and device != "cpu":
         raise BenchError(f"{OPENVINO} runs on the CPU, not on {device}", "add --device cpu")
+    if OPENVINO in options.against and loaded.model.recipe.dtype not in OPENVINO_HINTS:
+        raise BenchError(
+            f"{OPENVINO} does not compute in {loaded.model.recipe.dtype}",
+            "choose --dtype float32, bfloat16 or int8",
+        )
     if options.against:
         check_raceable(loaded.model)
     return BenchmarkedModel(

@@ -1,6 +1,8 @@
 """``speed`` as a user meets it: what it prints, what it refuses, its exit code."""
 
+import configparser
 import json
+import shlex
 import subprocess
 import sys
 from typing import get_args
@@ -19,6 +21,7 @@ from bench.speed.records import SpeedReport
 from foundation.errors import BenchError
 from tests.support.collections import ROOT, write_collection
 from tests.support.commands import typed
+from tests.support.tiny_checkpoints import write_bert, write_card
 
 SMALL = ("--repeats", 2, "--device", "cpu")
 
@@ -97,6 +100,26 @@ def test_bad_input_is_refused_before_anything_is_measured(options, words, model,
     monkeypatch.setattr(command, "measure", None)
     with pytest.raises(BenchError, match=said):
         speed(options(*words, model=model))
+
+
+def test_openvino_is_refused_a_dtype_that_it_does_not_compute_in(options, tmp_path, monkeypatch):
+    monkeypatch.setattr(command, "check_installed", lambda tools: None)
+    monkeypatch.setattr(command, "measure", None)
+    write_bert(tmp_path / "bert")
+    card = write_card(tmp_path / "card.toml", checkpoint=str(tmp_path / "bert"), pooling="mean")
+    words = ("--against", "sentence-transformers-openvino", "--dtype", "float16")
+    with pytest.raises(BenchError, match="does not compute in float16") as caught:
+        speed(options(*words, model=card, parts=("encode",)))
+    assert "--dtype float32, bfloat16 or int8" in caught.value.hint
+
+
+def test_the_race_of_tox_has_the_parts_that_its_tools_need(monkeypatch):
+    monkeypatch.setattr(command, "check_installed", lambda tools: None)
+    tox = configparser.ConfigParser()
+    tox.read(ROOT / "tox.ini")
+    race = tox["testenv:race"]["commands"].replace("{posargs}", "").replace("\\\n", "")
+    words = shlex.split(race)[3:]  # after python -m bench
+    command._check_tools(typed(*words), typed(*words).parts)
 
 
 @pytest.mark.parametrize(
