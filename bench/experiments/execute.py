@@ -186,7 +186,7 @@ class Outcome:
 
     def find_gap(self, cell: GridCell) -> tuple[str, str]:
         """Return the stage at which ``cell`` failed and its error, or two empty strings."""
-        for task in cell.task.chain():
+        for task in cell.task.needed():
             if task.key in self.failed:
                 return task.stage, self.failed[task.key]
         return ("", "") if cell.task.key in self.finished else (cell.task.stage, "not done")
@@ -254,7 +254,7 @@ def _run_cell(
     Return the claim file of a task that another process is running, or None. Errors are recorded
     for this cell.
     """
-    for task in cell.task.chain():
+    for task in cell.task.needed():
         if task.key in outcome.failed:
             return None
         if task.key in outcome.finished:
@@ -299,8 +299,10 @@ def run_timed(stage: ExperimentStage, settings: Table, model: str, out: Path) ->
 
 def run_task(stage: ExperimentStage, task: CellTask, out: Path) -> Cost:
     """Run ``task`` with its ``stage`` below ``out``, in a new process."""
-    start, folder = task.starts_from(out), task.folder(out)
-    cost: Cost = run_in_subprocess(run_timed, stage, task.settings, start, folder)
+    start, folder, settings = task.starts_from(out), task.folder(out), task.settings
+    if task.chooser and (chosen := read_finished(task.chooser, out)):
+        settings = {**settings, "rates": [chosen.cost.learning_rate]}
+    cost: Cost = run_in_subprocess(run_timed, stage, settings, start, folder)
     return cost
 
 

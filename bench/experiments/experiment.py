@@ -311,6 +311,8 @@ class CellTask:
         key: hash of the settings, the inputs, the libraries and the previous task.
         before: previous task; None for the first.
         model: name of the initial model, if there is no previous task.
+        chooser: task of the first seed, whose learning rate this one takes; None if it chooses
+            itself, or has no choice.
     """
 
     stage: str
@@ -318,6 +320,7 @@ class CellTask:
     key: str
     before: "CellTask | None" = None
     model: str = ""
+    chooser: "CellTask | None" = None
 
     def folder(self, out: Path) -> Path:
         """Return the folder of the task below ``out``."""
@@ -335,6 +338,13 @@ class CellTask:
         if self.before:
             yield from self.before.chain()
         yield self
+
+    def needed(self) -> Iterator["CellTask"]:
+        """Yield the tasks of `chain`, each after the one whose learning rate it takes."""
+        for task in self.chain():
+            if task.chooser:
+                yield from task.chooser.needed()
+            yield task
 
 
 @dataclass(frozen=True)
@@ -433,10 +443,13 @@ def plan_experiment(
         before = task(row, seed, earlier, model, here) if earlier else None
         stage = find_stage(stages, name, row.settings[name])
         settings = stage.with_seed(row.settings[name], seed)
-        start = before.key if before else model
-        inputs = [stage.key_settings(settings), stage.hash_inputs(settings)]
-        key = _hash_content([name, *inputs, dict(here), start])
-        return CellTask(name, settings, key, before, "" if before else model)
+        first = grid.seeds[0]
+        chooses = settings.get("rates") and seed != first
+        chooser = task(row, first, names, model, here) if chooses else None
+        inputs = [stage.key_settings(settings), stage.hash_inputs(settings), dict(here)]
+        start = [each.key for each in (before, chooser) if each] or [model]
+        key = _hash_content([name, *inputs, *start])
+        return CellTask(name, settings, key, before, "" if before else model, chooser)
 
     cells = [
         GridCell(row.name, seed, task(row, seed, list(row.settings), grid.model, here or {}))

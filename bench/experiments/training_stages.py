@@ -304,8 +304,8 @@ class FinetuneSource(TrainingSource):
         queries: number of training queries, drawn with the cell's seed; None for all.
         held_out: further collections whose test queries are not trained on. Endpoints with the same
             ``held_out`` and different collections share their fine-tuning.
-        rates: learning rates to try on four fifths of the queries. The other fifth chooses one for
-            each cell, see `finetune_on`. Empty to train once, on all queries.
+        rates: learning rates to try on four fifths of the queries. With the first seed, the other
+            fifth chooses one for each row, see `finetune_on`. Empty to train once, on all queries.
     """
 
     split: str = "train"
