@@ -2,12 +2,14 @@
 
 import difflib
 import errno
+import importlib
 import os
 import re
 import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from foundation.printable import hide_passwords
 
@@ -33,6 +35,23 @@ class DriftError(BenchError):
 
 class MissingFileError(BenchError):
     """A file that a collection needs and does not have."""
+
+
+def import_package(name: str, problem: str, hint: str) -> Any:
+    """Import the package ``name``, which not every installation has.
+
+    Args:
+        name: name to import.
+        problem: message if that fails, which the reason follows.
+        hint: command that installs it.
+
+    Raises:
+        BenchError: it is not installed, or does not fit other packages.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise BenchError(f"{problem}: {error}", hint) from error
 
 
 _COMMAND = re.compile(r"(python -m bench|pip install) [^,;()]+")

@@ -9,6 +9,7 @@ scores 0. A query of the run without judgements does not count, and is reported.
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -71,7 +72,7 @@ class JudgedRun:
 
 
 def parse_measure(name: str) -> Measure:
-    """Parse the ``name`` of a measure.
+    """Parse the ``name`` of a measure as ir_measures or trec_eval call it.
 
     Raises:
         BenchError: an unknown measure, a wrong parameter, or a measure without an installed
@@ -79,6 +80,9 @@ def parse_measure(name: str) -> Measure:
     """
     import ir_measures
 
+    with suppress(ValueError):
+        [known] = ir_measures.parse_trec_measure(name)  # such as ndcg_cut_10
+        name = str(known)
     try:
         parsed = ir_measures.parse_measure(name)
         parsed.validate_params()

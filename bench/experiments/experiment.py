@@ -443,9 +443,8 @@ def plan_experiment(
         before = task(row, seed, earlier, model, here) if earlier else None
         stage = find_stage(stages, name, row.settings[name])
         settings = stage.with_seed(row.settings[name], seed)
-        first = grid.seeds[0]
-        chooses = settings.get("rates") and seed != first
-        chooser = task(row, first, names, model, here) if chooses else None
+        takes_rate = settings.get("rates") and seed != grid.seeds[0]
+        chooser = task(row, grid.seeds[0], names, model, here) if takes_rate else None
         inputs = [stage.key_settings(settings), stage.hash_inputs(settings), dict(here)]
         start = [each.key for each in (before, chooser) if each] or [model]
         key = _hash_content([name, *inputs, *start])

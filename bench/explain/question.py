@@ -104,21 +104,11 @@ def read_query_scores(path: Path, default: str) -> tuple[str, dict[str, float], 
         if re.fullmatch(r"[01]?\.\d+|[01]", written) and query != "all":
             found.setdefault(measure[0] if measure else "", {})[query] = float(written)
             digits = max(digits, len(written.partition(".")[2]))
-    by_measure = {_canonical(name) if name else default: found[name] for name in found}
+    by_measure = {parse_measure(name).name if name else default: found[name] for name in found}
     if not by_measure:
         raise BenchError(f"{path} has no line of a query id and a score from 0 to 1", QUERY_LINES)
     measure_name = default if default in by_measure else next(iter(by_measure))
     return measure_name, by_measure[measure_name], digits
-
-
-def _canonical(name: str) -> str:
-    """Return the canonical name of a measure as trec_eval or ir_measures call it."""
-    import ir_measures
-
-    try:
-        return str(ir_measures.parse_trec_measure(name)[0])
-    except ValueError:
-        return parse_measure(name).name
 
 
 def read_vectors(path: Path, dataset: Dataset) -> tuple[dict[Role, GivenVectors], list[str]]:

@@ -4,14 +4,13 @@ They come from the ``[adapter]`` table of a fine-tuning preset. Methods are thos
 (Poth et al., Adapters, EMNLP 2023 demos) and PEFT, with their names and options.
 """
 
-import importlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 
-from foundation.errors import BenchError, did_you_mean
+from foundation.errors import BenchError, did_you_mean, import_package
 from foundation.files import sha256_of_file
 from foundation.records import Record
 
@@ -73,13 +72,8 @@ def import_library(name: Literal["adapters", "peft"]) -> Any:
     Raises:
         BenchError: it is not installed, or does not support this version of transformers.
     """
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise BenchError(
-            f"this adapter needs the library {name!r}, which cannot be imported: {error}",
-            f"pip install 'retrieval-bench[{name}]'",
-        ) from error
+    problem = f"this adapter needs the library {name!r}, which cannot be imported"
+    return import_package(name, problem, f"pip install 'retrieval-bench[{name}]'")
 
 
 def check_options(method: str, options: Mapping[str, Any], known: Iterable[str]) -> None:

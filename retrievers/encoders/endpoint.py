@@ -11,7 +11,6 @@ Reference: https://platform.openai.com/docs/api-reference/embeddings
 import asyncio
 import base64
 import copy
-import importlib
 import json
 import os
 import threading
@@ -25,7 +24,7 @@ import msgspec
 import numpy as np
 
 from foundation.arrays import Float32Array
-from foundation.errors import BenchError, DriftError, first_line
+from foundation.errors import BenchError, DriftError, first_line, import_package
 from retrievers.encoders.protocol import Callback, Encoder, join_documents
 from retrievers.models.card import BRANCH, Card, normalize_url
 from retrievers.models.recipe import UNKNOWN_SETTINGS, Prompts, Recipe, Role
@@ -92,7 +91,9 @@ class EndpointEncoder(Encoder):
             url = normalize_url(url)
         except ValueError as error:
             raise BenchError(str(error)) from error
-        self.recipe, self._api, host = recipe, _import_openai(), urlsplit(url).netloc
+        problem = "models behind a URL need the package openai"
+        self._api = import_package("openai", problem, "pip install 'retrieval-bench[served]'")
+        self.recipe, host = recipe, urlsplit(url).netloc
         self._model = str(recipe.options["endpoint_model"])
         self._name, self._key = f"{self._model} at {host}", _read_key(host)
         self._client = self._api.AsyncOpenAI(
@@ -301,15 +302,6 @@ def _event_loop() -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True).start()
     return loop
-
-
-def _import_openai() -> Any:
-    try:
-        return importlib.import_module("openai")
-    except ImportError as error:
-        raise BenchError(
-            "models behind a URL need the package openai", "pip install 'retrieval-bench[served]'"
-        ) from error
 
 
 def _read_key(host: str) -> str:

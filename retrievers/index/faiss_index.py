@@ -17,7 +17,13 @@ from typing import Any
 import numpy as np
 
 from foundation.arrays import Float32Array, Int64Array
-from foundation.errors import BenchError, did_you_mean, first_line, is_out_of_memory
+from foundation.errors import (
+    BenchError,
+    did_you_mean,
+    first_line,
+    import_package,
+    is_out_of_memory,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -61,14 +67,8 @@ def import_faiss() -> Any:
     Raises:
         BenchError: it is not installed.
     """
-    try:
-        import faiss
-    except ImportError as error:
-        raise BenchError(
-            f"FAISS cannot be imported: {error}",
-            "pip install 'retrieval-bench[cpu]' (or [gpu] on Linux with CUDA; never both)",
-        ) from error
-    return faiss
+    hint = "pip install 'retrieval-bench[cpu]' (or [gpu] on Linux with CUDA; never both)"
+    return import_package("faiss", "FAISS cannot be imported", hint)
 
 
 def resolve_device(device: str) -> tuple[int, ...]:

@@ -6,7 +6,6 @@ corpus can take hours.
 """
 
 import atexit
-import importlib
 import logging
 import os
 import time
@@ -19,7 +18,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from foundation.errors import BenchError
+from foundation.errors import BenchError, import_package
 from foundation.records import Record
 from retrievers.training.engine.curve import CURVE_FILE, LossPoint
 
@@ -63,14 +62,9 @@ def check_packages(*names: str) -> None:
     Raises:
         BenchError: If a package is not installed.
     """
-    try:
-        for name in names:
-            importlib.import_module(name)
-    except ImportError as error:
-        raise BenchError(
-            f"training needs a package that cannot be imported: {error}",
-            "pip install 'retrieval-bench[train]'",
-        ) from error
+    problem = "training needs a package that cannot be imported"
+    for name in names:
+        import_package(name, problem, "pip install 'retrieval-bench[train]'")
 
 
 def world_size() -> int:

@@ -56,6 +56,9 @@ def test_values_are_those_of_the_definition(name, expected):
         ("MAP", "AP"),
         ("AP(rel=1)", "AP"),
         ("nDCG(dcg='log2')@10", "nDCG@10"),
+        ("ndcg_cut_10", "nDCG@10"),
+        ("map", "AP"),
+        ("recip_rank", "RR"),
     ],
 )
 def test_an_alias_has_the_name_of_its_measure(alias, name):
