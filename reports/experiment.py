@@ -203,10 +203,8 @@ def _setting(row: RowResult, stage: str, name: str) -> str:
         batch, parts = settings.get("batch_size", ""), settings.get("accumulate", 1)
         return str(batch * parts) if isinstance(batch, int) else str(batch)
     if tried := settings.get("rates"):
-        chosen = [
-            f"{cell.costs[stage].learning_rate:g}" for cell in row.cells if stage in cell.costs
-        ]
-        return f"{', '.join(chosen)} (of {len(tried)})"
+        chosen = {cell.costs[stage].learning_rate for cell in row.cells if stage in cell.costs}
+        return f"{', '.join(f'{rate:g}' for rate in sorted(chosen))} (of {len(tried)})"
     trained = settings.get("adapter") or settings.get("part")
     if isinstance(trained, Mapping) and trained.get("lr"):  # used instead of the optimizer's
         return str(trained["lr"])

@@ -300,7 +300,9 @@ def run_timed(stage: ExperimentStage, settings: Table, model: str, out: Path) ->
 def run_task(stage: ExperimentStage, task: CellTask, out: Path) -> Cost:
     """Run ``task`` with its ``stage`` below ``out``, in a new process."""
     start, folder, settings = task.starts_from(out), task.folder(out), task.settings
-    if task.chooser and (chosen := read_finished(task.chooser, out)):
+    if task.chooser:
+        chosen = read_finished(task.chooser, out)
+        assert chosen is not None, "tasks run after those that they need"
         settings = {**settings, "rates": [chosen.cost.learning_rate]}
     cost: Cost = run_in_subprocess(run_timed, stage, settings, start, folder)
     return cost

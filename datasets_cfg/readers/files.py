@@ -219,10 +219,10 @@ def _find_scores(
     if [len(values) for values in scores] != [positives, negatives]:
         given = " + ".join(str(len(values)) for values in scores)
         raise ValueError(f"{given} scores for {positives} positives and {negatives} negatives")
-    found = msgspec.convert([*scores[0], *scores[1]], tuple[float, ...])
-    if not np.isfinite(found).all():
+    teacher_scores = msgspec.convert([*scores[0], *scores[1]], tuple[float, ...])
+    if not np.isfinite(teacher_scores).all():
         raise ValueError("a score is not finite")
-    return found
+    return teacher_scores
 
 
 def _values(row: dict[str, Any], field: str) -> list[Any]:

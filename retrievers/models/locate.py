@@ -29,12 +29,8 @@ from retrievers.models.card import (
 from retrievers.models.checkpoint import Checkpoint, find_weights, resolve_inside, weight_files
 from retrievers.models.st_folder import ends_in_normalize, is_st_folder, read_st_folder
 
-SERVED_USAGE = (
-    "prompts",
-    "title_join",
-    "normalize",
-    "similarity",
-)  # settings that a client applies
+# Settings that a client applies.
+SERVED_USAGE = ("prompts", "title_join", "normalize", "similarity")
 TRAINING_FILE = "training.json"  # in the folder of a training, whose card comes last
 ADAPTER_FILE = "adapter_config.json"
 BASE_NAMES = ("base_model_name_or_path", "model_name")  # in files of PEFT and of AdapterHub

@@ -59,14 +59,14 @@ def test_a_factor_repeated_against_several_rows_is_one_figure_with_anchors(tmp_p
         for against, row in (("reference", "mask=0.9"), ("mask=0.15", "mask=1.0"))
     ]
     anchor = row("bm25", 0.6, seeds=1)
-    found = msgspec.structs.replace(FULL, axes=(*FULL.axes, *axes), anchors=(anchor,))
-    assert [name for name, _ in draw_factors(found, tmp_path)] == [
+    full = msgspec.structs.replace(FULL, axes=(*FULL.axes, *axes), anchors=(anchor,))
+    assert [name for name, _ in draw_factors(full, tmp_path)] == [
         "masks-mask.svg",
         "masks-pooling.svg",
     ]
     assert "bm25" in (tmp_path / "masks-mask.svg").read_text()
     figure = Figure()
-    _draw_panels(figure, found, axes, ["mean"])
+    _draw_panels(figure, full, axes, ["mean"])
     drawn = figure.axes[0]
     assert [label.get_text() for label in drawn.get_xticklabels()] == ["reference", "0.15"]
     scored = [REFERENCE, BETTER, OPEN]
@@ -86,9 +86,9 @@ def test_a_repeated_factor_may_have_more_levels_than_there_are_colours(tmp_path)
         )
         for against in ("reference", "mask=0.15")
     ]
-    found = msgspec.structs.replace(FULL, axes=(*FULL.axes, *axes))
-    assert len(draw_factors(found, tmp_path)) == 2
-    places = [place for place, *_ in _places(found, axes)]
+    full = msgspec.structs.replace(FULL, axes=(*FULL.axes, *axes))
+    assert len(draw_factors(full, tmp_path)) == 2
+    places = [place for place, *_ in _places(full, axes)]
     assert places == sorted(set(places))
 
 
