@@ -5,7 +5,7 @@ import re
 import signal
 import subprocess
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing import active_children
 
@@ -110,7 +110,9 @@ def is_running(process: subprocess.Popen[str]) -> bool:
 
 
 def is_encoding(process):
-    return "spawn_main" in " ".join(process.cmdline())
+    with suppress(psutil.NoSuchProcess):  # or a zombie: another child, which has just ended
+        return "spawn_main" in " ".join(process.cmdline())
+    return False
 
 
 def same_as(undisturbed, vectors):
