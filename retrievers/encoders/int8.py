@@ -59,9 +59,8 @@ class OneDNNLinear(nn.Module):
         weight = torch.cat([layer.weight.detach() for layer in layers])
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight)
         self._bias = torch.cat([layer.bias.detach() for layer in layers])
-        gelu = isinstance(after, GELUActivation) and after.act is functional.gelu
-        self._fused = "gelu" if gelu else "none"
-        self._after = None if gelu else after
+        self._fused = "gelu" if _is_gelu(after) else "none"
+        self._after = None if _is_gelu(after) else after
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Map ``inputs`` of shape ``(..., in)`` to ``(..., out)``."""
@@ -83,28 +82,33 @@ class Int8Linear(nn.Module):
         super().__init__()
         weight = torch.cat([layer.weight.detach() for layer in layers])
         rounded, scale = quantize_rows(weight)
-        self._product = make_int8_product(rounded)
-        self._scale = scale.squeeze(1)
+        self._product = make_int8_product(rounded, scale.squeeze(1))
         self._bias = torch.cat([layer.bias.detach() for layer in layers])
-        self._after = after
+        # Large new arrays cost more than GELU: the system clears their pages.
+        self._after = torch.ops.aten.gelu_ if _is_gelu(after) else after
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Map float32 ``tokens`` of shape ``(tokens, in)`` to float32 ``(tokens, out)``."""
         rounded, scale = quantize_rows(tokens)
-        # One operation at a time: fused ones round differently at the end of an array.
-        output = self._product(rounded).mul_(self._scale).mul_(scale).add_(self._bias)
+        output = self._product(rounded)
+        torch.addcmul(self._bias, output, scale, out=output)
         return output if self._after is None else self._after(output)
 
 
-def make_int8_product(weight: Tensor) -> Callable[[Tensor], Tensor]:
-    """Return a function that multiplies int8 rows ``(rows, in)`` by ``weight``.
+def _is_gelu(activation: Any) -> bool:
+    """Return whether an activation is GELU by erf, which oneDNN has."""
+    return isinstance(activation, GELUActivation) and activation.act is functional.gelu
+
+
+def make_int8_product(weight: Tensor, scales: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return a function that multiplies int8 rows ``(rows, in)`` by ``weight`` and ``scales``.
 
     Args:
         weight: int8 ``(out, in)``. Products are summed in int32; the result is float32
             ``(rows, out)``.
+        scales: float32 ``(out,)``, a factor for each output.
     """
     packed = torch.ops.onednn.qlinear_prepack(weight, None)
-    scales = torch.ones(len(weight))
     zeros = torch.zeros(len(weight), dtype=torch.int32)
 
     def product(rows: Tensor) -> Tensor:

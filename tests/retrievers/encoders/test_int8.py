@@ -7,6 +7,7 @@ import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from transformers.activations import GELUActivation
 
 from foundation.errors import BenchError
 from retrievers.encoders.int8 import (
@@ -94,7 +95,9 @@ def test_products_are_summed_exactly(rows, width, outputs, seed, largest):
         tokens, weight = tokens.sign() * 127, weight.sign() * 127
     exact = tokens.long() @ weight.long().T
     assert exact.abs().max() <= 2**25  # float32 holds it, or the nearest even number
-    assert torch.equal(make_int8_product(weight)(tokens), exact.to(torch.float32))
+    assert torch.equal(
+        make_int8_product(weight, torch.ones(outputs))(tokens), exact.to(torch.float32)
+    )
 
 
 @needs_vnni
@@ -112,6 +115,23 @@ def test_a_row_of_zeros_stays_zero():
     rounded, scale = quantize_rows(torch.zeros(2, 4))
     assert not rounded.any()
     assert torch.isfinite(scale).all()
+
+
+@needs_vnni
+@given(
+    rows=st.integers(2, 70),
+    width=st.sampled_from([1, 7, 33, 64, 384]),
+    outputs=st.sampled_from([3, 17, 47, 64]),
+    after=st.sampled_from([None, GELUActivation()]),
+    seed=st.integers(0, 2**32 - 1),
+)
+@settings(max_examples=40, deadline=None)
+@torch.inference_mode()
+def test_a_token_alone_has_the_bytes_that_it_has_among_others(rows, width, outputs, after, seed):
+    torch.manual_seed(seed)
+    layer = Int8Linear([nn.Linear(width, outputs)], after)
+    tokens = torch.randn(rows, width)
+    assert torch.equal(layer(tokens), torch.cat([layer(token[None]) for token in tokens]))
 
 
 def least_cosine(first: torch.Tensor, second: torch.Tensor) -> float:
