@@ -39,7 +39,7 @@ from foundation.locations import parse_location
 from retrievers.encoders.python_object import wrap_encoder
 from retrievers.index.faiss_index import IndexSpec
 from retrievers.models.card import all_cards
-from retrievers.models.recipe import Dtype, Similarity, StoreDtype
+from retrievers.models.recipe import ModelDtype, Similarity, StoreDtype
 
 
 class ModelSettings(TypedDict, total=False):
@@ -49,9 +49,8 @@ class ModelSettings(TypedDict, total=False):
         like: name of a card whose pooling, prompts and lengths a plain checkpoint uses.
         endpoint_model: name of the model on the server, if the model is a URL.
         adapter: folder of an AdapterHub or PEFT adapter.
-        dtype: precision of weights and activations.
+        dtype: precision of weights and activations; ``int8`` runs on the CPU.
         store_dtype: precision of stored vectors.
-        backend: name of the encoder backend.
         query_prompt: text put before every query, on all collections.
         max_query_tokens, max_document_tokens: length at which texts are cut, in tokens.
         trust_code: allow a card to run an encoder class of a third party.
@@ -60,9 +59,8 @@ class ModelSettings(TypedDict, total=False):
     like: str | None
     endpoint_model: str | None
     adapter: str | None
-    dtype: Dtype | None
+    dtype: ModelDtype | None
     store_dtype: StoreDtype
-    backend: str | None
     query_prompt: str | None
     max_query_tokens: int | None
     max_document_tokens: int | None

@@ -46,7 +46,7 @@ def _heading(report: SpeedReport) -> str:
         conditions.device,
         report.processor,
         f"{report.torch_threads} threads",
-        "int8" if report.recipe.backend == "int8" else report.recipe.dtype,
+        report.recipe.precision,
         f"commit {commit}" if commit else f"version {conditions.bench}",
         f"load {report.load:.1f} before it began",
     ]

@@ -27,7 +27,7 @@ from retrievers.encoders.views import View, recipe_with_every_pooling
 from retrievers.index.faiss_index import IndexSpec
 from retrievers.models.card import write_card
 from retrievers.models.model import Model, resolve_model
-from retrievers.models.recipe import Backend, Dtype, Prompts, StoreDtype
+from retrievers.models.recipe import ModelDtype, Prompts, StoreDtype
 
 RESULTS, VECTORS, START = "results", "vectors", "start"
 Count = Annotated[int, msgspec.Meta(ge=1)]
@@ -41,7 +41,7 @@ class EvaluateSettings(Record, kw_only=True):
         measures: measures besides the main one; None for the further measures of each collection.
         depth: documents per query; None for the collection's depth.
         index: FAISS factory string; ``flat`` is exact search.
-        dtype, store_dtype, backend, max_query_tokens, max_document_tokens: as for `resolve_model`.
+        dtype, store_dtype, max_query_tokens, max_document_tokens: as for `resolve_model`.
         query_prompt, document_prompt: prompts instead of the model's.
         view: how vectors are made after the forward pass, instead of the model's way. Evaluations
             that differ only in their view share one encoding.
@@ -51,9 +51,8 @@ class EvaluateSettings(Record, kw_only=True):
     measures: tuple[str, ...] | None = None
     depth: Count | None = None
     index: str = "flat"
-    dtype: Dtype | None = None
+    dtype: ModelDtype | None = None
     store_dtype: StoreDtype = "float32"
-    backend: Backend | None = None
     max_query_tokens: Count | None = None
     max_document_tokens: Count | None = None
     query_prompt: str | None = None
@@ -186,7 +185,6 @@ def _resolve_with_settings(model: str, chosen: EvaluateSettings, like: str | Non
         like=like,
         dtype=chosen.dtype,
         store_dtype=chosen.store_dtype,
-        backend=chosen.backend,
         max_query_tokens=chosen.max_query_tokens,
         max_document_tokens=chosen.max_document_tokens,
     )

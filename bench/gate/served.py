@@ -23,7 +23,7 @@ from bench.gate.records import Check, CheckRow, PairVerdict
 from bench.gate.settings import GateSettings
 from bench.gate.verdicts import conclude_check
 from retrievers.encoders.protocol import Encoder
-from retrievers.models.recipe import Recipe, Role
+from retrievers.models.recipe import Role
 
 DOCUMENTS, QUERIES = 48, 16  # largest sample
 CONNECTIONS = 16
@@ -71,11 +71,6 @@ def check_server(question: Question, encoder: Encoder, server: str, stated: str)
     )
     done = conclude_check(server, [verdict], (), GateSettings(expect_same=True))
     return msgspec.structs.replace(done, answer=answer)
-
-
-def stated_precision(recipe: Recipe) -> str:
-    """Return the precision in which ``recipe`` computes vectors."""
-    return "int8" if "int8" in recipe.backend else recipe.dtype
 
 
 def _row(question: Question, name: str, share: float, failure: str) -> CheckRow:

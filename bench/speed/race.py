@@ -219,7 +219,7 @@ def make_job(model: Model, device: str, threads: int) -> PeerJob:
         normalize=recipe.normalize,
         lower_case=recipe.lower_case,
         device=device,
-        dtype="int8" if recipe.backend == "int8" else recipe.dtype,
+        dtype=recipe.precision,
         threads=threads,
         max_tokens=recipe.max_document_tokens or 0,
         batch_size=0,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from dataclasses import replace as replace_field
 from math import prod
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 
@@ -39,7 +39,7 @@ from retrievers.models.checkpoint import (
     resolve_inside,
 )
 from retrievers.models.locate import describe_source, find_card, find_local, locate_checkpoint
-from retrievers.models.recipe import Backend, Dtype, Prompts, Recipe, Stage, StoreDtype
+from retrievers.models.recipe import ModelDtype, Prompts, Recipe, Stage, StoreDtype
 from retrievers.models.st_folder import (
     find_transformer,
     is_st_folder,
@@ -114,9 +114,8 @@ def resolve_model(
     *,
     like: str | None = None,
     adapter: str | None = None,
-    dtype: Dtype | None = None,
+    dtype: ModelDtype | None = None,
     store_dtype: StoreDtype = "float32",
-    backend: str | None = None,
     query_prompt: str | None = None,
     max_query_tokens: int | None = None,
     max_document_tokens: int | None = None,
@@ -131,9 +130,8 @@ def resolve_model(
             with.
         adapter: folder of an AdapterHub or PEFT adapter to attach. The model's name becomes
             ``NAME+ADAPTER``, and published scores of the base do not apply.
-        dtype: replaces the card's.
+        dtype: replaces the card's; ``int8`` needs a card of float32.
         store_dtype: dtype of stored vectors.
-        backend: ``torch`` (also for None) or ``int8``.
         query_prompt: put before every query, instead of all prompts of the card.
         max_query_tokens: replaces the card's.
         max_document_tokens: replaces the card's.
@@ -142,14 +140,13 @@ def resolve_model(
 
     Raises:
         BenchError: there is no such model, a plain checkpoint is named without ``like``, a
-            checkpoint is damaged, has its own code or does not fit the card, or the back end cannot
-            run it.
+            checkpoint is damaged, has its own code or does not fit the card, or int8 cannot run it.
     """
     card, base = find_card(model, like, endpoint_model)
     if card.missing:
         raise BenchError(f"{card.name} cannot be used: {card.missing}", card.source)
     changes: dict[str, Any] = {
-        "dtype": dtype,
+        "dtype": None if dtype == "int8" else dtype,
         "max_query_tokens": max_query_tokens,
         "max_document_tokens": max_document_tokens,
     }
@@ -168,9 +165,10 @@ def resolve_model(
     if card.warning:
         logger.warning("%s: %s", card.name, card.warning)
     resolved = _resolve(card, base, trust_code)
-    recipe = msgspec.structs.replace(
-        resolved.recipe, store_dtype=store_dtype, backend=choose_backend(backend, resolved.recipe)
-    )
+    recipe = msgspec.structs.replace(resolved.recipe, store_dtype=store_dtype)
+    if dtype == "int8":
+        check_int8(recipe)
+        recipe = msgspec.structs.replace(recipe, backend="int8")
     return replace_field(resolved, recipe=recipe)
 
 
@@ -450,16 +448,12 @@ def _pickle_sizes(path: Path) -> Iterator[int]:
             yield tensor.numel()
 
 
-def choose_backend(name: str | None, recipe: Recipe) -> Backend:
-    """Return the back end ``name`` for ``recipe``, PyTorch for None.
+def check_int8(recipe: Recipe) -> None:
+    """Raise if the model of ``recipe`` cannot run in int8 here.
 
     Raises:
-        BenchError: the back end is unknown, or cannot run the model here.
+        BenchError: its kind, adapter, dtype, pooling or this processor prevents it.
     """
-    if name in (None, "torch"):
-        return "torch"
-    if name != "int8":
-        raise BenchError(f"unknown back end {name!r}", f"use {', '.join(get_args(Backend))}")
     none = recipe.kind != "transformer" or bool(recipe.encoder)
     problems = {
         f"{recipe.model} is not a transformer that int8 can run": none,
@@ -473,7 +467,6 @@ def choose_backend(name: str | None, recipe: Recipe) -> Backend:
     for problem, is_one in problems.items():
         if is_one:
             raise BenchError(problem, "Leave out --dtype int8.")
-    return "int8"
 
 
 def has_vnni() -> bool:

@@ -21,10 +21,11 @@ Similarity = Literal["dot", "cos"]
 TitleJoin = Literal["space", "pair", "sep", "none"]
 TruncationSide = Literal["right", "left"]
 Dtype = Literal["float32", "bfloat16", "float16"]
+# int8: dense layers of a float32 network, on the CPU
+ModelDtype = Literal["float32", "bfloat16", "float16", "int8"]
 StoredDtype = Dtype | Literal["unknown"]
 StoreDtype = Literal["float32", "float16"]
-Backend = Literal["torch", "int8"]
-StoredBackend = Backend | Literal["onnx", "int7"]  # these occur in old results
+Backend = Literal["torch", "int8", "onnx", "int7"]  # the last two occur in old results
 Role = Literal["document", "query"]
 # Later additions, which are part of a fingerprint only if they differ from their defaults.
 ADDED_LATER = ("truncation_side", "lower_case")
@@ -162,7 +163,7 @@ class Recipe(Usage, kw_only=True):
     prompts: Prompts = Prompts()
     dataset_prompts: dict[str, Prompts] = {}
     adapter: AdapterIdentity | None = None
-    backend: StoredBackend = "torch"
+    backend: Backend = "torch"
     store_dtype: StoreDtype = "float32"
     encoder: str = ""
     options: dict[str, Option] = {}
@@ -236,6 +237,11 @@ class Recipe(Usage, kw_only=True):
             max_document_tokens=self.max_query_tokens,
             title_join="space",  # a query has no title
         )
+
+    @property
+    def precision(self) -> str:
+        """``int8``, or the dtype of weights and activations."""
+        return "int8" if self.backend == "int8" else self.dtype
 
     def for_dataset(self, name: str) -> "Recipe":
         """Return this recipe with the prompts of dataset ``name`` (``beir/quora``) and no others.

@@ -30,7 +30,7 @@ from bench.gate.scope import (
     previously_checked,
     remember_checked,
 )
-from bench.gate.served import check_server, stated_precision
+from bench.gate.served import check_server
 from bench.gate.verdicts import conclude_check
 from bench.results.find import choose_results, find_named, find_results
 from bench.results.result import Evaluation, Protocol
@@ -76,7 +76,7 @@ def _check_server(options: CheckOptions, _: RecordedWarnings) -> Check:
     model = load_model(workspace, options.against, use)
     dataset = workspace.dataset((options.on or (SOURCE,))[0])
     question = Question(model, [dataset], workspace.dataset, workspace.device)
-    stated = options.model_options.dtype or stated_precision(model.model.recipe)
+    stated = options.model_options.dtype or model.model.recipe.precision
     encoder = open_endpoint(options.served, options.model_options, model)
     return check_server(question, encoder, encoder.recipe.model, stated)
 

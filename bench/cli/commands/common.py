@@ -113,15 +113,13 @@ def load_model(
         BenchError: there is no such model, or an option does not fit it.
     """
     fields = convert_table(parse_assignments(settings.set), CardSettings, "--set")
-    dtype, backend = (None, settings.dtype) if settings.dtype == "int8" else (settings.dtype, None)
     return workspace.load(
         name,
         networks,
         like=settings.like,
         endpoint_model=settings.endpoint_model,
         adapter=settings.adapter,
-        dtype=dtype,
-        backend=backend,
+        dtype=settings.dtype,
         trust_code=settings.trust_code,
         **msgspec.structs.asdict(fields),
     )

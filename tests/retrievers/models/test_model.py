@@ -389,10 +389,10 @@ def test_int8_is_refused_where_its_sums_saturate(
     if most:
         monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", most)
     if has_vnni:
-        assert resolve_model("minilm", backend="int8").recipe.backend == "int8"
+        assert resolve_model("minilm", dtype="int8").recipe.backend == "int8"
     else:
         with pytest.raises(BenchError, match="int8 overflows on this CPU"):
-            resolve_model("minilm", backend="int8")
+            resolve_model("minilm", dtype="int8")
 
 
 @pytest.fixture
@@ -401,14 +401,10 @@ def vnni(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("vnni")
-def test_the_back_end_is_part_of_the_recipe() -> None:
+def test_int8_is_part_of_the_recipe() -> None:
     exact = resolve_model("minilm").recipe.fingerprint
-    assert resolve_model("minilm", backend="torch").recipe.fingerprint == exact
-    assert resolve_model("minilm", backend="int8").recipe.fingerprint != exact
-    for name in ("tensorrt", "onnx", "int7"):
-        with pytest.raises(BenchError, match=f"unknown back end '{name}'") as caught:
-            resolve_model("minilm", backend=name)
-        assert caught.value.hint == "use torch, int8"
+    assert resolve_model("minilm", dtype="float32").recipe.fingerprint == exact
+    assert resolve_model("minilm", dtype="int8").recipe.fingerprint != exact
 
 
 @pytest.mark.usefixtures("vnni")
@@ -421,14 +417,17 @@ def test_int8_refuses_what_it_cannot_run(tmp_path: Path, folder: Path) -> None:
         encoder="retrievers.encoders.python_object:HashingEncoder",
         options={"dim": 8},
     )
+    half = tiny.write_card(
+        tmp_path / "half.toml", checkpoint=str(folder), pooling="cls", dtype="bfloat16"
+    )
     refused: list[tuple[str, dict[str, Any], str]] = [
         ("hashing", {}, "not a transformer that int8 can run"),
         ("bm25", {}, "not a transformer that int8 can run"),
         (str(theirs), {"trust_code": True}, "not a transformer that int8 can run"),
-        ("minilm", {"dtype": "bfloat16"}, "needs float32 weights, not bfloat16"),
+        (str(half), {}, "needs float32 weights, not bfloat16"),
         (str(folder), pooled, "int8 cannot pool by 'pooler'"),
         ("minilm", {"adapter": str(tmp_path / "lora")}, "int8 does not support adapters"),
     ]
     for model, settings, problem in refused:
         with pytest.raises(BenchError, match=problem):
-            resolve_model(model, backend="int8", **settings)
+            resolve_model(model, dtype="int8", **settings)
