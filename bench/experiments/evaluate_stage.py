@@ -102,8 +102,8 @@ class EvaluateStage(ExperimentStage):
         return settings
 
     def key_settings(self, settings: Table) -> Table:
-        """Return ``settings`` with the removed field ``adapter_drop``."""
-        return {"adapter_drop": 0, **settings}
+        """Return ``settings`` with the removed fields, for keys of earlier versions."""
+        return {"adapter_drop": 0, "backend": None, **settings}
 
     def hash_inputs(self, settings: Table) -> dict[str, str]:
         """Return protocol, hashes and measures of each collection in ``settings``."""
