@@ -30,10 +30,9 @@ CONNECTIONS = 16
 ROUNDS = 10
 SECONDS = 15.0  # after which no other round begins
 SEARCH_SECONDS = 30.0  # after which no pair of deviations is tried
-CLOSER = 4.0  # a squared distance to another text that is smaller by this factor is a mix-up
-APART = 0.01  # smallest relative squared distance of two texts whose vectors are compared
-NOISE = 1e-9  # smallest squared error of arithmetic
-BEYOND = 100.0  # times the error of arithmetic that one text may have
+CLOSER = 4.0  # a squared distance to another text that is smaller by this factor is a mix-up,
+APART = 0.05  # if the relative squared distance to the text itself is larger than this
+BEYOND = 30.0  # times the largest typical error of its precision that one vector may have
 EXACT = [name for name, _ in PRECISIONS]  # the most exact first
 
 
@@ -49,38 +48,34 @@ def check_server(question: Question, encoder: Encoder, server: str, stated: str)
     question = replace(question, sampled_documents=DOCUMENTS, sampled_queries=QUERIES)
     evidence = question.of_encoder(encoder, server)
     answer = question.answer([evidence], most_seconds=SEARCH_SECONDS)
-    causes = [_describe_cause(answer, stated)]
-    rows = [_row(question, "one request at a time", answer.share, causes[0])]
-    if not causes[0]:
-        level = evidence.fit(question.setup, probe=False).level or 0.0
+    precision = answer.precision or "int8"
+    parts = [("one request at a time", answer.share, _describe_cause(answer, stated))]
+    if not parts[0][-1]:
         encoder = encoder.for_dataset(question.dataset.name)
-        most = BEYOND * max(10**level, NOISE)
+        most = BEYOND * 10 ** dict(PRECISIONS)[precision]
         sent, changed, mixed = repeat_under_load(encoder, evidence.given, most)
-        text = f"under load, {changed:,} of {sent:,} vectors changed, {mixed:,} of them into the "
-        causes.append(text + "vector of another text" if changed else "")
-        name = f"{CONNECTIONS} requests at a time"
-        rows.append(_row(question, name, 1 - changed / sent, causes[1]))
-    reasons = tuple(filter(None, causes))
+        cause = f"under load, {changed:,} of {sent:,} vectors changed, {mixed:,} of them into the "
+        cause = cause + "vector of another text" if changed else ""
+        parts.append((f"{CONNECTIONS} requests at a time", 1 - changed / sent, cause))
+    reasons = tuple(cause for *_, cause in parts if cause)
     verdict = PairVerdict(
         role="checkpoint",
         name=answer.model,
         outcome="DRIFT" if reasons else "OK",
-        reasons=reasons
-        or (f"the vectors agree within the precision of {answer.precision or 'int8'}",),
-        rows=tuple(rows),
+        reasons=reasons or (f"the vectors agree within the precision of {precision}",),
+        rows=tuple(
+            CheckRow(
+                name=f"{question.dataset.name}, {name}",
+                measure="vectors that agree",
+                candidate=share,
+                baseline=1.0,
+                failure=cause,
+            )
+            for name, share, cause in parts
+        ),
     )
     done = conclude_check(server, [verdict], (), GateSettings(expect_same=True))
     return msgspec.structs.replace(done, answer=answer)
-
-
-def _row(question: Question, name: str, share: float, failure: str) -> CheckRow:
-    return CheckRow(
-        name=f"{question.dataset.name}, {name}",
-        measure="vectors that agree",
-        candidate=share,
-        baseline=1.0,
-        failure=failure,
-    )
 
 
 def _describe_cause(answer: Answer, stated: str) -> str:
@@ -117,7 +112,6 @@ def repeat_under_load(
     ]
     first = np.concatenate([each.vectors for each in given.values()])
     squares = np.maximum(np.einsum("ij,ij->i", first, first)[:, None], FLOOR)
-    apart = cdist(first, first, "sqeuclidean") / squares
     sent = changed = mixed = 0
     start = time.monotonic()
     with ThreadPoolExecutor(CONNECTIONS) as pool:
@@ -125,8 +119,7 @@ def repeat_under_load(
             again = list(pool.map(lambda task: encode_texts(encoder, *task), tasks))
             distances = cdist(np.concatenate(again), first, "sqeuclidean") / squares
             errors = distances.diagonal()
-            others = apart > max(APART, 16 * float(np.median(errors)))
-            is_mixed = np.where(others, distances, np.inf).min(axis=1) * CLOSER < errors
+            is_mixed = (distances.min(axis=1) * CLOSER < errors) & (errors > APART)
             sent += len(tasks)
             changed += int((is_mixed | (errors > most)).sum())
             mixed += int(is_mixed.sum())

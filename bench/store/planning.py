@@ -39,7 +39,7 @@ from retrievers.models.recipe import Recipe
 EncodeShard = Callable[[Callback | None], Float32Array]
 
 SHARD_ROWS = 2048  # one or two minutes for a small model on two cores
-ENDPOINT_SHARD_ROWS = 512  # 8 connections with a request of 64 texts each, which a kill loses
+ENDPOINT_SHARD_ROWS = 512  # 16 connections with a request of 32 texts each, which a kill loses
 HALF_SHARD_ROWS = 16_384  # in half precision: a second on a GPU, in many batches
 
 logger = logging.getLogger(__name__)

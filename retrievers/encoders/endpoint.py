@@ -2,16 +2,13 @@
 
 One background thread runs the requests of all encoders, several at a time. The package ``openai``
 repeats requests that fail with a lost connection, a timeout, status 408, 409, 429 or 5xx, with
-growing pauses or after the pause that the server states. A batch that a server refuses as too large
-is halved.
+growing pauses or after the pause that the server states.
 
 Reference: https://platform.openai.com/docs/api-reference/embeddings
 """
 
 import asyncio
-import base64
 import copy
-import json
 import os
 import threading
 from collections.abc import Iterator, Sequence
@@ -26,41 +23,36 @@ import numpy as np
 from foundation.arrays import Float32Array
 from foundation.errors import BenchError, DriftError, first_line, import_package
 from retrievers.encoders.protocol import Callback, Encoder, join_documents
-from retrievers.models.card import BRANCH, Card, normalize_url
-from retrievers.models.recipe import UNKNOWN_SETTINGS, Prompts, Recipe, Role
+from retrievers.models.card import Card
+from retrievers.models.recipe import Recipe, Role
 
-BATCH_TEXTS = 64
+BATCH_TEXTS = 32  # TEI's limit
 BATCH_CHARACTERS = 200_000  # safe for OpenAI's limit of 300,000 tokens and TEI's of 2 MB
 ATTEMPT_S, DEADLINE_S = 300.0, 900.0  # limits of one attempt, and of all attempts
 RETRIES, FIRST_RETRIES = 10, 3  # 1 minute; the first request fails early if no server runs
-TOO_LARGE = (400, 413, 422)
 KEY_VARIABLE = "BENCH_API_KEY"
 OWN_OPTIONS = ("endpoint", "endpoint_model")  # options of a recipe that are not sent
 
 PROBE_FILE = Path(__file__).with_name("probe.txt")  # 64 texts, one per line
-# A server is the same if its vectors of the probe have these cosine distances at most. For MiniLM,
-# batches of other sizes give 8e-6 and 4e-5 in bfloat16, and int8 weights give 2e-3 and 2e-2.
+# A server is the same if its vectors of the probe differ by these squared distances at most,
+# relative to twice their squared lengths. For vectors of equal length this is 1 - cosine. For
+# MiniLM, batches of other sizes give 8e-6 and 4e-5 in bfloat16, and int8 weights 2e-3 and 2e-2.
 MEDIAN_DRIFT, LARGEST_DRIFT = 5e-4, 5e-3
-LENGTH_DRIFT = 0.05  # relative difference of vector lengths
 TINY = 1e-30
 
 KEEP_HINT = "Correct the server and repeat the command: stored vectors are not encoded again."
-HINTS = {
-    **dict.fromkeys((401, 403), f"Set the environment variable {KEY_VARIABLE} to its key."),
-    404: "Check the URL, which ends in /v1, and --endpoint-model.",
-    **dict.fromkeys(
-        TOO_LARGE,
-        "Check --endpoint-model. If the text is too long, let the server cut it (TEI: "
-        "--auto-truncate; vLLM: a card with options = { truncate_prompt_tokens = -1 }).",
-    ),
-}
+REFUSED_HINT = (
+    f"Check the URL, which ends in /v1, --endpoint-model, and the key in {KEY_VARIABLE}. If a text "
+    "is too long, let the server cut it (TEI: --auto-truncate; vLLM: a card with options = "
+    "{ truncate_prompt_tokens = -1 })."
+)
 
 
 class _Entry(msgspec.Struct):
-    """A vector in an answer: base64 of little-endian float32, or a list of numbers."""
+    """A vector in an answer."""
 
     index: int
-    embedding: str | list[float]
+    embedding: list[float]
 
 
 class _Answer(msgspec.Struct):
@@ -78,33 +70,24 @@ class EndpointEncoder(Encoder):
         recipe: recipe of kind ``endpoint``. Its options hold ``endpoint_model``, the model's name
             on the server, and further fields of each request; ``query.NAME`` and ``document.NAME``
             are fields of requests in one role. A dimension of 0 accepts vectors of any dimension.
-        url: address up to ``/v1``.
-        connections: largest number of requests at a time.
+        card: its card, with the URL and the largest number of requests at a time.
 
     Raises:
-        BenchError: the package ``openai`` is not installed, the key has unprintable characters, or
-            the URL has a user, password or query.
+        BenchError: the package ``openai`` is not installed, or the key has unprintable characters.
     """
 
-    def __init__(self, recipe: Recipe, url: str, connections: int = 8) -> None:
-        try:
-            url = normalize_url(url)
-        except ValueError as error:
-            raise BenchError(str(error)) from error
+    def __init__(self, recipe: Recipe, card: Card) -> None:
         problem = "models behind a URL need the package openai"
         self._api = import_package("openai", problem, "pip install 'retrieval-bench[served]'")
-        self.recipe, host = recipe, urlsplit(url).netloc
-        self._model = str(recipe.options["endpoint_model"])
+        self.recipe, self._model, host = recipe, card.endpoint_model, urlsplit(card.url).netloc
         self._name, self._key = f"{self._model} at {host}", _read_key(host)
         self._client = self._api.AsyncOpenAI(
-            base_url=url,
+            base_url=card.url,
             api_key=self._key or "none",
             timeout=ATTEMPT_S,
             max_retries=FIRST_RETRIES,
         )
-        self._connections = asyncio.Semaphore(connections)
-        self._most, self._format, self._dim = BATCH_TEXTS, "base64", recipe.dim
-        self._loop = _event_loop()
+        self._connections = asyncio.Semaphore(card.connections)
 
     @property
     def server(self) -> "EndpointEncoder":
@@ -152,7 +135,7 @@ class EndpointEncoder(Encoder):
             if name not in OWN_OPTIONS and ("." not in name or name.startswith(f"{role}."))
         }
         requests = self._request_all(texts, fields, advance or (lambda count: None))
-        vectors = asyncio.run_coroutine_threadsafe(requests, self._loop).result()
+        vectors = asyncio.run_coroutine_threadsafe(requests, _event_loop()).result()
         if self.recipe.normalize:
             lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
             vectors /= np.where(lengths == 0, 1, lengths)
@@ -162,14 +145,13 @@ class EndpointEncoder(Encoder):
         self, texts: list[str], fields: dict[str, Any], advance: Callback
     ) -> Float32Array:
         """Request vectors in batches. The first failure cancels the others, and is raised."""
-        batches = list(_split(texts, self._most))
         try:
             async with asyncio.TaskGroup() as group:
-                requests = [self._request(batch, fields, advance) for batch in batches]
+                requests = [self._request(batch, fields, advance) for batch in _split(texts)]
                 tasks = list(map(group.create_task, requests))
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
-        empty = np.empty((0, self._dim), np.float32)
+        empty = np.empty((0, self.recipe.dim), np.float32)
         return np.concatenate([task.result() for task in tasks]) if tasks else empty
 
     async def _request(
@@ -178,32 +160,22 @@ class EndpointEncoder(Encoder):
         """Return the vectors of one batch, which is halved as long as the server refuses it."""
         try:
             async with self._connections, asyncio.timeout(DEADLINE_S):
-                encoding = self._format
                 answer = await self._client.embeddings.with_raw_response.create(
-                    model=self._model, input=texts, encoding_format=encoding, extra_body=fields
+                    model=self._model, input=texts, encoding_format="float", extra_body=fields
                 )
         except self._api.APIStatusError as error:
-            status, body = error.status_code, error.body
+            status, body, half = error.status_code, error.body, len(texts) // 2
+            if status in (400, 413, 422) and half:
+                parts = texts[:half], texts[half:]
+                return np.concatenate([await self._request(p, fields, advance) for p in parts])
             stated = body.get("message", body) if isinstance(body, dict) else body
-            refused, reason = status in TOO_LARGE, self._shorten(str(stated))
-            if refused and "encoding_format" in reason and encoding == "base64":
-                self._format = "float"
-                return await self._request(texts, fields, advance)
-            if refused and len(texts) > 1:
-                half = 1 << (len(texts) - 1).bit_length() - 1  # a power of 2 below
-                self._most = min(self._most, half)
-                parts = [await self._request(part, fields, advance) for part in _split(texts, half)]
-                return np.concatenate(parts)
-            size = f" to a text of {len(texts[0]):,} characters" if refused else ""
-            hint = HINTS.get(status, KEEP_HINT)
-            raise self._error(f"answered {status}{size}: {reason}", hint) from None
+            hint = REFUSED_HINT if status < 500 else KEEP_HINT
+            raise self._error(f"answered {status}: {stated}", hint) from None
         except TimeoutError:
             raise self._error(f"gave no answer in {DEADLINE_S:g} s") from None
         except self._api.APIConnectionError as error:
-            cause = first_line(error.__cause__ or error)
-            raise self._error(f"does not answer: {self._shorten(cause)}") from None
-        if self._client.max_retries != RETRIES:
-            self._client = self._client.with_options(max_retries=RETRIES)
+            raise self._error(f"does not answer: {first_line(error.__cause__ or error)}") from None
+        self._client.max_retries = RETRIES
         vectors = self._read(answer.content, len(texts))
         advance(len(texts))
         return vectors
@@ -211,55 +183,23 @@ class EndpointEncoder(Encoder):
     def _read(self, content: bytes, count: int) -> Float32Array:
         """Return the vectors of an answer in the order of their indices, float32 ``(n, dim)``."""
         try:
-            data = msgspec.convert(json.loads(content), _Answer).data
-            vectors = {entry.index: _decode(entry.embedding) for entry in data}
-        except (ValueError, msgspec.ValidationError) as error:
-            raise self._error(f"returned no vectors: {error}") from None
-        found, expected = sorted(entry.index for entry in data), list(range(count))
-        if found != expected:
-            odd = {i for i in found if found.count(i) > 1} | ({*found} ^ {*expected})
-            raise self._error(
-                f"returned {len(found)} vectors for {count} texts, with missing, extra or repeated "
-                f"indices {', '.join(map(str, sorted(odd)[:5]))}"
-            )
-        dims = sorted({len(vector) for vector in vectors.values()})
-        self._dim = self._dim or dims[0]
-        if dims != [self._dim]:
-            several = ", ".join(map(str, dims))
-            raise self._error(f"returned vectors of {several} dimensions instead of {self._dim}")
-        stacked = np.stack([vectors[row] for row in expected])
-        if not np.isfinite(stacked).all():
-            raise self._error("returned NaN or infinite numbers")
-        return stacked
+            data = msgspec.json.decode(content, type=_Answer).data
+        except msgspec.DecodeError as error:
+            raise self._error(f"returned no vectors of finite numbers: {error}") from None
+        data.sort(key=lambda entry: entry.index)
+        if [entry.index for entry in data] != list(range(count)):
+            indices = f"whose indices are not 0 to {count - 1}"
+            raise self._error(f"returned {len(data)} vectors for {count} texts, {indices}")
+        dims = sorted({len(entry.embedding) for entry in data})
+        if dims != [self.recipe.dim or dims[0]]:
+            found = ", ".join(map(str, dims))
+            raise self._error(f"returned vectors of dimension {found} instead of {self.recipe.dim}")
+        return np.array([entry.embedding for entry in data], np.float32)
 
     def _error(self, problem: str, hint: str = KEEP_HINT) -> BenchError:
-        return BenchError(f"{self._name} {problem}", hint)
-
-    def _shorten(self, message: str) -> str:
-        """Return a server's message on one line and without the key."""
-        plain = message.replace(self._key, "***") if self._key else message
-        return " ".join(plain.split())[:300]
-
-
-def endpoint_recipe(card: Card) -> Recipe:
-    """Return the recipe of the endpoint of ``card``, requesting a vector if it states no ``dim``.
-
-    Raises:
-        BenchError: the server does not answer, or refuses a text.
-    """
-    address = card.url.partition("://")[2]
-    recipe = Recipe(
-        model=card.name,
-        kind="endpoint",
-        dim=card.dim,
-        revision="" if card.revision == BRANCH else card.revision,
-        options={"endpoint": address, "endpoint_model": card.endpoint_model, **card.options},
-        prompts=Prompts(card.prompts.query, card.prompts.document),
-        dataset_prompts=dict(card.prompts.datasets),
-        **{**card.usage, **UNKNOWN_SETTINGS},
-    )
-    dim = card.dim or EndpointEncoder(recipe, card.url).encode_queries(["dimension"]).shape[1]
-    return msgspec.structs.replace(recipe, dim=dim)
+        """Return an error on one line and without the key."""
+        plain = problem.replace(self._key, "***") if self._key else problem
+        return BenchError(f"{self._name} {' '.join(plain.split())[:300]}", hint)
 
 
 def probe_texts() -> list[str]:
@@ -276,21 +216,15 @@ def check_same_server(name: str, then: Float32Array, now: Float32Array) -> None:
         now: vectors of today.
 
     Raises:
-        DriftError: the median or largest cosine distance is above `MEDIAN_DRIFT` or
-            `LARGEST_DRIFT`, or a length changed by more than `LENGTH_DRIFT`.
+        DriftError: the median or largest difference is above `MEDIAN_DRIFT` or `LARGEST_DRIFT`.
     """
-    before, after = (
-        np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True) for vectors in (then, now)
-    )
-    moved = then / np.maximum(before, TINY) - now / np.maximum(after, TINY)
-    distances = (moved**2).sum(axis=1) / 2  # 0 for two zero vectors
+    squares = np.maximum((then**2).sum(axis=1), TINY)
+    distances = ((then - now) ** 2).sum(axis=1) / squares / 2
     median, largest = float(np.median(distances)), float(distances.max())
-    longer = float((np.abs(after - before) / np.maximum(before, TINY)).max())
-    if median > MEDIAN_DRIFT or largest > LARGEST_DRIFT or longer > LENGTH_DRIFT:
+    if median > MEDIAN_DRIFT or largest > LARGEST_DRIFT:
         raise DriftError(
-            f"the server of {name} changed: cosine distances of its vectors of {len(now)} fixed "
-            f"texts from the stored ones are up to {largest:.2g} (median {median:.2g}), and their "
-            f"lengths differ by up to {longer:.0%}",
+            f"the server of {name} changed: its vectors of {len(now)} fixed texts differ from the "
+            f"stored ones by up to {largest:.2g} (median {median:.2g})",
             f"Start the former server; or remove its vectors: `python -m bench cache --prune {name}"
             "`; or keep both with a card of your own that states another `revision`.",
         )
@@ -317,20 +251,14 @@ def _read_key(host: str) -> str:
     return key
 
 
-def _split(texts: Sequence[str], most: int) -> Iterator[list[str]]:
+def _split(texts: Sequence[str]) -> Iterator[list[str]]:
     """Yield batches in order. An empty text is sent as a space, since OpenAI refuses it."""
     batch: list[str] = []
     for text in texts:
         size = sum(map(len, batch)) + len(text)
-        if batch and (len(batch) == most or size > BATCH_CHARACTERS):
+        if batch and (len(batch) == BATCH_TEXTS or size > BATCH_CHARACTERS):
             yield batch
             batch = []
         batch.append(text or " ")
     if batch:
         yield batch
-
-
-def _decode(embedding: str | list[float]) -> Float32Array:
-    if isinstance(embedding, str):
-        return np.frombuffer(base64.b64decode(embedding, validate=True), "<f4").astype(np.float32)
-    return np.array(embedding, np.float32)

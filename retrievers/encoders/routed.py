@@ -166,7 +166,7 @@ def open_encoder(
     if model.recipe.kind == "hashing":
         return HashingEncoder(model.recipe)
     if model.recipe.kind == "endpoint":
-        return EndpointEncoder(model.recipe, model.card.url, model.card.connections)
+        return EndpointEncoder(model.recipe, model.card)
     if model.routing is not None:
         return open_routed_encoder(model, device, tokens_per_batch, networks)
     return TransformerEncoder(model, device, tokens_per_batch, networks)

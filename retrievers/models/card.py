@@ -166,7 +166,7 @@ class Card(Usage, kw_only=True):
     encoder: str = ""
     url: str = ""
     endpoint_model: str = ""
-    connections: int = 8
+    connections: int = 16
     options: dict[str, Option] = {}
     trained_on: tuple[str, ...] = ()
     licence: str = ""
@@ -227,7 +227,10 @@ class Card(Usage, kw_only=True):
 
     def _check_endpoint(self) -> None:
         if not (self.url and self.endpoint_model) or self.connections < 1:
-            raise ValueError("an endpoint needs a url, an endpoint_model and connections")
+            raise ValueError(
+                "an endpoint needs a url, connections, and one of the names that the server lists "
+                "at /v1/models (endpoint_model, --endpoint-model NAME)"
+            )
         msgspec.structs.force_setattr(self, "url", normalize_url(self.url))
         if self.title_join not in ("space", "none"):
             raise ValueError(f"title_join of an endpoint is space or none, not {self.title_join}")
@@ -244,13 +247,12 @@ def normalize_url(url: str) -> str:
         ValueError: it is not an HTTP URL, or has a user, password, query or fragment.
     """
     parts = urlsplit(url)
-    if "@" in parts.netloc or parts.query or parts.fragment:
+    has_host = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    if not has_host or "@" in parts.netloc or parts.query or parts.fragment:
         raise ValueError(
-            "the URL of an endpoint has no user, password or query: put the key into the "
-            "environment variable BENCH_API_KEY"
+            "the URL of an endpoint is like http://localhost:8000/v1, without user, password and "
+            "query: put the key into the environment variable BENCH_API_KEY"
         )
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
-        raise ValueError(f"{url} is not a URL such as http://localhost:8000/v1")
     path = parts.path.rstrip("/").removesuffix("/embeddings") or "/v1"
     return f"{parts.scheme}://{parts.netloc}{path}"
 

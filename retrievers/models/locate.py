@@ -61,7 +61,8 @@ def find_card(model: str, like: str | None, endpoint_model: str | None = None) -
             vector per text, or a folder that contradicts ``like``.
     """
     if is_url(model):
-        return _card_of_endpoint(model, endpoint_model, like), Path.cwd()
+        usage = {name: getattr(load_card(like), name) for name in SERVED_USAGE} if like else {}
+        return card_of_endpoint(model, endpoint_model or "", **usage), Path.cwd()
     if endpoint_model is not None:
         raise BenchError(
             f"{model} is not a URL, so --endpoint-model {endpoint_model} has no effect",
@@ -103,23 +104,21 @@ def is_url(model: str) -> bool:
     return model.startswith(("http://", "https://"))
 
 
-def _card_of_endpoint(url: str, endpoint_model: str | None, like: str | None) -> Card:
-    """Return the card of a model behind a URL, with prompts and similarity like another card's."""
-    if not endpoint_model:
-        raise BenchError(
-            "the URL of a server needs the name of one of its models",
-            "add --endpoint-model NAME, as listed at /v1/models",
-        )
-    used = {name: getattr(load_card(like), name) for name in SERVED_USAGE} if like else {}
+def card_of_endpoint(url: str, endpoint_model: str, **fields: Any) -> Card:
+    """Return the card of a model behind a URL.
+
+    Args:
+        url: address of the server.
+        endpoint_model: name of the model on the server. Its last part is the card's name.
+        fields: other fields of the card.
+
+    Raises:
+        BenchError: the URL or another field does not fit an endpoint.
+    """
+    named = {"name": endpoint_model.rpartition("/")[2], "title": f"{endpoint_model} at {url}"}
+    address = {"kind": "endpoint", "url": url, "endpoint_model": endpoint_model}
     try:
-        return Card(
-            name=endpoint_model.rpartition("/")[2],
-            title=f"{endpoint_model} at {url}",
-            kind="endpoint",
-            url=url,
-            endpoint_model=endpoint_model,
-            **used,
-        )
+        return Card(**{**named, **address, **fields})
     except ValueError as error:
         raise BenchError(str(error)) from error
 

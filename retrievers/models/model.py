@@ -39,7 +39,14 @@ from retrievers.models.checkpoint import (
     resolve_inside,
 )
 from retrievers.models.locate import describe_source, find_card, find_local, locate_checkpoint
-from retrievers.models.recipe import ModelDtype, Prompts, Recipe, Stage, StoreDtype
+from retrievers.models.recipe import (
+    UNKNOWN_SETTINGS,
+    ModelDtype,
+    Prompts,
+    Recipe,
+    Stage,
+    StoreDtype,
+)
 from retrievers.models.st_folder import (
     find_transformer,
     is_st_folder,
@@ -227,9 +234,7 @@ def _resolve(card: Card, base: Path, trust_code: bool) -> Model:
     if card.encoder:
         return Model(card, _third_party_recipe(card, trust_code))
     if card.kind == "endpoint":
-        from retrievers.encoders.endpoint import endpoint_recipe
-
-        return Model(card, endpoint_recipe(card))
+        return resolve_endpoint(card)
     if card.kind != "transformer":
         return Model(card, _plain_recipe(card))
     return _resolve_transformer(card, base)
@@ -376,6 +381,28 @@ def _plain_recipe(card: Card) -> Recipe:
         **_prompt_fields(card),
         **usage,
     )
+
+
+def resolve_endpoint(card: Card) -> Model:
+    """Resolve a model behind a URL, requesting a vector if ``card`` states no ``dim``.
+
+    Raises:
+        BenchError: the server does not answer, or refuses a text.
+    """
+    from retrievers.encoders.endpoint import EndpointEncoder
+
+    address = card.url.partition("://")[2]
+    recipe = Recipe(
+        model=card.name,
+        kind="endpoint",
+        dim=card.dim,
+        revision="" if card.revision == BRANCH else card.revision,
+        options={"endpoint": address, "endpoint_model": card.endpoint_model, **card.options},
+        **_prompt_fields(card),
+        **{**card.usage, **UNKNOWN_SETTINGS},
+    )
+    dim = card.dim or EndpointEncoder(recipe, card).encode_queries(["dimension"]).shape[1]
+    return Model(card, msgspec.structs.replace(recipe, dim=dim))
 
 
 def _third_party_recipe(card: Card, trust_code: bool) -> Recipe:

@@ -351,7 +351,7 @@ def singles(model: str, sixteenth: dict[str, dict[str, Any]]) -> dict[str, dict[
     return {**PLANTED[model], **sixteenth}
 
 
-def pairs(model: str, count: int = 10) -> list[tuple[str, str]]:
+def pairs(model: str, count: int = 20) -> list[tuple[str, str]]:
     """Pairs of deviations of different fields, always the same."""
     planted = singles(model, ORDER)
     possible = [

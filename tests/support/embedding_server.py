@@ -1,7 +1,6 @@
 """A server of OpenAI's embeddings API on the loopback interface, whose answers tests can change."""
 
 import asyncio
-import base64
 import json
 import socket
 import threading
@@ -70,7 +69,6 @@ class EmbeddingServer:
         change: changes the entries of an answer, each with ``index`` and ``embedding``, an array.
         max_batch: larger requests are refused with 413, as TEI does.
         delay_s: seconds until every answer, by request.
-        base64: whether ``encoding_format = "base64"`` is obeyed; otherwise lists are sent.
         requests: all requests so far.
     """
 
@@ -81,7 +79,6 @@ class EmbeddingServer:
     )
     max_batch: int | None = None
     delay_s: Callable[[Request], float] = lambda request: 0.0
-    base64: bool = True
     requests: list[Request] = field(default_factory=list)
     _in_flight: int = 0
     _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(THREADS))
@@ -120,24 +117,13 @@ class EmbeddingServer:
         loop = asyncio.get_running_loop()
         vectors = np.asarray(await loop.run_in_executor(self._pool, self.encode, texts))
         entries = [{"index": row, "embedding": vector} for row, vector in enumerate(vectors)]
-        binary = self.base64 and request.body.get("encoding_format") == "base64"
         data = [
-            {
-                "object": "embedding",
-                **entry,
-                "embedding": _encode_vector(entry["embedding"], binary),
-            }
+            {"object": "embedding", **entry, "embedding": list(map(float, entry["embedding"]))}
             for entry in self.change(entries, request)
         ]
         usage = {"prompt_tokens": 0, "total_tokens": 0}
         model = request.body["model"]
         return Reply(200, {"object": "list", "data": data, "model": model, "usage": usage})
-
-
-def _encode_vector(vector: np.ndarray, binary: bool) -> str | list[float]:
-    if binary:
-        return base64.b64encode(np.asarray(vector, "<f4").tobytes()).decode()
-    return [float(value) for value in vector]
 
 
 async def _send(send: Any, reply: Reply) -> None:

@@ -20,9 +20,10 @@ from foundation.errors import BenchError
 from foundation.records import Record, convert_table
 from reports.evaluation import finding_lines
 from retrievers.encoders.protocol import Encoder
-from retrievers.models.locate import is_card, is_url
-from retrievers.models.model import SharedNetworks
-from retrievers.models.recipe import Recipe, StoreDtype
+from retrievers.encoders.routed import open_encoder
+from retrievers.models.locate import card_of_endpoint, is_card, is_url
+from retrievers.models.model import SharedNetworks, resolve_endpoint
+from retrievers.models.recipe import StoreDtype
 
 logger = logging.getLogger(__name__)
 
@@ -135,23 +136,17 @@ def open_endpoint(url: str, settings: ModelOptions, model: LoadedModel) -> Encod
         model: the checkpoint, whose prompts and title rule are used.
 
     Raises:
-        BenchError: as for `EndpointEncoder`.
+        BenchError: the URL is malformed, or the server does not answer.
     """
-    from bench.gate.served import CONNECTIONS
-    from retrievers.encoders.endpoint import EndpointEncoder
-
-    stated = model.model.recipe
-    recipe = Recipe(
-        model=url.partition("://")[2].partition("/")[0],
-        kind="endpoint",
-        dim=0,  # any, since a server may cut vectors
-        prompts=stated.prompts,
-        dataset_prompts=stated.dataset_prompts,
-        title_join=stated.title_join,
-        normalize=False,
-        options={"endpoint_model": settings.endpoint_model or stated.checkpoint or model.name},
+    stated = model.model
+    card = card_of_endpoint(
+        url,
+        settings.endpoint_model or stated.recipe.checkpoint or model.name,
+        name=url.partition("://")[2].partition("/")[0],
+        prompts=stated.card.prompts,
+        title_join="none" if stated.card.title_join == "none" else "space",
     )
-    return EndpointEncoder(recipe, url, CONNECTIONS)
+    return open_encoder(resolve_endpoint(card))
 
 
 def load_models(

@@ -359,9 +359,9 @@ def test_the_answer_reads_as_a_sentence_and_a_table(bench, folder, oracle, tmp_p
     assert 'card: pooling = "mean"' in done.stdout
 
 
-def check_server(bench, folder, encode, *words: Any, **fields: Any) -> tuple[int, Check]:
+def check_server(bench, folder, encode, *words: Any) -> tuple[int, Check]:
     """Exit code and report of a check of a server on the loopback interface."""
-    with serving(encode, **fields) as (url, _):
+    with serving(encode) as (url, _):
         against = ("--against", folder / "tiny.toml", "--on", folder / "words")
         done = bench("check", "--served", url, *against, *words, "--json")
     assert done.stdout, done.stderr
@@ -389,9 +389,8 @@ def test_a_server_that_changes_vectors_drifts_and_the_cause_is_named(bench, fold
     assert name in done.reasons[0]
 
 
-@pytest.mark.parametrize("base64", [True, False])
-def test_a_faithful_server_passes(bench, folder, oracle, base64):
-    code, done = check_server(bench, folder, served(oracle), base64=base64)
+def test_a_faithful_server_passes(bench, folder, oracle):
+    code, done = check_server(bench, folder, served(oracle))
     assert (code, done.outcome, done.answer.explanations) == (0, "OK", ())
     assert [row.candidate for row in done.against[0].rows] == [1.0, 1.0]
 
