@@ -84,7 +84,6 @@ class Int8Linear(nn.Module):
         rounded, scale = quantize_rows(weight)
         self._product = make_int8_product(rounded, scale.squeeze(1))
         self._bias = torch.cat([layer.bias.detach() for layer in layers])
-        # Large new arrays cost more than GELU: the system clears their pages.
         self._after = torch.ops.aten.gelu_ if _is_gelu(after) else after
 
     def forward(self, tokens: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ from torch.nn import functional
 
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError, first_line
-from retrievers.encoders.device import use_full_precision
+from retrievers.encoders.device import keep_freed_memory, use_full_precision
 from retrievers.encoders.tokens import Tokens
 from retrievers.models.recipe import EVERY_POOLING, StoredPooling
 
@@ -384,6 +384,8 @@ class PackedEncoder:
     ) -> None:
         self._network = PackedNetwork(network, attention, product).eval()
         self._device = self._network.embeddings.word_embeddings.weight.device
+        if self._device.type == "cpu":
+            keep_freed_memory()
 
     def pack_batch(self, tokens: Tokens) -> PackedBatch:
         """Pack ``tokens`` into a batch on the network's device."""
