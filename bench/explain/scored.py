@@ -43,7 +43,7 @@ class CollectionScores:
     dataset: Dataset
     base: EvaluationSetup
     open_split: Callable[[str], Dataset]
-    _matrices: OrderedDict[EvaluationSetup, Float32Array] = field(default_factory=OrderedDict)
+    _matrices: OrderedDict[tuple[object, ...], Float32Array] = field(default_factory=OrderedDict)
 
     def check(self) -> None:
         """Refuse a collection that cannot be encoded again and again.

@@ -87,41 +87,33 @@ class EvaluationSetup:
     least_grade: int = 1
 
 
-def document_key(setup: EvaluationSetup) -> EvaluationSetup:
-    """Return the set-up with every field at a fixed value that document vectors do not depend on.
+QUERY_FIELDS = {"query_prompt", "max_query_tokens", "query_weights"}
+RANKING_FIELDS = {"euclidean", "shuffled", "keep_self", "depth", "input_order"}
+MEAN_FIELDS = {"split", "exponential", "answered_only", "least_grade"}
+# Fields that are applied to the states of a forward pass. The pooler is part of the network.
+VIEW_FIELDS = {"pooling", "normalize", "stages", "dimensions", "scaled_after_cut"}
+STORAGE_FIELDS = {"precision", "shift"}
+
+
+def document_key(setup: EvaluationSetup) -> tuple[object, ...]:
+    """Return the values of the fields on which vectors of documents depend.
 
     Args:
         setup: any set-up; those with equal keys have equal vectors of documents.
     """
-    neutral: dict[str, Any] = {
-        "query_prompt": "",
-        "max_query_tokens": 0,
-        "query_weights": "document",
-        "euclidean": False,
-        "split": "",
-        "depth": 0,
-        "least_grade": 1,
-    }
-    flags = ("shuffled", "keep_self", "exponential", "input_order", "answered_only")
-    return replace(setup, **(neutral | dict.fromkeys(flags, False)))
+    other = QUERY_FIELDS | RANKING_FIELDS | MEAN_FIELDS
+    return tuple(value for name, value in vars(setup).items() if name not in other)
 
 
-def forward_key(setup: EvaluationSetup) -> EvaluationSetup:
-    """Return the set-up with every field fixed that no forward pass of documents depends on.
+def forward_key(setup: EvaluationSetup) -> tuple[object, ...]:
+    """Return the values of the fields on which forward passes of documents depend.
 
     Args:
         setup: any set-up; those with equal keys share their forward passes of documents.
     """
-    return replace(
-        document_key(setup),
-        pooling=setup.pooling if setup.pooling == "pooler" else "cls",
-        normalize=False,
-        stages=(),
-        dimensions=None,
-        scaled_after_cut=True,
-        precision="float32",
-        shift=0,
-    )
+    other = QUERY_FIELDS | RANKING_FIELDS | MEAN_FIELDS | VIEW_FIELDS | STORAGE_FIELDS
+    known = tuple(value for name, value in vars(setup).items() if name not in other)
+    return *known, setup.pooling == "pooler"
 
 
 @dataclass(frozen=True)
