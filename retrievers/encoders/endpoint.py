@@ -194,7 +194,11 @@ class EndpointEncoder(Encoder):
         if dims != [self.recipe.dim or dims[0]]:
             found = ", ".join(map(str, dims))
             raise self._error(f"returned vectors of dimension {found} instead of {self.recipe.dim}")
-        return np.array([entry.embedding for entry in data], np.float32)
+        with np.errstate(over="ignore"):
+            vectors = np.array([entry.embedding for entry in data], np.float32)
+        if not np.isfinite(vectors).all():
+            raise self._error("returned numbers beyond float32")
+        return vectors
 
     def _error(self, problem: str, hint: str = KEEP_HINT) -> BenchError:
         """Return an error on one line and without the key."""

@@ -194,6 +194,10 @@ WRONG = {
         "3 vectors for 3 texts",
     ),
     "nan": (one_nan, "no vectors of finite numbers"),
+    "too large": (
+        lambda entries, request: [{**e, "embedding": [1e39] * DIM} for e in entries],
+        "numbers beyond float32",
+    ),
     "dimension": (
         lambda entries, request: [{**e, "embedding": e["embedding"][:3]} for e in entries],
         "dimension 3 instead of 4",
