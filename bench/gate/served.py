@@ -54,9 +54,12 @@ def check_server(question: Question, encoder: Encoder, server: str, stated: str)
         encoder = encoder.for_dataset(question.dataset.name)
         most = BEYOND * 10 ** dict(PRECISIONS)[precision]
         sent, changed, mixed = repeat_under_load(encoder, evidence.given, most)
-        cause = f"under load, {changed:,} of {sent:,} vectors changed, {mixed:,} of them into the "
-        cause = cause + "vector of another text" if changed else ""
-        parts.append((f"{CONNECTIONS} requests at a time", 1 - changed / sent, cause))
+        cause = (
+            f"under load, {changed:,} of {sent:,} vectors changed, "
+            f"{mixed:,} of them into the vector of another text"
+        )
+        name = f"{CONNECTIONS} requests at a time"
+        parts.append((name, 1 - changed / sent, cause if changed else ""))
     reasons = tuple(cause for *_, cause in parts if cause)
     verdict = PairVerdict(
         role="checkpoint",

@@ -192,8 +192,8 @@ class EndpointEncoder(Encoder):
             raise self._error(f"returned {len(data)} vectors for {count} texts, {indices}")
         dims = sorted({len(entry.embedding) for entry in data})
         if dims != [self.recipe.dim or dims[0]]:
-            found = ", ".join(map(str, dims))
-            raise self._error(f"returned vectors of dimension {found} instead of {self.recipe.dim}")
+            several = ", ".join(map(str, dims))
+            raise self._error(f"returned vectors of {several} dimensions, not {self.recipe.dim}")
         with np.errstate(over="ignore"):
             vectors = np.array([entry.embedding for entry in data], np.float32)
         if not np.isfinite(vectors).all():

@@ -84,6 +84,7 @@ class Int8Linear(nn.Module):
         rounded, scale = quantize_rows(weight)
         self._product = make_int8_product(rounded, scale.squeeze(1))
         self._bias = torch.cat([layer.bias.detach() for layer in layers])
+        # In place: a new array costs more than GELU.
         self._after = torch.ops.aten.gelu_ if _is_gelu(after) else after
 
     def forward(self, tokens: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from dataclasses import replace as replace_field
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -146,9 +146,11 @@ def resolve_model(
         endpoint_model: name of the model on the endpoint.
 
     Raises:
-        BenchError: there is no such model, a plain checkpoint is named without ``like``, a
+        BenchError: there is no such model or dtype, a plain checkpoint is named without ``like``, a
             checkpoint is damaged, has its own code or does not fit the card, or int8 cannot run it.
     """
+    if dtype not in (None, *get_args(ModelDtype)):
+        raise BenchError(f"unknown dtype {dtype!r}", f"use {', '.join(get_args(ModelDtype))}")
     card, base = find_card(model, like, endpoint_model)
     if card.missing:
         raise BenchError(f"{card.name} cannot be used: {card.missing}", card.source)

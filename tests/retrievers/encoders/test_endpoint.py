@@ -200,11 +200,11 @@ WRONG = {
     ),
     "dimension": (
         lambda entries, request: [{**e, "embedding": e["embedding"][:3]} for e in entries],
-        "dimension 3 instead of 4",
+        "of 3 dimensions, not 4",
     ),
     "one dimension": (
         lambda entries, request: [{**entries[0], "embedding": np.ones(5)}, *entries[1:]],
-        "dimension 4, 5 instead of 4",
+        "of 4, 5 dimensions, not 4",
     ),
 }
 
