@@ -227,10 +227,7 @@ class Card(Usage, kw_only=True):
 
     def _check_endpoint(self) -> None:
         if not (self.url and self.endpoint_model) or self.connections < 1:
-            raise ValueError(
-                "an endpoint needs a url, connections, and one of the names that the server lists "
-                "at /v1/models (endpoint_model, --endpoint-model NAME)"
-            )
+            raise ValueError("an endpoint needs a url, an endpoint_model and connections")
         msgspec.structs.force_setattr(self, "url", normalize_url(self.url))
         if self.title_join not in ("space", "none"):
             raise ValueError(f"title_join of an endpoint is space or none, not {self.title_join}")

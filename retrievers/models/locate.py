@@ -113,8 +113,13 @@ def card_of_endpoint(url: str, endpoint_model: str, **fields: Any) -> Card:
         fields: other fields of the card.
 
     Raises:
-        BenchError: the URL or another field does not fit an endpoint.
+        BenchError: there is no name, or the URL or another field does not fit an endpoint.
     """
+    if not endpoint_model:
+        raise BenchError(
+            "the URL of a server needs the name of one of its models",
+            "add --endpoint-model NAME, as listed at /v1/models",
+        )
     named = {"name": endpoint_model.rpartition("/")[2], "title": f"{endpoint_model} at {url}"}
     address = {"kind": "endpoint", "url": url, "endpoint_model": endpoint_model}
     try:

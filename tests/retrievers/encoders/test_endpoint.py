@@ -246,7 +246,7 @@ def test_keys_of_other_servers_are_not_sent(server, monkeypatch):
         ({"url": "https://host/v1?key=pw"}, "BENCH_API_KEY"),
         ({"url": "host:8000"}, "is like http://localhost:8000/v1"),
         ({"url": "", "title": "m"}, "needs a url"),
-        ({"url": "http://host/v1", "endpoint_model": ""}, "endpoint_model, --endpoint-model NAME"),
+        ({"url": "http://host/v1", "endpoint_model": ""}, "an endpoint_model"),
         ({"url": "http://host/v1", "title_join": "pair"}, "title_join"),
         ({"url": "http://host/v1", "pooling": "cls"}, "decides its pooling"),
         ({"url": "http://host/v1", "max_query_tokens": 64}, "decides its max_query_tokens"),
@@ -269,7 +269,7 @@ def test_a_recipe_has_the_host_and_what_determines_vectors(server):
     assert (recipe.dim, recipe.max_document_tokens, recipe.dtype) == (DIM, None, "unknown")
     other = resolve_model(url, endpoint_model="m2").recipe
     assert other.fingerprint != recipe.fingerprint
-    with pytest.raises(BenchError, match="names that the server lists"):
+    with pytest.raises(BenchError, match="name of one of its models"):
         resolve_model(url)
     with pytest.raises(BenchError, match="not a URL"):
         resolve_model("hashing", endpoint_model="m")
