@@ -27,8 +27,7 @@ def _parts(answer: Answer) -> Iterator[str]:
         yield from _remarks(answer.explanations)
     if answer.closest is not None:
         row = answer.closest
-        names = escape(" and ".join(row.deviations))
-        yield f"Closest, but not enough: {names} ({row.share:.0%} agree)."
+        yield f"Closest, but not enough: {escape(row.name)} ({row.share:.0%} agree)."
     if answer.singles:
         tried = f"{format_count(answer.singles, 'deviation', 'deviations')}"
         pairs = f" and {format_count(answer.pairs, 'pair', 'pairs')}" if answer.pairs else ""
@@ -47,7 +46,7 @@ def _verdict(answer: Answer) -> str:
             f"{answer.share:.0%} agree. Other weights, other texts or a cause that is not in the "
             "table remain."
         )
-    best = " and ".join(answer.explanations[0].deviations)
+    best = answer.explanations[0].name
     if answer.verdict == "possible":
         return (
             f"{best} agrees with the {evidence}, but {answer.chance:.1f} of the deviations would "
@@ -59,7 +58,7 @@ def _verdict(answer: Answer) -> str:
 def _table(answer: Answer) -> Table[ExplanationRow]:
     on_sample = " on a sample" if answer.sampled else ""
     columns: list[Column[ExplanationRow]] = [
-        Column("explanation", lambda row: " and ".join(row.deviations)),
+        Column("explanation", lambda row: row.name),
         Column("agrees", lambda row: f"{row.share:.0%}", fmt.numeric),
         Column("as exact as", lambda row: row.precision),
         Column(f"change of {answer.measure}{on_sample}", lambda row: row.cost, fmt.signed),
@@ -71,10 +70,9 @@ def _table(answer: Answer) -> Table[ExplanationRow]:
 def _remarks(rows: tuple[ExplanationRow, ...]) -> Iterator[str]:
     lines = []
     for row in rows:
-        name = " and ".join(row.deviations)
         if row.equals:
-            lines.append(f"{name} cannot be told from: {', '.join(row.equals)}")
+            lines.append(f"{row.name} cannot be told from: {', '.join(row.equals)}")
         if row.detail:
-            lines.append(f"{name}: {row.detail}")
+            lines.append(f"{row.name}: {row.detail}")
     if lines:
         yield bullets(map(escape, lines))

@@ -238,6 +238,11 @@ class SetupEvidence(ABC):
         """True if documents of the whole collection are encoded, not only of a sample."""
         return False
 
+    @property
+    def notes(self) -> Sequence[Observation]:
+        """Differences that it shows without a search."""
+        return ()
+
     @abstractmethod
     def fit(self, setup: EvaluationSetup, probe: bool) -> Fit:
         """Return how well a set-up explains it.
@@ -435,11 +440,13 @@ class RunEvidence(SetupEvidence):
     Attributes:
         dataset: collection of the run.
         run: in canonical order.
+        notes: differences of protocol that it shows.
     """
 
     passes: ForwardPasses
     dataset: Dataset
     run: Run
+    notes: Sequence[Observation] = ()
     name: str = "run"
 
     @cached_property

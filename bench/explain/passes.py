@@ -136,7 +136,8 @@ class ForwardPasses:
             tokenizer = load_tokenizer(self._checkpoint(weights), setup.side, lower)
             backend = tokenizer.backend_tokenizer
             if setup.case in ("cased", "accents") and _is_bert(tokenizer):
-                backend.normalizer = _without_folding(backend.normalizer, setup.case == "accents")
+                backend.normalizer.strip_accents = False
+                backend.normalizer.lowercase &= setup.case == "accents"
             made_for = self._tower(weights).text_tokenizer
             self._tokenizers[key] = TextTokenizer(
                 *(backend, setup.side, made_for.typed),
@@ -327,15 +328,3 @@ def _drop_special(tokens: Tokens, first: int, last: int) -> Tokens:
 
 def _is_bert(tokenizer: Any) -> bool:
     return type(tokenizer.backend_tokenizer.normalizer).__name__ == "BertNormalizer"
-
-
-def _without_folding(normalizer: Any, lower: bool) -> Any:
-    """Return BERT's normaliser without stripping accents, and without lower-casing or with it."""
-    from tokenizers.normalizers import BertNormalizer
-
-    return BertNormalizer(
-        clean_text=normalizer.clean_text,
-        handle_chinese_chars=normalizer.handle_chinese_chars,
-        strip_accents=False,
-        lowercase=lower and normalizer.lowercase,
-    )

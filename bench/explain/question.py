@@ -338,8 +338,8 @@ class Question:
         """
         return VectorEvidence(self.passes, read_canary(path), "canary")
 
-    def of_run(self, path: Path) -> tuple[RunEvidence, list[Observation]]:
-        """Return the evidence of a run file, and the differences that it shows itself.
+    def of_run(self, path: Path) -> RunEvidence:
+        """Return the evidence of a run file.
 
         Args:
             path: TREC run file.
@@ -358,7 +358,7 @@ class Question:
                 if set(run.query_ids) & set(dataset.queries.ids):
                     note = Observation(f"queries of the split {split}", f"--split {split}")
                     notes = [*([note] if split else []), *observe_run(run, dataset)]
-                    return RunEvidence(self.passes, dataset, run), notes
+                    return RunEvidence(self.passes, dataset, run, notes)
         raise BenchError(
             f"{path}: none of its queries, such as {run.query_ids[0]!r}, is in {self.dataset.name}",
             "Name the collection of the run",
@@ -397,25 +397,20 @@ class Question:
             collection.check()
         return PublishedEvidence(collections, numbers)
 
-    def answer(
-        self,
-        evidence: Sequence[SetupEvidence],
-        notes: Sequence[Observation] = (),
-        most_seconds: float = math.inf,
-    ) -> Answer:
+    def answer(self, evidence: Sequence[SetupEvidence], most_seconds: float = math.inf) -> Answer:
         """Return the answer that all evidence together supports.
 
         Args:
             evidence: of one or several kinds.
-            notes: differences that the files show themselves.
             most_seconds: no pair is tried after so many seconds.
         """
         known = deviations(self.passes.model, self.setup, self.passes.abilities, self.dataset.facts)
         deadline = time.monotonic() + most_seconds
         findings = DeviationSearch(self.setup, known, evidence, self.announce, deadline).run()
         closest = findings.closest
+        notes = [note for each in evidence for note in each.notes]
         if findings.verdict == "none":
-            notes = [*notes, *(note for each in evidence for note in each.observe(self.setup))]
+            notes += [note for each in evidence for note in each.observe(self.setup)]
         return Answer(
             model=self.model.name,
             collections=tuple(dataset.name for dataset in self.datasets),

@@ -40,6 +40,11 @@ class ExplanationRow(msgspec.Struct, frozen=True):
     equals: tuple[str, ...] = ()
     detail: str = ""
 
+    @property
+    def name(self) -> str:
+        """The deviations in words."""
+        return " and ".join(self.deviations)
+
 
 class Answer(msgspec.Struct, frozen=True):
     """Answer to the question why evidence differs from a model's own set-up.

@@ -89,7 +89,7 @@ def _describe_cause(answer: Answer, stated: str) -> str:
         )
     best = answer.explanations[0] if answer.explanations else None
     if best and not (stated == "int8" and best.deviations == (INT8_WEIGHTS,)):
-        return f"the cause is: {' and '.join(best.deviations)} ({'; '.join(best.apply)})"
+        return f"the cause is: {best.name} ({'; '.join(best.apply)})"
     if not best and EXACT.index(answer.precision) > EXACT.index(stated):
         return f"the vectors are as exact as {answer.precision}, and {stated} is stated"
     return ""

@@ -370,7 +370,7 @@ def evidence_of(lab: Laboratory, part: str, usage: Usage) -> list[Any]:
     if part in ("vectors", "pairs"):
         return [question.of_vectors(path) for path in lab.vectors(usage)]
     if part == "run":
-        return [question.of_run(lab.run_file(usage))[0]]
+        return [question.of_run(lab.run_file(usage))]
     if part == "per-query":
         return [question.of_query_scores(lab.per_query_file(usage))]
     return [question.of_published(lab.published(usage))]
@@ -409,7 +409,7 @@ def faithful(lab: Laboratory) -> Iterator[tuple[str, Answer]]:
     (path,) = lab.vectors(lab.base)
     lab.independent = exact
     yield "bfloat16, computed", lab.question.answer([lab.question.of_vectors(path)])
-    yield "run", lab.question.answer([lab.question.of_run(lab.run_file(lab.base))[0]])
+    yield "run", lab.question.answer([lab.question.of_run(lab.run_file(lab.base))])
     scores = lab.question.of_query_scores(lab.per_query_file(lab.base))
     yield "per-query", lab.question.answer([scores])
     yield "published", lab.question.answer([lab.question.of_published(lab.published(lab.base))])

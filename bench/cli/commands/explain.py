@@ -1,8 +1,9 @@
 """``explain``: which difference of set-up explains vectors, a run or scores of somebody else."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from bench.cli.commands.common import load_model, make_workspace, open_endpoint
 from bench.cli.options.commands import ExplainOptions
@@ -10,7 +11,6 @@ from bench.cli.terminal import print_result
 from bench.evaluate.retrieval import LoadedModel
 from bench.explain.evidence import SetupEvidence
 from bench.explain.question import Question, save_canary
-from bench.explain.records import Observation
 from bench.outcomes import ExitCode
 from bench.workspace import Workspace
 from foundation.errors import BenchError
@@ -35,10 +35,10 @@ def explain(options: ExplainOptions) -> int:
     if options.save_canary is not None:
         save_canary(options.save_canary, question.of_encoder(model.require_encoder(), "").given)
         print(f"{options.save_canary}: vectors of {model.name} saved", file=sys.stderr)
-    evidence, notes = _evidence(options, question)
+    evidence = _evidence(options, question)
     if not evidence:
         return ExitCode.OK
-    answer = question.answer(evidence, notes)
+    answer = question.answer(evidence)
     return print_result(options.common.json, answer, answer_text(answer))
 
 
@@ -61,22 +61,15 @@ def _load_other(
         return load_model(workspace, options.checkpoint, replace(use, like=options.model))
 
 
-def _evidence(
-    options: ExplainOptions, question: Question
-) -> tuple[Sequence[SetupEvidence], list[Observation]]:
-    evidence: list[SetupEvidence] = []
-    notes: list[Observation] = []
-    if options.vectors is not None:
-        evidence.append(question.of_vectors(options.vectors))
-    if options.canary is not None:
-        evidence.append(question.of_canary(options.canary))
-    if options.run_file is not None:
-        run, notes = question.of_run(options.run_file)
-        evidence.append(run)
-    if options.per_query is not None:
-        evidence.append(question.of_query_scores(options.per_query))
-    if options.published:
-        evidence.append(question.of_published(options.published))
+def _evidence(options: ExplainOptions, question: Question) -> list[SetupEvidence]:
+    readers: list[tuple[Callable[[Any], SetupEvidence], object]] = [
+        (question.of_vectors, options.vectors),
+        (question.of_canary, options.canary),
+        (question.of_run, options.run_file),
+        (question.of_query_scores, options.per_query),
+        (question.of_published, options.published),
+    ]
+    evidence = [read(given) for read, given in readers if given]
     if options.served:
         encoder = open_endpoint(options.served, options.model_options, question.model)
         evidence.append(question.of_encoder(encoder, encoder.recipe.model))
@@ -89,4 +82,4 @@ def _evidence(
             "Give --published, --per-query, --run-file, --vectors, --served, --canary or "
             "--checkpoint",
         )
-    return evidence, notes
+    return evidence
