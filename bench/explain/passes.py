@@ -137,7 +137,8 @@ class ForwardPasses:
             backend = tokenizer.backend_tokenizer
             if setup.case in ("cased", "accents") and _is_bert(tokenizer):
                 backend.normalizer.strip_accents = False
-                backend.normalizer.lowercase &= setup.case == "accents"
+                if setup.case == "cased":
+                    backend.normalizer.lowercase = False
             made_for = self._tower(weights).text_tokenizer
             self._tokenizers[key] = TextTokenizer(
                 *(backend, setup.side, made_for.typed),
