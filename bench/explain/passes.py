@@ -8,13 +8,12 @@ texts costs few.
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
-from bench.explain.setup import Abilities, EvaluationSetup, Precision, Weights
+from bench.explain.setup import EvaluationSetup, Precision, Weights
 from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError
 from retrievers.encoders.protocol import PhaseTimer, Segments, join
@@ -76,26 +75,6 @@ class ForwardPasses:
         tokens = self._tokens(setup, role, weights, titles, texts)
         return self._finish(setup, role, weights, self._states(setup, weights, tokens))
 
-    @cached_property
-    def abilities(self) -> Abilities:
-        """Abilities of the model's tokenizer and network."""
-        tower = self._tower("document")
-        first, last = self._special("document")
-        limit = self._checkpoint("document").position_limit
-        lower, accents, cased = (
-            self._ids(text) for text in ("paris cafe", "paris café", "Paris Cafe")
-        )
-        return Abilities(
-            lower_cases=lower == cased,
-            strips_accents=lower == accents,
-            can_keep_case=self.model.recipe.lower_case or _is_bert(tower.tokenizer),
-            first=first > 0,
-            last=last > 0,
-            separator=bool(tower.tokenizer.sep_token),
-            most_tokens=limit or 1 << 20,
-            other=self.other.card.name if self.other else "",
-        )
-
     def _checkpoint(self, weights: Weights) -> Checkpoint:
         model = self.other if weights == "other" and self.other else self.model
         checkpoint = model.query if weights == "query" else model.document
@@ -145,11 +124,6 @@ class ForwardPasses:
                 split_special_tokens=made_for.split_special_tokens,
             )
         return self._tokenizers[key]
-
-    def _ids(self, text: str) -> list[int]:
-        tower = self._tower("document")
-        ids: list[int] = tower.text_tokenizer([(text, None)], None).ids.tolist()
-        return ids
 
     def _special(self, weights: Weights) -> tuple[int, int]:
         """Return how many special tokens stand before and after a text."""

@@ -404,7 +404,8 @@ class Question:
             evidence: of one or several kinds.
             most_seconds: no pair is tried after so many seconds.
         """
-        known = deviations(self.passes.model, self.setup, self.passes.abilities, self.dataset.facts)
+        other = self.other.name if self.other else ""
+        known = deviations(self.passes.model, self.setup, other, self.dataset.facts)
         deadline = time.monotonic() + most_seconds
         findings = DeviationSearch(self.setup, known, evidence, self.announce, deadline).run()
         closest = findings.closest

@@ -137,29 +137,6 @@ class Deviation:
         return replace(setup, **self.changes)
 
 
-@dataclass(frozen=True)
-class Abilities:
-    """Facts about a model's tokenizer and files that decide which deviations are possible.
-
-    Attributes:
-        lower_cases, strips_accents: what its tokenizer does to texts.
-        can_keep_case: whether that can be switched off.
-        first, last: whether special tokens stand around a text.
-        separator: whether the tokenizer has a separator token.
-        most_tokens: positions of the network.
-        other: name of another checkpoint; "" for none.
-    """
-
-    lower_cases: bool
-    strips_accents: bool
-    can_keep_case: bool
-    first: bool
-    last: bool
-    separator: bool
-    most_tokens: int
-    other: str = ""
-
-
 def make_setup(model: Model, facts: Facts, depth: int | None = None) -> EvaluationSetup:
     """Return the set-up of a model with the prompts of a collection, by its protocol.
 
@@ -185,21 +162,21 @@ def make_setup(model: Model, facts: Facts, depth: int | None = None) -> Evaluati
     )
 
 
-def deviations(
-    model: Model, setup: EvaluationSetup, able: Abilities, facts: Facts
-) -> list[Deviation]:
-    """Return every single deviation that is possible for this model on this collection.
+def deviations(model: Model, setup: EvaluationSetup, other: str, facts: Facts) -> list[Deviation]:
+    """Return every single deviation for this model on this collection.
+
+    Some may change nothing, such as lower-casing before a tokenizer that does the same.
 
     Args:
         model: whose recipe is deviated from.
         setup: of the model, see `make_setup`.
-        able: what its tokenizer and files allow.
+        other: name of another checkpoint whose weights may have been used; "" for none.
         facts: of the collection.
     """
     possible = [
         *_vary_prompts(setup),
-        *_vary_texts(setup, able),
-        *_vary_network(model, setup, able),
+        *_vary_texts(setup),
+        *_vary_network(model, setup, other),
         *_vary_vectors(model, setup),
         *_vary_protocol(setup, facts),
     ]
@@ -229,45 +206,43 @@ def _vary_prompts(setup: EvaluationSetup) -> Iterator[Deviation]:
             yield Deviation("prompts", name, changes, card)
 
 
-def _vary_texts(setup: EvaluationSetup, able: Abilities) -> Iterator[Deviation]:
+def _vary_texts(setup: EvaluationSetup) -> Iterator[Deviation]:
     titles = {
         "none": "title left out",
         "space": "title joined to the text by a space",
         "pair": "title and text as a pair of segments",
-        **({"sep": "separator token between title and text"} if able.separator else {}),
+        "sep": "separator token between title and text",
     }
     for rule, name in titles.items():
         yield Deviation("title", name, {"title": rule}, f'card: title_join = "{rule}"')
     yield Deviation("title", "title twice before the text", {"title": "doubled"}, MEND_THERE)
     yield Deviation("title", "title without the text", {"title": "only"}, MEND_THERE)
     for length in LENGTHS:
-        if length <= able.most_tokens:
-            both = {"max_query_tokens": length, "max_document_tokens": length}
-            card = f"--set max_query_tokens={length} max_document_tokens={length}"
-            yield Deviation("length", f"texts cut at {length} tokens", both, card)
+        both = {"max_query_tokens": length, "max_document_tokens": length}
+        card = f"--set max_query_tokens={length} max_document_tokens={length}"
+        yield Deviation("length", f"texts cut at {length} tokens", both, card)
     side, lost = ("left", "first") if setup.side == "right" else ("right", "last")
     card = f'card: truncation_side = "{side}"'
     yield Deviation("side", f"long texts lose their {lost} tokens", {"side": side}, card)
-    if able.lower_cases and able.can_keep_case:
-        yield Deviation("case", "texts not lower-cased", {"case": "cased"}, TOKENIZER)
-    if not able.lower_cases:
-        card = "card: lower_case = true"
-        yield Deviation("case", "texts lower-cased", {"case": "lower"}, card)
-    if able.strips_accents and able.can_keep_case:
-        yield Deviation("case", "accents kept", {"case": "accents"}, TOKENIZER)
-    if not able.strips_accents:
-        yield Deviation("case", "accents stripped", {"case": "no-accents"}, TOKENIZER)
-    specials: dict[str, tuple[bool, tuple[Special, ...]]] = {
-        "no token before the text (BOS, [CLS])": (able.first, ("first",)),
-        "no token after the text (EOS, [SEP])": (able.last, ("last",)),
-        "no special tokens": (able.first and able.last, ("first", "last")),
+    cases = {
+        "cased": "texts not lower-cased",
+        "accents": "accents kept",
+        "no-accents": "accents stripped",
     }
-    for name, (possible, missing) in specials.items():
-        if possible:
-            yield Deviation("special tokens", name, {"missing": missing}, TOKENIZER)
+    for case, name in cases.items():
+        yield Deviation("case", name, {"case": case}, TOKENIZER)
+    card = "card: lower_case = true"
+    yield Deviation("case", "texts lower-cased", {"case": "lower"}, card)
+    specials: dict[str, tuple[Special, ...]] = {
+        "no token before the text (BOS, [CLS])": ("first",),
+        "no token after the text (EOS, [SEP])": ("last",),
+        "no special tokens": ("first", "last"),
+    }
+    for name, missing in specials.items():
+        yield Deviation("special tokens", name, {"missing": missing}, TOKENIZER)
 
 
-def _vary_network(model: Model, setup: EvaluationSetup, able: Abilities) -> Iterator[Deviation]:
+def _vary_network(model: Model, setup: EvaluationSetup, other: str) -> Iterator[Deviation]:
     recipe = model.recipe
     is_dpr = model.document is not None and model.document.config.get("model_type") == "dpr"
     poolings = {"cls": "pooling by the first token", "mean": "mean pooling", "last": "last token"}
@@ -282,10 +257,10 @@ def _vary_network(model: Model, setup: EvaluationSetup, able: Abilities) -> Iter
             changes = {"query_weights": query, "document_weights": document}
             card = "card: checkpoint and query_checkpoint"
             yield Deviation("weights", name, changes, card)
-    if able.other:
-        other = {"query_weights": "other", "document_weights": "other"}
-        card = f"--model {able.other} --like {recipe.model}"
-        yield Deviation("weights", f"weights of {able.other}", other, card)
+    if other:
+        both = {"query_weights": "other", "document_weights": "other"}
+        card = f"--model {other} --like {recipe.model}"
+        yield Deviation("weights", f"weights of {other}", both, card)
     if recipe.adapter is not None:
         card = "card: leave the adapter out"
         yield Deviation("adapter", "adapter not attached", {"adapter": False}, card)
