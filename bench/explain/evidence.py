@@ -180,11 +180,9 @@ def score_errors(
     if ranks_only:
         given, predicted = _ranks(given, queries), _ranks(predicted, queries)
     spread = given.std()
-    if spread == 0 or predicted.std() == 0:
-        return np.full(int(queries.max()) + 1, CEILING)
     slope = float(((given - given.mean()) * (predicted - predicted.mean())).mean())
-    slope /= float(predicted.var())
-    if slope <= 0:
+    slope /= max(float(predicted.var()), np.finfo(np.float64).tiny)
+    if spread == 0 or slope <= 0:
         return np.full(int(queries.max()) + 1, CEILING)
     fitted = given.mean() + slope * (predicted - predicted.mean())
     counts = np.bincount(queries)
@@ -226,22 +224,18 @@ OTHER = "--checkpoint OTHER, if you have it"
 
 
 class SetupEvidence(ABC):
-    """Something that was made with an unknown set-up."""
+    """Something that was made with an unknown set-up.
 
-    @property
-    @abstractmethod
-    def name(self) -> str:
-        """Its kind, for people."""
+    Attributes:
+        name: its kind, for people.
+        needs_collection: whether documents of the whole collection are encoded, not only of a
+            sample.
+        notes: differences that it shows without a search.
+    """
 
-    @property
-    def needs_collection(self) -> bool:
-        """True if documents of the whole collection are encoded, not only of a sample."""
-        return False
-
-    @property
-    def notes(self) -> Sequence[Observation]:
-        """Differences that it shows without a search."""
-        return ()
+    name: str
+    needs_collection: bool = False
+    notes: Sequence[Observation] = ()
 
     @abstractmethod
     def fit(self, setup: EvaluationSetup, probe: bool) -> Fit:

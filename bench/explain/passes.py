@@ -125,16 +125,6 @@ class ForwardPasses:
             )
         return self._tokenizers[key]
 
-    def _special(self, weights: Weights) -> tuple[int, int]:
-        """Return how many special tokens stand before and after a text."""
-        backend = self._tower(weights).text_tokenizer.tokenizer
-        inside = backend.encode("a", add_special_tokens=False).ids
-        full = backend.encode("a").ids
-        first = next(
-            (n for n in range(len(full)) if full[n : n + len(inside)] == inside), len(full)
-        )
-        return first, len(full) - first - len(inside)
-
     def _tokens(
         self,
         setup: EvaluationSetup,
@@ -157,7 +147,8 @@ class ForwardPasses:
         most = min(most, self._checkpoint(weights).position_limit or most)
         if not setup.missing:
             return tokenizer(segments, most)
-        first, last = self._special("document")
+        around = tokenizer.tokenizer.encode("a").special_tokens_mask
+        first, last = around.index(0), around[::-1].index(0)
         first, last = first * ("first" in setup.missing), last * ("last" in setup.missing)
         return _drop_special(tokenizer(segments, most + first + last), first, last)
 

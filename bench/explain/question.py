@@ -149,11 +149,9 @@ def read_vectors(path: Path, dataset: Dataset) -> tuple[dict[Role, GivenVectors]
 
 
 def _ids_by_count(path: Path, count: int, dataset: Dataset) -> list[str]:
-    if count == len(dataset.corpus):
-        ids: list[str] = dataset.corpus.ids.to_pylist()
-        return ids
-    if count == len(dataset.queries):
-        return list(dataset.queries.ids)
+    for ids in (dataset.corpus.ids.to_pylist(), dataset.queries.ids):
+        if len(ids) == count:
+            return list(ids)
     raise BenchError(
         f"{path} has {count:,} vectors without ids, and {dataset.name} has "
         f"{len(dataset.corpus):,} documents and {len(dataset.queries):,} queries",

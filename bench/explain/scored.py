@@ -215,17 +215,14 @@ class QueryEvidence(SetupEvidence):
         if probe and not self.collection.is_free(setup):
             queries, rows = self.collection.pool
         known = list(self.given) if queries is None else queries
-        if setup.split or not self._shared:
+        if setup.split:
             return value_fit(*np.array([[0.0], [1.0], [1e-9]]))
         scores = self.collection.scores(setup, [self.measure], queries, rows)
         by_query = scores.by_query(self.measure)
         pairs = [(self.given[id_], by_query.get(id_, 0.0)) for id_ in known if id_ in self._shared]
         given, predicted = np.array(pairs).T
-        return value_fit(given, predicted, np.full(len(pairs), self._tolerance))
-
-    @property
-    def _tolerance(self) -> float:
-        return max(0.51 * 10.0**-self.digits, 1e-6)
+        tolerance = max(0.51 * 10.0**-self.digits, 1e-6)
+        return value_fit(given, predicted, np.full(len(pairs), tolerance))
 
     @cached_property
     def _shared(self) -> set[str]:

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
@@ -77,7 +77,6 @@ class DeviationSearch:
     evidence: Sequence[SetupEvidence]
     announce: Callable[[str], None] = lambda line: None
     deadline: float = math.inf
-    _known: dict[tuple[EvaluationSetup, bool], Fit | None] = field(default_factory=dict)
 
     def run(self) -> Findings:
         """Return what explains the evidence."""
@@ -105,41 +104,32 @@ class DeviationSearch:
         )
 
     def _fit(self, setup: EvaluationSetup, probe: bool) -> Fit:
-        fit = self._try(setup, probe)
-        assert fit is not None, "only deviations are left out"
-        return fit
-
-    def _try(self, setup: EvaluationSetup, probe: bool) -> Fit | None:
-        """Return the fit, or None for a set-up that is impossible, such as an absent split."""
-        key = setup, probe
-        if key not in self._known:
-            try:
-                self._known[key] = combine_fits([each.fit(setup, probe) for each in self.evidence])
-            except BenchError as error:
-                if setup == self.setup:
-                    raise
-                self.announce(f"left out a hypothesis: {error}")
-                self._known[key] = None
-        return self._known[key]
+        return combine_fits([each.fit(setup, probe) for each in self.evidence])
 
     def _evaluate_all(self, probed: Sequence[Explanation]) -> list[Explanation]:
         return self._fit_all([each.deviations for each in probed], False)
 
     def _fit_all(self, all_: Sequence[tuple[Deviation, ...]], probe: bool) -> list[Explanation]:
-        """Return hypotheses with their fit, to the probe or to all, the most likely first."""
+        """Return hypotheses with their fit, to the probe or to all, the most likely first.
+
+        Those that are impossible, such as an absent split, are left out.
+        """
         explanations = []
         since_exact = 0
         for place, deviations in enumerate(all_, 1):
             setup = self.setup
             for deviation in deviations:
                 setup = deviation.on(setup)
-            fit = self._try(setup, probe)
-            if fit is not None:
-                explanations.append(Explanation(deviations, setup, fit))
+            try:
+                fit = self._fit(setup, probe)
+            except BenchError as error:
+                self.announce(f"left out a hypothesis: {error}")
+                continue
+            explanations.append(Explanation(deviations, setup, fit))
             if place % 10 == 0:
                 self.announce(f"{place} of {len(all_)} hypotheses tried")
             # Pairs come best first: soon after one that fits, the rest are farther off.
-            is_exact = fit is not None and fit.fits and not fit.is_rough
+            is_exact = fit.fits and not fit.is_rough
             since_exact += bool(since_exact) or (is_exact and len(deviations) > 1)
             is_late = len(deviations) > 1 and time.monotonic() > self.deadline
             if since_exact > PAIRS_AFTER_A_FIT or is_late:
@@ -187,11 +177,8 @@ class DeviationSearch:
             and each.fit.beats(base)
             and not (base.fits and each.deviations[0].kind == ROUNDING)
         ]
-        if not good:
-            return []
-        best = good[0].fit
         # Another that fits is listed too, unless the best is closer on most items.
-        return [each for each in good if each is good[0] or not best.beats(each.fit)]
+        return [each for each in good if not good[0].fit.beats(each.fit)]
 
     def _chance(self, tried: Sequence[Explanation]) -> float:
         """Return how many hypotheses are expected to agree with unrelated scores by coincidence.
@@ -212,8 +199,7 @@ def _keep_undecided(probed: Sequence[Explanation]) -> list[Explanation]:
     """Return the hypotheses of a probe that the best of them does not rule out, if it fits."""
     if not probed or not probed[0].fit.fits:
         return list(probed)
-    best = probed[0]
-    return [each for each in probed if each is best or not best.fit.beats(each.fit)]
+    return [each for each in probed if not probed[0].fit.beats(each.fit)]
 
 
 def _verdict(base: Fit, accepted: Sequence[Explanation], chance: float) -> Verdict:
