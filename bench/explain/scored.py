@@ -211,9 +211,11 @@ class QueryEvidence(SetupEvidence):
 
     def fit(self, setup: EvaluationSetup, probe: bool) -> Fit:
         """Return the fit of ``setup`` by query, for ``probe`` on some queries and documents."""
-        queries, rows = (None, None)
-        if probe and not self.collection.is_free(setup):
-            queries, rows = self.collection.pool
+        queries, rows = self.collection.pool if probe else (None, None)
+        if not self._shared.intersection(queries or self._shared):
+            queries, rows = None, None  # few were given, and none of them is in the pool
+        if self.collection.is_free(setup):
+            rows = None
         known = list(self.given) if queries is None else queries
         if setup.split:
             return value_fit(*np.array([[0.0], [1.0], [1e-9]]))

@@ -296,18 +296,26 @@ def test_published_scores_name_the_cause(bench, folder, oracle, tmp_path, name, 
     assert any(name in each for each in found), (typed, answer)
 
 
-def test_scores_by_query_name_the_cause(bench, folder, oracle, tmp_path):
+@pytest.mark.parametrize(
+    ("usage", "probed", "given"),
+    [(Usage(title=False), 32, 13), (Usage(pooling="mean"), 4, 13), (Usage(pooling="mean"), 1, 6)],
+)
+def test_scores_by_query_name_the_cause(
+    bench, folder, oracle, tmp_path, monkeypatch, usage, probed, given
+):
+    monkeypatch.setattr("bench.explain.scored.SAMPLE_QUERIES", probed)
     run = tmp_path / "oracle.trec"
-    run.write_text(oracle.run(Usage(title=False), 30, keep_self=False))
+    run.write_text(oracle.run(usage, 30, keep_self=False))
     bench("score", run, "--dataset", folder / "words", "--out", tmp_path / "results")
     dataset = Workspace(tmp_path / "cache").dataset(str(folder / "words"))
     from bench.evaluate.scoring import score
 
     scores = score(read_run_file(run).run, dataset.qrels, ["nDCG@10"]).by_query("nDCG@10")
     path = tmp_path / "scores.txt"
-    path.write_text("".join(f"ndcg_cut_10 {q} {v:.4f}\n" for q, v in scores.items()))
+    lines = [f"ndcg_cut_10 {query} {value:.4f}\n" for query, value in scores.items()]
+    path.write_text("".join(lines[:given]))
     answer = explain(bench, folder, "--per-query", path)
-    assert "title left out" in best(answer)
+    assert ("mean pooling" if usage.title else "title left out") in best(answer)
     assert answer["explanations"][0]["cost"] is not None
 
 
