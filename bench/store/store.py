@@ -30,7 +30,7 @@ from foundation.arrays import Float32Array, UInt64Array
 from foundation.errors import BenchError
 from foundation.files import FolderLock, read_file, replace_file
 from foundation.records import Record, decode_json, write_json
-from retrievers.encoders.protocol import Callback, Encoder, PhaseTimer
+from retrievers.encoders.protocol import Callback, Encoder, PhaseTimer, probe_texts
 from retrievers.models.recipe import Recipe, Role
 
 KEYS_FOLDER = "keys"
@@ -166,7 +166,7 @@ class VectorStore:
         server: Encoder | None = getattr(encoder, "server", None)
         if server is None or server.recipe.fingerprint in self._same_servers:
             return
-        from retrievers.encoders.endpoint import check_same_server, probe_texts
+        from retrievers.encoders.endpoint import check_same_server
 
         now = server.encode_queries(probe_texts())
         code = base64.b64encode(now.astype("<f4").tobytes()).decode()

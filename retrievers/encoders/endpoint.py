@@ -13,7 +13,6 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -33,7 +32,6 @@ RETRIES, FIRST_RETRIES = 10, 3  # 1 minute; the first request fails early if no 
 KEY_VARIABLE = "BENCH_API_KEY"
 OWN_OPTIONS = ("endpoint", "endpoint_model")  # options of a recipe that are not sent
 
-PROBE_FILE = Path(__file__).with_name("probe.txt")  # 64 texts, one per line
 # A server is the same if its vectors of the probe differ by these squared distances at most,
 # relative to twice their squared lengths. For vectors of equal length this is 1 - cosine. For
 # MiniLM, batches of other sizes give 8e-6 and 4e-5 in bfloat16, and int8 weights 2e-3 and 2e-2.
@@ -204,11 +202,6 @@ class EndpointEncoder(Encoder):
         """Return an error on one line and without the key."""
         plain = problem.replace(self._key, "***") if self._key else problem
         return BenchError(f"{self._name} {' '.join(plain.split())[:300]}", hint)
-
-
-def probe_texts() -> list[str]:
-    """Return the fixed texts whose vectors reveal a changed server."""
-    return PROBE_FILE.read_text(encoding="utf-8").splitlines()
 
 
 def check_same_server(name: str, then: Float32Array, now: Float32Array) -> None:

@@ -24,7 +24,7 @@ from retrievers.encoders.device import (
     use_one_thread,
     warn_if_bfloat16_is_slow,
 )
-from retrievers.encoders.int8 import Int8Encoder, OneDNNLinear, has_onednn
+from retrievers.encoders.int8 import Int8Encoder, OneDNNLinear, has_bfloat16, has_onednn
 from retrievers.encoders.packed import (
     CompiledNetwork,
     PackedEncoder,
@@ -34,7 +34,7 @@ from retrievers.encoders.packed import (
     is_plain_bert,
     pool,
 )
-from retrievers.encoders.protocol import PhaseTimer, Segments
+from retrievers.encoders.protocol import PhaseTimer, Segments, probe_texts
 from retrievers.encoders.tokens import TextTokenizer, Tokens
 from retrievers.models.checkpoint import Checkpoint
 from retrievers.models.loading import load_network, load_stage, load_tokenizer
@@ -75,6 +75,7 @@ class Tower:
         networks: SharedNetworks | None = None,
         change: Callable[[torch.nn.Module], None] = lambda network: None,
     ) -> None:
+        self._recipe, self._device, self._clock = recipe, device, timer
         self.tokenizer = load_tokenizer(checkpoint, recipe.truncation_side, recipe.lower_case)
         load = networks.network if networks and adapter is not None else load_network
         network = load(checkpoint, recipe)
@@ -92,7 +93,7 @@ class Tower:
             check_unchanged(adapter, recipe.adapter, checkpoint)
         change(network)
         network = network.to(device)
-        packed = None if adapter is not None else _pack_network(recipe, network, device)
+        packed = None if adapter is not None else self._pack(network)
         self._padding = int(self.tokenizer.pad_token_id or 0)
         self._encoder = packed or PaddedEncoder(network, device, self._padding)
         if adapter is None and recipe.dtype == "float32" and could_pack(network, device):
@@ -103,10 +104,19 @@ class Tower:
             )
         self._stages = [load_stage(stage, checkpoint, device) for stage in recipe.stages]
         checkpoint.check_unchanged()  # the fingerprint is of the files that were read
-        self._recipe = recipe
-        self._device = device
-        self._clock = timer
         self._largest_batch: float = np.inf  # tokens that the device's memory may hold
+
+    def _pack(self, network: Any) -> PackedEncoder | None:
+        """Return the network without padding, or None if it cannot be packed."""
+        if self._recipe.precision == "int8":
+            probe: list[Segments] = [(text, None) for text in probe_texts()]
+            return Int8Encoder(network, self.tokenize(probe, self._recipe.max_tokens))
+        if can_pack(network, getattr(torch, self._recipe.dtype), self._device):
+            return CompiledNetwork(network)
+        is_fast = self._recipe.dtype == "float32" or has_bfloat16()
+        if self._device.type == "cpu" and is_fast and is_plain_bert(network) and has_onednn():
+            return PackedEncoder(network, product=OneDNNLinear)
+        return None
 
     @property
     def dim(self) -> int:
@@ -298,18 +308,6 @@ class _PendingBatch:
     rows: Int64Array
     vectors: torch.Tensor
     landed: torch.cuda.Event | None
-
-
-def _pack_network(recipe: Recipe, network: Any, device: torch.device) -> PackedEncoder | None:
-    """Return the network without padding, or None if it cannot be packed."""
-    if recipe.backend == "int8":
-        return Int8Encoder(network)
-    if can_pack(network, getattr(torch, recipe.dtype), device):
-        return CompiledNetwork(network)
-    on_cpu = recipe.dtype == "float32" and device.type == "cpu"
-    if on_cpu and is_plain_bert(network) and has_onednn():
-        return PackedEncoder(network, product=OneDNNLinear)
-    return None
 
 
 class PaddedEncoder:

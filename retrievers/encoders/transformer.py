@@ -224,7 +224,7 @@ class _Towers:
     def default_budget(self) -> int:
         if self.device.type == "cuda":
             return CUDA_TOKENS
-        return INT8_TOKENS if self.model.recipe.backend == "int8" else CPU_TOKENS
+        return INT8_TOKENS if self.model.recipe.precision == "int8" else CPU_TOKENS
 
     def _load(self, checkpoint: Checkpoint | None) -> "Tower":
         if checkpoint is None:

@@ -177,7 +177,7 @@ def resolve_model(
     recipe = msgspec.structs.replace(resolved.recipe, store_dtype=store_dtype)
     if dtype == "int8":
         check_int8(recipe)
-        recipe = msgspec.structs.replace(recipe, backend="int8")
+        recipe = msgspec.structs.replace(recipe, backend="int8-calibrated")
     return replace_field(resolved, recipe=recipe)
 
 

@@ -25,7 +25,7 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 ModelDtype = Literal["float32", "bfloat16", "float16", "int8"]
 StoredDtype = Dtype | Literal["unknown"]
 StoreDtype = Literal["float32", "float16"]
-Backend = Literal["torch", "int8", "onnx", "int7"]  # the last two occur in old results
+Backend = Literal["torch", "int8-calibrated", "int8", "onnx", "int7"]  # last three: in old results
 Role = Literal["document", "query"]
 # Later additions, which are part of a fingerprint only if they differ from their defaults.
 ADDED_LATER = ("truncation_side", "lower_case")
@@ -241,7 +241,7 @@ class Recipe(Usage, kw_only=True):
     @property
     def precision(self) -> str:
         """``int8``, or the dtype of weights and activations."""
-        return "int8" if self.backend == "int8" else self.dtype
+        return "int8" if self.backend.startswith("int8") else self.dtype
 
     def for_dataset(self, name: str) -> "Recipe":
         """Return this recipe with the prompts of dataset ``name`` (``beir/quora``) and no others.

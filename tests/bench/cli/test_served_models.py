@@ -9,7 +9,8 @@ import pytest
 
 from bench.evaluate.retrieval import PREFLIGHT_DOCUMENTS
 from bench.results.result import RESULT_FILE, load
-from retrievers.encoders.endpoint import BATCH_TEXTS, probe_texts
+from retrievers.encoders.endpoint import BATCH_TEXTS
+from retrievers.encoders.protocol import probe_texts
 from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import resolve_model
 from retrievers.models.preflight import ENCODED_ALONE

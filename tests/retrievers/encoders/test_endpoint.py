@@ -9,7 +9,8 @@ import pytest
 
 from foundation.errors import BenchError, DriftError
 from retrievers.encoders import endpoint
-from retrievers.encoders.endpoint import EndpointEncoder, check_same_server, probe_texts
+from retrievers.encoders.endpoint import EndpointEncoder, check_same_server
+from retrievers.encoders.protocol import probe_texts
 from retrievers.encoders.routed import open_encoder
 from retrievers.models.card import Card
 from retrievers.models.model import resolve_model
