@@ -17,7 +17,7 @@ Zafrir et al., "Q8BERT: Quantized 8Bit BERT", 2019; factors as in Xiao et al., "
 """
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,11 +27,13 @@ from transformers.activations import GELUActivation
 from foundation.errors import BenchError
 from foundation.machine import emulates_bfloat16
 from retrievers.encoders.device import use_one_thread
-from retrievers.encoders.packed import PackedBatch, PackedEncoder, fuse_layers, is_plain_bert
+from retrievers.encoders.packed import PackedBatch, PackedEncoder, is_plain_bert
 from retrievers.encoders.tokens import Tokens
 
-OPERATORS = ("mkldnn._linear_pointwise", "mkldnn._reorder_linear_weight")
-INT8_OPERATORS = ("onednn.qlinear_prepack", "onednn.qlinear_pointwise")
+OPERATORS = (
+    *("mkldnn._linear_pointwise", "mkldnn._reorder_linear_weight"),
+    *("onednn.qlinear_prepack", "onednn.qlinear_pointwise"),
+)
 MAX_INT8 = 127  # weights are symmetric: the minimum is -127
 SHIFT = 128  # turns a signed byte into an unsigned one
 # Exponent of an input's range in the factor of its feature. On abstracts of SciFact, all-MiniLM-L6
@@ -41,14 +43,14 @@ LEAST_RANGE = 0.01  # of the widest feature, since other texts may use what thes
 TINY = torch.finfo(torch.float32).tiny
 
 
-def has_onednn(names: Sequence[str] = OPERATORS) -> bool:
-    """Return whether this processor and this build of PyTorch have the oneDNN operators ``names``.
+def has_onednn() -> bool:
+    """Return whether this processor and this build of PyTorch have oneDNN's `OPERATORS`.
 
     They belong to PyTorch's compiler and may disappear; networks then run without them.
     """
     return torch.backends.cpu.get_cpu_capability().startswith("AVX") and all(
         hasattr(getattr(torch.ops, library), operator)
-        for library, operator in (name.split(".") for name in names)
+        for library, operator in (name.split(".") for name in OPERATORS)
     )
 
 
@@ -81,79 +83,68 @@ class OneDNNLinear(nn.Module):
         return output if self._after is None else self._after(output)
 
 
-class RangeRecorder(nn.Module):
-    """Linear layers with the same input in float32, which record the range of each feature.
+class Int8Linear(nn.Module):
+    """Linear layers with the same input as one int8 product, for inference.
+
+    The first call calibrates the scale of its inputs.
 
     Args:
         layers: layers whose outputs are concatenated.
         after: activation of the result, if any.
 
     Attributes:
-        low, high: extremes of the inputs so far, 0 among them; float32 ``(in,)``.
+        dtype: dtype of the result.
+        following: the layer that gets the result, which is rounded for it if the activation is
+            GELU; otherwise None.
+        is_smooth: whether input features get factors, which a layer before cannot apply.
+        step, zero: scale of a step of the inputs, 0 before the first call, and the byte of 0.
     """
 
     def __init__(self, layers: Sequence[nn.Linear], after: Any = None) -> None:
         super().__init__()
-        self.linear, self.after = cast(nn.Linear, fuse_layers(layers)), after
-        self.low = self.high = torch.zeros(self.linear.in_features)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Map float32 ``tokens`` of shape ``(tokens, in)`` to float32 ``(tokens, out)``."""
-        self.low = torch.minimum(self.low, tokens.amin(dim=0))
-        self.high = torch.maximum(self.high, tokens.amax(dim=0))
-        output: Tensor = self.linear(tokens)
-        return output if self.after is None else self.after(output)
-
-
-class Int8Linear(nn.Module):
-    """Linear layers with the same input as one int8 product, for inference.
-
-    Args:
-        recorded: the layers, with the ranges of their inputs.
-        dtype: dtype of the result.
-        following: the layer that gets the result, which is rounded for it if the activation is
-            GELU.
-        smooth: whether features get factors; not for the inputs of a ``following`` layer.
-    """
-
-    def __init__(
-        self,
-        recorded: RangeRecorder,
-        dtype: torch.dtype = torch.float32,
-        following: "Int8Linear | None" = None,
-        smooth: bool = True,
-    ) -> None:
-        super().__init__()
-        weight = recorded.linear.weight
-        factors = _smoothing_factors(recorded) if smooth else torch.ones(weight.shape[1])
-        low, high = (recorded.low / factors).min(), (recorded.high / factors).max()
-        self.step = max(float(high - low) / 255, TINY)
-        self.zero = round(-float(low) / self.step)
-        self._steps_per_unit = 1 / (factors * self.step)
-        self._shift = torch.tensor(float(self.zero - SHIFT))
-        rounded, self._scales = quantize_rows(weight * factors)
-        self._weight = torch.ops.onednn.qlinear_prepack(rounded, None)
-        self._zeros = torch.zeros(len(rounded), dtype=torch.int32)
-        self._bias = recorded.linear.bias
-        fuses = _is_gelu(recorded.after)
-        self._fused, self._after = ("gelu", None) if fuses else ("none", recorded.after)
-        self._output: tuple[float, int, torch.dtype] = (1.0, 0, dtype)
-        if following is not None and fuses:
-            self._output = (following.step, following.zero, torch.uint8)
+        self._weight = torch.cat([layer.weight.detach() for layer in layers])
+        self._bias = torch.cat([layer.bias.detach() for layer in layers])
+        self._fused = "gelu" if _is_gelu(after) else "none"
+        self._after = None if _is_gelu(after) else after
+        self.dtype, self.is_smooth = torch.float32, True
+        self.following: Int8Linear | None = None
+        self.step, self.zero = 0.0, 0
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Map ``tokens`` of shape ``(tokens, in)`` to ``(tokens, out)``.
 
         Tokens are floating-point numbers, or bytes from the layer before.
         """
+        if not self.step:
+            self._calibrate(tokens)
         if tokens.dtype != torch.uint8:
             tokens = self._round(tokens)
-        inputs = (tokens, self.step, self.zero)
-        weights = (self._weight, self._scales, self._zeros, self._bias)
+        result: tuple[float, int, torch.dtype] = (1.0, 0, self.dtype)
+        if self.following and self.following.step and self._after is None:
+            result = (self.following.step, self.following.zero, torch.uint8)
         output: Tensor = torch.ops.onednn.qlinear_pointwise(
-            *inputs, *weights, *self._output, self._fused, [], "none"
+            *(tokens, self.step, self.zero, self._weight, self._scales, self._zeros, self._bias),
+            *(*result, self._fused, [], "none"),
         )
         return output if self._after is None else self._after(output)
+
+    def _calibrate(self, tokens: Tensor) -> None:
+        """Choose scales for inputs like ``tokens``, and round the weights."""
+        low, high = tokens.amin(dim=0).clamp_max(0), tokens.amax(dim=0).clamp_min(0)
+        factors = torch.ones_like(low)
+        if self.is_smooth:
+            ranges = torch.maximum(high, -low)
+            ranges = ranges.clamp_min(max(float(ranges.max()) * LEAST_RANGE, TINY))
+            weights = self._weight.abs().amax(dim=0).clamp_min(TINY)
+            factors = ranges**RANGE_EXPONENT / weights ** (1 - RANGE_EXPONENT)
+        least, most = float((low / factors).min()), float((high / factors).max())
+        self.step = max((most - least) / 255, TINY)
+        self.zero = round(-least / self.step)
+        self._steps_per_unit = 1 / (factors * self.step)
+        self._shift = torch.tensor(float(self.zero - SHIFT))
+        rounded, self._scales = quantize_rows(self._weight * factors)
+        self._weight = torch.ops.onednn.qlinear_prepack(rounded, None)
+        self._zeros = torch.zeros(len(rounded), dtype=torch.int32)
 
     def _round(self, tokens: Tensor) -> Tensor:
         """Return ``tokens`` as unsigned bytes."""
@@ -161,14 +152,6 @@ class Int8Linear(nn.Module):
         # PyTorch converts to signed bytes several times as fast as to unsigned ones.
         signed = steps.round_().clamp_(-SHIFT, MAX_INT8).to(torch.int8)
         return signed.view(torch.uint8) ^ SHIFT
-
-
-def _smoothing_factors(recorded: RangeRecorder) -> Tensor:
-    """Return the factor of each input feature, float32 ``(in,)``."""
-    ranges = torch.maximum(recorded.high, -recorded.low)
-    ranges = ranges.clamp_min(max(float(ranges.max()) * LEAST_RANGE, TINY))
-    weights = recorded.linear.weight.abs().amax(dim=0).clamp_min(TINY)
-    return ranges**RANGE_EXPONENT / weights ** (1 - RANGE_EXPONENT)
 
 
 def _is_gelu(activation: Any) -> bool:
@@ -206,22 +189,18 @@ class Int8Encoder(PackedEncoder):
                 not is_plain_bert(network)
             ),
             f"int8 runs on the CPU, not on {network.device}": network.device.type != "cpu",
-            "int8 needs oneDNN, which this build of PyTorch lacks": (
-                not has_onednn(INT8_OPERATORS)
-            ),
+            "int8 needs oneDNN, which this build of PyTorch lacks": not has_onednn(),
         }
         for problem, found in problems.items():
             if found:
                 raise BenchError(problem, "Leave out --dtype int8.")
-        super().__init__(network, product=RangeRecorder)
-        self(self.pack_batch(calibration))
-        dtype = torch.bfloat16 if has_bfloat16() else torch.float32
+        super().__init__(network, product=Int8Linear)
         layer: Any
         for layer in self._network.layers:
-            layer.query_key_value = Int8Linear(layer.query_key_value, dtype)
-            layer.mix = Int8Linear(layer.mix)
-            layer.narrow = Int8Linear(layer.narrow, smooth=False)
-            layer.widen = Int8Linear(layer.widen, following=layer.narrow)
+            if has_bfloat16():
+                layer.query_key_value.dtype = torch.bfloat16
+            layer.widen.following, layer.narrow.is_smooth = layer.narrow, False
+        self(self.pack_batch(calibration))
 
     def __call__(self, batch: PackedBatch) -> Tensor:
         """Return the last hidden states of ``batch``, float32 ``(T, width)``."""

@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 class Tower:
     """One encoder with its tokenizer, weights and stages.
 
-    BERT and RoBERTa run without padding in float32 on the CPU, and in half precision on CUDA.
+    BERT and RoBERTa run without padding on the CPU, and in half precision on CUDA.
 
     Args:
         checkpoint: files of the encoder.

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from retrievers.encoders.tower import Tower, Vectors
 
 CPU_TOKENS = 1_024  # per batch; each thread computes one batch
-INT8_TOKENS = 512  # whose float32 results stay in the cache
 CUDA_TOKENS = 65_536
 LISTS_IN_FLIGHT = 3  # lists of texts, so that a GPU never waits for the next one
 
@@ -222,9 +221,7 @@ class _Towers:
 
     @property
     def default_budget(self) -> int:
-        if self.device.type == "cuda":
-            return CUDA_TOKENS
-        return INT8_TOKENS if self.model.recipe.precision == "int8" else CPU_TOKENS
+        return CUDA_TOKENS if self.device.type == "cuda" else CPU_TOKENS
 
     def _load(self, checkpoint: Checkpoint | None) -> "Tower":
         if checkpoint is None:

@@ -488,9 +488,6 @@ def check_int8(recipe: Recipe) -> None:
         f"{recipe.model} is not a transformer that int8 can run": none,
         "int8 does not support adapters": recipe.adapter is not None,
         f"int8 needs float32 weights, not {recipe.dtype}": recipe.dtype != "float32",
-        f"int8 cannot pool by {recipe.pooling!r}, which {recipe.model} needs": (
-            recipe.pooling == "pooler"
-        ),
         "int8 overflows on this CPU (no VNNI)": (not has_vnni()),
     }
     for problem, is_one in problems.items():

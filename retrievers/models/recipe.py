@@ -25,7 +25,7 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 ModelDtype = Literal["float32", "bfloat16", "float16", "int8"]
 StoredDtype = Dtype | Literal["unknown"]
 StoreDtype = Literal["float32", "float16"]
-Backend = Literal["torch", "int8-calibrated", "int8", "onnx", "int7"]  # last three: in old results
+Backend = Literal["torch", "int8-calibrated", "int8", "onnx", "int7"]  # the last three: old results
 Role = Literal["document", "query"]
 # Later additions, which are part of a fingerprint only if they differ from their defaults.
 ADDED_LATER = ("truncation_side", "lower_case")
@@ -143,8 +143,8 @@ class Recipe(Usage, kw_only=True):
         prompts: prompts resolved for a dataset.
         dataset_prompts: prompts that ``for_dataset`` chooses from; empty once resolved.
         adapter: identity of the attached adapter.
-        backend: engine that runs the model: PyTorch, or int8 dense layers with a scale for each
-            token.
+        backend: engine that runs the model: PyTorch, or dense layers in int8 with calibrated
+            scales (in results before 25 Nov 2026, ``int8`` with a scale for each token).
         store_dtype: dtype of stored vectors: float16 rounds them before they are searched.
         encoder: third party's class, as ``package.module:Class``.
         options: settings of an encoder that is not a transformer.

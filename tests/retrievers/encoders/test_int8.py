@@ -1,4 +1,4 @@
-"""Dense layers through oneDNN, in float32 and int8: near the network's, and free of the batch."""
+"""Dense layers through oneDNN in every dtype: near the network's, and free of the batch."""
 
 import numpy as np
 import pytest
@@ -14,8 +14,8 @@ from retrievers.encoders.int8 import (
     Int8Encoder,
     Int8Linear,
     OneDNNLinear,
+    has_bfloat16,
     has_onednn,
-    make_int8_product,
     quantize_rows,
 )
 from retrievers.encoders.packed import PackedEncoder
@@ -65,42 +65,98 @@ def of_network(network: nn.Module, texts: list[list[int]], types=None) -> torch.
 
 @needs_vnni
 @torch.inference_mode()
-@given(rows=st.integers(1, 40), seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=20, deadline=None)
-def test_a_linear_layer_is_that_of_its_rounded_numbers(rows, seed):
-    torch.manual_seed(seed)
-    layers = [nn.Linear(32, 8), nn.Linear(32, 24)]
-    tokens = torch.randn(rows, 32)
-    weight = torch.cat([layer.weight for layer in layers])
-    bias = torch.cat([layer.bias for layer in layers])
-    (activations, scale), (weights, scales) = quantize_rows(tokens), quantize_rows(weight)
-    exact = (activations.double() * scale) @ (weights.double() * scales).T + bias
-    torch.testing.assert_close(Int8Linear(layers)(tokens).double(), exact, atol=1e-5, rtol=1e-5)
-
-
-@needs_vnni
 @given(
     rows=st.integers(1, 70),
-    width=st.sampled_from([1, 2, 31, 256, 1536]),  # 1 is wrong with torch._int_mm
+    width=st.sampled_from([1, 2, 31, 256, 1536]),
     outputs=st.integers(1, 40),
+    zero=st.integers(0, 255),
     seed=st.integers(0, 2**32 - 1),
     largest=st.booleans(),
 )
 @settings(max_examples=40, deadline=None)
-def test_products_are_summed_exactly(rows, width, outputs, seed, largest):
+def test_products_are_summed_exactly(rows, width, outputs, zero, seed, largest):
     torch.manual_seed(seed)
-    tokens = torch.randint(-127, 128, (rows, width), dtype=torch.int8)
-    weight = torch.randint(-127, 128, (outputs, width), dtype=torch.int8)
-    if largest:
-        tokens, weight = tokens.sign() * 127, weight.sign() * 127
-    exact = tokens.long() @ weight.long().T
-    assert exact.abs().max() <= 2**25  # float32 holds it, or the nearest even number
-    assert torch.equal(
-        make_int8_product(weight, torch.ones(outputs))(tokens), exact.to(torch.float32)
-    )
+    linear = nn.Linear(width, outputs)
+    weight = torch.randint(-127, 128, (outputs, width))
+    weight[:, 0] = 127  # so that a step of a weight is 1
+    linear.weight.copy_(weight.sign() * 127 if largest else weight)
+    linear.bias.zero_()
+    layer = Int8Linear([linear])
+    layer.is_smooth = False
+    layer(torch.tensor([[-float(zero)], [255.0 - zero]]).expand(2, width))  # a step is 1
+    tokens = torch.randint(0, 256, (rows, width), dtype=torch.uint8)
+    tokens = tokens // 128 * 255 if largest else tokens
+    exact = (tokens.long() - zero) @ linear.weight.long().T
+    # float32 holds 24 bits of a sum in int32
+    torch.testing.assert_close(layer(tokens).double(), exact.double(), atol=0, rtol=2**-23)
 
 
 @needs_vnni
+@torch.inference_mode()
+@given(rows=st.integers(2, 40), seed=st.integers(0, 2**32 - 1), is_smooth=st.booleans())
+@settings(max_examples=20, deadline=None)
+def test_a_linear_layer_is_the_one_of_its_rounded_numbers(rows, seed, is_smooth):
+    torch.manual_seed(seed)
+    layers = [nn.Linear(32, 8), nn.Linear(32, 24)]
+    tokens = torch.randn(rows, 32) * torch.logspace(-1, 1, 32)
+    layer = Int8Linear(layers)
+    layer.is_smooth = is_smooth
+    found = layer(tokens).double()
+    weight = torch.cat([each.weight for each in layers]).double()
+    bias = torch.cat([each.bias for each in layers]).double()
+    factors = torch.ones(32, dtype=torch.double)
+    if is_smooth:
+        ranges = torch.maximum(tokens.amax(0).clamp_min(0), -tokens.amin(0).clamp_max(0))
+        ranges = ranges.double().clamp_min(0.01 * ranges.max())
+        factors = ranges**0.7 / weight.abs().amax(0) ** 0.3
+    divided = tokens / factors
+    step = (divided.max() - divided.min()) / 255
+    steps = layer._round(tokens).double() - layer.zero
+    # Half a step; at the ends another half, since 0 is a whole number of steps.
+    assert (steps - divided / step).abs().max() <= 1.001
+    rounded = steps * step
+    scales = (weight * factors).abs().amax(1, keepdim=True) / 127
+    exact = rounded @ ((weight * factors / scales).round() * scales).T + bias
+    # A weight halfway between two steps may be rounded either way.
+    assert (found - exact).abs().max() <= 1e-4 + (rounded.abs().amax() * scales.max())
+
+
+@needs_vnni
+@torch.inference_mode()
+def test_values_beyond_the_calibrated_range_are_those_of_its_ends():
+    layer = Int8Linear([nn.Linear(3, 2)])
+    calibrated = torch.tensor([[-1.0, 0.0, 2.0], [1.0, 3.0, -2.0]])
+    layer(calibrated)
+    assert layer._round(torch.full((1, 3), 1e4)).tolist() == [[255] * 3]
+    assert layer._round(torch.full((1, 3), -1e4)).tolist() == [[0] * 3]
+    assert torch.isfinite(layer(torch.zeros(1, 3))).all()
+
+
+@needs_vnni
+@torch.inference_mode()
+def test_inputs_that_were_0_in_the_calibration_give_the_bias():
+    linear = nn.Linear(3, 2)
+    layer = Int8Linear([linear])
+    torch.testing.assert_close(layer(torch.zeros(4, 3)), linear.bias.expand(4, 2))
+
+
+@needs_vnni
+@torch.inference_mode()
+@pytest.mark.parametrize("after", [GELUActivation(), nn.Tanh()])
+def test_the_result_for_the_following_layer_is_rounded_as_its_inputs_are(after):
+    torch.manual_seed(0)
+    tokens = torch.randn(50, 16)
+    wide, narrow = Int8Linear([nn.Linear(16, 64)], after), Int8Linear([nn.Linear(64, 16)])
+    wide.following, narrow.is_smooth = narrow, False
+    expected = narrow(wide(tokens))  # the first call calibrates
+    widened = wide(tokens)
+    assert widened.dtype == (torch.uint8 if isinstance(after, GELUActivation) else torch.float32)
+    wide.following = None
+    bytes_ = widened if widened.dtype == torch.uint8 else narrow._round(widened)
+    assert (bytes_.int() - narrow._round(wide(tokens)).int()).abs().max() <= 1
+    torch.testing.assert_close(narrow(widened), expected, atol=0.02, rtol=0.02)
+
+
 @given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=20))
 def test_rounding_a_row_loses_at_most_half_a_step(values):
     row = torch.tensor([values])
@@ -110,7 +166,6 @@ def test_rounding_a_row_loses_at_most_half_a_step(values):
     assert (rounded * step - row).abs().max() <= step.item() * 0.5001
 
 
-@needs_vnni
 def test_a_row_of_zeros_stays_zero():
     rounded, scale = quantize_rows(torch.zeros(2, 4))
     assert not rounded.any()
@@ -131,6 +186,7 @@ def test_a_token_alone_has_the_bytes_that_it_has_among_others(rows, width, outpu
     torch.manual_seed(seed)
     layer = Int8Linear([nn.Linear(width, outputs)], after)
     tokens = torch.randn(rows, width)
+    layer(tokens)
     assert torch.equal(layer(tokens), torch.cat([layer(token[None]) for token in tokens]))
 
 
@@ -143,7 +199,7 @@ def least_cosine(first: torch.Tensor, second: torch.Tensor) -> float:
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_a_text_alone_has_the_bytes_that_it_has_in_a_batch(network, threads):
     texts = random_texts()
-    int8 = Int8Encoder(network)
+    int8 = Int8Encoder(network, Tokens.of(texts))
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -167,18 +223,44 @@ def test_hidden_states_in_int8_point_where_those_of_the_network_do(network, type
     texts = random_texts()
     types = [[0] + [1] * (len(text) - 1) for text in texts] if typed else None
     expected = of_network(network, texts, types)
-    int8 = Int8Encoder(network)
+    int8 = Int8Encoder(network, Tokens.of(texts))
     found = hidden(int8, texts, types)
     assert least_cosine(found, expected) > 0.98
     assert not torch.equal(found, expected)
     assert torch.equal(found, hidden(int8, texts)) != typed
+    pooled = int8.encode_batch("pooler", int8.pack_batch(Tokens.of(texts, types)))
+    starts = np.cumsum([0, *LENGTHS[:-1]])
+    torch.testing.assert_close(pooled, network.pooler(found[starts].unsqueeze(1)))
+
+
+@needs_vnni
+@torch.inference_mode()
+def test_the_calibration_texts_alone_determine_the_rounding():
+    texts = random_texts()
+    first, again = (Int8Encoder(bert(), Tokens.of(texts[:4])) for _ in range(2))
+    hidden(first, texts[4:])  # other texts change nothing
+    assert torch.equal(hidden(first, texts), hidden(again, texts))
+    other = Int8Encoder(bert(), Tokens.of(texts[4:]))
+    assert not torch.equal(hidden(other, texts), hidden(first, texts))
 
 
 @needs_vnni
 def test_networks_of_other_families_are_refused():
     config = transformers.DistilBertConfig(dim=32, n_layers=1, n_heads=2, hidden_dim=64)
     with pytest.raises(BenchError, match="not this DistilBertModel"):
-        Int8Encoder(transformers.DistilBertModel(config))
+        Int8Encoder(transformers.DistilBertModel(config), Tokens.of(random_texts()))
+
+
+@pytest.mark.skipif(not has_bfloat16(), reason="oneDNN has no bfloat16 instructions here")
+@torch.inference_mode()
+def test_hidden_states_in_bfloat16_are_near_the_network_s_and_free_of_the_batch(network):
+    texts = random_texts()
+    expected = of_network(network, texts)
+    encoder = PackedEncoder(network.to(torch.bfloat16), product=OneDNNLinear)
+    found = hidden(encoder, texts)
+    assert found.dtype == torch.bfloat16
+    assert least_cosine(found.float(), expected) > 0.999
+    assert torch.equal(found, torch.cat([hidden(encoder, [text]) for text in texts]))
 
 
 @pytest.mark.skipif(not has_onednn(), reason="PyTorch offers no oneDNN operators here")

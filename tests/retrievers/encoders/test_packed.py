@@ -101,6 +101,25 @@ def test_attention_of_neighbours_of_one_length_is_that_of_each() -> None:
 
 
 @torch.inference_mode()
+@pytest.mark.parametrize("longest", [0, 1024])
+def test_attention_in_bfloat16_is_the_softmax_of_scaled_products(
+    longest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packed, "LONGEST_SCORED", longest)
+    torch.manual_seed(0)
+    query, key, value = torch.randn(3, 18, 4, 8).bfloat16()
+    ends = torch.tensor([0, 5, 10, 18])
+    expected = []
+    for text in map(slice, ends[:-1].tolist(), ends[1:].tolist()):
+        q, k, v = (x[text].double().transpose(0, 1) for x in (query, key, value))
+        weights = (q @ k.transpose(1, 2) / 8**0.5).softmax(dim=2)
+        expected.append((weights @ v).transpose(0, 1))
+    found = attend_by_length(query, key, value, ends, 8)
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.double(), torch.cat(expected), atol=0.02, rtol=0.02)
+
+
+@torch.inference_mode()
 def test_queries_keys_and_values_are_one_product_whose_weights_are_not_in_memory_twice() -> None:
     network = bert()
     own = network.encoder.layer[0].attention.self

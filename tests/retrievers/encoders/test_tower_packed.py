@@ -49,7 +49,7 @@ needs_cuda = pytest.mark.skipif(
 @pytest.fixture
 def with_padding(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no network run without padding."""
-    monkeypatch.setattr(tower, "_pack_network", lambda *_: None)
+    monkeypatch.setattr(tower.Tower, "_pack", lambda *_: None)
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_vectors_without_padding_are_those_with_padding(
 ) -> None:
     model = resolve_model(card_of(tmp_path, family, pooling))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tower, "_pack_network", lambda *_: None)
+        patch.setattr(tower.Tower, "_pack", lambda *_: None)
         expected = encoded(open_encoder(model, "cpu"))
     if way == "as on CUDA":
         request.getfixturevalue("without_cuda")
@@ -127,7 +127,7 @@ def test_an_empty_text_of_a_tokenizer_without_special_tokens_is_one_of_padding(
     tiny.write_json(path, json.loads(path.read_text()) | {"post_processor": None})
     card = tiny.write_card(tmp_path / "tiny.toml", checkpoint="bert", pooling="mean")
     if not is_packed:
-        monkeypatch.setattr(tower, "_pack_network", lambda *_: None)
+        monkeypatch.setattr(tower.Tower, "_pack", lambda *_: None)
     encoder: Any = open_encoder(resolve_model(str(card)), "cpu")
     assert encoder.count_query_tokens(["", "alpha"]) == [0, 1]
     found = encoder.encode_queries(["alpha", "", "[PAD]"])

@@ -389,7 +389,7 @@ def test_int8_is_refused_where_its_sums_saturate(
     if most:
         monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", most)
     if has_vnni:
-        assert resolve_model("minilm", dtype="int8").recipe.backend == "int8"
+        assert resolve_model("minilm", dtype="int8").recipe.precision == "int8"
     else:
         with pytest.raises(BenchError, match="int8 overflows on this CPU"):
             resolve_model("minilm", dtype="int8")
@@ -414,7 +414,6 @@ def test_int8_is_part_of_the_recipe() -> None:
 def test_int8_refuses_what_it_cannot_run(tmp_path: Path, folder: Path) -> None:
     tiny.write_json(tmp_path / "lora" / "adapter_config.json", {"peft_type": "LORA"})
     (tmp_path / "lora" / "adapter_model.safetensors").write_bytes(b"\x02" + bytes(7) + b"{}")
-    pooled = {"like": like_card(tmp_path, pooling="pooler")}
     theirs = tiny.write_card(
         tmp_path / "theirs.toml",
         encoder="retrievers.encoders.python_object:HashingEncoder",
@@ -428,7 +427,6 @@ def test_int8_refuses_what_it_cannot_run(tmp_path: Path, folder: Path) -> None:
         ("bm25", {}, "not a transformer that int8 can run"),
         (str(theirs), {"trust_code": True}, "not a transformer that int8 can run"),
         (str(half), {}, "needs float32 weights, not bfloat16"),
-        (str(folder), pooled, "int8 cannot pool by 'pooler'"),
         ("minilm", {"adapter": str(tmp_path / "lora")}, "int8 does not support adapters"),
     ]
     for model, settings, problem in refused:
