@@ -184,16 +184,12 @@ class Int8Encoder(PackedEncoder):
     """
 
     def __init__(self, network: Any, calibration: Tokens) -> None:
-        problems = {
-            f"int8 runs plain BERT and RoBERTa, not this {type(network).__name__}": (
-                not is_plain_bert(network)
-            ),
-            f"int8 runs on the CPU, not on {network.device}": network.device.type != "cpu",
-            "int8 needs oneDNN, which this build of PyTorch lacks": not has_onednn(),
-        }
-        for problem, found in problems.items():
-            if found:
-                raise BenchError(problem, "Leave out --dtype int8.")
+        if not (is_plain_bert(network) and network.device.type == "cpu" and has_onednn()):
+            raise BenchError(
+                "int8 runs plain BERT and RoBERTa on the CPU by oneDNN, not this "
+                f"{type(network).__name__} on {network.device}",
+                "Leave out --dtype int8.",
+            )
         super().__init__(network, product=Int8Linear)
         layer: Any
         for layer in self._network.layers:
