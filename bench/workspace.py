@@ -10,6 +10,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import platformdirs
 
 from bench.evaluate.judging import check_relevant, mean_weights, resolve_measures
@@ -38,6 +39,8 @@ from datasets_cfg.readers.files import is_training_data
 from datasets_cfg.verify import Finding, check_counts, evaluation_findings
 from foundation.errors import BenchError
 from foundation.locations import Location
+from retrievers.encoders.endpoint import EndpointEncoder, check_same_server
+from retrievers.encoders.protocol import probe_texts
 from retrievers.encoders.routed import open_encoder
 from retrievers.models.card import card_names
 from retrievers.models.model import SharedNetworks, resolve_model
@@ -253,14 +256,16 @@ class Workspace:
     ) -> LoadedModel:
         """Load a model with its encoder. Weights are read at the first text.
 
+        The vectors of fixed texts are stored when a server is first used, and compared each time.
+
         Args:
-            name: card, folder or Hub repository.
+            name: card, folder, Hub repository, or URL of a server.
             networks: shared by adapters of the same base.
             settings: settings that replace the card's, see `resolve_model`.
 
         Raises:
             BenchError: the model is unknown, or cannot be used.
-            DriftError: the server of the model changed since its first vectors were stored.
+            DriftError: the server of the model changed since it was first used.
         """
         if name in (*dataset_names(), *suite_names()) and not Path(name).exists():
             problem = f"{name} is a collection or suite, but a model is needed here"
@@ -269,7 +274,10 @@ class Workspace:
         if model.recipe.kind == "bm25":
             return LoadedModel(model, None)
         encoder = open_encoder(model, self.device, networks=networks)
-        self.store.check_drift(encoder)
+        if isinstance(encoder, EndpointEncoder):
+            now = encoder.server.encode_queries(probe_texts())
+            fact = self.store.remember(encoder.server, "probe", lambda: {"vectors": now.tolist()})
+            check_same_server(model.recipe.model, np.array(fact["vectors"], np.float32), now)
         return LoadedModel(model, encoder)
 
     def prepare(

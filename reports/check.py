@@ -229,8 +229,7 @@ def _test_table(rows: Sequence[CheckRow]) -> str:
 def _rule_sentence(check: Check) -> str:
     """Return the rule and its limits."""
     if check.tolerance is not None:
-        expected = "vectors" if check.answer else "scores"
-        return f"The check expects the {expected} of its checkpoint. Exit code {check.exit_code}."
+        return f"The candidate must reproduce its checkpoint. Exit code {check.exit_code}."
     rule = {
         "loss": "fails a candidate that lost significantly on a collection (Holm-adjusted p) or in "
         "the mean. The larger of two p-values counts: one allows for rare gains missing from these "

@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -29,53 +30,45 @@ DOCUMENTS, QUERIES = 48, 16  # largest sample
 CONNECTIONS = 16
 ROUNDS = 10
 SECONDS = 15.0  # after which no other round begins
-SEARCH_SECONDS = 30.0  # after which no pair of deviations is tried
 CLOSER = 4.0  # a squared distance to another text that is smaller by this factor is a mix-up,
 APART = 0.05  # if the relative squared distance to the text itself is larger than this
 BEYOND = 30.0  # times the largest typical error of its precision that one vector may have
-EXACT = [name for name, _ in PRECISIONS]  # the most exact first
+LEVELS = dict(PRECISIONS)  # largest typical error of each precision, as a decimal logarithm
 
 
-def check_server(question: Question, encoder: Encoder, server: str, stated: str) -> Check:
+def check_server(question: Question, encoder: Encoder, stated: str) -> Check:
     """Decide whether a server returns the vectors of the model of ``question``.
 
     Args:
         question: the model, and the collection whose texts are sent.
-        encoder: of the server, with the model's prompts. Several threads call it at a time.
-        server: its name, for people.
+        encoder: encoder of the server, with the server's name and the model's prompts. Several
+            threads call it at a time.
         stated: precision that the server is meant to have, such as ``bfloat16``.
     """
+    server, dataset = encoder.recipe.model, question.dataset.name
     question = replace(question, sampled_documents=DOCUMENTS, sampled_queries=QUERIES)
     evidence = question.of_encoder(encoder, server)
-    answer = question.answer([evidence], most_seconds=SEARCH_SECONDS)
+    answer = question.answer([evidence], most_seconds=30.0)
     precision = answer.precision or "int8"
-    parts = [("one request at a time", answer.share, _describe_cause(answer, stated))]
-    if not parts[0][-1]:
-        encoder = encoder.for_dataset(question.dataset.name)
-        most = BEYOND * 10 ** dict(PRECISIONS)[precision]
-        sent, changed, mixed = repeat_under_load(encoder, evidence.given, most)
-        cause = (
-            f"under load, {changed:,} of {sent:,} vectors changed, "
-            f"{mixed:,} of them into the vector of another text"
-        )
-        name = f"{CONNECTIONS} requests at a time"
-        parts.append((name, 1 - changed / sent, cause if changed else ""))
-    reasons = tuple(cause for *_, cause in parts if cause)
+    cause = _describe_cause(answer, stated)
+    row = partial(CheckRow, measure="vectors that agree", baseline=1.0)
+    rows = [row(name=f"{dataset}, one request at a time", candidate=answer.share, failure=cause)]
+    if not cause:
+        most = BEYOND * 10 ** LEVELS[precision]
+        sent, changed, mixed = repeat_under_load(encoder.for_dataset(dataset), evidence.given, most)
+        if changed:
+            cause = (
+                f"under load, {changed:,} of {sent:,} vectors changed, "
+                f"{mixed:,} of them into the vector of another text"
+            )
+        name = f"{dataset}, {CONNECTIONS} requests at a time"
+        rows.append(row(name=name, candidate=1 - changed / sent, failure=cause))
     verdict = PairVerdict(
         role="checkpoint",
         name=answer.model,
-        outcome="DRIFT" if reasons else "OK",
-        reasons=reasons or (f"the vectors agree within the precision of {precision}",),
-        rows=tuple(
-            CheckRow(
-                name=f"{question.dataset.name}, {name}",
-                measure="vectors that agree",
-                candidate=share,
-                baseline=1.0,
-                failure=cause,
-            )
-            for name, share, cause in parts
-        ),
+        outcome="DRIFT" if cause else "OK",
+        reasons=(cause or f"the vectors agree within the precision of {precision}",),
+        rows=tuple(rows),
     )
     done = conclude_check(server, [verdict], (), GateSettings(expect_same=True))
     return msgspec.structs.replace(done, answer=answer)
@@ -84,13 +77,12 @@ def check_server(question: Question, encoder: Encoder, server: str, stated: str)
 def _describe_cause(answer: Answer, stated: str) -> str:
     """Return the difference that explains the vectors, or "" if they are as stated."""
     if answer.verdict == "none":
-        return "; ".join(
-            ["no deviation explains the vectors", *(each.name for each in answer.seen)]
-        )
+        seen = [each.name for each in answer.seen]
+        return "; ".join(["no deviation explains the vectors", *seen])
     best = answer.explanations[0] if answer.explanations else None
     if best and not (stated == "int8" and best.deviations == (INT8_WEIGHTS,)):
         return f"the cause is: {best.name} ({'; '.join(best.apply)})"
-    if not best and EXACT.index(answer.precision) > EXACT.index(stated):
+    if not best and LEVELS[answer.precision] > LEVELS[stated]:
         return f"the vectors are as exact as {answer.precision}, and {stated} is stated"
     return ""
 

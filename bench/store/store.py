@@ -10,7 +10,6 @@ continues and ends with the same files, and another split, subset or collection 
 texts that it does not share.
 """
 
-import base64
 import hashlib
 import logging
 import os
@@ -30,7 +29,7 @@ from foundation.arrays import Float32Array, UInt64Array
 from foundation.errors import BenchError
 from foundation.files import FolderLock, read_file, replace_file
 from foundation.records import Record, decode_json, write_json
-from retrievers.encoders.protocol import Callback, Encoder, PhaseTimer, probe_texts
+from retrievers.encoders.protocol import Callback, Encoder, PhaseTimer
 from retrievers.models.recipe import Recipe, Role
 
 KEYS_FOLDER = "keys"
@@ -48,7 +47,6 @@ class VectorStore:
         self.folder = folder
         self._in_use: dict[Path, FolderLock] = {}
         self._planner = Planner()
-        self._same_servers: set[str] = set()
 
     def plan(self, encoder: Encoder, corpus: Corpus) -> EncodingPlan:
         """Find out which texts of a corpus are stored, without encoding any.
@@ -155,26 +153,6 @@ class VectorStore:
             file.write(msgspec.json.encode(kept))
         return fact
 
-    def check_drift(self, encoder: Encoder) -> None:
-        """Raise if ``encoder`` is behind a URL and its server changed since it was first used.
-
-        Its vectors of fixed texts are stored at the first use, and compared once per process.
-
-        Raises:
-            DriftError: the vectors are different.
-        """
-        server: Encoder | None = getattr(encoder, "server", None)
-        if server is None or server.recipe.fingerprint in self._same_servers:
-            return
-        from retrievers.encoders.endpoint import check_same_server
-
-        now = server.encode_queries(probe_texts())
-        code = base64.b64encode(now.astype("<f4").tobytes()).decode()
-        stored = self.remember(server, "drift probe", lambda: {"vectors": code})["vectors"]
-        then = np.frombuffer(base64.b64decode(stored), "<f4").reshape(now.shape)
-        check_same_server(encoder.recipe.model, then, now)
-        self._same_servers.add(server.recipe.fingerprint)
-
     def folder_of(self, side: Recipe) -> Path:
         """Return the folder of ``side``, a recipe or one side of it."""
         return self.folder / side.fingerprint[:32]
@@ -202,7 +180,6 @@ class VectorStore:
         advance: Callback | None,
     ) -> ShardEncoder:
         """Return the encoder of shards of one side."""
-        self.check_drift(encoder)
         side = encoder.recipe.side(role)
         folder = self._recipe_folder(side)
         timer: PhaseTimer = getattr(encoder, "timer", None) or PhaseTimer()

@@ -13,7 +13,7 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -30,19 +30,17 @@ BATCH_CHARACTERS = 200_000  # safe for OpenAI's limit of 300,000 tokens and TEI'
 ATTEMPT_S, DEADLINE_S = 300.0, 900.0  # limits of one attempt, and of all attempts
 RETRIES, FIRST_RETRIES = 10, 3  # 1 minute; the first request fails early if no server runs
 KEY_VARIABLE = "BENCH_API_KEY"
+FLOAT32_MAX = float(np.finfo(np.float32).max)
 OWN_OPTIONS = ("endpoint", "endpoint_model")  # options of a recipe that are not sent
 
 # A server is the same if its vectors of the probe differ by these squared distances at most,
 # relative to twice their squared lengths. For vectors of equal length this is 1 - cosine. For
 # MiniLM, batches of other sizes give 8e-6 and 4e-5 in bfloat16, and int8 weights 2e-3 and 2e-2.
 MEDIAN_DRIFT, LARGEST_DRIFT = 5e-4, 5e-3
-TINY = 1e-30
 
-KEEP_HINT = "Correct the server and repeat the command: stored vectors are not encoded again."
-REFUSED_HINT = (
-    f"Check the URL, which ends in /v1, --endpoint-model, and the key in {KEY_VARIABLE}. If a text "
-    "is too long, let the server cut it (TEI: --auto-truncate; vLLM: a card with options = "
-    "{ truncate_prompt_tokens = -1 })."
+HINT = (
+    "Check the server, its URL (which ends in /v1), --endpoint-model, and the key in "
+    f"{KEY_VARIABLE}. Then repeat the command: stored vectors are not encoded again."
 )
 
 
@@ -50,7 +48,7 @@ class _Entry(msgspec.Struct):
     """A vector in an answer."""
 
     index: int
-    embedding: list[float]
+    embedding: list[Annotated[float, msgspec.Meta(ge=-FLOAT32_MAX, le=FLOAT32_MAX)]]
 
 
 class _Answer(msgspec.Struct):
@@ -77,11 +75,14 @@ class EndpointEncoder(Encoder):
     def __init__(self, recipe: Recipe, card: Card) -> None:
         problem = "models behind a URL need the package openai"
         self._api = import_package("openai", problem, "pip install 'retrieval-bench[served]'")
-        self.recipe, self._model, host = recipe, card.endpoint_model, urlsplit(card.url).netloc
-        self._name, self._key = f"{self._model} at {host}", _read_key(host)
+        key = os.environ.get(KEY_VARIABLE, "").strip()
+        if not (key.isascii() and key.isprintable()):
+            raise BenchError(f"{KEY_VARIABLE} has unprintable characters", "Set it again.")
+        self.recipe, self._model, self._key = recipe, card.endpoint_model, key
+        self._name = f"{self._model} at {urlsplit(card.url).netloc}"
         self._client = self._api.AsyncOpenAI(
             base_url=card.url,
-            api_key=self._key or "none",
+            api_key=key or "none",
             timeout=ATTEMPT_S,
             max_retries=FIRST_RETRIES,
         )
@@ -162,13 +163,12 @@ class EndpointEncoder(Encoder):
                     model=self._model, input=texts, encoding_format="float", extra_body=fields
                 )
         except self._api.APIStatusError as error:
-            status, body, half = error.status_code, error.body, len(texts) // 2
-            if status in (400, 413, 422) and half:
+            body, half = error.body, len(texts) // 2
+            if error.status_code in (400, 413, 422) and half:
                 parts = texts[:half], texts[half:]
                 return np.concatenate([await self._request(p, fields, advance) for p in parts])
             stated = body.get("message", body) if isinstance(body, dict) else body
-            hint = REFUSED_HINT if status < 500 else KEEP_HINT
-            raise self._error(f"answered {status}: {stated}", hint) from None
+            raise self._error(f"answered {error.status_code}: {stated}") from None
         except TimeoutError:
             raise self._error(f"gave no answer in {DEADLINE_S:g} s") from None
         except self._api.APIConnectionError as error:
@@ -183,7 +183,7 @@ class EndpointEncoder(Encoder):
         try:
             data = msgspec.json.decode(content, type=_Answer).data
         except msgspec.DecodeError as error:
-            raise self._error(f"returned no vectors of finite numbers: {error}") from None
+            raise self._error(f"returned no vectors of finite float32 numbers: {error}") from None
         data.sort(key=lambda entry: entry.index)
         if [entry.index for entry in data] != list(range(count)):
             indices = f"whose indices are not 0 to {count - 1}"
@@ -192,16 +192,12 @@ class EndpointEncoder(Encoder):
         if dims != [self.recipe.dim or dims[0]]:
             several = ", ".join(map(str, dims))
             raise self._error(f"returned vectors of {several} dimensions, not {self.recipe.dim}")
-        with np.errstate(over="ignore"):
-            vectors = np.array([entry.embedding for entry in data], np.float32)
-        if not np.isfinite(vectors).all():
-            raise self._error("returned numbers beyond float32")
-        return vectors
+        return np.array([entry.embedding for entry in data], np.float32)
 
-    def _error(self, problem: str, hint: str = KEEP_HINT) -> BenchError:
+    def _error(self, problem: str) -> BenchError:
         """Return an error on one line and without the key."""
         plain = problem.replace(self._key, "***") if self._key else problem
-        return BenchError(f"{self._name} {' '.join(plain.split())[:300]}", hint)
+        return BenchError(f"{self._name} {' '.join(plain.split())[:300]}", HINT)
 
 
 def check_same_server(name: str, then: Float32Array, now: Float32Array) -> None:
@@ -215,7 +211,7 @@ def check_same_server(name: str, then: Float32Array, now: Float32Array) -> None:
     Raises:
         DriftError: the median or largest difference is above `MEDIAN_DRIFT` or `LARGEST_DRIFT`.
     """
-    squares = np.maximum((then**2).sum(axis=1), TINY)
+    squares = np.maximum((then**2).sum(axis=1), 1e-30)
     distances = ((then - now) ** 2).sum(axis=1) / squares / 2
     median, largest = float(np.median(distances)), float(distances.max())
     if median > MEDIAN_DRIFT or largest > LARGEST_DRIFT:
@@ -233,19 +229,6 @@ def _event_loop() -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True).start()
     return loop
-
-
-def _read_key(host: str) -> str:
-    """Return the key of a server from the environment, or "".
-
-    Raises:
-        BenchError: it has unprintable characters, such as a line break in the middle.
-    """
-    known = os.environ.get("OPENAI_API_KEY", "") if host == "api.openai.com" else ""
-    key = (os.environ.get(KEY_VARIABLE) or known).strip()
-    if not (key.isascii() and key.isprintable()):
-        raise BenchError(f"the key in {KEY_VARIABLE} has unprintable characters", "Set it again.")
-    return key
 
 
 def _split(texts: Sequence[str]) -> Iterator[list[str]]:

@@ -17,11 +17,9 @@ from foundation.files import replace_file
 from foundation.records import SUFFIX, Record, TomlFiles
 from retrievers.models.recipe import AdapterKind, Dtype, Option, Pooling, Prompts, Usage
 
-# Fields of a card that do not apply to a model behind a URL.
-SERVER_DECIDES = (
-    *("checkpoint", "query_checkpoint", "pooling", "stages", "adapter", "encoder", "segment_ids"),
-    *("max_query_tokens", "max_document_tokens", "truncation_side", "lower_case", "dtype"),
-)
+# Settings of a model behind a URL that the client applies. The server decides the rest of `Usage`.
+CLIENT_DECIDES = ("prompts", "title_join", "normalize", "similarity")
+NETWORK_FIELDS = ("checkpoint", "query_checkpoint", "stages", "adapter", "encoder")
 BRANCH = "main"  # default revision of a repository on the Hub
 MAX_TOKENS = 1_000_000  # beyond any architecture
 MAX_TOLERANCE = 0.05  # the rounding of a score with a single digit
@@ -232,7 +230,7 @@ class Card(Usage, kw_only=True):
         if self.title_join not in ("space", "none"):
             raise ValueError(f"title_join of an endpoint is space or none, not {self.title_join}")
         defaults = {field.name: field.default for field in msgspec.structs.fields(self)}
-        for name in SERVER_DECIDES:
+        for name in sorted({*Usage.__struct_fields__, *NETWORK_FIELDS} - {*CLIENT_DECIDES}):
             if getattr(self, name) != defaults[name]:
                 raise ValueError(f"the server of an endpoint decides its {name}: leave {name} out")
 

@@ -19,6 +19,7 @@ from foundation.records import read_object
 from retrievers.models.card import (
     BRANCH,
     CARD_FILE,
+    CLIENT_DECIDES,
     Card,
     all_cards,
     card_names,
@@ -29,8 +30,6 @@ from retrievers.models.card import (
 from retrievers.models.checkpoint import Checkpoint, find_weights, resolve_inside, weight_files
 from retrievers.models.st_folder import ends_in_normalize, is_st_folder, read_st_folder
 
-# Settings that a client applies.
-SERVED_USAGE = ("prompts", "title_join", "normalize", "similarity")
 TRAINING_FILE = "training.json"  # in the folder of a training, whose card comes last
 ADAPTER_FILE = "adapter_config.json"
 BASE_NAMES = ("base_model_name_or_path", "model_name")  # in files of PEFT and of AdapterHub
@@ -61,13 +60,10 @@ def find_card(model: str, like: str | None, endpoint_model: str | None = None) -
             vector per text, or a folder that contradicts ``like``.
     """
     if is_url(model):
-        usage = {name: getattr(load_card(like), name) for name in SERVED_USAGE} if like else {}
+        usage = {name: getattr(load_card(like), name) for name in CLIENT_DECIDES} if like else {}
         return card_of_endpoint(model, endpoint_model or "", **usage), Path.cwd()
     if endpoint_model is not None:
-        raise BenchError(
-            f"{model} is not a URL, so --endpoint-model {endpoint_model} has no effect",
-            "leave --endpoint-model out, or name the URL of a server: http://localhost:8000/v1",
-        )
+        raise BenchError(f"{model} is not a URL, so --endpoint-model has no effect", "leave it out")
     if like is not None:
         if is_card(model):
             raise BenchError(
@@ -121,9 +117,8 @@ def card_of_endpoint(url: str, endpoint_model: str, **fields: Any) -> Card:
             "add --endpoint-model NAME, as listed at /v1/models",
         )
     named = {"name": endpoint_model.rpartition("/")[2], "title": f"{endpoint_model} at {url}"}
-    address = {"kind": "endpoint", "url": url, "endpoint_model": endpoint_model}
     try:
-        return Card(**{**named, **address, **fields})
+        return Card(kind="endpoint", url=url, endpoint_model=endpoint_model, **{**named, **fields})
     except ValueError as error:
         raise BenchError(str(error)) from error
 

@@ -393,15 +393,13 @@ def resolve_endpoint(card: Card) -> Model:
     """
     from retrievers.encoders.endpoint import EndpointEncoder
 
-    address = card.url.partition("://")[2]
-    recipe = Recipe(
-        model=card.name,
-        kind="endpoint",
+    address = {"endpoint": card.url.partition("://")[2], "endpoint_model": card.endpoint_model}
+    recipe = msgspec.structs.replace(
+        _plain_recipe(card),
         dim=card.dim,
         revision="" if card.revision == BRANCH else card.revision,
-        options={"endpoint": address, "endpoint_model": card.endpoint_model, **card.options},
-        **_prompt_fields(card),
-        **{**card.usage, **UNKNOWN_SETTINGS},
+        options={**address, **card.options},
+        **UNKNOWN_SETTINGS,
     )
     dim = card.dim or EndpointEncoder(recipe, card).encode_queries(["dimension"]).shape[1]
     return Model(card, msgspec.structs.replace(recipe, dim=dim))

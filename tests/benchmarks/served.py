@@ -211,7 +211,7 @@ def check_lie(
         fields["change"] = shuffled
     start, cpu = time.perf_counter(), time.process_time()
     with served(lab, server, **fields) as client:
-        done = check_server(lab.question, client, "server", stated)
+        done = check_server(lab.question, client, stated)
     seconds = f"{time.perf_counter() - start:.0f} s ({time.process_time() - cpu:.0f} s of CPU)"
     return done, seconds
 

@@ -44,7 +44,6 @@ from reports.check import effects_table, junit, markdown
 from retrievers.models.card import all_cards
 
 PUBLISHED = "published"
-SOURCE = "stdlib-code"  # embedded: its texts are on every machine
 
 
 def check(options: CheckOptions) -> int:
@@ -54,8 +53,7 @@ def check(options: CheckOptions) -> int:
         options: parsed options of the command.
     """
     with RecordedWarnings() as recorded:
-        decide = _compare_and_decide if not options.served else _check_server
-        done = decide(options, recorded)
+        done = _check_server(options) if options.served else _compare_and_decide(options, recorded)
     _write_verdict(done, options)
     for warning in done.warnings:
         if warning not in recorded.texts:  # those are on stderr already
@@ -63,7 +61,7 @@ def check(options: CheckOptions) -> int:
     return done.exit_code
 
 
-def _check_server(options: CheckOptions, _: RecordedWarnings) -> Check:
+def _check_server(options: CheckOptions) -> Check:
     """Compare the vectors of a server with those of its checkpoint."""
     if not options.against or options.checkpoint or len(options.on) > 1:
         raise BenchError(
@@ -74,19 +72,18 @@ def _check_server(options: CheckOptions, _: RecordedWarnings) -> Check:
     # Both describe the server; the checkpoint is loaded as its card says.
     use = replace(options.model_options, dtype=None, endpoint_model=None)
     model = load_model(workspace, options.against, use)
-    dataset = workspace.dataset((options.on or (SOURCE,))[0])
+    dataset = workspace.dataset((options.on or ("stdlib-code",))[0])  # on every machine
     question = Question(model, [dataset], workspace.dataset, workspace.device)
-    stated = options.model_options.dtype or model.model.recipe.precision
     encoder = open_endpoint(options.served, options.model_options, model)
-    return check_server(question, encoder, encoder.recipe.model, stated)
+    stated = options.model_options.dtype or model.model.recipe.precision
+    return check_server(question, encoder, stated)
 
 
 def _compare_and_decide(options: CheckOptions, recorded: RecordedWarnings) -> Check:
     """Evaluate, compare with the baseline and the anchor, and conclude."""
     if not (options.checkpoint and options.baseline):
-        missing = "--baseline" if options.checkpoint else "CHECKPOINT"
         usage = "python -m bench check CHECKPOINT --baseline BASELINE [OPTIONS]"
-        raise BenchError(f"check needs {missing}", usage)
+        raise BenchError("check needs a CHECKPOINT and a --baseline", usage)
     _check_published(options)
     measure = None if options.measure is None else parse_measure(options.measure).name
     comparing = ComparisonSettings(measure, resampling=make_resampling(options.resampling))

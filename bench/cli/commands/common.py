@@ -138,13 +138,12 @@ def open_endpoint(url: str, settings: ModelOptions, model: LoadedModel) -> Encod
     Raises:
         BenchError: the URL is malformed, or the server does not answer.
     """
-    stated = model.model
     card = card_of_endpoint(
         url,
-        settings.endpoint_model or stated.recipe.checkpoint or model.name,
+        settings.endpoint_model or model.model.recipe.checkpoint or model.name,
         name=url.partition("://")[2].partition("/")[0],
-        prompts=stated.card.prompts,
-        title_join="none" if stated.card.title_join == "none" else "space",
+        prompts=model.model.card.prompts,
+        title_join="none" if model.model.card.title_join == "none" else "space",
     )
     return open_encoder(resolve_endpoint(card))
 

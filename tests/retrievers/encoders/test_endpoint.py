@@ -194,10 +194,10 @@ WRONG = {
         lambda entries, request: [{**entries[0], "index": -1}, *entries[1:]],
         "3 vectors for 3 texts",
     ),
-    "nan": (one_nan, "no vectors of finite numbers"),
+    "nan": (one_nan, "no vectors of finite float32 numbers"),
     "too large": (
         lambda entries, request: [{**e, "embedding": [1e39] * DIM} for e in entries],
-        "numbers beyond float32",
+        "no vectors of finite float32 numbers",
     ),
     "dimension": (
         lambda entries, request: [{**e, "embedding": e["embedding"][:3]} for e in entries],
