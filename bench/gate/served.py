@@ -30,6 +30,7 @@ DOCUMENTS, QUERIES = 48, 16  # largest sample
 CONNECTIONS = 16
 ROUNDS = 10
 SECONDS = 15.0  # after which no other round begins
+SEARCH_SECONDS = 30.0  # after which no pair of deviations is tried
 CLOSER = 4.0  # a squared distance to another text that is smaller by this factor is a mix-up,
 APART = 0.05  # if the relative squared distance to the text itself is larger than this
 BEYOND = 30.0  # times the largest typical error of its precision that one vector may have
@@ -48,7 +49,7 @@ def check_server(question: Question, encoder: Encoder, stated: str) -> Check:
     server, dataset = encoder.recipe.model, question.dataset.name
     question = replace(question, sampled_documents=DOCUMENTS, sampled_queries=QUERIES)
     evidence = question.of_encoder(encoder, server)
-    answer = question.answer([evidence], most_seconds=30.0)
+    answer = question.answer([evidence], most_seconds=SEARCH_SECONDS)
     precision = answer.precision or "int8"
     cause = _describe_cause(answer, stated)
     row = partial(CheckRow, measure="vectors that agree", baseline=1.0)
