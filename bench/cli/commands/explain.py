@@ -11,6 +11,7 @@ from bench.cli.terminal import print_result
 from bench.evaluate.retrieval import LoadedModel
 from bench.explain.evidence import SetupEvidence
 from bench.explain.question import Question, save_canary
+from bench.explain.search import answer_question
 from bench.outcomes import ExitCode
 from bench.workspace import Workspace
 from foundation.errors import BenchError
@@ -38,7 +39,7 @@ def explain(options: ExplainOptions) -> int:
     evidence = _evidence(options, question)
     if not evidence:
         return ExitCode.OK
-    answer = question.answer(evidence)
+    answer = answer_question(question, evidence)
     return print_result(options.common.json, answer, answer_text(answer))
 
 

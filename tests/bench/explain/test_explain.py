@@ -20,6 +20,7 @@ import transformers
 from bench.evaluate.runs import read_run_file
 from bench.explain.question import READERS, Question
 from bench.explain.records import Answer
+from bench.explain.search import answer_question
 from bench.gate.records import Check
 from bench.workspace import Workspace
 from tests.support.collections import WORDS, write_collection
@@ -142,7 +143,7 @@ def answer_to(question, folder, documents, queries=None, ids=None) -> Answer:
         # "d01" is a document and a query: the file says it once, for the document.
         ids, vectors = [*ids, *list(QUERIES)[:-1]], np.concatenate([documents, queries[:-1]])
     np.savez(folder / "theirs.npz", ids=np.array(ids), vectors=vectors)
-    return question.answer([question.of_vectors(folder / "theirs.npz")])
+    return answer_question(question, [question.of_vectors(folder / "theirs.npz")])
 
 
 def names(answer: Answer) -> list[set[str]]:
@@ -231,7 +232,7 @@ def test_vectors_are_read_in_every_format(question, oracle, tmp_path, suffix):
         ),
     }
     write[suffix]()
-    answer = question.answer([question.of_vectors(path)])
+    answer = answer_question(question, [question.of_vectors(path)])
     assert "title left out" in names(answer)[0]
 
 
