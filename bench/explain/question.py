@@ -140,7 +140,7 @@ def read_vectors(path: Path, dataset: Dataset) -> tuple[dict[Role, GivenVectors]
     for role, texts in samples.items():
         if len(texts.ids) >= LEAST:
             rows = np.array([row_of[id_] for id_ in texts.ids])
-            given[role] = GivenVectors(texts, vectors[rows], vectors, rows)
+            given[role] = GivenVectors(texts, vectors, rows)
     return given, ids
 
 
@@ -220,12 +220,11 @@ def read_canary(path: Path) -> dict[Role, GivenVectors]:
     ):
         saved = np.load(file, allow_pickle=False)
         for role in roles:
-            ids, titles, texts = (
-                saved[f"{role}.{name}"].tolist() for name in ("ids", "titles", "texts")
+            texts = Texts(
+                *(saved[f"{role}.{name}"].tolist() for name in ("ids", "titles", "texts"))
             )
             vectors = saved[f"{role}.vectors"]
-            sample = Texts(ids, titles, texts, len(ids))
-            given[role] = GivenVectors(sample, vectors, vectors, np.arange(len(vectors)))
+            given[role] = GivenVectors(texts, vectors, np.arange(len(vectors)))
     return given
 
 
@@ -319,7 +318,7 @@ class Question:
             encoded = [encode_texts(encoder, role, texts, part) for part in parts]
             if encoded:
                 vectors = np.concatenate(encoded)
-                given[role] = GivenVectors(texts, vectors, vectors, np.arange(len(vectors)))
+                given[role] = GivenVectors(texts, vectors, np.arange(len(vectors)))
         return VectorEvidence(self.passes, given, f"vectors of {name}")
 
     def of_canary(self, path: Path) -> VectorEvidence:
@@ -442,10 +441,16 @@ def observe_run(run: Run, dataset: Dataset) -> list[Observation]:
     """
     facts, longest = dataset.facts, int(np.diff(run.offsets).max())
     notes = []
-    owned = sum(query in documents for query, documents, _ in run.rankings())
-    if facts.exclude_self and owned:
-        name = f"the document with the query's id is kept, for {owned:,} queries"
+    kept = sum(query in documents for query, documents, _ in run.rankings())
+    possible = int((dataset.corpus.rows_of(run.query_ids) >= 0).sum())
+    if facts.exclude_self and kept:
+        name = f"the document with the query's id is kept, for {kept:,} queries"
         notes.append(Observation(name, "dataset.toml: exclude_self = false"))
+    # Even documents in random order would seldom leave all of them out by chance.
+    coincidence = (1 - longest / len(dataset.corpus)) ** possible
+    if not facts.exclude_self and not kept and coincidence < 0.01:
+        name = f"the document with the query's id is dropped, for {possible:,} queries"
+        notes.append(Observation(name, "dataset.toml: exclude_self = true"))
     if longest < min(facts.depth, len(dataset.corpus) - 1):
         name = f"at most {longest:,} documents per query, and the depth is {facts.depth:,}"
         notes.append(Observation(name, f"--depth {longest}"))

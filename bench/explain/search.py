@@ -8,7 +8,7 @@ from itertools import combinations
 
 import numpy as np
 
-from bench.explain.evidence import CEILING, FLOOR, Fit, SetupEvidence, combine_fits
+from bench.explain.evidence import CEILING, Fit, SetupEvidence, combine_fits
 from bench.explain.question import Question
 from bench.explain.records import Answer, Explanation, Verdict
 from bench.explain.setup import Deviation, EvaluationSetup, deviations, forward_key
@@ -155,7 +155,7 @@ class _DeviationSearch:
         singles = [
             each for each in probed if is_cut or not np.array_equal(each.fit.errors, base.errors)
         ]
-        distances = [np.log10(np.maximum(each.fit.errors, FLOOR)).mean() for each in singles]
+        distances = [each.fit.logarithms.mean() for each in singles]
         pairs = sorted(
             combinations(range(len(singles)), 2),
             key=lambda pair: sum(sorted(distances[each] for each in pair) * np.array([2, 1])),

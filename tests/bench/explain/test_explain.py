@@ -18,7 +18,7 @@ import torch
 import transformers
 
 from bench.evaluate.runs import read_run_file
-from bench.explain.question import READERS, Question
+from bench.explain.question import READERS, Question, observe_run
 from bench.explain.records import Answer
 from bench.explain.search import answer_question
 from bench.gate.records import Check
@@ -267,6 +267,30 @@ def test_a_run_of_ranks_is_compared_by_order(bench, folder, oracle, tmp_path):
     answer = explain(bench, folder, "--run-file", path)
     assert "mean pooling" in best(answer)
     assert "ranks" in answer["explanations"][0]["detail"]
+
+
+def test_a_run_without_self_matches_shows_their_rule(question, oracle, tmp_path):
+    facts = msgspec.structs.replace(question.dataset.facts, exclude_self=False)
+    keeps = replace(question.dataset, facts=facts)
+    for keep_self, seen in ((True, []), (False, ["dataset.toml: exclude_self = true"])):
+        path = tmp_path / "theirs.trec"
+        path.write_text(oracle.run(Usage(), 40, keep_self))
+        notes = observe_run(read_run_file(path).run, keeps)
+        assert [note.apply for note in notes if "query's id" in note.name] == seen
+
+
+def test_the_mean_over_answered_queries_leaves_the_others_out(question):
+    scores, setup = question.collections["words"].scores, replace(question.setup, depth=2)
+    values = scores(setup, ["R@10"]).values["R@10"]
+    answered = scores(replace(setup, answered_only=True), ["R@10"])
+    assert 0 < np.count_nonzero(values) < len(values)
+    assert answered.mean("R@10") == pytest.approx(values[values > 0].mean())
+
+
+def test_a_pair_with_the_mean_over_answered_queries_is_estimated(question):
+    pair = replace(question.setup, depth=2, answered_only=True, title="none")
+    evidence = question.of_published(["R@10=.4", "nDCG@10=.3"])
+    assert len(evidence.fit(pair, probe=True).errors) == 2
 
 
 def scores_of(bench, folder, oracle, usage, tmp_path, keep_self=False, facts="") -> Any:
