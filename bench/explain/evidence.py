@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -469,13 +470,12 @@ class RunEvidence(SetupEvidence):
     @cached_property
     def ranks_only(self) -> bool:
         """True if scores fall by the same step from rank to rank, or rise as reciprocal ranks."""
-        run, regular = self.run, 0
-        spans = list(zip(run.offsets[:-1].tolist(), run.offsets[1:].tolist(), strict=True))[:50]
-        for start, end in spans:
-            scores = run.scores[start:end].astype(np.float64)
+        regular = []
+        for _, _, ranked in islice(self.run.rankings(), 50):
+            scores = ranked.astype(np.float64)
             inverse = 1 / np.where(scores == 0, 1, scores)
-            regular += _is_even(np.diff(scores)) or _is_even(np.diff(inverse))
-        return regular > len(spans) / 2
+            regular.append(_is_even(np.diff(scores)) or _is_even(np.diff(inverse)))
+        return sum(regular) > len(regular) / 2
 
 
 def _is_even(steps: Float64Array) -> bool:

@@ -155,10 +155,9 @@ class ForwardPasses:
             + (b"" if tokens.types is None else tokens.types[start : start + length].tobytes())
             for start, length in zip(tokens.starts.tolist(), tokens.lengths.tolist(), strict=True)
         ]
-        places = {name: row for row, name in enumerate(names) if name not in known}
-        if len(known) + len(places) > MOST_KEPT:
+        if len(known) + len(names) > MOST_KEPT:
             known.clear()
-            places = {name: row for row, name in enumerate(names)}
+        places = {name: row for row, name in enumerate(names) if name not in known}
         new: Int64Array = np.fromiter(places.values(), np.int64, len(places))
         if len(new):
             missing = tokens.take(new)

@@ -240,7 +240,7 @@ class Question:
     Attributes:
         model: the model as it is used here.
         datasets: collections, the first of which is sampled.
-        open_split: opens another split of a collection.
+        open_split: opens a split of a collection, given the collection's name and the split's.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
         other: another checkpoint, whose weights may have been used.
         sampled_documents, sampled_queries: most texts of the sample of the first collection.

@@ -279,6 +279,21 @@ def test_a_run_without_self_matches_shows_their_rule(question, oracle, tmp_path)
         assert [note.apply for note in notes if "query's id" in note.name] == seen
 
 
+def test_the_split_of_a_run_is_found_in_a_folder(bench, folder, oracle, tmp_path):
+    words = write_collection(tmp_path / "splits", DOCUMENTS, QUERIES, QRELS)
+    lines = (words / "qrels" / "test.tsv").read_text().splitlines(keepends=True)
+    for split, keep in (("test", ("d01", "q00")), ("dev", ("q01", "q02"))):
+        rows = [line for line in lines[1:] if line.startswith(keep)]
+        (words / "qrels" / f"{split}.tsv").write_text("".join([lines[0], *rows]))
+    rows = [line for line in oracle.run(Usage()).splitlines(True) if line.startswith(keep)]
+    (tmp_path / "dev.trec").write_text("".join(rows))
+    run = ("--run-file", tmp_path / "dev.trec", "--json")
+    done = bench("explain", folder / "tiny.toml", "--on", words, *run)
+    answer = json.loads(done.stdout)
+    assert answer["verdict"] == "reproduced"
+    assert "--split dev" in [one["apply"] for one in answer["seen"]]
+
+
 def test_the_mean_over_answered_queries_leaves_the_others_out(question):
     scores, setup = question.collections["words"].scores, replace(question.setup, depth=2)
     values = scores(setup, ["R@10"]).values["R@10"]
