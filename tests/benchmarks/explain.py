@@ -408,12 +408,6 @@ def found(lab: Laboratory, part: str) -> Iterator[tuple[str, Answer, int | None,
         yield name, answer, rank_of(answer, names), changes_a_score(lab, part, usage)
 
 
-def int8(vectors: np.ndarray) -> np.ndarray:
-    """Whole numbers, scaled by the extremes of each dimension."""
-    low, high = vectors.min(axis=0), vectors.max(axis=0)
-    return np.rint((vectors - low) / (high - low) * 255 - 128).astype(np.int8).astype(np.float32)
-
-
 def faithful(lab: Laboratory) -> Iterator[tuple[str, Answer]]:
     """Vectors of the model itself at several precisions: no cause should be named."""
     half = IndependentEncoder(lab.independent.dense, torch.bfloat16)
