@@ -7,7 +7,6 @@ texts costs few.
 
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -111,7 +110,8 @@ class ForwardPasses:
             is_bert = type(backend.normalizer).__name__ == "BertNormalizer"
             if is_bert and setup.case in ("cased", "accents"):
                 backend.normalizer.strip_accents = False
-                backend.normalizer.lowercase &= setup.case == "accents"
+                if setup.case == "cased":
+                    backend.normalizer.lowercase = False
             made_for = self._tower(setup, weights).text_tokenizer
             self._tokenizers[key] = TextTokenizer(
                 *(backend, setup.side, made_for.typed),
@@ -281,9 +281,5 @@ def _drop_special(tokens: Tokens, first: int, last: int) -> Tokens:
     kept = np.maximum(1, tokens.lengths - first_kept - last)
     starts = np.repeat(tokens.starts + first_kept, kept)
     places = starts + np.arange(int(kept.sum())) - np.repeat(kept.cumsum() - kept, kept)
-    return replace(
-        tokens,
-        ids=tokens.ids[places],
-        lengths=kept,
-        types=None if tokens.types is None else tokens.types[places],
-    )
+    types = None if tokens.types is None else tokens.types[places]
+    return Tokens(tokens.ids[places], kept, types)

@@ -446,10 +446,10 @@ def observe_run(run: Run, dataset: Dataset) -> list[Observation]:
     if facts.exclude_self and kept:
         name = f"the document with the query's id is kept, for {kept:,} queries"
         notes.append(Observation(name, "dataset.toml: exclude_self = false"))
-    # Even documents in random order would seldom leave all of them out by chance.
+    # In a random order, one of these documents would almost surely be retrieved.
     coincidence = (1 - longest / len(dataset.corpus)) ** possible
     if not facts.exclude_self and not kept and coincidence < 0.01:
-        name = f"the document with the query's id is dropped, for {possible:,} queries"
+        name = f"none of {possible:,} queries has the document with the query's id"
         notes.append(Observation(name, "dataset.toml: exclude_self = true"))
     if longest < min(facts.depth, len(dataset.corpus) - 1):
         name = f"at most {longest:,} documents per query, and the depth is {facts.depth:,}"

@@ -208,7 +208,7 @@ class QueryEvidence(SetupEvidence):
         known = list(self.given) if queries is None else queries
         if setup.split:
             return value_fit(*np.array([[0.0], [1.0], [1e-9]]))
-        setup = replace(setup, answered_only=False)  # which changes means, and no query's score
+        setup = replace(setup, answered_only=False)  # it changes means only
         scores = self.collection.scores(setup, [self.measure], queries, rows)
         by_query = scores.by_query(self.measure)
         pairs = [(self.given[id_], by_query.get(id_, 0.0)) for id_ in known if id_ in self._shared]

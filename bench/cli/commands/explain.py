@@ -25,11 +25,12 @@ def explain(options: ExplainOptions) -> int:
     workspace = make_workspace(options.common, options.hardware)
     use = replace(options.model_options, endpoint_model=None)  # it belongs to --served
     model = load_model(workspace, options.model, use)
-    datasets = {name: workspace.dataset(name) for name in workspace.expand_names(options.on)}
-    typed = {dataset.name: name for name, dataset in datasets.items()}  # a folder has another name
+    datasets = workspace.datasets(options.on)
+    names = [dataset.name for dataset in datasets]  # of a folder, not its path
+    typed = dict(zip(names, workspace.expand_names(options.on), strict=True))
     question = Question(
         model,
-        list(datasets.values()),
+        datasets,
         lambda name, split: workspace.dataset(typed[name], split),
         workspace.device,
         _load_other(workspace, options, model),
