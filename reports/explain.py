@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from bench.explain.records import Answer, ExplanationRow
+from bench.explain.records import Answer, Explanation
 from foundation.printable import format_count
 from reports import format as fmt
 from reports.table import Column, Table, bullets, code, escape
@@ -55,9 +55,9 @@ def _verdict(answer: Answer) -> str:
     return f"Best explanation of the {evidence}: {best}."
 
 
-def _table(answer: Answer) -> Table[ExplanationRow]:
+def _table(answer: Answer) -> Table[Explanation]:
     on_sample = " on a sample" if answer.sampled else ""
-    columns: list[Column[ExplanationRow]] = [
+    columns: list[Column[Explanation]] = [
         Column("explanation", lambda row: row.name),
         Column("agrees", lambda row: f"{row.share:.0%}", fmt.numeric),
         Column("as exact as", lambda row: row.precision),
@@ -67,7 +67,7 @@ def _table(answer: Answer) -> Table[ExplanationRow]:
     return Table(answer.explanations, columns).drop_empty()
 
 
-def _remarks(rows: tuple[ExplanationRow, ...]) -> Iterator[str]:
+def _remarks(rows: tuple[Explanation, ...]) -> Iterator[str]:
     lines = []
     for row in rows:
         if row.equals:

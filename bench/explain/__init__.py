@@ -3,6 +3,6 @@
 `setup` holds everything that a hypothesis may change, and the table of single deviations.
 `passes` encodes texts under any set-up, each token sequence once. `evidence` measures how well
 vectors and runs fit a set-up, and `scored` does so for scores by query and published scores.
-`search` tries single deviations, then pairs, and ranks them. `question` reads the files and builds
+`question` reads the evidence. `search` tries single deviations, then pairs, ranks them and builds
 the answer, whose records are in `records`.
 """

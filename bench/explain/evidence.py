@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,11 @@ class Fit:
     level: float | None = None
 
     @property
+    def logarithms(self) -> Float64Array:
+        """Decimal logarithms of the errors, float64 ``(n,)``."""
+        return np.log10(np.maximum(self.errors, FLOOR))
+
+    @property
     def fits(self) -> bool:
         """True if nearly all items agree."""
         return self.share >= SHARE
@@ -81,8 +87,8 @@ class Fit:
         Args:
             other: fit of another set-up to the same items.
         """
-        ours, others = (np.log10(np.maximum(fit.errors, FLOOR)) for fit in (self, other))
-        closer, farther = int((others - ours > 0.1).sum()), int((ours - others > 0.1).sum())
+        gains = other.logarithms - self.logarithms
+        closer, farther = int((gains > 0.1).sum()), int((gains < -0.1).sum())
         if not closer or self.likelihood - other.likelihood < 3.0:
             return False
         least = 0.5 if self.level is None or not other.fits else 0.8
@@ -95,7 +101,7 @@ class Fit:
         Args:
             other: fit of another set-up to the same items.
         """
-        ours, others = (np.log10(np.maximum(fit.errors, FLOOR)) for fit in (self, other))
+        ours, others = self.logarithms, other.logarithms
         both_tiny = np.maximum(ours, others) < -9
         return bool(np.all((np.abs(ours - others) < 0.01) | both_tiny))
 
@@ -216,7 +222,7 @@ def value_fit(given: Float64Array, predicted: Float64Array, tolerances: Float64A
 
 
 DOCUMENTS, QUERIES = 192, 48  # in the sample of vectors
-PROBE_DOCUMENTS, PROBE_QUERIES = 12, 6  # on which every hypothesis is tried
+PROBED: dict[Role, int] = {"document": 12, "query": 6}  # on which every hypothesis is tried
 RUN_QUERIES, RUN_DOCUMENTS, PROBE_RUN = 24, 10, 4
 LOOKED_AT = 2_000  # documents among which long ones and ones with accents are looked for
 RELATED = 0.5  # correlation of similarities, above which two models encode the same texts
@@ -257,21 +263,15 @@ class SetupEvidence(ABC):
 
 @dataclass(frozen=True)
 class Texts:
-    """Texts of one role in parallel lists.
+    """Texts of one role in parallel lists. The first show the most differences.
 
     Attributes:
         titles: of documents; "" for queries.
-        probe: how many, from the first, show the most differences for their number.
     """
 
     ids: Sequence[str]
     titles: Sequence[str]
     texts: Sequence[str]
-    probe: int
-
-    def first(self, count: int) -> "Texts":
-        """Return the first ``count`` of them."""
-        return Texts(self.ids[:count], self.titles[:count], self.texts[:count], self.probe)
 
 
 def sample_documents(corpus: Corpus, ids: Sequence[str], count: int = DOCUMENTS) -> Texts:
@@ -289,13 +289,7 @@ def sample_documents(corpus: Corpus, ids: Sequence[str], count: int = DOCUMENTS)
     lengths = np.array([len(title) + len(text) for title, text in zip(titles, texts, strict=True)])
     accented = [place for place, text in enumerate(texts) if _has_accents(text)]
     chosen = _alternate([list(range(len(rows))), np.argsort(-lengths).tolist(), accented], count)
-    known = corpus.ids.take(rows[chosen]).to_pylist()
-    return Texts(
-        known,
-        [titles[place] for place in chosen],
-        [texts[place] for place in chosen],
-        PROBE_DOCUMENTS,
-    )
+    return Texts(corpus.ids.take(rows[chosen]).to_pylist(), *corpus.documents_at(rows[chosen]))
 
 
 def sample_queries(dataset: Dataset, ids: Sequence[str], count: int = QUERIES) -> Texts:
@@ -313,7 +307,7 @@ def sample_queries(dataset: Dataset, ids: Sequence[str], count: int = QUERIES) -
     lengths = np.array([len(text) for _, text in known])
     chosen = _alternate([order.tolist(), np.argsort(-lengths).tolist()], count)
     texts = [known[place][1] for place in chosen]
-    return Texts([known[place][0] for place in chosen], [""] * len(texts), texts, PROBE_QUERIES)
+    return Texts([known[place][0] for place in chosen], [""] * len(texts), texts)
 
 
 def _has_accents(text: str) -> bool:
@@ -334,16 +328,20 @@ class GivenVectors:
     """Vectors of texts of one role, from a file, a folder or a server.
 
     Attributes:
-        texts: the sample, row by row as ``vectors``.
-        vectors: ``(n, dim)``, float32, or whole numbers as they are.
-        all_vectors: among which the sample's are looked for if the order is in doubt.
+        texts: a sample.
+        all_vectors: ``(m, dim)``, float32, or whole numbers as they are. The sample's are looked
+            for among them if the order is in doubt.
         rows: int64 ``(n,)``, of the sample in ``all_vectors``.
     """
 
     texts: Texts
-    vectors: Float32Array
     all_vectors: Float32Array
     rows: Int64Array
+
+    @property
+    def vectors(self) -> Float32Array:
+        """Vectors of the sample, ``(n, dim)``."""
+        return self.all_vectors[self.rows]
 
 
 def encode_texts(encoder: Encoder, role: Role, texts: Texts, part: slice) -> Float32Array:
@@ -378,7 +376,7 @@ class VectorEvidence(SetupEvidence):
             return ""
         moved = []
         for role, given in self.given.items():
-            shifts = self._nearest(setup, role, given.texts) - given.rows
+            shifts = self._nearest(setup, role, slice(None)) - given.rows
             steps, counts = np.unique(shifts, return_counts=True)
             if counts.max() >= 0.9 * len(shifts) and steps[counts.argmax()] != 0:
                 moved.append(f"{role} vectors lie {steps[counts.argmax()]:+d} rows off")
@@ -389,7 +387,7 @@ class VectorEvidence(SetupEvidence):
     def observe(self, setup: EvaluationSetup) -> list[Observation]:
         """Return whether texts that are similar under ``setup`` have similar vectors here."""
         role, given = next(iter(self.given.items()))
-        ours = self.passes.vectors(setup, role, given.texts.titles, given.texts.texts)
+        ours = self._predict(setup, role, slice(None))
         above = np.triu_indices(len(ours), 1)
         similar = [np.corrcoef(each - each.mean(axis=0))[above] for each in (ours, given.vectors)]
         related = float(np.corrcoef(*similar)[0, 1])
@@ -397,23 +395,26 @@ class VectorEvidence(SetupEvidence):
         return [Observation(f"{name} another checkpoint", OTHER)] if related > RELATED else []
 
     def _errors(self, setup: EvaluationSetup, role: Role, probe: bool) -> Float64Array:
-        given = self.given[role]
-        count = given.texts.probe if probe else len(given.texts.ids)
-        texts = given.texts.first(count)
-        predicted = self.passes.vectors(setup, role, texts.titles, texts.texts)
+        given, part = self.given[role], slice(PROBED[role] if probe else None)
+        predicted = self._predict(setup, role, part)
         if setup.shift and role == "document":
             return np.full(len(predicted), np.inf)
-        vectors = given.vectors[:count]
+        vectors = given.vectors[part]
         if setup.shuffled and given.all_vectors.shape[1] == predicted.shape[1]:
-            nearest = self._nearest(setup, role, texts)
+            nearest = self._nearest(setup, role, part)
             if len(np.unique(nearest)) < 0.9 * len(nearest):  # no order of these vectors
                 return np.full(len(predicted), np.inf)
             vectors = given.all_vectors[nearest]
         return vector_errors(vectors, predicted)
 
-    def _nearest(self, setup: EvaluationSetup, role: Role, texts: Texts) -> Int64Array:
+    def _predict(self, setup: EvaluationSetup, role: Role, part: slice) -> Float32Array:
+        """Return the vectors of some texts of the sample under ``setup``."""
+        texts = self.given[role].texts
+        return self.passes.vectors(setup, role, texts.titles[part], texts.texts[part])
+
+    def _nearest(self, setup: EvaluationSetup, role: Role, part: slice) -> Int64Array:
         """Return the row of the given vector that is closest to each prediction."""
-        predicted = self.passes.vectors(setup, role, texts.titles, texts.texts)
+        predicted = self._predict(setup, role, part)
         given = self.given[role].all_vectors
         every = given.astype(np.float32)
         if np.issubdtype(given.dtype, np.integer):
@@ -469,13 +470,12 @@ class RunEvidence(SetupEvidence):
     @cached_property
     def ranks_only(self) -> bool:
         """True if scores fall by the same step from rank to rank, or rise as reciprocal ranks."""
-        run, regular = self.run, 0
-        spans = list(zip(run.offsets[:-1].tolist(), run.offsets[1:].tolist(), strict=True))[:50]
-        for start, end in spans:
-            scores = run.scores[start:end].astype(np.float64)
+        regular = []
+        for _, _, ranked in islice(self.run.rankings(), 50):
+            scores = ranked.astype(np.float64)
             inverse = 1 / np.where(scores == 0, 1, scores)
-            regular += _is_even(np.diff(scores)) or _is_even(np.diff(inverse))
-        return regular > len(spans) / 2
+            regular.append(_is_even(np.diff(scores)) or _is_even(np.diff(inverse)))
+        return sum(regular) > len(regular) / 2
 
 
 def _is_even(steps: Float64Array) -> bool:

@@ -7,7 +7,6 @@ texts costs few.
 
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -75,36 +74,30 @@ class ForwardPasses:
         tokens = self._tokens(setup, role, weights, titles, texts)
         return self._finish(setup, role, weights, self._states(setup, weights, tokens))
 
+    def _model(self, weights: Weights) -> Model:
+        return self.other if weights == "other" and self.other else self.model
+
     def _checkpoint(self, weights: Weights) -> Checkpoint:
-        model = self.other if weights == "other" and self.other else self.model
+        model = self._model(weights)
         checkpoint = model.query if weights == "query" else model.document
         assert checkpoint is not None, "a set-up names an encoder that the model lacks"
         return checkpoint
 
-    def _tower(self, weights: Weights, setup: EvaluationSetup | None = None) -> "Tower":
-        """Return the network of a set-up, or for None one with the tokenizer of ``weights``."""
+    def _tower(self, setup: EvaluationSetup, weights: Weights) -> "Tower":
         from retrievers.encoders.device import pick_device
         from retrievers.encoders.tower import Tower
 
-        key = weights, *self._network_key(setup)
+        key = _network_key(setup, weights)
         if key not in self._towers:
-            _, adapter, pooler, int8_weights = key
-            checkpoint = self._checkpoint(weights)
-            model = self.other if weights == "other" and self.other else self.model
-            recipe = _state_recipe(model.recipe, checkpoint, adapter, pooler)
-            folder = model.adapter if adapter else None
+            model, checkpoint = self._model(weights), self._checkpoint(weights)
+            recipe = _state_recipe(setup, model.recipe, checkpoint)
+            folder = model.adapter if setup.adapter else None
             device = pick_device(self._device_name)
-            change = round_weights if int8_weights else lambda network: None
+            change = round_weights if setup.int8_weights else lambda network: None
             self._towers[key] = Tower(
                 checkpoint, recipe, folder, device, PhaseTimer(), change=change
             )
         return self._towers[key]
-
-    def _network_key(self, setup: EvaluationSetup | None) -> tuple[bool, bool, bool]:
-        """Return whether adapter, pooler and rounded weights are used."""
-        if setup is None:
-            return True, self.model.recipe.pooling == "pooler", False
-        return setup.adapter, setup.pooling == "pooler", setup.int8_weights
 
     def _tokenizer(self, setup: EvaluationSetup, weights: Weights) -> TextTokenizer:
         from retrievers.models.loading import load_tokenizer
@@ -114,11 +107,12 @@ class ForwardPasses:
             lower = self.model.recipe.lower_case and setup.case != "cased"
             tokenizer = load_tokenizer(self._checkpoint(weights), setup.side, lower)
             backend = tokenizer.backend_tokenizer
-            if setup.case in ("cased", "accents") and _is_bert(tokenizer):
+            is_bert = type(backend.normalizer).__name__ == "BertNormalizer"
+            if is_bert and setup.case in ("cased", "accents"):
                 backend.normalizer.strip_accents = False
                 if setup.case == "cased":
                     backend.normalizer.lowercase = False
-            made_for = self._tower(weights).text_tokenizer
+            made_for = self._tower(setup, weights).text_tokenizer
             self._tokenizers[key] = TextTokenizer(
                 *(backend, setup.side, made_for.typed),
                 split_special_tokens=made_for.split_special_tokens,
@@ -135,7 +129,7 @@ class ForwardPasses:
     ) -> Tokens:
         tokenizer = self._tokenizer(setup, weights)
         if role == "document":
-            separator = self._tower(weights).separator if setup.title == "sep" else ""
+            separator = self._tower(setup, weights).separator if setup.title == "sep" else ""
             segments = [
                 _segments(setup, title, text, separator)
                 for title, text in zip(titles, texts, strict=True)
@@ -154,17 +148,16 @@ class ForwardPasses:
 
     def _states(self, setup: EvaluationSetup, weights: Weights, tokens: Tokens) -> Float32Array:
         """Return pooled states of each text, each pooling next to the others."""
-        key = weights, *self._network_key(setup)
-        tower, known = self._tower(weights, setup), self._pooled.setdefault(key, {})
+        tower = self._tower(setup, weights)
+        known = self._pooled.setdefault(_network_key(setup, weights), {})
         names = [
             tokens.ids[start : start + length].tobytes()
             + (b"" if tokens.types is None else tokens.types[start : start + length].tobytes())
             for start, length in zip(tokens.starts.tolist(), tokens.lengths.tolist(), strict=True)
         ]
-        places = {name: row for row, name in enumerate(names) if name not in known}
-        if len(known) + len(places) > MOST_KEPT:
+        if len(known) + len(names) > MOST_KEPT:
             known.clear()
-            places = {name: row for row, name in enumerate(names)}
+        places = {name: row for row, name in enumerate(names) if name not in known}
         new: Int64Array = np.fromiter(places.values(), np.int64, len(places))
         if len(new):
             missing = tokens.take(new)
@@ -192,8 +185,7 @@ class ForwardPasses:
                 vectors = self._stages(weights)[place](vectors)
             if setup.normalize and not setup.scaled_after_cut:
                 vectors = normalize(vectors, dim=1)
-            if setup.dimensions is not None:
-                vectors = vectors[:, : setup.dimensions]
+            vectors = vectors[:, : setup.dimensions]
             if setup.normalize and setup.scaled_after_cut:
                 vectors = normalize(vectors, dim=1)
             finished: Float32Array = vectors.numpy()
@@ -208,10 +200,10 @@ class ForwardPasses:
 
         whose: Weights = "other" if weights == "other" else "document"
         if whose not in self._loaded_stages:
-            model = self.other if whose == "other" and self.other else self.model
             checkpoint, cpu = self._checkpoint(whose), torch.device("cpu")
-            stages = [load_stage(each, checkpoint, cpu) for each in model.recipe.stages]
-            self._loaded_stages[whose] = stages
+            self._loaded_stages[whose] = [
+                load_stage(each, checkpoint, cpu) for each in self._model(whose).recipe.stages
+            ]
         return self._loaded_stages[whose]
 
 
@@ -245,8 +237,13 @@ def round_weights(network: Any) -> None:
                 layer.weight.copy_((layer.weight / step).round() * step)
 
 
-def _state_recipe(recipe: Recipe, checkpoint: Checkpoint, adapter: bool, pooler: bool) -> Recipe:
+def _network_key(setup: EvaluationSetup, weights: Weights) -> tuple[str, bool, bool, bool]:
+    return weights, setup.adapter, setup.pooling == "pooler", setup.int8_weights
+
+
+def _state_recipe(setup: EvaluationSetup, recipe: Recipe, checkpoint: Checkpoint) -> Recipe:
     """Return the recipe of pooled states, before any later layer."""
+    pooler = setup.pooling == "pooler"
     return msgspec.structs.replace(
         recipe,
         pooling="pooler" if pooler else "every",
@@ -254,7 +251,7 @@ def _state_recipe(recipe: Recipe, checkpoint: Checkpoint, adapter: bool, pooler:
         stages=(),
         normalize=False,
         similarity="dot",
-        adapter=recipe.adapter if adapter else None,
+        adapter=recipe.adapter if setup.adapter else None,
         backend="torch",
     )
 
@@ -284,13 +281,5 @@ def _drop_special(tokens: Tokens, first: int, last: int) -> Tokens:
     kept = np.maximum(1, tokens.lengths - first_kept - last)
     starts = np.repeat(tokens.starts + first_kept, kept)
     places = starts + np.arange(int(kept.sum())) - np.repeat(kept.cumsum() - kept, kept)
-    return replace(
-        tokens,
-        ids=tokens.ids[places],
-        lengths=kept,
-        types=None if tokens.types is None else tokens.types[places],
-    )
-
-
-def _is_bert(tokenizer: Any) -> bool:
-    return type(tokenizer.backend_tokenizer.normalizer).__name__ == "BertNormalizer"
+    types = None if tokens.types is None else tokens.types[places]
+    return Tokens(tokens.ids[places], kept, types)

@@ -1,8 +1,6 @@
-"""A question: a model, collections and evidence. Its answer is found by `DeviationSearch`."""
+"""A question: a model, collections, and the evidence that is read from files or encoders."""
 
-import math
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -24,7 +22,6 @@ from bench.explain.evidence import (
     QUERIES,
     GivenVectors,
     RunEvidence,
-    SetupEvidence,
     Texts,
     VectorEvidence,
     describe_ids,
@@ -33,10 +30,9 @@ from bench.explain.evidence import (
     sample_queries,
 )
 from bench.explain.passes import ForwardPasses
-from bench.explain.records import Answer, ExplanationRow, Observation
+from bench.explain.records import Observation
 from bench.explain.scored import CollectionScores, PublishedEvidence, PublishedNumber, QueryEvidence
-from bench.explain.search import DeviationSearch, Explanation
-from bench.explain.setup import EvaluationSetup, deviations, make_setup
+from bench.explain.setup import SPLITS, EvaluationSetup, make_setup
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError, name_path_in_errors
 from foundation.files import open_file, read_file, replace_file
@@ -144,7 +140,7 @@ def read_vectors(path: Path, dataset: Dataset) -> tuple[dict[Role, GivenVectors]
     for role, texts in samples.items():
         if len(texts.ids) >= LEAST:
             rows = np.array([row_of[id_] for id_ in texts.ids])
-            given[role] = GivenVectors(texts, vectors[rows], vectors, rows)
+            given[role] = GivenVectors(texts, vectors, rows)
     return given, ids
 
 
@@ -224,20 +220,17 @@ def read_canary(path: Path) -> dict[Role, GivenVectors]:
     ):
         saved = np.load(file, allow_pickle=False)
         for role in roles:
-            ids, titles, texts = (
-                saved[f"{role}.{name}"].tolist() for name in ("ids", "titles", "texts")
+            texts = Texts(
+                *(saved[f"{role}.{name}"].tolist() for name in ("ids", "titles", "texts"))
             )
             vectors = saved[f"{role}.vectors"]
-            sample = Texts(ids, titles, texts, len(ids))
-            given[role] = GivenVectors(sample, vectors, vectors, np.arange(len(vectors)))
+            given[role] = GivenVectors(texts, vectors, np.arange(len(vectors)))
     return given
 
 
-SPLITS = ("test", "dev", "train")
 PER_REQUEST = 16  # texts that an encoder gets at a time
 COST_QUERIES = 24
 COST_RELEVANT = 2  # documents of each of them
-SHOWN = 5  # explanations whose cost is measured
 
 
 @dataclass(frozen=True)
@@ -247,7 +240,7 @@ class Question:
     Attributes:
         model: the model as it is used here.
         datasets: collections, the first of which is sampled.
-        open_split: opens another split of a collection.
+        open_split: opens a split of a collection, given the collection's name and the split's.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
         other: another checkpoint, whose weights may have been used.
         sampled_documents, sampled_queries: most texts of the sample of the first collection.
@@ -325,7 +318,7 @@ class Question:
             encoded = [encode_texts(encoder, role, texts, part) for part in parts]
             if encoded:
                 vectors = np.concatenate(encoded)
-                given[role] = GivenVectors(texts, vectors, vectors, np.arange(len(vectors)))
+                given[role] = GivenVectors(texts, vectors, np.arange(len(vectors)))
         return VectorEvidence(self.passes, given, f"vectors of {name}")
 
     def of_canary(self, path: Path) -> VectorEvidence:
@@ -395,62 +388,16 @@ class Question:
             collection.check()
         return PublishedEvidence(collections, numbers)
 
-    def answer(self, evidence: Sequence[SetupEvidence], most_seconds: float = math.inf) -> Answer:
-        """Return the answer that all evidence together supports.
+    def cost(self, setup: EvaluationSetup, whole: bool) -> float | None:
+        """Return the change of the main measure, or None if it cannot be computed.
 
         Args:
-            evidence: of one or several kinds.
-            most_seconds: no pair is tried after so many seconds.
+            setup: that changes the model's own.
+            whole: on all queries and documents, not only on a sample.
         """
-        other = self.other.name if self.other else ""
-        known = deviations(self.passes.model, self.setup, other, self.dataset.facts)
-        deadline = time.monotonic() + most_seconds
-        findings = DeviationSearch(self.setup, known, evidence, self.announce, deadline).run()
-        closest = findings.closest
-        notes = [note for each in evidence for note in each.notes]
-        if findings.verdict == "none":
-            notes += [note for each in evidence for note in each.observe(self.setup)]
-        return Answer(
-            model=self.model.name,
-            collections=tuple(dataset.name for dataset in self.datasets),
-            evidence=tuple(each.name for each in evidence),
-            verdict=findings.verdict,
-            share=findings.base.share,
-            precision=findings.base.precision,
-            explanations=tuple(
-                self._row(found, evidence, place < SHOWN)
-                for place, found in enumerate(findings.explanations)
-            ),
-            closest=self._row(closest, evidence, False) if closest else None,
-            seen=tuple(notes),
-            chance=findings.chance,
-            singles=findings.singles,
-            pairs=findings.pairs,
-            encoded=self.passes.encoded,
-            measure=self.dataset.facts.main_measure,
-            sampled=not any(each.needs_collection for each in evidence),
-        )
-
-    def _row(
-        self, found: Explanation, evidence: Sequence[SetupEvidence], with_cost: bool
-    ) -> ExplanationRow:
-        details = filter(None, (each.detail(found.setup) for each in evidence))
-        return ExplanationRow(
-            deviations=tuple(each.name for each in found.deviations),
-            share=found.fit.share,
-            precision=found.fit.precision,
-            apply=tuple(each.apply for each in found.deviations),
-            cost=self._cost(found.setup, evidence) if with_cost else None,
-            equals=found.equals,
-            detail="; ".join(details),
-        )
-
-    def _cost(self, setup: EvaluationSetup, evidence: Sequence[SetupEvidence]) -> float | None:
-        """Return the change of the main measure: on all queries if scores are the evidence."""
         if setup.shuffled or not len(self.dataset.qrels):
             return None
         collection = self.collections[self.dataset.name]
-        whole = any(each.needs_collection for each in evidence)
         queries, rows = (None, None) if whole else self._small_collection
         setup = replace(setup, split="")
         main = [self.dataset.facts.main_measure]
@@ -494,10 +441,16 @@ def observe_run(run: Run, dataset: Dataset) -> list[Observation]:
     """
     facts, longest = dataset.facts, int(np.diff(run.offsets).max())
     notes = []
-    owned = sum(query in documents for query, documents, _ in run.rankings())
-    if facts.exclude_self and owned:
-        name = f"the document with the query's id is kept, for {owned:,} queries"
+    kept = sum(query in documents for query, documents, _ in run.rankings())
+    possible = int((dataset.corpus.rows_of(run.query_ids) >= 0).sum())
+    if facts.exclude_self and kept:
+        name = f"the document with the query's id is kept, for {kept:,} queries"
         notes.append(Observation(name, "dataset.toml: exclude_self = false"))
+    # In a random order, one of these documents would almost surely be retrieved.
+    coincidence = (1 - longest / len(dataset.corpus)) ** possible
+    if not facts.exclude_self and not kept and coincidence < 0.01:
+        name = f"none of {possible:,} queries has the document with the query's id"
+        notes.append(Observation(name, "dataset.toml: exclude_self = true"))
     if longest < min(facts.depth, len(dataset.corpus) - 1):
         name = f"at most {longest:,} documents per query, and the depth is {facts.depth:,}"
         notes.append(Observation(name, f"--depth {longest}"))

@@ -19,8 +19,8 @@ class Observation(msgspec.Struct, frozen=True):
     apply: str
 
 
-class ExplanationRow(msgspec.Struct, frozen=True):
-    """One explanation.
+class Explanation(msgspec.Struct, frozen=True):
+    """Deviations that explain the evidence together.
 
     Attributes:
         deviations: one, or a pair.
@@ -53,7 +53,7 @@ class Answer(msgspec.Struct, frozen=True):
         evidence: kinds of evidence.
         verdict: ``reproduced`` by the set-up as it is, ``explained``, ``possible`` (agrees, but
             unrelated numbers would, too) or ``none``.
-        share, precision: of the set-up as it is, as in `ExplanationRow`.
+        share, precision: of the set-up as it is, as in `Explanation`.
         explanations: that fit, the best first.
         closest: the best that does not fit; None if none is closer than the set-up as it is.
         seen: differences that the evidence shows without a search.
@@ -70,8 +70,8 @@ class Answer(msgspec.Struct, frozen=True):
     verdict: Verdict
     share: float
     precision: str
-    explanations: tuple[ExplanationRow, ...]
-    closest: ExplanationRow | None
+    explanations: tuple[Explanation, ...]
+    closest: Explanation | None
     seen: tuple[Observation, ...]
     chance: float
     singles: int

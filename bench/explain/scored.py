@@ -66,7 +66,7 @@ class CollectionScores:
         queries: Sequence[str] | None = None,
         rows: Int64Array | None = None,
     ) -> Scores:
-        """Return scores of each query.
+        """Return scores of each query, whose mean is the score of the collection.
 
         Args:
             setup: how vectors, ranking and means are made.
@@ -83,8 +83,13 @@ class CollectionScores:
         ids, texts = zip(*((id_, text) for id_, text in pairs if id_ in wanted), strict=True)
         encoded = self.passes.vectors(setup, "query", [""] * len(texts), texts)
         run = self._run(setup, ids, encoded, rows)
-        scores = score(run, _judgements(dataset.qrels, setup, wanted), measures)
-        return _keep_answered(scores, run, dataset.qrels) if setup.answered_only else scores
+        scores = score(run, _judgements(dataset.qrels, setup, wanted), [*measures, "AP"])
+        if not setup.answered_only:
+            return scores
+        # A query without a relevant document in the run scores 0: only the mean's divisor changes.
+        answered = float((scores.values["AP"] > 0).mean()) or 1.0
+        values = {name: value / answered for name, value in scores.values.items()}
+        return replace(scores, values=values)
 
     @cached_property
     def pool(self) -> tuple[list[str], Int64Array]:
@@ -176,22 +181,6 @@ def _judgements(qrels: Qrels, setup: EvaluationSetup, queries: set[str]) -> Qrel
     )
 
 
-def _keep_answered(scores: Scores, run: Run, qrels: Qrels) -> Scores:
-    """Return the scores of queries with a relevant document in the run."""
-    relevant = {(query, document) for query, document, grade in qrels if grade > 0}
-    answered = {
-        query
-        for query, documents, _ in run.rankings()
-        if any((query, document) in relevant for document in documents)
-    }
-    keep = np.array([query in answered for query in scores.query_ids], dtype=bool)
-    if not keep.any():
-        return scores
-    ids = tuple(query for query, kept in zip(scores.query_ids, keep, strict=True) if kept)
-    values = {name: value[keep] for name, value in scores.values.items()}
-    return replace(scores, query_ids=ids, values=values)
-
-
 @dataclass(frozen=True)
 class QueryEvidence(SetupEvidence):
     """Scores of one measure by query.
@@ -219,6 +208,7 @@ class QueryEvidence(SetupEvidence):
         known = list(self.given) if queries is None else queries
         if setup.split:
             return value_fit(*np.array([[0.0], [1.0], [1e-9]]))
+        setup = replace(setup, answered_only=False)  # it changes means only
         scores = self.collection.scores(setup, [self.measure], queries, rows)
         by_query = scores.by_query(self.measure)
         pairs = [(self.given[id_], by_query.get(id_, 0.0)) for id_ in known if id_ in self._shared]

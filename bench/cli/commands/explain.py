@@ -11,6 +11,7 @@ from bench.cli.terminal import print_result
 from bench.evaluate.retrieval import LoadedModel
 from bench.explain.evidence import SetupEvidence
 from bench.explain.question import Question, save_canary
+from bench.explain.search import answer_question
 from bench.outcomes import ExitCode
 from bench.workspace import Workspace
 from foundation.errors import BenchError
@@ -24,10 +25,13 @@ def explain(options: ExplainOptions) -> int:
     workspace = make_workspace(options.common, options.hardware)
     use = replace(options.model_options, endpoint_model=None)  # it belongs to --served
     model = load_model(workspace, options.model, use)
+    datasets = workspace.datasets(options.on)
+    names = [dataset.name for dataset in datasets]  # of a folder, not its path
+    typed = dict(zip(names, workspace.expand_names(options.on), strict=True))
     question = Question(
         model,
-        [workspace.dataset(name) for name in workspace.expand_names(options.on)],
-        workspace.dataset,
+        datasets,
+        lambda name, split: workspace.dataset(typed[name], split),
         workspace.device,
         _load_other(workspace, options, model),
         announce=lambda line: print(line, file=sys.stderr),
@@ -38,7 +42,7 @@ def explain(options: ExplainOptions) -> int:
     evidence = _evidence(options, question)
     if not evidence:
         return ExitCode.OK
-    answer = question.answer(evidence)
+    answer = answer_question(question, evidence)
     return print_result(options.common.json, answer, answer_text(answer))
 
 

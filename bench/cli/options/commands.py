@@ -300,7 +300,7 @@ class ExplainOptions:
         python -m bench explain minilm --on beir/scifact --vectors theirs.npz
         python -m bench explain minilm --on beir/scifact --checkpoint path/to/worse-checkpoint
         python -m bench explain minilm --on beir/scifact --served http://localhost:8080/v1
-        python -m bench explain minilm --on beir/scifact --save-canary canary.json
+        python -m bench explain minilm --on beir/scifact --save-canary canary.npz
     """
 
     only_if: ClassVar[OptionConditions] = {"endpoint_model": {"served": True}}

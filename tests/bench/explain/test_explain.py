@@ -18,8 +18,9 @@ import torch
 import transformers
 
 from bench.evaluate.runs import read_run_file
-from bench.explain.question import READERS, Question
+from bench.explain.question import READERS, Question, observe_run
 from bench.explain.records import Answer
+from bench.explain.search import answer_question
 from bench.gate.records import Check
 from bench.workspace import Workspace
 from tests.support.collections import WORDS, write_collection
@@ -142,7 +143,7 @@ def answer_to(question, folder, documents, queries=None, ids=None) -> Answer:
         # "d01" is a document and a query: the file says it once, for the document.
         ids, vectors = [*ids, *list(QUERIES)[:-1]], np.concatenate([documents, queries[:-1]])
     np.savez(folder / "theirs.npz", ids=np.array(ids), vectors=vectors)
-    return question.answer([question.of_vectors(folder / "theirs.npz")])
+    return answer_question(question, [question.of_vectors(folder / "theirs.npz")])
 
 
 def names(answer: Answer) -> list[set[str]]:
@@ -231,7 +232,7 @@ def test_vectors_are_read_in_every_format(question, oracle, tmp_path, suffix):
         ),
     }
     write[suffix]()
-    answer = question.answer([question.of_vectors(path)])
+    answer = answer_question(question, [question.of_vectors(path)])
     assert "title left out" in names(answer)[0]
 
 
@@ -266,6 +267,45 @@ def test_a_run_of_ranks_is_compared_by_order(bench, folder, oracle, tmp_path):
     answer = explain(bench, folder, "--run-file", path)
     assert "mean pooling" in best(answer)
     assert "ranks" in answer["explanations"][0]["detail"]
+
+
+def test_a_run_without_self_matches_shows_their_rule(question, oracle, tmp_path):
+    facts = msgspec.structs.replace(question.dataset.facts, exclude_self=False)
+    keeps = replace(question.dataset, facts=facts)
+    for keep_self, seen in ((True, []), (False, ["dataset.toml: exclude_self = true"])):
+        path = tmp_path / "theirs.trec"
+        path.write_text(oracle.run(Usage(), 40, keep_self))
+        notes = observe_run(read_run_file(path).run, keeps)
+        assert [note.apply for note in notes if "query's id" in note.name] == seen
+
+
+def test_the_split_of_a_run_is_found_in_a_folder(bench, folder, oracle, tmp_path):
+    words = write_collection(tmp_path / "splits", DOCUMENTS, QUERIES, QRELS)
+    lines = (words / "qrels" / "test.tsv").read_text().splitlines(keepends=True)
+    for split, keep in (("test", ("d01", "q00")), ("dev", ("q01", "q02"))):
+        rows = [line for line in lines[1:] if line.startswith(keep)]
+        (words / "qrels" / f"{split}.tsv").write_text("".join([lines[0], *rows]))
+    rows = [line for line in oracle.run(Usage()).splitlines(True) if line.startswith(keep)]
+    (tmp_path / "dev.trec").write_text("".join(rows))
+    run = ("--run-file", tmp_path / "dev.trec", "--json")
+    done = bench("explain", folder / "tiny.toml", "--on", words, *run)
+    answer = json.loads(done.stdout)
+    assert answer["verdict"] == "reproduced"
+    assert "--split dev" in [one["apply"] for one in answer["seen"]]
+
+
+def test_the_mean_over_answered_queries_leaves_the_others_out(question):
+    scores, setup = question.collections["words"].scores, replace(question.setup, depth=2)
+    values = scores(setup, ["R@10"]).values["R@10"]
+    answered = scores(replace(setup, answered_only=True), ["R@10"])
+    assert 0 < np.count_nonzero(values) < len(values)
+    assert answered.mean("R@10") == pytest.approx(values[values > 0].mean())
+
+
+def test_a_pair_with_the_mean_over_answered_queries_is_estimated(question):
+    pair = replace(question.setup, depth=2, answered_only=True, title="none")
+    evidence = question.of_published(["R@10=.4", "nDCG@10=.3"])
+    assert len(evidence.fit(pair, probe=True).errors) == 2
 
 
 def scores_of(bench, folder, oracle, usage, tmp_path, keep_self=False, facts="") -> Any:
