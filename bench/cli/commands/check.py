@@ -82,8 +82,9 @@ def _check_server(options: CheckOptions) -> Check:
 def _compare_and_decide(options: CheckOptions, recorded: RecordedWarnings) -> Check:
     """Evaluate, compare with the baseline and the anchor, and conclude."""
     if not (options.checkpoint and options.baseline):
+        missing = "--baseline" if options.checkpoint else "CHECKPOINT"
         usage = "python -m bench check CHECKPOINT --baseline BASELINE [OPTIONS]"
-        raise BenchError("check needs a CHECKPOINT and a --baseline", usage)
+        raise BenchError(f"check needs {missing}", usage)
     _check_published(options)
     measure = None if options.measure is None else parse_measure(options.measure).name
     comparing = ComparisonSettings(measure, resampling=make_resampling(options.resampling))
