@@ -148,8 +148,8 @@ class _DeviationSearch:
         A deviation that changes nothing of the evidence is in no pair. If documents of the whole
         collection are encoded, at most one of a pair may need new forward passes of them.
         """
-        own = self.question.setup
-        base = self._fit(own, True)
+        unchanged = self.question.setup
+        base = self._fit(unchanged, True)
         # If the dimension differs, nothing but a cut changes the fit: then all are combined.
         is_cut = bool((base.errors >= CEILING).all())
         singles = [
@@ -162,7 +162,8 @@ class _DeviationSearch:
         )
         chosen = [(*singles[a].deviations, *singles[b].deviations) for a, b in pairs]
         encodes = {
-            each.deviations[0].name: forward_key(each.setup) != forward_key(own) for each in singles
+            each.deviations[0].name: forward_key(each.setup) != forward_key(unchanged)
+            for each in singles
         }
         return [
             (a, b)

@@ -388,7 +388,7 @@ def evidence_of(lab: Laboratory, part: str, usage: Usage) -> list[Any]:
 
 
 def changes_a_score(lab: Laboratory, part: str, usage: Usage) -> bool:
-    """Whether scores, if they are the evidence, differ from those without a planted deviation."""
+    """Return False if the evidence are scores that the planted deviation leaves as they were."""
     if part == "per-query":
         planted = lab.per_query_file(usage).read_text()
         return planted != lab.per_query_file(lab.base).read_text()

@@ -101,7 +101,7 @@ def test_a_linear_layer_is_the_one_of_its_rounded_numbers(rows, seed, is_smooth)
     tokens = torch.randn(rows, 32) * torch.logspace(-1, 1, 32)
     layer = Int8Linear(layers)
     layer.is_smooth = is_smooth
-    found = layer(tokens).double()
+    output = layer(tokens).double()
     weight = torch.cat([each.weight for each in layers]).double()
     bias = torch.cat([each.bias for each in layers]).double()
     factors = torch.ones(32, dtype=torch.double)
@@ -118,7 +118,7 @@ def test_a_linear_layer_is_the_one_of_its_rounded_numbers(rows, seed, is_smooth)
     scales = (weight * factors).abs().amax(1, keepdim=True) / 127
     exact = rounded @ ((weight * factors / scales).round() * scales).T + bias
     # A weight halfway between two steps may be rounded either way.
-    assert (found - exact).abs().max() <= 1e-4 + (rounded.abs().amax() * scales.max())
+    assert (output - exact).abs().max() <= 1e-4 + (rounded.abs().amax() * scales.max())
 
 
 @needs_vnni
@@ -257,10 +257,10 @@ def test_hidden_states_in_bfloat16_are_near_the_network_s_and_free_of_the_batch(
     texts = random_texts()
     expected = of_network(network, texts)
     encoder = PackedEncoder(network.to(torch.bfloat16), product=OneDNNLinear)
-    found = hidden(encoder, texts)
-    assert found.dtype == torch.bfloat16
-    assert least_cosine(found.float(), expected) > 0.999
-    assert torch.equal(found, torch.cat([hidden(encoder, [text]) for text in texts]))
+    states = hidden(encoder, texts)
+    assert states.dtype == torch.bfloat16
+    assert least_cosine(states.float(), expected) > 0.999
+    assert torch.equal(states, torch.cat([hidden(encoder, [text]) for text in texts]))
 
 
 @pytest.mark.skipif(not has_onednn(), reason="PyTorch offers no oneDNN operators here")

@@ -114,9 +114,9 @@ def test_attention_in_bfloat16_is_the_softmax_of_scaled_products(
         q, k, v = (x[text].double().transpose(0, 1) for x in (query, key, value))
         weights = (q @ k.transpose(1, 2) / 8**0.5).softmax(dim=2)
         expected.append((weights @ v).transpose(0, 1))
-    found = attend_by_length(query, key, value, ends, 8)
-    assert found.dtype == torch.bfloat16
-    torch.testing.assert_close(found.double(), torch.cat(expected), atol=0.02, rtol=0.02)
+    attended = attend_by_length(query, key, value, ends, 8)
+    assert attended.dtype == torch.bfloat16
+    torch.testing.assert_close(attended.double(), torch.cat(expected), atol=0.02, rtol=0.02)
 
 
 @torch.inference_mode()
