@@ -262,8 +262,8 @@ def test_a_network_that_cannot_be_compiled_is_refused_with_what_to_type(
 ) -> None:
     variable_length_on_cpu.register()
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(torch._inductor.config.cpp, "cxx", (None, str(tmp_path / "no-compiler")))
-    with pytest.raises(BenchError, match="cannot compile this network for cpu") as caught:
+    absent = torch._inductor.config.patch({"cpp.cxx": (None, str(tmp_path / "no-compiler"))})
+    with absent, pytest.raises(BenchError, match="cannot compile this network for cpu") as caught:
         CompiledNetwork(bert(num_hidden_layers=1))
     assert "--dtype float32" in caught.value.hint
 
