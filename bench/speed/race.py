@@ -211,7 +211,7 @@ def make_job(model: Model, device: str, threads: int) -> PeerJob:
         threads: threads of torch's operators.
     """
     recipe, checkpoint = model.recipe, model.document
-    whole = checkpoint is None or is_st_folder(checkpoint.root)
+    whole = checkpoint is None or bool(recipe.stages)  # otherwise a card may change its pooling
     weights = checkpoint and (checkpoint.root if whole else checkpoint.folder)
     return PeerJob(
         weights=str(weights or ""),

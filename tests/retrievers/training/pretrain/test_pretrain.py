@@ -57,6 +57,7 @@ def test_processes_that_make_the_batches_change_nothing(
     start, finished, tmp_path, monkeypatch, capfd
 ):
     monkeypatch.setattr(arguments, "count_loaders", lambda on_cpu: 2)
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "true")  # as the command line sets it
     train(small.preset(start), tmp_path / "out", save_every=4)
     assert_equal_trainings(tmp_path / "out", finished)
     assert "tokenizers" not in capfd.readouterr().err  # nor do they warn of having been forked
