@@ -8,8 +8,7 @@ texts; text ``i`` is the tokens ``cu_seqlens[i]`` to ``cu_seqlens[i + 1]``. Devl
 In half precision on CUDA they run compiled, with variable-length attention, which needs torch 2.10
 or later and compute capability 8.0 or later. From torch 2.13 on, the kernel is called such that it
 does not split a text's keys, so that attention to a text does not depend on the rest of the batch.
-Matrix products may still depend on the batch, in the last bits of the dtype. The kernel and the
-code compiled for CUDA have not been run on a GPU yet.
+Matrix products may still depend on the batch, in the last bits of the dtype.
 """
 
 from collections.abc import Callable, Iterator, Sequence

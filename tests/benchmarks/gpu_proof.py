@@ -13,8 +13,8 @@ function below, and is caught and timed:
 
     python -m tests.benchmarks.gpu_proof --out proof
 
-It needs this repository, a CUDA build of torch (2.10 or later), transformers, accelerate,
-sentence-transformers and msgspec; pytest with hypothesis for the tests, datasets for fine-tuning.
+It needs this repository with its dependencies and a CUDA build of torch (2.10 or later); pytest with
+hypothesis for the tests; accelerate, datasets and sentence-transformers for trainings and the race.
 What is not installed is said. Without a GPU, or with ``--dry-run``, it says what it would run. Exit
 codes: 0, all checks passed; 1, one failed or a part broke. The table and then, as the last line,
 one JSON document go to stdout; the document is in DIR/proof.json as well.
@@ -198,6 +198,7 @@ class Proof:
         """`bench speed` of the model."""
         need("sentence_transformers")
         words = ("--parts", "encode", "latency", "--against", "sentence-transformers", "--json")
+        words += ("--repeats", "3")
         stdout = self.bench(
             "speed", "--model", self.card, "--dtype", "bfloat16", *words, *self.device
         )
