@@ -7,8 +7,10 @@ that are laid out once. Sums are float32 in a different order: unit vectors diff
 In int8, weights have one scale for each output. Inputs of a layer have one scale and one zero,
 calibrated on fixed texts: `probe_texts`. Before that, features are divided by factors that make
 their ranges more alike, and weights are multiplied by them. Products are exact and summed in int32,
-so a text's vector does not depend on the other texts of its batch. The result of GELU is rounded
-within the product. Layer norms are float32; attention is bfloat16 if the processor multiplies it.
+so a text's vector does not depend on the other texts of its batch. (With AMX, oneDNN has another
+kernel for fewer than 9 tokens of 256 numbers or less, with other last bits.) The result of GELU is
+rounded within the product. Layer norms are float32; attention is bfloat16 if the processor
+multiplies it.
 
 Products use the operators of PyTorch's own compiler, with unsigned inputs, which VNNI instructions
 sum without saturation.
@@ -17,7 +19,7 @@ Zafrir et al., "Q8BERT: Quantized 8Bit BERT", 2019; factors as in Xiao et al., "
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +29,7 @@ from transformers.activations import GELUActivation
 from foundation.errors import BenchError
 from foundation.machine import emulates_bfloat16
 from retrievers.encoders.device import use_one_thread
-from retrievers.encoders.packed import PackedBatch, PackedEncoder, is_plain_bert
+from retrievers.encoders.packed import FusedLinear, PackedBatch, PackedEncoder, is_plain_bert
 from retrievers.encoders.tokens import Tokens
 
 OPERATORS = (
@@ -35,7 +37,7 @@ OPERATORS = (
     *("onednn.qlinear_prepack", "onednn.qlinear_pointwise"),
 )
 MAX_INT8 = 127  # weights are symmetric: the minimum is -127
-SHIFT = 128  # turns a signed byte into an unsigned one
+UNIT_STEPS = 1.5 * 2**23  # from here float32 has steps of 1, so the lowest byte counts them
 # Exponent of an input's range in the factor of its feature. On abstracts of SciFact, all-MiniLM-L6
 # has the same cosine to float32 from 0.6 to 0.8 (.9963 to .9967), and .9948 without factors.
 RANGE_EXPONENT = 0.7
@@ -59,74 +61,68 @@ def has_bfloat16() -> bool:
     return not emulates_bfloat16() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-class OneDNNLinear(nn.Module):
-    """Linear layers with the same input as one product, for inference on the CPU.
-
-    Args:
-        layers: layers whose outputs are concatenated.
-        after: activation of the result, if any.
-    """
+class OneDNNLinear(FusedLinear):
+    """Linear layers as one product of oneDNN, in the dtype of their weights: see `FusedLinear`."""
 
     def __init__(self, layers: Sequence[nn.Linear], after: Any = None) -> None:
-        super().__init__()
-        weight = torch.cat([layer.weight.detach() for layer in layers])
-        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight)
-        self._bias = torch.cat([layer.bias.detach() for layer in layers])
-        self._fused = "gelu" if _is_gelu(after) else "none"
-        self._after = None if _is_gelu(after) else after
+        fused = _is_gelu(after)
+        super().__init__(layers, None if fused else after)
+        self._fused = "gelu" if fused else "none"
+        self._prepare()
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Map ``inputs`` of shape ``(..., in)`` to ``(..., out)``."""
-        output: Tensor = torch.ops.mkldnn._linear_pointwise(
-            inputs, self._weight, self._bias, self._fused, [], "none"
-        )
-        return output if self._after is None else self._after(output)
+    def _prepare(self) -> None:
+        """Lay out the weights."""
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(self.weight)
+
+    def forward(self, inputs: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Map ``inputs`` as `FusedLinear` does."""
+        multiply, weights = torch.ops.mkldnn._linear_pointwise, (self.weight, self.bias)
+        if residual is not None:
+            return cast(Tensor, multiply.binary(inputs, residual, *weights, "add"))
+        output: Tensor = multiply(inputs, *weights, self._fused, [], "none")
+        return output if self.after is None else cast(Tensor, self.after(output))
 
 
-class Int8Linear(nn.Module):
-    """Linear layers with the same input as one int8 product, for inference.
+class Int8Linear(OneDNNLinear):
+    """Linear layers as one int8 product of oneDNN: see `FusedLinear`.
 
-    The first call calibrates the scale of its inputs.
-
-    Args:
-        layers: layers whose outputs are concatenated.
-        after: activation of the result, if any.
+    The first call calibrates the scale of the inputs.
 
     Attributes:
-        dtype: dtype of the result.
+        dtype: dtype of the result; float32 if it has a residual.
         following: the layer that gets the result, which is rounded for it if the activation is
             GELU; otherwise None.
         is_smooth: whether input features get factors, which a layer before cannot apply.
         step, zero: scale of a step of the inputs, 0 before the first call, and the byte of 0.
     """
 
-    def __init__(self, layers: Sequence[nn.Linear], after: Any = None) -> None:
-        super().__init__()
-        self._weight = torch.cat([layer.weight.detach() for layer in layers])
-        self._bias = torch.cat([layer.bias.detach() for layer in layers])
-        self._fused = "gelu" if _is_gelu(after) else "none"
-        self._after = None if _is_gelu(after) else after
+    def _prepare(self) -> None:
+        """Set what the first call reads; it rounds the weights."""
         self.dtype, self.is_smooth = torch.float32, True
         self.following: Int8Linear | None = None
         self.step, self.zero = 0.0, 0
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Map ``tokens`` of shape ``(tokens, in)`` to ``(tokens, out)``.
+    def forward(self, inputs: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Map ``inputs`` of shape ``(tokens, in)`` to ``(tokens, out)``.
 
-        Tokens are floating-point numbers, or bytes from the layer before.
+        Args:
+            inputs: floating-point numbers, or bytes from the layer before.
+            residual: added to the result and overwritten, float32 ``(tokens, out)``.
         """
         if not self.step:
-            self._calibrate(tokens)
-        if tokens.dtype != torch.uint8:
-            tokens = self._round(tokens)
+            self._calibrate(inputs)
+        if inputs.dtype != torch.uint8:
+            inputs = self._round(inputs)
+        factors = (inputs, self.step, self.zero, self.weight, self._scales, self._zeros)
+        multiply = torch.ops.onednn.qlinear_pointwise
         result: tuple[float, int, torch.dtype] = (1.0, 0, self.dtype)
-        if self.following and self.following.step and self._after is None:
+        if residual is not None:
+            others = (residual, self.bias, *result, 1.0, 0)
+            return cast(Tensor, multiply.binary(*factors, *others, "sum", 1.0, "none", [], "none"))
+        if self.following and self.following.step and self.after is None:
             result = (self.following.step, self.following.zero, torch.uint8)
-        output: Tensor = torch.ops.onednn.qlinear_pointwise(
-            *(tokens, self.step, self.zero, self._weight, self._scales, self._zeros, self._bias),
-            *(*result, self._fused, [], "none"),
-        )
-        return output if self._after is None else self._after(output)
+        output: Tensor = multiply(*factors, self.bias, *result, self._fused, [], "none")
+        return output if self.after is None else cast(Tensor, self.after(output))
 
     def _calibrate(self, tokens: Tensor) -> None:
         """Choose scales for inputs like ``tokens``, and round the weights."""
@@ -135,23 +131,21 @@ class Int8Linear(nn.Module):
         if self.is_smooth:
             ranges = torch.maximum(high, -low)
             ranges = ranges.clamp_min(max(float(ranges.max()) * LEAST_RANGE, TINY))
-            weights = self._weight.abs().amax(dim=0).clamp_min(TINY)
+            weights = self.weight.abs().amax(dim=0).clamp_min(TINY)
             factors = ranges**RANGE_EXPONENT / weights ** (1 - RANGE_EXPONENT)
         least, most = float((low / factors).min()), float((high / factors).max())
         self.step = max((most - least) / 255, TINY)
         self.zero = round(-least / self.step)
         self._steps_per_unit = 1 / (factors * self.step)
-        self._shift = torch.tensor(float(self.zero - SHIFT))
-        rounded, self._scales = quantize_rows(self._weight * factors)
-        self._weight = torch.ops.onednn.qlinear_prepack(rounded, None)
+        self._shift = torch.tensor(UNIT_STEPS + self.zero)
+        rounded, self._scales = quantize_rows(self.weight * factors)
+        self.weight = torch.ops.onednn.qlinear_prepack(rounded, None)
         self._zeros = torch.zeros(len(rounded), dtype=torch.int32)
 
     def _round(self, tokens: Tensor) -> Tensor:
         """Return ``tokens`` as unsigned bytes."""
         steps = torch.addcmul(self._shift, tokens.float(), self._steps_per_unit)
-        # PyTorch converts to signed bytes several times as fast as to unsigned ones.
-        signed = steps.round_().clamp_(-SHIFT, MAX_INT8).to(torch.int8)
-        return signed.view(torch.uint8) ^ SHIFT
+        return steps.clamp_(UNIT_STEPS, UNIT_STEPS + 255).view(torch.int32).to(torch.uint8)
 
 
 def _is_gelu(activation: Any) -> bool:

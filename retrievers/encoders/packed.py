@@ -26,19 +26,20 @@ from torch.nn import functional
 
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError, first_line
+from foundation.machine import cpu_instructions
 from retrievers.encoders.device import keep_freed_memory, use_full_precision
 from retrievers.encoders.tokens import Tokens
 from retrievers.models.recipe import EVERY_POOLING, StoredPooling
 
 # (query, key, value, cu_seqlens, max_length) to (T, heads, head width), the shape of query.
 Attention = Callable[[Tensor, Tensor, Tensor, Tensor, int], Tensor]
-# Fuses linear layers with the same input into one product, followed by an activation, if any.
-LayerFactory = Callable[[Sequence[nn.Linear], Any], nn.Module]
 
 BERT = frozenset({"BertModel"})
 ROBERTA = frozenset({"RobertaModel", "XLMRobertaModel", "CamembertModel"})
 
-LONGEST_SCORED = 1024  # tokens; scores of 12 heads in bfloat16 take 25 MB
+# Tokens of texts whose scores are one product in bfloat16; those of 12 heads take up to 25 MB.
+# PyTorch's own kernel is faster where it has AMX.
+LONGEST_SCORED = 0 if "amx_bf16" in cpu_instructions() else 1024
 WIDEST_HEAD = 256  # and a multiple of 8, for the variable-length kernel
 
 
@@ -71,19 +72,57 @@ def is_plain_bert(network: nn.Module) -> bool:
     )
 
 
+class FusedLinear(nn.Module):
+    """Linear layers with the same input as one product.
+
+    The layers share its weights from then on, so that none is in memory twice.
+
+    Args:
+        layers: layers whose outputs are concatenated.
+        after: activation of the result, if any.
+    """
+
+    weight: Tensor
+    bias: Tensor
+
+    def __init__(self, layers: Sequence[nn.Linear], after: Any = None) -> None:
+        super().__init__()
+        self.after = after
+        for name in ("weight", "bias"):
+            parts = [getattr(layer, name).detach() for layer in layers]
+            self.register_buffer(name, torch.cat(parts), persistent=False)
+            shares = getattr(self, name).split([len(part) for part in parts])
+            for layer, share in zip(layers, shares, strict=True):
+                setattr(layer, name, nn.Parameter(share, requires_grad=False))
+
+    def forward(self, inputs: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Map ``inputs`` of shape ``(..., in)`` to ``(..., out)``.
+
+        Args:
+            inputs: inputs of the layers.
+            residual: added to the result of layers without activation; it may be overwritten.
+        """
+        output = functional.linear(inputs, self.weight, self.bias)
+        if residual is not None:
+            return output + residual
+        return output if self.after is None else cast(Tensor, self.after(output))
+
+
 class PackedNetwork(nn.Module):
     """A forward pass over packed tokens, with the weights of a Hugging Face encoder.
 
     Args:
         network: an encoder for which `is_plain_bert` holds, in eval mode.
         attention: attention within each text.
-        product: makes linear layers, such as `fuse_layers`.
+        product: class of the linear layers.
 
     Attributes:
         padding_idx: id of RoBERTa's padding token, which determines positions; None for BERT.
     """
 
-    def __init__(self, network: nn.Module, attention: Attention, product: LayerFactory) -> None:
+    def __init__(
+        self, network: nn.Module, attention: Attention, product: type[FusedLinear]
+    ) -> None:
         super().__init__()
         parts: Any = network
         self.embeddings, self.pooler = parts.embeddings, parts.pooler
@@ -116,21 +155,23 @@ class PackedNetwork(nn.Module):
 
 
 class _Layer(nn.Module):
-    def __init__(self, layer: Any, heads: int, attention: Attention, product: LayerFactory) -> None:
+    def __init__(
+        self, layer: Any, heads: int, attention: Attention, product: type[FusedLinear]
+    ) -> None:
         super().__init__()
         inputs, mix, wide = layer.attention.self, layer.attention.output, layer.intermediate
-        self.query_key_value = product([inputs.query, inputs.key, inputs.value], None)
-        self.mix, self.mix_norm = product([mix.dense], None), mix.LayerNorm
+        self.query_key_value = product([inputs.query, inputs.key, inputs.value])
+        self.mix, self.mix_norm = product([mix.dense]), mix.LayerNorm
         self.widen = product([wide.dense], wide.intermediate_act_fn)
-        self.narrow, self.norm = product([layer.output.dense], None), layer.output.LayerNorm
+        self.narrow, self.norm = product([layer.output.dense]), layer.output.LayerNorm
         self.heads, self.attention = heads, attention
 
     def forward(self, hidden: Tensor, ends: Tensor, longest: int) -> Tensor:
         projected = self.query_key_value(hidden).view(len(hidden), 3, self.heads, -1)
         q, k, v = projected.unbind(1)
         mixed = self.attention(q, k, v, ends, longest).flatten(1)
-        hidden = self.mix_norm(self.mix(mixed) + hidden)
-        output: Tensor = self.norm(self.narrow(self.widen(hidden)) + hidden)
+        hidden = self.mix_norm(self.mix(mixed, hidden))
+        output: Tensor = self.norm(self.narrow(self.widen(hidden), hidden))
         return output
 
 
@@ -157,8 +198,8 @@ def attend_by_length(
 def _attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Compute attention within texts of equal length, each ``(texts, heads, length, width)``.
 
-    In bfloat16 on the CPU, oneDNN's products of all heads are several times as fast as those in
-    PyTorch's kernel, which needs less memory for long texts.
+    In bfloat16 on a CPU without AMX, oneDNN's products of all heads are several times as fast as
+    those in PyTorch's kernel, which needs less memory for long texts.
     """
     length = query.shape[2]
     if query.dtype != torch.bfloat16 or query.device.type != "cpu" or length > LONGEST_SCORED:
@@ -167,25 +208,6 @@ def _attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     scale = float(q.shape[2] ** -0.5)
     scores = torch.baddbmm(q.new_empty(1), q, k.transpose(1, 2), beta=0, alpha=scale)
     return torch.bmm(scores.softmax(dim=2), v).view_as(query)
-
-
-def fuse_layers(layers: Sequence[nn.Linear], after: Any = None) -> nn.Module:
-    """Fuse ``layers`` with the same input into one product, followed by the activation ``after``.
-
-    The layers share its weights from then on, so that none is in memory twice.
-    """
-    weights = torch.cat([layer.weight.detach() for layer in layers])
-    biases = torch.cat([layer.bias.detach() for layer in layers])
-    together = nn.Linear(weights.shape[1], weights.shape[0], device="meta")
-    together.weight = nn.Parameter(weights, requires_grad=False)
-    together.bias = nn.Parameter(biases, requires_grad=False)
-    start = 0
-    for layer in layers:
-        rows = slice(start, start + layer.out_features)
-        layer.weight = nn.Parameter(weights[rows], requires_grad=False)
-        layer.bias = nn.Parameter(biases[rows], requires_grad=False)
-        start = rows.stop
-    return together if after is None else nn.Sequential(together, after)
 
 
 def pack_batch(tokens: Tokens, padding_idx: int | None, positions: int) -> PackedBatch:
@@ -394,7 +416,7 @@ class PackedEncoder:
         self,
         network: nn.Module,
         attention: Attention = attend_by_length,
-        product: LayerFactory = fuse_layers,
+        product: type[FusedLinear] = FusedLinear,
     ) -> None:
         self._network = PackedNetwork(network, attention, product).eval()
         self._device = self._network.embeddings.word_embeddings.weight.device

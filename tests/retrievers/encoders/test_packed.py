@@ -17,12 +17,12 @@ from retrievers.encoders.device import HALF_SUMS
 from retrievers.encoders.packed import (
     VARLEN_MODULE,
     CompiledNetwork,
+    FusedLinear,
     PackedBatch,
     PackedEncoder,
     PackedNetwork,
     attend_by_length,
     can_pack,
-    fuse_layers,
     is_plain_bert,
     pack_batch,
     pool,
@@ -126,7 +126,7 @@ def test_queries_keys_and_values_are_one_product_whose_weights_are_not_in_memory
     layers = [own.query, own.key, own.value]
     hidden = torch.randn(11, SIZES["hidden_size"])
     expected = torch.cat([layer(hidden) for layer in layers], dim=1)
-    together = PackedNetwork(network, one_by_one, fuse_layers).layers[0].query_key_value
+    together = PackedNetwork(network, one_by_one, FusedLinear).layers[0].query_key_value
     torch.testing.assert_close(together(hidden), expected, atol=1e-6, rtol=0)
     torch.testing.assert_close(torch.cat([x(hidden) for x in layers], dim=1), expected)
     storage = together.weight.untyped_storage().data_ptr()
