@@ -16,8 +16,8 @@ function below, and is caught and timed:
 It needs this repository with its dependencies and a CUDA build of torch (2.10 or later); pytest
 with hypothesis for the tests; accelerate, datasets and sentence-transformers for trainings and the
 race. What is not installed is said. Without a GPU, or with ``--dry-run``, it says what it would
-run. Exit codes: 0, all checks passed; 1, one failed or a part broke. The table and then, as the last
-line, one JSON document go to stdout; the document is in DIR/proof.json as well.
+run. Exit codes: 0, all checks passed; 1, one failed or a part broke. The table and then, as the
+last line, one JSON document go to stdout; the document is in DIR/proof.json as well.
 """
 
 import argparse

@@ -262,14 +262,16 @@ def test_networks_of_other_families_are_refused():
 
 @pytest.mark.skipif(not has_bfloat16(), reason="oneDNN has no bfloat16 instructions here")
 @torch.inference_mode()
-def test_hidden_states_in_bfloat16_are_near_the_network_s_and_free_of_the_batch(network):
+def test_hidden_states_in_bfloat16_are_near_the_network_s_in_any_batch(network):
     texts = random_texts()
     expected = of_network(network, texts)
     encoder = PackedEncoder(network.to(torch.bfloat16), product=OneDNNLinear)
     states = hidden(encoder, texts)
     assert states.dtype == torch.bfloat16
     assert least_cosine(states.float(), expected) > 0.999
-    assert torch.equal(states, torch.cat([hidden(encoder, [text]) for text in texts]))
+    alone = torch.cat([hidden(encoder, [text]) for text in texts])
+    # With AMX, oneDNN adds in an order that depends on the number of tokens.
+    torch.testing.assert_close(states, alone, atol=0.04, rtol=0.02)
 
 
 @pytest.mark.skipif(not has_onednn(), reason="PyTorch offers no oneDNN operators here")
