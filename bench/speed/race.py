@@ -211,7 +211,8 @@ def make_job(model: Model, device: str, threads: int) -> PeerJob:
         threads: threads of torch's operators.
     """
     recipe, checkpoint = model.recipe, model.document
-    whole = checkpoint is None or bool(recipe.stages)  # otherwise a card may change its pooling
+    # Without further layers the recipe is enough, and its pooling may differ from the folder's.
+    whole = checkpoint is None or bool(recipe.stages)
     weights = checkpoint and (checkpoint.root if whole else checkpoint.folder)
     return PeerJob(
         weights=str(weights or ""),

@@ -7,10 +7,10 @@ that are laid out once. Sums are float32 in a different order: unit vectors diff
 In int8, weights have one scale for each output. Inputs of a layer have one scale and one zero,
 calibrated on fixed texts: `probe_texts`. Before that, features are divided by factors that make
 their ranges more alike, and weights are multiplied by them. Products are exact and summed in int32,
-so a text's vector does not depend on the other texts of its batch. (With AMX, oneDNN has another
-kernel for fewer than 9 tokens of 256 numbers or less, with other last bits.) The result of GELU is
-rounded within the product. Layer norms are float32; attention is bfloat16 if the processor
-multiplies it.
+so a text's vector does not depend on the other texts of its batch. The exception are networks of
+width 256 or less with AMX: oneDNN multiplies up to 8 tokens of them by a different kernel, whose
+last bits differ. The result of GELU is rounded within the product. Layer norms are float32;
+attention is bfloat16 if the processor has instructions for it.
 
 Products use the operators of PyTorch's own compiler, with unsigned inputs, which VNNI instructions
 sum without saturation.
@@ -37,7 +37,9 @@ OPERATORS = (
     *("onednn.qlinear_prepack", "onednn.qlinear_pointwise"),
 )
 MAX_INT8 = 127  # weights are symmetric: the minimum is -127
-UNIT_STEPS = 1.5 * 2**23  # from here float32 has steps of 1, so the lowest byte counts them
+# Added to a float32 number, it rounds the number to an integer, which is then in the lowest byte:
+# near this value, float32 has steps of 1.
+ROUNDING_OFFSET = 1.5 * 2**23
 # Exponent of an input's range in the factor of its feature. On abstracts of SciFact, all-MiniLM-L6
 # has the same cosine to float32 from 0.6 to 0.8 (.9963 to .9967), and .9948 without factors.
 RANGE_EXPONENT = 0.7
@@ -97,7 +99,7 @@ class Int8Linear(OneDNNLinear):
     """
 
     def _prepare(self) -> None:
-        """Set what the first call reads; it rounds the weights."""
+        """Set the state before calibration. The first call rounds the weights."""
         self.dtype, self.is_smooth = torch.float32, True
         self.following: Int8Linear | None = None
         self.step, self.zero = 0.0, 0
@@ -137,7 +139,7 @@ class Int8Linear(OneDNNLinear):
         self.step = max((most - least) / 255, TINY)
         self.zero = round(-least / self.step)
         self._steps_per_unit = 1 / (factors * self.step)
-        self._shift = torch.tensor(UNIT_STEPS + self.zero)
+        self._shift = torch.tensor(ROUNDING_OFFSET + self.zero)
         rounded, self._scales = quantize_rows(self.weight * factors)
         self.weight = torch.ops.onednn.qlinear_prepack(rounded, None)
         self._zeros = torch.zeros(len(rounded), dtype=torch.int32)
@@ -145,7 +147,8 @@ class Int8Linear(OneDNNLinear):
     def _round(self, tokens: Tensor) -> Tensor:
         """Return ``tokens`` as unsigned bytes."""
         steps = torch.addcmul(self._shift, tokens.float(), self._steps_per_unit)
-        return steps.clamp_(UNIT_STEPS, UNIT_STEPS + 255).view(torch.int32).to(torch.uint8)
+        steps.clamp_(ROUNDING_OFFSET, ROUNDING_OFFSET + 255)
+        return steps.view(torch.int32).to(torch.uint8)
 
 
 def _is_gelu(activation: Any) -> bool:

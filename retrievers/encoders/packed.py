@@ -37,8 +37,8 @@ Attention = Callable[[Tensor, Tensor, Tensor, Tensor, int], Tensor]
 BERT = frozenset({"BertModel"})
 ROBERTA = frozenset({"RobertaModel", "XLMRobertaModel", "CamembertModel"})
 
-# Tokens of texts whose scores are one product in bfloat16; those of 12 heads take up to 25 MB.
-# PyTorch's own kernel is faster where it has AMX.
+# Most tokens of a text whose attention scores in bfloat16 are one product; 12 heads take 25 MB.
+# With AMX, PyTorch's own kernel is faster.
 LONGEST_SCORED = 0 if "amx_bf16" in cpu_instructions() else 1024
 WIDEST_HEAD = 256  # and a multiple of 8, for the variable-length kernel
 

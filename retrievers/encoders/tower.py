@@ -99,7 +99,7 @@ class Tower:
         if adapter is None and recipe.dtype == "float32" and could_pack(network, device):
             logger.warning(
                 "%s in float32 is padded and not compiled on a GPU: --dtype bfloat16 encodes "
-                "without padding, several times faster. Results of the two are kept separately",
+                "without padding, and faster. Results of the two are kept separately",
                 recipe.model,
             )
         self._stages = [load_stage(stage, checkpoint, device) for stage in recipe.stages]

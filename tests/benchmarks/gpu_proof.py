@@ -15,9 +15,9 @@ function below, and is caught and timed:
 
 It needs this repository with its dependencies and a CUDA build of torch (2.10 or later); pytest
 with hypothesis for the tests; accelerate, datasets and sentence-transformers for trainings and the
-race. What is not installed is said. Without a GPU, or with ``--dry-run``, it says what it would
-run. Exit codes: 0, all checks passed; 1, one failed or a part broke. The table and then, as the
-last line, one JSON document go to stdout; the document is in DIR/proof.json as well.
+race. Missing packages are reported. Without a GPU, or with ``--dry-run``, it lists its parts. Exit
+codes: 0, all checks passed; 1, one failed or a part broke. The table and then, as the last line,
+one JSON document go to stdout; the document is in DIR/proof.json as well.
 """
 
 import argparse
@@ -197,10 +197,10 @@ class Proof:
     def speed(self, part: Part) -> None:
         """`bench speed` of the model."""
         need("sentence_transformers")
-        words = ("--parts", "encode", "latency", "--against", "sentence-transformers", "--json")
-        words += ("--repeats", "3")
         stdout = self.bench(
-            "speed", "--model", self.card, "--dtype", "bfloat16", *words, *self.device
+            *("speed", "--model", self.card, "--dtype", "bfloat16", *self.device, "--json"),
+            *("--parts", "encode", "latency", "--against", "sentence-transformers"),
+            *("--repeats", "3"),
         )
         report = json.loads(stdout.splitlines()[-1])
         part.figures["report"] = report

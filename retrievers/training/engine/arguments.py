@@ -35,7 +35,8 @@ POLL_S = 0.2
 
 logger = logging.getLogger(__name__)
 
-# A forked loader has no threads, for which a tokenizer that was used before would wait forever.
+# Threads do not survive a fork. If the parent has used its tokenizer in parallel, a forked loader
+# would wait forever for the tokenizer's threads.
 os.register_at_fork(after_in_child=lambda: os.environ.update(TOKENIZERS_PARALLELISM="false"))
 
 

@@ -1,4 +1,4 @@
-"""Dense layers through oneDNN in every dtype: near the network's, and free of the batch."""
+"""Dense layers through oneDNN in every dtype, compared with the network's own layers."""
 
 import numpy as np
 import pytest
@@ -24,8 +24,8 @@ from retrievers.models.model import has_vnni
 from tests.support import tiny_checkpoints as tiny
 
 LENGTHS = (17, 1, 9, 30, 2, 9, 9)
-# With AMX, oneDNN has another kernel for products of at most 256 numbers, and for one token of 256.
-# Larger weights make attention all or nothing.
+# With AMX, oneDNN has a different kernel for products of at most 256 values, and for one token of
+# width 256. Larger weights make attention all or nothing.
 SIZES = {**tiny.SIZES, "hidden_size": 288, "intermediate_size": 576, "initializer_range": 0.03}
 
 
