@@ -4,9 +4,7 @@ What is named here is the public Python API. It is loaded when it is first used,
 ``import bench`` takes no time.
 """
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
         results,
         score,
     )
-    from bench.results.result import Evaluation
+    from bench.result_store.result import Evaluation
     from bench.train import ablate, finetune, pretrain
     from datasets_cfg.dataset import Dataset
     from foundation.errors import BenchError
@@ -46,18 +44,6 @@ __all__ = [
 ]
 
 
-class _Package(ModuleType):
-    """A package whose functions take precedence over subpackages of the same name.
-
-    Python makes a subpackage an attribute of its package when it is first imported. Here,
-    ``bench.results`` remains the function, and ``from bench.results.find import ...`` still works.
-    """
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in __all__ and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
 if not TYPE_CHECKING:  # with it, a type checker would accept any name
 
     def __getattr__(name: str) -> Any:
@@ -73,6 +59,3 @@ if not TYPE_CHECKING:  # with it, a type checker would accept any name
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-sys.modules[__name__].__class__ = _Package

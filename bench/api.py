@@ -20,18 +20,18 @@ from bench.boards.rows import find_distinct_results
 from bench.comparing.compare import ComparedModel, Comparison, ComparisonSettings
 from bench.comparing.compare import compare as compare_entrants
 from bench.comparing.statistics import Resampling
-from bench.evaluate.judging import mean_weights, suites_inner_first
-from bench.evaluate.pipeline import evaluate as evaluate_job
-from bench.evaluate.pipeline import evaluate_run
-from bench.evaluate.retrieval import EvaluationOptions, LoadedModel
-from bench.evaluate.runs import Run, read_run_file
-from bench.gate.evidence import check_against
-from bench.gate.records import BASELINE, Check, StoredModel
+from bench.evaluation.collection_search import EvaluationOptions, LoadedModel
+from bench.evaluation.judging import mean_weights, suites_inner_first
+from bench.evaluation.pipeline import evaluate as evaluate_job
+from bench.evaluation.pipeline import evaluate_run
+from bench.evaluation.runs import Run, read_run_file
+from bench.gate.check_record import BASELINE, Check, StoredModel
+from bench.gate.paired_tests import check_against
 from bench.gate.scope import Candidate, Scope
 from bench.gate.settings import GateSettings, Rule
 from bench.gate.verdicts import conclude_check
-from bench.results.find import expand_collections, find_results
-from bench.results.result import Evaluation, load, save
+from bench.result_store.find import expand_collections, find_results
+from bench.result_store.result import Evaluation, load, save
 from bench.workspace import Workspace, cache_folder
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError, did_you_mean

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from bench.api import new_workspace, refuse_unknown_arguments
-from bench.evaluate.pipeline import current_conditions
+from bench.evaluation.pipeline import current_conditions
 from bench.experiments import execute
 from bench.experiments.evaluate_stage import read_scores
 from bench.experiments.findings import add_sequences, make_report

@@ -13,11 +13,16 @@ from typing import Any
 import numpy as np
 import platformdirs
 
-from bench.evaluate.judging import check_relevant, mean_weights, resolve_measures
-from bench.evaluate.pipeline import Job, OpenDataset
-from bench.evaluate.retrieval import EvaluationOptions, LoadedModel
-from bench.results.result import Evaluation
-from bench.results.reuse import check_stored_values, find_equivalent, find_stored, warn_unchecked
+from bench.evaluation.collection_search import EvaluationOptions, LoadedModel
+from bench.evaluation.judging import check_relevant, mean_weights, resolve_measures
+from bench.evaluation.pipeline import Job, OpenDataset
+from bench.result_store.result import Evaluation
+from bench.result_store.reuse import (
+    check_stored_values,
+    find_equivalent,
+    find_stored,
+    warn_unchecked,
+)
 from bench.store import VectorStore
 from datasets_cfg.catalogue import (
     dataset_names,
@@ -288,7 +293,7 @@ class Workspace:
         out: Location | None = None,
         known: Iterable[Evaluation] | None = None,
     ) -> Job:
-        """Check an evaluation so that `bench.evaluate.pipeline.evaluate` can rely on it.
+        """Check an evaluation so that `bench.evaluation.pipeline.evaluate` can rely on it.
 
         Args:
             dataset: collection.

@@ -17,7 +17,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from bench.boards.records import Leaderboard
+from bench.boards.leaderboard_record import Leaderboard
 from bench.cli.commands.names import NameLine
 from bench.cli.commands.run import EncodedCount
 from bench.cli.commands.training import ComposedAdapter
@@ -25,18 +25,18 @@ from bench.cli.main import COMMANDS, format_default
 from bench.comparing.changed_queries import ChangedQueries
 from bench.comparing.compare import Comparison
 from bench.comparing.statistics import Resampling
-from bench.evaluate.judging import SuiteMean
+from bench.evaluation.judging import SuiteMean
 from bench.experiments import grid
 from bench.experiments.command_stage import CommandSettings
 from bench.experiments.evaluate_stage import EvaluateSettings
 from bench.experiments.report_record import Report
 from bench.experiments.training_stages import FinetuneSource
-from bench.explain.records import Answer
-from bench.gate.records import Check
+from bench.explain.answer import Answer
+from bench.gate.check_record import Check
 from bench.monitor.curve import Curve
 from bench.outcomes import MissingEvaluation
-from bench.results.result import Conditions, Protocol, Result, Timings
-from bench.speed.records import SpeedReport
+from bench.result_store.result import Conditions, Protocol, Result, Timings
+from bench.speed.speed_report import SpeedReport
 from bench.store.indexes import IndexManifest
 from bench.store.usage import Damage, ModelUsage
 from datasets_cfg.catalogue import Archive, Counts, Facts, Suite, dataset_names, facts_for

@@ -18,8 +18,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree
 
+from bench.gate.check_record import Check, CheckRow, LostQuery, PairVerdict
 from bench.gate.power import DetectableEffect
-from bench.gate.records import Check, CheckRow, LostQuery, PairVerdict
 from foundation.printable import format_count, format_names, make_printable
 from reports import format as fmt
 from reports.explain import answer_text

@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from textwrap import indent
 
-from bench.evaluate.cost import EncodingCost
-from bench.evaluate.judging import SuiteMean
+from bench.evaluation.cost import EncodingCost
+from bench.evaluation.judging import SuiteMean
 from bench.outcomes import MissingEvaluation
-from bench.results.result import Result
+from bench.result_store.result import Result
 from bench.store.usage import ModelUsage
 from datasets_cfg.verify import Finding
 from foundation.printable import format_count, format_names

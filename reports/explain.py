@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from bench.explain.records import Answer, Explanation
+from bench.explain.answer import Answer, Explanation
 from foundation.printable import format_count
 from reports import format as fmt
 from reports.table import Column, Table, bullets, code, escape

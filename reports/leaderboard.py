@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from bench.boards.records import (
+from bench.boards.leaderboard_record import (
     Claim,
     CollectionColumn,
     Leaderboard,

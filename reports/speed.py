@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from bench.speed.records import (
+from bench.speed.speed_report import (
     IndexCurve,
     IndexPoint,
     Latency,

@@ -11,8 +11,7 @@ from typing import Annotated
 
 import msgspec
 
-from bench.boards.rank_groups import RankGroups, compute_rank_groups
-from bench.boards.records import (
+from bench.boards.leaderboard_record import (
     MAIN_MEASURE,
     Cell,
     Claim,
@@ -23,11 +22,12 @@ from bench.boards.records import (
     Score,
     SuiteColumn,
 )
+from bench.boards.rank_groups import RankGroups, compute_rank_groups
 from bench.boards.rows import group_by_column, group_by_row, row_facts
 from bench.comparing.statistics import Resampling
-from bench.evaluate.judging import suite_mean, suite_weights
-from bench.results.find import describe_protocol
-from bench.results.result import Evaluation, Result, Timings
+from bench.evaluation.judging import suite_mean, suite_weights
+from bench.result_store.find import describe_protocol
+from bench.result_store.result import Evaluation, Result, Timings
 from datasets_cfg.catalogue import collections_of, dataset_names, facts_for, suite_for, suite_names
 from foundation.errors import BenchError, did_you_mean
 from foundation.records import Record, read_toml

@@ -22,8 +22,8 @@ from bench.comparing.statistics import (
     random_stream,
     resample,
 )
-from bench.evaluate.judging import suite_weights
-from bench.results.result import Evaluation
+from bench.evaluation.judging import suite_weights
+from bench.result_store.result import Evaluation
 from foundation.arrays import Float64Array
 
 ByRow = Mapping[str, Mapping[str, Evaluation]]  # name of row -> name of column -> result

@@ -10,8 +10,8 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from bench.boards.records import natural_sort_key
-from bench.results.find import (
+from bench.boards.leaderboard_record import natural_sort_key
+from bench.result_store.find import (
     SELECTOR,
     describe_protocol,
     describe_recipe,
@@ -20,7 +20,7 @@ from bench.results.find import (
     find_results,
     recipe_key,
 )
-from bench.results.result import Evaluation, Protocol, Result
+from bench.result_store.result import Evaluation, Protocol, Result
 from datasets_cfg.catalogue import dataset_names, facts_for
 from foundation.errors import BenchError
 from foundation.locations import Location

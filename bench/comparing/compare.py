@@ -18,15 +18,15 @@ from bench.comparing.statistics import (
     adjust_p_values,
     paired_difference,
 )
-from bench.evaluate.judging import collections_in, suite_weights
-from bench.evaluate.scoring import parse_measure
-from bench.results.find import (
+from bench.evaluation.judging import collections_in, suite_weights
+from bench.evaluation.scoring import parse_measure
+from bench.result_store.find import (
     RUN_FILE_FACT,
     describe_protocol,
     describe_recipe,
     find_differing_facts,
 )
-from bench.results.result import Evaluation, Protocol
+from bench.result_store.result import Evaluation, Protocol
 from datasets_cfg.catalogue import suite_for, suite_names
 from foundation.errors import BenchError
 from foundation.records import Record

@@ -23,8 +23,8 @@ from pathlib import Path
 
 import psutil
 
-from bench.evaluate.exact.search import count_threads, has_gpu
-from bench.evaluate.retrieval import LoadedModel
+from bench.evaluation.collection_search import LoadedModel
+from bench.evaluation.exact.tile_search import count_threads, has_gpu
 from bench.workspace import Workspace
 from datasets_cfg.corpus import Corpus
 from foundation.errors import BenchError, as_picklable_error

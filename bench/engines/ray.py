@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from bench.engines import Distribute, EncodingTask, worker_count
-from bench.evaluate.retrieval import LoadedModel
+from bench.evaluation.collection_search import LoadedModel
 from bench.workspace import Workspace
 from foundation.arrays import Float32Array
 from foundation.errors import BenchError, as_picklable_error

@@ -9,14 +9,14 @@ from typing import Annotated, Any
 
 import msgspec
 
-from bench.evaluate.judging import resolve_measures
-from bench.evaluate.pipeline import evaluate
-from bench.evaluate.retrieval import EvaluationOptions, LoadedModel
+from bench.evaluation.collection_search import EvaluationOptions, LoadedModel
+from bench.evaluation.judging import resolve_measures
+from bench.evaluation.pipeline import evaluate
 from bench.experiments.experiment import MODEL, CellTask, Cost, ExperimentStage
 from bench.experiments.grid import Table, rename_options
 from bench.experiments.training_stages import CheckpointSequence, read_sequence, write_sequence
-from bench.results.find import find_results
-from bench.results.result import save
+from bench.result_store.find import find_results
+from bench.result_store.result import save
 from bench.workspace import Workspace
 from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float64Array

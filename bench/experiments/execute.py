@@ -26,7 +26,7 @@ from bench.experiments.experiment import (
     find_stage,
 )
 from bench.experiments.grid import Table
-from bench.results.result import Conditions
+from bench.result_store.result import Conditions
 from foundation.errors import (
     BenchError,
     WorkerError,
@@ -308,7 +308,7 @@ def run_task(stage: ExperimentStage, task: CellTask, out: Path) -> Cost:
     return cost
 
 
-PRELOADED = ("torch", "transformers", "bench.evaluate.pipeline")
+PRELOADED = ("torch", "transformers", "bench.evaluation.pipeline")
 NO_MEMORY_HINT = (
     "reduce batch_size and raise accumulate by the same factor, set gradient_checkpointing, or "
     "reduce the chunk of the loss: the recipe stays the same"

@@ -56,7 +56,7 @@ from bench.experiments.report_record import (
     RowResult,
     SequenceResult,
 )
-from bench.results.result import Conditions
+from bench.result_store.result import Conditions
 from foundation.arrays import Float64Array
 from foundation.errors import BenchError
 

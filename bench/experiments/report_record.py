@@ -9,7 +9,7 @@ row, anchors, exploratory comparisons, and p of the seeds alone.
 
 from bench.experiments.experiment import AxisResult, Cost
 from bench.experiments.grid import Hypothesis, Table
-from bench.results.result import Conditions
+from bench.result_store.result import Conditions
 from foundation.records import Record
 
 SCHEMA = 8

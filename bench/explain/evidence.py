@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 from scipy.stats import binomtest
 
-from bench.evaluate.runs import Run
+from bench.evaluation.runs import Run
+from bench.explain.answer import Observation
 from bench.explain.passes import ForwardPasses
-from bench.explain.records import Observation
 from bench.explain.setup import EvaluationSetup
 from datasets_cfg.corpus import Corpus
 from datasets_cfg.dataset import Dataset

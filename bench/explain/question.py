@@ -14,9 +14,10 @@ import pyarrow.parquet as pq
 from safetensors import SafetensorError
 from safetensors.numpy import load
 
-from bench.evaluate.retrieval import LoadedModel
-from bench.evaluate.runs import Run, read_run_file
-from bench.evaluate.scoring import parse_measure
+from bench.evaluation.collection_search import LoadedModel
+from bench.evaluation.runs import Run, read_run_file
+from bench.evaluation.scoring import parse_measure
+from bench.explain.answer import Observation
 from bench.explain.evidence import (
     DOCUMENTS,
     QUERIES,
@@ -30,7 +31,6 @@ from bench.explain.evidence import (
     sample_queries,
 )
 from bench.explain.passes import ForwardPasses
-from bench.explain.records import Observation
 from bench.explain.scored import CollectionScores, PublishedEvidence, PublishedNumber, QueryEvidence
 from bench.explain.setup import SPLITS, EvaluationSetup, make_setup
 from datasets_cfg.dataset import Dataset

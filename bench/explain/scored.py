@@ -7,11 +7,11 @@ from functools import cached_property
 
 import numpy as np
 
-from bench.evaluate.exact.certificate import ArrayVectors
-from bench.evaluate.exact.search import exact_search
-from bench.evaluate.runs import Run
-from bench.evaluate.scoring import Scores, score
-from bench.evaluate.search import exclude_self_matches
+from bench.evaluation.canonical_order import exclude_self_matches
+from bench.evaluation.exact.certificate import ArrayVectors
+from bench.evaluation.exact.tile_search import exact_search
+from bench.evaluation.runs import Run
+from bench.evaluation.scoring import Scores, score
 from bench.explain.evidence import Fit, SetupEvidence, value_fit
 from bench.explain.passes import ForwardPasses, round_to
 from bench.explain.setup import EvaluationSetup, document_key, forward_key

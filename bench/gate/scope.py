@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from bench.evaluate.judging import mean_weights
-from bench.evaluate.retrieval import EvaluationOptions, LoadedModel
-from bench.gate.records import StoredModel
+from bench.evaluation.collection_search import EvaluationOptions, LoadedModel
+from bench.evaluation.judging import mean_weights
+from bench.gate.check_record import StoredModel
 from bench.outcomes import MissingEvaluations
-from bench.results.result import Evaluation, Protocol
-from bench.results.reuse import check_stored_values, reuse_or_evaluate, warn_unchecked
+from bench.result_store.result import Evaluation, Protocol
+from bench.result_store.reuse import check_stored_values, reuse_or_evaluate, warn_unchecked
 from bench.workspace import Workspace
 from datasets_cfg.readers import Queries
 from foundation.errors import BenchError

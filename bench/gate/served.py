@@ -16,12 +16,12 @@ import msgspec
 import numpy as np
 from scipy.spatial.distance import cdist
 
+from bench.explain.answer import Answer
+from bench.explain.deviation_search import answer_question
 from bench.explain.evidence import FLOOR, PRECISIONS, GivenVectors, encode_texts
 from bench.explain.question import Question
-from bench.explain.records import Answer
-from bench.explain.search import answer_question
 from bench.explain.setup import INT8_WEIGHTS
-from bench.gate.records import Check, CheckRow, PairVerdict
+from bench.gate.check_record import Check, CheckRow, PairVerdict
 from bench.gate.settings import GateSettings
 from bench.gate.verdicts import conclude_check
 from retrievers.encoders.protocol import Encoder

@@ -48,8 +48,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bench.comparing.statistics import FEW, Difference
+from bench.gate.check_record import Check, Outcome, PairVerdict
 from bench.gate.power import DetectableEffect
-from bench.gate.records import Check, Outcome, PairVerdict
 from bench.gate.settings import GateSettings
 from bench.outcomes import ExitCode
 from foundation.printable import format_count

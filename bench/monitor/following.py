@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from bench.evaluate.pipeline import OpenDataset
-from bench.evaluate.retrieval import EvaluationOptions, LoadedModel
-from bench.results.find import find_results
-from bench.results.result import Evaluation
-from bench.results.reuse import reuse_or_evaluate
+from bench.evaluation.collection_search import EvaluationOptions, LoadedModel
+from bench.evaluation.pipeline import OpenDataset
+from bench.result_store.find import find_results
+from bench.result_store.result import Evaluation
+from bench.result_store.reuse import reuse_or_evaluate
 from bench.workspace import Workspace
 from foundation.errors import BenchError
 from foundation.locations import Location

@@ -15,11 +15,11 @@ import numpy as np
 from tqdm import tqdm
 
 from bench import __version__
-from bench.evaluate import search
-from bench.evaluate.cost import mean_tokens, measure_speed, truncated_lengths
-from bench.evaluate.exact import ArrayVectors, exact_search
-from bench.evaluate.pipeline import current_conditions
-from bench.evaluate.retrieval import faiss_device, sample_documents, search_device
+from bench.evaluation import canonical_order
+from bench.evaluation.collection_search import faiss_device, sample_documents, search_device
+from bench.evaluation.cost import mean_tokens, measure_speed, truncated_lengths
+from bench.evaluation.exact import ArrayVectors, exact_search
+from bench.evaluation.pipeline import current_conditions
 from bench.speed.peers import SCORES
 from bench.speed.race import (
     ENCODERS,
@@ -34,7 +34,14 @@ from bench.speed.race import (
     time_pass,
     time_tools,
 )
-from bench.speed.records import IndexCurve, IndexPoint, Latency, SpeedReport, Spread, ToolComparison
+from bench.speed.speed_report import (
+    IndexCurve,
+    IndexPoint,
+    Latency,
+    SpeedReport,
+    Spread,
+    ToolComparison,
+)
 from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float32Array, Float64Array
 from foundation.machine import processor_name
@@ -329,11 +336,11 @@ def compare_indexes(
         if spec.needs_faiss:
             build_s, index = time_call(partial(_build_index, spec, documents, device))
             size, find = _measure_saved_bytes(index), partial(index.search, queries, k)
-        hits: Hits = search.sort_canonically(find(), ranks, k)
+        hits: Hits = canonical_order.sort_canonically(find(), ranks, k)
         points.append(
             IndexPoint(
                 index=str(spec),
-                recall=float(search.recall_at_k(hits, truth, k).mean()),
+                recall=float(canonical_order.recall_at_k(hits, truth, k).mean()),
                 queries_per_s=Spread.of(
                     [len(queries) / time_call(find)[0] for _ in range(repeats)]
                 ),

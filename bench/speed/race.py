@@ -20,7 +20,7 @@ import numpy as np
 
 from bench import __version__
 from bench.speed.peers import PeerJob, openvino_transformer, sentence_transformer
-from bench.speed.records import Spread, ToolComparison, ToolTiming
+from bench.speed.speed_report import Spread, ToolComparison, ToolTiming
 from datasets_cfg.dataset import Dataset, write_dicts
 from foundation.errors import BenchError
 from retrievers.models.model import Model

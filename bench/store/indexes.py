@@ -37,7 +37,7 @@ class IndexManifest(Record, kw_only=True):
         bytes: size of the index file.
         sha256: checksum of the index file.
         recall: share of the exact top k that was found, by ``recall@k``, by search settings (see
-            `bench.evaluate.index_search`).
+            `bench.evaluation.index_search`).
         checksum: sha256 of all other fields.
     """
 

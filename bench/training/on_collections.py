@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.evaluate.index_search import (
+from bench.evaluation.collection_search import encode_documents, search_bm25, search_device
+from bench.evaluation.index_search import (
     ExactSearch,
     apply_exclude_self,
     default_budget,
     search_depth,
 )
-from bench.evaluate.retrieval import encode_documents, search_bm25, search_device
 from bench.store import VectorStore
 from bench.training.training_sets import (
     CorpusDocuments,

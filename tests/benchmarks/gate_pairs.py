@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 from tabulate import tabulate
 
-from bench.evaluate.pipeline import evaluate
-from bench.evaluate.retrieval import EvaluationOptions
-from bench.evaluate.runs import Run, read_run_file
-from bench.evaluate.scoring import score
+from bench.evaluation.collection_search import EvaluationOptions
+from bench.evaluation.pipeline import evaluate
+from bench.evaluation.runs import Run, read_run_file
+from bench.evaluation.scoring import score
 from bench.workspace import Workspace
 from datasets_cfg.dataset import open_dataset
 from datasets_cfg.readers import Qrels

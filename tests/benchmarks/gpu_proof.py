@@ -43,8 +43,8 @@ GPU_TESTS = (
     "tests/retrievers/encoders/test_transformer.py",
     "tests/retrievers/training/objectives/test_objectives_train.py",
     "tests/retrievers/training/pretrain/test_pretrain.py",
-    "tests/bench/evaluate/test_exact_search.py",
-    "tests/bench/evaluate/test_torch_engine.py",
+    "tests/bench/evaluation/test_exact_search.py",
+    "tests/bench/evaluation/test_torch_engine.py",
 )
 COMPARED = 512  # documents whose vectors are compared
 LEAST_COSINE = 0.995  # of a centred vector in bfloat16 with float32's: random networks have 2 %
@@ -169,7 +169,7 @@ class Proof:
 
     def vectors(self, part: Part) -> None:
         """Vectors in bfloat16 beside those in float32 on the CPU: each nearest to its own."""
-        from bench.evaluate.retrieval import sample_documents
+        from bench.evaluation.collection_search import sample_documents
         from bench.workspace import Workspace
         from retrievers.encoders.routed import open_encoder
         from retrievers.models.model import resolve_model
@@ -215,8 +215,8 @@ class Proof:
 
     def search(self, part: Part) -> None:
         """Exact search: equal to the CPU's, and timed."""
-        from bench.evaluate.exact import ArrayVectors, exact_search
-        from bench.evaluate.exact.torch_engine import TorchEngine
+        from bench.evaluation.exact import ArrayVectors, exact_search
+        from bench.evaluation.exact.torch_engine import TorchEngine
 
         sizes, rng = self.options, np.random.default_rng(0)
         engine = TorchEngine(sizes.device)

@@ -46,10 +46,10 @@ import msgspec
 import numpy as np
 from threadpoolctl import threadpool_info
 
-from bench.evaluate.exact import exact_search
-from bench.evaluate.index_search import parse_size, plan_search, resident_bytes
-from bench.evaluate.runs import read_run_file
-from bench.results.result import Result
+from bench.evaluation.exact import exact_search
+from bench.evaluation.index_search import parse_size, plan_search, resident_bytes
+from bench.evaluation.runs import read_run_file
+from bench.result_store.result import Result
 from bench.store import StoredVectors
 from bench.workspace import Workspace
 from foundation.arrays import Float32Array, Int64Array

@@ -3,7 +3,7 @@
 That is the size of a run on MS MARCO's development queries (about 7 million rows, one or two
 judged documents per query). Wanted: at most 0.15 s. It is scored
 
-- from arrays with ``bench.evaluate.scoring.score``,
+- from arrays with ``bench.evaluation.scoring.score``,
 - with ir_measures, and with pytrec_eval (trec_eval itself; it knows no RR@10 and computes the
   uncut reciprocal rank instead). The input of both are nested dictionaries: the time to make
   them from the arrays is measured apart, and is in no ratio.
@@ -33,8 +33,8 @@ import pyarrow as pa
 import pytrec_eval
 from tabulate import tabulate
 
-from bench.evaluate.runs import Run
-from bench.evaluate.scoring import score
+from bench.evaluation.runs import Run
+from bench.evaluation.scoring import score
 from datasets_cfg.readers import Qrels
 
 MEASURES = ["nDCG@10", "R@100", "R@1000", "RR@10", "AP"]

@@ -20,7 +20,7 @@ import torch
 
 from bench.cli.commands.common import open_endpoint
 from bench.cli.options.shared import ModelOptions
-from bench.gate.records import Check
+from bench.gate.check_record import Check
 from bench.gate.served import DOCUMENTS, QUERIES, check_server, repeat_under_load
 from tests.benchmarks.explain import IndependentEncoder, Laboratory, Usage
 from tests.support.embedding_server import serving

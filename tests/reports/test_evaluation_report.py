@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.evaluate.cost import EncodingCost
-from bench.evaluate.judging import suite_mean
-from bench.results.result import Result
+from bench.evaluation.cost import EncodingCost
+from bench.evaluation.judging import suite_mean
+from bench.result_store.result import Result
 from datasets_cfg.catalogue import expand_names, suite_for
 from datasets_cfg.verify import Finding
 from reports.evaluation import (

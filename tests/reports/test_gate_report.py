@@ -8,9 +8,9 @@ import pytest
 from msgspec import structs, to_builtins
 
 from bench.comparing.statistics import Resampling, ScoreMatrix, paired_difference
-from bench.gate.evidence import check_published
+from bench.gate.check_record import Check, CheckRow, LostQuery, PairVerdict
+from bench.gate.paired_tests import check_published
 from bench.gate.power import DetectableEffect
-from bench.gate.records import Check, CheckRow, LostQuery, PairVerdict
 from bench.gate.scope import Candidate
 from bench.gate.settings import GateSettings
 from bench.gate.verdicts import conclude_check

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from bench.engines import EncodingTask
-from bench.evaluate.pipeline import OpenDataset
-from bench.evaluate.retrieval import LoadedModel
+from bench.evaluation.collection_search import LoadedModel
+from bench.evaluation.pipeline import OpenDataset
 from bench.store.planning import SHARD_ROWS
 from bench.workspace import Workspace
 from tests.support.collections import write_collection

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.results.result import (
+from bench.result_store.result import (
     HASHED_SINCE,
     RESULT_FILE,
     SCORES_FILE,

@@ -6,9 +6,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from bench.evaluate.runs import Run
-from bench.evaluate.scoring import Scores
-from bench.results.result import Conditions, Evaluation, Protocol, Result, Timings
+from bench.evaluation.runs import Run
+from bench.evaluation.scoring import Scores
+from bench.result_store.result import Conditions, Evaluation, Protocol, Result, Timings
 from retrievers.models.recipe import Recipe
 
 PROTOCOL = Protocol(

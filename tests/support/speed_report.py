@@ -1,6 +1,6 @@
 """A whole report of speed, small and made up."""
 
-from bench.speed.records import (
+from bench.speed.speed_report import (
     IndexCurve,
     IndexPoint,
     Latency,

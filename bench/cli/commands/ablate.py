@@ -7,7 +7,7 @@ from typing import Any
 from bench.cli.commands.common import make_workspace
 from bench.cli.options.commands import AblateOptions
 from bench.cli.terminal import print_json
-from bench.evaluate.pipeline import current_conditions
+from bench.evaluation.pipeline import current_conditions
 from bench.experiments.execute import count_cells, load_outcome
 from bench.experiments.experiment import Experiment
 from bench.experiments.grid import load_grid

@@ -13,13 +13,13 @@ from bench.cli.options.shared import ModelOptions
 from bench.cli.terminal import RecordedWarnings, print_result
 from bench.comparing.changed_queries import open_evaluated_dataset
 from bench.comparing.compare import ComparisonSettings
-from bench.evaluate.judging import mean_weights
-from bench.evaluate.retrieval import LoadedModel
-from bench.evaluate.scoring import parse_measure
+from bench.evaluation.collection_search import LoadedModel
+from bench.evaluation.judging import mean_weights
+from bench.evaluation.scoring import parse_measure
 from bench.explain.question import Question
-from bench.gate.evidence import check_against, check_published, find_losses_elsewhere
+from bench.gate.check_record import ANCHOR, BASELINE, Check, StoredModel
+from bench.gate.paired_tests import check_against, check_published, find_losses_elsewhere
 from bench.gate.power import DetectableEffect, detectable_effects, relation_between
-from bench.gate.records import ANCHOR, BASELINE, Check, StoredModel
 from bench.gate.scope import (
     Scope,
     candidate_name,
@@ -32,8 +32,8 @@ from bench.gate.scope import (
 )
 from bench.gate.served import check_server
 from bench.gate.verdicts import conclude_check
-from bench.results.find import choose_results, find_named, find_results
-from bench.results.result import Evaluation, Protocol
+from bench.result_store.find import choose_results, find_named, find_results
+from bench.result_store.result import Evaluation, Protocol
 from bench.workspace import Workspace
 from datasets_cfg.catalogue import dataset_names, user_folder
 from datasets_cfg.dataset import name_in_results

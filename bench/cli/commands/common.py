@@ -12,8 +12,8 @@ import msgspec
 
 from bench.cli.options.shared import CommonOptions, HardwareOptions, ModelOptions, ResamplingOptions
 from bench.comparing.statistics import Resampling
-from bench.evaluate.index_search import parse_size
-from bench.evaluate.retrieval import LoadedModel
+from bench.evaluation.collection_search import LoadedModel
+from bench.evaluation.index_search import parse_size
 from bench.workspace import Workspace, cache_folder
 from datasets_cfg.verify import Finding
 from foundation.errors import BenchError

@@ -11,7 +11,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from bench.boards.build import BoardFilter, build_leaderboard, select_results
-from bench.boards.records import Leaderboard
+from bench.boards.leaderboard_record import Leaderboard
 from bench.boards.rows import find_distinct_results, group_by_column
 from bench.cli.commands.common import make_resampling, make_workspace, refuse_duplicates
 from bench.cli.options.commands import CompareOptions, LeaderboardOptions
@@ -26,12 +26,12 @@ from bench.comparing.changed_queries import (
 from bench.comparing.compare import ComparedModel, Comparison, ComparisonSettings
 from bench.comparing.compare import compare as compare_entrants
 from bench.comparing.transfer import TrainingSequence, measure_forgetting
-from bench.evaluate.judging import suites_inner_first
-from bench.evaluate.pipeline import OpenDataset, evaluate_run
-from bench.evaluate.runs import read_run_file
+from bench.evaluation.judging import suites_inner_first
+from bench.evaluation.pipeline import OpenDataset, evaluate_run
+from bench.evaluation.runs import read_run_file
 from bench.outcomes import ExitCode
-from bench.results.find import choose_results, expand_collections, find_named
-from bench.results.result import RESULT_FILE, Evaluation
+from bench.result_store.find import choose_results, expand_collections, find_named
+from bench.result_store.result import RESULT_FILE, Evaluation
 from bench.workspace import Workspace
 from datasets_cfg.catalogue import is_suite, user_folder
 from datasets_cfg.dataset import name_in_results

@@ -8,10 +8,10 @@ from typing import Any
 from bench.cli.commands.common import load_model, make_workspace, open_endpoint
 from bench.cli.options.commands import ExplainOptions
 from bench.cli.terminal import print_result
-from bench.evaluate.retrieval import LoadedModel
+from bench.evaluation.collection_search import LoadedModel
+from bench.explain.deviation_search import answer_question
 from bench.explain.evidence import SetupEvidence
 from bench.explain.question import Question, save_canary
-from bench.explain.search import answer_question
 from bench.outcomes import ExitCode
 from bench.workspace import Workspace
 from foundation.errors import BenchError

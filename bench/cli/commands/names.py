@@ -123,7 +123,7 @@ def _describe_dataset(name: str) -> NameLine:
 
 def _list_measures() -> Iterable[NameLine]:
     """Yield a line per measure."""
-    from bench.evaluate.scoring import list_measures
+    from bench.evaluation.scoring import list_measures
 
     return starmap(NameLine, list_measures().items())
 
@@ -211,7 +211,7 @@ def describe(name: str) -> tuple[msgspec.Struct, str]:
 
 def _load_result(name: str) -> msgspec.Struct | None:
     """Load the result in a folder or ``result.json``, or None if there is none."""
-    from bench.results.result import RESULT_FILE, load
+    from bench.result_store.result import RESULT_FILE, load
 
     where = parse_location(name)
     file = where if where.name == RESULT_FILE else where / RESULT_FILE

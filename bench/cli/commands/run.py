@@ -23,20 +23,20 @@ from bench.cli.options.commands import IndexOptions, RunOptions, ScoreOptions, W
 from bench.cli.options.shared import WorkerOptions
 from bench.cli.terminal import print_json, print_result
 from bench.engines import Distribute, EncodingTask, WorkerProcesses
-from bench.evaluate.cost import announce_encoding, estimate_costs
-from bench.evaluate.judging import SuiteMean, suite_mean, suites_inner_first
-from bench.evaluate.pipeline import Job, evaluate, evaluate_run
-from bench.evaluate.retrieval import (
+from bench.evaluation.collection_search import (
     EvaluationOptions,
     LoadedModel,
     encode_documents,
     run_preflight,
 )
-from bench.evaluate.runs import read_run_file
-from bench.evaluate.scoring import parse_measure
+from bench.evaluation.cost import announce_encoding, estimate_costs
+from bench.evaluation.judging import SuiteMean, suite_mean, suites_inner_first
+from bench.evaluation.pipeline import Job, evaluate, evaluate_run
+from bench.evaluation.runs import read_run_file
+from bench.evaluation.scoring import parse_measure
 from bench.outcomes import ExitCode, MissingEvaluations
-from bench.results.find import SELECTOR
-from bench.results.result import Evaluation, Result, result_folder, save
+from bench.result_store.find import SELECTOR
+from bench.result_store.result import Evaluation, Result, result_folder, save
 from bench.store.indexes import MANIFEST_FILE, IndexFolder, IndexManifest, encode_manifest
 from bench.workspace import Workspace
 from datasets_cfg.catalogue import suite_for

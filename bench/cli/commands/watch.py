@@ -9,7 +9,7 @@ import msgspec
 from bench.cli.commands.common import make_workspace
 from bench.cli.options.commands import WatchOptions
 from bench.cli.terminal import print_json
-from bench.evaluate.judging import common_measure
+from bench.evaluation.judging import common_measure
 from bench.monitor.curve import Curve, curve_of
 from bench.monitor.following import StopRule, Watcher, follow_training, step_of, training_folder
 from bench.outcomes import ExitCode

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.boards.build import BoardFilter, build_leaderboard
+from bench.boards.leaderboard_record import Leaderboard
 from bench.boards.rank_groups import assign_groups
-from bench.boards.records import Leaderboard
 from bench.boards.rows import find_distinct_results
 from bench.comparing.statistics import (
     ResampledMeans,
@@ -17,7 +17,7 @@ from bench.comparing.statistics import (
     paired_difference,
     resample,
 )
-from bench.results.result import SCORES_FILE, Timings
+from bench.result_store.result import SCORES_FILE, Timings
 from datasets_cfg.catalogue import expand_names, suite_for
 from foundation.errors import BenchError
 from retrievers.models.card import Card, ExpectedScore

@@ -5,7 +5,7 @@ import pytest
 from bench.boards.build import BoardFilter, build_leaderboard, list_claims, read_publications
 from bench.boards.rows import find_distinct_results
 from bench.comparing.statistics import Resampling
-from bench.evaluate.scoring import parse_measure
+from bench.evaluation.scoring import parse_measure
 from datasets_cfg.catalogue import dataset_names, expand_names, suite_for, suite_names
 from foundation.errors import BenchError
 from retrievers.models.card import Card, ExpectedScore

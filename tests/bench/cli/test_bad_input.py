@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from bench.results.result import load
+from bench.result_store.result import load
 from datasets_cfg import dataset as dataset_module
 from datasets_cfg.catalogue import Archive, Counts, facts_for
 from tests.support import tiny_checkpoints

@@ -7,7 +7,7 @@ import pytest
 
 from bench.cli.commands.names import GROUPS, LISTS, describe, group_of
 from bench.cli.main import run_command
-from bench.evaluate.scoring import parse_measure
+from bench.evaluation.scoring import parse_measure
 from datasets_cfg.catalogue import dataset_names, suite_names
 from foundation.errors import BenchError
 from retrievers.index.faiss_index import IndexSpec

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from bench.cli.main import run_command
-from bench.evaluate.pipeline import in_domain
+from bench.evaluation.pipeline import in_domain
 from datasets_cfg.dataset import Dataset, take_first_queries
 from retrievers.models.card import load_card
 from retrievers.models.model import _with_query_prompt, resolve_model

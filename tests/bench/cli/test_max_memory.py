@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from bench.evaluate.index_search import format_size, resident_bytes
+from bench.evaluation.index_search import format_size, resident_bytes
 from tests.support import tiny_checkpoints as tiny
 from tests.support.collections import Bench, write_collection
 

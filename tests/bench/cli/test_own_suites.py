@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import bench as api
-from bench.results.find import find_results
-from bench.results.result import result_folder
+from bench.result_store.find import find_results
+from bench.result_store.result import result_folder
 from datasets_cfg.catalogue import collections_of
 from tests.support.collections import QRELS, Bench, write_collection
 from tests.support.leaderboards import MEASURE, store

@@ -10,9 +10,9 @@ import pytest
 
 from bench.cli.commands.common import load_models, make_workspace
 from bench.cli.options.shared import CommonOptions, ModelOptions
-from bench.evaluate.index_search import parse_size
+from bench.evaluation.index_search import parse_size
 from bench.outcomes import MissingEvaluations
-from bench.results.result import load
+from bench.result_store.result import load
 from datasets_cfg.catalogue import facts_for
 from foundation.errors import BenchError
 from tests.support import tiny_checkpoints as tiny

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.results.result import load
+from bench.result_store.result import load
 from tests.support.collections import Bench, write_collection
 
 

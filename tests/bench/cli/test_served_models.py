@@ -7,8 +7,8 @@ import time
 import numpy as np
 import pytest
 
-from bench.evaluate.retrieval import PREFLIGHT_DOCUMENTS
-from bench.results.result import RESULT_FILE, load
+from bench.evaluation.collection_search import PREFLIGHT_DOCUMENTS
+from bench.result_store.result import RESULT_FILE, load
 from retrievers.encoders.endpoint import BATCH_TEXTS
 from retrievers.encoders.protocol import probe_texts
 from retrievers.encoders.routed import open_encoder

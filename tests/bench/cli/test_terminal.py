@@ -13,7 +13,7 @@ import pytest
 from tqdm import tqdm
 
 from bench.cli.terminal import TerminalStream, format_columns, print_next_command
-from bench.results.result import RESULT_FILE
+from bench.result_store.result import RESULT_FILE
 from foundation.printable import make_printable, to_one_line
 from tests.support.collections import (
     ROOT,

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.results.result import Evaluation, load
+from bench.result_store.result import Evaluation, load
 from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import resolve_model
 from tests.support.collections import DOCUMENTS, ROOT, Bench, Finished, write_collection

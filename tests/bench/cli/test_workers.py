@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from bench.results.result import RESULT_FILE, load
+from bench.result_store.result import RESULT_FILE, load
 from tests.support.collections import Bench, finish, modules_after, write_collection
 from tests.support.engines import files_of, several_shards, tiny_bert
 

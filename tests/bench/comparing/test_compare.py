@@ -20,12 +20,12 @@ from bench.comparing.compare import (
     differing_fields,
 )
 from bench.comparing.statistics import Resampling
-from bench.evaluate.judging import suite_mean, suite_weights
-from bench.evaluate.runs import Run
-from bench.evaluate.scoring import Scores
-from bench.results import find
-from bench.results.find import find_results, recipe_key
-from bench.results.result import RESULT_FILE, Evaluation, Result, save
+from bench.evaluation.judging import suite_mean, suite_weights
+from bench.evaluation.runs import Run
+from bench.evaluation.scoring import Scores
+from bench.result_store import find
+from bench.result_store.find import find_results, recipe_key
+from bench.result_store.result import RESULT_FILE, Evaluation, Result, save
 from datasets_cfg.catalogue import expand_names, suite_names
 from foundation.errors import BenchError
 from retrievers.models.recipe import AdapterIdentity, Prompts, Recipe

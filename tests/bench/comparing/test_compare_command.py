@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from bench.cli.commands.compare import compare
-from bench.evaluate.runs import Run, write_run
-from bench.evaluate.scoring import parse_measure
-from bench.results.result import load
+from bench.evaluation.runs import Run, write_run
+from bench.evaluation.scoring import parse_measure
+from bench.result_store.result import load
 from foundation.errors import BenchError
 from tests.support.collections import QRELS, QUERIES, Bench, write_collection, write_qrels
 from tests.support.commands import options

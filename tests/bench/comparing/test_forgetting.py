@@ -9,7 +9,7 @@ from scipy import stats
 from bench.comparing.compare import ComparedModel
 from bench.comparing.statistics import Resampling
 from bench.comparing.transfer import Forgetting, TrainingSequence, measure_forgetting
-from bench.results.find import find_results
+from bench.result_store.find import find_results
 from foundation.errors import BenchError
 from tests.support.leaderboards import make_protocol, store
 

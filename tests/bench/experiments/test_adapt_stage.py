@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.evaluate.pipeline import current_conditions
+from bench.evaluation.pipeline import current_conditions
 from bench.experiments.grid import load_grid
 from bench.experiments.prepare import prepare_experiment
 from bench.experiments.training_stages import (
@@ -17,7 +17,7 @@ from bench.experiments.training_stages import (
     write_sequence,
 )
 from bench.outcomes import ExitCode
-from bench.results.find import find_results
+from bench.result_store.find import find_results
 from bench.workspace import Workspace
 from retrievers.training.continual.sequence import method_names, read_method
 from retrievers.training.engine.curve import LossPoint

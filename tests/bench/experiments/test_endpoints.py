@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.evaluate.pipeline import current_conditions
+from bench.evaluation.pipeline import current_conditions
 from bench.experiments.evaluate_stage import CheckpointScores
 from bench.experiments.execute import run_experiment
 from bench.experiments.experiment import plan_experiment

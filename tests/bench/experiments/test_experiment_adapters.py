@@ -5,7 +5,7 @@ import pytest
 import torch
 from transformers import AutoModel
 
-from bench.evaluate.pipeline import current_conditions
+from bench.evaluation.pipeline import current_conditions
 from bench.experiments.evaluate_stage import EvaluateSettings
 from bench.experiments.experiment import make_rows
 from bench.experiments.grid import load_grid

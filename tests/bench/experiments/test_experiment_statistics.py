@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bench.evaluate.judging import suite_weights
+from bench.evaluation.judging import suite_weights
 from bench.experiments.execute import run_experiment
 from bench.experiments.experiment import plan_experiment
 from bench.experiments.findings import (

@@ -3,7 +3,7 @@
 import pytest
 
 from bench.experiments.evaluate_stage import RESULTS, EvaluateStage
-from bench.results.find import find_results
+from bench.result_store.find import find_results
 from bench.workspace import Workspace
 from foundation.errors import BenchError
 from tests.support.collections import write_collection

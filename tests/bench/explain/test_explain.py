@@ -17,11 +17,11 @@ import pytest
 import torch
 import transformers
 
-from bench.evaluate.runs import read_run_file
+from bench.evaluation.runs import read_run_file
+from bench.explain.answer import Answer
+from bench.explain.deviation_search import answer_question
 from bench.explain.question import READERS, Question, observe_run
-from bench.explain.records import Answer
-from bench.explain.search import answer_question
-from bench.gate.records import Check
+from bench.gate.check_record import Check
 from bench.workspace import Workspace
 from tests.support.collections import WORDS, write_collection
 from tests.support.embedding_server import serving
@@ -348,7 +348,7 @@ def test_scores_by_query_name_the_cause(
     run.write_text(oracle.run(usage, 30, keep_self=False))
     bench("score", run, "--dataset", folder / "words", "--out", tmp_path / "results")
     dataset = Workspace(tmp_path / "cache").dataset(str(folder / "words"))
-    from bench.evaluate.scoring import score
+    from bench.evaluation.scoring import score
 
     scores = score(read_run_file(run).run, dataset.qrels, ["nDCG@10"]).by_query("nDCG@10")
     path = tmp_path / "scores.txt"

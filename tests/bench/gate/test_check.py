@@ -8,15 +8,15 @@ import pytest
 
 from bench.comparing.compare import ComparisonSettings
 from bench.comparing.statistics import Resampling
-from bench.evaluate.judging import mean_weights, suite_weights
-from bench.evaluate.runs import Run
-from bench.gate.evidence import check_against, check_published, find_losses_elsewhere
+from bench.evaluation.judging import mean_weights, suite_weights
+from bench.evaluation.runs import Run
+from bench.gate.check_record import StoredModel
+from bench.gate.paired_tests import check_against, check_published, find_losses_elsewhere
 from bench.gate.power import DetectableEffect
-from bench.gate.records import StoredModel
 from bench.gate.scope import Candidate, Scope
 from bench.gate.settings import GateSettings
 from bench.gate.verdicts import conclude_check
-from bench.results.result import Evaluation
+from bench.result_store.result import Evaluation
 from foundation.errors import BenchError
 from retrievers.models.card import ExpectedScore
 from tests.support.results import PROTOCOL, evaluation

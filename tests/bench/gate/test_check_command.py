@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from bench.outcomes import ExitCode
-from bench.results.result import load
+from bench.result_store.result import load
 from tests.support import tiny_checkpoints as tiny
 from tests.support.collections import SIXTY, Bench, Finished, write_collection, write_hashing_card
 from tests.support.leaderboards import lower_scores

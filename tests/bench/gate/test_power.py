@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from bench.gate.power import PESSIMISTIC, detectable_effects, relation_between
-from bench.results.find import find_results
+from bench.result_store.find import find_results
 from tests.support.collections import Bench, write_collection, write_hashing_card
 
 WORDS = [f"word{chr(97 + i)}{chr(97 + j)}" for i in range(5) for j in range(8)]

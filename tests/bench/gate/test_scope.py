@@ -2,9 +2,9 @@
 
 import pytest
 
-from bench.gate.records import StoredModel
+from bench.gate.check_record import StoredModel
 from bench.gate.scope import determine_scope, previously_checked, remember_checked
-from bench.results.find import find_results
+from bench.result_store.find import find_results
 from foundation.errors import BenchError
 from foundation.locations import RemotePath
 from tests.support.collections import Bench, write_collection

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.comparing.statistics import Difference
-from bench.gate.records import PairVerdict
+from bench.gate.check_record import PairVerdict
 from bench.gate.settings import GateSettings
 from bench.gate.verdicts import BY_SEVERITY, THE_MEAN, Evidence, conclude_check, decide
 from bench.outcomes import ExitCode

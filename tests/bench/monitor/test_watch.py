@@ -15,7 +15,7 @@ import torch
 
 from bench.monitor.following import StopRule, Watcher, follow_training
 from bench.outcomes import ExitCode
-from bench.results.find import find_results
+from bench.result_store.find import find_results
 from bench.workspace import Workspace
 from foundation.files import FileLock
 from tests.support.collections import ROOT, Bench, Finished, finish, write_words

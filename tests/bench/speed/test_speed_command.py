@@ -17,7 +17,7 @@ from bench.cli.options.commands import Part, SpeedOptions, Tool
 from bench.outcomes import ExitCode
 from bench.speed import measurement
 from bench.speed.race import DEFAULT_BATCH
-from bench.speed.records import SpeedReport
+from bench.speed.speed_report import SpeedReport
 from foundation.errors import BenchError
 from tests.support.collections import ROOT, write_collection
 from tests.support.commands import typed

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.evaluate.cost import truncated_lengths
+from bench.evaluation.cost import truncated_lengths
 from bench.speed.measurement import (
     compare_indexes,
     make_documents,

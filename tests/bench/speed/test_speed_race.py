@@ -22,7 +22,7 @@ from bench.speed.race import (
     time_tools,
     write_beir_folder,
 )
-from bench.speed.records import Spread
+from bench.speed.speed_report import Spread
 from datasets_cfg.dataset import open_dataset
 from foundation.errors import BenchError
 from retrievers.encoders.routed import open_encoder

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.evaluate.exact import exact_search
-from bench.evaluate.exact.torch_engine import TorchEngine
+from bench.evaluation.exact import exact_search
+from bench.evaluation.exact.torch_engine import TorchEngine
 from bench.store.shards import (
     GAP_BYTES,
     ShardManifest,

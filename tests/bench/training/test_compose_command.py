@@ -7,7 +7,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from bench.outcomes import ExitCode
-from bench.results.find import find_results
+from bench.result_store.find import find_results
 from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import resolve_model
 from retrievers.training.finetune.finetune import finetune

@@ -2,8 +2,8 @@
 
 import pytest
 
-from bench.evaluate.runs import read_run_file, write_run
-from bench.evaluate.scoring import score
+from bench.evaluation.runs import read_run_file, write_run
+from bench.evaluation.scoring import score
 from tests.benchmarks.scoring_speed import MEASURES, synthetic
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from bench.evaluate.exact import ArrayVectors, exact_search
-from bench.evaluate.search import sort_canonically
+from bench.evaluation.canonical_order import sort_canonically
+from bench.evaluation.exact import ArrayVectors, exact_search
 from retrievers.index.faiss_index import Hits
 
 QUERIES, DEPTH = 1000, 1000

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.evaluate.search import sort_canonically
+from bench.evaluation.canonical_order import sort_canonically
 from foundation.errors import BenchError
 from retrievers.encoders import bm25
 from retrievers.encoders.bm25 import BM25, PostingsWriter

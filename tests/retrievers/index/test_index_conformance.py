@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.evaluate.exact import ArrayVectors, exact_search
-from bench.evaluate.search import recall_at_k, sort_canonically
+from bench.evaluation.canonical_order import recall_at_k, sort_canonically
+from bench.evaluation.exact import ArrayVectors, exact_search
 from retrievers.index.faiss_index import FaissIndex, Hits, IndexSpec
 
 faiss = pytest.importorskip("faiss")

@@ -1,0 +1,474 @@
+"""Retrievers, which find the documents of a collection for its queries: by vectors, or by BM25."""
+
+import time
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
+import numpy as np
+from tqdm import tqdm
+
+from bench.evaluation.canonical_order import multiply_by_similarity, sort_canonically
+from bench.evaluation.exact.tile_search import has_gpu
+from bench.evaluation.index_search import (
+    CorpusIndex,
+    ExactSearch,
+    IndexSearch,
+    Vectors,
+    apply_exclude_self,
+    check_index_fits,
+    default_budget,
+    format_size,
+    memory_option,
+    plan_search,
+    progress_bar,
+    resident_bytes,
+    sample_queries,
+    search_depth,
+)
+from bench.result_store.result import Timings
+from bench.store import StoredVectors, VectorStore
+from bench.store.indexes import IndexFolder
+from datasets_cfg.corpus import Corpus
+from datasets_cfg.dataset import Dataset
+from foundation.arrays import Float32Array
+from foundation.errors import BenchError
+from retrievers.encoders.bm25 import BM25, index_bytes
+from retrievers.encoders.protocol import Encoder, PhaseTimer
+from retrievers.encoders.views import View, ViewedVectors
+from retrievers.index.faiss_index import Hits, IndexSpec, import_faiss
+from retrievers.models.card import replace_fields
+from retrievers.models.checkpoint import COUNTING_VERSION, Parameters
+from retrievers.models.model import Model, count_parameters, resolve_model
+
+FLAT = IndexSpec.parse("flat")
+PYTORCH_BYTES = 1 << 30  # the library, its caches and a batch
+
+
+@dataclass(frozen=True)
+class EvaluationOptions:
+    """Settings of an evaluation that neither the collection nor the model decides.
+
+    Attributes:
+        index: index to search; ``flat`` is exact search, and ``bm25`` multiplies BM25's scores by
+            the similarities of the documents that BM25 finds.
+        depth: documents per query; None for the collection's.
+        measures: measures besides the main one; None for the collection's.
+        view: how vectors are made from those of an encoder that stores every pooling; None for any
+            other encoder.
+        recall_queries: number of queries on which the recall of an approximate index is measured;
+            None for all.
+        from_index: folder of an exported index to search; None for an index of the store.
+    """
+
+    index: IndexSpec = FLAT
+    depth: int | None = None
+    measures: tuple[str, ...] | None = None
+    view: View | None = None
+    recall_queries: int | None = None
+    from_index: Path | None = None
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model with its encoder.
+
+    Attributes:
+        model: card, recipe and checkpoints.
+        encoder: encoder of queries and documents; None for BM25.
+    """
+
+    model: Model
+    encoder: Encoder | None
+
+    @property
+    def name(self) -> str:
+        """Name of the model in results."""
+        return self.model.card.name
+
+    def with_name(self, name: str) -> "LoadedModel":
+        """Return this model with another ``name`` in results, such as a training's."""
+        recipe = msgspec.structs.replace(self.model.recipe, model=name)
+        card = replace_fields(self.model.card, {"name": name})
+        return LoadedModel(replace(self.model, card=card, recipe=recipe), self.encoder)
+
+    def for_dataset(self, collection: str) -> "LoadedModel":
+        """Return this model with the prompts of ``collection``. The weights are shared."""
+        encoder = self.encoder.for_dataset(collection) if self.encoder else None
+        return LoadedModel(self.model.for_dataset(collection), encoder)
+
+    def require_encoder(self) -> Encoder:
+        """Return the encoder.
+
+        Raises:
+            BenchError: the model has no encoder, such as BM25.
+        """
+        if self.encoder is None:
+            raise BenchError(f"{self.name} makes no vectors", "use a model that encodes texts")
+        return self.encoder
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """Hits of a search, and how they were computed.
+
+    Attributes:
+        hits: hits in canonical order, without self-matches.
+        timings: seconds of each stage.
+        recall: see `bench.result_store.result.Result`.
+        preflight: results of the checks of the encoder on a sample.
+    """
+
+    hits: Hits
+    timings: Timings
+    recall: dict[str, float] = field(default_factory=dict)
+    preflight: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class BM25Retriever:
+    """BM25, with the same methods as `VectorRetriever`.
+
+    Attributes:
+        model: the model.
+        max_memory: memory limit of this process in bytes; None for no limit.
+        index: "", because no vector index is searched.
+    """
+
+    model: Model
+    max_memory: int | None = None
+    index: str = ""
+
+    def recall_queries(self, dataset: Dataset) -> None:
+        """Return None, because the search of ``dataset`` is exact."""
+
+    def parameters(self) -> Parameters | None:
+        """Return the parameters of the model, or None if they are unknown."""
+        return count_parameters(self.model)
+
+    def check(self, dataset: Dataset, depth: int) -> int:
+        """Estimate the peak memory of searching ``dataset`` to ``depth``, in bytes.
+
+        Raises:
+            BenchError: the estimate exceeds the memory limit.
+        """
+        places = len(dataset.queries) * min(depth, len(dataset.corpus)) * 12
+        needed = resident_bytes() + index_bytes(len(dataset.corpus)) + places
+        if self.max_memory is not None and needed > self.max_memory:
+            raise BenchError(
+                f"BM25 needs {format_size(needed)} for {len(dataset.corpus):,} documents; the "
+                f"budget is {format_size(self.max_memory)}",
+                f"{memory_option(needed)}, or a smaller --depth",
+            )
+        return needed
+
+    def missing(self, dataset: Dataset) -> int:
+        """Return 0, because no document of ``dataset`` is encoded."""
+        return 0
+
+    def search(self, dataset: Dataset, depth: int) -> SearchResult:
+        """Search the best ``depth`` documents of each query of ``dataset``."""
+        timer, k = PhaseTimer(), min(depth, len(dataset.corpus))
+        with timer.phase("search_s"):
+            hits = search_bm25(dataset, BM25(self.model.recipe), search_depth(dataset, k))
+        return SearchResult(
+            apply_exclude_self(dataset, hits, k), Timings(search_s=timer.seconds["search_s"])
+        )
+
+    def build_index(self, dataset: Dataset) -> IndexFolder:
+        """Raise, because ``dataset`` has no vectors to index.
+
+        Raises:
+            BenchError: always.
+        """
+        raise BenchError(f"{self.model.card.name} makes no vectors, so there is nothing to index")
+
+
+@dataclass(frozen=True)
+class VectorRetriever:
+    """An encoder with exact search, with an index, or limited to the documents that BM25 finds.
+
+    Attributes:
+        model: model of the results; with a view, its recipe is the view's.
+        encoder: encoder of queries and documents.
+        store: vector store.
+        options: index, view and depth.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        max_memory: memory limit of this process in bytes; None for most of the free memory.
+    """
+
+    model: Model
+    encoder: Encoder
+    store: VectorStore
+    options: EvaluationOptions
+    device: str
+    max_memory: int | None
+
+    @cached_property
+    def index(self) -> str:
+        """Index in results. An exported index is also identified by its content.
+
+        Raises:
+            BenchError: the index does not exist.
+        """
+        if self.options.from_index is None:
+            return str(self.options.index)
+        manifest = IndexFolder(self.options.from_index).manifest()
+        return f"{self.options.index} (file {manifest.sha256[:12]})"
+
+    def recall_queries(self, dataset: Dataset) -> int | None:
+        """Return the number of queries of ``dataset`` on which recall is measured.
+
+        It is None for all queries, and without an approximate index.
+        """
+        wanted = self.options.recall_queries if self.options.index.needs_faiss else None
+        return None if wanted is None or wanted >= len(dataset.queries) else wanted
+
+    def parameters(self) -> Parameters | None:
+        """Return the parameters of the model, counted once and then read from the store."""
+        recipe = self.model.recipe  # an external encoder may read files that are not hashed
+        if recipe.encoder or recipe.kind in ("python", "endpoint"):
+            return count_parameters(self.model)
+
+        def count() -> dict[str, Any]:
+            counted: dict[str, Any] = msgspec.to_builtins(count_parameters(self.model))
+            return counted
+
+        known = self.store.remember(self.encoder, f"parameters {COUNTING_VERSION}", count)
+        return msgspec.convert(known, Parameters)
+
+    def check(self, dataset: Dataset, depth: int) -> int:
+        """Estimate the peak memory of searching ``dataset`` to ``depth``, in bytes.
+
+        Raises:
+            BenchError: the search does not fit into memory, or an exported index is damaged or
+                belongs to another model or corpus.
+        """
+        if self.options.from_index:
+            self.corpus_index(dataset)
+        budget, rows, dim = self._budget, len(dataset.corpus), self.encoder.dim
+        queries, loading = len(dataset.queries), 0
+        if self.max_memory and self.store.plan(self.encoder, dataset.corpus).missing_rows:
+            loading = self._loading_bytes
+        plan = plan_search(budget, rows, dim, queries, min(depth, rows), loading=loading)
+        if self.options.index.needs_faiss:
+            return check_index_fits(self.options.index, rows, dim, budget, loading)
+        return plan.memory_bytes
+
+    def missing(self, dataset: Dataset) -> int:
+        """Return the number of documents of ``dataset`` without a stored vector.
+
+        It is 0 if an exported index is searched whose recall is known or not requested.
+        """
+        missing = self.store.plan(self.encoder, dataset.corpus).missing_rows
+        if self.options.from_index is None or not missing:
+            return missing
+        depth = self.options.depth or dataset.facts.depth
+        searching = self._index_search(dataset, self._query_vectors(dataset), depth)
+        return missing if searching.needs_vectors else 0
+
+    def search(self, dataset: Dataset, depth: int) -> SearchResult:
+        """Search the best ``depth`` documents of each query of ``dataset``."""
+        before, timer = self._timer.copy(), PhaseTimer()
+        k = min(depth, len(dataset.corpus))  # no memory for ranks that stay empty
+        preflight = run_preflight(dataset, self.encoder, self.store)
+        after_preflight = self._timer.copy()
+        with timer.phase("encode_queries_s"):
+            queries = self._query_vectors(dataset)
+        searching = None
+        if self.options.index.needs_faiss:
+            searching = self._index_search(dataset, queries, depth)
+        encoded, vectors = 0, None
+        if searching is None or searching.needs_vectors:
+            with timer.phase("encode_documents_s"):
+                stored = encode_documents(dataset, self.encoder, self.store)
+            encoded, vectors = stored.encoded, self._apply_view(stored)
+        tokens = self._timer.since(after_preflight).counts.get("tokens", 0)
+        recall: dict[str, float] = {}
+        with timer.phase("search_s"):
+            if searching is not None:
+                hits, recall = searching.run(vectors, self._exact(dataset))
+            elif vectors is not None:
+                hits = apply_exclude_self(dataset, self._rank(dataset, vectors, queries, k), k)
+        timings = Timings(
+            encoded_documents=encoded,
+            encoded_tokens=tokens,
+            busy_s=self._timer.since(before).seconds,
+            **timer.seconds,
+        )
+        if tokens:
+            self.model.check_unchanged()
+        return SearchResult(hits, timings, recall, preflight)
+
+    def corpus_index(self, dataset: Dataset) -> CorpusIndex:
+        """Return the index to search on ``dataset``: an index of the store, or an exported one.
+
+        Raises:
+            BenchError: the folder has no index, or one of another model or corpus.
+        """
+        recipe, view, dim = self.encoder.recipe, self.options.view, self.encoder.dim
+        if self.options.from_index is not None:
+            return CorpusIndex.from_export(self.options.from_index, dataset, recipe)
+        if view:
+            dim = view.width(dim) + (view.similarity == "euclidean")
+        folder = self.store.folder_of(recipe.side("document"))
+        return CorpusIndex.of(dataset, recipe, dim, self.options.index, view, folder)
+
+    def build_index(self, dataset: Dataset) -> IndexFolder:
+        """Build and store the index of ``dataset``, after encoding missing documents."""
+        run_preflight(dataset, self.encoder, self.store)
+        stored = encode_documents(dataset, self.encoder, self.store)
+        index = self.corpus_index(dataset)
+        index.load_or_build(self._apply_view(stored), self._exact(dataset), "cpu")
+        return index.index_folder
+
+    @cached_property
+    def _timer(self) -> PhaseTimer:
+        return getattr(self.encoder, "timer", None) or PhaseTimer()
+
+    @property
+    def _budget(self) -> int:
+        return self.max_memory or default_budget()
+
+    @property
+    def _loading_bytes(self) -> int:
+        """Estimated memory to load the model, with weights in float32, in bytes."""
+        checkpoints = list(filter(None, (self.model.document, self.model.query)))
+        sizes = (size for each in checkpoints for size, _ in each.stamps.values())
+        return PYTORCH_BYTES + 2 * sum(sizes) if checkpoints else 0
+
+    def _query_vectors(self, dataset: Dataset) -> Float32Array:
+        queries = self.store.queries(self.encoder, dataset.queries.texts)
+        return self.options.view.queries(queries) if self.options.view else queries
+
+    def _apply_view(self, stored: Vectors) -> Vectors:
+        return ViewedVectors(stored, self.options.view) if self.options.view else stored
+
+    def _exact(self, dataset: Dataset) -> ExactSearch:
+        return ExactSearch(dataset, search_device(self.device), self._budget, self._timer)
+
+    def _index_search(self, dataset: Dataset, queries: Float32Array, depth: int) -> IndexSearch:
+        sampled = sample_queries(len(queries), self.options.recall_queries)
+        device = faiss_device(self.device)
+        return IndexSearch(dataset, self.corpus_index(dataset), queries, depth, sampled, device)
+
+    def _rank(self, dataset: Dataset, vectors: Vectors, queries: Float32Array, k: int) -> Hits:
+        """Return hits without a vector index, with self-matches."""
+        depth = search_depth(dataset, k)
+        if not self.options.index.is_bm25:
+            return self._exact(dataset)(vectors, queries, depth)
+        # Xu et al., "LaPraDoR: Unsupervised Pretrained Dense Retriever for Zero-Shot Text
+        # Retrieval", Findings of ACL 2022, https://arxiv.org/abs/2203.06169, section 3.3: its
+        # "lexicon-enhanced" retrieval. A document without a word of the query is not found.
+        words = search_bm25(dataset, BM25(resolve_model("bm25").recipe), depth)
+        products = multiply_by_similarity(words, queries, vectors.rows)
+        return sort_canonically(products, dataset.corpus.tie_rank, depth)
+
+
+Retriever: TypeAlias = VectorRetriever | BM25Retriever
+
+
+def search_bm25(dataset: Dataset, bm25: BM25, depth: int) -> Hits:
+    """Return the best ``depth`` documents of each query of ``dataset`` by ``bm25``.
+
+    Self-matches are included.
+    """
+    corpus = dataset.corpus
+    batches = ((titles, texts) for _, titles, texts in corpus.iter_batches(10_000))
+    with progress_bar(f"{dataset.name}: bm25 indexes", len(corpus)) as bar:
+        bm25.index(batches, bar.update, dataset.cache_dir)
+    shape = len(dataset.queries), depth
+    hits = Hits(np.full(shape, -np.inf, np.float32), np.full(shape, -1))
+    for row, query in enumerate(dataset.queries.texts):  # hits may tie beyond the depth
+        ranked = sort_canonically(bm25.search([query], depth), corpus.tie_rank, depth)
+        hits.scores[row], hits.rows[row] = ranked.scores[0], ranked.rows[0]
+    return hits
+
+
+def search_device(device: str) -> str:
+    """Return the device of exact search for ``device``: with ``auto``, a GPU if there is one.
+
+    The ranking is the same on all devices.
+    """
+    if device == "auto":
+        return "cuda" if has_gpu() else "cpu"
+    return device
+
+
+def faiss_device(device: str) -> str:
+    """Return the device of FAISS for ``device``: a GPU if this FAISS supports it, else the CPU."""
+    if device == "cpu" or not getattr(import_faiss(), "get_num_gpus", lambda: 0)():
+        return "cpu"
+    return "cuda" if device == "auto" else device
+
+
+PREFLIGHT_DOCUMENTS, PREFLIGHT_QUERIES = 128, 32
+
+
+def run_preflight(dataset: Dataset, encoder: Encoder, store: VectorStore) -> dict[str, Any]:
+    """Check an encoder on a sample of a collection, once for each encoder and collection.
+
+    Args:
+        dataset: collection.
+        encoder: encoder to check.
+        store: vector store, which remembers the result.
+
+    Raises:
+        BenchError: the vectors are invalid.
+    """
+    from retrievers.models.preflight import preflight
+
+    def check() -> dict[str, Any]:
+        titles, texts = sample_documents(dataset.corpus, PREFLIGHT_DOCUMENTS)
+        queries = dataset.queries.texts[:PREFLIGHT_QUERIES]
+        record: dict[str, Any] = msgspec.to_builtins(preflight(encoder, titles, texts, queries))
+        return record
+
+    report = store.remember(encoder, f"preflight {dataset.corpus.sha256}", check)
+    if report["stop"]:
+        raise BenchError(
+            f"{encoder.recipe.model} on {dataset.name}: {'; '.join(report['stop'])}",
+            "check the checkpoint and its card with `python -m bench show`",
+        )
+    return report
+
+
+def sample_documents(corpus: Corpus, count: int, seed: int = 0) -> tuple[list[str], list[str]]:
+    """Return titles and texts of up to ``count`` documents of ``corpus``, drawn with ``seed``."""
+    rng = np.random.default_rng(seed)
+    rows = np.sort(rng.choice(len(corpus), min(count, len(corpus)), replace=False))
+    return corpus.titles.take(rows).to_pylist(), corpus.texts.take(rows).to_pylist()
+
+
+def encode_documents(dataset: Dataset, encoder: Encoder, store: VectorStore) -> StoredVectors:
+    """Encode the missing documents of a collection and return the vectors of all.
+
+    Args:
+        dataset: collection.
+        encoder: encoder of documents.
+        store: vector store.
+
+    Raises:
+        BenchError: as for `VectorStore.documents`.
+    """
+    plan = store.plan(encoder, dataset.corpus)
+    timer: PhaseTimer = getattr(encoder, "timer", None) or PhaseTimer()
+    if not plan.missing_rows:
+        return store.documents(encoder, dataset.corpus, plan)
+    with tqdm(
+        desc=f"{dataset.name}: {encoder.recipe.model} encodes",
+        total=plan.missing_rows,
+        unit=" texts",
+    ) as bar:
+        start, before = time.perf_counter(), timer.counts.get("tokens", 0)
+
+        def advance(documents: int) -> None:
+            done = timer.counts.get("tokens", 0) - before
+            if done:
+                speed = done / (time.perf_counter() - start)
+                bar.set_postfix_str(f"{speed:,.0f} tokens/s", refresh=False)
+            bar.update(min(documents, plan.missing_rows - bar.n))
+
+        return store.documents(encoder, dataset.corpus, plan, advance)

@@ -1,0 +1,521 @@
+"""Search of vectors: exact within a memory budget, or in an approximate index.
+
+An index is built once for its vectors and then loaded. Its recall is stored. The memory budget is
+the peak resident set of the process, mapped file pages included.
+"""
+
+import hashlib
+import logging
+import os
+import re
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
+import numpy as np
+import psutil
+from tqdm import tqdm
+
+from bench.evaluation import canonical_order
+from bench.evaluation.exact import exact_search
+from bench.evaluation.exact.tile_search import block_bytes
+from bench.store import StoredVectors
+from bench.store.indexes import INDEXES, IndexFolder, IndexManifest
+from datasets_cfg.dataset import Dataset
+from foundation.arrays import Float32Array, Int64Array
+from foundation.errors import BenchError
+from foundation.files import FileLock
+from foundation.machine import library_version
+from foundation.printable import format_count
+from retrievers.encoders.protocol import PhaseTimer
+from retrievers.encoders.views import View, ViewedVectors
+from retrievers.index.faiss_index import FaissIndex, Hits, IndexSpec, import_faiss
+from retrievers.models.recipe import Recipe
+
+Vectors: TypeAlias = StoredVectors | ViewedVectors
+
+RECALL_DEPTHS = (10, 100, 1000)
+EVERY = slice(None)
+
+logger = logging.getLogger(__name__)
+
+UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+FREE_SHARE = 0.8  # default share of the free memory
+
+LARGEST_TILE_ROWS = 1 << 18  # larger tiles save too few candidates
+SMALLEST_TILE_ROWS = 1 << 11
+THREAD_BYTES = 10 << 20  # products, candidates and merged places of one thread
+LIBRARY_BYTES = 64 << 20  # buffers of FAISS and matrix products
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes of ``text``: ``2GB`` (10^9), ``1.5GiB`` (2^30), ``800MB``, or a number.
+
+    Raises:
+        BenchError: the text is not a size, or less than one byte.
+    """
+    match = re.fullmatch(r"([0-9]{0,18}\.?[0-9]{0,9})\s*([A-Za-z]*)", text.strip())
+    factor = UNITS.get(match[2].upper()) if match else None
+    has_number = match and match[1].strip(".")
+    size = int(Decimal(match[1]) * factor) if match and has_number and factor else 0
+    if size < 1:
+        raise BenchError(f"{text!r} is not a size", "write 2GB, 1.5GiB, 800MB or a number of bytes")
+    return size
+
+
+def format_size(size: int) -> str:
+    """Return ``size`` in bytes as a person would type it, rounded up."""
+    unit = next((unit for unit in ("TB", "GB", "MB", "KB") if size >= UNITS[unit]), "B")
+    whole, tenth = divmod(-(-size * 10 // UNITS[unit]), 10)
+    return f"{whole}.{tenth}{unit}" if tenth else f"{whole}{unit}"
+
+
+def resident_bytes() -> int:
+    """Return the current memory of this process in bytes, mapped file pages included."""
+    return int(psutil.Process().memory_info().rss)
+
+
+def default_budget(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    """Return the bytes in use by this process plus ``FREE_SHARE`` of the free ones.
+
+    Args:
+        cgroup: folder of the container's limits.
+    """
+    free = int(psutil.virtual_memory().available)
+    with suppress(OSError, ValueError, KeyError):  # no container, or no limit
+        limit, used = (int((cgroup / f"memory.{name}").read_text()) for name in ("max", "current"))
+        pages = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
+        # The system drops unused file pages before it refuses memory.
+        free = min(free, limit - used + int(pages["inactive_file"]))
+    return resident_bytes() + int(FREE_SHARE * max(0, free))
+
+
+@dataclass(frozen=True)
+class SearchPlan:
+    """Sizes with which exact search stays within a memory budget.
+
+    Attributes:
+        tile_rows: argument of ``exact_search``.
+        memory_bytes: estimated peak memory of the process.
+    """
+
+    tile_rows: int
+    memory_bytes: int
+
+
+def search_bytes(rows: int, dim: int, queries: int, k: int, tile_rows: int) -> int:
+    """Return the maximum memory that ``exact_search`` adds to the process, in bytes.
+
+    It holds tiles in float32 (one being searched and one being read), the top k, the queries again
+    and in float64, tie ranks, and a block of candidates.
+
+    Args:
+        rows: documents.
+        dim: dimension of the vectors.
+        queries: number of queries.
+        k: depth.
+        tile_rows: rows of a tile.
+    """
+    in_tiles = min(tile_rows, rows) * row_bytes(dim)
+    places = queries * k * (8 + 8 + 4)
+    threads = len(os.sched_getaffinity(0)) * THREAD_BYTES
+    fixed = rows * 16 + block_bytes(queries, k) + threads + LIBRARY_BYTES
+    return in_tiles + places + queries * dim * 12 + fixed
+
+
+def row_bytes(dim: int) -> int:
+    """Return the memory of one row of the tiles, in bytes, for dimension ``dim``."""
+    return 2 * 4 * dim + 2 * dim + 40
+
+
+def memory_option(needed: int) -> str:
+    """Return the option that would suffice instead of a refused budget.
+
+    Args:
+        needed: bytes including those in use now. A tenth is added, since they vary between runs.
+    """
+    return f"--max-memory {format_size(needed + needed // 10)}"
+
+
+def plan_search(
+    budget_bytes: int,
+    rows: int,
+    dim: int,
+    queries: int,
+    k: int,
+    resident: int | None = None,
+    loading: int = 0,
+) -> SearchPlan:
+    """Choose the largest tiles with which exact search stays within a budget.
+
+    Args:
+        budget_bytes: for the whole process.
+        rows: documents.
+        dim: dimension of the vectors.
+        queries: number of queries.
+        k: depth.
+        resident: bytes that the process holds already; None to measure them.
+        loading: bytes that a model will add once it is loaded.
+
+    Raises:
+        BenchError: even the smallest tiles do not fit.
+    """
+    used = loading + (resident_bytes() if resident is None else resident)
+    left = budget_bytes - used - search_bytes(rows, dim, queries, k, 0)
+    tile_rows = min(left // row_bytes(dim), LARGEST_TILE_ROWS)
+    if tile_rows < min(rows, SMALLEST_TILE_ROWS):
+        needed = used + search_bytes(rows, dim, queries, k, SMALLEST_TILE_ROWS)
+        raise BenchError(
+            f"search needs at least {format_size(needed)} for "
+            f"{format_count(queries, 'query', 'queries')} at depth {k:,} over {rows:,} documents, "
+            f"{format_size(used)} of it "
+            f"{'once the model is loaded' if loading else 'in use already'}; "
+            f"the budget is {format_size(budget_bytes)}",
+            f"{memory_option(needed)}, or a smaller --depth",
+        )
+    tile_rows = max(1, tile_rows)
+    return SearchPlan(tile_rows, used + search_bytes(rows, dim, queries, k, tile_rows))
+
+
+def check_index_fits(
+    spec: IndexSpec, rows: int, dim: int, budget_bytes: int, loading: int = 0
+) -> int:
+    """Return the minimum memory of the process, in bytes, once an approximate index is built.
+
+    It counts codes, ids of inverted lists, and the links of a graph at the mean level of a row.
+
+    Args:
+        spec: specification of the index.
+        rows: documents.
+        dim: dimension of the vectors.
+        budget_bytes: for the whole process.
+        loading: bytes that a model will add once it is loaded.
+
+    Raises:
+        BenchError: the index does not fit, FAISS is missing, or the specification is invalid.
+    """
+    FaissIndex(spec, dim)  # raises if the specification is invalid
+    faiss = import_faiss()
+    owner = faiss.index_factory(dim, spec.factory)  # owns the inner index
+    index = faiss.downcast_index(owner)
+    codes = int(faiss.downcast_index(getattr(index, "storage", None) or index).sa_code_size())
+    graph = re.match(r"(?:.*,)?HNSW(\d+)", spec.factory)
+    row = codes + (round(8.8 * int(graph[1])) if graph else 8)
+    needed = resident_bytes() + loading + rows * row
+    if needed > budget_bytes:
+        raise BenchError(
+            f"the index {spec} over {rows:,} vectors of {dim} dimensions needs at least "
+            f"{format_size(needed)}, the budget is {format_size(budget_bytes)}",
+            f"{memory_option(needed)}, a smaller index such as IVF4096,PQ64?nprobe=64, "
+            "or --index flat, which reads the vectors in pieces",
+        )
+    return needed
+
+
+@dataclass(frozen=True)
+class ExactSearch:
+    """Exact search in the documents of a collection.
+
+    Attributes:
+        dataset: collection.
+        device: device that proposes candidates. The ranking is the same on all devices.
+        budget: memory limit of this process in bytes.
+        timer: measures the phases of a search.
+    """
+
+    dataset: Dataset
+    device: str
+    budget: int
+    timer: PhaseTimer
+
+    def plan(self, vectors: Vectors, queries: int, depth: int) -> SearchPlan:
+        """Plan a search within the budget.
+
+        Args:
+            vectors: vectors of the documents.
+            queries: number of queries.
+            depth: depth of the rankings.
+
+        Raises:
+            BenchError: too little memory. The message contains the estimate.
+        """
+        dim = vectors.dim + (vectors.stored.shape[1] if isinstance(vectors, ViewedVectors) else 0)
+        documents = len(self.dataset.corpus)
+        return plan_search(self.budget, documents, dim, queries, depth)
+
+    def __call__(self, vectors: Vectors, queries: Float32Array, depth: int) -> Hits:
+        """Return the top documents of each query in canonical order.
+
+        Args:
+            vectors: vectors of the documents.
+            queries: float32 ``(q, dim)``.
+            depth: depth of the rankings.
+        """
+        corpus = self.dataset.corpus
+        tile_rows = self.plan(vectors, len(queries), depth).tile_rows
+        with progress_bar(f"{self.dataset.name}: search", len(corpus)) as bar:
+            return exact_search(
+                vectors,
+                queries,
+                depth,
+                corpus.tie_rank,
+                tile_rows=tile_rows,
+                device=self.device,
+                advance=bar.update,
+                timer=self.timer,
+            )
+
+
+def progress_bar(title: str, documents: int) -> "tqdm[Any]":
+    """Return a progress bar called ``title`` for a number of ``documents``."""
+    return tqdm(desc=title, total=documents, unit=" documents", unit_scale=True)
+
+
+@dataclass(frozen=True)
+class CorpusIndex:
+    """The index of one recipe's vectors of one corpus, on disk or to be built.
+
+    Attributes:
+        index_folder: folder of the index.
+        manifest: manifest of the index, complete after it is built.
+        exported: the user named the folder, so the index is not built here.
+    """
+
+    index_folder: IndexFolder
+    manifest: IndexManifest
+    exported: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        dataset: Dataset,
+        recipe: Recipe,
+        dim: int,
+        spec: IndexSpec,
+        view: View | None,
+        folder: Path,
+    ) -> "CorpusIndex":
+        """Return the index in the store.
+
+        Args:
+            dataset: collection.
+            recipe: of the model.
+            dim: dimension of the vectors.
+            spec: specification of the index.
+            view: view of stored vectors of every pooling; None for vectors as stored.
+            folder: folder of the vectors.
+        """
+        manifest = IndexManifest(
+            spec=str(spec),
+            recipe=recipe,
+            view="" if view is None else repr(view),
+            collection=dataset.name,
+            version=dataset.facts.version,
+            corpus_sha256=dataset.corpus.sha256,
+            documents=len(dataset.corpus),
+            dim=dim,
+            faiss=library_version("faiss-cpu") or library_version("faiss-gpu"),
+            build_s=0.0,
+            bytes=0,
+            sha256="",
+        )
+        return cls(IndexFolder(folder / INDEXES / manifest.key), manifest)
+
+    @classmethod
+    def from_export(cls, folder: Path, dataset: Dataset, recipe: Recipe) -> "CorpusIndex":
+        """Return the index in a folder that ``bench index`` wrote.
+
+        Args:
+            folder: folder of the index.
+            dataset: collection to search.
+            recipe: of the model.
+
+        Raises:
+            BenchError: the folder has no index, or one of a different model or corpus.
+        """
+        index_folder = IndexFolder(folder)
+        manifest = index_folder.manifest()
+        wanted, indexed = recipe.side("document"), manifest.recipe.side("document")
+        if wanted.fingerprint != indexed.fingerprint:
+            raise BenchError(
+                f"{folder} is an index of {manifest.recipe.model}: its vectors differ from those "
+                f"of {recipe.model} with these settings",
+                f"run `python -m bench index {dataset.name} --model {recipe.model} --index "
+                f"'{manifest.spec}' --out DIR`",
+            )
+        if manifest.corpus_sha256 != dataset.corpus.sha256:
+            raise BenchError(
+                f"{folder} indexes {manifest.documents:,} documents of {manifest.collection}, "
+                f"not the {len(dataset.corpus):,} of {dataset.name}",
+                f"python -m bench run {manifest.collection} --index {folder}",
+            )
+        return cls(index_folder, manifest, exported=True)
+
+    def load_or_build(self, vectors: Vectors | None, exact: ExactSearch, device: str) -> FaissIndex:
+        """Load the index, or build and store it.
+
+        If several processes need it, one builds it and the others wait.
+
+        Args:
+            vectors: vectors of the documents; None if the index must exist.
+            exact: plans how many vectors to add at a time.
+            device: device of the index.
+
+        Raises:
+            BenchError: the index cannot be built, or an exported one is damaged.
+        """
+        if vectors is None or self.exported:
+            return self.index_folder.load(device)
+        folder = self.index_folder.folder
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock.acquire(folder.with_name(f"{folder.name}.lock")):
+            known = self.index_folder.load_if_intact(device)
+            if known is not None:
+                return known
+            return self._build(vectors, exact.plan(vectors, 1, 1).tile_rows, device)
+
+    def recall(self, about: str) -> dict[str, float] | None:
+        """Return the stored recall under the key ``about``, or None if it was not measured."""
+        try:
+            return self.index_folder.manifest().recall.get(about)
+        except BenchError:
+            return None
+
+    def remember(self, about: str, recall: dict[str, float]) -> None:
+        """Store a measured ``recall`` under the key ``about``, unless the index was exported."""
+        if not self.exported and self.index_folder.folder.is_dir():
+            self.index_folder.add_recall(about, recall)
+
+    def _build(self, vectors: Vectors, tile_rows: int, device: str) -> FaissIndex:
+        start = time.perf_counter()
+        index = FaissIndex(IndexSpec.parse(self.manifest.spec), vectors.dim, device)
+        if index.needs_training:
+            index.train(vectors.rows(index.training_rows(vectors.shape[0])))
+        for _, tile in vectors.tiles(tile_rows):
+            index.add(tile)
+        spent = time.perf_counter() - start
+        try:
+            self.index_folder.keep(index, msgspec.structs.replace(self.manifest, build_s=spent))
+        except BenchError as error:  # the index in memory can still be searched
+            logger.warning("the index %s is not stored: %s", self.manifest.spec, error)
+        return index
+
+
+@dataclass(frozen=True)
+class IndexSearch:
+    """A search of all queries of a collection in an index, and its comparison with exact search.
+
+    Attributes:
+        dataset: collection.
+        index: index to search.
+        queries: float32 ``(q, dim)``.
+        depth: depth of the rankings without self-matches, at most the size of the collection.
+        sampled: int64, rows of the queries on which recall is measured.
+        device: device of the index.
+    """
+
+    dataset: Dataset
+    index: CorpusIndex
+    queries: Float32Array
+    depth: int
+    sampled: Int64Array
+    device: str
+
+    @cached_property
+    def recall_key(self) -> str:
+        """Key of stored recall, which depends on the exact rankings and the comparison."""
+        content = hashlib.sha256(np.ascontiguousarray(self.queries).tobytes())
+        if self.dataset.facts.exclude_self:
+            content.update(self.dataset.corpus.rows_of(self.dataset.queries.ids).tobytes())
+        content.update(self.sampled.tobytes())
+        digest = content.hexdigest()[:32]
+        return f"{len(self.sampled)} queries {digest} depth {self.depth} {self.device}"
+
+    @property
+    def needs_vectors(self) -> bool:
+        """False for an exported index whose recall is known or not wanted."""
+        known = not len(self.sampled) or self.index.recall(self.recall_key) is not None
+        return not (self.index.exported and known)
+
+    def run(self, vectors: Vectors | None, exact: ExactSearch) -> tuple[Hits, dict[str, float]]:
+        """Return rankings with the scores of the index, and its recall by depth.
+
+        Args:
+            vectors: vectors of the documents; None if not needed.
+            exact: exact search, for the recall.
+        """
+        k = min(self.depth, len(self.dataset.corpus))
+        wide = search_depth(self.dataset, k)
+        opened = self.index.load_or_build(vectors, exact, self.device)
+        found = opened.search(self.queries, wide)
+        hits = canonical_order.sort_canonically(found, self.dataset.corpus.tie_rank, wide)
+        ranked = apply_exclude_self(self.dataset, hits, k)
+        self._warn_if_short(ranked, min(k, len(self.dataset.corpus) - (wide - k)))
+        recall = self.index.recall(self.recall_key)
+        if recall is None and len(self.sampled) and vectors is not None:
+            truth = exact(vectors, self.queries[self.sampled], wide)
+            truth = apply_exclude_self(self.dataset, truth, k, self.sampled)
+            some = Hits(ranked.scores[self.sampled], ranked.rows[self.sampled])
+            depths = [depth for depth in RECALL_DEPTHS if depth < self.depth]
+            recall = {
+                f"recall@{depth}": float(canonical_order.recall_at_k(some, truth, depth).mean())
+                for depth in (*depths, self.depth)
+            }
+            self.index.remember(self.recall_key, recall)
+        return ranked, recall or {}
+
+    def _warn_if_short(self, ranked: Hits, wanted: int) -> None:
+        """Warn if the index returned fewer documents than wanted."""
+        found = (ranked.rows >= 0).sum(axis=1)
+        if short := int((found < wanted).sum()):
+            logger.warning(
+                "%s: %s returned fewer than %d documents for %d of %d queries, at least %d: "
+                "raise efSearch of a graph, nprobe of inverted lists",
+                *(self.dataset.name, self.index.manifest.spec, wanted),
+                *(short, len(found), found.min()),
+            )
+
+
+def sample_queries(queries: int, wanted: int | None) -> Int64Array:
+    """Return ascending rows of the queries on which recall is measured, int64.
+
+    Args:
+        queries: number of queries.
+        wanted: size of a seeded sample; None for all.
+    """
+    if wanted is None or wanted >= queries:
+        return np.arange(queries)
+    return np.sort(np.random.default_rng(0).choice(queries, wanted, replace=False))
+
+
+def search_depth(dataset: Dataset, k: int) -> int:
+    """Return the depth to search so that ``k`` documents remain after self-matches are excluded.
+
+    Args:
+        dataset: collection, whose protocol may exclude self-matches.
+        k: documents per query.
+    """
+    return k + 1 if dataset.facts.exclude_self else k
+
+
+def apply_exclude_self(
+    dataset: Dataset, hits: Hits, k: int, queries: Int64Array | slice = EVERY
+) -> Hits:
+    """Drop the document whose id equals the query id, if the protocol of ``dataset`` says so.
+
+    Args:
+        dataset: collection.
+        hits: hits at `search_depth`.
+        k: documents per query to keep.
+        queries: rows of the queries of these hits.
+    """
+    if not dataset.facts.exclude_self:
+        return hits
+    self_rows = dataset.corpus.rows_of(dataset.queries.ids)
+    return canonical_order.exclude_self_matches(hits, self_rows[queries], k)

@@ -1,0 +1,412 @@
+"""The protocol of a collection applied to a run, and means over suites."""
+
+import shlex
+import unicodedata
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import regex
+
+from bench.evaluation.runs import Run
+from bench.evaluation.scoring import NO_CUTOFF, Measure, Scores, parse_measure, score, tie_bounds
+from bench.result_store.result import Protocol
+from datasets_cfg.catalogue import is_suite, suite_for
+from datasets_cfg.dataset import Dataset
+from datasets_cfg.readers import Qrels
+from foundation.arrays import Int64Array
+from foundation.errors import BenchError
+
+JUDGED = "Judged@10"
+_TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
+_DOCUMENTS_AT_ONCE = 4096
+JUDGED_BY_ANSWERS = ("Success", "RR")  # need no judgements of other documents
+
+
+def resolve_measures(
+    dataset: Dataset, wanted: Sequence[str] | None, depth: int | None
+) -> tuple[str, ...]:
+    """Return canonical measure names, the collection's main measure first.
+
+    Args:
+        dataset: collection.
+        wanted: further measures; None for the collection's.
+        depth: documents per query; None for the collection's.
+
+    Raises:
+        BenchError: an unknown measure, a measure that needs judgements on a collection with answer
+            strings, or a cutoff beyond the depth.
+    """
+    further = dataset.facts.measures if wanted is None else wanted
+    measures = [parse_measure(name) for name in (dataset.facts.main_measure, *further)]
+    for measure in measures if dataset.answers is not None else ():
+        if measure.kind not in JUDGED_BY_ANSWERS:
+            raise BenchError(
+                f"{measure.name} needs judgements, and {dataset.name} is judged by answer strings",
+                f"use {' or '.join(f'{kind}@k' for kind in JUDGED_BY_ANSWERS)}",
+            )
+    _check_cutoffs(dataset.name, measures, depth or dataset.facts.depth)
+    return tuple(dict.fromkeys(measure.name for measure in measures))
+
+
+def _check_cutoffs(collection: str, measures: Sequence[Measure], depth: int) -> None:
+    """Raise if a cutoff exceeds the depth: R@100 of five documents would be R@5.
+
+    The main measure comes first and is always computed; others can be left out.
+    """
+    cutoffs = {measure.name: measure.cutoff for measure in measures if measure.cutoff != NO_CUTOFF}
+    beyond = {name: cutoff for name, cutoff in cutoffs.items() if cutoff > depth}
+    if not beyond:
+        return
+    name, deepest = max(beyond.items(), key=lambda item: item[1])
+    main = measures[0]
+    within = [measure.name for measure in measures if measure.name not in beyond]
+    shallow = [
+        f"--measure {shlex.quote(measure_name)}"
+        for measure_name in dict.fromkeys(within[1:] or within)
+    ]
+    if main.name in beyond:
+        shallow = [f"--depth {main.cutoff}", f"--measure {shlex.quote(main.name)}"]
+    choices = [f"--depth {deepest}", *([" ".join(shallow)] if deepest > main.cutoff else [])]
+    raise BenchError(
+        f"{name} on {collection} needs {deepest:,} documents per query, and the depth is {depth:,}",
+        f"use {', or '.join(choices)}",
+    )
+
+
+def check_relevant(dataset: Dataset) -> None:
+    """Raise if no run on ``dataset`` can find anything.
+
+    Raises:
+        BenchError: none of the relevant documents is in the corpus.
+    """
+    relevant = dict.fromkeys(document for _, document, grade in dataset.qrels if grade > 0)
+    if not relevant or (dataset.corpus.rows_of(tuple(relevant)) >= 0).any():
+        return
+    example, stripped = next(iter(relevant)), tuple(id_.strip() for id_ in relevant)
+    spaces = int((dataset.corpus.rows_of(stripped) >= 0).sum())
+    raise BenchError(
+        f"{dataset.name}: the corpus has none of the {len(relevant):,} relevant documents, such as "
+        f"{example!r}; its first document is {dataset.corpus.ids[0].as_py()!r}",
+        f"remove the white space around ids in {dataset.reader.judgement_files()[-1]}: "
+        f"{spaces:,} of them are then in the corpus"
+        if spaces
+        else "check that corpus and qrels are of the same release",
+    )
+
+
+def apply_protocol(run: Run, dataset: Dataset, depth: int) -> Run:
+    """Return ``run`` without self-matches if ``dataset`` excludes them, cut at ``depth``."""
+    queries = np.repeat(np.arange(len(run.query_ids)), np.diff(run.offsets))
+    kept = np.ones(len(run), dtype=bool)
+    if dataset.facts.exclude_self:
+        self_positions = run.positions_of(pa.array(run.query_ids, pa.large_string()))
+        kept = run.documents != self_positions[queries]
+    before = np.concatenate([[0], np.cumsum(kept)])
+    ranks = before[:-1] - before[run.offsets[queries]]
+    kept &= ranks < depth
+    offsets = np.concatenate([[0], np.cumsum(kept)])[run.offsets]
+    return Run(run.query_ids, offsets, run.ids, run.documents[kept], run.scores[kept])
+
+
+def judge(dataset: Dataset, run: Run, depth: int) -> Qrels:
+    """Return judgements of ``run``: the qrels of ``dataset``, or a search for its answers.
+
+    Args:
+        dataset: collection.
+        run: rankings, which decide which passages are searched for answers.
+        depth: number of passages per question that are searched.
+    """
+    if dataset.answers is None:
+        return dataset.qrels
+    corpus = dataset.corpus
+    corpus.check()
+    rows = corpus.rows_of(run.ids.to_pylist())
+    return judge_answers(run, dataset.answers, rows, corpus.texts_at, depth)
+
+
+def score_run(
+    dataset: Dataset, run: Run, names: Sequence[str], depth: int
+) -> tuple[Scores, dict[str, Any]]:
+    """Score a run on a collection.
+
+    Args:
+        dataset: collection.
+        run: rankings that follow the protocol.
+        names: canonical measure names, the main measure first.
+        depth: documents per query.
+
+    Returns:
+        The scores, and the fields ``judged_at_10``, ``tie_low`` and ``tie_high`` of a result.
+    """
+    judgements = judge(dataset, run, depth)
+    queries = dataset.queries.ids if dataset.answers is not None else None
+    scores = score(run, judgements, names, queries)
+    judged = None
+    if queries is None and depth >= parse_measure(JUDGED).cutoff:
+        judged = score(run, judgements, [JUDGED]).mean(JUDGED)
+    low, high = None, None
+    if parse_measure(names[0]).native:
+        low, high = tie_bounds(run, judgements, names[0], queries)
+    return scores, {"judged_at_10": judged, "tie_low": low, "tie_high": high}
+
+
+def make_protocol(
+    dataset: Dataset, depth: int | None, corpus_sha256: str, official: bool
+) -> Protocol:
+    """Return the protocol, which two results on a collection must share to be compared.
+
+    Args:
+        dataset: collection.
+        depth: documents per query; None for the collection's.
+        corpus_sha256: hash of the corpus; "" if a run file is scored without it.
+        official: whether the collection is the published one.
+    """
+    facts = dataset.facts
+    return Protocol(
+        collection=facts.name,
+        version=facts.version,
+        split=facts.split,
+        title_track=facts.title_track,
+        corpus_sha256=corpus_sha256,
+        queries_sha256=dataset.queries_sha256,
+        qrels_sha256=dataset.qrels_sha256,
+        exclude_self=bool(facts.exclude_self),
+        depth=depth or facts.depth,
+        official=official,
+    )
+
+
+def common_measure(
+    datasets: Sequence[Dataset], wanted: str | None, depth: int | None = None
+) -> str:
+    """Return the measure to compare several collections by: the wanted one, or their main measure.
+
+    Args:
+        datasets: collections.
+        wanted: name of a measure; None for the main measure.
+        depth: documents per query; None for each collection's.
+
+    Raises:
+        BenchError: the main measures differ, or a collection does not support the measure.
+    """
+    mains = sorted({dataset.facts.main_measure for dataset in datasets})
+    if wanted is None and len(mains) > 1:
+        raise BenchError(
+            f"the main measures of the collections differ: {', '.join(mains)}",
+            "choose a measure with --measure",
+        )
+    measure = parse_measure(mains[0] if wanted is None else wanted).name
+    for dataset in datasets:
+        resolve_measures(dataset, (measure,), depth)
+    return measure
+
+
+def tokenize(text: str) -> list[str]:
+    """Return the lower-case tokens of ``text``, as DPR's ``SimpleTokenizer`` does.
+
+    A token is a run of letters, digits and marks, or any other single character that is neither
+    white space nor a control character.
+    """
+    return [token.lower() for token in _TOKEN.findall(unicodedata.normalize("NFD", text))]
+
+
+def judge_answers(
+    run: Run,
+    answers: Mapping[str, Sequence[str]],
+    corpus_rows: Int64Array,
+    texts_at: Callable[[Int64Array], Sequence[str]],
+    depth: int,
+) -> Qrels:
+    """Judge the first ``depth`` documents of each question by its answers: 1 if one occurs, else 0.
+
+    With these judgements ``Success@k`` is DPR's top-k accuracy. Only retrieved documents are
+    judged, so pass all questions to ``score(..., queries=...)`` as its denominator, and use no
+    measure that needs judgements of other documents (recall, nDCG, AP).
+
+    Args:
+        run: rankings. Questions that are not in ``answers`` are left out.
+        answers: accepted answers by question id.
+        corpus_rows: int64 ``(m,)``, corpus row of each document of ``run.ids``, -1 if it has none.
+        texts_at: function that returns the texts at some corpus rows. Each row is requested once,
+            in corpus order.
+        depth: number of documents per question to judge.
+
+    Raises:
+        BenchError: an answer has no token, or a document to judge is not in the corpus.
+    """
+    needles = {query_id: _answer_tokens(accepted) for query_id, accepted in answers.items()}
+    rows, query_numbers = _judged_rows(run, needles, depth)
+    query_ids = tuple(run.query_ids[place] for place in query_numbers)
+    grades = np.zeros(len(rows), dtype=np.int32)
+    wanted = corpus_rows[run.documents[rows]]
+    if absent := rows[wanted < 0].tolist():
+        example = run.ids[int(run.documents[absent[0]])].as_py()
+        raise BenchError(
+            f"{len(absent):,} of {len(rows):,} documents of the run are not in the corpus, such as "
+            f"{example!r}, so no answers can be found in them",
+            "check that the run is of the same corpus",
+        )
+    judged, codes = np.unique(wanted, return_inverse=True)
+    by_document = np.argsort(codes, kind="stable")
+    ordered = codes[by_document]
+    for start in range(0, len(judged), _DOCUMENTS_AT_ONCE):
+        some = judged[start : start + _DOCUMENTS_AT_ONCE]
+        bodies = [_join_tokens(tokenize(text)) for text in texts_at(some)]
+        first, last = np.searchsorted(ordered, [start, start + len(some)])
+        for pair in by_document[first:last]:
+            body = bodies[codes[pair] - start]
+            grades[pair] = any(needle in body for needle in needles[query_ids[pair]])
+    doc_ids = run.ids.take(pa.array(run.documents[rows]))
+    return Qrels(query_ids, tuple(doc_ids.to_pylist()), grades)
+
+
+def _judged_rows(run: Run, wanted: Container[str], depth: int) -> tuple[Int64Array, Int64Array]:
+    """Return the rows of wanted queries within the depth, and the number of each row's query."""
+    query_numbers = np.repeat(np.arange(len(run.query_ids)), np.diff(run.offsets))
+    is_wanted = np.array([query_id in wanted for query_id in run.query_ids], dtype=bool)
+    ranks = np.arange(len(run)) - run.offsets[query_numbers]
+    rows = np.flatnonzero((ranks < depth) & is_wanted[query_numbers])
+    return rows, query_numbers[rows]
+
+
+def _answer_tokens(answers: Sequence[str]) -> tuple[str, ...]:
+    """Return the token sequences of some answers, as strings."""
+    cut = {answer: tokenize(answer) for answer in answers}
+    if empty := [answer for answer, words in cut.items() if not words]:
+        raise BenchError(f"answer {empty[0]!r} has no letter, digit or symbol to search for")
+    return tuple(_join_tokens(words) for words in cut.values())
+
+
+def _join_tokens(words: Sequence[str]) -> str:
+    """Join tokens by single spaces, so that substrings of the result are token sequences."""
+    return f" {' '.join(words)} "
+
+
+class SuiteMean(msgspec.Struct, frozen=True):
+    """Mean of one measure of one model over a suite.
+
+    Attributes:
+        suite: name of the suite.
+        measure: name of the measure.
+        value: mean; None unless every member has a score.
+        members: number of members; a suite among them counts once.
+        missing: members without a score.
+        weighted: whether members have different weights.
+        zero_shot: mean over the members that the model was not trained on; None if a score is
+            missing or the model was trained on all members.
+        zero_shot_members: number of members behind ``zero_shot``.
+    """
+
+    suite: str
+    measure: str
+    value: float | None
+    members: int
+    missing: tuple[str, ...]
+    zero_shot: float | None
+    zero_shot_members: int
+    weighted: bool = False
+
+
+def suite_mean(
+    suite: str, measure: str, values: Mapping[str, float], in_domain: Collection[str] = ()
+) -> SuiteMean:
+    """Compute the mean of one measure over a suite.
+
+    Args:
+        suite: name of the suite.
+        measure: name of the measure, for the record.
+        values: score by collection.
+        in_domain: collections that the model was trained on. A suite that contains one of them
+            counts as in-domain, too.
+    """
+    shares = member_weights(suite)
+    scores = {member: member_score(member, values) for member in shares}
+    missing = tuple(member for member, value in scores.items() if value is None)
+    known = {member: value for member, value in scores.items() if value is not None}
+    unseen = [member for member in known if collections_in(member).isdisjoint(in_domain)]
+
+    def mean(members: Collection[str]) -> float | None:
+        if missing or not members:
+            return None
+        return fmean([known[member] for member in members], [shares[member] for member in members])
+
+    return SuiteMean(
+        suite=suite,
+        measure=measure,
+        value=mean(known),
+        members=len(shares),
+        missing=missing,
+        zero_shot=mean(unseen),
+        zero_shot_members=len(unseen),
+        weighted=len(set(shares.values())) > 1,
+    )
+
+
+def member_score(member: str, values: Mapping[str, float]) -> float | None:
+    """Return the score of a ``member`` of a suite from ``values``, or None if it is incomplete.
+
+    The score of a suite is the mean of its members.
+    """
+    if not is_suite(member):
+        return values.get(member)
+    return suite_mean(member, "", values).value
+
+
+def member_weights(suite: str) -> dict[str, float]:
+    """Return the declared weight of each member of ``suite``, or 1 for each."""
+    declared = suite_for(suite)
+    weights = declared.weights or (1.0,) * len(declared.members)
+    return dict(zip(declared.members, weights, strict=True))
+
+
+def suite_weights(suite: str) -> dict[str, float]:
+    """Return the weight of each collection in the mean of ``suite``.
+
+    A suite among the members counts as one member.
+    """
+    shares = member_weights(suite)
+    total = sum(shares.values())
+    weights: dict[str, float] = {}
+    for member, share in shares.items():
+        inner = suite_weights(member) if is_suite(member) else {member: 1.0}
+        for name, weight in inner.items():
+            weights[name] = weights.get(name, 0.0) + weight * share / total
+    return weights
+
+
+def mean_weights(typed: Iterable[str]) -> dict[str, float]:
+    """Return the weight of each collection in the mean of the ``typed`` names, in any order.
+
+    A member of a suite weighs as much as a collection that was typed itself (on average, if members
+    have weights). A suite among the members counts once, even if its collections were typed, too.
+    """
+    weights: dict[str, float] = {}
+    for name in typed:
+        if is_suite(name):
+            count = len(suite_for(name).members)
+            inner = {member: count * weight for member, weight in suite_weights(name).items()}
+        else:
+            inner = {name: 1.0}
+        weights |= {
+            member: min(weight, weights.get(member, weight)) for member, weight in inner.items()
+        }
+    total = sum(weights.values())
+    return {name: weight / total for name, weight in weights.items()}
+
+
+def suites_inner_first(names: Iterable[str]) -> list[str]:
+    """Return the suites among ``names`` without duplicates, each after those it contains."""
+    ordered: dict[str, None] = {}
+    for name in names:
+        if is_suite(name):
+            ordered |= dict.fromkeys([*suites_inner_first(suite_for(name).members), name])
+    return list(ordered)
+
+
+def collections_in(member: str) -> set[str]:
+    """Return the collections of a suite's ``member``, which may be a suite itself."""
+    return set(suite_weights(member)) if is_suite(member) else {member}

@@ -1,0 +1,310 @@
+"""Evaluation of one model on one collection: encode, search, score.
+
+`evaluate` runs a `Job`, which `bench.workspace.Workspace.prepare` has checked. A retriever
+(`bench.evaluation.collection_search`) encodes and searches.
+"""
+
+import hashlib
+import os
+import platform
+import subprocess
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench.evaluation.collection_search import (
+    BM25Retriever,
+    EvaluationOptions,
+    LoadedModel,
+    Retriever,
+    VectorRetriever,
+    search_device,
+)
+from bench.evaluation.judging import apply_protocol, make_protocol, resolve_measures, score_run
+from bench.evaluation.runs import Run
+from bench.result_store.result import Conditions, Evaluation, Protocol, Result, Timings
+from bench.store import VectorStore
+from datasets_cfg.dataset import Dataset
+from foundation.errors import BenchError
+from foundation.machine import library_version, utc_now
+from retrievers.encoders.protocol import PhaseTimer
+from retrievers.models.card import Card
+from retrievers.models.recipe import Recipe
+
+ROOT = Path(__file__).resolve().parents[2]
+LIBRARIES = (
+    "torch",
+    "transformers",
+    "tokenizers",
+    "faiss-cpu",
+    "faiss-gpu",
+    "numpy",
+    "pystemmer",
+    "ir-measures",
+    "adapters",
+    "peft",
+)
+# Code that makes vectors, rankings and scores, without commands, reports and decisions.
+PACKAGES = ("foundation", "datasets_cfg", "retrievers", "bench/evaluate", "bench/store")
+
+
+@dataclass(frozen=True)
+class OpenDataset:
+    """A collection that is ready for evaluation.
+
+    Attributes:
+        dataset: the collection.
+        official: whether it is the published collection.
+    """
+
+    dataset: Dataset
+    official: bool
+
+    @property
+    def name(self) -> str:
+        """Name of the collection in results."""
+        return self.dataset.name
+
+    def protocol(self, depth: int | None = None) -> Protocol:
+        """Return the protocol with ``depth`` documents per query, or None for the default."""
+        return make_protocol(self.dataset, depth, self.dataset.corpus.sha256, self.official)
+
+
+@dataclass(frozen=True)
+class Job:
+    """The evaluation of one model on one collection, after all checks.
+
+    Attributes:
+        opened: the collection.
+        model: the model, without the prompts of a collection.
+        options: index, depth and measures.
+        store: vector store.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        max_memory: memory limit of this process during search, in bytes; None for most of the free
+            memory.
+        measures: canonical names, the main measure first.
+        memory_bytes: estimated peak memory of this process.
+        stored: stored result of this evaluation, if there is one.
+    """
+
+    opened: OpenDataset
+    model: LoadedModel
+    options: EvaluationOptions
+    store: VectorStore
+    device: str
+    max_memory: int | None
+    measures: tuple[str, ...]
+    memory_bytes: int = 0
+    stored: Evaluation | None = None
+
+    @property
+    def dataset(self) -> Dataset:
+        """The collection."""
+        return self.opened.dataset
+
+    @cached_property
+    def protocol(self) -> Protocol:
+        """Rules of the evaluation."""
+        return self.opened.protocol(self.options.depth)
+
+    @cached_property
+    def prompted_model(self) -> LoadedModel:
+        """The model with the prompts of this collection."""
+        return self.model.for_dataset(self.dataset.name)
+
+    @cached_property
+    def retriever(self) -> Retriever:
+        """The retriever of the model.
+
+        Raises:
+            BenchError: BM25 with an index of vectors.
+        """
+        model, encoder = self.prompted_model.model, self.prompted_model.encoder
+        if encoder is not None:
+            machine = (self.device, self.max_memory)
+            return VectorRetriever(model, encoder, self.store, self.options, *machine)
+        if self.options.from_index:
+            raise BenchError(f"{self.name} makes no vectors, so it cannot search an index")
+        return BM25Retriever(model, self.max_memory)
+
+    @property
+    def name(self) -> str:
+        """Name of the model in results."""
+        return self.model.name
+
+    @property
+    def recipe(self) -> Recipe:
+        """Settings that determine the vectors."""
+        return self.prompted_model.model.recipe
+
+    @property
+    def in_domain(self) -> bool:
+        """True if the model was trained on the collection, or on its family."""
+        return in_domain(self.prompted_model.model.card, self.dataset.name)
+
+
+def evaluate(job: Job) -> Evaluation:
+    """Run a ``job``: encode, search and score.
+
+    Raises:
+        BenchError: the model fails, or files of the collection changed in the meantime.
+    """
+    dataset, retriever = job.dataset, job.retriever
+    corpus = dataset.corpus
+    checking = ThreadPoolExecutor(1).submit(corpus.check)
+    parameters = retriever.parameters()  # may fail, so not after hours of encoding
+    searched = retriever.search(dataset, job.protocol.depth)
+    run = Run.from_hits(searched.hits, dataset.queries.ids, corpus.ids, corpus.tie_rank)
+    evaluation = _score_ranking(
+        dataset,
+        run,
+        job.protocol,
+        job.measures,
+        searched.timings,
+        model=job.name,
+        documents=len(corpus),
+        index=retriever.index,
+        index_recall=searched.recall,
+        recall_queries=retriever.recall_queries(dataset),
+        in_domain=job.in_domain,
+        recipe=job.recipe,
+        fingerprint=job.recipe.fingerprint,
+        preflight=searched.preflight,
+        conditions=current_conditions(job.device),
+        parameters=parameters,
+    )
+    checking.result()
+    return evaluation
+
+
+def evaluate_run(
+    run: Run,
+    name: str,
+    sha256: str,
+    dataset: Dataset,
+    measures: Sequence[str] | None,
+    depth: int | None,
+    official: bool,
+) -> Evaluation:
+    """Score a ranking of another program. Its documents are not looked up in the corpus.
+
+    Args:
+        run: the ranking.
+        name: name of the run in results.
+        sha256: hash of its content, which identifies it.
+        dataset: collection.
+        measures: measures besides the collection's main one; None for the collection's.
+        depth: documents per query; None for the collection's.
+        official: whether the collection is the published one.
+
+    Raises:
+        BenchError: an unknown measure, or a cutoff beyond ``depth``.
+    """
+    names = resolve_measures(dataset, measures, depth)
+    protocol = make_protocol(dataset, depth, corpus_sha256="", official=official)
+    return _score_ranking(
+        dataset,
+        apply_protocol(run, dataset, protocol.depth),
+        protocol,
+        names,
+        Timings(),
+        model=name,
+        documents=None,
+        index="",
+        index_recall={},
+        in_domain=False,
+        recipe=None,
+        fingerprint=sha256,
+        preflight={},
+        conditions=current_conditions("cpu"),
+    )
+
+
+def _score_ranking(
+    dataset: Dataset,
+    run: Run,
+    protocol: Protocol,
+    names: Sequence[str],
+    timings: Timings,
+    **provenance: Any,
+) -> Evaluation:
+    """Score a ranking and return its evaluation, with ``provenance`` as fields of the result."""
+    timer = PhaseTimer()
+    with timer.phase("score_s"):
+        scores, quality = score_run(dataset, run, names, protocol.depth)
+    result = Result(
+        main_measure=names[0],
+        measures={name: scores.mean(name) for name in names},
+        queries=len(scores.query_ids),
+        unanswered=scores.unanswered,
+        ignored=scores.ignored,
+        protocol=protocol,
+        timings=msgspec.structs.replace(timings, **timer.seconds),
+        **quality,
+        **provenance,
+    )
+    return Evaluation(result, scores, run)
+
+
+def in_domain(card: Card, collection: str) -> bool:
+    """Return True if a model with ``card`` was trained on ``collection``, or on its family."""
+    return any(f"{collection}/".startswith(f"{name}/") for name in card.trained_on)
+
+
+@cache
+def program_digest(root: Path = ROOT) -> str:
+    """Return 16 hexadecimal digits of a hash of the source files and cards below ``root``.
+
+    The digest is "" if the files are not available.
+    """
+    files = sorted(
+        path
+        for name in PACKAGES
+        for path in (root / name).rglob("*")
+        if path.suffix in (".py", ".toml")
+    )
+    content = hashlib.sha256()
+    for path in files:
+        source = path.read_bytes()
+        content.update(f"{path.relative_to(root).as_posix()} {len(source)}\n".encode())
+        content.update(source)
+    return content.hexdigest()[:16] if files else ""
+
+
+def current_conditions(device: str) -> Conditions:
+    """Return the conditions of this machine and process, with ``device`` as the device."""
+    from bench import __version__
+
+    commit = _run_git(ROOT, "rev-parse", "HEAD")
+    versions = {name: library_version(name) for name in LIBRARIES}
+    return Conditions(
+        time=utc_now(),
+        bench=__version__,
+        commit=commit,
+        dirty=bool(commit and _run_git(ROOT, "status", "--porcelain", "--untracked-files=no")),
+        python=platform.python_version(),
+        machine=f"{platform.system()} {platform.machine()}",
+        device=device,
+        search_device=search_device(device),
+        threads=len(os.sched_getaffinity(0)),
+        libraries={name: version for name, version in versions.items() if version},
+        program=program_digest(),
+    )
+
+
+@cache
+def _run_git(root: Path, *arguments: str) -> str:
+    """Return the output of git in a checkout, or "" if there is none. It is cached."""
+    if not (root / ".git").exists():
+        return ""
+    try:
+        command = ["git", "-C", str(root), *arguments]
+        evaluation = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return evaluation.stdout.strip()

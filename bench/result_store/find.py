@@ -1,0 +1,377 @@
+"""Search for stored results by the names that a user types.
+
+The results of a name have one recipe, and there is one for each collection. An ambiguous name is an
+error that lists the choices. A name stands for a model; text after ``@`` selects among its results,
+see `find_named`.
+"""
+
+import hashlib
+import logging
+import sys
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from bench.result_store.result import RESULT_FILE, Evaluation, Protocol, Result, load, load_all
+from datasets_cfg.catalogue import collections_of, expand_names, is_suite
+from foundation.errors import BenchError, did_you_mean
+from foundation.locations import Location, files_below, parse_location
+from retrievers.models.recipe import Prompts
+
+SELECTOR = "@"
+LISTED = 6  # choices or models that an error lists
+HASH_DIGITS = 12
+EXACT = "flat"  # the index of exact search
+RUN_FILE_FACT = "run file"
+FILES = ("files", "query_files", "adapter.files")  # by one hash each
+
+logger = logging.getLogger(__name__)
+
+
+def recipe_key(result: Result) -> Hashable:
+    """Return a key that is equal for results with the same recipe and index, prompts aside.
+
+    Prompts depend on the collection, so they differ between results of one recipe.
+
+    Args:
+        result: any result.
+    """
+    if result.recipe is None:
+        return None
+    plain = msgspec.structs.replace(result.recipe, prompts=Prompts(), dataset_prompts={})
+    return plain.fingerprint, result.index
+
+
+def describe_result(result: Result) -> dict[str, str]:
+    """Return protocol, recipe and index of ``result`` as readable names and values.
+
+    Nested fields have dotted names. Hashes are shortened, and a table of hashes is one hash.
+    """
+    return {**describe_protocol(result.protocol), **describe_recipe(result)}
+
+
+def describe_protocol(protocol: Protocol) -> dict[str, str]:
+    """Return the fields of ``protocol``, all of which must be equal to compare two results."""
+    return _flatten(msgspec.to_builtins(protocol))
+
+
+def describe_recipe(result: Result) -> dict[str, str]:
+    """Return recipe and index of ``result`` without its name. They may differ between models."""
+    if result.recipe is None:
+        return describe_run_file(result.fingerprint)
+    fields = msgspec.to_builtins(result.recipe)
+    adapter = fields["adapter"] or {"kind": "", "files": {}}
+    files = (fields.pop("files"), fields.pop("query_files"), adapter.pop("files"))
+    hashed = dict(zip(FILES, map(_hash_files, files), strict=True))
+    del fields["model"]
+    return {"index": result.index, **_flatten({**fields, "adapter": adapter}), **hashed}
+
+
+def describe_run_file(sha256: str) -> dict[str, str]:
+    """Return the shortened ``sha256`` of a run file, the only known fact about it."""
+    return {RUN_FILE_FACT: sha256[:HASH_DIGITS]}
+
+
+def _flatten(fields: Mapping[str, Any], above: str = "") -> dict[str, str]:
+    """Flatten nested fields to dotted names with readable values."""
+    flat: dict[str, str] = {}
+    for name, value in fields.items():
+        if isinstance(value, dict):
+            flat |= _flatten(value, f"{above}{name}.")
+        elif name.endswith("sha256"):
+            flat[above + name] = value[:HASH_DIGITS]
+        elif isinstance(value, list | tuple):
+            flat[above + name] = msgspec.json.encode(value).decode() if value else ""
+        else:
+            flat[above + name] = "" if value is None else str(value)
+    return flat
+
+
+def _hash_files(files: Mapping[str, str]) -> str:
+    """Return the first digits of a hash of file hashes, or "" without files."""
+    content = msgspec.json.encode(files, order="deterministic")
+    return hashlib.sha256(content).hexdigest()[:HASH_DIGITS] if files else ""
+
+
+def find_differing_facts(facts: Iterable[Mapping[str, str]]) -> list[str]:
+    """Return the names of ``facts`` that differ between results."""
+    facts = list(facts)
+    names = dict.fromkeys(name for fact in facts for name in fact)
+    return [name for name in names if len({fact.get(name, "") for fact in facts}) > 1]
+
+
+def choose_results(
+    name: str, results: Iterable[Evaluation], on: Collection[str] | None = None
+) -> dict[str, Evaluation]:
+    """Choose one result for each collection, all of one recipe, and the newest if repeated.
+
+    If only the index makes a name ambiguous, exact search is chosen, with a note on stderr.
+
+    Args:
+        name: name that the user typed, for messages.
+        results: results of one model.
+        on: collections that are needed; None for all. Others do not make the name ambiguous.
+
+    Raises:
+        BenchError: several recipes, or several evaluations on one collection. The hint has a name
+            for each choice.
+    """
+    wanted = [stored for stored in results if on is None or stored.collection in on]
+    groups = list(_split_into_groups(wanted))
+    exact = [stored for stored in wanted if stored.result.index == EXACT]
+    if len(groups) > 1 and _cover_one_recipe(exact, wanted):
+        others = sorted({stored.result.index for stored in wanted} - {EXACT})
+        print(
+            f"note: using the results of exact search of {name}; type "
+            f"'{name}{SELECTOR}index={others[0]}' for other results",
+            file=sys.stderr,
+        )
+        wanted = exact
+    elif len(groups) > 1:
+        raise _ambiguous(name, wanted, groups)
+    return {
+        collection: _choose_newest(name, repeated)
+        for collection, repeated in sorted(_group_by_collection(wanted).items())
+    }
+
+
+def _cover_one_recipe(exact: Sequence[Evaluation], results: Sequence[Evaluation]) -> bool:
+    """Return True if the exact results cover all collections of one recipe."""
+    alike = (msgspec.structs.replace(one.result, index=EXACT) for one in results)
+    covered = _group_by_collection(exact).keys() == _group_by_collection(results).keys()
+    return covered and len(set(map(recipe_key, alike))) == 1 and _go_together(exact)
+
+
+def _choose_newest(name: str, repeated: Sequence[Evaluation]) -> Evaluation:
+    """Return the latest of several results of one evaluation."""
+    newest = max(repeated, key=lambda stored: stored.result.conditions.time)
+    if any(_disagree(stored.result, newest.result) for stored in repeated):
+        logger.warning(
+            "%s on %s was evaluated %d times with different scores; using the newest: %s",
+            *(name, newest.collection, len(repeated), newest.folder),
+        )
+    return newest
+
+
+def _disagree(first: Result, second: Result) -> bool:
+    """Return True if two results have different means of a measure that both have."""
+    shared = first.measures.keys() & second.measures.keys()
+    return any(first.measures[name] != second.measures[name] for name in shared)
+
+
+# Conditions that select results that belong together, and these results.
+_Group = tuple[tuple[str, ...], Sequence[Evaluation]]
+
+
+def _split_into_groups(
+    results: Sequence[Evaluation], conditions: tuple[str, ...] = ()
+) -> Iterator[_Group]:
+    """Split results by field until each group belongs together, or else by key."""
+    if _go_together(results):
+        yield conditions, results
+        return
+    for field in sorted(_differing_fields(results), key=lambda name: name in FILES):
+        if field.endswith("sha256") or field == RUN_FILE_FACT:
+            continue  # a hash of a collection or run file, which nobody types
+        parts: dict[str, list[Evaluation]] = {}
+        values: dict[str, str] = {}
+        for stored in results:
+            value = describe_result(stored.result).get(field, "")
+            parts.setdefault(value.lower(), []).append(stored)  # letter case chooses nothing
+            values.setdefault(value.lower(), value)
+        if len(parts) > 1 and not any(SELECTOR in value for value in values):
+            for lower, part in parts.items():
+                yield from _split_into_groups(part, (*conditions, f"{field}={values[lower]}"))
+            return
+    for key in dict.fromkeys(stored.result.key for stored in results):
+        yield (key,), [stored for stored in results if stored.result.key == key]
+
+
+def _go_together(results: Sequence[Evaluation]) -> bool:
+    """Return True for one recipe and one evaluation on each collection."""
+    recipes = {recipe_key(stored.result) for stored in results}
+    return len(recipes) <= 1 and all(
+        len({stored.result.key for stored in repeated}) == 1
+        for repeated in _group_by_collection(results).values()
+    )
+
+
+def _differing_fields(results: Sequence[Evaluation]) -> list[str]:
+    """Return the fields in which results differ, apart from their collection.
+
+    Fields of protocol and prompts count only if they differ on one collection.
+    """
+    of_recipes = find_differing_facts(describe_recipe(stored.result) for stored in results)
+    names = {name for name in of_recipes if not name.startswith("prompts.")}
+    for repeated in _group_by_collection(results).values():
+        names.update(find_differing_facts(describe_result(stored.result) for stored in repeated))
+    ordered = dict.fromkeys(name for stored in results for name in describe_result(stored.result))
+    return [name for name in ordered if name in names]
+
+
+def _group_by_collection(results: Iterable[Evaluation]) -> dict[str, list[Evaluation]]:
+    grouped: dict[str, list[Evaluation]] = {}
+    for stored in results:
+        grouped.setdefault(stored.collection, []).append(stored)
+    return grouped
+
+
+def _ambiguous(name: str, results: Sequence[Evaluation], groups: Sequence[_Group]) -> BenchError:
+    """Return an error that lists the results, their differences and a name for each group."""
+    collections, fields = sorted(_group_by_collection(results)), _differing_fields(results)
+    lines = []
+    for _, members in groups[:LISTED]:
+        values = describe_result(members[0].result)
+        facts = ", ".join(f"{field} {values.get(field) or '-'}" for field in fields)
+        on = ", ".join(sorted(_group_by_collection(members)))
+        lines.append(f"\n  {members[0].folder if len(members) == 1 else on}: {facts}")
+    if len(groups) > LISTED:
+        lines.append(f"\n  and {len(groups) - LISTED} more")
+    location = f"of {len(groups)} kinds on {len(collections)} collections"
+    otherwise = "fewer collections with --on"
+    if len(collections) == 1:
+        location, otherwise = f"on {collections[0]}", "one of the folders"
+    names = [f"'{SELECTOR.join([name, *conditions])}'" for conditions, _ in groups[:LISTED]]
+    return BenchError(
+        f"{name} has {len(results)} results {location}, which differ in "
+        f"{', '.join(fields)}:{''.join(lines)}",
+        f"type {' or '.join(names)}, or name {otherwise}",
+    )
+
+
+def find_results(root: Location, model: str = "") -> list[Evaluation]:
+    """Return the results in a folder and all folders below it, sorted by path.
+
+    Args:
+        root: folder of results.
+        model: only results of this model, by the names of the folders; "" for all models.
+
+    Raises:
+        BenchError: a record is damaged, has an unknown schema, or contradicts itself.
+    """
+    end = f"/{model}" if model else ""
+    files = [
+        file
+        for file in files_below(root, RESULT_FILE)
+        if f"/{file.parent.parent.as_posix()}".endswith(end)
+    ]
+    return [stored for stored in load_all(files) if model in ("", stored.result.model)]
+
+
+def find_named(name: str, *roots: Location) -> list[Evaluation]:
+    """Return all results that a name stands for.
+
+    Args:
+        name: name of a model (``minilm``) or a folder with results of one model, with optional
+            conditions (``minilm@dtype=float16``, ``minilm@depth=100@index=flat``,
+            ``minilm@adapter.kind=`` for results without an adapter, or ``minilm@`` and the first
+            digits of a key).
+        *roots: folders of all results.
+
+    Raises:
+        BenchError: no result matches, or the folder has results of several models.
+    """
+    results = _find_by_name(name, roots)
+    plain, *conditions = name.split(SELECTOR)
+    if not results and conditions and all(conditions):
+        results = _select(conditions, plain, _find_by_name(plain, roots))
+    if not results:
+        raise _no_result_error(name, roots)
+    return results
+
+
+def expand_collections(typed: Iterable[str], with_results: Collection[str]) -> list[str]:
+    """Return the collections that a user ``typed``: names, suites, and names of stored results.
+
+    Args:
+        typed: names.
+        with_results: collections that have results.
+
+    Raises:
+        BenchError: a name is none of these.
+    """
+    names: list[str] = []
+    for name in typed:
+        if name in with_results:
+            names.append(name)
+        else:
+            names += collections_of(name) if is_suite(name) else expand_names([name])
+    return names
+
+
+def _find_by_name(name: str, roots: Sequence[Location]) -> list[Evaluation]:
+    """Return the results of a model, or those in a folder."""
+    if not name:
+        return []
+    results = [stored for root in roots for stored in find_results(root, name)]
+    if not results and parse_location(name).exists():
+        results = _find_in_folder(parse_location(name))
+    return results
+
+
+def _select(conditions: list[str], name: str, results: Sequence[Evaluation]) -> list[Evaluation]:
+    """Return the results that meet each condition."""
+    facts = [describe_result(stored.result) for stored in results]
+    fields = {field for fact in facts for field in fact}
+    kept = [
+        stored
+        for stored, fact in zip(results, facts, strict=True)
+        if all(_meets_condition(condition, stored.result, fact, fields) for condition in conditions)
+    ]
+    if results and not kept:
+        shown = f"run `python -m bench show {results[0].folder}` to see the fields of a result"
+        typed = (condition.partition("=") for condition in conditions)
+        unknown = (field for field, equals, _ in typed if equals and field not in fields)
+        raise BenchError(
+            f"no result of {name} has {' and '.join(conditions)}",
+            did_you_mean(next(unknown, ""), fields, shown),
+        )
+    return kept
+
+
+def _meets_condition(
+    condition: str, result: Result, facts: Mapping[str, str], fields: Collection[str]
+) -> bool:
+    """Return True if a fact is equal to ``field=value``, or if the key starts with the condition.
+
+    A fact that only other results have counts as empty.
+    """
+    field, equals, value = condition.partition("=")
+    if not equals:
+        return result.key.startswith(condition)
+    return field in fields and facts.get(field, "").lower() == value.lower()
+
+
+def _find_in_folder(path: Location) -> list[Evaluation]:
+    """Return the results of one model in a folder, or the result of a ``result.json``."""
+    if path.is_file():
+        if path.name != RESULT_FILE:
+            raise BenchError(
+                f"{path} is not a result",
+                "add --dataset NAME to score a TREC run file",
+            )
+        return [load(path)]
+    results = find_results(path)
+    models = sorted({stored.result.model for stored in results})
+    if len(models) > 1:
+        raise BenchError(
+            f"{path} holds results of {len(models)} models: {', '.join(models[:LISTED])}",
+            f"name one of them, with --results {path}",
+        )
+    return results
+
+
+def _no_result_error(name: str, roots: Sequence[Location]) -> BenchError:
+    """Return the error for a name without results."""
+    models = sorted({stored.result.model for root in roots for stored in find_results(root)})
+    root = ", ".join(map(str, roots))
+    if not models:
+        return BenchError(
+            f"{root} holds no results",
+            "name the folder of the results with --results; `python -m bench run` makes results",
+        )
+    return BenchError(
+        f"{root} holds no results of {name!r}, which is not a folder of results either",
+        did_you_mean(name.rpartition("/")[2], models, f"models: {', '.join(models)}"),
+    )

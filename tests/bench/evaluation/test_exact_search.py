@@ -1,0 +1,301 @@
+"""Exact search with NumPy and PyTorch against brute force: ids and scores, equal bit for bit.
+
+Whatever the tiles, blocks or storage, with ties and duplicated vectors; PyTorch on the processor,
+and on a GPU where there is one.
+"""
+
+import math
+import struct
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from bench.evaluation.exact import ArrayVectors, exact_search, torch_engine
+from bench.evaluation.exact import certificate as exact
+from bench.evaluation.exact.certificate import exact_scores, float32_error, float64_error
+from bench.evaluation.exact.tile_search import NumpyEngine
+from bench.evaluation.exact.torch_engine import TorchEngine
+from bench.store import StoredVectors
+from bench.store.shards import document_keys, read_shard, write_shard
+from foundation.errors import BenchError
+from retrievers.encoders.protocol import PhaseTimer
+from retrievers.index.faiss_index import Hits
+from retrievers.models.recipe import Recipe
+from tests.support.exact_oracle import (
+    assert_same,
+    brute_force,
+    corpora,
+    nearly_tied,
+    planted,
+    ties,
+)
+
+INF = float("inf")
+ENGINES = {"numpy": lambda: None, "torch": TorchEngine}
+if torch.cuda.is_available():
+    ENGINES["cuda"] = lambda: TorchEngine("cuda")
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request):
+    return ENGINES[request.param]()
+
+
+def float32_bits(score: float) -> float:
+    """A Python float rounded to float32, through its bytes."""
+    return struct.unpack("f", struct.pack("f", score))[0]
+
+
+def sorted_by_python(
+    vectors: np.ndarray, queries: np.ndarray, k: int, ids: list[bytes]
+) -> tuple[list[list[float]], list[list[bytes]]]:
+    """Scores and ids of the k best by Python sort; math.fsum is the correctly rounded sum."""
+    all_scores, all_ids = [], []
+    for query in queries:
+        scores = [
+            float32_bits(math.fsum(float(a) * float(b) for a, b in zip(query, row, strict=True)))
+            for row in vectors
+        ]
+        ranking = sorted(zip(scores, ids, strict=True), reverse=True)[:k]
+        all_scores.append([score for score, _ in ranking])
+        all_ids.append([name for _, name in ranking])
+    return all_scores, all_ids
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, list[bytes], int, int]:
+    """Few distinct vectors drawn many times: duplicates, ties at the cut, zero vectors.
+
+    Components are eighths, so that float64 sums are exact and equal to math.fsum.
+    """
+    dim = draw(st.integers(1, 48))
+    eighths = st.integers(-24, 24).map(lambda value: value / 8)
+    distinct = draw(hnp.arrays(np.float32, (draw(st.integers(1, 6)), dim), elements=eighths))
+    chosen = draw(st.lists(st.integers(0, len(distinct) - 1), min_size=1, max_size=40))
+    queries = draw(hnp.arrays(np.float32, (draw(st.integers(1, 4)), dim), elements=eighths))
+    zero = draw(st.booleans())
+    vectors = np.concatenate([distinct[chosen], np.zeros((2 * zero, dim), np.float32)])
+    count = len(vectors)
+    ids = draw(st.lists(st.binary(max_size=3), min_size=count, max_size=count, unique=True))
+    return vectors, queries, ids, draw(st.integers(1, count + 3)), draw(st.integers(1, count))
+
+
+@settings(max_examples=120)
+@given(
+    problem=problems(),
+    slack=st.integers(1, 3),
+    block_bytes=st.integers(1, 20_000),
+    make=st.sampled_from([*ENGINES.values()]),
+)
+def test_exact_search_is_a_sort_in_python(problem, slack, block_bytes, make):
+    vectors, queries, ids, k, tile_rows = problem
+    tie_rank = np.argsort(np.argsort(np.array(ids, object)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exact, "SLACK", slack)
+        patch.setattr(tile_search, "BLOCK_BYTES", block_bytes)
+        hits = exact_search(
+            ArrayVectors(vectors), queries, k, tie_rank, tile_rows=tile_rows, engine=make()
+        )
+    scores, names = sorted_by_python(vectors, queries, k, ids)
+    filled = min(k, len(vectors))
+    assert hits.scores[:, :filled].tolist() == scores
+    assert [[ids[row] for row in row_list] for row_list in hits.rows[:, :filled]] == names
+    assert (hits.rows[:, filled:] == -1).all()
+    assert (hits.scores[:, filled:] == -INF).all()
+
+
+@settings(max_examples=150)
+@given(
+    corpus=corpora(),
+    k=st.integers(1, 80),
+    tile_rows=st.integers(1, 700),
+    block_bytes=st.integers(1, 1_000_000),
+    product_rows=st.integers(1, 64),
+    slack=st.integers(1, 20),
+    scale=st.sampled_from([1e-30, 1.0, 1e15]),
+    halves=st.booleans(),
+    make=st.sampled_from([*ENGINES.values()]),
+)
+def test_no_tile_block_product_or_storage_changes_ids_order_or_scores(
+    corpus, k, tile_rows, block_bytes, product_rows, slack, scale, halves, make
+):
+    vectors, queries, tie_rank = corpus
+    vectors = vectors.astype(np.float16) if halves else vectors * np.float32(scale)
+    k = min(k, len(vectors))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tile_search, "PRODUCT_ROWS", product_rows)
+        patch.setattr(torch_engine, "MAX_SCORES", product_rows * len(queries))
+        patch.setattr(torch_engine, "GATHERED_BYTES", product_rows * 20)
+        patch.setattr(exact, "SLACK", slack)
+        patch.setattr(tile_search, "BLOCK_BYTES", block_bytes)
+        hits = exact_search(
+            ArrayVectors(vectors), queries, k, tie_rank, tile_rows=tile_rows, engine=make()
+        )
+    assert_same(hits, brute_force(vectors, queries, k, tie_rank))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("k", [10, 1000, 3000])
+def test_planted_neighbours_duplicates_and_ties(k, dtype, engine):
+    vectors, queries, tie_rank = planted(8000, 40, 12)
+    small, _ = ties(8000)
+    for corpus, asked in ((vectors, queries), (small, small[:12])):
+        stored = ArrayVectors(corpus.astype(dtype))
+        hits = exact_search(stored, asked, k, tie_rank, tile_rows=1999, engine=engine)
+        assert_same(hits, brute_force(stored.array, asked, k, tie_rank))
+
+
+def test_float64_decides_where_the_order_of_float32_is_wrong_at_the_cut(engine, monkeypatch):
+    monkeypatch.setattr(exact, "SLACK", 1)
+    vectors, query = nearly_tied(400, 48)
+    truth = brute_force(vectors, query, 10, np.arange(400))
+    faiss = pytest.importorskip("faiss")
+    proposed = faiss.knn(query, vectors, 11, metric=faiss.METRIC_INNER_PRODUCT)[1][0]
+    assert not set(truth.rows[0]) <= set(proposed), "the data do not test anything"
+    for tile_rows in (13, 400):
+        asked = ArrayVectors(vectors), query, 10, np.arange(400)
+        assert_same(exact_search(*asked, tile_rows=tile_rows, engine=engine), truth)
+
+
+def test_the_error_bound_holds_for_faiss_and_numpy_and_is_not_wasteful():
+    vectors, query = nearly_tied(2000, 384)
+    norm = np.linalg.norm(vectors.astype(np.float64), axis=1).max()
+    bound = float32_error(384, np.linalg.norm(query.astype(np.float64), axis=1), norm)[0]
+    truth = (vectors.astype(np.float64) * query).sum(axis=1)
+    assert np.abs((vectors @ query[0]) - truth).max() <= bound
+    assert bound < 3e-5 * norm * np.linalg.norm(query)
+    faiss = pytest.importorskip("faiss")
+    scores, rows = faiss.knn(query, vectors, 2000, metric=faiss.METRIC_INNER_PRODUCT)
+    assert np.abs(scores[0] - truth[rows[0]]).max() <= bound
+
+
+def test_sums_of_another_order_are_rounded_as_the_one_that_decides():
+    vectors, query = nearly_tied(2000, 64)  # sums that cancel: the order changes some scores
+    queries64 = np.concatenate([query, query[:, ::-1]]).astype(np.float64)
+    rows, asked = np.tile(np.arange(2000), 2), np.repeat([0, 1], 2000)
+    truth = exact_scores(vectors, rows, queries64, asked)
+    assert (truth[:2000] != (vectors.astype(np.float64) @ queries64[0]).astype(np.float32)).any()
+    longest = float(np.linalg.norm(vectors.astype(np.float64), axis=1).max())
+    sum_error = float64_error(64, np.linalg.norm(queries64, axis=1), longest)
+    for engine in (NumpyEngine(None), TorchEngine()):
+        scores = engine.score_candidates(
+            engine.stage(0, vectors), rows, queries64, asked, sum_error
+        )
+        np.testing.assert_array_equal(scores, truth)
+
+
+@settings(max_examples=60)
+@given(
+    seed=st.integers(0, 2**32),
+    k=st.integers(1, 12),
+    copies=st.integers(1, 400),
+    tile_rows=st.integers(50, 1000),
+    slack=st.integers(1, 20),
+)
+def test_a_query_near_which_all_rows_of_a_tile_lie_crowds_out_no_other(
+    seed, k, copies, tile_rows, slack
+):
+    rng = np.random.default_rng(seed)
+    vectors = rng.standard_normal((900, 8)).astype(np.float32)
+    queries = rng.standard_normal((5, 8)).astype(np.float32)
+    start = int(rng.integers(0, 900 - copies))
+    vectors[start : start + copies] = queries[0]  # ties of the best
+    vectors[-300:] += np.linspace(0, 9, 300, dtype=np.float32)[:, None] * queries[1]
+    tie_rank = rng.permutation(900)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exact, "SLACK", slack)
+        patch.setattr(tile_search, "MERGED_CELLS", slack * 20)
+        hits = exact_search(ArrayVectors(vectors), queries, k, tie_rank, tile_rows=tile_rows)
+    assert_same(hits, brute_force(vectors, queries, k, tie_rank))
+
+
+def test_few_candidates_beyond_the_ranking_are_scored(monkeypatch):
+    rng = np.random.default_rng(3)
+    vectors = rng.standard_normal((20_000, 32)).astype(np.float32)
+    queries = rng.standard_normal((20, 32)).astype(np.float32)
+    scored, whole = [], NumpyEngine.score_candidates
+
+    def counted(self, tile, rows, *others):
+        scored.append(len(rows))
+        return whole(self, tile, rows, *others)
+
+    monkeypatch.setattr(NumpyEngine, "score_candidates", counted)
+    exact_search(ArrayVectors(vectors), queries, 100, rng.permutation(20_000), tile_rows=5000)
+    expected = 20 * 100 * sum(1 / tile for tile in (1, 2, 3, 4))
+    assert sum(scored) < 1.1 * expected
+
+
+def test_vectors_stored_as_float16_are_ranked_by_what_is_stored(tmp_path, engine):
+    vectors, tie_rank = ties(3000)
+    vectors += np.float32(1e-5)
+    halves = vectors.astype(np.float16)
+    recipe = Recipe(model="m", kind="hashing", dim=48, normalize=True, store_dtype="float16")
+    keys = document_keys([""] * 3000, [str(row) for row in range(3000)])
+    shard, _ = read_shard(write_shard(tmp_path, "document", recipe, keys, vectors))
+    truth = brute_force(halves.astype(np.float32), vectors[:5], 100, tie_rank)
+    for stored in (StoredVectors((shard,), np.arange(3000), 48), ArrayVectors(halves)):
+        asked = stored, vectors[:5], 100, tie_rank
+        assert_same(exact_search(*asked, tile_rows=999, engine=engine), truth)
+
+
+def test_an_error_while_the_next_tile_is_read_is_raised():
+    class Broken:
+        shape = (6, 4)
+
+        def tiles(self, rows):
+            yield 0, np.ones((3, 4), np.float32)
+            raise OSError("the disk is gone")
+
+    with pytest.raises(OSError, match="the disk is gone"):
+        exact_search(Broken(), np.ones((1, 4), np.float32), 2, np.arange(6), tile_rows=3)
+
+
+def test_a_memory_mapped_corpus_gives_the_same_hits_and_is_counted_and_timed(tmp_path):
+    vectors, tie_rank = ties(100)
+    np.save(tmp_path / "v.npy", vectors)
+    mapped = ArrayVectors(np.load(tmp_path / "v.npy", mmap_mode="r"))
+    rows, timer = list[int](), PhaseTimer()
+    hits = exact_search(
+        mapped, vectors[:3], 5, tie_rank, tile_rows=30, advance=rows.append, timer=timer
+    )
+    assert rows == [30, 30, 30, 10]
+    assert set(timer.seconds) == {"search", "rescore"}
+    assert_same(hits, brute_force(vectors, vectors[:3], 5, tie_rank))
+
+
+def test_no_queries_and_no_documents_give_empty_hits(engine):
+    vectors = np.ones((3, 4), np.float32)
+    none = exact_search(ArrayVectors(vectors), vectors[:0], 2, np.arange(3), engine=engine)
+    assert none.rows.shape == none.scores.shape == (0, 2)
+    empty = exact_search(ArrayVectors(vectors[:0]), vectors, 2, np.arange(0), engine=engine)
+    assert_same(empty, Hits(np.full((3, 2), -INF, np.float32), np.full((3, 2), -1)))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [(np.float32, np.nan), (np.float32, np.inf), (np.float32, 3e38), (np.float16, np.inf)],
+)
+def test_a_vector_without_a_float32_product_is_refused_by_its_row(dtype, value, engine):
+    bad = np.ones((6, 4), dtype)
+    bad[4, 2] = value
+    ones = np.ones((6, 4), np.float32)
+    with pytest.raises(BenchError, match="document 4 is not finite"):
+        exact_search(ArrayVectors(bad), ones, 2, np.arange(6), tile_rows=3, engine=engine)
+    with pytest.raises(BenchError, match="query 4 is not finite"):
+        exact_search(ArrayVectors(ones), bad.astype(np.float32), 2, np.arange(6), engine=engine)
+
+
+def test_shapes_that_do_not_fit_are_refused():
+    vectors = ArrayVectors(np.ones((6, 4), np.float32))
+    with pytest.raises(BenchError, match=r"queries are float32 \(2, 5\)"):
+        exact_search(vectors, np.ones((2, 5), np.float32), 2, np.arange(6))
+    with pytest.raises(BenchError, match="5 tie ranks for 6 documents"):
+        exact_search(vectors, np.ones((2, 4), np.float32), 2, np.arange(5))
+    with pytest.raises(BenchError, match="depth 0"):
+        exact_search(vectors, np.ones((2, 4), np.float32), 0, np.arange(6))
+    with pytest.raises(ValueError, match="C-contiguous"):
+        ArrayVectors(np.ones((6, 4), np.float32).T)

@@ -1,0 +1,365 @@
+"""Indexes as products: built once, then loaded; exported, and searched without this program."""
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench.evaluation import cost, index_search
+from bench.result_store.result import load
+from bench.store.indexes import INDEX_FILE, INDEXES, MANIFEST_FILE, IndexFolder
+from retrievers.encoders.routed import open_encoder
+from retrievers.index.faiss_index import FaissIndex
+from retrievers.models.model import resolve_model
+from tests.support.collections import Bench, write_collection
+
+SPEC = "IVF4,Flat?nprobe=2"
+TEXTS = {f"x {n}": ("", f"w{n % 7} w{n % 11} w{n} w{n // 3}") for n in range(300)}
+QUERIES = {f"q{n}": f"w{n % 7} w{n} w{n // 3}" for n in range(20)}
+QRELS = {(f"q{n}", f"x {n}"): 1 for n in range(20)}
+COMMON = ("--depth", 20, "--measure", "R@10")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write_collection(tmp_path / "words", TEXTS, QUERIES, QRELS)
+
+
+@pytest.fixture
+def built(monkeypatch):
+    """Counts how often vectors are added to an index."""
+    calls: list[int] = []
+    add = FaissIndex.add
+
+    def counting(self: FaissIndex, tile: np.ndarray) -> None:
+        calls.append(len(tile))
+        add(self, tile)
+
+    monkeypatch.setattr(FaissIndex, "add", counting)
+    return calls
+
+
+@pytest.fixture
+def searched_exactly(monkeypatch):
+    """Numbers of queries that were searched exactly."""
+    calls: list[int] = []
+    plain = index_search.ExactSearch.__call__
+
+    def counting(self, vectors, queries, depth):
+        calls.append(len(queries))
+        return plain(self, vectors, queries, depth)
+
+    monkeypatch.setattr(index_search.ExactSearch, "__call__", counting)
+    return calls
+
+
+def run(bench: Bench, folder: Path, *options: object):
+    common = () if "--depth" in options else COMMON
+    done = bench("run", folder, "--model", "hashing", "--recompute", *common, *options)
+    assert done.code == 0, done.stderr
+    return load(bench.results("words", "hashing"))
+
+
+def export(bench: Bench, folder: Path, out: Path, *options: object):
+    typed = ("--model", "hashing", "--index", SPEC, "--out", out, *options)
+    return bench("index", folder, *typed, "--cache-dir", bench.cache)
+
+
+def only_index(bench: Bench) -> IndexFolder:
+    (manifest,) = (bench.cache / "vectors").glob(f"*/{INDEXES}/*/{MANIFEST_FILE}")
+    return IndexFolder(manifest.parent)
+
+
+def rankings(stored) -> list:
+    return [(query, docs, scores.tolist()) for query, docs, scores in stored.run.rankings()]
+
+
+def test_an_index_is_built_once_and_gives_the_same_when_it_is_loaded(
+    bench, folder, built, searched_exactly
+):
+    first = run(bench, folder, "--index", SPEC)
+    assert (built, searched_exactly) == ([300], [20])
+    second = run(bench, folder, "--index", SPEC)
+    assert (built, searched_exactly) == ([300], [20]), "loaded, and its recall was kept"
+    assert rankings(first) == rankings(second)
+    assert 0 < first.result.index_recall["recall@10"] < 1
+    assert first.result.index_recall == second.result.index_recall
+    manifest = only_index(bench).manifest()
+    assert (manifest.spec, manifest.documents, manifest.collection) == (SPEC, 300, "words")
+    assert manifest.bytes == (only_index(bench).folder / INDEX_FILE).stat().st_size
+    assert manifest.build_s > 0
+
+
+@pytest.mark.parametrize("exclude_self", [False, True])
+def test_recall_is_that_of_brute_force_without_the_querys_own_document(
+    bench, tmp_path, exclude_self
+):
+    texts = {**TEXTS, "q1": ("", QUERIES["q1"])}
+    facts = f"exclude_self = {str(exclude_self).lower()}\n"
+    folder = write_collection(tmp_path / "words", texts, QUERIES, QRELS, facts)
+    result = run(bench, folder, "--index", SPEC).result
+    found = rankings(load(bench.results("words", "hashing")))
+    encoder = open_encoder(resolve_model("hashing"))
+    vectors = encoder.encode_documents(*zip(*texts.values(), strict=True)).astype(np.float64)
+    shares = []
+    for query, docs, _ in found:
+        scores = (vectors @ encoder.encode_queries([QUERIES[query]])[0]).astype(np.float32)
+        ranked = sorted(zip(scores, texts, strict=True), key=lambda one: (one[0], one[1].encode()))
+        exact = [name for _, name in ranked[::-1] if not (exclude_self and name == query)]
+        shares.append(len({*exact[:10]} & {*docs[:10]}) / 10)
+        assert ("q1" in docs and query == "q1") <= (not exclude_self)
+    assert result.index_recall["recall@10"] == pytest.approx(np.mean(shares), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--index", "IVF4,Flat?nprobe=3"), ("--index", SPEC, "--set", "store_dtype=float16")],
+    ids=["spec", "vectors"],
+)
+def test_another_spec_or_other_vectors_are_another_index(bench, folder, built, options):
+    run(bench, folder, "--index", SPEC)
+    done = bench("run", folder, "--model", "hashing", *COMMON, *options)
+    assert done.code == 0, done.stderr
+    assert built == [300, 300]
+
+
+def test_a_changed_corpus_is_another_index(bench, folder, built):
+    run(bench, folder, "--index", SPEC)
+    with (folder / "corpus.jsonl").open("a") as file:
+        file.write('{"_id": "new", "title": "", "text": "w1 w2"}\n')
+    bench("run", folder, "--model", "hashing", *COMMON, "--index", SPEC)
+    assert built == [300, 301]
+
+
+@pytest.mark.parametrize("name", [INDEX_FILE, MANIFEST_FILE])
+@pytest.mark.parametrize("how", ["a bit", "cut", "gone"])
+def test_a_damaged_index_is_named_and_built_again(bench, folder, built, caplog, name, how):
+    first = run(bench, folder, "--index", SPEC)
+    path = only_index(bench).folder / name
+    content = path.read_bytes()
+    middle = content.index(b'sha256": "') + 12 if name == MANIFEST_FILE else len(content) // 2
+    if how == "gone":
+        path.unlink()
+    elif how == "cut":
+        path.write_bytes(content[:middle])
+    else:
+        path.write_bytes(content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :])
+    verified = bench("cache", "--verify", "--cache-dir", bench.cache)
+    assert (verified.code, how == "gone" and name == INDEX_FILE) in [(2, False), (0, True)]
+    done = bench("run", folder, "--model", "hashing", "--recompute", *COMMON, "--index", SPEC)
+    assert done.code == 0, done.stderr
+    assert "rebuilding it" in caplog.text
+    assert built == [300, 300]
+    assert rankings(load(bench.results("words", "hashing"))) == rankings(first)
+
+
+@pytest.mark.parametrize(
+    ("index", "warns"),
+    [("HNSW8", True), ("HNSW8?efSearch=300", False), (SPEC, True), ("IVF4,Flat?nprobe=4", False)],
+)
+def test_an_index_that_returns_fewer_documents_than_the_depth_warns(
+    bench, folder, caplog, index, warns
+):
+    stored = run(bench, folder, "--index", index, "--depth", 300)
+    found = [len(docs) for _, docs, _ in stored.run.rankings()]
+    assert (min(found) < 300) == warns
+    short = sum(count < 300 for count in found)
+    expected = f"fewer than 300 documents for {short} of 20 queries, at least {min(found)}"
+    assert (expected in caplog.text) == warns
+
+
+def test_recall_may_be_measured_on_some_queries_or_none(bench, folder, searched_exactly):
+    some = run(bench, folder, "--index", SPEC, "--recall-queries", 5).result
+    none = run(bench, folder, "--index", SPEC, "--recall-queries", 0).result
+    assert searched_exactly == [5]
+    assert some.recall_queries == 5
+    assert 0 < some.index_recall["recall@10"] <= 1
+    assert (none.recall_queries, none.index_recall) == (0, {})
+    again = bench("run", folder, "--model", "hashing", *COMMON, "--index", SPEC)
+    assert "saved to" in again.stderr, "recall of all queries is another result"
+
+
+def test_the_cache_counts_indexes_and_prunes_them_with_their_vectors(bench, folder):
+    run(bench, folder, "--index", SPEC)
+    shown = bench("cache", "--json", "--cache-dir", bench.cache)
+    row = next(one for one in json.loads(shown.stdout)["stored"] if one["model"] == "hashing")
+    assert row["indexes"] == 1
+    assert row["bytes"] > only_index(bench).manifest().bytes
+    assert bench("cache", "--prune", "hashing", "--cache-dir", bench.cache).code == 0
+    assert not list(bench.cache.rglob(INDEX_FILE))
+
+
+def alone(folder: Path) -> dict[str, str]:
+    """An environment in which Python finds FAISS and NumPy, and none of this program."""
+    folder.mkdir()
+    for package in ("faiss", "numpy", "packaging"):  # FAISS itself needs the last
+        place = Path(next(iter(find_spec(package).submodule_search_locations)))
+        for path in (place, *place.parent.glob(f"{package}*.libs")):
+            (folder / path.name).symlink_to(path)
+    return {**os.environ, "PYTHONPATH": str(folder)}
+
+
+ALONE = """
+import runpy, sys
+sys.path[:] = [path for path in sys.path if "site-packages" not in path]
+for name in ("bench", "retrievers", "foundation", "pyarrow", "msgspec", "torch"):
+    try: __import__(name)
+    except ImportError: continue
+    sys.exit(f"{name} can be imported")
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def test_an_exported_index_is_searched_by_faiss_and_numpy_alone(bench, folder, tmp_path):
+    found = rankings(run(bench, folder, "--index", SPEC))
+    done = export(bench, folder, tmp_path / "deployed")
+    assert done.code == 0, done.stderr
+    assert {path.name for path in (tmp_path / "deployed").iterdir()} == {
+        "index.faiss",
+        "ids.json",
+        "manifest.json",
+        "search.py",
+    }
+    vectors = open_encoder(resolve_model("hashing")).encode_queries(list(QUERIES.values()))
+    np.save(tmp_path / "queries.npy", vectors)
+    command = [sys.executable, "-S", "-c", ALONE, str(tmp_path / "deployed" / "search.py")]
+    searched = subprocess.run(
+        [*command, str(tmp_path / "queries.npy"), "20"],
+        cwd=tmp_path,
+        env=alone(tmp_path / "only"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert searched.returncode == 0, searched.stderr
+    rows = [json.loads(line) for line in searched.stdout.splitlines()]
+    for number, (_, docs, scores) in enumerate(found):
+        own = [(score, name) for query, name, score in rows if query == number]
+        own.sort(key=lambda one: (np.float32(one[0]), one[1].encode()), reverse=True)
+        assert [name for _, name in own] == docs
+        assert [np.float32(score) for score, _ in own] == scores
+
+
+def test_an_exported_index_is_evaluated_and_its_recall_is_known(bench, folder, tmp_path, built):
+    first = run(bench, folder, "--index", SPEC)
+    assert export(bench, folder, tmp_path / "deployed").code == 0
+    assert built == [300]
+    bare = Bench(tmp_path / "another machine")
+    again = run(bare, folder, "--index", tmp_path / "deployed")
+    assert built == [300]
+    assert again.result.timings.encoded_documents == 0
+    assert rankings(again) == rankings(first)
+    assert again.result.index_recall == first.result.index_recall
+    assert again.result.index.startswith(f"{SPEC} (file ")
+
+
+def test_an_exported_index_whose_recall_is_not_known_is_compared_unless_told_not_to(
+    bench, folder, tmp_path, searched_exactly
+):
+    assert export(bench, folder, tmp_path / "deployed").code == 0
+    bare = Bench(tmp_path / "another machine")
+    quick = run(bare, folder, "--index", tmp_path / "deployed", "--recall-queries", 0).result
+    assert (quick.timings.encoded_documents, quick.index_recall) == (0, {})
+    whole = run(bare, folder, "--index", tmp_path / "deployed").result
+    assert whole.timings.encoded_documents == 300
+    assert searched_exactly == [20]
+    assert whole.index_recall == run(bench, folder, "--index", SPEC).result.index_recall
+
+
+def test_time_is_stated_for_documents_that_are_encoded_and_for_no_others(
+    bench, folder, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(cost, "WORTH_AN_ESTIMATE", 300)
+    assert export(bench, folder, tmp_path / "unmeasured").code == 0
+    brought = (
+        "run",
+        folder,
+        "--model",
+        "hashing",
+        *COMMON,
+        "--index",
+        tmp_path / "unmeasured",
+    )
+    bare = Bench(tmp_path / "another machine")
+    quick = bare(*brought, "--recall-queries", 0)
+    assert (quick.code, "will take about" in quick.stderr) == (0, False)
+    whole = bare(*brought)  # recall needs the exact ranking, and so every vector
+    assert "encoding 300 documents will take about" in whole.stderr
+
+    run(bench, folder, "--index", SPEC)
+    assert export(bench, folder, tmp_path / "measured").code == 0
+    known = Bench(tmp_path / "a third machine")(*brought[:-1], tmp_path / "measured")
+    assert (known.code, "will take about" in known.stderr) == (0, False)
+
+
+def test_a_result_of_an_index_that_was_brought_is_not_that_of_the_own_index(
+    bench, folder, tmp_path
+):
+    own = run(bench, folder, "--index", SPEC)
+    assert export(bench, folder, tmp_path / "deployed").code == 0
+    brought = ("--index", tmp_path / "deployed")
+    assert bench("run", folder, "--model", "hashing", *COMMON, *brought).code == 0
+    assert len(list(own.folder.parent.iterdir())) == 2
+    again = bench("run", folder, "--model", "hashing", *COMMON, "--index", SPEC)
+    assert f"stored in {own.folder}" in again.stderr
+
+
+def test_an_index_of_another_model_or_corpus_is_refused(bench, folder, tmp_path):
+    assert export(bench, folder, tmp_path / "deployed").code == 0
+    other = write_collection(tmp_path / "tiny")
+    asked = ("run", other, "--model", "hashing", "--index", tmp_path / "deployed")
+    refused = bench(*asked)
+    assert refused.code == 2
+    assert "indexes 300 documents of words" in refused.stderr
+    half = ("--set", "store_dtype=float16", "--index", tmp_path / "deployed")
+    refused = bench("run", folder, "--model", "hashing", *half)
+    assert refused.code == 2
+    assert "its vectors differ from those of hashing with these settings" in refused.stderr
+    refused = bench("run", folder, "--model", "bm25", "--index", tmp_path / "deployed")
+    assert refused.code == 2
+    assert "cannot search an index" in refused.stderr
+
+
+def test_what_is_no_index_is_refused(bench, folder, tmp_path):
+    refused = bench("run", folder, "--model", "hashing", "--index", tmp_path)
+    assert refused.code == 2
+    assert "is not an index" in refused.stderr
+    assert export(bench, folder, tmp_path / "deployed").code == 0
+    path = tmp_path / "deployed" / INDEX_FILE
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    refused = bench("run", folder, "--model", "hashing", "--index", tmp_path / "deployed")
+    assert refused.code == 2
+    assert "is damaged" in refused.stderr
+
+
+def test_what_cannot_be_exported_is_refused_before_any_text_is_encoded(bench, folder, tmp_path):
+    assert "Flat" in export(bench, folder, tmp_path / "out", "--index", "flat").stderr
+    assert "exists already" in export(bench, folder, tmp_path).stderr
+    assert "makes no vectors" in export(bench, folder, tmp_path / "out", "--model", "bm25").stderr
+    assert not list(bench.cache.rglob("*.f32"))
+
+
+def test_an_index_that_cannot_be_kept_is_searched_all_the_same(
+    bench, folder, tmp_path, monkeypatch, caplog
+):
+    whole = run(Bench(tmp_path / "other"), folder, "--index", SPEC)
+
+    def no_space(*_: object) -> None:
+        raise RuntimeError("Error in write_index at io.cpp:1: No space left on device")
+
+    monkeypatch.setattr("faiss.write_index", no_space)
+    stored = run(bench, folder, "--index", SPEC)
+    assert "is not stored" in caplog.text
+    assert "No space left" in caplog.text
+    assert rankings(stored) == rankings(whole)
+    assert stored.result.index_recall == whole.result.index_recall
+    assert not list(bench.cache.rglob(INDEX_FILE))
+    refused = export(bench, folder, tmp_path / "deployed")
+    assert refused.code == 2
+    assert not (tmp_path / "deployed").exists()

@@ -1,0 +1,195 @@
+"""The rules of a collection on a run: self-matches, depth, measures, protocol."""
+
+import re
+import types
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.evaluation.judging import (
+    apply_protocol,
+    judge,
+    make_protocol,
+    resolve_measures,
+    score_run,
+)
+from bench.evaluation.runs import Run
+from datasets_cfg.catalogue import Facts
+from datasets_cfg.corpus import Corpus
+from datasets_cfg.dataset import Dataset
+from datasets_cfg.readers import Document, Qrels, Queries
+from foundation.errors import BenchError
+
+IDS = ["a", "b", "c", "é", "10", "9"]
+rows = st.lists(
+    st.tuples(st.sampled_from(IDS), st.sampled_from(IDS), st.sampled_from([0.0, 0.5, 1.0])),
+    unique_by=lambda row: row[:2],
+)
+QRELS = Qrels(("a", "a", "b"), ("b", "c", "a"), np.array([1, 0, 2], dtype=np.int32))
+NO_QRELS = Qrels((), (), np.empty(0, dtype=np.int32))
+
+
+def dataset_of(*, qrels=QRELS, answers=None, documents=(), folder=Path(), **facts) -> Dataset:
+    """A collection without files, save for the corpus it is given."""
+    names = tuple(answers or qrels.queries())
+    queries = Queries(names, tuple(f"text of {name}" for name in names))
+    reader = types.SimpleNamespace()
+    declared = Facts(name="own/tiny", layout="beir", **facts)
+    dataset = Dataset(declared, queries, qrels, answers, reader, folder)
+    if documents:
+        dataset.__dict__["corpus"] = Corpus.build(documents, folder / "corpus")
+    return dataset
+
+
+def run_of(found: list[tuple[str, str, float]]) -> Run:
+    queries, documents, scores = zip(*found, strict=True) if found else ((), (), ())
+    return Run.from_rows(queries, documents, scores)
+
+
+def slowly_retrieved(run: Run, exclude_self: bool, depth: int) -> dict[str, list[str]]:
+    kept = {}
+    for query, documents, _ in run.rankings():
+        others = [doc for doc in documents if not (exclude_self and doc == query)]
+        kept[query] = others[:depth]
+    return kept
+
+
+@given(rows, st.booleans(), st.integers(1, 7))
+def test_self_matches_go_before_the_cut_so_that_the_depth_stays(found, exclude_self, depth):
+    run = run_of(found)
+    cut = apply_protocol(run, dataset_of(exclude_self=exclude_self), depth)
+    expected = slowly_retrieved(run, exclude_self, depth)
+    assert {query: documents for query, documents, _ in cut.rankings()} == expected
+    assert cut.query_ids == run.query_ids
+
+
+def test_a_query_of_which_only_itself_was_found_stays_without_documents():
+    cut = apply_protocol(run_of([("a", "a", 1.0)]), dataset_of(exclude_self=True), 10)
+    assert list(cut.offsets) == [0, 0]
+    assert cut.query_ids == ("a",)
+
+
+def test_the_main_measure_comes_first_then_those_of_the_collection():
+    dataset = dataset_of(main_measure="RR@10", measures=("R@1000", "RR@10", "nDCG@10"))
+    assert resolve_measures(dataset, None, None) == ("RR@10", "R@1000", "nDCG@10")
+
+
+def test_one_measure_under_two_names_is_shown_once():
+    assert resolve_measures(dataset_of(), ["MRR@10", "RR@10"], None) == ("nDCG@10", "RR@10")
+
+
+@pytest.mark.parametrize(
+    ("depth", "wanted", "beyond", "typed"),
+    [
+        (5, None, "R@100", "--depth 100, or --depth 10 --measure nDCG@10"),
+        (5, [], "nDCG@10", "--depth 10"),
+        (5, ["P@5"], "nDCG@10", "--depth 10"),
+        (50, None, "R@100", "--depth 100, or --measure nDCG@10"),
+        (50, ["P@20", "AP(rel=2)@60"], "AP(rel=2)@60", "--depth 60, .* --measure P@20"),
+        (
+            50,
+            ["Rprec", "nDCG(judged_only=True)@51"],
+            "nDCG(judged_only=True)@51",
+            "--depth 51, .* --measure Rprec",
+        ),
+    ],
+)
+def test_a_measure_of_more_documents_than_are_retrieved_is_refused(depth, wanted, beyond, typed):
+    dataset = dataset_of(main_measure="nDCG@10", measures=("R@100",))
+    with pytest.raises(BenchError) as error:
+        resolve_measures(dataset, wanted, depth)
+    about = rf"{beyond.replace('(', '.').replace(')', '.')} on .* needs \d+ documents per query"
+    assert re.match(rf"{about}, and the depth is {depth}$", str(error.value))
+    assert re.match(rf"use {typed}$", error.value.hint)
+
+
+def test_measures_within_the_depth_or_without_a_cutoff_pass():
+    dataset = dataset_of(main_measure="nDCG@10", measures=("R@100",))
+    assert resolve_measures(dataset, ["AP", "RR", "R@100"], 100) == ("nDCG@10", "AP", "RR", "R@100")
+    assert resolve_measures(dataset_of(depth=10, main_measure="RR@10"), ["P@10"], None)
+    with pytest.raises(BenchError, match="the depth is 10"):
+        resolve_measures(dataset_of(depth=10, main_measure="RR@10"), ["P@11"], None)
+
+
+def test_fewer_than_ten_documents_have_no_share_of_judged_ones_among_the_first_ten():
+    run = run_of([("a", "a", 1.0), ("a", "b", 0.5)])
+    for depth, judged in ((9, False), (10, True)):
+        _, quality = score_run(dataset_of(), run, ["nDCG@5"], depth)
+        assert (quality["judged_at_10"] is not None) == judged
+
+
+@pytest.fixture
+def questions(tmp_path):
+    """A collection judged by answer strings: DPR's form."""
+    return dataset_of(
+        qrels=NO_QRELS,
+        answers={"0": ("Paris",), "1": ("no such words",)},
+        documents=[Document("1", "", "Lyon."), Document("2", "Paris", "It is paris, in France.")],
+        folder=tmp_path,
+        main_measure="Success@20",
+        measures=("Success@1", "RR@20"),
+        depth=100,
+    )
+
+
+@pytest.mark.parametrize("measure", ["nDCG@10", "R@100", "AP", "P@5", "Judged@10"])
+def test_measures_that_need_judgements_are_refused_where_answers_decide(measure, questions):
+    with pytest.raises(BenchError, match="judged by answer strings") as error:
+        resolve_measures(questions, [measure], None)
+    assert measure in str(error.value)
+    assert "Success@k" in error.value.hint
+
+
+def test_answers_judge_what_was_retrieved(questions):
+    run = run_of([("0", "1", 2.0), ("0", "2", 1.0), ("1", "2", 1.0)])
+    names = resolve_measures(questions, None, None)
+    scores, quality = score_run(questions, run, names, depth=100)
+    assert scores.query_ids == ("0", "1")
+    assert scores.values["Success@20"].tolist() == [1.0, 0.0]
+    assert scores.values["Success@1"].tolist() == [0.0, 0.0]
+    assert scores.values["RR@20"].tolist() == [0.5, 0.0]
+    assert quality["judged_at_10"] is None
+
+
+def test_a_question_without_documents_counts_in_the_denominator(questions):
+    scores, _ = score_run(questions, run_of([("0", "2", 1.0)]), ["Success@20"], depth=100)
+    assert scores.mean("Success@20") == 0.5
+    assert scores.unanswered == 1
+
+
+def test_a_document_that_the_corpus_lacks_is_named_where_answers_are_looked_up(questions):
+    run = run_of([("0", "2", 2.0), ("0", "elsewhere", 1.0)])
+    assert list(judge(questions, run, 1)) == [("0", "2", 1)]
+    with pytest.raises(BenchError, match=r"1 of 2 documents .* not in the corpus.* 'elsewhere'"):
+        judge(questions, run, 2)
+
+
+def test_the_standing_has_judged_documents_and_what_ties_could_give():
+    run = run_of([("a", "b", 1.0), ("a", "x", 1.0), ("b", "a", 1.0)])
+    scores, quality = score_run(dataset_of(), run, ["RR@10"], 10)
+    # ties fall by id: x stands before b
+    assert scores.values["RR@10"].tolist() == [0.5, 1.0]
+    assert (quality["tie_low"], quality["tie_high"]) == (0.75, 1.0)
+    judged_of_a, judged_of_b = 1 / 2, 1 / 1
+    assert quality["judged_at_10"] == pytest.approx((judged_of_a + judged_of_b) / 2)
+
+
+def test_a_protocol_holds_the_facts_and_contents_of_the_collection():
+    dataset = dataset_of(version="v2", split="dev", title_track="title", exclude_self=True)
+    protocol = make_protocol(dataset, 77, corpus_sha256="c", official=False)
+    assert msgspec.to_builtins(protocol) == {
+        "collection": "own/tiny",
+        "version": "v2",
+        "split": "dev",
+        "title_track": "title",
+        "corpus_sha256": "c",
+        "queries_sha256": dataset.queries_sha256,
+        "qrels_sha256": dataset.qrels_sha256,
+        "exclude_self": True,
+        "depth": 77,
+        "official": False,
+    }

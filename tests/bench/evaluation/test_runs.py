@@ -1,0 +1,306 @@
+"""Runs: canonical order, TREC files in and out, and what is refused."""
+
+import gzip
+import random
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.evaluation import runs as run_files
+from bench.evaluation.runs import Run, encode_columnar, read_run_file, write_run
+from foundation.errors import BenchError
+from retrievers.index.faiss_index import Hits
+
+IDS = st.text(st.characters(codec="utf-8", exclude_categories=["Z", "C"]), min_size=1, max_size=4)
+SPACED = IDS | st.sampled_from(
+    ["a b", "a%20b", "a\tb", "a\nb", "\u00a0", "a\u2028", "\x1f", "\x85x"]
+)
+SCORES = st.floats(width=32, allow_nan=False, allow_infinity=False)
+
+
+def rows_of(run: Run) -> list[tuple[str, str, float]]:
+    return [
+        (query_id, doc_id, score)
+        for query_id, doc_ids, scores in run.rankings()
+        for doc_id, score in zip(doc_ids, scores.tolist(), strict=True)
+    ]
+
+
+def write(folder: Path, text: str | bytes, name: str = "run.trec") -> Path:
+    path = folder / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def test_documents_are_ordered_by_score_then_by_id_in_bytes_both_falling():
+    run = Run.from_rows("qqqqq", ["a", "é", "z", "b", "\U0001f600"], [1, 1, 1, 2, 1])
+    assert [doc for _, doc, _ in rows_of(run)] == ["b", "\U0001f600", "é", "z", "a"]
+
+
+@given(st.lists(st.tuples(st.sampled_from("pq"), IDS, st.sampled_from([0.0, 1.0, -2.5]))))
+def test_the_order_is_that_of_sorting_score_and_bytes(rows):
+    rows = list({(query, doc): (query, doc, score) for query, doc, score in rows}.values())
+    run = Run.from_rows(*([row[i] for row in rows] for i in range(3)))
+    for query_id, doc_ids, _ in run.rankings():
+        own = [(score, doc.encode()) for query, doc, score in rows if query == query_id]
+        assert [doc.encode() for doc in doc_ids] == [doc for _, doc in sorted(own, reverse=True)]
+
+
+def test_hits_become_a_run_without_their_unfilled_places():
+    hits = Hits(
+        np.array([[2, 1, -np.inf], [-np.inf] * 3, [3, 2, 1]], dtype=np.float32),
+        np.array([[3, 0, -1], [-1, -1, -1], [1, 2, 3]]),
+    )
+    ids = pa.chunked_array([["a", "b"], ["c", "d"]], type=pa.large_string())
+    run = Run.from_hits(hits, ["p", "q", "r"], ids, np.arange(4))
+    assert run.query_ids == ("p", "q", "r")
+    assert run.offsets.tolist() == [0, 2, 2, 5]
+    assert run.doc_ids.to_pylist() == ["d", "a", "b", "c", "d"]
+    assert run.scores.tolist() == [2, 1, 3, 2, 1]
+
+
+@given(st.data())
+def test_hits_give_the_run_of_their_rows(data):
+    names = data.draw(st.lists(IDS, min_size=1, max_size=6, unique=True))
+    in_order = sorted(names, key=str.encode)
+    ranks = np.array([in_order.index(name) for name in names])
+    places = st.lists(st.sampled_from(range(len(names))), unique=True, max_size=len(names))
+    found = data.draw(st.lists(places, min_size=1, max_size=3))
+    hits = Hits(
+        np.full((len(found), len(names)), -np.inf, np.float32),
+        np.full((len(found), len(names)), -1),
+    )
+    for query, rows in enumerate(found):
+        hits.rows[query, : len(rows)] = rows
+        hits.scores[query, : len(rows)] = np.arange(len(rows), 0, -1)
+    run = Run.from_hits(hits, "pqr"[: len(found)], pa.array(names, pa.large_string()), ranks)
+    assert [docs for _, docs, _ in run.rankings()] == [
+        [names[row] for row in rows] for rows in found
+    ]
+    assert run.ids.to_pylist() == [name for name in in_order if name in run.doc_ids.to_pylist()]
+
+
+@given(st.lists(IDS), st.lists(IDS, min_size=1))
+def test_places_of_ids_are_those_of_a_search_from_the_first(held, asked):
+    run = Run.from_rows([str(number) for number in range(len(held))], held, [1.0] * len(held))
+    known = run.ids.to_pylist()
+    expected = [known.index(name) if name in known else -1 for name in asked]
+    assert run.positions_of(pa.array(asked, pa.large_string())).tolist() == expected
+
+
+def test_hits_with_a_nan_score_are_refused():
+    hits = Hits(np.array([[np.nan]], dtype=np.float32), np.array([[0]]))
+    with pytest.raises(BenchError, match="NaN"):
+        Run.from_hits(hits, ["q"], pa.array(["a"], pa.large_string()), np.arange(1))
+
+
+def test_a_query_id_that_occurs_twice_is_refused():
+    hits = Hits(np.ones((2, 1), dtype=np.float32), np.array([[0], [0]]))
+    with pytest.raises(BenchError, match="occurs twice"):
+        Run.from_hits(hits, ["q", "q"], pa.array(["a"], pa.large_string()), np.arange(1))
+
+
+def test_the_rank_column_is_ignored(tmp_path):
+    run = read_run_file(write(tmp_path, "q Q0 a 1 1.5 t\nq Q0 b 2 2.5 t\n")).run
+    assert rows_of(run) == [("q", "b", 2.5), ("q", "a", 1.5)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "q\tQ0\ta\t1\t1.5\tt\nq\tQ0\tb\t2\t0.5\tt\n",
+        "q  Q0 a 1   1.5 t  \n  q Q0 b 2 5e-1 t",
+        "q Q0 a 1 1.5 t\r\nq Q0 b 2 +.5 t\r\n",
+        "\n \nq Q0 a 1 1.5 t\n\n\t\nq Q0 b 2 0.5 t\n\n",
+    ],
+)
+def test_any_white_space_separates_columns(tmp_path, text):
+    assert rows_of(read_run_file(write(tmp_path, text)).run) == [("q", "a", 1.5), ("q", "b", 0.5)]
+
+
+@pytest.mark.parametrize("block_bytes", [1, 7, 20])
+def test_the_size_of_a_block_does_not_matter(tmp_path, monkeypatch, block_bytes):
+    path = write(tmp_path, "".join(f"q{i % 3} Q0  d{i} 1 {i / 8} t\n" for i in range(20)))
+    whole = rows_of(read_run_file(path).run)
+    monkeypatch.setattr(run_files, "_BLOCK_BYTES", block_bytes)
+    assert rows_of(read_run_file(path).run) == whole
+
+
+def test_quotes_and_commas_are_part_of_an_id(tmp_path):
+    run = read_run_file(write(tmp_path, 'q Q0 "a,b 1 1 t\n"q" Q0 \'c 1 1 t\n')).run
+    assert rows_of(run) == [("q", '"a,b', 1.0), ('"q"', "'c", 1.0)]
+
+
+def test_shuffled_lines_give_the_same_rankings(tmp_path):
+    lines = [f"q{i % 7} Q0 d{i} 1 {i % 5} t\n" for i in range(200)]
+    plain = read_run_file(write(tmp_path, "".join(lines))).run
+    random.Random(1).shuffle(lines)
+    shuffled = read_run_file(write(tmp_path, "".join(lines))).run
+    assert sorted(rows_of(shuffled)) == sorted(rows_of(plain))
+    assert {q: docs for q, docs, _ in shuffled.rankings()} == {
+        q: docs for q, docs, _ in plain.rankings()
+    }
+
+
+GOOD = "q Q0 a 1 2.5 t\n\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("q Q0 b 2 1.5", "5 columns instead of 6"),
+        ("q Q0 b 2 1.5 my tag", "7 columns instead of 6"),
+        ("q Q0 b 2 high t", "score 'high' is not a number"),
+        ("q Q0 b 2 1,5 t", "score '1,5' is not a number"),
+        ("q Q0 b 2 nan t", "score 'nan' is not a finite float32"),
+        ("q Q0 b 2 -inf t", "score '-inf' is not a finite float32"),
+        ("q Q0 b 2 1e39 t", "score '1e39' is not a finite float32"),
+        ("q Q0 a 2 1.5 t", "document 'a' occurs twice for query 'q'"),
+        (b"q Q0 \xff 2 1.5 t", "not UTF-8"),
+    ],
+)
+def test_a_bad_line_is_named_with_its_number(tmp_path, line, problem):
+    line = line if isinstance(line, bytes) else line.encode()
+    path = write(tmp_path, GOOD.encode() + line + b"\n")
+    with pytest.raises(BenchError, match="line 3: ") as caught:
+        read_run_file(path)
+    assert str(path) in str(caught.value)
+    assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\ufeffq Q0 a 1 1 t\nq Q0 b 2 1 t\nq Q0 a 3 1 t\n",
+        "q percent-encoded a%2Fb 1 1 t\np percent-encoded a/b 2 1 t\nq percent-encoded a/b 3 1 t\n",
+    ],
+)
+def test_the_line_that_repeats_a_document_is_named_however_its_id_is_written(tmp_path, text):
+    with pytest.raises(BenchError, match=r"some\.trec, line 3: .*twice"):
+        read_run_file(write(tmp_path, text, "some.trec"))
+
+
+@pytest.mark.parametrize("text", ["", "\n", " \n\t\n"])
+def test_an_empty_file_is_refused(tmp_path, text):
+    with pytest.raises(BenchError, match="is empty"):
+        read_run_file(write(tmp_path, text))
+
+
+def test_a_truncated_gzip_file_is_refused(tmp_path):
+    whole = gzip.compress("".join(f"q Q0 d{i} 1 {i} t\n" for i in range(500)).encode())
+    with pytest.raises(BenchError, match="cannot read run"):
+        read_run_file(write(tmp_path, whole[: len(whole) // 2], "run.trec.gz"))
+
+
+@pytest.mark.parametrize("name", ["run.trec", "run.trec.gz", "run.arrow"])
+@given(rows=st.dictionaries(st.tuples(SPACED, SPACED), SCORES, min_size=1, max_size=8))
+def test_a_written_run_reads_back_bit_for_bit(tmp_path_factory, name, rows):
+    pairs = list(rows)
+    run = Run.from_rows([q for q, _ in pairs], [d for _, d in pairs], list(rows.values()))
+    path = tmp_path_factory.mktemp("runs") / name
+    if path.suffix == ".arrow":
+        path.write_bytes(encode_columnar(run))
+    else:
+        write_run(run, path, "tag")
+    again = read_run_file(path).run
+    assert again.query_ids == run.query_ids
+    assert again.offsets.tolist() == run.offsets.tolist()
+    assert again.doc_ids.equals(run.doc_ids)
+    assert again.scores.tobytes() == run.scores.tobytes()
+
+
+def no_rows() -> tuple[pa.Array, np.ndarray, np.ndarray]:
+    none = Run.from_rows([], [], [])
+    return none.ids, none.documents, none.scores
+
+
+def test_a_columnar_file_keeps_queries_without_documents_and_ids_of_any_characters(tmp_path):
+    empty = Run(("p", ""), np.zeros(3, np.int64), *no_rows())
+    path = write(tmp_path, encode_columnar(empty).to_pybytes(), "empty.arrow")
+    assert read_run_file(path).run.query_ids == ("p", "")
+    run = Run.from_rows(["q 1"] * 3, ["", "a b", "\n"], [1, 2, 3])
+    path = write(tmp_path, encode_columnar(run).to_pybytes(), "run.arrow")
+    assert rows_of(read_run_file(path).run) == [
+        ("q 1", "\n", 3.0),
+        ("q 1", "a b", 2.0),
+        ("q 1", "", 1.0),
+    ]
+
+
+def test_other_programs_read_a_columnar_file(tmp_path):
+    run = Run.from_rows("qqp", ["b", "a", "b"], [0.5, 1.5, 2.5])
+    path = write(tmp_path, encode_columnar(run).to_pybytes(), "run.arrow")
+    frame = pd.read_feather(path)
+    assert frame.astype({"query": str, "document": str}).values.tolist() == [
+        ["q", "a", 1.5],
+        ["q", "b", 0.5],
+        ["p", "b", 2.5],
+    ]
+
+
+def test_a_columnar_file_in_any_order_gives_the_canonical_one(tmp_path):
+    """Also with a dictionary that is not in order, or holds an id twice."""
+    columns = {
+        "query": pa.array(["q", "p", "q", "q"], pa.large_string()).dictionary_encode(),
+        "document": pa.DictionaryArray.from_arrays(
+            pa.array([2, 0, 1, 3], pa.int32()), pa.array(["z", "b", "a", "é"], pa.large_string())
+        ),
+        "score": pa.array([1, 1, 1, 2], pa.float32()),
+    }
+    assert rows_of(read_run_file(arrow_file(tmp_path, columns)).run) == [
+        ("q", "é", 2.0),
+        ("q", "b", 1.0),
+        ("q", "a", 1.0),
+        ("p", "z", 1.0),
+    ]
+    twice = pa.array(["a", "a", "b", "c"], pa.large_string())
+    columns["document"] = pa.DictionaryArray.from_arrays(pa.array([0, 2, 1, 3], pa.int32()), twice)
+    with pytest.raises(BenchError, match="document 'a' occurs twice for query 'q'"):
+        read_run_file(arrow_file(tmp_path, columns))
+
+
+def arrow_file(folder: Path, columns: dict[str, pa.Array]) -> Path:
+    batch = pa.record_batch(columns)
+    with pa.ipc.new_file(folder / "run.arrow", batch.schema) as writer:
+        writer.write_batch(batch)
+    return folder / "run.arrow"
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.1, 0.5, 0.9, 0.999])
+def test_a_columnar_file_that_is_cut_is_refused_by_name(tmp_path, kept):
+    content = encode_columnar(Run.from_rows("qqp", "bab", [1, 2, 3])).to_pybytes()
+    path = write(tmp_path, b"ARROW1" + content[6 : int(kept * len(content))], "run.arrow")
+    with pytest.raises(BenchError, match=r"run\.arrow is damaged"):
+        read_run_file(path)
+
+
+def test_a_written_line_has_six_columns_a_rank_from_one_and_no_digit_too_many(tmp_path):
+    run = Run.from_rows("qq", ["a", "b"], [1 / 3, 2.0])
+    write_run(run, tmp_path / "run.trec", "minilm")
+    lines = (tmp_path / "run.trec").read_text().splitlines()
+    assert lines == ["q Q0 b 1 2 minilm", "q Q0 a 2 0.33333334 minilm"]
+
+
+def test_equal_runs_give_equal_compressed_files(tmp_path):
+    run = Run.from_rows("q", ["a"], [1.0])
+    write_run(run, tmp_path / "one.gz", "t")
+    write_run(run, tmp_path / "two.gz", "t")
+    assert (tmp_path / "one.gz").read_bytes() == (tmp_path / "two.gz").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("place", "bad"),
+    [("query id", ""), ("document id", ""), ("tag", ""), ("tag", "a b"), ("tag", "\u00a0")],
+)
+def test_what_a_run_file_cannot_carry_is_refused_by_name(tmp_path, bad, place):
+    names = {"query id": "q", "document id": "d", "tag": "t", place: bad}
+    run = Run.from_rows([names["query id"]], [names["document id"]], [1.0])
+    with pytest.raises(BenchError, match=f"^{place} ") as caught:
+        write_run(run, tmp_path / "run.trec", names["tag"])
+    assert repr(bad) in str(caught.value)
+    assert list(tmp_path.iterdir()) == []

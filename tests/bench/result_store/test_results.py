@@ -1,0 +1,317 @@
+"""Records of evaluations: what is written is what is read, or it is refused."""
+
+import errno
+import gzip
+import hashlib
+import json
+import os
+import re
+import subprocess
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bench.evaluation import pipeline
+from bench.evaluation.pipeline import current_conditions
+from bench.evaluation.runs import Run, encode_columnar, read_run_file, write_run
+from bench.evaluation.scoring import Scores
+from bench.result_store.result import (
+    RESULT_FILE,
+    RUN_FILE,
+    SCHEMA,
+    SCORES_FILE,
+    TREC_FILE,
+    Evaluation,
+    Result,
+    Timings,
+    load,
+    save,
+)
+from foundation.errors import BenchError
+from retrievers.models.checkpoint import Parameters
+from tests.support import results as records
+from tests.support.leaderboards import make_older
+from tests.support.results import CONDITIONS, PROTOCOL
+
+VALUES = {"nDCG@10": np.array([1 / 3, 0.1 + 0.2]), "R@100": np.array([1.0, 0.1])}
+RESULT = msgspec.structs.replace(
+    records.RESULT,
+    measures={name: float(values.mean()) for name, values in VALUES.items()},
+    tie_low=0.25,
+    tie_high=0.5,
+    preflight={"warnings": ["é"]},
+    timings=Timings(search_s=0.5),
+    parameters=Parameters(12, 3),
+)
+RUN = Run.from_rows(["q1", "q1", "q2"], ["d1", "d2", "d1"], [0.1, 2.5, -1.0])
+SCORES = Scores(("q1", "q2"), VALUES, 0, 0)
+
+
+def changed(**fields) -> Result:
+    return msgspec.structs.replace(RESULT, **fields)
+
+
+def saved(result: Result, out: Path) -> Path:
+    """Folder of the result, with these values of queries or one that fits."""
+    return save(Evaluation(result, SCORES, RUN), out).folder
+
+
+def with_protocol(**fields) -> Result:
+    return changed(protocol=msgspec.structs.replace(PROTOCOL, **fields))
+
+
+def test_a_result_is_read_as_it_was_saved(tmp_path):
+    stored = save(Evaluation(RESULT, SCORES, RUN), tmp_path)
+    folder, result = stored.folder, stored.result
+    assert load(folder).result == load(folder / RESULT_FILE).result == result
+    assert msgspec.structs.replace(result, per_query_sha256="", run_sha256="") == RESULT
+    assert (
+        result.per_query_sha256 == hashlib.sha256((folder / SCORES_FILE).read_bytes()).hexdigest()
+    )
+    assert result.run_sha256 == hashlib.sha256((folder / RUN_FILE).read_bytes()).hexdigest()
+    assert folder == tmp_path / "beir" / "tiny" / "words" / RESULT.key
+    assert {path.name for path in folder.iterdir()} == {RESULT_FILE, SCORES_FILE, RUN_FILE}
+
+
+def test_a_result_without_recipe_or_corpus_is_read_as_it_was_saved(tmp_path):
+    scored = changed(recipe=None, documents=None, tie_low=None, tie_high=None)
+    stored = save(Evaluation(scored, SCORES, RUN), tmp_path)
+    assert load(stored.folder).result == stored.result
+
+
+@settings(max_examples=30)
+@given(values=st.lists(st.floats(0, 1, width=64), min_size=1))
+def test_values_of_queries_are_read_bit_for_bit(values, tmp_path_factory):
+    written = np.array(values)
+    ids = tuple(f"q{n} é" for n in range(len(values)))
+    scores = Scores(ids, {"nDCG@10": written, "AP(rel=2)": written[::-1]}, 0, 0)
+    means = {name: scores.mean(name) for name in scores.values}
+    result = changed(measures=means, queries=len(ids), tie_low=None)
+    stored = save(Evaluation(result, scores, RUN), tmp_path_factory.mktemp("out"))
+    scores = load(stored.folder).scores
+    read_ids, read = scores.query_ids, scores.values
+    assert read_ids == ids
+    assert list(read) == ["nDCG@10", "AP(rel=2)"]
+    assert read["nDCG@10"].tobytes() == written.tobytes()
+    assert read["AP(rel=2)"].tobytes() == written[::-1].tobytes()
+
+
+def test_the_run_is_kept_beside_the_result(tmp_path):
+    kept = read_run_file(saved(RESULT, tmp_path) / RUN_FILE).run
+    assert kept.query_ids == RUN.query_ids
+    assert kept.doc_ids.equals(RUN.doc_ids)
+    assert np.array_equal(kept.scores, RUN.scores)
+
+
+@pytest.mark.parametrize("schema", [SCHEMA + 1, 0, "1", None])
+def test_another_schema_is_refused_even_where_its_fields_differ(schema, tmp_path):
+    path = tmp_path / RESULT_FILE
+    path.write_text(json.dumps({"schema": schema, "of_the_future": 1}))
+    with pytest.raises(BenchError, match=f"has schema {schema}, and this version reads {SCHEMA}"):
+        load(path)
+
+
+def test_a_record_of_an_older_schema_is_read_with_its_parameters_unknown(tmp_path):
+    path = saved(RESULT, tmp_path) / RESULT_FILE
+    record = json.loads(path.read_bytes())
+    del record["parameters"], record["per_query_sha256"], record["run_sha256"]
+    del record["conditions"]["program"]
+    path.write_text(json.dumps({**record, "schema": 1}))
+    assert load(path).result == changed(parameters=None)
+    assert load(path).result.schema == SCHEMA
+    assert load(path).scores.values["R@100"].tolist() == [1.0, 0.1]
+
+
+SPOILED: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda content: b"",
+    "cut": lambda content: content[: len(content) // 2],
+    "not UTF-8": lambda content: content.replace("é".encode(), b"\xe9"),
+    "a list": lambda content: b"[1]",
+    "a field too many": lambda content: content.replace(b'"schema"', b'"extra": 1, "schema"'),
+    "a field too few": lambda content: content.replace(b'"main_measure": "nDCG@10",', b""),
+    "a wrong type": lambda content: content.replace(b'"queries": 2', b'"queries": "2"'),
+    "not a number": lambda content: content.replace(b'"queries": 2', b'"queries": NaN'),
+}
+
+
+@pytest.mark.parametrize("how", SPOILED)
+def test_a_damaged_record_is_refused_by_name(how, tmp_path):
+    path = saved(RESULT, tmp_path) / RESULT_FILE
+    content = path.read_bytes()
+    path.write_bytes(SPOILED[how](content))
+    assert path.read_bytes() != content
+    with pytest.raises(BenchError, match=re.escape(str(path))) as error:
+        load(path)
+    assert "evaluate again" in error.value.hint
+
+
+def test_missing_or_damaged_values_of_queries_are_refused_by_name(tmp_path):
+    folder = saved(RESULT, tmp_path)
+    (folder / SCORES_FILE).write_bytes((folder / SCORES_FILE).read_bytes()[:-9])
+    with pytest.raises(
+        BenchError, match=r"result.json contradicts itself: per_query\.parquet is not"
+    ):
+        load(folder)
+    (folder / SCORES_FILE).unlink()
+    with pytest.raises(BenchError, match=r"contradicts itself: per_query\.parquet is missing"):
+        load(folder)
+
+
+def test_the_same_evaluation_at_another_time_has_the_same_key():
+    later = msgspec.structs.replace(CONDITIONS, time="2026-02-01T00:00:00+00:00", threads=64)
+    again = changed(conditions=later, timings=Timings(search_s=9.0), measures={"nDCG@10": 0.3})
+    assert again.key == RESULT.key
+    assert len(RESULT.key) == 12
+    assert int(RESULT.key, 16) >= 0
+
+
+def test_fingerprint_index_and_each_part_of_the_protocol_change_the_key():
+    def other(value):
+        return {bool: lambda: not value, int: lambda: value + 1, str: lambda: value + "x"}[
+            type(value)
+        ]()
+
+    fields = msgspec.structs.asdict(PROTOCOL)
+    variants = [with_protocol(**{name: other(value)}) for name, value in fields.items()]
+    variants += [changed(fingerprint="0" * 64), changed(index="HNSW32"), RESULT]
+    assert len({result.key for result in variants}) == len(variants) == len(fields) + 3
+
+
+def test_a_second_evaluation_replaces_the_first_of_its_key(tmp_path):
+    saved(RESULT, tmp_path)
+    again = save(Evaluation(changed(preflight={"warnings": ["other"]}), SCORES, RUN), tmp_path)
+    assert load(again.folder).result == again.result != RESULT
+    assert len(list(tmp_path.rglob(RESULT_FILE))) == 1
+
+
+def test_a_name_that_no_run_file_carries_is_refused_before_any_file(tmp_path):
+    with pytest.raises(BenchError, match="cannot be written to a TREC run file"):
+        save(Evaluation(changed(model="two words"), SCORES, RUN), tmp_path)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_ids_with_white_space_come_back_from_the_stored_run(tmp_path):
+    documents = ["a b", "a%20b", "100%", "d\u00a01", "\u2028", "new\nline", "é", "\x1c", "\x85"]
+    run = Run.from_rows(["q 1"] * len(documents), documents, range(len(documents)))
+    kept = save(Evaluation(RESULT, SCORES, run), tmp_path).run
+    assert next(kept.rankings())[:2] == ("q 1", documents[::-1])
+    assert kept.scores.tolist() == run.scores.tolist()
+
+
+def test_the_ranking_of_a_result_before_schema_4_is_read_from_its_trec_file(tmp_path):
+    folder = saved(RESULT, tmp_path)
+    make_older(folder)
+    (folder / RUN_FILE).unlink()
+    lines = "q%201 percent-encoded 100%25 1 2 words\nq%201 percent-encoded a%20b 2 1 words\n"
+    (folder / TREC_FILE).write_bytes(gzip.compress(lines.encode()))
+    assert next(load(folder).run.rankings())[:2] == ("q 1", ["100%", "a b"])
+    (folder / TREC_FILE).write_bytes(gzip.compress(b"q%201 Q0 100% 1 1 words\n"))
+    assert next(load(folder).run.rankings())[:2] == ("q%201", ["100%"])
+
+
+@pytest.mark.parametrize("damage", ["changed", "missing"])
+def test_a_ranking_that_is_not_the_one_written_with_its_result_is_refused(damage, tmp_path):
+    folder = saved(RESULT, tmp_path)
+    other = encode_columnar(Run.from_rows(["q1"], ["d2"], [1.0]))
+    (folder / RUN_FILE).write_bytes(other) if damage == "changed" else (folder / RUN_FILE).unlink()
+    with pytest.raises(BenchError, match=r"run\.arrow") as error:
+        _ = load(folder).run
+    assert str(folder) in str(error.value)
+
+
+def test_a_new_evaluation_leaves_no_trec_file_of_the_one_it_replaces(tmp_path):
+    folder = saved(RESULT, tmp_path)
+    write_run(RUN, folder / TREC_FILE, "words")
+    assert saved(RESULT, tmp_path) == folder
+    assert not (folder / TREC_FILE).exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["../x", "x/../../y", "/dev/null/x", "..", "", ".", "a//b", "a/./b", "a/", "a\x00b"]
+)
+@pytest.mark.parametrize("role", ["collection", "model"])
+def test_a_name_that_is_no_path_below_the_folder_is_refused(role, name, tmp_path):
+    out = tmp_path / "a" / "b" / "out"
+    result = with_protocol(collection=name) if role == "collection" else changed(model=name)
+    with pytest.raises(BenchError, match="cannot name a folder of results"):
+        save(Evaluation(result, SCORES, RUN), out)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize("failing", [1, 2, 3])
+def test_a_write_that_fails_leaves_the_earlier_evaluation_whole(failing, tmp_path, monkeypatch):
+    content = {path.name: path.read_bytes() for path in saved(RESULT, tmp_path).iterdir()}
+    real, calls = os.fsync, []
+
+    def fails_once(handle):
+        calls.append(handle)
+        if len(calls) == failing:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(handle)
+
+    monkeypatch.setattr("foundation.files.os.fsync", fails_once)
+    with pytest.raises((OSError, BenchError), match="No space left"):
+        save(Evaluation(changed(preflight={}), SCORES, Run.from_rows("q", "d", [0.0])), tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.rglob("*.*")} == content
+
+
+def test_conditions_say_where_and_with_what_it_ran():
+    found = current_conditions("cpu")
+    assert (found.device, found.search_device, found.threads) == (
+        "cpu",
+        "cpu",
+        len(os.sched_getaffinity(0)),
+    )
+    assert found.time.endswith("+00:00")
+    assert found.libraries["numpy"] == np.__version__
+    assert all(found.libraries.values())
+    assert found.python.startswith("3.")
+    assert found.machine
+    assert found.bench
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A git repository that the code believes to be its own."""
+    git("init", folder=tmp_path)
+    (tmp_path / "file").write_text("as committed")
+    git("add", "file", folder=tmp_path)
+    git("commit", "-m", "first", folder=tmp_path)
+    (tmp_path / "bench").mkdir()
+    monkeypatch.setattr(pipeline, "ROOT", tmp_path)
+    return tmp_path
+
+
+def git(*arguments, folder):
+    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
+    command = ["git", "-C", str(folder), *identity, *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_conditions_name_the_commit_and_ignore_untracked_files(checkout):
+    (checkout / "untracked").write_text("")
+    found = current_conditions("cpu")
+    assert found.commit == git("rev-parse", "HEAD", folder=checkout)
+    assert not found.dirty
+
+
+def test_who_reads_while_another_process_replaces_a_result_reads_the_old_or_the_new(tmp_path):
+    fewer = changed(measures={"nDCG@10": RESULT.measures["nDCG@10"]})
+    variants = [
+        (RESULT, SCORES),
+        (fewer, Scores(SCORES.query_ids, {"nDCG@10": VALUES["nDCG@10"]}, 0, 0)),
+    ]
+    folder = saved(RESULT, tmp_path)
+    with ThreadPoolExecutor(1) as writer:
+        for turn in range(15):
+            result, scores = variants[turn % 2]
+            writing = writer.submit(save, Evaluation(result, scores, RUN), tmp_path)
+            while not writing.done():
+                stored = load(folder)
+                assert set(stored.scores.values) == set(stored.result.measures)

@@ -1,0 +1,204 @@
+"""A record that contradicts itself is refused by name, by every command that reads results."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from bench.__main__ import main as command_line
+from bench.outcomes import ExitCode
+from bench.result_store.result import HASHED_SINCE, RESULT_FILE, SCORES_FILE, load, load_all
+from foundation.errors import BenchError
+from tests.support.leaderboards import make_older, store
+
+Record = dict[str, Any]
+IDS = ["q0", "q1", "q2", "q3"]
+SCORES = {"nDCG@10": [0.25, 0.5, 0.75, 1.0], "R@100": [1.0, 0.0, 1.0, 0.0]}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return store(tmp_path / "results", "minilm", "beir/scifact", SCORES)
+
+
+def edit(folder: Path, change: Callable[[Record], Any]) -> None:
+    record = json.loads((folder / RESULT_FILE).read_bytes())
+    change(record)
+    (folder / RESULT_FILE).write_text(json.dumps(record))
+
+
+def write_values(folder: Path, columns: dict[str, Any]) -> None:
+    pq.write_table(pa.table(columns), folder / SCORES_FILE)
+
+
+def refusal(folder: Path) -> str:
+    with pytest.raises(BenchError) as error:
+        load(folder)
+    assert str(folder / RESULT_FILE) in str(error.value)
+    assert "evaluate again" in error.value.hint
+    return str(error.value)
+
+
+def test_what_nobody_changed_is_read(folder):
+    assert load(folder).scores.values["R@100"].tolist() == SCORES["R@100"]
+    make_older(folder)
+    assert load(folder).scores.query_ids == tuple(IDS)
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_a_mean_that_is_not_that_of_the_queries_is_refused(folder, older):
+    edit(folder, lambda record: record["measures"].update({"nDCG@10": 0.99}))
+    if older:
+        make_older(folder)
+    assert "the mean of nDCG@10 is 0.625000, and 0.990000 in the record" in refusal(folder)
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_values_of_queries_that_were_lowered_are_refused(folder, older):
+    write_values(folder, {"query_id": IDS, **SCORES, "nDCG@10": [0.0] * 4})
+    if older:
+        make_older(folder)
+        assert "the mean of nDCG@10 is 0.000000" in refusal(folder)
+    else:
+        assert "per_query.parquet is not the file that was written with it" in refusal(folder)
+
+
+def test_values_that_were_exchanged_between_queries_are_refused(folder):
+    write_values(folder, {"query_id": IDS[::-1], **SCORES})
+    assert "is not the file that was written with it" in refusal(folder)
+
+
+def test_a_mean_and_values_that_were_changed_together_are_refused(folder):
+    """Somebody who also makes the hash anew is not kept from it; damage never does that."""
+    write_values(folder, {"query_id": IDS, **SCORES, "nDCG@10": [1.0] * 4})
+    edit(folder, lambda record: record["measures"].update({"nDCG@10": 1.0}))
+    assert "is not the file that was written with it" in refusal(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            lambda record: record.update(fingerprint="0" * 64),
+            "fingerprint differs from its recipe's",
+        ),
+        (lambda record: record["recipe"].update(dtype="float16"), "differs from its recipe's"),
+        (lambda record: record["protocol"].update(depth=7), "unlike its folder's"),
+        (lambda record: record.update(index="HNSW32"), "unlike its folder's"),
+    ],
+)
+def test_a_record_of_another_recipe_protocol_or_index_than_it_says_is_refused(folder, change, said):
+    kept = folder.rename(folder.with_name(load(folder).result.key))
+    edit(kept, change)
+    assert said in refusal(kept)
+
+
+def test_values_that_are_gone_are_refused_but_an_older_record_may_have_come_without(folder):
+    (folder / SCORES_FILE).unlink()
+    assert "per_query.parquet is missing" in refusal(folder)
+    make_older(folder)
+    stored = load(folder)
+    with pytest.raises(BenchError, match="has no scores per query"):
+        _ = stored.scores
+
+
+IMPOSSIBLE: dict[str, tuple[dict[str, Any], str]] = {
+    "no number": ({"nDCG@10": [float("nan"), 0.5, 0.75, 1.0]}, "a value of nDCG@10 is not finite"),
+    "nothing": ({"nDCG@10": [None, 0.5, 0.75, 1.0]}, "values of nDCG@10 are not numbers"),
+    "text": ({"nDCG@10": ["a", "b", "c", "d"]}, "values of nDCG@10 are not numbers"),
+    "whole numbers": ({"nDCG@10": [1, 1, 1, 1]}, "values of nDCG@10 are not numbers"),
+    "lists": ({"nDCG@10": [[1.0]] * 4}, "values of nDCG@10 are not numbers"),
+    "a query twice": ({"query_id": ["q0", "q0", "q2", "q3"]}, "a query id occurs twice"),
+    "ids that are numbers": ({"query_id": [1, 2, 3, 4]}, "query ids are not text"),
+    "no id": ({"query_id": [None, "q1", "q2", "q3"]}, "query ids are not text"),
+    "a column too many": ({"AP": [0.5] * 4}, "the columns are"),
+    "no column of ids": ({"query_id": None}, "the columns are"),
+    "no column of a measure": ({"nDCG@10": None}, "the columns are"),
+    "fewer queries": (
+        {"query_id": IDS[:3], **{name: values[:3] for name, values in SCORES.items()}},
+        "there are 3 queries instead of 4",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", IMPOSSIBLE)
+def test_values_that_no_query_can_have_are_refused(folder, case):
+    changed, said = IMPOSSIBLE[case]
+    columns = {"query_id": IDS, **SCORES, **changed}
+    write_values(folder, {name: values for name, values in columns.items() if values is not None})
+    make_older(folder)
+    assert said in refusal(folder)
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1" * 9, b"no parquet at all"])
+def test_a_table_that_is_none_is_refused(folder, content):
+    (folder / SCORES_FILE).write_bytes(content)
+    make_older(folder)
+    assert "contradicts itself: in per_query.parquet" in refusal(folder)
+
+
+def within(record: Record, part: str, **fields: Any) -> None:
+    record[part].update(fields)
+
+
+STATED: dict[str, tuple[Callable[[Record], Any], str]] = {
+    "time": (lambda one: within(one, "conditions", time="9999-not a time"), "time is '9999-not"),
+    "time zone": (lambda one: within(one, "conditions", time="2026-01-01T00:00:00+02:00"), "time"),
+    "no time zone": (lambda one: within(one, "conditions", time="2026-01-01T00:00:00"), "time"),
+    "future": (
+        lambda one: within(one, "conditions", time="2999-01-01T00:00:00+00:00"),
+        "its time 2999-01-01T00:00:00+00:00 is in the future",
+    ),
+    "mean": (lambda one: within(one, "measures", **{"R@100": 7.0}), "7.000000 in the record"),
+    "main measure": (lambda one: one.update(main_measure="AP"), "the main measure AP has no value"),
+    "model": (lambda one: one.update(model="a\x1b[31mb"), "'a\\x1b[31mb' cannot name"),
+    "collection": (lambda one: within(one, "protocol", collection="../up"), "'../up' cannot name"),
+    "long": (lambda one: one.update(model="m" * 300), "is too long to name a folder"),
+    "hash": (lambda one: one.update(schema=HASHED_SINCE - 1), "contradicts the hash"),
+    "no hash": (lambda one: one.update(per_query_sha256=""), "contradicts the hash"),
+}
+
+
+@pytest.mark.parametrize("case", STATED)
+def test_what_no_record_can_state_is_refused(folder, case):
+    change, said = STATED[case]
+    edit(folder, change)
+    assert said in refusal(folder)
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, b'{"schema": ' + b"9" * 400 + b"}", b"\xff"])
+def test_a_record_that_is_none_is_refused(folder, content):
+    (folder / RESULT_FILE).write_bytes(content)
+    with pytest.raises(BenchError, match=str(folder)):
+        load(folder)
+
+
+COMMANDS = {
+    "leaderboard": ["--results", "{results}"],
+    "compare": ["minilm", "bm25", "--results", "{results}"],
+    "check": ["hashing", "--baseline", "minilm", "--on", "beir/scifact", "--results", "{results}"],
+    "export": ["mteb", "minilm", "--results", "{results}", "--out", "{new}"],
+    "show": ["{folder}"],
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_refuses_it_by_name_and_writes_nothing(command, folder, tmp_path, capsys):
+    edit(folder, lambda record: record["measures"].update({"nDCG@10": 0.99}))
+    names = {"{results}": tmp_path / "results", "{new}": tmp_path / "new", "{folder}": folder}
+    words = [str(names.get(word, word)) for word in COMMANDS[command]]
+    assert command_line([command, *words]) == ExitCode.BAD_INPUT
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert f"error: {folder / RESULT_FILE} contradicts itself" in said.err
+    assert not (tmp_path / "new").exists()
+
+
+def test_equal_ids_of_queries_are_held_once(tmp_path):
+    folders = [store(tmp_path, model, "beir/scifact", SCORES) for model in ("minilm", "bm25")]
+    ids = [stored.scores.query_ids for stored in load_all([one / RESULT_FILE for one in folders])]
+    assert ids[0] is ids[1]

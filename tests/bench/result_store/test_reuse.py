@@ -1,0 +1,274 @@
+"""``run`` shows a stored result only where everything that it depends on is the same and whole."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from bench.evaluation import pipeline
+from bench.evaluation.pipeline import program_digest
+from bench.result_store import reuse
+from bench.result_store.find import find_results
+from bench.result_store.result import RESULT_FILE, RUN_FILE, SCORES_FILE, Evaluation, load
+from bench.workspace import Workspace
+from foundation.errors import BenchError
+from tests.support.collections import write_collection, write_hashing_card
+from tests.support.leaderboards import lower_scores
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write_collection(tmp_path / "tiny")
+
+
+@pytest.fixture
+def run(bench, folder):
+    """Evaluate, and say whether it was computed: the alternative is that it was only shown."""
+
+    def computed(*options: object, model: object = "hashing") -> bool:
+        done = bench("run", folder, "--model", model, *options)
+        assert done.code == 0, done.stderr
+        shown, kept = "stored in" in done.stderr, "saved to" in done.stderr
+        assert shown != kept, done.stderr
+        return kept
+
+    return computed
+
+
+def test_a_second_run_shows_the_stored_result(bench, folder, run):
+    assert run()
+    record = (bench.results("tiny", "hashing") / RESULT_FILE).read_bytes()
+    first = bench("run", folder, "--model", "hashing")
+    assert not run()
+    assert (bench.results("tiny", "hashing") / RESULT_FILE).read_bytes() == record
+    again = bench("run", folder, "--model", "hashing", "--recompute")
+    assert again.stdout == first.stdout
+    assert "saved to" in again.stderr
+
+
+def test_recompute_evaluates_again(run):
+    assert run()
+    assert run("--recompute")
+    assert not run()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--depth", 12, "--measure", "nDCG@3"), ("--index", "HNSW8"), ("--measure", "R@3")],
+    ids=["depth", "index", "measures"],
+)
+def test_what_was_asked_otherwise_is_computed(run, options):
+    assert run()
+    assert run(*options)
+    assert not run(*options)
+
+
+@pytest.mark.parametrize("index", ["flat", "HNSW8"])
+def test_bm25_has_no_index_and_is_shown_whatever_index_is_asked_for(run, index):
+    assert run(model="bm25")
+    assert not run("--index", index, model="bm25")
+
+
+def edit_qrels(folder: Path) -> None:
+    with (folder / "qrels" / "test.tsv").open("a") as file:
+        file.write("q1\td9\t1\n")
+
+
+def edit_queries(folder: Path) -> None:
+    path = folder / "queries.jsonl"
+    path.write_text(path.read_text().replace("wing", "tail", 1))
+
+
+def edit_corpus(folder: Path) -> None:
+    path = folder / "corpus.jsonl"
+    path.write_text(path.read_text().replace("lift", "drag", 1))
+
+
+def edit_facts(folder: Path) -> None:
+    (folder / "dataset.toml").write_text('main_measure = "RR@10"\n')
+
+
+@pytest.mark.parametrize("edit", [edit_qrels, edit_queries, edit_corpus, edit_facts])
+def test_a_collection_that_changed_is_evaluated(run, folder, edit):
+    assert run()
+    edit(folder)
+    assert run()
+    assert not run()
+
+
+@pytest.mark.parametrize(
+    ("dim", "fields"), [(32, {}), (16, {"trained_on": ["tiny"]})], ids=["recipe", "in-domain"]
+)
+def test_a_card_that_changed_is_evaluated(run, tmp_path, dim, fields):
+    card = write_hashing_card(tmp_path / "words.toml", 16)
+    assert run(model=card)
+    assert not run(model=card)
+    write_hashing_card(card, dim, **fields)
+    assert run(model=card)
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        *((name, how) for name in (RESULT_FILE, SCORES_FILE, RUN_FILE) for how in ("cut", "gone")),
+        *((name, "one bit") for name in (SCORES_FILE, RUN_FILE)),
+    ],
+)
+def test_a_damaged_file_is_replaced_by_a_new_evaluation(bench, run, name, how):
+    assert run()
+    path = bench.results("tiny", "hashing") / name
+    whole = path.read_bytes()
+    if how == "gone":
+        path.unlink()
+    else:
+        middle = len(whole) // 2
+        flipped = bytes([whole[middle] ^ 1]) + whole[middle + 1 :] if how == "one bit" else b""
+        path.write_bytes(whole[:middle] + flipped)
+    assert run()
+    assert load(path.parent).run
+    assert not run()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda record: record["conditions"].update(program="0" * 16),
+        lambda record: record["conditions"].update(program=""),
+        lambda record: record["conditions"]["libraries"].update(numpy="1.0"),
+        lambda record: record["conditions"].update(machine="Plan9 mips"),
+        lambda record: record["conditions"].update(device="cuda"),
+        lambda record: record["conditions"].update(search_device="cuda"),
+        lambda record: record["conditions"].update(python="3.99.0"),
+        lambda record: record["conditions"]["libraries"].update(tokenizers="9.9"),
+        lambda record: record["conditions"].update(threads=4096),
+        lambda record: record.update(in_domain=True),
+        lambda record: record.update(fingerprint="0" * 64),
+        lambda record: record["recipe"].update(dim=8),
+        lambda record: record["protocol"].update(official=False),
+        lambda record: record["protocol"].update(qrels_sha256="0" * 64),
+        lambda record: record["protocol"].update(corpus_sha256="0" * 64),
+        lambda record: record.update(index="HNSW32"),
+        lambda record: record.update(main_measure="R@100"),
+    ],
+)
+def test_a_result_of_anything_else_is_not_shown(bench, run, change):
+    assert run()
+    path = bench.results("tiny", "hashing") / RESULT_FILE
+    record = json.loads(path.read_bytes())
+    change(record)
+    path.write_text(json.dumps(record))
+    assert run()
+
+
+def test_what_a_class_of_others_computed_is_never_shown(bench, folder, run, tmp_path):
+    """It may read files that no hash of the recipe is of."""
+    assert run()
+    workspace = Workspace(tmp_path / "cache")
+    loaded = workspace.load("hashing")
+    job = workspace.prepare(workspace.open(str(folder)), loaded)
+    result = load(bench.results("tiny", "hashing")).result
+    own = msgspec.structs.replace(result.recipe, encoder="theirs:Encoder")
+    for recipe, shown in ((result.recipe, True), (own, False)):
+        record = msgspec.structs.replace(result, recipe=recipe, fingerprint=recipe.fingerprint)
+        stored = Evaluation(record, folder=tmp_path)
+        job = replace(job, model=replace(loaded, model=replace(loaded.model, recipe=recipe)))
+        assert (reuse.find_equivalent(job, [stored]) is not None) == shown
+
+
+def test_a_record_under_the_key_of_another_evaluation_is_not_shown(bench, run):
+    assert run("--depth", 12, "--measure", "nDCG@3")
+    shallow = bench.results("tiny", "hashing")
+    assert run()
+    (deep,) = (path for path in shallow.parent.iterdir() if path != shallow)
+    for name in (RESULT_FILE, SCORES_FILE, RUN_FILE):
+        (deep / name).write_bytes((shallow / name).read_bytes())
+    assert run()
+
+
+def test_results_that_contradict_each_other_are_not_shown(bench, run, tmp_path):
+    """Two folders of one key."""
+    assert run()
+    folder = bench.results("tiny", "hashing")
+    other = folder.with_name(f"{folder.name}-other")
+    shutil.copytree(folder, other)
+    assert not run()
+    shutil.rmtree(other)
+    lower_scores(folder, tmp_path / "lowered")
+    shutil.copytree(tmp_path / "lowered" / "tiny" / "hashing" / folder.name, other)
+    assert run()
+
+
+def elsewhere(folder: Path, time: str) -> None:
+    """The record as another machine and an earlier version would have written it."""
+    record = json.loads((folder / RESULT_FILE).read_bytes())
+    record["conditions"].update(time=time, machine="another", program="0" * 16, libraries={})
+    (folder / RESULT_FILE).write_text(json.dumps(record))
+
+
+@pytest.fixture
+def for_a_decision(bench, folder, tmp_path):
+    """Opens the collection, calls a function, then asks as `check` and `watch` do."""
+
+    def ask(before=lambda: None) -> Evaluation:
+        workspace = Workspace(tmp_path / "cache")
+        opened, model = workspace.open(str(folder)), workspace.load("hashing")
+        before()
+        job = workspace.prepare(opened, model, known=find_results(bench.out))
+        return reuse.reuse_or_evaluate(job, bench.out)
+
+    return ask
+
+
+def test_decisions_take_results_from_other_machines_and_the_newest_of_them(
+    bench, folder, run, for_a_decision
+):
+    assert run()
+    first = bench.results("tiny", "hashing")
+    other = first.with_name(f"{first.name}-other")
+    shutil.copytree(first, other)
+    elsewhere(first, "2026-01-02T00:00:00+00:00")
+    elsewhere(other, "2026-01-01T00:00:00+00:00")
+    assert for_a_decision().folder == first
+    elsewhere(other, "2026-01-03T00:00:00+00:00")
+    assert for_a_decision().folder == other
+    assert run()  # what is shown as if it were computed now is not from elsewhere
+
+
+@pytest.mark.parametrize(
+    "asked", [("--depth", 12), ("--index", "Flat"), ("--set", "store_dtype=float16")], ids=str
+)
+def test_decisions_take_no_result_of_another_evaluation(bench, run, for_a_decision, asked):
+    assert run(*asked, "--measure", "nDCG@3")
+    before = set(bench.out.glob("tiny/*/*"))
+    made = for_a_decision().folder
+    assert made not in before
+    assert for_a_decision().folder == made
+
+
+def test_decisions_take_no_result_of_a_source_that_changes_under_them(folder, run, for_a_decision):
+    assert run()
+    with pytest.raises(BenchError, match="has changed since"):
+        for_a_decision(lambda: edit_corpus(folder))
+
+
+def test_another_program_computes(run, monkeypatch, tmp_path):
+    assert run()
+    monkeypatch.setattr(pipeline, "program_digest", lambda: "0" * 16)
+    assert run()
+
+
+def test_the_digest_of_the_program_is_of_all_sources_that_scores_come_from(tmp_path):
+    package = tmp_path / "bench" / "evaluate" / "exact"
+    package.mkdir(parents=True)
+    digests = [program_digest.__wrapped__(tmp_path)]
+    for text in ("a = 1\n", "a = 2\n"):
+        (package / "rescoring.py").write_text(text)
+        digests.append(program_digest.__wrapped__(tmp_path))
+    (tmp_path / "bench" / "cli").mkdir()
+    (tmp_path / "bench" / "cli" / "page.py").write_text("a = 1\n")
+    assert program_digest.__wrapped__(tmp_path) == digests[-1]
+    assert digests[0] == ""
+    assert len(set(digests)) == 3
