@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from bench.evaluation.exact import ArrayVectors, exact_search, torch_engine
+from bench.evaluation.exact import ArrayVectors, exact_search, tile_search, torch_engine
 from bench.evaluation.exact import certificate as exact
 from bench.evaluation.exact.certificate import exact_scores, float32_error, float64_error
 from bench.evaluation.exact.tile_search import NumpyEngine
