@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bench.api import (
         ComparisonResult,
+        ablate,
         check,
         compare,
         evaluate,
+        finetune,
         leaderboard,
         load_result,
         plot,
+        pretrain,
         results,
         score,
     )
     from bench.result_store.result import Evaluation
-    from bench.train import ablate, finetune, pretrain
     from datasets_cfg.dataset import Dataset
     from foundation.errors import BenchError
 
@@ -43,6 +45,12 @@ __all__ = [
     "score",
 ]
 
+
+HOMES = {
+    "BenchError": "foundation.errors",
+    "Dataset": "datasets_cfg.dataset",
+    "Evaluation": "bench.result_store.result",
+}
 
 if not TYPE_CHECKING:  # with it, a type checker would accept any name
 

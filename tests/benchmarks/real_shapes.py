@@ -50,8 +50,8 @@ from bench.evaluation.exact import exact_search
 from bench.evaluation.index_search import parse_size, plan_search, resident_bytes
 from bench.evaluation.runs import read_run_file
 from bench.result_store.result import Result
+from bench.runner.workspace import Workspace
 from bench.store import StoredVectors
-from bench.workspace import Workspace
 from foundation.arrays import Float32Array, Int64Array
 from retrievers.encoders.protocol import PhaseTimer
 from retrievers.encoders.routed import open_encoder

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from statsmodels.stats.multitest import multipletests
 
-from bench.comparing.compare import (
+from bench.comparing.pairs import (
     ComparedModel,
     Comparison,
     ComparisonRow,

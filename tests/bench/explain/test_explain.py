@@ -22,7 +22,7 @@ from bench.explain.answer import Answer
 from bench.explain.deviation_search import answer_question
 from bench.explain.question import READERS, Question, observe_run
 from bench.gate.check_record import Check
-from bench.workspace import Workspace
+from bench.runner.workspace import Workspace
 from tests.support.collections import WORDS, write_collection
 from tests.support.embedding_server import serving
 from tests.support.tiny_checkpoints import write_bert, write_card

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench.outcomes import ExitCode
-from bench.result_store.export import (
+from bench.result_store.mteb_files import (
     TASKS,
     export_obstacle,
     mteb_files,
