@@ -44,9 +44,7 @@ __all__ = [
     "results",
     "score",
 ]
-
-
-HOMES = {
+HOMES = {  # modules of names that are not in `bench.api`
     "BenchError": "foundation.errors",
     "Dataset": "datasets_cfg.dataset",
     "Evaluation": "bench.result_store.result",
@@ -57,8 +55,7 @@ if not TYPE_CHECKING:  # with it, a type checker would accept any name
     def __getattr__(name: str) -> Any:
         """Load what the API names."""
         if name in __all__:
-            module = "train" if name in ("ablate", "finetune", "pretrain") else "api"
-            return getattr(import_module(f"bench.{module}"), name)
+            return getattr(import_module(HOMES.get(name, "bench.api")), name)
         from foundation.errors import did_you_mean
 
         meant = did_you_mean(name, __all__, f"it has {', '.join(__all__)}")

@@ -67,9 +67,10 @@ def takes(request: Callable[P, R]) -> Callable[[Callable[[R], T]], Callable[P, T
                 raise _as_type_error(name, error, request) from None
             return function(built)
 
-        call.__signature__ = _signature(request, function)  # type: ignore[attr-defined]
+        signature = _signature(request, function)
+        call.__signature__ = signature  # type: ignore[attr-defined]
         help_of = describe_fields(request)
-        fields = "".join(f"    {name}: {help_of[name]}\n" for name in call.__signature__.parameters)
+        fields = "".join(f"    {name}: {help_of[name]}\n" for name in signature.parameters)
         summary, _, rest = (inspect.getdoc(function) or "").partition("\n\n")
         call.__doc__ = f"{summary}\n\nArgs:\n{fields}\n{rest}"
         return call

@@ -20,7 +20,7 @@ from cyclopts.help import DefaultFormatter, HelpEntry, HelpPanel
 from bench.cli.command_table import COMMANDS, Command, Option, OutputOptions
 from bench.cli.parsing import check_writable, output_marks
 from bench.cli.terminal import as_typed, program_name
-from bench.requests.fields import to_location
+from bench.requests.fields import Request, to_location
 from foundation.errors import BenchError
 from foundation.printable import shorten_words
 
@@ -61,6 +61,23 @@ def _plain(entry: HelpEntry) -> HelpEntry:
     return entry.copy(metavar=entry.metavar and entry.metavar.replace("STR", name))
 
 
+@dataclasses.dataclass(frozen=True)
+class ParsedCommand:
+    """A command line as a request.
+
+    Attributes:
+        command: the command.
+        request: request of its use case.
+        output: options that only the terminal has.
+        values: typed values and defaults, by option.
+    """
+
+    command: Command
+    request: Request
+    output: OutputOptions
+    values: Mapping[str, Any]
+
+
 def run_command(arguments: Sequence[str] | None = None) -> int:
     """Parse and run one command, and return its exit code.
 
@@ -71,14 +88,32 @@ def run_command(arguments: Sequence[str] | None = None) -> int:
         BenchError: an unknown command or option, or an invalid value.
         UnicodeEncodeError: a word is not in the encoding of the locale.
     """
-    words = _replace_former_options(list(sys.argv[1:] if arguments is None else arguments))
+    parsed = parse_command(list(sys.argv[1:] if arguments is None else arguments))
+    if parsed is None:  # only help was asked for
+        return 0
+    _configure_libraries()
+    check_outputs(parsed.command.options(), {**parsed.values, **vars(parsed.output)})
+    module, _, function = parsed.command.function.partition(".")
+    run = getattr(importlib.import_module(f"bench.cli.commands.{module}"), function)
+    code: int = run(parsed.request, parsed.output)
+    return code
+
+
+def parse_command(words: Sequence[str]) -> ParsedCommand | None:
+    """Parse a command line, or print help and return None.
+
+    Raises:
+        BenchError: an unknown command or option, an invalid value, or an option without effect.
+        UnicodeEncodeError: a word is not in the encoding of the locale.
+    """
+    words = _replace_former_options(list(words))
     for word in words:
         word.encode()  # Python decodes invalid bytes to surrogates, which no record can hold
     try:
-        code = build_app(words)(words)
+        parsed: ParsedCommand | None = build_app(words)(words)
     except CycloptsError as error:
         raise _as_bench_error(error) from error
-    return int(code or 0)
+    return parsed
 
 
 def _replace_former_options(words: list[str]) -> list[str]:
@@ -92,11 +127,11 @@ def _replace_former_options(words: list[str]) -> list[str]:
     return words
 
 
-def build_app(words: Sequence[str] = ()) -> App:
-    """Return the application with all commands and their options.
+def build_app(words: Sequence[str]) -> App:
+    """Return the application with the options of the command in ``words``.
 
     Args:
-        words: the command line, which shows what was typed with the value of its default.
+        words: the command line, which also shows what was typed with the value of its default.
     """
     from bench import __version__
 
@@ -129,18 +164,13 @@ def _make_function(name: str, command: Command, words: Sequence[str]) -> Any:
     """Return a function with the options of a command, which imports the command when called."""
     options = {option.name: option for option in command.options()}
 
-    def function(typed: Any) -> int:
+    def function(typed: Any) -> ParsedCommand:
         values = {name: getattr(typed, name) for name in options}
         refuse_ignored_options(command, options, values, words)
-        _configure_libraries()
-        check_outputs(options.values(), values)
-        output = {name: values.pop(name) for name in command.output}
-        fields = command.to_fields(values) if command.to_fields else values
-        given = {field: value for field, value in fields.items() if value is not None}
-        module, _, called = command.function.partition(".")
-        run = getattr(importlib.import_module(f"bench.cli.commands.{module}"), called)
-        code: int = run(command.request(**given), OutputOptions(**output))
-        return code
+        output = OutputOptions(**{name: values.pop(name) for name in command.output})
+        fields = command.to_fields(dict(values)) if command.to_fields else values
+        given = {name: value for name, value in fields.items() if value is not None}
+        return ParsedCommand(command, command.request(**given), output, values)
 
     record = dataclasses.make_dataclass(
         name,
@@ -150,7 +180,7 @@ def _make_function(name: str, command: Command, words: Sequence[str]) -> Any:
     )
     if not any(option.required for option in options.values()):
         function.__defaults__ = (record(),)  # the parser needs it if no argument is required
-    function.__annotations__ = {"typed": Annotated[record, Parameter(name="*")], "return": int}
+    function.__annotations__ = {"typed": Annotated[record, Parameter(name="*")]}
     return function
 
 
@@ -217,8 +247,10 @@ def check_outputs(options: Any, values: Mapping[str, Any]) -> None:
         BenchError: an output cannot be written, or there is no such device.
     """
     for option in options:
-        value = values[option.name]
-        for mark in output_marks(option.kind) if value is not None else ():
+        value = values.get(option.name)
+        if value is None:
+            continue
+        for mark in output_marks(option.kind):
             check_writable(to_location(value), mark)
         if option.name == "device" and value.startswith("cuda"):
             from retrievers.encoders.device import pick_device

@@ -92,8 +92,8 @@ def compare(request: CompareRequest) -> ComparisonReport:
     return ComparisonReport(resampling, comparisons, tuple(changed))
 
 
-def model_of(results: Evaluation | Sequence[Evaluation]) -> ComparedModel:
-    """Return the one model of some evaluations.
+def model_of(results: Any) -> ComparedModel:
+    """Return the one model of an evaluation, or of a list of them.
 
     Raises:
         BenchError: they are of several models, or two are of one collection.

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 import bench
-from bench.cli.main import build_app
+from bench.cli.main import parse_command
 from bench.experiments.report_record import Report
 from foundation.records import read_json
 
@@ -58,7 +58,7 @@ def id_of(case: tuple[str, str]) -> str:
 @pytest.mark.parametrize("case", commands(), ids=id_of)
 def test_every_command_of_the_documentation_can_be_typed(case):
     words = shlex.split(case[1].partition(" > ")[0], comments=True)[3:]
-    build_app().parse_args(words, exit_on_error=False, print_error=False)
+    parse_command(words)
 
 
 def described_types() -> list[tuple[str, str]]:
@@ -174,7 +174,7 @@ def test_the_workflow_of_the_tutorial_decides_as_it_says(tmp_path):
 
     (step,) = (step for step in workflow()["steps"] if step.get("name") == "Check")
     assert bash(step["run"]) == 2  # no result of the baseline is committed
-    made = "python -m bench run $COLLECTIONS --model $BASELINE --out baseline-results"
+    made = "python -m bench run $COLLECTIONS --model $BASELINE --results baseline-results"
     assert bash(made) == 0
     assert bash(step["run"]) == 3  # the candidate is the baseline
     assert "nothing was checked" in (tmp_path / "summary.md").read_text()

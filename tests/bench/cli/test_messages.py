@@ -9,7 +9,7 @@ from tests.support.collections import Bench, files_below, write_collection, writ
 
 MESSAGES = (Path(__file__).parent / "messages.txt").read_text(encoding="utf-8")
 PAIRS = dict(block.split("\n", 1) for block in MESSAGES.removeprefix("$ ").split("\n$ "))
-WITH_RESULTS = ("compare", "check", "leaderboard", "export")
+WITH_RESULTS = ("compare", "check", "leaderboard", "export", "run", "score")
 WITHOUT_A_CACHE = ("compare", "export", "leaderboard", "list", "rum", "show")
 
 
@@ -33,7 +33,9 @@ def test_a_mistake_is_answered_with_what_was_wrong_and_what_to_type(
     before = files_below(place / "out")
     words = shlex.split(command)
     words += ["--results", "out"] if words[0] in WITH_RESULTS and "--results" not in words else []
-    words += ["--out", "out"] if words[0] in ("run", "score") and "--out" not in words else []
+    words += (
+        ["--results", "out"] if words[0] in ("run", "score") and "--results" not in words else []
+    )
     without = words[0] in WITHOUT_A_CACHE or "--cache-dir" in words
     words += [] if without else ["--cache-dir", "cache"]
     done = Bench(place)(*words)
