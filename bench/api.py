@@ -24,6 +24,7 @@ from bench.evaluation.collection_search import EvaluationOptions, LoadedModel
 from bench.evaluation.judging import mean_weights, suites_inner_first
 from bench.evaluation.pipeline import evaluate as evaluate_job
 from bench.evaluation.pipeline import evaluate_run
+from bench.evaluation.result_record import Evaluation
 from bench.evaluation.runs import Run, read_run_file
 from bench.gate.check_record import BASELINE, Check, StoredModel
 from bench.gate.paired_tests import check_against
@@ -31,7 +32,7 @@ from bench.gate.scope import Candidate, Scope
 from bench.gate.settings import GateSettings, Rule
 from bench.gate.verdicts import conclude_check
 from bench.result_store.find import expand_collections, find_results
-from bench.result_store.result import Evaluation, load, save
+from bench.result_store.result import load, save
 from bench.workspace import Workspace, cache_folder
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError, did_you_mean

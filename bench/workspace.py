@@ -16,7 +16,7 @@ import platformdirs
 from bench.evaluation.collection_search import EvaluationOptions, LoadedModel
 from bench.evaluation.judging import check_relevant, mean_weights, resolve_measures
 from bench.evaluation.pipeline import Job, OpenDataset
-from bench.result_store.result import Evaluation
+from bench.evaluation.result_record import Evaluation
 from bench.result_store.reuse import (
     check_stored_values,
     find_equivalent,
@@ -280,6 +280,7 @@ class Workspace:
             return LoadedModel(model, None)
         encoder = open_encoder(model, self.device, networks=networks)
         if isinstance(encoder, EndpointEncoder):
+            model = replace(model, recipe=encoder.recipe)  # with the dimension
             now = encoder.server.encode_queries(probe_texts())
             fact = self.store.remember(encoder.server, "probe", lambda: {"vectors": now.tolist()})
             check_same_server(model.recipe.model, np.array(fact["vectors"], np.float32), now)

@@ -7,12 +7,12 @@ evaluated query are left out of the fine-tuning.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from bench.evaluation.result_record import Conditions
 from bench.experiments.command_stage import CommandStage
 from bench.experiments.evaluate_stage import EvaluateStage
 from bench.experiments.experiment import COMMAND, Experiment, ExperimentStage, plan_experiment
 from bench.experiments.grid import Grid, rename_options
 from bench.experiments.training_stages import AdaptStage, FinetuneStage, PretrainStage
-from bench.result_store.result import Conditions
 from bench.training.training_sets import count_queries, find_leaks
 from bench.workspace import Workspace
 from datasets_cfg.dataset import Dataset

@@ -36,7 +36,7 @@ from retrievers.adapters.compose import route_adapters
 from retrievers.encoders.bm25 import BM25
 from retrievers.encoders.protocol import PhaseTimer
 from retrievers.encoders.routed import fit_router_on_queries, open_encoder
-from retrievers.index.faiss_index import Hits
+from retrievers.index.hits import Hits
 from retrievers.models.model import Model, resolve_model
 from retrievers.training.continual.sequence import Domain, Method, adapt
 from retrievers.training.engine.arguments import TrainingContext

@@ -34,8 +34,8 @@ from retrievers.adapters.folder import (
     find_adapters,
 )
 from retrievers.adapters.hub import ADAPTER_NAME
-from retrievers.adapters.identify import CONFIG, NORMS, ROUTER, ROUTING, SETUP, SHARED, Routing
 from retrievers.models.model import Model
+from retrievers.models.read_adapter import CONFIG, NORMS, ROUTER, ROUTING, SETUP, SHARED, Routing
 
 # Of configurations: what says nothing about which function the weights are of.
 IGNORED_FIELDS = {

@@ -18,16 +18,6 @@ from foundation.errors import BenchError, did_you_mean, first_line
 from foundation.files import replace_entries
 from foundation.records import read_object, write_json
 from retrievers.adapters import hub, peft
-from retrievers.adapters.identify import (
-    BASE,
-    CONFIG,
-    FOLDER,
-    ROUTING,
-    SETUP,
-    adapter_folder,
-    identify_adapter,
-    read_composition,
-)
 from retrievers.adapters.settings import AdapterSettings, import_library
 from retrievers.models.card import (
     CARD_FILE,
@@ -39,6 +29,16 @@ from retrievers.models.card import (
 )
 from retrievers.models.checkpoint import Checkpoint
 from retrievers.models.model import Model, resolve_model
+from retrievers.models.read_adapter import (
+    BASE,
+    CONFIG,
+    FOLDER,
+    ROUTING,
+    SETUP,
+    adapter_folder,
+    identify_adapter,
+    read_composition,
+)
 from retrievers.models.recipe import AdapterIdentity, AdapterKind
 
 # PEFT, AdapterHub, torch and safetensors raise nearly anything for what is damaged or unfit.
@@ -292,7 +292,7 @@ def find_adapters(base: Model, folders: Sequence[Path], *, composed: bool = Fals
     return AdapterSet(inside, identities, cards)
 
 
-def find_base(folders: Sequence[Path]) -> Model:
+def find_adapter_base(folders: Sequence[Path]) -> Model:
     """Return the model that adapters were trained on, from the first card among ``folders``.
 
     Raises:

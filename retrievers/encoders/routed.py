@@ -15,13 +15,13 @@ import numpy as np
 from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError, first_line
 from retrievers.adapters.compose import Router, fit_router
-from retrievers.adapters.identify import ROUTER
 from retrievers.encoders.endpoint import EndpointEncoder
 from retrievers.encoders.protocol import Callback, Encoder, PhaseTimer
 from retrievers.encoders.python_object import HashingEncoder, ThirdPartyEncoder
 from retrievers.encoders.transformer import TransformerEncoder
 from retrievers.models.checkpoint import resolve_inside
 from retrievers.models.model import Model, SharedNetworks
+from retrievers.models.read_adapter import ROUTER
 from retrievers.models.recipe import Recipe
 
 QUERIES = 1_000  # queries per domain: a mean needs no more
@@ -166,7 +166,7 @@ def open_encoder(
     if model.recipe.kind == "hashing":
         return HashingEncoder(model.recipe)
     if model.recipe.kind == "endpoint":
-        return EndpointEncoder(model.recipe, model.card)
+        return EndpointEncoder(model.recipe, model.card).with_dimension()
     if model.routing is not None:
         return open_routed_encoder(model, device, tokens_per_batch, networks)
     return TransformerEncoder(model, device, tokens_per_batch, networks)

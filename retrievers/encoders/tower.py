@@ -17,7 +17,6 @@ import torch
 from foundation.arrays import BoolArray, Float32Array, Int32Array, Int64Array
 from foundation.errors import BenchError, first_line, is_out_of_memory
 from retrievers.adapters.folder import attach
-from retrievers.adapters.identify import check_unchanged
 from retrievers.encoders.device import (
     map_in_threads,
     use_full_precision,
@@ -39,6 +38,7 @@ from retrievers.encoders.tokens import TextTokenizer, Tokens
 from retrievers.models.checkpoint import Checkpoint
 from retrievers.models.loading import load_network, load_stage, load_tokenizer
 from retrievers.models.model import SharedNetworks
+from retrievers.models.read_adapter import check_unchanged
 from retrievers.models.recipe import Recipe, StoredPooling
 
 FEW_TOKENS = 128  # one thread computes so many tokens in some tens of milliseconds

@@ -6,16 +6,18 @@ read with ``weights_only``: nothing in a checkpoint is executed.
 
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import safe_open
+from torch import Tensor
+from torch.nn import functional
 
 from foundation.errors import BenchError, first_line
-from retrievers.encoders.packed import LoadedStage
 from retrievers.models.checkpoint import (
     HEAD_WEIGHTS,
     Checkpoint,
@@ -25,6 +27,13 @@ from retrievers.models.checkpoint import (
 )
 from retrievers.models.recipe import Recipe, Stage, TruncationSide
 from retrievers.models.st_folder import read_stage_file
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "identity": lambda x: x,
+    "tanh": torch.tanh,
+    "relu": functional.relu,
+    "gelu": functional.gelu,
+}
 
 logger = logging.getLogger(__name__)
 
@@ -151,6 +160,33 @@ def loading_error(what: str, error: Exception) -> BenchError:
         f"{what} cannot be loaded: {first_line(error)}",
         "It is damaged, or holds more than tensors. Nothing in it was executed.",
     )
+
+
+@dataclass(frozen=True)
+class LoadedStage:
+    """A dense or layer-norm stage with float32 weights.
+
+    Attributes:
+        kind: ``dense`` or ``layer-norm``.
+        weight: ``(out, in)`` of a dense stage, ``(width,)`` of a layer norm.
+        bias: ``(out,)`` or ``(width,)``; None for a dense stage without one.
+        activation: name in `ACTIVATIONS`.
+        eps: constant of a layer norm.
+    """
+
+    kind: str
+    weight: Tensor
+    bias: Tensor | None
+    activation: str
+    eps: float
+
+    def __call__(self, vectors: Tensor) -> Tensor:
+        """Apply the stage to ``vectors`` of shape ``(n, in)``, giving ``(n, out)``."""
+        if self.kind == "layer-norm":
+            return functional.layer_norm(
+                vectors, self.weight.shape, self.weight, self.bias, self.eps
+            )
+        return ACTIVATIONS[self.activation](functional.linear(vectors, self.weight, self.bias))
 
 
 def load_stage(stage: Stage, checkpoint: Checkpoint, device: torch.device) -> LoadedStage:

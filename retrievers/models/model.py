@@ -22,13 +22,6 @@ import msgspec
 from foundation.errors import BenchError
 from foundation.files import sha256_of_file
 from foundation.machine import cpu_instructions
-from retrievers.adapters.identify import (
-    Routing,
-    adapter_folder,
-    adapter_name,
-    identify_adapter,
-    read_routing,
-)
 from retrievers.models.card import BRANCH, Card, CardAdapter, CardStage, replace_fields
 from retrievers.models.checkpoint import (
     HEAD_WEIGHTS,
@@ -39,6 +32,13 @@ from retrievers.models.checkpoint import (
     resolve_inside,
 )
 from retrievers.models.locate import describe_source, find_card, find_local, locate_checkpoint
+from retrievers.models.read_adapter import (
+    Routing,
+    adapter_folder,
+    adapter_name,
+    identify_adapter,
+    read_routing,
+)
 from retrievers.models.recipe import (
     UNKNOWN_SETTINGS,
     ModelDtype,
@@ -386,13 +386,7 @@ def _plain_recipe(card: Card) -> Recipe:
 
 
 def resolve_endpoint(card: Card) -> Model:
-    """Resolve a model behind a URL, requesting a vector if ``card`` states no ``dim``.
-
-    Raises:
-        BenchError: the server does not answer, or refuses a text.
-    """
-    from retrievers.encoders.endpoint import EndpointEncoder
-
+    """Resolve a model behind a URL. Its dimension is 0 unless ``card`` states it."""
     address = {"endpoint": card.url.partition("://")[2], "endpoint_model": card.endpoint_model}
     recipe = msgspec.structs.replace(
         _plain_recipe(card),
@@ -401,8 +395,7 @@ def resolve_endpoint(card: Card) -> Model:
         options={**address, **card.options},
         **UNKNOWN_SETTINGS,
     )
-    dim = card.dim or EndpointEncoder(recipe, card).encode_queries(["dimension"]).shape[1]
-    return Model(card, msgspec.structs.replace(recipe, dim=dim))
+    return Model(card, recipe)
 
 
 def _third_party_recipe(card: Card, trust_code: bool) -> Recipe:

@@ -48,8 +48,8 @@ from threadpoolctl import threadpool_info
 
 from bench.evaluation.exact import exact_search
 from bench.evaluation.index_search import parse_size, plan_search, resident_bytes
+from bench.evaluation.result_record import Result
 from bench.evaluation.runs import read_run_file
-from bench.result_store.result import Result
 from bench.store import StoredVectors
 from bench.workspace import Workspace
 from foundation.arrays import Float32Array, Int64Array

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bench.boards.build import BoardFilter, build_leaderboard
 from bench.boards.rows import find_distinct_results
 from bench.comparing.statistics import Resampling
-from bench.result_store.result import Timings
+from bench.evaluation.result_record import Timings
 from datasets_cfg.catalogue import expand_names
 from reports.leaderboard import SITE, markdown, page, scores, script_json
 from retrievers.models.card import Card, ExpectedScore

@@ -9,7 +9,7 @@ import numpy as np
 
 from foundation.arrays import Int64Array
 from retrievers.encoders.routed import open_encoder
-from retrievers.index.faiss_index import Hits
+from retrievers.index.hits import Hits
 from retrievers.models.model import Model, resolve_model
 from retrievers.training.engine.arguments import TrainingContext
 from retrievers.training.finetune.finetune_preset import Finetuning, parse

@@ -15,6 +15,7 @@ from bench.comparing.changed_queries import open_evaluated_dataset
 from bench.comparing.compare import ComparisonSettings
 from bench.evaluation.collection_search import LoadedModel
 from bench.evaluation.judging import mean_weights
+from bench.evaluation.result_record import Evaluation, Protocol
 from bench.evaluation.scoring import parse_measure
 from bench.explain.question import Question
 from bench.gate.check_record import ANCHOR, BASELINE, Check, StoredModel
@@ -33,7 +34,6 @@ from bench.gate.scope import (
 from bench.gate.served import check_server
 from bench.gate.verdicts import conclude_check
 from bench.result_store.find import choose_results, find_named, find_results
-from bench.result_store.result import Evaluation, Protocol
 from bench.workspace import Workspace
 from datasets_cfg.catalogue import dataset_names, user_folder
 from datasets_cfg.dataset import name_in_results

@@ -28,10 +28,11 @@ from bench.comparing.compare import compare as compare_entrants
 from bench.comparing.transfer import TrainingSequence, measure_forgetting
 from bench.evaluation.judging import suites_inner_first
 from bench.evaluation.pipeline import OpenDataset, evaluate_run
+from bench.evaluation.result_record import Evaluation
 from bench.evaluation.runs import read_run_file
 from bench.outcomes import ExitCode
 from bench.result_store.find import choose_results, expand_collections, find_named
-from bench.result_store.result import RESULT_FILE, Evaluation
+from bench.result_store.result import RESULT_FILE
 from bench.workspace import Workspace
 from datasets_cfg.catalogue import is_suite, user_folder
 from datasets_cfg.dataset import name_in_results

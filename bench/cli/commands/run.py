@@ -32,11 +32,12 @@ from bench.evaluation.collection_search import (
 from bench.evaluation.cost import announce_encoding, estimate_costs
 from bench.evaluation.judging import SuiteMean, suite_mean, suites_inner_first
 from bench.evaluation.pipeline import Job, evaluate, evaluate_run
+from bench.evaluation.result_record import Evaluation, Result
 from bench.evaluation.runs import read_run_file
 from bench.evaluation.scoring import parse_measure
 from bench.outcomes import ExitCode, MissingEvaluations
 from bench.result_store.find import SELECTOR
-from bench.result_store.result import Evaluation, Result, result_folder, save
+from bench.result_store.result import result_folder, save
 from bench.store.indexes import MANIFEST_FILE, IndexFolder, IndexManifest, encode_manifest
 from bench.workspace import Workspace
 from datasets_cfg.catalogue import suite_for

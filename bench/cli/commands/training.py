@@ -30,7 +30,7 @@ from datasets_cfg.readers.files import is_training_data
 from foundation.errors import BenchError
 from reports.plots import can_plot, draw_losses
 from retrievers.adapters.compose import average_adapters, stack_adapters
-from retrievers.adapters.folder import find_base
+from retrievers.adapters.folder import find_adapter_base
 from retrievers.models.card import CARD_FILE, card_names, load_card
 from retrievers.models.model import Model, count_parameters, resolve_model
 from retrievers.training.continual.sequence import Method, read_method
@@ -360,7 +360,7 @@ def compose(options: ComposeOptions) -> int:
             "route needs a collection per adapter",
             "python -m bench compose route ADAPTERS --on COLLECTIONS --out OUT",
         )
-    base = find_base(adapters)
+    base = find_adapter_base(adapters)
     if options.how == "stack":
         stack_adapters(base, adapters, out)
     elif options.how == "route":

@@ -10,9 +10,10 @@ import pytest
 
 from bench.evaluation import pipeline
 from bench.evaluation.pipeline import program_digest
+from bench.evaluation.result_record import RUN_FILE, SCORES_FILE, Evaluation
 from bench.result_store import reuse
 from bench.result_store.find import find_results
-from bench.result_store.result import RESULT_FILE, RUN_FILE, SCORES_FILE, Evaluation, load
+from bench.result_store.result import RESULT_FILE, load
 from bench.workspace import Workspace
 from foundation.errors import BenchError
 from tests.support.collections import write_collection, write_hashing_card
@@ -261,7 +262,7 @@ def test_another_program_computes(run, monkeypatch, tmp_path):
 
 
 def test_the_digest_of_the_program_is_of_all_sources_that_scores_come_from(tmp_path):
-    package = tmp_path / "bench" / "evaluate" / "exact"
+    package = tmp_path / "bench" / "evaluation" / "exact"
     package.mkdir(parents=True)
     digests = [program_digest.__wrapped__(tmp_path)]
     for text in ("a = 1\n", "a = 2\n"):

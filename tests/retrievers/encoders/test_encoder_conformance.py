@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from foundation.errors import BenchError
+from retrievers.encoders.preflight import preflight
 from retrievers.encoders.protocol import PROBE_FILE, Encoder
 from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import has_vnni, resolve_model
-from retrievers.models.preflight import preflight
 from tests.support import tiny_checkpoints as tiny
 
 TEXTS = [

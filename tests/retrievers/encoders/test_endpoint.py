@@ -265,10 +265,10 @@ def test_cards_that_state_what_a_server_decides_are_refused(fields, named):
 def test_a_recipe_has_the_host_and_what_determines_vectors(server):
     url, _ = server
     host = url.removeprefix("http://")
-    recipe = resolve_model(url.removesuffix("/v1"), endpoint_model="m").recipe
+    recipe = open_encoder(resolve_model(url.removesuffix("/v1"), endpoint_model="m")).recipe
     assert recipe.options == {"endpoint": host, "endpoint_model": "m"}
     assert (recipe.dim, recipe.max_document_tokens, recipe.dtype) == (DIM, None, "unknown")
-    other = resolve_model(url, endpoint_model="m2").recipe
+    other = open_encoder(resolve_model(url, endpoint_model="m2")).recipe
     assert other.fingerprint != recipe.fingerprint
     with pytest.raises(BenchError, match="name of one of its models"):
         resolve_model(url)
