@@ -27,7 +27,7 @@ from foundation.errors import BenchError
 from foundation.files import replace_file
 from reports.experiment import markdown
 from reports.plots import can_plot, draw_factors
-from retrievers.models.model import resolve_model
+from retrievers.models.resolve import resolve_model
 from retrievers.training.engine.arguments import Progress, TrainingContext, check_device
 from retrievers.training.finetune import finetune_preset
 from retrievers.training.finetune.finetune import FinetuneResult

@@ -45,10 +45,11 @@ from datasets_cfg.verify import Finding, check_counts, evaluation_findings
 from foundation.errors import BenchError
 from foundation.locations import Location
 from retrievers.encoders.endpoint import EndpointEncoder, check_same_server
+from retrievers.encoders.open import open_encoder
 from retrievers.encoders.protocol import probe_texts
-from retrievers.encoders.routed import open_encoder
+from retrievers.encoders.transformer import SharedNetworks
 from retrievers.models.card import card_names
-from retrievers.models.model import SharedNetworks, resolve_model
+from retrievers.models.resolve import resolve_model
 
 DEFAULTS = EvaluationOptions()
 

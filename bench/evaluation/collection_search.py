@@ -40,8 +40,8 @@ from retrievers.encoders.views import View, ViewedVectors
 from retrievers.index.faiss_index import IndexSpec, import_faiss
 from retrievers.index.hits import Hits, multiply_by_similarity, sort_canonically
 from retrievers.models.card import replace_fields
-from retrievers.models.checkpoint import COUNTING_VERSION, Parameters
-from retrievers.models.model import Model, count_parameters, resolve_model
+from retrievers.models.read_checkpoint import COUNTING_VERSION, Parameters
+from retrievers.models.resolve import Model, count_parameters, resolve_model
 
 FLAT = IndexSpec.parse("flat")
 PYTORCH_BYTES = 1 << 30  # the library, its caches and a batch

@@ -19,7 +19,7 @@ from foundation.errors import BenchError
 from foundation.files import read_file
 from foundation.locations import Location
 from foundation.records import Record
-from retrievers.models.checkpoint import Parameters
+from retrievers.models.read_checkpoint import Parameters
 from retrievers.models.recipe import Recipe
 
 if TYPE_CHECKING:

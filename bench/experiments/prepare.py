@@ -18,7 +18,7 @@ from bench.workspace import Workspace
 from datasets_cfg.dataset import Dataset
 from datasets_cfg.verify import count_differences
 from foundation.machine import library_version
-from retrievers.models.model import resolve_model
+from retrievers.models.resolve import resolve_model
 from retrievers.training.engine.arguments import check_device
 
 DECISIVE = (

@@ -47,7 +47,7 @@ from foundation.machine import processor_name
 from retrievers.encoders.protocol import Encoder, PhaseTimer
 from retrievers.index.faiss_index import FaissIndex, IndexSpec
 from retrievers.index.hits import Hits, recall_at_k, sort_canonically
-from retrievers.models.model import Model
+from retrievers.models.resolve import Model
 
 DOCUMENTS = (64, 20_000)  # fewest and most of one sample
 SAMPLE_S = 3.0  # about how long one sample of encoding takes

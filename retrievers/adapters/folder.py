@@ -27,8 +27,6 @@ from retrievers.models.card import (
     replace_fields,
     write_card,
 )
-from retrievers.models.checkpoint import Checkpoint
-from retrievers.models.model import Model, resolve_model
 from retrievers.models.read_adapter import (
     BASE,
     CONFIG,
@@ -39,7 +37,9 @@ from retrievers.models.read_adapter import (
     identify_adapter,
     read_composition,
 )
+from retrievers.models.read_checkpoint import Checkpoint
 from retrievers.models.recipe import AdapterIdentity, AdapterKind
+from retrievers.models.resolve import Model, resolve_model
 
 # PEFT, AdapterHub, torch and safetensors raise nearly anything for what is damaged or unfit.
 ATTACH_ERRORS = (Exception,)
@@ -184,9 +184,8 @@ def find_adapter(
         BenchError: there is no adapter, it belongs to another base or library, or it is composed.
     """
     where = folder.expanduser().resolve()
-    stated: CardAdapter | None = CardAdapter(path=str(where))
-    if (where / CARD_FILE).is_file():
-        stated = load_card(where / CARD_FILE).adapter
+    has_card = (where / CARD_FILE).is_file()
+    stated = load_card(where / CARD_FILE).adapter if has_card else CardAdapter(path=".")
     if stated is None:
         raise BenchError(f"{folder} is a complete model, not an adapter")
     inner = adapter_folder(stated, where)
@@ -195,8 +194,7 @@ def find_adapter(
         raise BenchError(f"{folder} is a composition of adapters", f"Name its parts: {names}")
     if not any((inner / name).is_file() for name in (CONFIG, SETUP, ROUTING)):
         raise BenchError(f"{folder} has no adapter", "Name the folder of a trained adapter")
-    wanted = CardAdapter(path=str(inner), kind=kind)
-    return inner, identify_adapter(inner, wanted, base_checkpoint(base))
+    return inner, identify_adapter(inner, base_checkpoint(base), kind)
 
 
 def base_checkpoint(base: Model) -> Checkpoint:

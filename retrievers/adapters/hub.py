@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from foundation.errors import BenchError
+from foundation.files import resolve_inside
 from retrievers.adapters.settings import FUSION, AdapterSettings, check_options, import_library
-from retrievers.models.checkpoint import resolve_inside
 from retrievers.models.read_adapter import NORMS, SETUP, SHARED, Composition, read_composition
 
 ADAPTER_NAME = "bench"

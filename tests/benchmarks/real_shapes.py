@@ -53,10 +53,10 @@ from bench.evaluation.runs import read_run_file
 from bench.store import StoredVectors
 from bench.workspace import Workspace
 from foundation.arrays import Float32Array, Int64Array
+from retrievers.encoders.open import open_encoder
 from retrievers.encoders.protocol import PhaseTimer
-from retrievers.encoders.routed import open_encoder
-from retrievers.models.model import resolve_model
 from retrievers.models.recipe import Recipe
+from retrievers.models.resolve import resolve_model
 
 ROOT = Path(__file__).parents[2]
 MODULE = "tests.benchmarks.real_shapes"

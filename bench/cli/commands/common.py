@@ -19,11 +19,13 @@ from datasets_cfg.verify import Finding
 from foundation.errors import BenchError
 from foundation.records import Record, convert_table
 from reports.evaluation import finding_lines
+from retrievers.encoders.open import open_encoder
 from retrievers.encoders.protocol import Encoder
-from retrievers.encoders.routed import open_encoder
-from retrievers.models.locate import card_of_endpoint, is_card, is_url
-from retrievers.models.model import SharedNetworks, resolve_endpoint
+from retrievers.encoders.transformer import SharedNetworks
+from retrievers.models.locate import is_card, is_url
 from retrievers.models.recipe import StoreDtype
+from retrievers.models.resolve import resolve_endpoint
+from retrievers.models.resolve_card import card_of_endpoint
 
 logger = logging.getLogger(__name__)
 

@@ -11,13 +11,13 @@ from bench.cli.terminal import print_result
 from bench.evaluation.collection_search import LoadedModel
 from bench.explain.deviation_search import answer_question
 from bench.explain.evidence import SetupEvidence
+from bench.explain.passes import find_base
 from bench.explain.question import Question, save_canary
 from bench.outcomes import ExitCode
 from bench.workspace import Workspace
 from foundation.errors import BenchError
 from reports.explain import answer_text
 from retrievers.models.locate import is_card
-from retrievers.models.model import find_base
 
 
 def explain(options: ExplainOptions) -> int:

@@ -16,7 +16,7 @@ from bench.speed.race import ENCODERS, OPENVINO, check_installed, check_raceable
 from bench.workspace import Workspace
 from foundation.errors import BenchError
 from reports.speed import speed_tables
-from retrievers.models.model import Model
+from retrievers.models.resolve import Model
 
 SOURCE = "stdlib-code"  # embedded: its texts are on every machine
 PARTS = ("encode", "latency", "indexes")

@@ -32,7 +32,7 @@ from reports.plots import can_plot, draw_losses
 from retrievers.adapters.compose import average_adapters, stack_adapters
 from retrievers.adapters.folder import find_adapter_base
 from retrievers.models.card import CARD_FILE, card_names, load_card
-from retrievers.models.model import Model, count_parameters, resolve_model
+from retrievers.models.resolve import Model, count_parameters, resolve_model
 from retrievers.training.continual.sequence import Method, read_method
 from retrievers.training.engine.arguments import Progress, is_first
 from retrievers.training.engine.curve import CURVE_FILE, read_curve

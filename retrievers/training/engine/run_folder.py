@@ -26,8 +26,8 @@ from foundation.errors import BenchError
 from foundation.files import FileLock, clean_up, replace_file, reset_permissions, sha256_of_file
 from foundation.records import Record, convert_table, find_differing_keys, read_json, write_json
 from retrievers.models.card import CARD_FILE
-from retrievers.models.checkpoint import read_safetensors_header
-from retrievers.models.locate import TRAINING_FILE
+from retrievers.models.read_checkpoint import read_safetensors_header
+from retrievers.models.resolve_card import TRAINING_FILE
 from retrievers.training.engine.arguments import (
     CHECKPOINTS,
     first_process_first,

@@ -12,10 +12,11 @@ from safetensors.numpy import load_file
 from foundation.errors import BenchError
 from retrievers.adapters.compose import average_adapters, normalize_weights, stack_adapters
 from retrievers.adapters.folder import find_adapter_base
-from retrievers.encoders.routed import open_encoder
+from retrievers.encoders.open import open_encoder
+from retrievers.encoders.transformer import SharedNetworks
 from retrievers.models import loading
 from retrievers.models.card import load_card
-from retrievers.models.model import SharedNetworks, resolve_model
+from retrievers.models.resolve import resolve_model
 from tests.retrievers.adapters.test_adapter_tuning import QUICK, Tuned, run, table, vectors
 from tests.support.small_finetuning import TEXTS, TITLES, model
 
