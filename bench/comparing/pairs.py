@@ -19,6 +19,7 @@ from bench.comparing.statistics import (
     paired_difference,
 )
 from bench.evaluation.judging import collections_in, suite_weights
+from bench.evaluation.result_record import Evaluation, Protocol
 from bench.evaluation.scoring import parse_measure
 from bench.result_store.find import (
     RUN_FILE_FACT,
@@ -26,7 +27,6 @@ from bench.result_store.find import (
     describe_recipe,
     find_differing_facts,
 )
-from bench.result_store.result import Evaluation, Protocol
 from datasets_cfg.catalogue import suite_for, suite_names
 from foundation.errors import BenchError
 from foundation.records import Record

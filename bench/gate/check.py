@@ -12,6 +12,7 @@ from bench.comparing.pairs import ComparisonSettings
 from bench.comparing.statistics import Resampling
 from bench.evaluation.collection_search import LoadedModel
 from bench.evaluation.judging import mean_weights
+from bench.evaluation.result_record import Evaluation, Protocol
 from bench.evaluation.scoring import parse_measure
 from bench.explain.question import Question
 from bench.gate.check_record import ANCHOR, BASELINE, Check, StoredModel
@@ -34,7 +35,6 @@ from bench.outcomes import RecordedWarnings
 from bench.requests.deciding import CheckRequest
 from bench.requests.fields import CARD_SETTINGS, ModelFields
 from bench.result_store.find import choose_results, find_named, find_results
-from bench.result_store.result import Evaluation, Protocol
 from bench.runner.workspace import Workspace, load_models, open_endpoint, open_workspace
 from datasets_cfg.catalogue import dataset_names, user_folder
 from datasets_cfg.dataset import name_in_results

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bench.comparing.statistics import Difference
+from bench.evaluation.result_record import Evaluation
 from bench.explain.answer import Answer
 from bench.gate.power import DetectableEffect
 from bench.gate.settings import Rule
-from bench.result_store.result import Evaluation
 from foundation.records import Record
 
 Outcome = Literal["OK", "INCONCLUSIVE", "MISSING", "DRIFT", "REGRESSION"]

@@ -18,6 +18,7 @@ from bench.comparing.statistics import (
     adjust_p_values,
     paired_difference,
 )
+from bench.evaluation.result_record import Evaluation
 from bench.evaluation.runs import Run
 from bench.gate.check_record import (
     BASELINE,
@@ -35,7 +36,6 @@ from bench.gate.settings import GateSettings
 from bench.gate.skew import StudentisedMean, combine_means, largest_loss, loss_p_value, studentise
 from bench.gate.verdicts import THE_MEAN, Decision, Evidence, decide, describe_drift
 from bench.result_store.find import recipe_key
-from bench.result_store.result import Evaluation
 from foundation.errors import BenchError
 from retrievers.models.card import ExpectedScore
 

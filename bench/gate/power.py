@@ -15,8 +15,8 @@ import numpy as np
 
 from bench.comparing.pairs import differing_fields
 from bench.comparing.statistics import FEW, SAME_SCORE, detectable_effect
+from bench.evaluation.result_record import Evaluation, Result
 from bench.gate.skew import unseen_allowance
-from bench.result_store.result import Evaluation, Result
 from foundation.arrays import Float64Array
 from foundation.printable import format_names
 from foundation.records import Record

@@ -17,9 +17,9 @@ import msgspec
 
 from bench.evaluation.collection_search import EvaluationOptions, LoadedModel
 from bench.evaluation.judging import mean_weights
+from bench.evaluation.result_record import Evaluation, Protocol
 from bench.gate.check_record import StoredModel
 from bench.outcomes import MissingEvaluations
-from bench.result_store.result import Evaluation, Protocol
 from bench.result_store.reuse import check_stored_values, reuse_or_evaluate, warn_unchecked
 from bench.runner.workspace import Workspace
 from datasets_cfg.readers import Queries

@@ -46,13 +46,13 @@ from bench.comparing.statistics import (
     detectable_effect,
     resample,
 )
+from bench.evaluation.result_record import Evaluation
 from bench.gate.check_record import StoredModel
 from bench.gate.paired_tests import check_against, loss_tests
 from bench.gate.scope import Candidate, Scope
 from bench.gate.settings import GateSettings
 from bench.gate.skew import UNSEEN, largest_loss, studentise, unseen_allowance
 from bench.gate.verdicts import Evidence, decide
-from bench.result_store.result import Evaluation
 from tests.benchmarks.gate_pairs import FAMILY as REAL_FAMILY
 from tests.benchmarks.gate_pairs import Pair, real_pairs
 from tests.support.results import PROTOCOL, evaluation

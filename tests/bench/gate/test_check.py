@@ -9,6 +9,7 @@ import pytest
 from bench.comparing.pairs import ComparisonSettings
 from bench.comparing.statistics import Resampling
 from bench.evaluation.judging import mean_weights, suite_weights
+from bench.evaluation.result_record import Evaluation
 from bench.evaluation.runs import Run
 from bench.gate.check_record import StoredModel
 from bench.gate.paired_tests import check_against, check_published, find_losses_elsewhere
@@ -16,7 +17,6 @@ from bench.gate.power import DetectableEffect
 from bench.gate.scope import Candidate, Scope
 from bench.gate.settings import GateSettings
 from bench.gate.verdicts import conclude_check
-from bench.result_store.result import Evaluation
 from foundation.errors import BenchError
 from retrievers.models.card import ExpectedScore
 from tests.support.results import PROTOCOL, evaluation
