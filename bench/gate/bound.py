@@ -1,20 +1,21 @@
-"""Upper confidence bound of a mean loss that needs no assumption on the distribution.
+"""Upper confidence bound of a mean loss that needs no assumption on its distribution.
 
 Most losses are zero, some are small and a few may be large, and the largest may be missing from the
 sample. Student's t and the bootstrap know only the losses that were seen. Gaffke's bound (2005;
-Learned-Miller and Thomas, 2020) adds the worst possible loss, 1, as one more query: it is the 95 %
+Learned-Miller and Thomas, 2020) adds one more query with the worst possible loss: it is the 95 %
 quantile of the mean of all these losses under random weights from a flat Dirichlet distribution.
-The bound of a weighted mean over collections draws the weights of each collection independently.
+The bound of a weighted mean draws the weights of each collection independently, with one worst loss
+for each. The worst loss is 1. A query cannot lose more than its baseline's score, but the score of
+a query that the sample lacks is unknown.
 
 Three properties matter for a gate. A larger loss of any query never lowers the bound, and the order
-of queries has no influence: the weights are fixed, and the sorted losses are put into them. Without
-any loss the bound is exactly 1 - 0.05^(1/n): 149 unchanged queries prove a margin of .02. Its
-coverage is proved for a few distributions and conjectured for all; `tests.benchmarks.gate_bound`
-measures it, also for several collections.
+of queries has no influence: the random weights are fixed, and meet the sorted losses. If no score
+changes, the bound is 1 - 0.05^(1/n): 149 unchanged queries prove a margin of .02. Its coverage is
+proved for a few distributions and conjectured for all. `tests.benchmarks.gate_bound` measures it.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,78 +24,95 @@ from bench.comparing.statistics import BLOCK_CELLS, random_stream
 from foundation.arrays import Float64Array
 
 LEVEL = 0.95  # one-sided
-WORST = 1.0  # largest possible loss of a query, by a measure from 0 to 1
-DRAWS = 19_999  # of random weights
+DRAWS = 19_999  # another seed moves a bound by .6 % of its distance from the mean (1 sd)
+MOST_QUERIES = 10_000_000  # that `queries_needed` considers
 
 
 @dataclass(frozen=True)
-class MeanLoss:
-    """Weighted mean loss over collections, under random weights of the queries.
+class DrawnMeans:
+    """Mean loss on one collection under random weights of its queries.
 
     Attributes:
-        weights: weight of each collection, ``(collections,)``.
-        queries: number of queries of each collection, ``(collections,)``.
-        observed: mean loss of each collection, ``(collections,)``.
-        drawn: mean loss under random weights of the queries, ``(draws, collections)``.
-        levels: quantile level of the weight of the worst loss, ``(draws, collections)``. Each of
-            ``draws`` equal steps from 0 to 1 occurs once in a column.
+        queries: number of queries.
+        observed: mean loss.
+        means: float64 ``(draws,)``, mean loss under flat Dirichlet weights.
+        levels: float64 ``(draws,)``, quantile levels of the weight of the worst loss: the centre of
+            each of ``draws`` equal steps from 0 to 1, in random order.
     """
 
-    weights: Float64Array
-    queries: Float64Array
-    observed: Float64Array
-    drawn: Float64Array
+    queries: int
+    observed: float
+    means: Float64Array
     levels: Float64Array
 
-    def bound(self, factor: float = 1.0) -> float:
-        """Return the upper 95 % confidence bound of the mean loss.
 
-        Args:
-            factor: number of times as many queries with losses like these, for planning. The spread
-                shrinks by its root.
-        """
-        shrink = 1 / math.sqrt(factor)
-        means = shrink * self.drawn + (1 - shrink) * self.observed
-        worst = 1 - (1 - self.levels) ** (1 / (factor * self.queries))  # quantiles of Beta(1, n)
-        total = (worst * WORST + (1 - worst) * means) @ self.weights
-        place = math.ceil(LEVEL * len(total)) - 1
-        return float(np.partition(total, place)[place])
-
-
-def draw_mean_loss(
-    losses: Mapping[str, Float64Array], weights: Mapping[str, float], draws: int = DRAWS
-) -> MeanLoss:
-    """Draw the mean loss under random weights. The draws depend on names and numbers alone.
+def draw_means(losses: Float64Array, name: str, draws: int = DRAWS) -> DrawnMeans:
+    """Draw the mean loss under random weights, which depend on the number of queries and ``name``.
 
     Args:
-        losses: baseline minus candidate on each query, by collection; in -1 to 1.
-        weights: weight of each collection; they sum to 1.
-        draws: number of random weights.
-    """
-    names = sorted(weights)
-    columns = [draw_means(losses[name], name, draws) for name in names]
-    return MeanLoss(
-        weights=np.array([weights[name] for name in names]),
-        queries=np.array([float(len(losses[name])) for name in names]),
-        observed=np.array([float(np.sort(losses[name]).mean()) for name in names]),
-        drawn=np.stack([means for means, _ in columns], axis=1),
-        levels=np.stack([levels for _, levels in columns], axis=1),
-    )
-
-
-def draw_means(losses: Float64Array, name: str, draws: int) -> tuple[Float64Array, Float64Array]:
-    """Return means under flat Dirichlet weights, and the levels of the worst loss's weight.
-
-    Args:
-        losses: ``(queries,)``, or ``(queries, samples)`` for several samples at once.
-        name: name of the collection, whose weights are independent of those of other names.
+        losses: float64 ``(queries,)``, baseline minus candidate; at most 1. The benchmark passes
+            ``(queries, samples)``.
+        name: name of the collection. Weights of different names are independent.
         draws: number of random weights.
     """
     for_means, for_worst = np.random.default_rng(random_stream(name)).spawn(2)
-    ordered, means = np.sort(losses, axis=0), []
+    ordered = np.sort(losses, axis=0)
+    means = np.zeros((draws, *ordered.shape[1:]))
     rows = max(1, BLOCK_CELLS // len(ordered))
-    for start in range(0, draws, rows):
+    for start in range(0, draws, rows) if ordered.any() else ():
         shares = for_means.standard_exponential((min(rows, draws - start), len(ordered)))
         shares /= shares.sum(axis=1, keepdims=True)
-        means.append(shares @ ordered)
-    return np.concatenate(means), (for_worst.permutation(draws) + 0.5) / draws
+        means[start : start + rows] = shares @ ordered
+    levels = (for_worst.permutation(draws) + 0.5) / draws
+    return DrawnMeans(len(ordered), float(ordered.mean()), means, levels)
+
+
+def upper_bound(
+    parts: Sequence[DrawnMeans], weights: Sequence[float] = (1.0,), factor: float = 1.0
+) -> float:
+    """Return the upper 95 % confidence bound of the weighted mean loss.
+
+    Args:
+        parts: draws of each collection.
+        weights: weight of each collection; they sum to 1.
+        factor: for planning: the bound if there were so many times as many queries with losses like
+            these. The spread of the mean shrinks by its root.
+    """
+    shrink = 1 / math.sqrt(factor)
+    total = np.zeros(len(parts[0].means))
+    for weight, part in zip(weights, parts, strict=True):
+        means = shrink * part.means + (1 - shrink) * part.observed
+        worst = 1 - (1 - part.levels) ** (1 / (factor * part.queries))  # quantiles of Beta(1, n)
+        total += weight * (worst + (1 - worst) * means)
+    place = math.ceil(LEVEL * len(total)) - 1
+    return float(np.partition(total, place)[place])
+
+
+def queries_needed(
+    parts: Sequence[DrawnMeans], weights: Sequence[float], margin: float
+) -> int | None:
+    """Return the number of queries with losses like these whose bound is at most ``margin``.
+
+    Args:
+        parts: draws of each collection, all of which grow by the same factor.
+        weights: weight of each collection; they sum to 1.
+        margin: largest accepted mean loss.
+
+    Returns:
+        None if no number is enough, since the observed loss is not smaller than the margin.
+    """
+    known = sum(part.queries for part in parts)
+
+    def proves(queries: int) -> bool:
+        return upper_bound(parts, weights, queries / known) <= margin
+
+    high = known
+    while not proves(high):
+        if high > MOST_QUERIES:
+            return None
+        high *= 2
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if proves(middle) else (middle, high)
+    return high

@@ -43,7 +43,7 @@ from scipy import stats
 from tabulate import tabulate
 
 from bench.comparing.compare import differing_fields
-from bench.gate.bound import LEVEL, draw_mean_loss, draw_means
+from bench.gate.bound import LEVEL, draw_means, upper_bound
 from bench.result_store.find import find_results
 from foundation.locations import parse_location
 
@@ -165,9 +165,9 @@ def bound_by_gaffke(sample: Sample, weights: Sequence[float], inner: int) -> np.
     """Gaffke's bound by the gate's own weights, for all draws at once."""
     total = np.zeros((inner, sample[0].shape[1]))
     for number, (weight, part) in enumerate(zip(weights, sample, strict=True)):
-        means, levels = draw_means(part, f"collection {number}", inner)
-        worst = (1 - (1 - levels) ** (1 / len(part)))[:, None]
-        total += weight * (worst + (1 - worst) * means)
+        drawn = draw_means(part, f"collection {number}", inner)
+        worst = (1 - (1 - drawn.levels) ** (1 / len(part)))[:, None]
+        total += weight * (worst + (1 - worst) * drawn.means)
     place = math.ceil(LEVEL * inner) - 1
     return np.partition(total, place, axis=0)[place]
 
@@ -287,8 +287,7 @@ def unchanged_queries() -> list[dict[str, object]]:
     """The bound by unchanged queries alone, and the number that proves the margin."""
     rows = []
     for queries in (130, 148, 149, 150):
-        losses = {"collection": np.zeros(queries)}
-        bound = draw_mean_loss(losses, {"collection": 1.0}).bound()
+        bound = upper_bound([draw_means(np.zeros(queries), "collection")])
         exact = 1 - ALPHA ** (1 / queries)
         rows.append({"unchanged": queries, "Gaffke": bound, "1 - .05^(1/n)": exact})
     return rows
@@ -335,7 +334,7 @@ def on_real_pairs(
             sample = [rng.choice(pair.losses, (queries, draws))]
             for name, rate in misses(sample, [1.0], float(pair.losses.mean()), inner).items():
                 worst[name] = max(rate, worst.get(name, 0.0))
-        losses = {pair.collection: pair.losses}
+        bound = upper_bound([draw_means(pair.losses, pair.collection)])
         rows.append(
             {
                 "pair": pair.name,
@@ -344,7 +343,7 @@ def on_real_pairs(
                 "changed": float(np.mean(np.abs(pair.losses) > 1e-9)),
                 "sd": f"{pair.losses.std(ddof=1):.3f}",
                 "loss": f"{pair.losses.mean():+.4f}",
-                "bound": f"{draw_mean_loss(losses, {pair.collection: 1.0}).bound():+.4f}",
+                "bound": f"{bound:+.4f}",
                 **worst,
             }
         )
