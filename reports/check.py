@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree
 
-from bench.gate.check_record import Check, CheckRow, LostQuery, PairVerdict
+from bench.gate.check_record import Check, CheckRow, LostQuery, PairVerdict, Sensitivity
 from foundation.printable import format_count, format_names, make_printable
 from reports import format as fmt
 from reports.comparison import settings_table
@@ -177,6 +177,15 @@ def _decision_section(check: Check) -> Iterator[str]:
         if any(row.paired for row in verdict.rows):
             yield f"Tests of a loss against the {verdict.role}, {escape(verdict.name)}:"
             yield _test_table([row for row in verdict.all_rows if row.paired])
+
+
+def describe_sensitivity(shown: Sensitivity) -> str:
+    """Return what the queries of a check can show, in a sentence."""
+    return (
+        f"{shown.queries:,} queries: if scores differ with a standard deviation of "
+        f"{shown.deviation}, a mean loss of {score(shown.detectable)} is found with 80 % power. No "
+        f"margin below {score(shown.provable)} can be passed, even if no score changes"
+    )
 
 
 def _score_table(rows: Sequence[CheckRow]) -> str:

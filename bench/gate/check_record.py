@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from bench.comparing.compare import FieldDifference
+from bench.comparing.pairs import FieldDifference
 from bench.comparing.statistics import Difference
 from bench.explain.answer import Answer
 from foundation.records import Record
@@ -82,6 +82,8 @@ class PairVerdict(Record, kw_only=True):
         worst: queries with the largest losses, the largest first.
         recipes: settings and files that differ, ``a`` for the other model and ``b`` for the
             candidate.
+        same_model: whether both are the same model, with equal settings and files. It decides
+            nothing.
     """
 
     role: str
@@ -93,6 +95,7 @@ class PairVerdict(Record, kw_only=True):
     needed: int | None = None
     worst: tuple[LostQuery, ...] = ()
     recipes: tuple[FieldDifference, ...] = ()
+    same_model: bool = False
 
     @property
     def compares_published(self) -> bool:
@@ -109,6 +112,22 @@ class PairVerdict(Record, kw_only=True):
         """Largest loss of the mean, or on the only collection, that is not ruled out at 95 %."""
         row = self.mean or (self.rows[0] if len(self.rows) == 1 else None)
         return row.bound if row else None
+
+
+class Sensitivity(Record):
+    """What the queries of a check can show, if differences have a stated standard deviation.
+
+    Attributes:
+        queries: number of queries.
+        deviation: standard deviation of the differences, an assumption.
+        detectable: mean loss that is significant with a probability of 80 %.
+        provable: bound of the mean loss if no score changes; no smaller margin can be passed.
+    """
+
+    queries: int
+    deviation: float
+    detectable: float
+    provable: float
 
 
 class Check(Record, kw_only=True):

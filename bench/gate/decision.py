@@ -29,7 +29,7 @@ the family of Holm's correction, and p is never enumerated.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import NormalDist
 
@@ -79,14 +79,16 @@ class Decision:
     """Outcome with its reasons and figures.
 
     Attributes:
-        outcome, reasons, rows, mean, needed: as in `bench.gate.check_record.PairVerdict`.
+        outcome, reasons, needed, rows, mean: as in `bench.gate.check_record.PairVerdict`.
+        failures: reason for each collection, or the mean, that decided against the candidate.
     """
 
     outcome: Outcome
     reasons: tuple[str, ...]
-    rows: tuple[CheckRow, ...]
-    mean: CheckRow | None = None
+    failures: Mapping[str, str] = field(default_factory=dict)
     needed: int | None = None
+    rows: tuple[CheckRow, ...] = ()
+    mean: CheckRow | None = None
 
 
 @dataclass(frozen=True)
@@ -183,7 +185,7 @@ def decide(
     adjusted = dict(zip(tests, holm([test.paired.p for test in tests.values()]), strict=True))
     mean = None if missing else _test_mean({name: tests[name] for name in sorted(tests)}, weights)
     if missing:
-        ruling = _Ruling("MISSING", tuple(f"{name}: {why}" for name, why in missing.items()))
+        ruling = Decision("MISSING", tuple(f"{name}: {why}" for name, why in missing.items()))
     elif settings.expect_same:
         ruling = _rule_on_drift(pairs, settings.tolerance)
     else:
@@ -194,23 +196,8 @@ def decide(
         else CheckRow(name=name, missing=missing[name])
         for name in weights
     ]
-    return Decision(
-        outcome=ruling.outcome,
-        reasons=ruling.reasons,
-        rows=tuple(rows),
-        mean=mean.row(None, ruling.failures.get(MEAN, "")) if mean else None,
-        needed=ruling.needed,
-    )
-
-
-@dataclass(frozen=True)
-class _Ruling:
-    """Outcome with its reasons, the reason of each row that failed, and the queries needed."""
-
-    outcome: Outcome
-    reasons: tuple[str, ...]
-    failures: Mapping[str, str] = field(default_factory=dict)
-    needed: int | None = None
+    of_mean = mean.row(None, ruling.failures.get(MEAN, "")) if mean else None
+    return replace(ruling, rows=tuple(rows), mean=of_mean)
 
 
 def _test_collection(name: str, pair: ScorePair, resampling: Resampling) -> LossTest:
@@ -241,7 +228,7 @@ def _test_mean(tests: Mapping[str, LossTest], weights: Mapping[str, float]) -> L
     return LossTest(MEAN, pairs, parts, drawn, [weights[name] for name in tests])
 
 
-def _rule_on_drift(pairs: Mapping[str, ScorePair], tolerance: float) -> _Ruling:
+def _rule_on_drift(pairs: Mapping[str, ScorePair], tolerance: float) -> Decision:
     """Compare the scores of each query."""
     failures = {}
     for name, pair in pairs.items():
@@ -257,8 +244,8 @@ def _rule_on_drift(pairs: Mapping[str, ScorePair], tolerance: float) -> _Ruling:
                 f"mean {differences.mean():+.4f})"
             )
     if failures:
-        return _Ruling("DRIFT", tuple(failures.values()), failures)
-    return _Ruling("OK", ("every query is within the tolerance",))
+        return Decision("DRIFT", tuple(failures.values()), failures)
+    return Decision("OK", ("every query is within the tolerance",))
 
 
 def _rule_on_loss(
@@ -266,7 +253,7 @@ def _rule_on_loss(
     mean: LossTest | None,
     adjusted: Mapping[str, float],
     settings: GateSettings,
-) -> _Ruling:
+) -> Decision:
     """Apply the rows of the table of this module that follow --expect-same."""
     margin, floor = settings.margin, settings.floor
     decisive = {MEAN: mean} if mean else tests
@@ -288,7 +275,7 @@ def _rule_on_loss(
         if name in losses and name not in failures
     }
     if failures:
-        return _Ruling("REGRESSION", tuple(failures.values()), failures)
+        return Decision("REGRESSION", tuple(failures.values()), failures)
     if not unproved:
         proved = [
             f"a loss of more than {margin:.4f} {t.where} is ruled out" for t in decisive.values()
@@ -299,12 +286,12 @@ def _rule_on_loss(
             for name, test in tests.items()
             if test.loss > floor
         ]
-        return _Ruling("OK", (*proved, *allowed, *chance))
+        return Decision("OK", (*proved, *allowed, *chance))
     needed = {name: test.needed(margin) for name, test in unproved.items()}
     reasons = [_describe_doubt(test, margin, needed[name]) for name, test in unproved.items()]
     known = [number for number in needed.values() if number is not None]
     largest = max(known) if len(known) == len(needed) else None
-    return _Ruling("INCONCLUSIVE", tuple(reasons), needed=largest)
+    return Decision("INCONCLUSIVE", tuple(reasons), needed=largest)
 
 
 def _describe_doubt(test: LossTest, margin: float, needed: int | None) -> str:

@@ -42,7 +42,7 @@ import numpy as np
 from scipy import stats
 from tabulate import tabulate
 
-from bench.comparing.compare import differing_fields
+from bench.comparing.pairs import differing_fields
 from bench.gate.bound import LEVEL, draw_means, upper_bound
 from bench.result_store.find import find_results
 from foundation.locations import parse_location
