@@ -84,10 +84,10 @@ def evaluate_candidate(
     workspace: Workspace,
     model: LoadedModel,
     collections: Mapping[str, tuple[str, Protocol | None]],
-    out: Location,
-    known: Iterable[Evaluation],
-    measure: str | None,
     references: Iterable[Reference],
+    known: Iterable[Evaluation],
+    out: Location,
+    measure: str | None,
 ) -> Candidate:
     """Evaluate the candidate on each collection without a stored result.
 
@@ -98,10 +98,10 @@ def evaluate_candidate(
         model: the candidate, under its name in results.
         collections: for each collection, the name or folder that opens it, and the protocol of the
             result to compare with, which determines split and depth.
-        out: folder of new results.
-        known: stored results of the candidate, which are not evaluated again.
-        measure: measure to compute; None for the collection's own.
         references: models to compare with, whose stored scores must agree with their rankings.
+        known: stored results of the candidate, which are not evaluated again.
+        out: folder of new results.
+        measure: measure to compute; None for the collection's own.
 
     Raises:
         BenchError: a reference was evaluated under another protocol.

@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -36,14 +37,7 @@ from bench.gate.candidate import (
     check_protocol,
     evaluate_candidate,
 )
-from bench.gate.check_record import (
-    ANCHOR,
-    BASELINE,
-    Check,
-    LostQuery,
-    PairVerdict,
-    Sensitivity,
-)
+from bench.gate.check_record import ANCHOR, BASELINE, Check, LostQuery, PairVerdict, Sensitivity
 from bench.gate.decision import BY_SEVERITY, ScorePair, decide
 from bench.gate.published import PUBLISHED, check_published, check_published_use
 from bench.gate.served import check_server
@@ -67,14 +61,16 @@ DEVIATION = 0.2  # of the differences of different checkpoints; siblings have .1
 
 @dataclass(frozen=True)
 class Scope:
-    """Collections of a check.
+    """What a check compares.
 
     Attributes:
+        references: baseline, and anchor if there is one.
         weights: weight of each collection in the mean, in the order of the report.
         left_out: collections of the baseline that ``on`` does not name.
         opened_by: typed folder of each collection of the user, by the name in its results.
     """
 
+    references: Sequence[Reference]
     weights: Mapping[str, float]
     left_out: tuple[str, ...]
     opened_by: Mapping[str, str]
@@ -83,13 +79,7 @@ class Scope:
 class CheckProgress:
     """Receiver of what is known before a check encodes. This one ignores it."""
 
-    def start(
-        self,
-        candidate: str,
-        references: Sequence[Reference],
-        scope: Scope,
-        sensitivity: Sensitivity | None,
-    ) -> None:
+    def start(self, candidate: str, scope: Scope, sensitivity: Sensitivity | None) -> None:
         """Begin to check ``candidate``. The sensitivity is information, and decides nothing."""
 
 
@@ -115,20 +105,19 @@ def check(request: CheckRequest, progress: CheckProgress | None = None) -> Check
         if isinstance(request.candidate, str | Path):
             (model,) = load_models(workspace, (request.candidate,), request)
         claims = model.model.card.expected if model else ()
-        references, scope = _find_references(request, workspace, claims)
+        scope = _find_scope(request, workspace, claims)
         if not settings.expect_same:
             resampling.check_enough(len(scope.weights), sides=2)
-        sides = (workspace, model, references, scope, progress)
-        candidate = _find_candidate(request, comparing.measure, *sides)
+        candidate = _find_candidate(request, measure, workspace, model, scope, progress)
         against = [
             check_published(candidate, claims, scope.weights)
             if other.name == PUBLISHED
             else check_against(candidate, other, scope.weights, settings, comparing)
-            for other in references
+            for other in scope.references
         ]
-    hints = [hint for other in references if (hint := _hint_for_gaps(other, scope))]
+    hints = [hint for other in scope.references if (hint := _hint_for_gaps(other, scope))]
     done = conclude(candidate, against, settings, (*hints, *recorded.texts), scope.left_out)
-    explain = _explain_command(done, references, model, scope, request) if model else ""
+    explain = _explain_command(done, model, scope, request) if model else ""
     return msgspec.structs.replace(done, explain=explain)
 
 
@@ -152,44 +141,35 @@ def _check_server(request: CheckRequest) -> Check:
     return msgspec.structs.replace(done, answer=answer)
 
 
-def _find_references(
+def _find_scope(
     request: CheckRequest, workspace: Workspace, claims: Sequence[ExpectedScore]
-) -> tuple[list[Reference], Scope]:
+) -> Scope:
     """Find the results of the baseline and the anchor, one per collection, and the collections.
 
     With ``on``, results on other collections do not make a name ambiguous.
     """
     given = {BASELINE: request.baseline, ANCHOR: request.anchor}
-    found = {
-        role: find_named(str(name), request.results)
-        for role, name in given.items()
-        if name and name != PUBLISHED and isinstance(name, str | Path)
-    }
-    models = {
-        role: model_of(each)
-        for role, each in given.items()
-        if each and not isinstance(each, str | Path)
-    }
-    available = {
-        **{role: frozenset(one.collection for one in each) for role, each in found.items()},
-        **{role: frozenset(model.results) for role, model in models.items()},
-    }
-    own = available.get(BASELINE, frozenset(claim.dataset for claim in claims))
+    models = {role: _find_model(each, request) for role, each in given.items() if each}
+    name, found = models[BASELINE]
+    own = {c.dataset for c in claims} if name == PUBLISHED else {one.collection for one in found}
     folders = _own_folders([word for word in request.on if word not in own], workspace)
     names = {folder: name for name, folder in folders.items()}
     weights = mean_weights([names.get(word, word) for word in request.on] or sorted(own))
     if not weights:
         raise BenchError("there are no collections to check on", "Name them with --on.")
-    references = []
-    for role, name in given.items():
-        if role in models:
-            references.append(Reference(role, models[role].name, models[role].results))
-        elif name:
-            label = str(name)
-            chosen = choose_results(label, found.get(role, ()), weights if request.on else None)
-            references.append(Reference(role, label, chosen))
-    left_out = tuple(sorted(own - weights.keys()))
-    return references, Scope(weights, left_out, folders)
+    references = [
+        Reference(role, name, choose_results(name, found, weights if request.on else None))
+        for role, (name, found) in models.items()
+    ]
+    return Scope(references, weights, tuple(sorted(own - weights.keys())), folders)
+
+
+def _find_model(given: Any, request: CheckRequest) -> tuple[str, Sequence[Evaluation]]:
+    """Return the name of a baseline or anchor, and all its results."""
+    if not isinstance(given, str | Path):
+        model = model_of(given)
+        return model.name, list(model.results.values())
+    return str(given), [] if given == PUBLISHED else find_named(str(given), request.results)
 
 
 def _own_folders(typed: Sequence[str], workspace: Workspace) -> dict[str, str]:
@@ -214,39 +194,28 @@ def _find_candidate(
     measure: str | None,
     workspace: Workspace,
     model: LoadedModel | None,
-    references: Sequence[Reference],
     scope: Scope,
     progress: CheckProgress | None,
 ) -> Candidate:
     """Evaluate the candidate, or take the evaluations that Python already has."""
     if model is None:
         given = model_of(request.candidate)
-        stored = [one for other in references for one in other.results.values() if one.folder]
-        check_scores_against_rankings(stored, workspace)
-        for name in given.results.keys() & scope.weights.keys():
-            check_protocol(name, given.results[name].result.protocol, references)
+        every = [one for other in scope.references for one in other.results.values()]
+        check_scores_against_rankings([one for one in every if one.folder], workspace)
         return Candidate(given.name, given.results)
     name = candidate_name(model, request.results)
-    sizes = {name: one.result.queries for name, one in references[0].results.items()}
+    sizes = {name: one.result.queries for name, one in scope.references[0].results.items()}
     plain = not request.expect_same and sizes.keys() >= scope.weights.keys()
     sensitivity = expected_sensitivity(sizes, scope.weights) if plain else None
-    (progress or CheckProgress()).start(name, references, scope, sensitivity)
-    candidate = evaluate_candidate(
-        workspace,
-        model.with_name(name),
-        _openable_collections(references, scope, workspace),
-        request.results,
-        [one for each in {name, model.name} for one in find_results(request.results, each)],
-        measure,
-        references,
-    )
+    (progress or CheckProgress()).start(name, scope, sensitivity)
+    known = [one for each in {name, model.name} for one in find_results(request.results, each)]
+    opens = _openable_collections(scope, workspace)
+    sides = (workspace, model.with_name(name), opens, scope.references)
+    candidate = evaluate_candidate(*sides, known, request.results, measure)
     if name == model.name:
         return candidate
-    renamed = (
-        f"The candidate is called {name} here, because other weights or settings have results "
-        f"named {model.name}"
-    )
-    return replace(candidate, renamed=renamed)
+    text = "because other weights or settings have results named"
+    return replace(candidate, renamed=f"The candidate is called {name} here, {text} {model.name}")
 
 
 def expected_sensitivity(
@@ -271,7 +240,7 @@ def expected_sensitivity(
 
 
 def _openable_collections(
-    references: Sequence[Reference], scope: Scope, workspace: Workspace
+    scope: Scope, workspace: Workspace
 ) -> dict[str, tuple[str, Protocol | None]]:
     """Return the name or folder that opens each collection, with the protocol of the reference.
 
@@ -280,10 +249,9 @@ def _openable_collections(
     """
     found: dict[str, tuple[str, Protocol | None]] = {}
     for name in scope.weights:
-        protocols = [
-            other.results[name].result.protocol for other in references if name in other.results
-        ]
-        if protocols or references[0].name == PUBLISHED:
+        stored = [other.results[name] for other in scope.references if name in other.results]
+        protocols = [one.result.protocol for one in stored]
+        if protocols or scope.references[0].name == PUBLISHED:
             opens = scope.opened_by.get(name, name)
             found[name] = opens, protocols[0] if protocols else None
         for protocol in protocols if name not in {*scope.opened_by, *dataset_names()} else ():
@@ -462,13 +430,7 @@ def _hint_for_gaps(other: Reference, scope: Scope) -> str:
     return f"run `{command}`, or name the collections to check with --on"
 
 
-def _explain_command(
-    done: Check,
-    references: Sequence[Reference],
-    model: LoadedModel,
-    scope: Scope,
-    request: CheckRequest,
-) -> str:
+def _explain_command(done: Check, model: LoadedModel, scope: Scope, request: CheckRequest) -> str:
     """Return the command that looks for the cause of the difference, or "" if there is none.
 
     Only transformers have settings to vary. Of the collections that decided, the command uses the
@@ -476,7 +438,7 @@ def _explain_command(
     """
     if done.outcome in ("OK", "MISSING") or model.model.recipe.kind != "transformer":
         return ""
-    pairs = zip(done.against, references, strict=True)
+    pairs = zip(done.against, scope.references, strict=True)
     verdict, other = next(pair for pair in pairs if pair[0].outcome == done.outcome)
     row = max(verdict.rows, key=lambda row: (bool(row.failure), abs(row.difference or 0)))
     words = ["--on", scope.opened_by.get(row.name, row.name)]
@@ -495,16 +457,16 @@ def _explain_command(
     return _format_explain(pair[0], [*words, "--checkpoint", pair[1]], request)
 
 
-def _card_settings(use: ModelFields) -> list[str]:
-    """Return the settings of the card that are overridden, as ``--set`` takes them."""
-    default = ModelFields()
-    names = [name for name in CARD_SETTINGS if getattr(use, name) != getattr(default, name)]
-    return [f"{name}={getattr(use, name)}" for name in names]
-
-
 def _format_explain(model: str, words: Sequence[str], use: ModelFields) -> str:
     """Return an ``explain`` command for ``model``, with ``words`` and the model options ``use``."""
     typed = {"--like": use.like, "--adapter": use.adapter, "--dtype": use.dtype}
     words = [*words, *(word for name, value in typed.items() if value for word in (name, value))]
     words += [word for pair in _card_settings(use) for word in ("--set", pair)]
     return shlex.join(["python", "-m", "bench", "explain", model, *words])
+
+
+def _card_settings(use: ModelFields) -> list[str]:
+    """Return the settings of the card that are overridden, as ``--set`` takes them."""
+    default = ModelFields()
+    names = [name for name in CARD_SETTINGS if getattr(use, name) != getattr(default, name)]
+    return [f"{name}={getattr(use, name)}" for name in names]

@@ -1,12 +1,11 @@
 """``check``."""
 
 import sys
-from collections.abc import Sequence
 
 from bench.cli.command_table import OutputOptions
 from bench.cli.terminal import print_result
 from bench.gate import check as check_case
-from bench.gate.candidate import Reference
+from bench.gate.check import Scope
 from bench.gate.check_record import Sensitivity
 from bench.outcomes import RecordedWarnings
 from bench.requests.deciding import CheckRequest
@@ -17,15 +16,9 @@ from reports.check import describe_sensitivity, junit, markdown
 class _Printer(check_case.CheckProgress):
     """Progress of a check on stderr."""
 
-    def start(
-        self,
-        candidate: str,
-        references: Sequence[Reference],
-        scope: check_case.Scope,
-        sensitivity: Sensitivity | None,
-    ) -> None:
+    def start(self, candidate: str, scope: Scope, sensitivity: Sensitivity | None) -> None:
         """Print models and collections, and what the queries can show, before hours of encoding."""
-        against = " and ".join(f"the {other.role}, {other.name}" for other in references)
+        against = " and ".join(f"the {other.role}, {other.name}" for other in scope.references)
         print(f"{candidate} against {against}, on {', '.join(scope.weights)}", file=sys.stderr)
         if scope.left_out:
             print(f"left out by --on: {', '.join(scope.left_out)}", file=sys.stderr)
