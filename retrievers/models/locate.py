@@ -254,7 +254,7 @@ def _unfinished_error(folder: Path, typed: str) -> BenchError | None:
         base = next((stated[name] for name in BASE_NAMES if stated.get(name)), "BASE")
         return BenchError(
             f"{typed} is an adapter without its base model",
-            f"Name its base, too: --model {base} --adapter {typed}",
+            f"Give its base as the model, and the folder as --adapter: {base} --adapter {typed}",
         )
     if not (folder / TRAINING_FILE).is_file():
         return None

@@ -14,6 +14,15 @@ PACKAGES = ("bench", "datasets_cfg", "foundation", "reports", "retrievers")
 OPTIONS = {name: {o.typed_name for o in command.options()} for name, command in COMMANDS.items()}
 EVERY = set().union(*OPTIONS.values())
 OF_OTHERS = {"--head"}  # options of other programs
+# What several commands reach, `check` among them, which has the fewest options.
+SHARED = (
+    "bench/gate/",
+    "bench/result_store/find.py",
+    "bench/evaluation/collection_search.py",
+    "bench/runner/workspace.py",
+    "foundation/",
+    "retrievers/models/",
+)
 COMMAND = re.compile(r"(?:python -m bench|`bench) ([a-z]+)((?: [^`\n;]*)?)")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 
@@ -66,7 +75,7 @@ def wrong_names(place: str, hint: str) -> list[str]:
         else:
             options = {*OPTION.findall(words)} - OPTIONS[command] - {"--help"}
             wrong += [f"{place}: {command} has no option {option}" for option in options]
-    known = OPTIONS["check"] if place.startswith("bench/gate/") else EVERY | OF_OTHERS
+    known = OPTIONS["check"] if place.startswith(SHARED) else EVERY | OF_OTHERS
     return wrong + [f"{place}: no option {o}" for o in {*OPTION.findall(rest)} - known]
 
 
@@ -87,5 +96,6 @@ def test_a_hint_with_an_option_that_a_command_lacks_is_found(hint):
     assert len(wrong_names("bench/x.py:1", hint)) == 1
 
 
-def test_hints_of_the_gate_name_options_of_check():
-    assert wrong_names("bench/gate/x.py:1", "pass --force to compare anyway") != []
+@pytest.mark.parametrize("place", SHARED)
+def test_shared_code_names_only_options_that_check_has(place):
+    assert wrong_names(f"{place}x.py:1", "pass --force to compare anyway") != []
