@@ -20,7 +20,7 @@ With ``--results``, all pairs of stored results on one collection: samples are d
 observed losses of each, whose mean is then the true one.
 
     python -m tests.benchmarks.gate_bound [--draws 2000] [--inner 1999] [--seed 0]
-    python -m tests.benchmarks.gate_bound --results results [--queries 30 100 300 1000]
+    python -m tests.benchmarks.gate_bound --results results [--baseline minilm]
 
 A rate is marked ``!`` if it breaks the promise of 5 % by more than simulation explains (99.9 %).
 The last line of stdout is one JSON document with every cell. With the defaults, a quarter of an
@@ -43,7 +43,10 @@ from scipy import stats
 from tabulate import tabulate
 
 from bench.comparing.pairs import differing_fields
+from bench.comparing.statistics import Resampling
 from bench.gate.bound import LEVEL, draw_means, upper_bound
+from bench.gate.decision import ScorePair, decide
+from bench.gate.settings import GateSettings
 from bench.result_store.find import find_results
 from foundation.locations import parse_location
 
@@ -306,27 +309,40 @@ class Pair:
     losses: np.ndarray
 
 
-def real_pairs(folder: str) -> list[Pair]:
-    """All pairs of stored results under one protocol, by a measure that both have."""
+def real_pairs(folder: str, baseline: str = "") -> list[Pair]:
+    """Pairs of stored results under one protocol, by the main measure of the collection.
+
+    Args:
+        folder: folder of results.
+        baseline: one model of each pair; "" for all pairs.
+    """
     stored = sorted(
         find_results(parse_location(folder)), key=lambda one: (one.collection, one.model)
     )
     pairs = []
     for a, b in combinations(stored, 2):
+        if b.model == baseline:
+            a, b = b, a
         measure = a.result.main_measure
-        if a.collection != b.collection or differing_fields(a.result.protocol, b.result.protocol):
+        if (
+            a.collection != b.collection
+            or baseline not in ("", a.model)
+            or differing_fields(a.result.protocol, b.result.protocol)
+        ):
             continue
         first, second = (one.scores.by_query(measure) for one in (a, b))
-        if first.keys() == second.keys():
-            losses = np.array([first[query] - second[query] for query in sorted(first)])
-            pairs.append(Pair(f"{a.model} and {b.model}", a.collection, losses))
+        losses = np.array([first[query] - second[query] for query in sorted(first)])
+        pairs.append(Pair(f"{a.model} and {b.model}", a.collection, losses))
     return pairs
 
 
 def on_real_pairs(
     pairs: Sequence[Pair], sizes: Sequence[int], draws: int, inner: int, seed: int
 ) -> list[dict[str, object]]:
-    """Coverage of each bound on samples of the observed losses: the worst over the sizes."""
+    """Each pair: its outcome, how often equal models pass, and the worst coverage of each bound.
+
+    Equal models are drawn with replacement from the losses, each with a random sign.
+    """
     rng, rows = np.random.default_rng([seed, 4]), []
     for pair in pairs:
         worst: dict[str, float] = {}
@@ -334,16 +350,22 @@ def on_real_pairs(
             sample = [rng.choice(pair.losses, (queries, draws))]
             for name, rate in misses(sample, [1.0], float(pair.losses.mean()), inner).items():
                 worst[name] = max(rate, worst.get(name, 0.0))
-        bound = upper_bound([draw_means(pair.losses, pair.collection)])
+        shape = (len(pair.losses), draws)
+        equal = [rng.choice(pair.losses, shape) * rng.choice([-1.0, 1.0], shape)]
+        scores = ScorePair("", -pair.losses, 0 * pair.losses)
+        name = pair.collection
+        done = decide({name: scores}, {name: 1.0}, GateSettings(), Resampling())
         rows.append(
             {
                 "pair": pair.name,
                 "collection": pair.collection,
                 "queries": len(pair.losses),
-                "changed": float(np.mean(np.abs(pair.losses) > 1e-9)),
+                "changed": f"{np.mean(np.abs(pair.losses) > 1e-9):.0%}",
                 "sd": f"{pair.losses.std(ddof=1):.3f}",
                 "loss": f"{pair.losses.mean():+.4f}",
-                "bound": f"{bound:+.4f}",
+                "bound": f"{done.rows[0].bound:+.4f}",
+                "outcome": done.outcome,
+                "equal models pass": float(np.mean(bound_by_gaffke(equal, [1.0], inner) <= MARGIN)),
                 **worst,
             }
         )
@@ -385,11 +407,12 @@ def main() -> None:
     parser.add_argument("--inner", type=int, default=1_999, help="random weights of a sample")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--results", help="folder of results: real pairs instead of drawn losses")
+    parser.add_argument("--baseline", default="", help="model of each real pair")
     parser.add_argument("--queries", type=int, nargs="+", default=[30, 100, 300, 1_000])
     options = parser.parse_args()
     settings = (options.draws, options.inner, options.seed)
     if options.results:
-        pairs = real_pairs(options.results)
+        pairs = real_pairs(options.results, options.baseline)
         found = {"real pairs": on_real_pairs(pairs, options.queries, *settings)}
         print(
             f"Real pairs: bound below the true mean\n\n{table(found['real pairs'], options.draws)}"
