@@ -160,7 +160,7 @@ class BM25Retriever:
             raise BenchError(
                 f"BM25 needs {format_size(needed)} for {len(dataset.corpus):,} documents; the "
                 f"budget is {format_size(self.max_memory)}",
-                f"{memory_option(needed)}, or a smaller --depth",
+                f"{memory_option(needed)}, or fewer documents per query",
             )
         return needed
 

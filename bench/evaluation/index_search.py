@@ -152,7 +152,7 @@ def plan_search(
             f"{format_size(used)} of it "
             f"{'once the model is loaded' if loading else 'in use already'}; "
             f"the budget is {format_size(budget_bytes)}",
-            f"{memory_option(needed)}, or a smaller --depth",
+            f"{memory_option(needed)}, or fewer documents per query",
         )
     tile_rows = max(1, tile_rows)
     return SearchPlan(tile_rows, used + search_bytes(rows, dim, queries, k, tile_rows))

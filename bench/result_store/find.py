@@ -350,7 +350,7 @@ def _find_in_folder(path: Location) -> list[Evaluation]:
         if path.name != RESULT_FILE:
             raise BenchError(
                 f"{path} is not a result",
-                "add --dataset NAME to score a TREC run file",
+                f"To score a TREC run file, run `bench score {path} --dataset NAME`.",
             )
         return [load(path)]
     results = find_results(path)

@@ -118,7 +118,7 @@ class Workspace:
         for name in names:
             if name in card_names() and not user_folder(name, self.data_dir):
                 problem = f"{name} is a model, but a collection is needed here"
-                raise BenchError(problem, f"use --model {name} after the collections")
+                raise BenchError(problem, "Run `bench list datasets` for the names of collections.")
         expanded = expand_names(names, self.data_dir)
         for suite in filter(is_suite, names):
             for member, folder in user_members(suite, self.data_dir).items():
@@ -265,7 +265,7 @@ class Workspace:
         """
         if name in (*dataset_names(), *suite_names()) and not Path(name).exists():
             problem = f"{name} is a collection or suite, but a model is needed here"
-            raise BenchError(problem, "name collections first and models after --model")
+            raise BenchError(problem, "Run `bench list models` for the names of models.")
         model = resolve_model(name, **settings)
         if model.recipe.kind == "bm25":
             return LoadedModel(model, None)
