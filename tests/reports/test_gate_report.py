@@ -12,8 +12,8 @@ from bench.comparing.statistics import Resampling, ScoreMatrix, paired_differenc
 from bench.gate.candidate import Candidate
 from bench.gate.check import conclude
 from bench.gate.check_record import Check, CheckRow, LostQuery, PairVerdict
+from bench.gate.decision import GateSettings
 from bench.gate.published import check_published
-from bench.gate.settings import GateSettings
 from reports.check import junit, markdown, verdict_paragraph, verdict_paragraphs
 from reports.format import interval
 from retrievers.models.card import ExpectedScore

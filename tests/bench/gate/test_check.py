@@ -9,15 +9,14 @@ from hypothesis import strategies as st
 from bench.comparing.pairs import ComparisonSettings
 from bench.comparing.statistics import Resampling
 from bench.evaluation.judging import mean_weights, suite_weights
+from bench.evaluation.result_record import Evaluation
 from bench.evaluation.runs import Run
 from bench.gate.candidate import Candidate, Reference
 from bench.gate.check import check_against, conclude, expected_sensitivity
 from bench.gate.check_record import PairVerdict
-from bench.gate.decision import BY_SEVERITY
+from bench.gate.decision import BY_SEVERITY, GateSettings
 from bench.gate.published import check_published
-from bench.gate.settings import GateSettings
 from bench.outcomes import ExitCode
-from bench.result_store.result import Evaluation
 from foundation.errors import BenchError
 from retrievers.models.card import ExpectedScore
 from tests.support.results import PROTOCOL, evaluation
