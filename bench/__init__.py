@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bench.api import (
         ComparisonResult,
+        ablate,
         check,
         compare,
         evaluate,
+        finetune,
         leaderboard,
         load_result,
         plot,
+        pretrain,
         results,
         score,
     )
     from bench.result_store.result import Evaluation
-    from bench.train import ablate, finetune, pretrain
     from datasets_cfg.dataset import Dataset
     from foundation.errors import BenchError
 
@@ -42,15 +44,18 @@ __all__ = [
     "results",
     "score",
 ]
-
+HOMES = {  # modules of names that are not in `bench.api`
+    "BenchError": "foundation.errors",
+    "Dataset": "datasets_cfg.dataset",
+    "Evaluation": "bench.result_store.result",
+}
 
 if not TYPE_CHECKING:  # with it, a type checker would accept any name
 
     def __getattr__(name: str) -> Any:
         """Load what the API names."""
         if name in __all__:
-            module = "train" if name in ("ablate", "finetune", "pretrain") else "api"
-            return getattr(import_module(f"bench.{module}"), name)
+            return getattr(import_module(HOMES.get(name, "bench.api")), name)
         from foundation.errors import did_you_mean
 
         meant = did_you_mean(name, __all__, f"it has {', '.join(__all__)}")

@@ -1,288 +1,151 @@
-"""The public Python API: evaluate a model, score a run, read results, compare, and decide.
+"""The public Python API: evaluate a model, score a run, read results, compare, decide, and train.
 
-`bench.train` has the functions that train.
+Each function builds the same request as the command of its name and calls the same use case. Its
+arguments are the fields of the request, which also documents them.
 """
 
-import hashlib
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import wraps
-from inspect import Parameter, signature
+import functools
+import inspect
+import re
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast, get_args
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-import msgspec
-import pandas as pd
+import attrs
 
-from bench.boards.build import BoardFilter, build_leaderboard
-from bench.boards.rows import find_distinct_results
-from bench.comparing.compare import ComparedModel, Comparison, ComparisonSettings
-from bench.comparing.compare import compare as compare_entrants
-from bench.comparing.statistics import Resampling
-from bench.evaluation.collection_search import EvaluationOptions, LoadedModel
-from bench.evaluation.judging import mean_weights, suites_inner_first
-from bench.evaluation.pipeline import evaluate as evaluate_job
-from bench.evaluation.pipeline import evaluate_run
-from bench.evaluation.runs import Run, read_run_file
-from bench.gate.check_record import BASELINE, Check, StoredModel
-from bench.gate.paired_tests import check_against
-from bench.gate.scope import Candidate, Scope
-from bench.gate.settings import GateSettings, Rule
-from bench.gate.verdicts import conclude_check
-from bench.result_store.find import expand_collections, find_results
-from bench.result_store.result import Evaluation, load, save
-from bench.workspace import Workspace, cache_folder
-from datasets_cfg.dataset import Dataset
+from bench.requests.deciding import CheckRequest, CompareRequest, LeaderboardRequest
+from bench.requests.evaluating import EvaluateRequest, ScoreRequest
+from bench.requests.fields import Request, describe_fields, to_location
+from bench.requests.training import AblateRequest, FinetuneRequest, PretrainRequest
 from foundation.errors import BenchError, did_you_mean
-from foundation.locations import parse_location
-from retrievers.encoders.python_object import wrap_encoder
-from retrievers.index.faiss_index import IndexSpec
-from retrievers.models.card import all_cards
-from retrievers.models.recipe import ModelDtype, Similarity, StoreDtype
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from bench.comparing.comparison import ComparisonReport
+    from bench.comparing.pairs import Comparison
+    from bench.experiments.report_record import Report
+    from bench.gate.check_record import Check
+    from bench.result_store.result import Evaluation
+    from retrievers.training.finetune.finetune import FinetuneResult
+    from retrievers.training.pretrain.pretrain import PretrainResult
+
+P = ParamSpec("P")
+R = TypeVar("R", bound=Request)
+T = TypeVar("T")
+
+# Arguments of version 0.2, which are still accepted.
+FORMER_ARGUMENTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "evaluate": {"out": "results", "measures": "measure"},
+        "score": {"out": "results", "measures": "measure"},
+        "leaderboard": {"folder": "results"},
+    }
+)
 
 
-class ModelSettings(TypedDict, total=False):
-    """Settings that override a model card's, like the options of ``bench run``.
+def takes(request: Callable[P, R]) -> Callable[[Callable[[R], T]], Callable[P, T]]:
+    """Return a decorator that gives a function of a request the fields of the request as arguments.
 
-    Attributes:
-        like: name of a card whose pooling, prompts and lengths a plain checkpoint uses.
-        endpoint_model: name of the model on the server, if the model is a URL.
-        adapter: folder of an AdapterHub or PEFT adapter.
-        dtype: precision of weights and activations; ``int8`` runs on the CPU.
-        store_dtype: precision of stored vectors.
-        query_prompt: text put before every query, on all collections.
-        max_query_tokens, max_document_tokens: length at which texts are cut, in tokens.
-        trust_code: allow a card to run an encoder class of a third party.
+    The function raises a TypeError for an argument that is unknown, missing or of a wrong type.
     """
 
-    like: str | None
-    endpoint_model: str | None
-    adapter: str | None
-    dtype: ModelDtype | None
-    store_dtype: StoreDtype
-    query_prompt: str | None
-    max_query_tokens: int | None
-    max_document_tokens: int | None
-    trust_code: bool
+    def decorate(function: Callable[[R], T]) -> Callable[P, T]:
+        name = function.__name__
+        former = FORMER_ARGUMENTS.get(name, {})
+
+        @functools.wraps(function)
+        def call(*arguments: P.args, **keywords: P.kwargs) -> T:
+            given = {_present_name(name, word, former): v for word, v in keywords.items()}
+            try:
+                built = request(*arguments, **given)  # type: ignore[arg-type]
+            except TypeError as error:
+                raise _as_type_error(name, error, request) from None
+            return function(built)
+
+        signature = _signature(request, function)
+        call.__signature__ = signature  # type: ignore[attr-defined]
+        help_of = describe_fields(request)
+        fields = "".join(f"    {name}: {help_of[name]}\n" for name in signature.parameters)
+        summary, _, rest = (inspect.getdoc(function) or "").partition("\n\n")
+        call.__doc__ = f"{summary}\n\nArgs:\n{fields}\n{rest}"
+        return call
+
+    return decorate
 
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+def _signature(request: Any, function: Callable[..., Any]) -> inspect.Signature:
+    """Return the arguments of a request, its own before the shared ones, for a function."""
+    inherited = {field.name: field.inherited for field in attrs.fields(request)}
+    arguments = sorted(
+        inspect.signature(request).parameters.values(),
+        key=lambda each: (each.kind, inherited[each.name]),
+    )
+    returned = inspect.signature(function).return_annotation
+    return inspect.Signature(arguments, return_annotation=returned)
 
 
-def refuse_unknown_arguments(function: Function) -> Function:
-    """Make ``function`` raise a `BenchError` that suggests a name for an unknown argument."""
-    known = list(_argument_names(function))
-
-    @wraps(function)
-    def checked(*arguments: Any, **keywords: Any) -> Any:
-        for name in sorted(keywords.keys() - set(known)):
-            raise BenchError(
-                f"bench.{function.__name__} has no argument {name!r}",
-                did_you_mean(name, known, f"its arguments are {', '.join(known)}"),
-            )
-        return function(*arguments, **keywords)
-
-    return cast(Function, checked)
+def _present_name(function: str, word: str, former: Mapping[str, str]) -> str:
+    """Return the name of an argument, and warn if it was given by a former one."""
+    if word not in former:
+        return word
+    message = f"bench.{function}: {word} is called {former[word]} now"
+    warnings.warn(message, DeprecationWarning, stacklevel=3)
+    return former[word]
 
 
-def _argument_names(function: Callable[..., Any]) -> Iterator[str]:
-    """Yield the names of a function's arguments, and the fields of its typed ``**settings``."""
-    for name, parameter in signature(function).parameters.items():
-        if parameter.kind is Parameter.VAR_KEYWORD:
-            (fields,) = get_args(parameter.annotation)
-            yield from fields.__annotations__
-        else:
-            yield name
+def _as_type_error(function: str, error: TypeError, request: Any) -> TypeError:
+    """Return an error about the arguments of a function in terms of its name and arguments."""
+    message = re.sub(r"^\w+\.__init__\(\) ", "", str(error))
+    if unknown := re.search(r"unexpected keyword argument '(\w+)'", message):
+        known = [field.name for field in attrs.fields(request)]
+        meant = did_you_mean(unknown[1], known, f"its arguments are {', '.join(known)}")
+        message = f"got an {unknown[0]}: {meant}"
+    return TypeError(f"bench.{function}(): {message}")
 
 
-@refuse_unknown_arguments
-def evaluate(
-    model: Any,
-    dataset: str | Path | Dataset,
-    *,
-    name: str = "",
-    fingerprint: str | None = None,
-    similarity: Similarity | None = None,
-    index: str = "flat",
-    measures: Sequence[str] | None = None,
-    depth: int | None = None,
-    split: str | None = None,
-    out: str | Path | None = None,
-    cache_dir: str | Path | None = None,
-    data_dir: str | Path | None = None,
-    offline: bool = False,
-    device: str = "auto",
-    allow_mismatch: bool = False,
-    **settings: Unpack[ModelSettings],
-) -> Evaluation:
-    """Evaluate one model on one collection.
-
-    Args:
-        model: name of ``bench list models``, card file, folder, Hub id, or any object that encodes:
-            a `SentenceTransformer`, an object with beir's ``encode_queries`` and ``encode_corpus``,
-            an encoder of mteb 2, or a function from a list of texts to an array ``(n, dim)``.
-        dataset: name of ``bench list datasets``, folder, or `Dataset.from_dicts`.
-        name: name of the model in results; required for an object.
-        fingerprint: identifier of an object's weights, which must change whenever its vectors do.
-            Vectors are stored under it; without one, texts are encoded again each time.
-        similarity: similarity of an object, ``dot`` or ``cos``; None for the similarity of a
-            SentenceTransformer, else ``dot``.
-        index: ``flat`` for exact search, or a FAISS factory string with search parameters.
-        measures: measures besides the collection's main one; None for the collection's.
-        depth: documents per query; None for the collection's.
-        split: split of the judgements; None for the collection's.
-        out: folder or URL to save the result in; None to keep it in memory only.
-        cache_dir: folder of downloads, corpora and vectors; None for ``BENCH_CACHE``, then the
-            user's cache folder.
-        data_dir: folder of collections; None for ``BENCH_DATA``, then a download.
-        offline: download nothing.
-        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
-        allow_mismatch: evaluate a collection although it differs from the published one.
-        settings: settings that override the card's, such as ``like="retromae"`` or
-            ``dtype="bfloat16"``; see `ModelSettings`.
+@takes(EvaluateRequest)
+def evaluate(request: EvaluateRequest) -> "Evaluation":
+    """Evaluate one model on one collection, like ``bench run``.
 
     Raises:
         BenchError: wrong input. The attribute ``hint`` has the advice that the command line prints.
+        TypeError: an argument is unknown or of a wrong type.
     """
-    workspace = new_workspace(cache_dir, data_dir, offline, allow_mismatch, device)
-    loaded = _load_model(workspace, model, name, fingerprint, similarity, settings)
-    opened = workspace.open(dataset, split)
-    options = EvaluationOptions(
-        index=IndexSpec.parse(index),
-        depth=depth,
-        measures=None if measures is None else tuple(measures),
-    )
-    if isinstance(model, str | Path) or fingerprint:
-        return _save_to(evaluate_job(workspace.prepare(opened, loaded, options)), out)
-    with tempfile.TemporaryDirectory() as vectors:  # for an object without a fingerprint
-        apart = replace(workspace, vectors=vectors)
-        return _save_to(evaluate_job(apart.prepare(opened, loaded, options)), out)
+    from bench.runner.run import evaluate
+
+    return evaluate(request)
 
 
-@refuse_unknown_arguments
-def score(
-    run: str | Path | Run | Mapping[str, Mapping[str, float]],
-    dataset: str | Path | Dataset,
-    *,
-    name: str = "run",
-    measures: Sequence[str] | None = None,
-    depth: int | None = None,
-    split: str | None = None,
-    out: str | Path | None = None,
-    cache_dir: str | Path | None = None,
-    data_dir: str | Path | None = None,
-    offline: bool = False,
-    allow_mismatch: bool = False,
-) -> Evaluation:
+@takes(ScoreRequest)
+def score(request: ScoreRequest) -> "Evaluation":
     """Score a ranking with the collection's own protocol, like ``bench score``.
-
-    Args:
-        run: path of a TREC run file, a `Run`, or scores by document id by query id, as in beir and
-            pytrec_eval.
-        dataset: name of ``bench list datasets``, folder, or `Dataset.from_dicts`.
-        name: name of the run in results.
-        measures: measures besides the collection's main one; None for the collection's.
-        depth: documents per query; None for the collection's.
-        split: split of the judgements; None for the collection's.
-        out: folder or URL to save the result in; None to keep it in memory only.
-        cache_dir: folder of downloads and corpora; None for ``BENCH_CACHE``, then the user's cache
-            folder.
-        data_dir: folder of collections; None for ``BENCH_DATA``, then a download.
-        offline: download nothing.
-        allow_mismatch: score on a collection although it differs from the published one.
 
     Raises:
         BenchError: wrong input.
+        TypeError: an argument is unknown or of a wrong type.
     """
-    workspace = new_workspace(cache_dir, data_dir, offline, allow_mismatch)
-    if isinstance(dataset, Dataset):
-        opened = workspace.open(dataset)
-    else:
-        opened = workspace.open_judgements(str(dataset), split)
-    ranking, sha256 = _read_run(run)
-    evaluation = evaluate_run(
-        ranking, name, sha256, opened.dataset, measures, depth, official=opened.official
-    )
-    return _save_to(evaluation, out)
+    from bench.runner.score import score
+
+    return score(request)
 
 
-def new_workspace(
-    cache_dir: str | Path | None,
-    data_dir: str | Path | None,
-    offline: bool,
-    allow_mismatch: bool,
-    device: str = "auto",
-) -> Workspace:
-    """Return the workspace of a call, whose arguments are described at `evaluate`."""
-    return Workspace(
-        cache_dir=cache_folder(cache_dir),
-        data_dir=Path(data_dir) if data_dir else None,
-        offline=offline,
-        device=device,
-        allow_mismatch=allow_mismatch,
-    )
-
-
-def _load_model(
-    workspace: Workspace,
-    model: Any,
-    name: str,
-    fingerprint: str | None,
-    similarity: Similarity | None,
-    settings: Mapping[str, Any],
-) -> LoadedModel:
-    """Load a model by name, or wrap a Python object."""
-    if isinstance(model, str | Path):
-        loaded = workspace.load(str(model), **settings)
-        return loaded.with_name(name) if name else loaded
-    if not name:
-        raise BenchError(
-            f"a {type(model).__name__} needs a name for its results",
-            'use bench.evaluate(model, dataset, name="my-model")',
-        )
-    if settings:
-        raise BenchError(
-            f"{', '.join(settings)} applies to model cards, and {name} is a Python object",
-            "set it on the object itself",
-        )
-    wrapped, encoder = wrap_encoder(model, name, fingerprint, similarity)
-    return LoadedModel(wrapped, encoder)
-
-
-def _read_run(run: str | Path | Run | Mapping[str, Mapping[str, float]]) -> tuple[Run, str]:
-    """Return a ranking and a hash of it."""
-    if isinstance(run, str | Path):
-        file = read_run_file(Path(run))
-        return file.run, file.sha256
-    if not isinstance(run, Run):
-        rows = [(q, d, float(s)) for q, documents in run.items() for d, s in documents.items()]
-        queries, documents, scores = zip(*rows, strict=True) if rows else ((), (), ())
-        run = Run.from_rows(queries, documents, scores)
-    content = hashlib.sha256()
-    for column in (run.query_ids, run.offsets.tolist(), run.doc_ids.to_pylist()):
-        content.update(msgspec.json.encode(column))
-    content.update(run.scores.tobytes())
-    return run, content.hexdigest()
-
-
-def _save_to(evaluation: Evaluation, out: str | Path | None) -> Evaluation:
-    """Save an evaluation if a folder is given."""
-    return evaluation if out is None else save(evaluation, parse_location(str(out)))
-
-
-@refuse_unknown_arguments
-def load_result(path: str | Path) -> Evaluation:
+def load_result(path: str | Path) -> "Evaluation":
     """Load one result from ``path``: its folder, its ``result.json``, or the URL of either.
 
     Raises:
         BenchError: the result does not exist, is damaged, or contradicts itself.
     """
-    return load(parse_location(str(path)))
+    from bench.result_store.result import load
+
+    return load(to_location(path))
 
 
-@refuse_unknown_arguments
-def results(folder: str | Path = "results") -> pd.DataFrame:
+def results(folder: str | Path = "results") -> "pd.DataFrame":
     """Read all results below ``folder``, which may be the URL of an object store.
 
     Returns:
@@ -296,9 +159,13 @@ def results(folder: str | Path = "results") -> pd.DataFrame:
     Raises:
         BenchError: there are no results, or one is damaged or contradicts itself.
     """
-    stored = find_results(parse_location(str(folder)))
+    import pandas as pd
+
+    from bench.result_store.find import find_results
+
+    stored = find_results(to_location(folder))
     if not stored:
-        raise BenchError(f"{folder} holds no results", "use the folder that `run` wrote to")
+        raise BenchError(f"{folder} has no results", "use the folder that `run` wrote to")
     frame = pd.DataFrame([row for each in stored for row in _result_rows(each)])
     frame["time"] = pd.to_datetime(frame["time"], utc=True)
     frame["judged_at_10"] = frame["judged_at_10"].astype(float)  # None if nothing is judged
@@ -306,9 +173,9 @@ def results(folder: str | Path = "results") -> pd.DataFrame:
     return frame.sort_values(order, kind="stable", ignore_index=True)
 
 
-def _result_rows(evaluation: Evaluation) -> list[dict[str, object]]:
+def _result_rows(evaluation: "Evaluation") -> list[dict[str, object]]:
     """Return a row for each measure of an evaluation."""
-    record = evaluation.result
+    record = evaluation.record
     protocol = record.protocol
     return [
         {
@@ -333,169 +200,80 @@ def _result_rows(evaluation: Evaluation) -> list[dict[str, object]]:
     ]
 
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-Results = Evaluation | Sequence[Evaluation]
-
-
 @dataclass(frozen=True)
 class ComparisonResult:
-    """Two models on the collections that both were evaluated on.
+    """Comparison of models on the collections that both of a pair were evaluated on.
 
     Attributes:
-        record: all figures, as printed by ``bench compare --json``.
-        resampling: number of resamples and seed of intervals and p-values.
+        report: comparisons of all pairs, as printed by ``bench compare --json``.
     """
 
-    record: Comparison
-    resampling: Resampling
+    report: "ComparisonReport"
 
     def __repr__(self) -> str:
-        """Return the names and the difference on each collection, in one line."""
-        rows = [(row.on, row.paired) for row in self.record.collections]
-        differences = [
-            f"{name} {paired.difference:+.4f}" if paired else f"{name} -" for name, paired in rows
-        ]
-        names = f"{self.record.a} minus {self.record.b}"
-        return f"<ComparisonResult {names}: {'; '.join(differences)}>"
+        """Return the names and the difference on each collection, a line for each pair."""
+        lines = []
+        for pair in self.report.comparisons:
+            rows = [(row.on, row.paired) for row in pair.collections]
+            differences = "; ".join(
+                f"{name} {test.difference:+.4f}" if test else f"{name} -" for name, test in rows
+            )
+            lines.append(f"<ComparisonResult {pair.a} minus {pair.b}: {differences}>")
+        return "\n".join(lines)
 
     @property
-    def table(self) -> pd.DataFrame:
+    def record(self) -> "Comparison":
+        """All figures of the first pair."""
+        return self.report.comparisons[0]
+
+    @property
+    def table(self) -> "pd.DataFrame":
         """Means, difference (a minus b), 95 % interval and p-values, a row for each collection.
 
         ``better`` is the name of the better model by Holm's p at 5 %, or "" if neither is better.
+        Several pairs follow each other.
         """
+        import pandas as pd
+
         from reports.comparison import comparison_data
 
-        return comparison_data(self.record).frame()
+        frames = [comparison_data(pair).frame() for pair in self.report.comparisons]
+        return pd.concat(frames) if len(frames) > 1 else frames[0]
 
 
-@refuse_unknown_arguments
-def compare(
-    a: Results,
-    b: Results,
-    *,
-    on: Sequence[str] = (),
-    measure: str | None = None,
-    force: bool = False,
-    resamples: int = 9_999,
-    seed: int = 0,
-) -> ComparisonResult:
-    """Compare two models with intervals and p-values.
-
-    Args:
-        a, b: a result, or results of one model on several collections.
-        on: collections and suites to compare on; empty for all. ``record.suites`` has the means of
-            the suites. A suite of your own is the path of its TOML file.
-        measure: measure to compare; None for the main measure of each collection.
-        force: compare results of different protocols.
-        resamples: number of resamples of the bootstrap and the randomisation test.
-        seed: seed of both.
+@takes(CompareRequest)
+def compare(request: CompareRequest) -> ComparisonResult:
+    """Compare models with intervals and p-values, like ``bench compare``.
 
     Raises:
         BenchError: different protocols, no common collection, or too few resamples.
+        TypeError: an argument is unknown or of a wrong type.
     """
-    models = [_compared_model(results) for results in (a, b)]
-    if models[0].name == models[1].name:
-        first, second = models
-        models = [ComparedModel(f"{first.name} (a)", first.results)]
-        models.append(ComparedModel(f"{second.name} (b)", second.results))
-    collections = {name for model in models for name in model.results}
-    comparing = ComparisonSettings(
-        measure=measure,
-        force=force,
-        collections=expand_collections(on, collections) if on else None,
-        suites=suites_inner_first(on) if on else None,
-        resampling=Resampling(resamples, seed),
-    )
-    (record,) = compare_entrants(models, comparing)
-    return ComparisonResult(record, comparing.resampling)
+    from bench.comparing.comparison import compare
+
+    return ComparisonResult(compare(request))
 
 
-@refuse_unknown_arguments
-def check(
-    candidate: Results,
-    baseline: Results,
-    *,
-    on: Sequence[str] = (),
-    rule: Rule = "loss",
-    margin: float = 0.01,
-    floor: float = 0.1,
-    expect_same: bool = False,
-    tolerance: float = 0.0005,
-    measure: str | None = None,
-    resamples: int = 9_999,
-    seed: int = 0,
-) -> Check:
+@takes(CheckRequest)
+def check(request: CheckRequest) -> "Check":
     """Decide whether a candidate may be released, like ``bench check``.
-
-    Args:
-        candidate, baseline: a result, or results of one model on several collections. A collection
-            that only one of them has is MISSING.
-        on: collections and suites to check on, and the weights of their mean, as for
-            ``bench check --on``; empty for all collections of either model.
-        rule, margin, floor, expect_same, tolerance: as for ``bench check``.
-        measure: measure to check; None for the main measure of each collection.
-        resamples: number of resamples.
-        seed: seed of the resampling.
 
     Returns:
         The verdict: ``outcome`` (OK, REGRESSION, INCONCLUSIVE, MISSING or DRIFT), ``exit_code``,
         ``reasons``, and the figures in ``against``.
 
     Raises:
-        BenchError: different protocols, or too few resamples.
+        BenchError: wrong input, different protocols, or too few resamples.
+        TypeError: an argument is unknown or of a wrong type.
     """
-    new, old = _compared_model(candidate), _compared_model(baseline)
-    collections = dict.fromkeys([*old.results, *new.results])
-    weights = mean_weights(on or collections)
-    settings = GateSettings(
-        rule=rule, margin=margin, floor=floor, expect_same=expect_same, tolerance=tolerance
-    )
-    comparing = ComparisonSettings(measure, resampling=Resampling(resamples, seed))
-    if not expect_same:
-        comparing.resampling.check_enough(len(weights), sides=2)
-    stored = StoredModel(BASELINE, old.name, old.results)
-    model = Candidate(new.name, new.results)
-    verdict = check_against(model, stored, Scope(weights=weights), settings, comparing)
-    return conclude_check(new.name, [verdict], (), settings)
+    from bench.gate.check import check
+
+    return check(request)
 
 
-def _compared_model(results: Results) -> ComparedModel:
-    """The one model of some results, by collection."""
-    several = [results] if isinstance(results, Evaluation) else list(results)
-    names = sorted({result.model for result in several})
-    if len(names) != 1:
-        listed = ", ".join(names) or "none"
-        raise BenchError(
-            f"results of one model are needed, and these are of {listed}",
-            "pass a result, or a list of results of one model",
-        )
-    by_collection = {result.collection: result for result in several}
-    if len(by_collection) < len(several):
-        raise BenchError(f"{names[0]} has two results on one collection", "pass one of them")
-    return ComparedModel(names[0], by_collection)
-
-
-@refuse_unknown_arguments
-def leaderboard(
-    folder: str | Path = "results",
-    *,
-    suite: str = "",
-    measure: str = "",
-    resamples: int = 9_999,
-    seed: int = 0,
-) -> pd.DataFrame:
-    """Compare all stored results, the best model first.
-
-    Args:
-        folder: folder of results, or URL of an object store.
-        suite: show only the collections of this suite and their mean; "" for all. A suite of your
-            own is the path of its TOML file, and its column has the name of the file.
-        measure: measure to show; "" for the main measure of each collection.
-        resamples: number of resamples behind the groups.
-        seed: seed of the resampling.
+@takes(LeaderboardRequest)
+def leaderboard(request: LeaderboardRequest) -> "pd.DataFrame":
+    """Compare all stored results, the best model first, like ``bench leaderboard``.
 
     Returns:
         A row for each model and recipe, indexed by name; a column for each collection and suite
@@ -503,19 +281,15 @@ def leaderboard(
         model and all models that do not differ significantly from it at 5 %, if models are ranked.
 
     Raises:
-        BenchError: there are no results, or one is damaged.
+        BenchError: there are no results, one is damaged, or a name is unknown.
+        TypeError: an argument is unknown or of a wrong type.
     """
+    from bench.boards.leaderboard import leaderboard
     from reports.leaderboard import scores
 
-    location = parse_location(str(folder))
-    board_filter = BoardFilter(suite=suite, measure=measure)
-    board = build_leaderboard(
-        find_distinct_results(location), all_cards(), board_filter, Resampling(resamples, seed)
-    )
-    return scores(board, measure).frame().set_index("model")
+    return scores(leaderboard(request), request.measure).frame().set_index("model")
 
 
-@refuse_unknown_arguments
 def plot(comparison: ComparisonResult) -> "Figure":
     """Draw the forest plot of a ``comparison``: each difference with its 95 % interval.
 
@@ -524,7 +298,12 @@ def plot(comparison: ComparisonResult) -> "Figure":
 
     Raises:
         ImportError: matplotlib is not installed. Run ``pip install 'retrieval-bench[plots]'``.
+        TypeError: this is not the result of `compare`.
     """
+    if not isinstance(comparison, ComparisonResult):
+        raise TypeError(
+            f"bench.plot() draws the result of bench.compare(), not a {type(comparison).__name__}"
+        )
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -537,3 +316,57 @@ def plot(comparison: ComparisonResult) -> "Figure":
     FigureCanvasAgg(figure)
     plot_differences(figure, lines, f"{record.a} − {record.b}")
     return figure
+
+
+@takes(PretrainRequest)
+def pretrain(request: PretrainRequest) -> "PretrainResult":
+    """Pre-train an encoder on the documents of collections, like ``bench pretrain``.
+
+    The same call continues an interrupted training, and returns the result of a finished one.
+
+    Raises:
+        BenchError: wrong input, the folder holds something else, the disk or memory is too small,
+            or the loss is not finite.
+        TypeError: an argument is unknown or of a wrong type.
+    """
+    from bench.training.trainings import pretrain
+
+    return pretrain(request)
+
+
+@takes(FinetuneRequest)
+def finetune(request: FinetuneRequest) -> "FinetuneResult":
+    """Fine-tune an encoder on the judged queries of collections, like ``bench finetune``.
+
+    Queries with the text of a test query of these collections are left out, with a warning. The
+    same call continues an interrupted training, and returns the result of a finished one.
+
+    Raises:
+        BenchError: wrong input, a training query is evaluated, the folder holds something else, the
+            disk or memory is too small, or the loss is not finite.
+        TypeError: an argument is unknown or of a wrong type.
+    """
+    from bench.training.trainings import finetune
+
+    return finetune(request)
+
+
+@takes(AblateRequest)
+def ablate(request: AblateRequest) -> "tuple[Report, ...]":
+    """Run an ablation, like ``bench ablate``: train and evaluate every row with several seeds.
+
+    Each report is also written to ``OUT/NAME/report.md``. The same call continues an interrupted
+    experiment; finished cells are not computed again.
+
+    Returns:
+        One report, or one for each endpoint of the grid. A failed cell is a gap (``report.gaps``).
+
+    Raises:
+        BenchError: the grid is invalid, a collection or model is missing, or a training query is
+            evaluated.
+        TypeError: an argument is unknown or of a wrong type.
+    """
+    from bench.experiments.ablate import ablate
+    from reports.experiment import write_report
+
+    return ablate(request, write_report)

@@ -1,5 +1,6 @@
 """Exit codes of commands, and evaluations that are missing from their results."""
 
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -92,3 +93,27 @@ class MissingEvaluations:
         subject = f"{model} on {collection}" if model else collection
         advice = f"\n  {as_sentence(missing.hint)}" if missing.hint else ""
         print(f"warning: {subject} is not evaluated: {missing.reason}{advice}", file=sys.stderr)
+
+
+class RecordedWarnings(logging.Handler):
+    """Logging handler that records the text of each warning once, inside ``with``."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._texts: dict[str, None] = {}
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Recorded warnings in order."""
+        return tuple(self._texts)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Record the warning of ``record``."""
+        self._texts[record.getMessage()] = None
+
+    def __enter__(self) -> "RecordedWarnings":
+        logging.getLogger().addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger().removeHandler(self)

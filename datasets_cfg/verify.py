@@ -37,6 +37,14 @@ class Finding:
     examples: tuple[str, ...] = ()
     suggestion: str = ""
 
+    def text(self, collection: str = "") -> str:
+        """Return the finding in a line, with the advice in a second one."""
+        examples = f" ({', '.join(self.examples)})" if self.examples else ""
+        what = f"{collection}: {self.what}" if collection else self.what
+        count = f": {self.count:,}" if examples or self.count > 1 else ""
+        line = f"{what}{count}{examples}"
+        return f"{line}\n  {self.suggestion}" if self.suggestion else line
+
 
 def verify_dataset(dataset: Dataset) -> list[Finding]:
     """Check the counts, documents, queries and judgements of ``dataset``.

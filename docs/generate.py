@@ -23,7 +23,7 @@ from bench.cli.commands.run import EncodedCount
 from bench.cli.commands.training import ComposedAdapter
 from bench.cli.main import COMMANDS, format_default
 from bench.comparing.changed_queries import ChangedQueries
-from bench.comparing.compare import Comparison
+from bench.comparing.pairs import Comparison
 from bench.comparing.statistics import Resampling
 from bench.evaluation.judging import SuiteMean
 from bench.experiments import grid

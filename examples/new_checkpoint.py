@@ -14,8 +14,8 @@ collection, candidate, baseline = [
     *["stdlib-code", "hashing", "bm25"][len(sys.argv) - 1 :],
 ]
 
-new = bench.evaluate(candidate, collection, out="results")
-old = bench.evaluate(baseline, collection, out="results")
+new = bench.evaluate(candidate, collection, results="results")
+old = bench.evaluate(baseline, collection, results="results")
 print(new.measures)
 
 comparison = bench.compare(new, old)

@@ -2,11 +2,15 @@
 
 import os
 import platform
+import re
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
+from decimal import Decimal
 from importlib import metadata
 from pathlib import Path
+
+from foundation.errors import BenchError
 
 CPU_INFO = Path("/proc/cpuinfo")
 BFLOAT16 = frozenset(("avx512_bf16", "amx_bf16"))
@@ -85,3 +89,29 @@ def library_version(name: str) -> str:
 def utc_now() -> str:
     """Return the time in UTC as ISO 8601 text with seconds, which sorts chronologically."""
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes of ``text``: ``2GB`` (10^9), ``1.5GiB`` (2^30), ``800MB``, or a number.
+
+    Raises:
+        BenchError: the text is not a size, or less than one byte.
+    """
+    match = re.fullmatch(r"([0-9]{0,18}\.?[0-9]{0,9})\s*([A-Za-z]*)", text.strip())
+    factor = UNITS.get(match[2].upper()) if match else None
+    has_number = match and match[1].strip(".")
+    size = int(Decimal(match[1]) * factor) if match and has_number and factor else 0
+    if size < 1:
+        raise BenchError(f"{text!r} is not a size", "write 2GB, 1.5GiB, 800MB or a number of bytes")
+    return size
+
+
+def format_size(size: int) -> str:
+    """Return ``size`` in bytes as a person would type it, rounded up."""
+    unit = next((unit for unit in ("TB", "GB", "MB", "KB") if size >= UNITS[unit]), "B")
+    whole, tenth = divmod(-(-size * 10 // UNITS[unit]), 10)
+    return f"{whole}.{tenth}{unit}" if tenth else f"{whole}{unit}"

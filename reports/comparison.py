@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from bench.comparing.changed_queries import ChangedQueries, ChangedQuery, ShownDocument
-from bench.comparing.compare import Comparison, ComparisonRow, FieldDifference
+from bench.comparing.pairs import Comparison, ComparisonRow, FieldDifference
 from bench.comparing.statistics import Resampling
 from foundation.printable import format_names, to_one_line
 from reports import format as fmt

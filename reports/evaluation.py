@@ -187,14 +187,5 @@ def findings(name: str, of_collection: Sequence[Finding]) -> str:
     """Return the findings ``of_collection`` of the checks of the collection ``name``."""
     if not of_collection:
         return f"{name}: no findings"
-    lines = "\n".join(finding_lines(finding) for finding in of_collection)
+    lines = "\n".join(f"{finding.severity}: {finding.text()}" for finding in of_collection)
     return f"{name}:\n{indent(lines, '  ')}"
-
-
-def finding_lines(finding: Finding, name: str = "") -> str:
-    """Return one ``finding`` as text, beginning with the collection's ``name`` if it is given."""
-    examples = f" ({', '.join(finding.examples)})" if finding.examples else ""
-    what = f"{name}: {finding.what}" if name else finding.what
-    count = f": {finding.count:,}" if examples or finding.count > 1 else ""
-    line = f"{finding.severity}: {what}{count}{examples}"
-    return f"{line}\n  {finding.suggestion}" if finding.suggestion else line

@@ -1,8 +1,12 @@
 """An experiment as Markdown: scores with intervals, differences, and costs."""
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from statistics import fmean
 from urllib.parse import quote
+
+import msgspec
 
 from bench.experiments.report_record import (
     CellResult,
@@ -13,7 +17,9 @@ from bench.experiments.report_record import (
     RowResult,
     SequenceResult,
 )
+from foundation.files import replace_file
 from reports import format as fmt
+from reports.plots import can_plot, draw_factors
 from reports.table import Column, Row, Table, bullets, code, columns_for, escape, make_table
 
 P_OF_SEEDS = (
@@ -41,6 +47,17 @@ def markdown(report: Report, pictures: Sequence[tuple[str, str]] = ()) -> str:
     parts += ["## How", _method(report)]
     parts += sequence_sections(report)
     return "\n\n".join(parts) + "\n"
+
+
+def write_report(report: Report, folder: Path) -> None:
+    """Write a report with its pictures, as Markdown and JSON."""
+    if not can_plot():
+        print("no pictures: pip install 'retrieval-bench[plots]'", file=sys.stderr)
+    text = markdown(report, draw_factors(report, folder) if can_plot() else [])
+    encoded = msgspec.json.format(msgspec.json.encode(report), indent=1)
+    for name, content in (("md", text.encode()), ("json", encoded)):
+        with replace_file(folder / f"report.{name}") as file:
+            file.write(content)
 
 
 def _summary(report: Report) -> str:

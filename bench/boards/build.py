@@ -12,7 +12,6 @@ from typing import Annotated
 import msgspec
 
 from bench.boards.leaderboard_record import (
-    MAIN_MEASURE,
     Cell,
     Claim,
     CollectionColumn,
@@ -26,6 +25,7 @@ from bench.boards.rank_groups import RankGroups, compute_rank_groups
 from bench.boards.rows import group_by_column, group_by_row, row_facts
 from bench.comparing.statistics import Resampling
 from bench.evaluation.judging import suite_mean, suite_weights
+from bench.requests.deciding import LeaderboardRequest
 from bench.result_store.find import describe_protocol
 from bench.result_store.result import Evaluation, Result, Timings
 from datasets_cfg.catalogue import collections_of, dataset_names, facts_for, suite_for, suite_names
@@ -141,27 +141,10 @@ def list_claims(publication: Publication) -> Iterable[Claim]:
                 )
 
 
-class BoardFilter(msgspec.Struct, frozen=True):
-    """Selection of the results that a leaderboard shows.
-
-    Attributes:
-        suite: show only this suite and its members; "" for all.
-        measure: show only this measure; `MAIN_MEASURE` for the main one of each collection.
-        every_measure: compute intervals for all measures, not only the main ones.
-        published: names of publications whose systems are shown as well, ``cards`` for the scores
-            on cards; empty or ``all`` for all, None for measured models only.
-    """
-
-    suite: str = ""
-    measure: str = MAIN_MEASURE
-    every_measure: bool = False
-    published: tuple[str, ...] | None = None
-
-
 def build_leaderboard(
     stored: Sequence[Evaluation],
     cards: Mapping[str, Card],
-    board_filter: BoardFilter,
+    request: LeaderboardRequest,
     resampling: Resampling,
     advance: Callable[[int], None] = lambda done: None,
 ) -> Leaderboard:
@@ -170,31 +153,31 @@ def build_leaderboard(
     Args:
         stored: results to show.
         cards: model cards by name.
-        board_filter: suite, measures and publications to show.
+        request: suite, measures and publications to show.
         resampling: number of resamples, and seed.
         advance: called with 1 after each column.
 
     Raises:
         BenchError: there is nothing to show, per-query scores are damaged, or a suite is unknown.
     """
-    by_column = group_by_column(select_results(stored, board_filter))
+    by_column = group_by_column(select_results(stored, request))
     by_row = group_by_row(by_column)
     columns = tuple(_column_of(name, entries) for name, entries in by_column.items())
-    _check_measure(board_filter.measure, columns)
-    suites = _suite_columns(columns, board_filter.suite)
-    wanted = {column.name: _measures_to_resample(column, board_filter) for column in columns}
+    _check_measure(request.measure, columns)
+    suites = _suite_columns(columns, request.suite)
+    wanted = {column.name: _measures_to_resample(column, request) for column in columns}
     names = [suite.name for suite in suites]
     groups = compute_rank_groups(by_row, wanted, names, resampling, advance)
     results = [entry.result for entries in by_column.values() for entry in entries]
     models = {result.model for result in results}
-    known = collect_claims(cards, models, board_filter.published)
+    known = collect_claims(cards, models, request.published)
     official = {column.name for column in columns if column.official}
     claims = tuple(claim for claim in known if claim.name in official.union(names))
     rows = tuple(
         _build_row(name, cells, suites, groups, claims, cards) for name, cells in by_row.items()
     )
-    published = board_filter.published is not None
-    claimed = {board_filter.suite, *(claim.name for claim in claims if published)}
+    published = request.published is not None
+    claimed = {request.suite, *(claim.name for claim in claims if published)}
     return Leaderboard(
         measures=tuple(dict.fromkeys(name for column in columns for name in column.measures)),
         columns=columns,
@@ -208,28 +191,28 @@ def build_leaderboard(
     )
 
 
-def select_results(stored: Sequence[Evaluation], board_filter: BoardFilter) -> list[Evaluation]:
-    """Select the results in ``stored`` on the collections that ``board_filter`` shows.
+def select_results(stored: Sequence[Evaluation], request: LeaderboardRequest) -> list[Evaluation]:
+    """Select the results in ``stored`` on the collections that ``request`` shows.
 
     Raises:
         BenchError: there are none, or the suite is unknown.
     """
-    if not board_filter.suite:
+    if not request.suite:
         return list(stored)
-    members = collections_of(board_filter.suite)
+    members = collections_of(request.suite)
     inside = [entry for entry in stored if entry.result.protocol.collection in members]
     if not inside:
         raise BenchError(
-            f"there are no results on the {len(members)} collections of {board_filter.suite}",
-            f"python -m bench run {board_filter.suite} --model bm25",
+            f"there are no results on the {len(members)} collections of {request.suite}",
+            f"python -m bench run {request.suite} --model bm25",
         )
     return inside
 
 
-def _measures_to_resample(column: CollectionColumn, board_filter: BoardFilter) -> Sequence[str]:
-    if board_filter.every_measure:
+def _measures_to_resample(column: CollectionColumn, request: LeaderboardRequest) -> Sequence[str]:
+    if request.every_measure:
         return column.measures
-    return [board_filter.measure or column.main_measure]
+    return [request.measure or column.main_measure]
 
 
 def _check_measure(measure: str, columns: Iterable[CollectionColumn]) -> None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bench.comparing.compare import ComparedModel, ComparisonSettings, read_scores
+from bench.comparing.pairs import ComparedModel, ComparisonSettings, read_scores
 from bench.comparing.statistics import (
     ALPHA,
     SAME_MEAN,

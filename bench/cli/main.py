@@ -1,66 +1,38 @@
 """Parser of the command line.
 
-The records of `bench.cli.options` declare arguments and options. A command is imported when it is
-run, so that ``--help`` and ``list`` are fast. Tables go to stdout; progress, warnings and errors go
-to stderr.
+`bench.cli.command_table` declares the commands. A command is imported when it is run, so that
+``--help`` and ``list`` are fast. Tables go to stdout; progress, warnings and errors go to stderr.
 """
 
+import dataclasses
 import importlib
-import inspect
 import logging
 import os
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from cyclopts import App, CycloptsError, Group, Parameter
 from cyclopts.exceptions import MissingArgumentError, UnknownCommandError
 from cyclopts.help import DefaultFormatter, HelpEntry, HelpPanel
 
-from bench.cli.options import commands
-from bench.cli.options.shared import Argument, arguments_of, check_outputs, refuse_ignored_options
+from bench.cli.command_table import COMMANDS, Command, Option, OutputOptions
+from bench.cli.parsing import check_writable, output_marks
 from bench.cli.terminal import as_typed, program_name
+from bench.requests.fields import Request, to_location
 from foundation.errors import BenchError
 from foundation.printable import shorten_words
 
-EVALUATE = Group("Evaluate", sort_key=1)
-DECIDE = Group("Decide", sort_key=2)
-TRAIN = Group("Train", sort_key=3)
-STUDY = Group("Study", sort_key=4)
-DATA = Group("Data", sort_key=5)
-
-# Record of the options, group in `--help`, and module and function below `bench.cli.commands`.
-COMMANDS: dict[str, tuple[type[Any], Group, str]] = {
-    "run": (commands.RunOptions, EVALUATE, "run.run"),
-    "work": (commands.WorkOptions, EVALUATE, "run.work"),
-    "index": (commands.IndexOptions, EVALUATE, "run.index"),
-    "score": (commands.ScoreOptions, EVALUATE, "run.score"),
-    "speed": (commands.SpeedOptions, EVALUATE, "speed.speed"),
-    "compare": (commands.CompareOptions, DECIDE, "compare.compare"),
-    "check": (commands.CheckOptions, DECIDE, "check.check"),
-    "explain": (commands.ExplainOptions, DECIDE, "explain.explain"),
-    "leaderboard": (commands.LeaderboardOptions, DECIDE, "compare.leaderboard"),
-    "pretrain": (commands.PretrainOptions, TRAIN, "training.pretrain"),
-    "finetune": (commands.FinetuneOptions, TRAIN, "training.finetune"),
-    "adapt": (commands.AdaptOptions, TRAIN, "training.adapt"),
-    "compose": (commands.ComposeOptions, TRAIN, "training.compose"),
-    "ablate": (commands.AblateOptions, STUDY, "ablate.ablate"),
-    "watch": (commands.WatchOptions, STUDY, "watch.watch"),
-    "list": (commands.ListOptions, DATA, "names.list_names"),
-    "show": (commands.ShowOptions, DATA, "names.show"),
-    "fetch": (commands.FetchOptions, DATA, "data.fetch"),
-    "verify": (commands.VerifyOptions, DATA, "data.verify"),
-    "cache": (commands.CacheOptions, DATA, "data.cache"),
-    "export": (commands.ExportOptions, DATA, "export.export"),
-}
-
 EXAMPLES = """\
-    python -m bench run stdlib-code --model minilm            the embedded default, no download
-    python -m bench run beir --model retromae                 the 14 public sets and their mean
-    python -m bench run beir/scifact --model path/to/checkpoint --like retromae
-    python -m bench check path/to/checkpoint --like retromae --baseline retromae
-    python -m bench list models"""
+python -m bench run stdlib-code --model minilm            the embedded default, no download
+python -m bench run beir --model retromae                 the 14 public sets and their mean
+python -m bench run beir/scifact --model path/to/checkpoint --like retromae
+python -m bench check path/to/checkpoint --like retromae --baseline retromae
+python -m bench list models"""
+
+# Options of earlier versions, by command.
+FORMER_OPTIONS = {"run": {"--out": "--results"}, "score": {"--out": "--results"}}
 
 
 class AppWithExamples(App):
@@ -89,6 +61,23 @@ def _plain(entry: HelpEntry) -> HelpEntry:
     return entry.copy(metavar=entry.metavar and entry.metavar.replace("STR", name))
 
 
+@dataclasses.dataclass(frozen=True)
+class ParsedCommand:
+    """A command line as a request.
+
+    Attributes:
+        command: the command.
+        request: request of its use case.
+        output: options that only the terminal has.
+        values: typed values and defaults, by option.
+    """
+
+    command: Command
+    request: Request
+    output: OutputOptions
+    values: Mapping[str, Any]
+
+
 def run_command(arguments: Sequence[str] | None = None) -> int:
     """Parse and run one command, and return its exit code.
 
@@ -99,28 +88,57 @@ def run_command(arguments: Sequence[str] | None = None) -> int:
         BenchError: an unknown command or option, or an invalid value.
         UnicodeEncodeError: a word is not in the encoding of the locale.
     """
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    parsed = parse_command(list(sys.argv[1:] if arguments is None else arguments))
+    if parsed is None:  # only help was asked for
+        return 0
+    _configure_libraries()
+    check_outputs(parsed.command.options(), {**parsed.values, **vars(parsed.output)})
+    module, _, function = parsed.command.function.partition(".")
+    run = getattr(importlib.import_module(f"bench.cli.commands.{module}"), function)
+    code: int = run(parsed.request, parsed.output)
+    return code
+
+
+def parse_command(words: Sequence[str]) -> ParsedCommand | None:
+    """Parse a command line, or print help and return None.
+
+    Raises:
+        BenchError: an unknown command or option, an invalid value, or an option without effect.
+        UnicodeEncodeError: a word is not in the encoding of the locale.
+    """
+    words = _replace_former_options(list(words))
     for word in words:
         word.encode()  # Python decodes invalid bytes to surrogates, which no record can hold
     try:
-        code = build_app(words)(words)
+        parsed: ParsedCommand | None = build_app(words)(words)
     except CycloptsError as error:
         raise _as_bench_error(error) from error
-    return int(code or 0)
+    return parsed
 
 
-def build_app(words: Sequence[str] = ()) -> App:
-    """Return the application with all commands and their options.
+def _replace_former_options(words: list[str]) -> list[str]:
+    """Replace options of earlier versions, with a warning."""
+    former = FORMER_OPTIONS.get(words[0], {}) if words else {}
+    for place, word in enumerate(words):
+        name, sign, value = word.partition("=")
+        if name in former:
+            print(f"warning: {name} is called {former[name]} now", file=sys.stderr)
+            words[place] = former[name] + sign + value
+    return words
+
+
+def build_app(words: Sequence[str]) -> App:
+    """Return the application with the options of the command in ``words``.
 
     Args:
-        words: the command line, which shows what was typed with the value of its default.
+        words: the command line, which also shows what was typed with the value of its default.
     """
     from bench import __version__
 
     top = AppWithExamples(
         name=program_name(),
         help="Evaluate dense retrievers: from a checkpoint to scores that can be trusted.",
-        help_format="markdown",
+        help_format="plaintext",
         help_formatter=ArgumentFormatter(),
         group_parameters=Group("Arguments and options", sort_key=0),
         group_arguments=Group("Arguments and options", sort_key=0),
@@ -131,61 +149,135 @@ def build_app(words: Sequence[str] = ()) -> App:
         print_error=False,
         suppress_keyboard_interrupt=False,
     )
-    for name, (record, group, function) in COMMANDS.items():
-        description = (inspect.getdoc(record) or "").partition("Attributes:")[0]
+    for name, command in COMMANDS.items():
         top.command(
-            _make_command(record, function, words),
+            _make_function(name, command, words) if name in words else lambda: None,
             name=name,
-            group=group,
-            usage=f"Usage: {usage_line(name, record)}",
-            help=description,
+            group=command.group,
+            usage=f"Usage: {usage_line(name)}",
+            help=command.about,
         )
     return top
 
 
-def count_arguments() -> dict[str, int]:
-    """Return the number of options and positional arguments of each command."""
-    return {name: len(list(arguments_of(record))) for name, (record, *_) in COMMANDS.items()}
+def _make_function(name: str, command: Command, words: Sequence[str]) -> Any:
+    """Return a function with the options of a command, which imports the command when called."""
+    options = {option.name: option for option in command.options()}
+
+    def function(typed: Any) -> ParsedCommand:
+        values = {name: getattr(typed, name) for name in options}
+        refuse_ignored_options(command, options, values, words)
+        output = OutputOptions(**{name: values.pop(name) for name in command.output})
+        fields = command.to_fields(dict(values)) if command.to_fields else values
+        given = {name: value for name, value in fields.items() if value is not None}
+        return ParsedCommand(command, command.request(**given), output, values)
+
+    record = dataclasses.make_dataclass(
+        name,
+        map(_as_field, options.values()),
+        namespace={"__module__": __name__},  # Cyclopts has no fields for classes of `types`
+        frozen=True,
+    )
+    if not any(option.required for option in options.values()):
+        function.__defaults__ = (record(),)  # the parser needs it if no argument is required
+    function.__annotations__ = {"typed": Annotated[record, Parameter(name="*")]}
+    return function
 
 
-def usage_line(name: str, record: type[Any]) -> str:
-    """Return the command ``name`` with the arguments of ``record``, in an order that works.
+def _as_field(option: Option) -> tuple[str, Any, Any]:
+    """Return an option as a field of a dataclass for Cyclopts."""
+    title, place = option.section
+    mark = Parameter(help=option.help, group=Group(title, sort_key=place))
+    field = dataclasses.field(default=option.default, kw_only=not option.positional)
+    return option.name, Annotated[option.kind, mark], field
+
+
+def refuse_ignored_options(
+    command: Command,
+    options: Mapping[str, Option],
+    values: Mapping[str, Any],
+    words: Sequence[str],
+) -> None:
+    """Refuse an option that was typed and would be ignored, by the conditions of its command.
+
+    Args:
+        command: the command.
+        options: its options by name.
+        values: value of each option.
+        words: the command line. It shows an option that was typed with the value of its default.
+
+    Raises:
+        BenchError: an option has no effect with the values of the others.
+    """
+    typed = {word.partition("=")[0] for word in words}
+    for name, conditions in command.only_if.items():
+        option = options[name].typed_name
+        for other, needed in conditions.items() if option in typed else ():
+            if not _is_satisfied(values[other], options[other], needed):
+                raise BenchError(
+                    f"{option} has no effect without {_describe(options[other], needed)}"
+                    if needed is not False
+                    else f"{option} has no effect with {options[other].typed_name}",
+                    f"leave {option} out",
+                )
+
+
+def _is_satisfied(value: Any, option: Option, needed: Any) -> bool:
+    """Return True if the value of an option is as needed."""
+    if isinstance(needed, bool):
+        return bool(value != option.default) == needed
+    return needed in (value if isinstance(value, tuple) else (value,))
+
+
+def _describe(option: Option, needed: Any) -> str:
+    """Return a condition as it is typed."""
+    if isinstance(needed, bool):
+        return option.typed_name
+    return str(needed) if option.positional else f"{option.typed_name} {needed}"
+
+
+def check_outputs(options: Any, values: Mapping[str, Any]) -> None:
+    """Check that each output can be written and that the device exists.
+
+    Args:
+        options: options of the command.
+        values: value of each option.
+
+    Raises:
+        BenchError: an output cannot be written, or there is no such device.
+    """
+    for option in options:
+        value = values.get(option.name)
+        if value is None:
+            continue
+        for mark in output_marks(option.kind):
+            check_writable(to_location(value), mark)
+        if option.name == "device" and value.startswith("cuda"):
+            from retrievers.encoders.device import pick_device
+
+            pick_device(value)
+
+
+def usage_line(name: str) -> str:
+    """Return the command ``name`` with its arguments, in an order that works.
 
     Positional arguments come first: an option with several values would take them.
     """
-    arguments = sorted(arguments_of(record), key=lambda argument: not argument.positional)
-    words = [_placeholder(each) for each in arguments if each.positional or each.required]
+    options = sorted(COMMANDS[name].options(), key=lambda option: not option.positional)
+    words = [_placeholder(each) for each in options if each.positional or each.required]
     return " ".join((program_name(), name, *words, "[OPTIONS]"))
 
 
-def _placeholder(argument: Argument) -> str:
+def _placeholder(option: Option) -> str:
     """Return the placeholder of an argument in the usage line."""
-    word = argument.name.upper() + ("..." if argument.takes_several else "")
-    word = word if argument.positional else f"{argument.typed_name} {word}"
-    return word if argument.required else f"[{word}]"
+    word = option.name.upper() + ("..." if option.takes_several else "")
+    word = word if option.positional else f"{option.typed_name} {word}"
+    return word if option.required else f"[{word}]"
 
 
-def _make_command(record: type[Any], function: str, words: Sequence[str]) -> Any:
-    """Return a function that takes a record of options and imports the command when called."""
-
-    def command(options: Any) -> int:
-        refuse_ignored_options(options, words)
-        _configure_libraries()
-        check_outputs(options)
-        module, _, name = function.partition(".")
-        code: int = getattr(importlib.import_module(f"bench.cli.commands.{module}"), name)(options)
-        return code
-
-    if not any(argument.required for argument in arguments_of(record)):
-        command.__defaults__ = (record(),)  # the parser needs it if no argument is required
-    command.__annotations__ = {"options": Annotated[record, Parameter(name="*")], "return": int}
-    return command
-
-
-def examples_of(command: str) -> str:
-    """Return the examples of ``command``, or of the program if it is ""."""
-    doc = inspect.getdoc(COMMANDS[command][0]) or "" if command else EXAMPLES
-    return textwrap.dedent(doc.rpartition("Examples:\n")[2]).strip()
+def examples_of(name: str) -> str:
+    """Return the examples of a command, or of the program if it is ""."""
+    return COMMANDS[name].examples if name else EXAMPLES
 
 
 def format_default(value: Any) -> str | None:
@@ -199,14 +291,13 @@ def format_default(value: Any) -> str | None:
 
 def _as_bench_error(error: CycloptsError) -> BenchError:
     """Convert an error of the parser, with the command to type next as a hint."""
-    command = " ".join(getattr(error, "command_chain", None) or ())
-    hint = f"python -m bench {command} --help" if command else "python -m bench --help"
+    name = " ".join(getattr(error, "command_chain", None) or ())
+    hint = f"python -m bench {name} --help" if name else "python -m bench --help"
     if isinstance(error, UnknownCommandError):
         hint = "python -m bench --help"
-    if isinstance(error, MissingArgumentError) and error.argument and command in COMMANDS:
-        missing, record = error.argument.name, COMMANDS[command][0]
-        names = {f"--{each.name}": each.typed_name for each in arguments_of(record)}
-        return BenchError(f"{command} needs {names[missing]}", usage_line(command, record))
+    if isinstance(error, MissingArgumentError) and error.argument and name in COMMANDS:
+        names = {f"--{each.name}": each.typed_name for each in COMMANDS[name].options()}
+        return BenchError(f"{name} needs {names[error.argument.name]}", usage_line(name))
     return BenchError(shorten_words(str(error)), hint)
 
 

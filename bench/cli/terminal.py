@@ -6,7 +6,6 @@ characters escaped.
 """
 
 import errno
-import logging
 import os
 import re
 import sys
@@ -94,30 +93,6 @@ def guard_streams() -> Iterator[TerminalStream]:
         stdout.flush()  # under --help, too, which ends with SystemExit
         stderr.flush()
         sys.stdout, sys.stderr = before
-
-
-class RecordedWarnings(logging.Handler):
-    """Logging handler that records the text of each warning once, inside ``with``."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self._texts: dict[str, None] = {}
-
-    @property
-    def texts(self) -> tuple[str, ...]:
-        """Recorded warnings in order."""
-        return tuple(self._texts)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Record the warning of ``record``."""
-        self._texts[record.getMessage()] = None
-
-    def __enter__(self) -> "RecordedWarnings":
-        logging.getLogger().addHandler(self)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        logging.getLogger().removeHandler(self)
 
 
 def as_typed(text: str) -> str:

@@ -13,7 +13,7 @@ from bench.comparing.statistics import SAME_SCORE
 from bench.evaluation.runs import Run
 from bench.result_store.result import Evaluation, Protocol
 from bench.result_store.reuse import check_stored_values, warn_unchecked
-from bench.workspace import Workspace
+from bench.runner.workspace import Workspace
 from datasets_cfg.dataset import Dataset, open_remembered
 from foundation.arrays import Float64Array
 from foundation.errors import BenchError

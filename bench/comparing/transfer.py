@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from bench.comparing.compare import ComparedModel, ComparisonSettings, read_all_scores
+from bench.comparing.pairs import ComparedModel, ComparisonSettings, read_all_scores
 from bench.comparing.statistics import (
     Difference,
     MeanScore,

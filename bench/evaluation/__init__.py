@@ -1,6 +1,6 @@
 """Evaluation: encode texts, search the vectors, score the rankings.
 
-`bench.workspace.Workspace.prepare` checks everything once and returns a `Job`, and
+`bench.runner.workspace.Workspace.prepare` checks everything once and returns a `Job`, and
 ``evaluate(job)`` returns an `Evaluation`. Read in this order:
 
 - `pipeline`: `OpenDataset`, `Job` and `evaluate`; `evaluate_run` scores an existing ranking.

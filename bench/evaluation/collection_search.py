@@ -20,7 +20,6 @@ from bench.evaluation.index_search import (
     apply_exclude_self,
     check_index_fits,
     default_budget,
-    format_size,
     memory_option,
     plan_search,
     progress_bar,
@@ -35,6 +34,7 @@ from datasets_cfg.corpus import Corpus
 from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float32Array
 from foundation.errors import BenchError
+from foundation.machine import format_size
 from retrievers.encoders.bm25 import BM25, index_bytes
 from retrievers.encoders.protocol import Encoder, PhaseTimer
 from retrievers.encoders.views import View, ViewedVectors

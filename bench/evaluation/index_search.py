@@ -11,7 +11,6 @@ import re
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -30,7 +29,7 @@ from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError
 from foundation.files import FileLock
-from foundation.machine import library_version
+from foundation.machine import format_size, library_version
 from foundation.printable import format_count
 from retrievers.encoders.protocol import PhaseTimer
 from retrievers.encoders.views import View, ViewedVectors
@@ -44,36 +43,12 @@ EVERY = slice(None)
 
 logger = logging.getLogger(__name__)
 
-UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 FREE_SHARE = 0.8  # default share of the free memory
 
 LARGEST_TILE_ROWS = 1 << 18  # larger tiles save too few candidates
 SMALLEST_TILE_ROWS = 1 << 11
 THREAD_BYTES = 10 << 20  # products, candidates and merged places of one thread
 LIBRARY_BYTES = 64 << 20  # buffers of FAISS and matrix products
-
-
-def parse_size(text: str) -> int:
-    """Return the bytes of ``text``: ``2GB`` (10^9), ``1.5GiB`` (2^30), ``800MB``, or a number.
-
-    Raises:
-        BenchError: the text is not a size, or less than one byte.
-    """
-    match = re.fullmatch(r"([0-9]{0,18}\.?[0-9]{0,9})\s*([A-Za-z]*)", text.strip())
-    factor = UNITS.get(match[2].upper()) if match else None
-    has_number = match and match[1].strip(".")
-    size = int(Decimal(match[1]) * factor) if match and has_number and factor else 0
-    if size < 1:
-        raise BenchError(f"{text!r} is not a size", "write 2GB, 1.5GiB, 800MB or a number of bytes")
-    return size
-
-
-def format_size(size: int) -> str:
-    """Return ``size`` in bytes as a person would type it, rounded up."""
-    unit = next((unit for unit in ("TB", "GB", "MB", "KB") if size >= UNITS[unit]), "B")
-    whole, tenth = divmod(-(-size * 10 // UNITS[unit]), 10)
-    return f"{whole}.{tenth}{unit}" if tenth else f"{whole}{unit}"
 
 
 def resident_bytes() -> int:

@@ -1,6 +1,6 @@
 """Evaluation of one model on one collection: encode, search, score.
 
-`evaluate` runs a `Job`, which `bench.workspace.Workspace.prepare` has checked. A retriever
+`evaluate` runs a `Job`, which `bench.runner.workspace.Workspace.prepare` has checked. A retriever
 (`bench.evaluation.collection_search`) encodes and searches.
 """
 
@@ -50,7 +50,7 @@ LIBRARIES = (
     "peft",
 )
 # Code that makes vectors, rankings and scores, without commands, reports and decisions.
-PACKAGES = ("foundation", "datasets_cfg", "retrievers", "bench/evaluate", "bench/store")
+PACKAGES = ("foundation", "datasets_cfg", "retrievers", "bench/evaluation", "bench/store")
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ import msgspec
 from bench.experiments.experiment import MODEL, Cost, ExperimentStage
 from bench.experiments.grid import Table, format_label, rename_options
 from bench.experiments.training_stages import hash_checkpoint, last_checkpoint
+from bench.runner.workspace import Workspace
 from bench.training.training_sets import trained_collections
-from bench.workspace import Workspace
 from datasets_cfg.catalogue import expand_names
 from foundation.errors import BenchError, did_you_mean
 from foundation.files import sha256_of_file

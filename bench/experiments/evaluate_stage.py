@@ -17,7 +17,7 @@ from bench.experiments.grid import Table, rename_options
 from bench.experiments.training_stages import CheckpointSequence, read_sequence, write_sequence
 from bench.result_store.find import find_results
 from bench.result_store.result import save
-from bench.workspace import Workspace
+from bench.runner.workspace import Workspace
 from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float64Array
 from foundation.errors import BenchError

@@ -13,8 +13,8 @@ from bench.experiments.experiment import COMMAND, Experiment, ExperimentStage, p
 from bench.experiments.grid import Grid, rename_options
 from bench.experiments.training_stages import AdaptStage, FinetuneStage, PretrainStage
 from bench.result_store.result import Conditions
+from bench.runner.workspace import Workspace
 from bench.training.training_sets import count_queries, find_leaks
-from bench.workspace import Workspace
 from datasets_cfg.dataset import Dataset
 from datasets_cfg.verify import count_differences
 from foundation.machine import library_version

@@ -14,9 +14,9 @@ import msgspec
 
 from bench.experiments.experiment import MODEL, Cost, ExperimentStage
 from bench.experiments.grid import Table, TrainingSource, merge_tables, split_source
+from bench.runner.workspace import Workspace
 from bench.training.on_collections import adapt_on, finetune_on, pretrain_on, read_best_rate
 from bench.training.training_sets import CorpusTexts
-from bench.workspace import Workspace
 from datasets_cfg.catalogue import expand_names
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError

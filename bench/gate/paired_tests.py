@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from bench.comparing.compare import ComparedModel, ComparisonSettings, differing_fields, read_scores
+from bench.comparing.pairs import ComparedModel, ComparisonSettings, differing_fields, read_scores
 from bench.comparing.statistics import (
     SAME_SCORE,
     Difference,

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from bench.comparing.compare import differing_fields
+from bench.comparing.pairs import differing_fields
 from bench.comparing.statistics import FEW, SAME_SCORE, detectable_effect
 from bench.gate.skew import unseen_allowance
 from bench.result_store.result import Evaluation, Result

@@ -21,7 +21,7 @@ from bench.gate.check_record import StoredModel
 from bench.outcomes import MissingEvaluations
 from bench.result_store.result import Evaluation, Protocol
 from bench.result_store.reuse import check_stored_values, reuse_or_evaluate, warn_unchecked
-from bench.workspace import Workspace
+from bench.runner.workspace import Workspace
 from datasets_cfg.readers import Queries
 from foundation.errors import BenchError
 from foundation.locations import Location, files_below, write_location

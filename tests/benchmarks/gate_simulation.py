@@ -39,7 +39,7 @@ import numpy as np
 from scipy import stats
 from tabulate import tabulate
 
-from bench.comparing.compare import ComparisonSettings
+from bench.comparing.pairs import ComparisonSettings
 from bench.comparing.statistics import (
     PairedScores,
     Resampling,

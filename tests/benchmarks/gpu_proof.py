@@ -170,7 +170,7 @@ class Proof:
     def vectors(self, part: Part) -> None:
         """Vectors in bfloat16 beside those in float32 on the CPU: each nearest to its own."""
         from bench.evaluation.collection_search import sample_documents
-        from bench.workspace import Workspace
+        from bench.runner.workspace import Workspace
         from retrievers.encoders.routed import open_encoder
         from retrievers.models.model import resolve_model
 

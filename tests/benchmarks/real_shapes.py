@@ -47,12 +47,13 @@ import numpy as np
 from threadpoolctl import threadpool_info
 
 from bench.evaluation.exact import exact_search
-from bench.evaluation.index_search import parse_size, plan_search, resident_bytes
+from bench.evaluation.index_search import plan_search, resident_bytes
 from bench.evaluation.runs import read_run_file
 from bench.result_store.result import Result
+from bench.runner.workspace import Workspace
 from bench.store import StoredVectors
-from bench.workspace import Workspace
 from foundation.arrays import Float32Array, Int64Array
+from foundation.machine import parse_size
 from retrievers.encoders.protocol import PhaseTimer
 from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import resolve_model
@@ -182,7 +183,7 @@ class Work:
         words = ["run", str(self.collection), "--model", str(self.card(dim))]
         words += ["--trust-code", "--set", "store_dtype=float16", "--device", "cpu", "--recompute"]
         words += ["--max-memory", self.max_memory]
-        words += ["--out", str(self.folder / "out"), "--cache-dir", str(self.cache)]
+        words += ["--results", str(self.folder / "out"), "--cache-dir", str(self.cache)]
         start = time.perf_counter()
         child = os.posix_spawn(
             sys.executable,

@@ -18,10 +18,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from bench.cli.commands.common import open_endpoint
-from bench.cli.options.shared import ModelOptions
 from bench.gate.check_record import Check
 from bench.gate.served import DOCUMENTS, QUERIES, check_server, repeat_under_load
+from bench.runner.workspace import open_endpoint
 from tests.benchmarks.explain import IndependentEncoder, Laboratory, Usage
 from tests.support.embedding_server import serving
 
@@ -189,7 +188,7 @@ def fine_tuned(lab: Laboratory) -> IndependentEncoder:
 def served(lab: Laboratory, server: LyingServer, **fields: Any) -> Iterator[Any]:
     """Serve a model; gives the encoder of the client."""
     with serving(server, **fields) as (url, _):
-        yield open_endpoint(url, ModelOptions(), lab.question.model)
+        yield open_endpoint(url, None, lab.question.model)
 
 
 def shuffled(entries: list[dict[str, Any]], _: Any) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ import numpy as np
 import psutil
 import torch
 
-from bench.engines import WorkerProcesses
+from bench.runner.worker_processes import WorkerProcesses
 from bench.store.planning import SHARD_ROWS
 from tests.support.collections import write_collection
 from tests.support.engines import Bed

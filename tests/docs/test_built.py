@@ -32,7 +32,7 @@ def test_the_first_command_of_the_readme_prints_what_the_readme_shows(tmp_path):
     (command,) = re.findall(r"&& (python -m bench run stdlib-code [^\n]*)$", readme, re.MULTILINE)
     environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
-        [sys.executable, *command.split()[1:], "--cache-dir", "cache", "--out", "results"],
+        [sys.executable, *command.split()[1:], "--cache-dir", "cache", "--results", "results"],
         cwd=tmp_path,
         env=environment,
         check=True,

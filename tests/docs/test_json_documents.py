@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from bench.cli.main import COMMANDS
+from bench.cli.command_table import COMMANDS
 from bench.experiments.grid import load_grid
 from tests.docs.test_documentation import ROOT
 from tests.support.collections import write_collection

@@ -184,7 +184,7 @@ def own_suite(folder: Path) -> None:
 
 def two_machines(folder: Path) -> None:
     for machine in ("machine-1", "machine-2"):
-        out = ["--out", f"{machine}/results"]
+        out = ["--results", f"{machine}/results"]
         assert main(["run", "./scifact", "--model", "minilm", "bm25", *out]) == ExitCode.OK
 
 

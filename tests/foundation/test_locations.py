@@ -76,9 +76,10 @@ def test_a_missing_package_says_what_to_install(monkeypatch):
 
 def test_local_places_and_the_options_of_every_command_import_no_fsspec():
     program = (
-        "import sys; from bench.cli.main import build_app; "
+        "import sys; from bench.cli.main import parse_command; "
         "from foundation.locations import parse_location; "
-        "parse_location('results').exists(); build_app(); print('fsspec' in sys.modules)"
+        "parse_location('results').exists(); parse_command(['run', 'a', '--model', 'b']); "
+        "print('fsspec' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout == "False\n"

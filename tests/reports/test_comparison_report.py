@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.comparing.changed_queries import ChangedQueries, ChangedQuery, ShownDocument
-from bench.comparing.compare import Comparison, ComparisonRow, FieldDifference
+from bench.comparing.pairs import Comparison, ComparisonRow, FieldDifference
 from bench.comparing.statistics import Difference
 from foundation.printable import make_printable
 from reports.comparison import changes_table, comparison_table

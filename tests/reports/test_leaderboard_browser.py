@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.boards.build import BoardFilter, build_leaderboard
+from bench.boards.build import build_leaderboard
 from bench.boards.rows import find_distinct_results
 from bench.comparing.statistics import Resampling
+from bench.requests.deciding import LeaderboardRequest
 from bench.result_store.result import Timings
 from datasets_cfg.catalogue import expand_names
 from reports.leaderboard import page
@@ -53,9 +54,9 @@ def index(tmp_path_factory) -> Path:
     long = f"https://{'results' * 12}.example"
     other = ExpectedScore(dataset=FORUMS[2], measure=MEASURE, value=0.4321, source=long)
     cards = {"alpha": Card(name="alpha", title="Alpha", missing="x", expected=(claim, other))}
-    board_filter = BoardFilter(every_measure=True)
+    request = LeaderboardRequest(every_measure=True)
     board = build_leaderboard(
-        find_distinct_results(results), cards, board_filter, Resampling(resamples=99)
+        find_distinct_results(results), cards, request, Resampling(resamples=99)
     )
     (place / "page.html").write_text(page(board, ""))
     return place / "page.html"
@@ -254,9 +255,9 @@ def test_pages_begin_with_scores_and_state_facts_in_words(browser, index):
 def test_published_systems_are_marked_can_be_hidden_and_are_in_no_group(browser, tmp_path):
     for model in ("alpha", "beta"):
         store(tmp_path / "results", model, "beir/scifact", [0.5, 0.25])
-    board_filter = BoardFilter(every_measure=True, published=("dupmae",))
+    request = LeaderboardRequest(every_measure=True, published=("dupmae",))
     board = build_leaderboard(
-        find_distinct_results(tmp_path / "results"), {}, board_filter, Resampling(resamples=99)
+        find_distinct_results(tmp_path / "results"), {}, request, Resampling(resamples=99)
     )
     (tmp_path / "page.html").write_text(page(board, ""))
     opened(browser, tmp_path / "page.html")

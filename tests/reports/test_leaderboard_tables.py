@@ -10,9 +10,10 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.boards.build import BoardFilter, build_leaderboard
+from bench.boards.build import build_leaderboard
 from bench.boards.rows import find_distinct_results
 from bench.comparing.statistics import Resampling
+from bench.requests.deciding import LeaderboardRequest
 from bench.result_store.result import Timings
 from datasets_cfg.catalogue import expand_names
 from reports.leaderboard import SITE, markdown, page, scores, script_json
@@ -26,9 +27,9 @@ CLAIM = ExpectedScore(dataset="beir/scifact", measure=MEASURE, value=0.625, sour
 
 
 def board_of(place, measure="", cards=None, published=None):
-    board_filter = BoardFilter(measure=measure, published=published)
+    request = LeaderboardRequest(measure=measure, published=published)
     return build_leaderboard(
-        find_distinct_results(place), cards or {}, board_filter, Resampling(resamples=199)
+        find_distinct_results(place), cards or {}, request, Resampling(resamples=199)
     )
 
 

@@ -27,7 +27,7 @@ def evaluate(collection: Path, cache: Path) -> tuple[int, list[object], str]:
     command = ["run", str(collection), "--model", "hashing", "bm25", "--json"]
     logging.getLogger().addHandler(warnings := logging.StreamHandler(stderr))
     with redirect_stdout(stdout), redirect_stderr(stderr):
-        code = main([*command, "--cache-dir", str(cache), "--out", str(out)])
+        code = main([*command, "--cache-dir", str(cache), "--results", str(out)])
     logging.getLogger().removeHandler(warnings)
     results = json.loads(stdout.getvalue())["results"] if code == 0 else []
     kept = ("model", "measures", "documents", "protocol", "tie_low", "tie_high", "judged_at_10")

@@ -155,7 +155,7 @@ class Bench:
     def _words(self, arguments: tuple[object, ...]) -> list[str]:
         words = [str(argument) for argument in arguments]
         if words and words[0] in ("run", "score"):
-            words += ["--out", str(self.out)] if "--out" not in words else []
+            words += ["--results", str(self.out)] if "--results" not in words else []
         if words and words[0] in ("run", "work", "score", "fetch", "verify", "cache"):
             words += ["--cache-dir", str(self.cache)] if "--cache-dir" not in words else []
         return words

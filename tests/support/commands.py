@@ -1,21 +1,18 @@
-"""Records of options for tests that call a command in their own process."""
+"""Requests for tests that call a command in their own process."""
 
 from typing import Any
 
-from bench.cli.main import build_app
+from bench.cli.main import parse_command
 
 
-def typed(*words: object) -> Any:
-    """The record of options of a command line, as the command gets it."""
-    _, bound, _ = build_app().parse_args(
-        [str(word) for word in words], exit_on_error=False, print_error=False
-    )
-    (options,) = bound.arguments.values() or (None,)
-    return options
+def typed(*words: object) -> tuple[Any, Any]:
+    """The request and the output options of a command line, as the command gets them."""
+    parsed = parse_command([str(word) for word in words])
+    return parsed.request, parsed.output
 
 
-def options(command: str, *positional: object, **named: Any) -> Any:
-    """The record of options of a command.
+def options(command: str, *positional: object, **named: Any) -> tuple[Any, Any]:
+    """The request and the output options of a command.
 
     Args:
         named: options by name: True for a flag, several values as a list, None or False for

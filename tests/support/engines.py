@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.engines import EncodingTask
 from bench.evaluation.collection_search import LoadedModel
 from bench.evaluation.pipeline import OpenDataset
+from bench.runner.worker_processes import EncodingTask
+from bench.runner.workspace import Workspace
 from bench.store.planning import SHARD_ROWS
-from bench.workspace import Workspace
 from tests.support.collections import write_collection
 from tests.support.tiny_checkpoints import WORDS, write_bert, write_card
 

@@ -1,1 +1,1 @@
-"""Functions of the commands, called with the options that were typed."""
+"""Commands: each function takes a request and options of the output, and prints a record."""

@@ -1,305 +1,45 @@
-"""``check`` decides whether a checkpoint may ship."""
+"""``check``."""
 
-import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 
-import msgspec
-
-from bench.cli.commands.common import load_model, make_resampling, make_workspace, open_endpoint
-from bench.cli.options.commands import CheckOptions
-from bench.cli.options.shared import ModelOptions
-from bench.cli.terminal import RecordedWarnings, print_result
-from bench.comparing.changed_queries import open_evaluated_dataset
-from bench.comparing.compare import ComparisonSettings
-from bench.evaluation.collection_search import LoadedModel
-from bench.evaluation.judging import mean_weights
-from bench.evaluation.scoring import parse_measure
-from bench.explain.question import Question
-from bench.gate.check_record import ANCHOR, BASELINE, Check, StoredModel
-from bench.gate.paired_tests import check_against, check_published, find_losses_elsewhere
-from bench.gate.power import DetectableEffect, detectable_effects, relation_between
-from bench.gate.scope import (
-    Scope,
-    candidate_name,
-    candidate_results,
-    determine_scope,
-    evaluate_candidate,
-    explain_renaming,
-    previously_checked,
-    remember_checked,
-)
-from bench.gate.served import check_server
-from bench.gate.verdicts import conclude_check
-from bench.result_store.find import choose_results, find_named, find_results
-from bench.result_store.result import Evaluation, Protocol
-from bench.workspace import Workspace
-from datasets_cfg.catalogue import dataset_names, user_folder
-from datasets_cfg.dataset import name_in_results
-from foundation.errors import BenchError
+from bench.cli.command_table import OutputOptions
+from bench.cli.terminal import print_result
+from bench.gate import check as check_case
+from bench.gate.check_record import StoredModel
+from bench.gate.power import DetectableEffect
+from bench.gate.scope import Scope
+from bench.outcomes import RecordedWarnings
+from bench.requests.deciding import CheckRequest
 from foundation.files import replace_file
-from foundation.locations import Location
 from reports.check import effects_table, junit, markdown
-from retrievers.models.card import all_cards
-
-PUBLISHED = "published"
 
 
-def check(options: CheckOptions) -> int:
-    """Evaluate and compare a checkpoint, print the verdict, and return its exit code.
+class _Printer(check_case.CheckProgress):
+    """Progress of a check on stderr."""
 
-    Args:
-        options: parsed options of the command.
-    """
+    def start(self, name: str, others: Sequence[StoredModel], scope: Scope) -> None:
+        """Print the models and collections of the check, before hours of encoding."""
+        against = " and ".join(f"the {other.role}, {other.name}" for other in others)
+        print(f"{name} against {against}, on {', '.join(scope.weights)}", file=sys.stderr)
+        if scope.left_out:
+            print(f"left out by --on: {', '.join(scope.left_out)}", file=sys.stderr)
+
+    def expect(self, effects: Sequence[DetectableEffect]) -> None:
+        """Print the effects that the collections can detect."""
+        if effects:
+            print(effects_table(effects), file=sys.stderr)
+
+
+def check(request: CheckRequest, output: OutputOptions) -> int:
+    """Print the verdict, write the JUnit file, and return the exit code of the verdict."""
     with RecordedWarnings() as recorded:
-        done = _check_server(options) if options.served else _compare_and_decide(options, recorded)
-    _write_verdict(done, options)
+        done = check_case.check(request, _Printer())
+    if output.junit is not None:
+        with replace_file(output.junit) as file:
+            file.write(junit(done).encode())
+    print_result(output.json, done, markdown(done))
     for warning in done.warnings:
         if warning not in recorded.texts:  # those are on stderr already
             print(f"warning: {warning}", file=sys.stderr)
     return done.exit_code
-
-
-def _check_server(options: CheckOptions) -> Check:
-    """Compare the vectors of a server with those of its checkpoint."""
-    if not options.against or options.checkpoint or len(options.on) > 1:
-        raise BenchError(
-            "--served needs --against, at most one collection, and no candidate",
-            "python -m bench check --served URL --against CHECKPOINT --on COLLECTION",
-        )
-    workspace = make_workspace(options.common, options.hardware, options.allow_mismatch)
-    # Both describe the server; the checkpoint is loaded as its card says.
-    use = replace(options.model_options, dtype=None, endpoint_model=None)
-    model = load_model(workspace, options.against, use)
-    dataset = workspace.dataset((options.on or ("stdlib-code",))[0])  # on every machine
-    question = Question(model, [dataset], workspace.dataset, workspace.device)
-    encoder = open_endpoint(options.served, options.model_options, model)
-    stated = options.model_options.dtype or model.model.recipe.precision
-    return check_server(question, encoder, stated)
-
-
-def _compare_and_decide(options: CheckOptions, recorded: RecordedWarnings) -> Check:
-    """Evaluate, compare with the baseline and the anchor, and conclude."""
-    if not (options.checkpoint and options.baseline):
-        missing = "--baseline" if options.checkpoint else "CHECKPOINT"
-        usage = "python -m bench check CHECKPOINT --baseline BASELINE [OPTIONS]"
-        raise BenchError(f"check needs {missing}", usage)
-    _check_published(options)
-    measure = None if options.measure is None else parse_measure(options.measure).name
-    comparing = ComparisonSettings(measure, resampling=make_resampling(options.resampling))
-    workspace = make_workspace(options.common, options.hardware, options.allow_mismatch)
-    model = load_model(workspace, options.checkpoint, options.model_options)
-    folders = _own_folders(options.on, workspace)
-    by_folder = {folder: name for name, folder in folders.items()}
-    typed = [by_folder.get(word, word) for word in options.on]
-    others = _find_references(options, typed)
-    known = find_results(options.results)
-    scope = _find_scope(model, others, known, typed, options.results)
-    if not options.terms.expect_same:
-        comparing.resampling.check_enough(len(scope.weights), sides=2)
-    name = candidate_name(model, known)
-    _announce(name, others, scope)
-    effects = _print_detectable_effects(model, others[0], known, scope, comparing, options)
-    candidate = evaluate_candidate(
-        workspace,
-        model,
-        name,
-        _find_collections(others, scope, folders, workspace),
-        known,
-        options.results,
-        None if measure is None else (measure,),
-        others,
-    )
-    stored = candidate_results(model, known)
-    against = []
-    for other in others:
-        if other.name == PUBLISHED:
-            verdict = check_published(candidate, model.model.card.expected, scope.weights)
-        else:
-            foreseen = effects if other.role == BASELINE else ()
-            verdict = check_against(candidate, other, scope, options.terms, comparing, foreseen)
-        lost = find_losses_elsewhere(stored, other, scope.left_out, options.terms, comparing)
-        against.append(msgspec.structs.replace(verdict, elsewhere=lost))
-    for other in others:
-        checked = other.results.keys() & scope.weights.keys()
-        remember_checked(options.results, other.name, checked)
-    hints = [hint for other in others for hint in scope.hints(other)]
-    done = conclude_check(
-        *(name, against, effects, options.terms),
-        left_out=scope.left_out,
-        renamed=explain_renaming(model, name),
-        hints=hints,
-    )
-    vector_warnings = [
-        f"{name}: {warning}"
-        for name, entry in candidate.results.items()
-        for warning in entry.result.preflight.get("warnings", ())
-    ]
-    warnings = dict.fromkeys((*done.warnings, *recorded.texts, *vector_warnings))
-    explain = _format_explain_command(done, others, model, folders, options)
-    return msgspec.structs.replace(done, warnings=tuple(warnings), explain=explain)
-
-
-def _format_explain_command(
-    done: Check,
-    others: Sequence[StoredModel],
-    model: LoadedModel,
-    folders: Mapping[str, str],
-    options: CheckOptions,
-) -> str:
-    """Return the command that looks for the cause of a loss or drift, or "" if there is none.
-
-    Only transformers have settings to vary. Of the collections that decided, the command uses the
-    one with the largest difference.
-    """
-    if done.outcome not in ("REGRESSION", "DRIFT") or model.model.recipe.kind != "transformer":
-        return ""
-    verdict, other = next(
-        pair for pair in zip(done.against, others, strict=True) if pair[0].outcome == done.outcome
-    )
-    row = max(verdict.rows, key=lambda row: (bool(row.failure), abs(row.difference or 0)))
-    words = ["--on", folders.get(row.name, row.name)]
-    if other.name == PUBLISHED:
-        failed = [one for one in verdict.rows if one.failure and one.name == row.name]
-        words += [f"--published={one.measure}={one.baseline}" for one in failed]
-        return _format_explain(options.checkpoint, words, options.model_options)
-    baseline = other.results[row.name].result
-    if baseline.recipe is None or baseline.recipe.kind != "transformer":
-        return ""
-    reference = baseline.model if baseline.model in all_cards() else f"path/to/{baseline.model}"
-    pair = [reference, options.checkpoint]
-    if options.model_options.adapter or options.model_options.set:
-        pair.reverse()  # only the first model can have these
-    return _format_explain(pair[0], [*words, "--checkpoint", pair[1]], options.model_options)
-
-
-def _format_explain(model: str, words: Sequence[str], use: ModelOptions) -> str:
-    """Return an ``explain`` command for ``model``, with ``words`` and the model options ``use``."""
-    typed = {"--like": use.like, "--adapter": use.adapter, "--dtype": use.dtype}
-    words = [*words, *(word for name, value in typed.items() if value for word in (name, value))]
-    words += [word for pair in use.set for word in ("--set", pair)]
-    return shlex.join(["python", "-m", "bench", "explain", model, *words])
-
-
-def _check_published(options: CheckOptions) -> None:
-    """Raise if published scores are given where per-query scores are needed."""
-    if options.baseline == PUBLISHED and not options.terms.expect_same:
-        raise BenchError(
-            "published scores have no per-query scores, so they cannot be tested",
-            "add --expect-same to check that this is the published checkpoint",
-        )
-    if options.anchor == PUBLISHED:
-        raise BenchError(
-            "published scores have no per-query scores, so they cannot be an anchor",
-            "give --anchor the name of stored results, or use --baseline published",
-        )
-
-
-def _own_folders(typed: Sequence[str], workspace: Workspace) -> dict[str, str]:
-    """Return the typed folder of each collection of the user, by the name in its results."""
-    named = workspace.expand_names(typed)
-    folders: dict[str, str] = {}
-    for word in named:
-        if folder := user_folder(word, workspace.data_dir):
-            name = name_in_results(folder)
-            other = folders.get(name, name if name in named else word)
-            if other != word:
-                raise BenchError(
-                    f"{other} and {word} are both named {name}, the name of their results",
-                    f'write name = "another" into the dataset.toml of {word}',
-                )
-            folders[name] = word
-    return folders
-
-
-def _find_references(options: CheckOptions, typed: Sequence[str]) -> list[StoredModel]:
-    """Find the results of the baseline and of the anchor, one per collection.
-
-    With ``--on``, results on other collections do not make a name ambiguous.
-    """
-    on = mean_weights(typed) if typed else None
-    others = []
-    for role, name in ((BASELINE, options.baseline), (ANCHOR, options.anchor)):
-        if name:
-            found = [] if name == PUBLISHED else find_named(name, options.results)
-            chosen = choose_results(name, found, on)
-            others.append(StoredModel(role, name, chosen, found))
-    return others
-
-
-def _find_scope(
-    model: LoadedModel,
-    others: Sequence[StoredModel],
-    known: Sequence[Evaluation],
-    typed: Sequence[str],
-    results: Location,
-) -> Scope:
-    """Determine the collections of the check, see `determine_scope`."""
-    baseline, *anchors = others
-    if baseline.name == PUBLISHED:
-        claimed = dict.fromkeys(claim.dataset for claim in model.model.card.expected)
-        return determine_scope(typed, claimed, {})
-    further: dict[str, Iterable[str]] = {
-        f"the {other.role} was checked there before": previously_checked(results, other.name)
-        for other in others
-    }
-    further["the candidate has one"] = [one.collection for one in candidate_results(model, known)]
-    further |= {f"the {other.role} has one": other.collections for other in anchors}
-    return determine_scope(typed, baseline.collections, further)
-
-
-def _announce(name: str, others: Sequence[StoredModel], scope: Scope) -> None:
-    """Print the models and collections of the check, before hours of encoding."""
-    against = " and ".join(f"the {other.role}, {other.name}" for other in others)
-    print(f"{name} against {against}, on {', '.join(scope.weights)}", file=sys.stderr)
-    if scope.left_out:
-        print(f"left out by --on: {', '.join(scope.left_out)}", file=sys.stderr)
-
-
-def _print_detectable_effects(
-    model: LoadedModel,
-    baseline: StoredModel,
-    known: Sequence[Evaluation],
-    scope: Scope,
-    comparing: ComparisonSettings,
-    options: CheckOptions,
-) -> tuple[DetectableEffect, ...]:
-    """Print the effects that these collections can detect, before hours of encoding."""
-    if not baseline.results or options.terms.expect_same:
-        return ()
-    first = next(iter(baseline.results.values())).result
-    kind = relation_between(msgspec.structs.replace(first, recipe=model.model.recipe), first)
-    stated = (scope.weights, comparing.measure, options.terms.floor)
-    effects = detectable_effects(kind, baseline.results, known, *stated)
-    print(effects_table(effects), file=sys.stderr)
-    return effects
-
-
-def _find_collections(
-    others: Sequence[StoredModel], scope: Scope, folders: Mapping[str, str], workspace: Workspace
-) -> dict[str, tuple[str, Protocol | None]]:
-    """Return the name or folder that opens each collection, with the protocol of the reference.
-
-    A collection without a reference result is left out: its verdict is MISSING in any case.
-    Folders that were not typed are found by the content of the results.
-    """
-    found: dict[str, tuple[str, Protocol | None]] = {}
-    for name in scope.weights:
-        stored = [other.results[name] for other in others if name in other.results]
-        protocols = [one.result.protocol for one in stored]
-        if stored or any(other.name == PUBLISHED for other in others):
-            found[name] = folders.get(name, name), protocols[0] if protocols else None
-        for protocol in protocols if name not in {*folders, *dataset_names()} else ():
-            dataset = open_evaluated_dataset(protocol, workspace)
-            if not isinstance(dataset, str) and dataset.name == name:  # else another of its content
-                found[name] = str(dataset.reader.folder), protocols[0]
-    return found
-
-
-def _write_verdict(done: Check, options: CheckOptions) -> None:
-    """Print the verdict and write the JUnit file."""
-    if options.junit is not None:
-        with replace_file(options.junit) as file:
-            file.write(junit(done).encode())
-    print_result(options.common.json, done, markdown(done))

@@ -5,10 +5,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.cli.commands.common import load_models, make_workspace
-from bench.cli.options.commands import CacheOptions, FetchOptions, VerifyOptions
+from bench.cli.command_table import OutputOptions
 from bench.cli.terminal import format_columns, print_json, print_result
 from bench.outcomes import ExitCode
+from bench.requests.data import CacheRequest, FetchRequest, VerifyRequest
+from bench.runner.workspace import VECTORS, cache_folder, load_models, open_workspace
 from bench.store.usage import (
     Damage,
     ModelUsage,
@@ -17,7 +18,6 @@ from bench.store.usage import (
     remove_folder,
     select_models,
 )
-from bench.workspace import VECTORS, cache_folder
 from datasets_cfg.corpus import describe_damage
 from datasets_cfg.dataset import CORPORA
 from datasets_cfg.verify import Finding, verify_dataset
@@ -26,86 +26,76 @@ from reports.evaluation import cache_table, findings
 from reports.format import size
 
 
-def fetch(options: FetchOptions) -> int:
-    """Download collections and models, and build corpora.
-
-    Args:
-        options: parsed options of the command.
-    """
-    if not options.names and not options.model:
+def fetch(request: FetchRequest, output: OutputOptions) -> int:
+    """Download collections and models, and build corpora."""
+    if not request.names and not request.model:
         raise BenchError("there is nothing to fetch", "python -m bench fetch beir --model retromae")
-    workspace = make_workspace(options.common)
+    workspace = open_workspace(request)
     rows = []
-    for name in workspace.expand_names(options.names):
+    for name in workspace.expand_names(request.names):
         dataset = workspace.dataset(name)
         about = f"{len(dataset.corpus):,} documents, {len(dataset.queries):,} queries"
         rows.append({"name": name, "about": about})
-    for loaded in load_models(workspace, options.model, options.model_options):
+    for loaded in load_models(workspace, request.model, request):
         model = loaded.model
         folders = [str(each.root) for each in (model.document, model.query) if each]
         about = "; queries: ".join(folders) or "needs no files"
         rows.append({"name": model.card.name, "about": about})
     text = format_columns([(row["name"], row["about"]) for row in rows])
-    return print_result(options.common.json, rows, text)
+    return print_result(output.json, rows, text)
 
 
-def verify(options: VerifyOptions) -> int:
+def verify(request: VerifyRequest, output: OutputOptions) -> int:
     """Print findings about the data of collections.
-
-    Args:
-        options: parsed options of the command.
 
     Returns:
         The exit code of bad input if there is an error among them.
     """
     by_collection: dict[str, list[Finding]] = {}
-    workspace = make_workspace(options.common)
-    for name in workspace.expand_names(options.names):
-        by_collection[name] = verify_dataset(workspace.dataset(name, options.split))
-        if not options.common.json:
+    workspace = open_workspace(request)
+    for name in workspace.expand_names(request.names):
+        by_collection[name] = verify_dataset(workspace.dataset(name, request.split))
+        if not output.json:
             print(findings(name, by_collection[name]), end="\n\n", flush=True)
-    if options.common.json:
+    if output.json:
         print_json(by_collection)
     every = [finding for found in by_collection.values() for finding in found]
     bad = any(finding.severity == "error" for finding in every)
     return ExitCode.BAD_INPUT if bad else ExitCode.OK
 
 
-def cache(options: CacheOptions) -> int:
+def cache(request: CacheRequest, output: OutputOptions) -> int:
     """Print the disk space of vectors by model, after verifying or removing them.
-
-    Args:
-        options: parsed options of the command.
 
     Returns:
         The exit code of bad input if a file is damaged.
     """
-    cache_dir = cache_folder(options.cache_dir)
+    cache_dir = cache_folder(request.cache_dir)
     store = cache_dir / VECTORS
-    removed = list(_remove_selected(store, options))
-    broken = [*find_damage(store), *_damaged_corpora(cache_dir / CORPORA)] if options.verify else []
+    removed = list(_remove_selected(store, request, output.dry_run))
+    broken = [*find_damage(store), *_damaged_corpora(cache_dir / CORPORA)] if request.verify else []
     rows = measure_usage(store)
     document = {"stored": rows, "damaged": broken, "pruned": removed}
     text = cache_table(rows, time.time()) if rows else f"no vectors in {store}"
-    print_result(options.output.json, document, text)
+    print_result(output.json, document, text)
     for damage in broken:
         print(f"damaged: {damage.path}: {damage.reason}", file=sys.stderr)
-    if options.verify:
+    if request.verify:
         state = f"{len(broken)} damaged, to be rebuilt when needed" if broken else "all intact"
         print(f"vectors and corpora verified: {state}", file=sys.stderr)
     return ExitCode.BAD_INPUT if broken else ExitCode.OK
 
 
-def _remove_selected(store: Path, options: CacheOptions) -> Iterator[ModelUsage]:
+def _remove_selected(store: Path, request: CacheRequest, dry_run: bool) -> Iterator[ModelUsage]:
     """Remove the selected vectors, or only print them with ``--dry-run``."""
-    if not options.prune and options.older_than is None:
+    if not request.prune and request.older_than is None:
         return
-    for row in select_models(measure_usage(store), options.prune, options.older_than, time.time()):
+    for row in select_models(measure_usage(store), request.prune, request.older_than, time.time()):
         what = f"{row.model} ({row.fingerprint[:8]}, {size(row.bytes)})"
-        if not options.dry_run and not remove_folder(store, row):
+        if not dry_run and not remove_folder(store, row):
             print(f"warning: {what} is in use by another process; not removed", file=sys.stderr)
             continue
-        print(f"{'would remove' if options.dry_run else 'removed'} {what}", file=sys.stderr)
+        print(f"{'would remove' if dry_run else 'removed'} {what}", file=sys.stderr)
         yield row
 
 

@@ -9,8 +9,9 @@ from typing import Any, get_args
 
 import msgspec
 
-from bench.cli.options.commands import ListOptions, ModelGroup, ShowOptions
+from bench.cli.command_table import OutputOptions
 from bench.cli.terminal import as_json, format_columns, print_result
+from bench.requests.data import ListRequest, ModelGroup, ShowRequest
 from datasets_cfg.catalogue import (
     dataset_names,
     declaration_text,
@@ -50,24 +51,21 @@ class NameLine(msgspec.Struct, omit_defaults=True):
     licence: str = ""
 
 
-def list_names(options: ListOptions) -> int:
+def list_names(request: ListRequest, output: OutputOptions) -> int:
     """Print the names of one kind as a table or as JSON.
-
-    Args:
-        options: parsed options of the command.
 
     Raises:
         BenchError: no name matches.
     """
     lines = [
         line
-        for line in LISTS[options.what]()
-        if options.match.lower() in f"{line.name} {line.about} {line.licence}".lower()
-        and (not options.group or line.group in options.group)
+        for line in LISTS[request.what]()
+        if request.match.lower() in f"{line.name} {line.about} {line.licence}".lower()
+        and (not request.group or line.group in request.group)
     ]
     if not lines:
-        raise BenchError(f"no {options.what} match", f"python -m bench list {options.what}")
-    return print_result(options.output.json, lines, format_columns(list(map(_format_line, lines))))
+        raise BenchError(f"no {request.what} match", f"python -m bench list {request.what}")
+    return print_result(output.json, lines, format_columns(list(map(_format_line, lines))))
 
 
 def _format_line(line: NameLine) -> list[str]:
@@ -176,14 +174,10 @@ LISTS: dict[str, Callable[[], Iterable[NameLine]]] = {
 }
 
 
-def show(options: ShowOptions) -> int:
-    """Print the TOML file of a name, or the JSON document of a suite or result.
-
-    Args:
-        options: parsed options of the command.
-    """
-    record, text = describe(options.name)
-    return print_result(options.output.json, record, text.strip())
+def show(request: ShowRequest, output: OutputOptions) -> int:
+    """Print the TOML file of a name, or the JSON document of a suite or result."""
+    record, text = describe(request.name)
+    return print_result(output.json, record, text.strip())
 
 
 def describe(name: str) -> tuple[msgspec.Struct, str]:

@@ -1,4 +1,4 @@
-"""``pretrain``, ``finetune``, ``adapt`` and ``compose`` write folders for ``run --model``."""
+"""``pretrain``, ``finetune``, ``adapt``, ``compose`` and ``ablate``."""
 
 import shlex
 import sys
@@ -6,122 +6,88 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
+from attrs import evolve
 from tqdm import tqdm
 
-from bench import train
-from bench.cli.commands.common import is_offline, make_workspace, parse_assignments
-from bench.cli.options.commands import (
-    AdaptOptions,
-    ComposeOptions,
-    FinetuneOptions,
-    PretrainOptions,
-    TrainingSettings,
-)
-from bench.cli.options.shared import CommonOptions
+from bench.cli.command_table import OutputOptions
 from bench.cli.terminal import print_json, print_next_command
+from bench.experiments import ablate as ablate_case
 from bench.outcomes import ExitCode
-from bench.training.on_collections import TRAIN, adapt_on, open_test_sets, route_on
-from bench.workspace import Workspace
+from bench.requests.fields import FolderFields
+from bench.requests.training import (
+    AblateRequest,
+    AdaptRequest,
+    ComposeRequest,
+    FinetuneRequest,
+    PretrainRequest,
+    TrainingFields,
+)
+from bench.runner.workspace import Workspace, open_workspace
+from bench.training import trainings
+from bench.training.on_collections import TRAIN, open_test_sets
 from datasets_cfg.catalogue import dataset_names
 from datasets_cfg.readers.files import is_training_data
 from foundation.errors import BenchError
+from reports.experiment import plan_table, write_report
 from reports.plots import can_plot, draw_losses
-from retrievers.adapters.compose import average_adapters, stack_adapters
-from retrievers.adapters.folder import find_base
 from retrievers.models.card import CARD_FILE, card_names, load_card
-from retrievers.models.model import Model, count_parameters, resolve_model
-from retrievers.training.continual.sequence import Method, read_method
 from retrievers.training.engine.arguments import Progress, is_first
 from retrievers.training.engine.curve import CURVE_FILE, read_curve
 from retrievers.training.finetune import finetune_preset
 from retrievers.training.finetune.finetune import FinetuneResult
-from retrievers.training.pretrain import preset as pretrain_preset
-from retrievers.training.pretrain.preset import Pretraining
 from retrievers.training.pretrain.pretrain import PretrainResult
 
 FINETUNING_PRESET = "dpr-small"  # preset for a checkpoint that was pre-trained
-SAVE_EVERY = "save_every"
-METHOD = "method."
-LENGTHS = ("epochs", "tokens")
+
+Training = TypeVar("Training", bound=TrainingFields)
 
 
-def pretrain(options: PretrainOptions) -> int:
-    """Pre-train, draw the losses, and print the next commands.
-
-    Args:
-        options: parsed options of the command.
-    """
-    preset = _load_pretraining(options)
-    with training_arguments(options) as arguments:
-        trained = train.pretrain(preset, options.on, options.out, **arguments)
+def pretrain(request: PretrainRequest, output: OutputOptions) -> int:
+    """Draw the losses, and print a summary and the next commands."""
+    with _show_progress(request) as shown:
+        trained = trainings.pretrain(shown)
     if is_first():
         read = f"{trained.texts_read:,} texts read"
-        _print_trained(trained, f"{trained.objective}, ", read, options)
-        if not options.common.json:
-            print(_format_usage(options.out))
-            _print_after_pretraining(options)
+        _print_trained(trained, f"{trained.objective}, ", read, request.out, output)
+        if not output.json:
+            print(_format_usage(request.out))
+            _print_after_pretraining(request)
     return ExitCode.OK
 
 
-def finetune(options: FinetuneOptions) -> int:
-    """Fine-tune, draw the losses, and print the command that evaluates the checkpoint.
-
-    Args:
-        options: parsed options of the command.
-    """
-    preset = finetune_preset.load_preset(options.preset)
-    preset = finetune_preset.changed(preset, _read_changes(options.training), "--set")
-    with training_arguments(options) as arguments:
-        trained = train.finetune(
-            preset,
-            options.model,
-            options.on,
-            options.out,
-            like=options.like,
-            split=options.split,
-            negatives=options.negatives,
-            held_out=options.held_out,
-            **arguments,
-        )
+def finetune(request: FinetuneRequest, output: OutputOptions) -> int:
+    """Draw the losses, and print a summary and the command that evaluates the checkpoint."""
+    with _show_progress(request) as shown:
+        trained = trainings.finetune(shown)
     if is_first():
         rounds = f"{trained.rounds} rounds of " if trained.rounds > 1 else ""
-        _print_trained(trained, rounds, f"{trained.queries:,} queries", options)
-        if not options.common.json:
-            workspace = make_workspace(options.common)
-            typed = list(dict.fromkeys((*options.on, *options.held_out)))
+        _print_trained(trained, rounds, f"{trained.queries:,} queries", request.out, output)
+        if not output.json:
+            workspace = open_workspace(request)
+            typed = list(dict.fromkeys((*request.on, *request.held_out)))
             tested = open_test_sets(workspace.expand_names(typed, files=True), (), workspace)
             scored = [
                 one for one in typed if tested.keys() & workspace.expand_names([one], files=True)
             ]
-            print_next_command("evaluate it", _run_line(scored, [trained.folder], options.common))
+            print_next_command("evaluate it", _run_line(scored, [trained.folder], request))
     return ExitCode.OK
 
 
-def adapt(options: AdaptOptions) -> int:
-    """Train on one collection after the other, and print the command that scores all checkpoints.
-
-    Args:
-        options: parsed options of the command.
-    """
-    preset, method = _load_pretraining(options), _read_method(options)
-    workspace = make_workspace(options.common)
-    names = workspace.expand_names(options.on, files=True)
-    datasets = workspace.documents(options.on)
-    with training_arguments(options) as arguments:
-        context = train.training_context(
-            options.out, arguments["device"], arguments["save_every"], arguments["progress"]
-        )
-        trained = adapt_on(preset, datasets, method, context)
-    start, folders = preset.start.model, [_shorten_path(Path(each.folder)) for each in trained]
-    usage = load_card(Path(folders[0]) / CARD_FILE).usage
-    # Checkpoints of earlier versions are used like their start only if --like says so.
-    is_like_start = start not in card_names() or load_card(start).usage == usage
-    like = [] if is_like_start else ["--like", start]
+def adapt(request: AdaptRequest, output: OutputOptions) -> int:
+    """Print a line for each checkpoint, and the command that scores all of them."""
+    with _show_progress(request) as shown:
+        trained = trainings.adapt(shown)
+    workspace = open_workspace(request)
+    names = workspace.expand_names(request.on, files=True)
+    folders = [_shorten_path(Path(each.folder)) for each in trained]
+    like, is_like_start = _usage_of_start(
+        trainings.load_pretraining(request).start.model, Path(folders[0])
+    )
     scored = open_test_sets(names, (), workspace)
-    line = _run_line(list(scored), folders, options.common, like)
+    line = _run_line(list(scored), folders, request, like)
     curves = [read_curve(Path(folder) / CURVE_FILE) for folder in folders]
     rows = [
         {
@@ -132,7 +98,7 @@ def adapt(options: AdaptOptions) -> int:
         }
         for each, name, curve in zip(trained, names, curves, strict=True)
     ]
-    if options.common.json:
+    if output.json:
         print_json({"checkpoints": rows, "scores": line})
         return ExitCode.OK
     for folder, row in zip(folders, rows, strict=True):
@@ -143,54 +109,19 @@ def adapt(options: AdaptOptions) -> int:
     return ExitCode.OK
 
 
-def _load_pretraining(options: PretrainOptions | AdaptOptions) -> Pretraining:
-    """Load the preset with the changes that were typed."""
-    start = {"start.model": options.start} if options.start else {}
-    changes = start | _read_changes(options.training)
-    preset = pretrain_preset.load_preset(options.preset)
-    return pretrain_preset.changed(preset, changes, "--set")
+def _usage_of_start(start: str, folder: Path) -> tuple[list[str], bool]:
+    """Return the option that uses a checkpoint like its start, and whether its card says so.
 
-
-def _read_changes(settings: TrainingSettings) -> dict[str, Any]:
-    """Return the typed changes of preset fields.
-
-    Raises:
-        BenchError: two lengths were typed, or an assignment is invalid.
+    Checkpoints of earlier versions are used like their start only if ``--like`` says so.
     """
-    typed = parse_assignments(settings.set)
-    if settings.steps is None:
-        changes = typed
-    elif length := next((name for name in LENGTHS if name in typed), ""):
-        raise BenchError(f"--steps and {length} both set the length", "give one of them")
-    else:
-        changes = typed | {"steps": settings.steps}
-    prefixes = (SAVE_EVERY, METHOD)
-    return {name: value for name, value in changes.items() if not name.startswith(prefixes)}
-
-
-def _read_method(options: AdaptOptions) -> Method:
-    """Return the method with its settings.
-
-    Raises:
-        BenchError: the method or a setting does not exist.
-    """
-    typed = parse_assignments(options.training.set).items()
-    fields = {name.removeprefix(METHOD): value for name, value in typed if name.startswith(METHOD)}
-    return read_method({"name": options.method, **fields}, f"--method {options.method}")
+    usage = load_card(folder / CARD_FILE).usage
+    is_like_start = start not in card_names() or load_card(start).usage == usage
+    return [] if is_like_start else ["--like", start], is_like_start
 
 
 @contextmanager
-def training_arguments(
-    options: PretrainOptions | FinetuneOptions | AdaptOptions,
-) -> Iterator[dict[str, Any]]:
-    """Yield the keyword arguments that all trainings share, and close their progress bars.
-
-    They are the arguments of `bench.train.pretrain` and `bench.train.finetune` for folders, device,
-    checkpoints and progress.
-
-    Args:
-        options: parsed options of the command.
-    """
+def _show_progress(request: Training) -> Iterator[Training]:
+    """Yield the request with a function that draws progress bars, and close them at the end."""
     bars: dict[str, Any] = {}
 
     def show(progress: Progress) -> None:
@@ -207,16 +138,8 @@ def training_arguments(
             bar.set_postfix_str(f"loss {point.losses['loss']:.3f}, {speed}", refresh=False)
         bar.update(progress.done - bar.n)
 
-    settings, folders = options.training, options.common
     try:
-        yield {
-            "device": settings.device,
-            "save_every": parse_assignments(settings.set).get(SAVE_EVERY, train.SAVE_EVERY),
-            "progress": show,
-            "cache_dir": folders.cache_dir,
-            "data_dir": folders.data_dir,
-            "offline": is_offline(),
-        }
+        yield evolve(request, progress=show)
     finally:
         _close_bars(bars)
 
@@ -232,7 +155,8 @@ def _print_trained(
     trained: PretrainResult | FinetuneResult,
     how: str,
     read: str,
-    options: PretrainOptions | FinetuneOptions,
+    out: Path,
+    output: OutputOptions,
 ) -> None:
     """Draw the losses of a finished training, and print a summary or its JSON document.
 
@@ -240,15 +164,16 @@ def _print_trained(
         trained: result of the training.
         how: words before the number of steps.
         read: words after it.
-        options: parsed options of the command.
+        out: folder of the checkpoint.
+        output: whether to print JSON.
     """
-    curve_file = options.out / CURVE_FILE
+    curve_file = out / CURVE_FILE
     curve = read_curve(curve_file)
     pictures = draw_losses(curve, curve_file.with_name("losses")) if can_plot() else []
     if not pictures:
         print("no pictures: pip install 'retrieval-bench[plots]'", file=sys.stderr)
     first, last = curve[0], curve[-1]
-    if options.common.json:
+    if output.json:
         losses = {"losses": {"first": first, "last": last}, "pictures": list(map(str, pictures))}
         print_json({**msgspec.structs.asdict(trained), **losses})
         return
@@ -273,17 +198,17 @@ def _format_usage(folder: Path) -> str:
     )
 
 
-def _print_after_pretraining(options: PretrainOptions) -> None:
+def _print_after_pretraining(request: PretrainRequest) -> None:
     """Print the commands that fine-tune and evaluate the checkpoint on its collections."""
-    workspace = make_workspace(options.common)
-    out, names = str(options.out), workspace.expand_names(options.on, files=True)
+    workspace = open_workspace(request)
+    out, names = str(request.out), workspace.expand_names(request.on, files=True)
     trainable = [found for name in names if (found := _find_training_dataset(name, workspace))]
     if trainable:
         words = ["python", "-m", "bench", "finetune", FINETUNING_PRESET, "--model", out, "--on"]
-        words += [*trainable, "--out", f"{out}-finetuned", *_folder_words(options.common)]
+        words += [*trainable, "--out", f"{out}-finetuned", *_folder_words(request)]
         print_next_command("fine-tune it", shlex.join(words))
     scored = list(open_test_sets(names, (), workspace))
-    print_next_command("evaluate it", _run_line(scored, [out], options.common))
+    print_next_command("evaluate it", _run_line(scored, [out], request))
 
 
 def _find_training_dataset(name: str, workspace: Workspace) -> str:
@@ -303,17 +228,17 @@ def _find_training_dataset(name: str, workspace: Workspace) -> str:
 def _run_line(
     collections: Sequence[str],
     models: Sequence[str],
-    common: CommonOptions,
+    folders: FolderFields,
     more: Sequence[str] = (),
 ) -> str:
     """Return the command that evaluates models, with ``COLLECTION`` if none is known."""
     words = ["python", "-m", "bench", "run", *(collections or ["COLLECTION"])]
-    return shlex.join([*words, "--model", *models, *more, *_folder_words(common)])
+    return shlex.join([*words, "--model", *models, *more, *_folder_words(folders)])
 
 
-def _folder_words(common: CommonOptions) -> list[str]:
+def _folder_words(folders: FolderFields) -> list[str]:
     """Return the options that repeat these folders in the next command."""
-    typed = {"--data-dir": common.data_dir, "--cache-dir": common.cache_dir}
+    typed = {"--data-dir": folders.data_dir, "--cache-dir": folders.cache_dir}
     return [word for option, path in typed.items() if path for word in (option, str(path))]
 
 
@@ -328,73 +253,44 @@ def _shorten_path(folder: Path) -> str:
     return str(folder.relative_to(here) if folder.is_relative_to(here) else folder)
 
 
-class ComposedAdapter(msgspec.Struct, frozen=True):
-    """Summary of a composed adapter.
-
-    Attributes:
-        folder: folder of the adapter.
-        how: method of combination, see `ComposeOptions`.
-        base: name of the common base model.
-        adapters: folders of the combined adapters.
-        parameters: number of parameters of the adapter, without the base.
-    """
-
-    folder: str
-    how: str
-    base: str
-    adapters: tuple[str, ...]
-    parameters: int
-
-
-def compose(options: ComposeOptions) -> int:
-    """Combine adapters, write the result, and print the command that evaluates it.
-
-    Args:
-        options: parsed options of the command.
-    """
-    out, adapters = options.out, options.adapters
-    if out.exists() and any(out.iterdir()):
-        raise BenchError(f"{out} contains other files", "Use another folder.")
-    if options.how == "route" and not options.on:
-        raise BenchError(
-            "route needs a collection per adapter",
-            "python -m bench compose route ADAPTERS --on COLLECTIONS --out OUT",
-        )
-    base = find_base(adapters)
-    if options.how == "stack":
-        stack_adapters(base, adapters, out)
-    elif options.how == "route":
-        workspace = make_workspace(options.common)
-        training = [workspace.dataset(name, TRAIN) for name in workspace.expand_names(options.on)]
-        route_on(base, adapters, out, training)
-    else:
-        average_adapters(base, adapters, out, options.weights)
-    counted = count_parameters(resolve_model(str(out)))
-    done = ComposedAdapter(
-        folder=str(out),
-        how=options.how,
-        base=base.card.name,
-        adapters=tuple(map(str, adapters)),
-        parameters=(counted.adapter or counted.total) if counted else 0,
-    )
-    if options.common.json:
+def compose(request: ComposeRequest, output: OutputOptions) -> int:
+    """Print a summary of the combined adapter, and the command that evaluates it."""
+    done = trainings.compose(request)
+    if output.json:
         print_json(done)
-    else:
-        size = f"{done.parameters:,} parameters on {done.base}"
-        print(f"{out}: {done.how} of {', '.join(done.adapters)}; {size}")
-        if domains := _find_domains(options, base):
-            print_next_command("evaluate it", _run_line(domains, [str(out)], options.common))
+        return ExitCode.OK
+    size = f"{done.parameters:,} parameters on {done.base}"
+    print(f"{done.folder}: {done.how} of {', '.join(done.adapters)}; {size}")
+    domains = [name for name in done.trained_on if name in dataset_names()]  # not others' folders
+    if request.on:
+        workspace = open_workspace(request)
+        domains = list(open_test_sets(workspace.expand_names(request.on), (), workspace))
+    if domains:
+        print_next_command("evaluate it", _run_line(domains, [done.folder], request))
     return ExitCode.OK
 
 
-def _find_domains(options: ComposeOptions, base: Model) -> list[str]:
-    """Return the collections that combined adapters were trained for.
+def ablate(request: AblateRequest, output: OutputOptions) -> int:
+    """Print a report per endpoint, or with ``--dry-run`` the plan."""
+    if output.dry_run:
+        return _show_plans(ablate_case.plan(request), output)
+    reports = ablate_case.ablate(request, write_report)
+    if output.json:
+        print_json(reports if len(reports) > 1 else reports[0])
+    else:
+        for report in reports:
+            print((request.out / report.name / "report.md").read_text(encoding="utf-8"), end="")
+    return ExitCode.MISSING if any(report.gaps for report in reports) else ExitCode.OK
 
-    Without ``--on``, these are declared ones: cards do not record the folders of others.
-    """
-    if options.on:
-        workspace = make_workspace(options.common)
-        return list(open_test_sets(workspace.expand_names(options.on), (), workspace))
-    card = load_card(options.out / CARD_FILE)
-    learnt = [name for name in card.trained_on if name not in base.card.trained_on]
-    return [name for name in learnt if name in dataset_names()]
+
+def _show_plans(plans: Sequence[ablate_case.Plan], output: OutputOptions) -> int:
+    """Print the plan of each endpoint."""
+    if output.json:
+        print_json(plans if len(plans) > 1 else plans[0])
+        return ExitCode.OK
+    for plan in plans:
+        if len(plans) > 1:
+            print(f"## {plan.title}", end="\n\n")
+        print(plan_table(plan.rows, plan.tasks), end="\n\n")
+        print("\n".join([plan.progress, *plan.differing, *plan.leaks]))
+    return ExitCode.OK

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.boards.build import BoardFilter, build_leaderboard
+from bench.boards.build import build_leaderboard
 from bench.boards.leaderboard_record import Leaderboard
 from bench.boards.rank_groups import assign_groups
 from bench.boards.rows import find_distinct_results
@@ -17,6 +17,7 @@ from bench.comparing.statistics import (
     paired_difference,
     resample,
 )
+from bench.requests.deciding import LeaderboardRequest
 from bench.result_store.result import SCORES_FILE, Timings
 from datasets_cfg.catalogue import expand_names, suite_for
 from foundation.errors import BenchError
@@ -25,14 +26,14 @@ from retrievers.models.recipe import Prompts
 from tests.support.leaderboards import MEASURE, make_older, make_protocol, recipe_of, store
 
 QUICK = Resampling(resamples=199)
-PLAIN = BoardFilter()
+PLAIN = LeaderboardRequest()
 FORUMS = expand_names(["beir/cqadupstack"])
 
 
 def board_of(
-    place, board_filter: BoardFilter = PLAIN, cards: dict[str, Card] | None = None
+    place, request: LeaderboardRequest = PLAIN, cards: dict[str, Card] | None = None
 ) -> Leaderboard:
-    return build_leaderboard(find_distinct_results(place), cards or {}, board_filter, QUICK)
+    return build_leaderboard(find_distinct_results(place), cards or {}, request, QUICK)
 
 
 def row_of(board: Leaderboard, name: str):
@@ -70,7 +71,7 @@ def test_a_suite_mean_is_the_mean_of_its_members_with_an_inner_suite_counted_onc
 def test_a_suite_with_a_gap_has_no_mean_and_names_what_is_missing(tmp_path):
     for name in FORUMS[1:]:
         store(tmp_path, "a", name, [0.5])
-    board = board_of(tmp_path, BoardFilter(suite="beir/cqadupstack"))
+    board = board_of(tmp_path, LeaderboardRequest(suite="beir/cqadupstack"))
     mean = row_of(board, "a").means["beir/cqadupstack"][MEASURE]
     assert (mean.score, mean.zero_shot, mean.missing) == (None, None, (FORUMS[0],))
 
@@ -88,7 +89,7 @@ def test_an_unofficial_collection_counts_in_no_mean(tmp_path):
     for number, name in enumerate(FORUMS):
         protocol = make_protocol(name, official=number > 0)
         store(tmp_path, "a", name, [0.5], protocol=protocol)
-    board = board_of(tmp_path, BoardFilter(suite="beir/cqadupstack"))
+    board = board_of(tmp_path, LeaderboardRequest(suite="beir/cqadupstack"))
     assert row_of(board, "a").means["beir/cqadupstack"][MEASURE].missing == (FORUMS[0],)
 
 
@@ -221,7 +222,7 @@ def test_the_interval_is_of_the_bootstrap_over_queries(tmp_path):
     scores = np.random.default_rng(0).random(400)
     store(tmp_path, "a", "set", scores)
     board = build_leaderboard(
-        find_distinct_results(tmp_path), {}, BoardFilter(), Resampling(resamples=2000)
+        find_distinct_results(tmp_path), {}, LeaderboardRequest(), Resampling(resamples=2000)
     )
     score = row_of(board, "a").score("set", MEASURE)
     error = scores.std() / 20
@@ -235,7 +236,7 @@ def test_the_interval_of_a_suite_resamples_within_each_member(tmp_path):
     for name, scores in drawn.items():
         store(tmp_path, "a", name, scores)
     board = build_leaderboard(
-        find_distinct_results(tmp_path), {}, BoardFilter(), Resampling(resamples=2000)
+        find_distinct_results(tmp_path), {}, LeaderboardRequest(), Resampling(resamples=2000)
     )
     score = row_of(board, "a").score("beir/cqadupstack", MEASURE)
     error = np.sqrt(sum(scores.var() / 200 for scores in drawn.values())) / 12
@@ -276,9 +277,9 @@ def test_too_few_resamples_to_tell_so_many_models_apart_are_refused(tmp_path):
         store(tmp_path, f"m{model}", "set", [model / 10] * 99)
     stored = find_distinct_results(tmp_path)
     with pytest.raises(BenchError, match="none of 5 tests") as caught:
-        build_leaderboard(stored, {}, BoardFilter(), Resampling(resamples=98))
+        build_leaderboard(stored, {}, LeaderboardRequest(), Resampling(resamples=98))
     assert "--resamples 99" in caught.value.hint
-    board = build_leaderboard(stored, {}, BoardFilter(), Resampling(resamples=99))
+    board = build_leaderboard(stored, {}, LeaderboardRequest(), Resampling(resamples=99))
     assert sorted(row.score("set", MEASURE).group for row in board.rows) == [1, 2, 3, 4, 5, 6]
 
 
@@ -341,7 +342,7 @@ def test_rows_are_ranked_by_score_and_those_without_one_come_last_by_name(tmp_pa
 
 def test_another_measure_can_be_chosen_and_has_intervals_of_its_own(tmp_path):
     store(tmp_path, "a", "set", {MEASURE: [0.5, 0.5], "R@100": [0.0, 1.0]})
-    row = board_of(tmp_path, BoardFilter(measure="R@100")).rows[0]
+    row = board_of(tmp_path, LeaderboardRequest(measure="R@100")).rows[0]
     assert (row.score("set", "R@100").low, row.score("set", "R@100").high) == (0.0, 1.0)
     assert row.score("set", MEASURE).low is None
 

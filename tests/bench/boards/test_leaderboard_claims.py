@@ -2,10 +2,11 @@
 
 import pytest
 
-from bench.boards.build import BoardFilter, build_leaderboard, list_claims, read_publications
+from bench.boards.build import build_leaderboard, list_claims, read_publications
 from bench.boards.rows import find_distinct_results
 from bench.comparing.statistics import Resampling
 from bench.evaluation.scoring import parse_measure
+from bench.requests.deciding import LeaderboardRequest
 from datasets_cfg.catalogue import dataset_names, expand_names, suite_for, suite_names
 from foundation.errors import BenchError
 from retrievers.models.card import Card, ExpectedScore
@@ -17,8 +18,8 @@ EVERY = [(name, one) for name, own in read_publications().items() for one in lis
 
 
 def board_of(place, published, cards=None, **choices):
-    board_filter = BoardFilter(published=published, **choices)
-    return build_leaderboard(find_distinct_results(place), cards or {}, board_filter, QUICK)
+    request = LeaderboardRequest(published=published, **choices)
+    return build_leaderboard(find_distinct_results(place), cards or {}, request, QUICK)
 
 
 def test_every_claim_is_on_a_known_collection_by_a_known_measure_with_an_address():

@@ -10,7 +10,7 @@ import pytest
 
 from bench.__main__ import main
 from bench.cli.commands.compare import leaderboard
-from bench.cli.options.commands import LeaderboardOptions
+from bench.requests.deciding import LeaderboardRequest
 from tests.support.commands import options
 from tests.support.leaderboards import MEASURE, page_data, store
 
@@ -23,7 +23,7 @@ def results(tmp_path) -> Path:
     return place
 
 
-def board(results: Path, **changes: Any) -> LeaderboardOptions:
+def board(results: Path, **changes: Any) -> tuple[LeaderboardRequest, Any]:
     given = {
         "results": results,
         "resamples": 199,
@@ -32,7 +32,7 @@ def board(results: Path, **changes: Any) -> LeaderboardOptions:
 
 
 def printed(capsys, results: Path, **changes: Any) -> str:
-    assert leaderboard(board(results, **changes)) == 0
+    assert leaderboard(*board(results, **changes)) == 0
     return capsys.readouterr().out
 
 

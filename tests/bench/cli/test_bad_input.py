@@ -304,7 +304,7 @@ def test_one_query_and_one_document_are_enough(bench: Bench) -> None:
 # Places that cannot be written
 
 
-@pytest.mark.parametrize("option", ["--out", "--cache-dir"])
+@pytest.mark.parametrize("option", ["--results", "--cache-dir"])
 def test_a_file_where_a_folder_belongs_is_refused(bench: Bench, tiny: Path, option: str) -> None:
     (bench.place / "file").write_text("")
     finished = bench("run", tiny, "--model", "hashing", option, bench.place / "file")

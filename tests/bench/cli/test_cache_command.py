@@ -34,7 +34,7 @@ def folder(tmp_path):
 
 
 def run(folder: Path, **changes) -> int:
-    return cache(options("cache", **{"json": True, "cache_dir": folder.parent, **changes}))
+    return cache(*options("cache", **{"json": True, "cache_dir": folder.parent, **changes}))
 
 
 def folders(folder: Path) -> set[str]:

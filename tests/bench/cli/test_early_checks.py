@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from bench.__main__ import main
-from bench.cli.main import COMMANDS
-from bench.cli.options.shared import arguments_of, output_marks
+from bench.cli.command_table import COMMANDS
+from bench.cli.parsing import output_marks
 from tests.support.collections import Bench, write_collection
 
 NOWHERE = "/proc/nowhere"  # root may write anywhere else
 OUTPUTS = {
-    "run": ["run", "{data}", "--model", "hashing", "--out"],
-    "score": ["score", "{run}", "--dataset", "{data}", "--out"],
+    "run": ["run", "{data}", "--model", "hashing", "--results"],
+    "score": ["score", "{run}", "--dataset", "{data}", "--results"],
     "check": ["check", "hashing", "--baseline", "bm25", "--on", "{data}", "--results"],
     "check --junit": ["check", "hashing", "--baseline", "bm25", "--junit"],
     "watch": ["watch", "{data}", "--on", "{data}", "--once", "--out"],
@@ -60,8 +60,8 @@ def test_a_place_that_cannot_be_written_is_refused_before_any_work(
 def test_every_option_that_is_written_is_checked() -> None:
     """Their names are those of today: a new one must be marked, too."""
     written = {"out", "junit", "save_canary"}
-    for name, (record, *_) in COMMANDS.items():
-        kinds = {slot.name: slot.kind for slot in arguments_of(record)}
+    for name, command in COMMANDS.items():
+        kinds = {option.name: option.kind for option in command.options()}
         marked = {option for option, kind in kinds.items() if list(output_marks(kind))}
         assert kinds.keys() & written == marked - {"results"}, name
 
@@ -85,7 +85,7 @@ def test_a_link_to_nothing_is_no_place_for_results(tmp_path: Path, words: dict[s
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     for name in ("link", "loop"):
         finished = Bench(tmp_path)(
-            "run", words["data"], "--model", "hashing", "--out", tmp_path / name / "deeper"
+            "run", words["data"], "--model", "hashing", "--results", tmp_path / name / "deeper"
         )
         assert finished.code == 2
         assert f"deeper cannot be written: {tmp_path / name}: " in finished.stderr
@@ -93,7 +93,7 @@ def test_a_link_to_nothing_is_no_place_for_results(tmp_path: Path, words: dict[s
 
 def test_a_trial_of_a_place_leaves_nothing_there(tmp_path: Path, words: dict[str, str]) -> None:
     bench = Bench(tmp_path)
-    bench("run", words["data"], "--model", "no-such-model", "--out", tmp_path / "new" / "deep")
+    bench("run", words["data"], "--model", "no-such-model", "--results", tmp_path / "new" / "deep")
     assert not (tmp_path / "new").exists()
 
 
@@ -128,5 +128,5 @@ def test_the_cache_of_the_environment_is_a_folder(
 ) -> None:
     monkeypatch.setenv("BENCH_CACHE", "s3://bucket/cache")
     monkeypatch.chdir(tmp_path)
-    assert main(["run", words["data"], "--model", "hashing", "--out", "out"]) == 2
+    assert main(["run", words["data"], "--model", "hashing", "--results", "out"]) == 2
     assert not (tmp_path / "s3:").exists()

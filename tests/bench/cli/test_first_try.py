@@ -24,7 +24,7 @@ def whole(tmp_path) -> Dataset:
 
 
 def run(capsys, tmp_path, dataset: Dataset, *words: str) -> dict:
-    folders = ["--cache-dir", str(tmp_path), "--out", str(tmp_path / "out"), "--json"]
+    folders = ["--cache-dir", str(tmp_path), "--results", str(tmp_path / "out"), "--json"]
     command = ["run", str(dataset.reader.folder), "--model", "hashing", *folders, *words]
     assert run_command(command) == 0
     (result,) = json.loads(capsys.readouterr().out)["results"]

@@ -10,8 +10,8 @@ import pytest
 from tests.support.collections import Bench, finish, heed_ctrl_c, write_collection
 
 COMMANDS = {
-    "run": ["run", "{data}", "--model", "hashing", "bm25", "--out", "{new}"],
-    "score": ["score", "{data}/some.trec", "--dataset", "{data}", "--out", "{new}"],
+    "run": ["run", "{data}", "--model", "hashing", "bm25", "--results", "{new}"],
+    "score": ["score", "{data}/some.trec", "--dataset", "{data}", "--results", "{new}"],
     "check": ["check", "hashing", "--baseline", "bm25", "--on", "{data}", "--results", "{old}"],
     "check --junit": [
         *("check", "bm25", "--baseline", "bm25", "--on", "{data}", "--results", "{old}"),

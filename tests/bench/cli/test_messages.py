@@ -9,7 +9,7 @@ from tests.support.collections import Bench, files_below, write_collection, writ
 
 ROWS = (Path(__file__).parent / "mistakes.txt").read_text(encoding="utf-8").splitlines()[1:]
 MISTAKES = [row.split(" | ") for row in ROWS]
-WITH_RESULTS = ("compare", "check", "leaderboard", "export")
+WITH_RESULTS = ("compare", "check", "leaderboard", "export", "run", "score")
 WITHOUT_A_CACHE = ("compare", "export", "leaderboard", "list", "rum", "show")
 
 
@@ -37,7 +37,6 @@ def test_a_mistake_is_reported_with_the_value_found_and_what_to_type(
     before = files_below(folder / "out")
     words = shlex.split(command)
     words += ["--results", "out"] if words[0] in WITH_RESULTS and "--results" not in words else []
-    words += ["--out", "out"] if words[0] in ("run", "score") and "--out" not in words else []
     without = words[0] in WITHOUT_A_CACHE or "--cache-dir" in words
     words += [] if without else ["--cache-dir", "cache"]
     done = Bench(folder)(*words)

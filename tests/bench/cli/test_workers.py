@@ -58,7 +58,7 @@ def test_ray_that_is_not_installed_is_named_with_its_extra(tmp_path, monkeypatch
 
 def test_workers_of_this_machine_import_no_ray(tmp_path):
     data = write_collection(tmp_path / "tiny")
-    places = ("--cache-dir", tmp_path / "cache", "--out", tmp_path / "out")
+    places = ("--cache-dir", tmp_path / "cache", "--results", tmp_path / "out")
     modules = modules_after("run", data, "--model", "hashing", "--workers", 1, *places)
     assert "ray" not in modules
 

@@ -41,7 +41,7 @@ class Place:
         }
         out = io.StringIO()
         with redirect_stdout(out):
-            assert compare(options("compare", *names, **{**known, **changes})) == 0
+            assert compare(*options("compare", *names, **{**known, **changes})) == 0
         return out.getvalue()
 
     def document(self, *names: object, **options: object) -> dict:
@@ -202,7 +202,7 @@ def test_successive_trainings_have_backward_and_forward_transfer(place, tmp_path
     shutil.copytree(place.bench.out, tmp_path / "results")
     other = write_collection(tmp_path / "other")
     models = ("--model", "hashing", "bm25")
-    done = Bench(tmp_path)("run", other, *models, "--out", tmp_path / "results")
+    done = Bench(tmp_path)("run", other, *models, "--results", tmp_path / "results")
     assert done.code == 0, done.stderr
     known = {"results": tmp_path / "results", "json": True}
     found = json.loads(place.compare("hashing", "bm25", sequence=["tiny", "other"], **known))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bench.comparing.compare import ComparedModel
+from bench.comparing.pairs import ComparedModel
 from bench.comparing.statistics import Resampling
 from bench.comparing.transfer import Forgetting, TrainingSequence, measure_forgetting
 from bench.result_store.find import find_results

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.engines.ray import RayCluster
+from bench.runner.ray_cluster import RayCluster
 from foundation.errors import BenchError
 from tests.support.collections import Bench, finish
 from tests.support.engines import Bed, files_of, several_shards

@@ -6,7 +6,7 @@ import pytest
 from bench.evaluation.canonical_order import multiply_by_similarity, sort_canonically
 from bench.evaluation.collection_search import EvaluationOptions
 from bench.evaluation.pipeline import evaluate
-from bench.workspace import Workspace
+from bench.runner.workspace import Workspace
 from foundation.errors import BenchError
 from retrievers.index.faiss_index import Hits, IndexSpec
 from tests.support.collections import DOCUMENTS, QUERIES, write_collection

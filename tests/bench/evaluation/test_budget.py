@@ -13,12 +13,11 @@ from bench.evaluation import index_search as budget
 from bench.evaluation.index_search import (
     check_index_fits,
     default_budget,
-    format_size,
-    parse_size,
     plan_search,
     resident_bytes,
 )
 from foundation.errors import BenchError
+from foundation.machine import format_size, parse_size
 from retrievers.index.faiss_index import IndexSpec
 
 MARCO = (8_841_823, 768)

@@ -18,7 +18,7 @@ from bench.experiments.training_stages import (
 )
 from bench.outcomes import ExitCode
 from bench.result_store.find import find_results
-from bench.workspace import Workspace
+from bench.runner.workspace import Workspace
 from retrievers.training.continual.sequence import method_names, read_method
 from retrievers.training.engine.curve import LossPoint
 from tests.support.collections import Bench, write_words

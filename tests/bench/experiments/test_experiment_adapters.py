@@ -11,7 +11,7 @@ from bench.experiments.experiment import make_rows
 from bench.experiments.grid import load_grid
 from bench.experiments.prepare import prepare_experiment
 from bench.experiments.training_stages import FinetuneStage
-from bench.workspace import Workspace
+from bench.runner.workspace import Workspace
 from retrievers.adapters.folder import add_adapter
 from retrievers.models.model import resolve_model
 from retrievers.training.finetune.finetune_preset import Finetuning, from_table

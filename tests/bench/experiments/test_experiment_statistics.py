@@ -20,7 +20,7 @@ from bench.experiments.findings import (
 )
 from bench.experiments.grid import FILES
 from bench.experiments.report_record import MEAN, Interval, RowOnCollection
-from bench.workspace import Workspace
+from bench.runner.workspace import Workspace
 from tests.support.experiments import FAKES, GRID, in_this_process, read_scores
 from tests.support.results import CONDITIONS
 
@@ -201,7 +201,7 @@ def test_the_forums_of_cqadupstack_weigh_as_one_collection_of_beir(tmp_path, mon
     def opened(places, name, split):
         return SimpleNamespace(name=name.removeprefix("./"))
 
-    monkeypatch.setattr("bench.workspace._opened_once", opened)
+    monkeypatch.setattr("bench.runner.workspace._opened_once", opened)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own").mkdir()
     places = Workspace(tmp_path)

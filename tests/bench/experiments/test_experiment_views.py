@@ -4,7 +4,7 @@ import pytest
 
 from bench.experiments.evaluate_stage import RESULTS, EvaluateStage
 from bench.result_store.find import find_results
-from bench.workspace import Workspace
+from bench.runner.workspace import Workspace
 from foundation.errors import BenchError
 from tests.support.collections import write_collection
 

@@ -22,7 +22,7 @@ from bench.explain.answer import Answer
 from bench.explain.deviation_search import answer_question
 from bench.explain.question import READERS, Question, observe_run
 from bench.gate.check_record import Check
-from bench.workspace import Workspace
+from bench.runner.workspace import Workspace
 from tests.support.collections import WORDS, write_collection
 from tests.support.embedding_server import serving
 from tests.support.tiny_checkpoints import write_bert, write_card
@@ -346,7 +346,7 @@ def test_scores_by_query_name_the_cause(
     monkeypatch.setattr("bench.explain.scored.SAMPLE_QUERIES", probed)
     run = tmp_path / "oracle.trec"
     run.write_text(oracle.run(usage, 30, keep_self=False))
-    bench("score", run, "--dataset", folder / "words", "--out", tmp_path / "results")
+    bench("score", run, "--dataset", folder / "words", "--results", tmp_path / "results")
     dataset = Workspace(tmp_path / "cache").dataset(str(folder / "words"))
     from bench.evaluation.scoring import score
 

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from bench.comparing.compare import ComparisonSettings
+from bench.comparing.pairs import ComparisonSettings
 from bench.comparing.statistics import Resampling
 from bench.evaluation.judging import mean_weights, suite_weights
 from bench.evaluation.runs import Run

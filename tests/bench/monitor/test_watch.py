@@ -16,7 +16,7 @@ import torch
 from bench.monitor.following import StopRule, Watcher, follow_training
 from bench.outcomes import ExitCode
 from bench.result_store.find import find_results
-from bench.workspace import Workspace
+from bench.runner.workspace import Workspace
 from foundation.files import FileLock
 from tests.support.collections import ROOT, Bench, Finished, finish, write_words
 from tests.support.tiny_checkpoints import write_card

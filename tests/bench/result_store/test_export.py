@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench.outcomes import ExitCode
-from bench.result_store.export import (
+from bench.result_store.mteb_files import (
     TASKS,
     export_obstacle,
     mteb_files,
@@ -71,7 +71,7 @@ def test_ids_with_spaces_are_evaluated_compared_exported_and_scored_again(bench,
     plain = write_collection(tmp_path / "plain" / "tiny")
     for place, source in (("spaced", folder), ("unspaced", plain)):
         out = bench.out / place
-        assert bench("run", source, "--model", "hashing", "bm25", "--out", out).code == 0
+        assert bench("run", source, "--model", "hashing", "bm25", "--results", out).code == 0
     for model in ("hashing", "bm25"):
         spaced, unspaced = (
             load(next((bench.out / place / "tiny" / model).iterdir())).result

@@ -29,7 +29,7 @@ def url(server, monkeypatch, tmp_path):
 def evaluated(bench, url, tmp_path):
     """A collection with two results in the bucket."""
     folder = write_collection(tmp_path / "tiny")
-    done = bench("run", folder, "--model", "hashing", "bm25", "--out", url)
+    done = bench("run", folder, "--model", "hashing", "bm25", "--results", url)
     assert done.code == 0, done.stderr
     assert f"saved to {url}/tiny/hashing/" in done.stderr
     return folder
@@ -79,14 +79,14 @@ def test_the_gate_finds_its_baseline_in_a_bucket_and_keeps_the_candidate_there(
 
 def test_an_evaluation_that_is_repeated_is_kept_beside_the_first(bench, url, evaluated):
     shallow = ("--depth", 30, "--measure", "nDCG@10")
-    again = bench("run", evaluated, "--model", "hashing", "--out", url, *shallow)
+    again = bench("run", evaluated, "--model", "hashing", "--results", url, *shallow)
     assert again.code == 0, again.stderr
     shown = bench("compare", "hashing@depth=30", "hashing@depth=1000", "--results", url, "--force")
     assert shown.code == 0, shown.stderr
 
 
 def test_a_result_in_a_bucket_is_shown_again(bench, url, evaluated):
-    again = bench("run", evaluated, "--model", "hashing", "--out", url)
+    again = bench("run", evaluated, "--model", "hashing", "--results", url)
     assert again.code == 0, again.stderr
     assert f"stored in {url}/tiny/hashing/" in again.stderr
 
@@ -108,7 +108,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_anything_is_encoded(
     out, message, bench, url, tmp_path
 ):
     folder = write_collection(tmp_path / "tiny")
-    done = bench("run", folder, "--model", "hashing", "--out", out)
+    done = bench("run", folder, "--model", "hashing", "--results", out)
     assert done.code == ExitCode.BAD_INPUT
     assert message in done.stderr
     assert not bench.cache.exists()
@@ -119,7 +119,7 @@ def test_wrong_credentials_are_refused_before_anything_is_encoded(
 ):
     s3.allow(monkeypatch, server, secret="wrong")
     folder = write_collection(tmp_path / "tiny")
-    done = bench("run", folder, "--model", "hashing", "--out", "s3://bucket/x")
+    done = bench("run", folder, "--model", "hashing", "--results", "s3://bucket/x")
     assert done.code == ExitCode.BAD_INPUT
     assert "AWS_SECRET_ACCESS_KEY" in done.stderr
     assert not bench.cache.exists()

@@ -13,7 +13,7 @@ from bench.evaluation.pipeline import program_digest
 from bench.result_store import reuse
 from bench.result_store.find import find_results
 from bench.result_store.result import RESULT_FILE, RUN_FILE, SCORES_FILE, Evaluation, load
-from bench.workspace import Workspace
+from bench.runner.workspace import Workspace
 from foundation.errors import BenchError
 from tests.support.collections import write_collection, write_hashing_card
 from tests.support.leaderboards import lower_scores

@@ -5,18 +5,18 @@ import json
 import shlex
 import subprocess
 import sys
-from typing import get_args
+from typing import Any, get_args
 
 import msgspec
 import pytest
-from cyclopts import CycloptsError
 
-from bench.cli.commands import speed as command
-from bench.cli.commands.speed import PARTS, speed
-from bench.cli.options.commands import Part, SpeedOptions, Tool
+from bench.cli.commands.speed import speed
 from bench.outcomes import ExitCode
+from bench.requests.evaluating import Part, SpeedRequest, Tool
 from bench.speed import measurement
+from bench.speed import speed as command
 from bench.speed.race import DEFAULT_BATCH
+from bench.speed.speed import PARTS
 from bench.speed.speed_report import SpeedReport
 from foundation.errors import BenchError
 from tests.support.collections import ROOT, write_collection
@@ -30,7 +30,7 @@ SMALL = ("--repeats", 2, "--device", "cpu")
 def options(cache):
     """What the command line gives, small enough for a test."""
 
-    def of(*words: object, model="hashing", parts=("latency",)) -> SpeedOptions:
+    def of(*words: object, model="hashing", parts=("latency",)) -> tuple[SpeedRequest, Any]:
         named = ("--parts", *parts) if parts else ()
         return typed("speed", *words, *SMALL, "--cache-dir", cache, *named, "--model", model)
 
@@ -51,7 +51,7 @@ def small_work(monkeypatch):
 
 
 def test_the_last_line_is_the_report_and_tables_stand_before_it(options, capsys):
-    assert speed(options(parts=())) == ExitCode.OK
+    assert speed(*options(parts=())) == ExitCode.OK
     *tables, last = capsys.readouterr().out.splitlines()
     report = msgspec.json.decode(last, type=SpeedReport)
     lengths = [time_tools.name for time_tools in report.encoding]
@@ -64,7 +64,7 @@ def test_the_last_line_is_the_report_and_tables_stand_before_it(options, capsys)
 
 
 def test_json_is_all_that_is_printed_when_asked_for(options, capsys):
-    assert speed(options("--json")) == ExitCode.OK
+    assert speed(*options("--json")) == ExitCode.OK
     (line,) = capsys.readouterr().out.splitlines()
     assert json.loads(line)["model"] == "hashing"
 
@@ -73,7 +73,7 @@ def test_our_own_race_runs_without_other_tools_and_without_other_parts(
     options, tmp_path, capsys, monkeypatch
 ):
     folder = write_collection(tmp_path / "tiny")
-    assert speed(options(folder, "--rounds", 2, parts=())) == ExitCode.OK
+    assert speed(*options(folder, "--rounds", 2, parts=())) == ExitCode.OK
     report = msgspec.json.decode(capsys.readouterr().out.splitlines()[-1], type=SpeedReport)
     (race_tools,) = report.races
     assert (race_tools.name, len(race_tools.tools[0].wall_s.samples)) == ("tiny", 2)
@@ -84,7 +84,7 @@ def test_our_own_race_runs_without_other_tools_and_without_other_parts(
     race_tools = msgspec.structs.replace(race_tools, tools=(race_tools.tools[0], differing))
     report = msgspec.structs.replace(report, races=(race_tools,))
     monkeypatch.setattr(command, "measure", lambda *_: report)
-    assert speed(options(folder)) == ExitCode.BAD_INPUT
+    assert speed(*options(folder)) == ExitCode.BAD_INPUT
     assert "results differ" in capsys.readouterr().out
 
 
@@ -99,7 +99,7 @@ def test_our_own_race_runs_without_other_tools_and_without_other_parts(
 def test_bad_input_is_refused_before_anything_is_measured(options, words, model, said, monkeypatch):
     monkeypatch.setattr(command, "measure", None)
     with pytest.raises(BenchError, match=said):
-        speed(options(*words, model=model))
+        speed(*options(*words, model=model))
 
 
 def test_openvino_is_refused_a_dtype_that_it_does_not_compute_in(options, tmp_path, monkeypatch):
@@ -109,7 +109,7 @@ def test_openvino_is_refused_a_dtype_that_it_does_not_compute_in(options, tmp_pa
     card = write_card(tmp_path / "card.toml", checkpoint=str(tmp_path / "bert"), pooling="mean")
     words = ("--against", "sentence-transformers-openvino", "--dtype", "float16")
     with pytest.raises(BenchError, match="does not compute in float16") as caught:
-        speed(options(*words, model=card, parts=("encode",)))
+        speed(*options(*words, model=card, parts=("encode",)))
     assert "--dtype float32, bfloat16 or int8" in caught.value.hint
 
 
@@ -119,7 +119,8 @@ def test_the_race_of_tox_has_the_parts_that_its_tools_need(monkeypatch):
     tox.read(ROOT / "tox.ini")
     race = tox["testenv:race"]["commands"].replace("{posargs}", "").replace("\\\n", "")
     words = shlex.split(race)[3:]  # after python -m bench
-    command._check_tools(typed(*words), typed(*words).parts)
+    request, _ = typed(*words)
+    command._check_tools(request, request.parts)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +128,7 @@ def test_the_race_of_tox_has_the_parts_that_its_tools_need(monkeypatch):
     [("--parts",), ("--against",), ("--against", "ranx"), ("--parts", "all"), ("--repeats", "0")],
 )
 def test_options_that_mean_nothing_are_refused(words):
-    with pytest.raises(CycloptsError, match=words[-1]):
+    with pytest.raises(BenchError, match=words[-1]):
         typed("speed", "--model", "hashing", *words)
 
 

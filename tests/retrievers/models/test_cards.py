@@ -31,7 +31,7 @@ def test_a_model_is_added_by_one_card_and_no_other_edit(
     tiny.write_card(tmp_path / "cards" / "mine.toml", **fields)
     assert main(["list", "models"]) == 0
     assert "mine" in capsys.readouterr().out
-    places = ["--cache-dir", str(tmp_path / "cache"), "--out", str(tmp_path / "results")]
+    places = ["--cache-dir", str(tmp_path / "cache"), "--results", str(tmp_path / "results")]
     assert main(["run", "stdlib-code", "--model", "mine", "--limit", "2", "--json", *places]) == 0
     assert '"mine"' in capsys.readouterr().out
 

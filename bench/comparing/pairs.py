@@ -276,7 +276,7 @@ class Comparison(Record):
     recipes: tuple[FieldDifference, ...]
 
 
-def compare(models: Models, settings: ComparisonSettings) -> list[Comparison]:
+def compare_models(models: Models, settings: ComparisonSettings) -> list[Comparison]:
     """Compare each of ``models`` with every later one, by ``settings``.
 
     Raises:

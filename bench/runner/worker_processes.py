@@ -2,7 +2,7 @@
 
 `WorkerProcesses` run on this machine and fill the same store, as ``bench work`` does on another
 one. They need no messages, since the leases of the store divide the work.
-`bench.engines.ray.RayCluster` runs tasks, each of which returns the vectors of one shard.
+`bench.runner.ray_cluster.RayCluster` runs tasks, each of which returns the vectors of one shard.
 
 Both have ``machines``, how many times as fast as this process they encode, and a context manager
 ``encoding``, which yields a function that wraps a loaded model so that the engine encodes its
@@ -25,7 +25,7 @@ import psutil
 
 from bench.evaluation.collection_search import LoadedModel
 from bench.evaluation.exact.tile_search import count_threads, has_gpu
-from bench.workspace import Workspace
+from bench.runner.workspace import Workspace
 from datasets_cfg.corpus import Corpus
 from foundation.errors import BenchError, as_picklable_error
 from retrievers.encoders.protocol import Encoder

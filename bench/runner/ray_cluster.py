@@ -14,9 +14,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
-from bench.engines import Distribute, EncodingTask, worker_count
 from bench.evaluation.collection_search import LoadedModel
-from bench.workspace import Workspace
+from bench.runner.worker_processes import Distribute, EncodingTask, worker_count
+from bench.runner.workspace import Workspace
 from foundation.arrays import Float32Array
 from foundation.errors import BenchError, as_picklable_error
 from retrievers.encoders.protocol import Callback, Encoder, PhaseTimer

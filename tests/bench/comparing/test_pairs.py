@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from statsmodels.stats.multitest import multipletests
 
-from bench.comparing.compare import (
+from bench.comparing.pairs import (
     ComparedModel,
     Comparison,
     ComparisonRow,
     ComparisonSettings,
-    compare,
+    compare_models,
     differing_fields,
 )
 from bench.comparing.statistics import Resampling
@@ -233,7 +233,7 @@ def test_a_trial_of_an_index_is_in_nobodys_way(tmp_path, capsys):
 
 def test_exchanging_the_models_exchanges_everything():
     models = [model("a", 1), model("b", 2)]
-    there, back = (only(compare(order, FAST)) for order in (models, models[::-1]))
+    there, back = (only(compare_models(order, FAST)) for order in (models, models[::-1]))
     assert (there.mean_a, there.mean_b) == (back.mean_b, back.mean_a)
     assert (
         there.paired.difference
@@ -246,14 +246,14 @@ def test_exchanging_the_models_exchanges_everything():
 
 def test_every_pair_is_compared_in_the_order_given():
     models = [model(name, seed) for seed, name in enumerate("cab")]
-    found = [(one.a, one.b) for one in compare(models, FAST)]
+    found = [(one.a, one.b) for one in compare_models(models, FAST)]
     assert found == [("c", "a"), ("c", "b"), ("a", "b")]
 
 
 def test_figures_of_two_models_do_not_depend_on_what_else_is_compared():
-    alone = compare([model("a", 1), model("b", 2)], FAST)
+    alone = compare_models([model("a", 1), model("b", 2)], FAST)
     more = ("beir/nfcorpus", "beir/scifact")
-    together = compare([model("c", 3, more), model("a", 1), model("b", 2)], FAST)
+    together = compare_models([model("c", 3, more), model("a", 1), model("b", 2)], FAST)
     assert only(alone[:1]).paired == together[2].collections[0].paired
 
 
@@ -263,7 +263,7 @@ def test_values_are_matched_by_query_and_not_by_place():
     order = np.random.default_rng(4).permutation(30)
     first = ComparedModel("a", {"beir/scifact": entry(values, names)})
     shuffled = entry(values[order], [names[place] for place in order])
-    row = only(compare([first, ComparedModel("b", {"beir/scifact": shuffled})], FAST))
+    row = only(compare_models([first, ComparedModel("b", {"beir/scifact": shuffled})], FAST))
     assert (row.paired.changed, row.paired.p, row.verdict) == (0, 1.0, "neither")
 
 
@@ -274,7 +274,7 @@ def test_collections_are_resampled_independently():
         ComparedModel(name, {key: entry(value, collection=key) for key in names})
         for name, value in zip("ab", values, strict=True)
     ]
-    (found,) = compare(models, FAST)
+    (found,) = compare_models(models, FAST)
     one, other_ = (row.paired for row in found.collections)
     assert one.difference == other_.difference
     assert one.low != other_.low
@@ -282,15 +282,15 @@ def test_collections_are_resampled_independently():
 
 def test_the_verdict_names_the_better_model_only_where_p_allows_it():
     worse, better = model("a", 1), model("b", 1, shift=0.1)
-    assert only(compare([worse, better], FAST)).verdict == "b"
-    assert only(compare([better, worse], FAST)).verdict == "a"
-    assert only(compare([model("a", 1), model("b", 2)], FAST)).verdict == "neither"
+    assert only(compare_models([worse, better], FAST)).verdict == "b"
+    assert only(compare_models([better, worse], FAST)).verdict == "a"
+    assert only(compare_models([model("a", 1), model("b", 2)], FAST)).verdict == "neither"
 
 
 def test_p_is_corrected_over_the_collections_of_a_pair():
     names = expand_names(["beir/cqadupstack"])[:5]
     models = [model("a", 1, names), model("b", 2, names, shift=0.12)]
-    (found,) = compare(models, FAST)
+    (found,) = compare_models(models, FAST)
     plain = [row.paired.p for row in found.collections]
     corrected = [row.paired.p_adjusted for row in found.collections]
     assert corrected == pytest.approx(list(multipletests(plain, method="holm")[1]))
@@ -299,7 +299,7 @@ def test_p_is_corrected_over_the_collections_of_a_pair():
 
 def test_a_collection_that_one_model_lacks_is_a_gap_and_counts_in_no_correction():
     models = [model("a", 1, ("beir/nfcorpus", "beir/scifact")), model("b", 2)]
-    (found,) = compare(models, FAST)
+    (found,) = compare_models(models, FAST)
     gap, row = found.collections
     assert (gap.on, gap.missing) == ("beir/nfcorpus", ("b: no result",))
     assert (gap.mean_b, gap.paired, gap.verdict) == (None, None, "neither")
@@ -312,7 +312,7 @@ def test_a_collection_that_one_model_lacks_is_a_gap_and_counts_in_no_correction(
 def test_models_without_a_common_collection_are_refused():
     models = [model("a", collections=["beir/nfcorpus"]), model("b")]
     with pytest.raises(BenchError, match="a: beir/nfcorpus; b: beir/scifact"):
-        compare(models, FAST)
+        compare_models(models, FAST)
 
 
 def other(value):
@@ -329,30 +329,34 @@ def test_each_part_of_the_protocol_forbids_to_compare_and_force_marks_it(field):
     changed = {field: other(getattr(PROTOCOL, field))}
     models = [model("a", 1), model("b", 2, **changed)]
     with pytest.raises(BenchError, match=f"a and b .* on beir/scifact: {field} ") as error:
-        compare(models, FAST)
+        compare_models(models, FAST)
     assert "--force" in error.value.hint
-    row = only(compare(models, ComparisonSettings(force=True, resampling=FAST.resampling)))
+    row = only(compare_models(models, ComparisonSettings(force=True, resampling=FAST.resampling)))
     assert [one.field for one in row.protocol] == [field]
     assert row.paired is not None
-    assert only(compare([models[0], model("b", 2)], FAST)).protocol == ()
+    assert only(compare_models([models[0], model("b", 2)], FAST)).protocol == ()
 
 
 def test_a_run_file_whose_corpus_is_not_known_may_be_compared():
     unknown = msgspec.structs.replace(PROTOCOL, corpus_sha256="")
     assert differing_fields(PROTOCOL, unknown) == ()
-    assert only(compare([model("a", 1), model("b", 2, corpus_sha256="")], FAST)).protocol == ()
+    assert (
+        only(compare_models([model("a", 1), model("b", 2, corpus_sha256="")], FAST)).protocol == ()
+    )
 
 
 def test_different_queries_are_damage_under_one_protocol_and_left_out_by_force():
     first = ComparedModel("a", {"beir/scifact": entry([0.0, 0.5, 1.0], ["q1", "q2", "q3"])})
     second = ComparedModel("b", {"beir/scifact": entry([0.5, 1.0, 0.0], ["q2", "q3", "q4"])})
     with pytest.raises(BenchError, match="different queries"):
-        compare([first, second], FAST)
-    row = only(compare([first, second], ComparisonSettings(force=True, resampling=FAST.resampling)))
+        compare_models([first, second], FAST)
+    row = only(
+        compare_models([first, second], ComparisonSettings(force=True, resampling=FAST.resampling))
+    )
     assert (row.queries, row.left_out, row.paired.changed) == (2, 2, 0)
     apart = ComparedModel("b", {"beir/scifact": entry([1.0], ["q9"])})
     with pytest.raises(BenchError, match="do not share a query"):
-        compare([first, apart], ComparisonSettings(force=True, resampling=FAST.resampling))
+        compare_models([first, apart], ComparisonSettings(force=True, resampling=FAST.resampling))
 
 
 def test_a_measure_is_taken_from_the_stored_values_or_missing_by_name():
@@ -360,27 +364,27 @@ def test_a_measure_is_taken_from_the_stored_values_or_missing_by_name():
     other_ = model("b", 2, measures=("nDCG@10", "RR@10"))
     lacking = model("c", 3)
     choices = ComparisonSettings(measure="MRR@10", resampling=FAST.resampling)
-    found = compare([full, other_, lacking], choices)
+    found = compare_models([full, other_, lacking], choices)
     assert found[0].collections[0].measure == "RR@10"
     assert found[0].collections[0].paired is not None
     assert found[1].collections[0].missing == ("c: no RR@10, but nDCG@10",)
     with pytest.raises(BenchError, match="c on beir/scifact has no RR@10, but nDCG@10"):
-        compare([full, lacking], choices)
+        compare_models([full, lacking], choices)
     with pytest.raises(BenchError, match="no measure 'nonsense'"):
-        compare([full, lacking], ComparisonSettings(measure="nonsense"))
+        compare_models([full, lacking], ComparisonSettings(measure="nonsense"))
 
 
 def test_main_measures_that_differ_need_a_choice():
     models = [model("a"), model("b", main="RR@10")]
     with pytest.raises(BenchError, match="RR@10, nDCG@10") as error:
-        compare(models, FAST)
+        compare_models(models, FAST)
     assert "--measure" in error.value.hint
 
 
 def test_a_value_that_is_not_a_number_is_refused():
     broken = ComparedModel("b", {"beir/scifact": entry([0.1, float("nan")])})
     with pytest.raises(BenchError, match="not finite"):
-        compare([ComparedModel("a", {"beir/scifact": entry([0.1, 0.2])}), broken], FAST)
+        compare_models([ComparedModel("a", {"beir/scifact": entry([0.1, 0.2])}), broken], FAST)
 
 
 def test_recipes_compare_freely_and_what_differs_is_listed():
@@ -388,7 +392,7 @@ def test_recipes_compare_freely_and_what_differs_is_listed():
         model("a", 1, recipe=RECIPE, index="flat"),
         model("b", 2, recipe=HALF, index="HNSW32"),
     ]
-    (found,) = compare(models, FAST)
+    (found,) = compare_models(models, FAST)
     assert [(one.field, one.a, one.b) for one in found.recipes] == [
         ("index", "flat", "HNSW32"),
         ("dtype", "float32", "float16"),
@@ -400,7 +404,7 @@ def test_from_a_run_file_whose_recipe_is_not_known_nothing_differs():
         model("a", 1, recipe=RECIPE),
         model("b", 2),
     ]
-    (found,) = compare(models, FAST)
+    (found,) = compare_models(models, FAST)
     assert [(one.field, one.a, one.b) for one in found.recipes] == [("run file", "", "f" * 12)]
 
 
@@ -426,7 +430,7 @@ def test_weights_give_the_mean_in_which_the_forums_count_once(values):
 
 def test_the_mean_of_a_complete_suite_is_compared_with_its_nesting():
     models = [model("a", 1, BEIR), model("b", 2, BEIR, shift=0.1)]
-    (found,) = compare(models, FAST)
+    (found,) = compare_models(models, FAST)
     by_suite = {row.on: row for row in found.suites}
     assert {"beir", "beir-13", "beir/cqadupstack"} == set(by_suite)
     beir = by_suite["beir"]
@@ -445,7 +449,7 @@ def test_the_mean_of_a_complete_suite_is_compared_with_its_nesting():
 def test_a_suite_that_one_model_is_complete_on_is_a_gap_that_names_what_is_missing():
     missing = "beir/cqadupstack/tex"
     rest = [name for name in BEIR if name != missing]
-    (found,) = compare([model("a", 1, BEIR), model("b", 2, rest)], FAST)
+    (found,) = compare_models([model("a", 1, BEIR), model("b", 2, rest)], FAST)
     rows = {row.on: row for row in found.suites}
     assert rows["beir"].missing == ("beir/cqadupstack",)
     assert rows["beir/cqadupstack"].missing == (missing,)
@@ -455,10 +459,10 @@ def test_a_suite_that_one_model_is_complete_on_is_a_gap_that_names_what_is_missi
 
 def test_a_suite_that_was_asked_for_is_shown_even_where_nobody_is_complete():
     choices = ComparisonSettings(suites=["beir"], resampling=FAST.resampling)
-    (found,) = compare([model("a", 1), model("b", 2)], choices)
+    (found,) = compare_models([model("a", 1), model("b", 2)], choices)
     (row,) = found.suites
     assert (row.on, row.members, len(row.missing)) == ("beir", 14, 13)
-    (found,) = compare([model("a", 1), model("b", 2)], FAST)
+    (found,) = compare_models([model("a", 1), model("b", 2)], FAST)
     assert found.suites == ()
 
 
@@ -467,7 +471,7 @@ def test_collections_other_than_the_published_ones_are_in_no_mean():
     models = [model("a", 1, names), model("b", 2, names)]
     for one in models:
         one.results[names[0]] = entry(np.ones(3), collection=names[0], official=False)
-    (found,) = compare(models, FAST)
+    (found,) = compare_models(models, FAST)
     assert not found.collections[0].official
     assert [row.missing for row in found.suites] == [(names[0],)]
 
@@ -475,5 +479,7 @@ def test_collections_other_than_the_published_ones_are_in_no_mean():
 def test_suites_of_different_measures_have_no_mean():
     names = expand_names(["msmarco"])
     models = [model(name, seed, names) for seed, name in enumerate("ab")]
-    (found,) = compare(models, ComparisonSettings(suites=["msmarco"], resampling=FAST.resampling))
+    (found,) = compare_models(
+        models, ComparisonSettings(suites=["msmarco"], resampling=FAST.resampling)
+    )
     assert found.suites == ()

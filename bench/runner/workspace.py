@@ -4,7 +4,7 @@ import itertools
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -16,6 +16,8 @@ import platformdirs
 from bench.evaluation.collection_search import EvaluationOptions, LoadedModel
 from bench.evaluation.judging import check_relevant, mean_weights, resolve_measures
 from bench.evaluation.pipeline import Job, OpenDataset
+from bench.requests.evaluating import EvaluationFields
+from bench.requests.fields import FolderFields, HardwareFields, MismatchFields, ModelFields
 from bench.result_store.result import Evaluation
 from bench.result_store.reuse import (
     check_stored_values,
@@ -45,14 +47,18 @@ from datasets_cfg.verify import Finding, check_counts, evaluation_findings
 from foundation.errors import BenchError
 from foundation.locations import Location
 from retrievers.encoders.endpoint import EndpointEncoder, check_same_server
-from retrievers.encoders.protocol import probe_texts
+from retrievers.encoders.protocol import Encoder, probe_texts
+from retrievers.encoders.python_object import wrap_encoder
 from retrievers.encoders.routed import open_encoder
 from retrievers.models.card import card_names
-from retrievers.models.model import SharedNetworks, resolve_model
+from retrievers.models.locate import card_of_endpoint, is_card, is_url
+from retrievers.models.model import SharedNetworks, resolve_endpoint, resolve_model
 
 DEFAULTS = EvaluationOptions()
 
 VECTORS = "vectors"
+NOTE = 25  # level of messages about known or harmless peculiarities; between info and warning
+logging.addLevelName(NOTE, "note")
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +79,9 @@ def cache_folder(given: str | Path | None = None) -> Path:
 
 
 def _log_finding(collection: str, finding: Finding) -> None:
-    logger.warning("%s: %s: %d; %s", collection, finding.what, finding.count, finding.suggestion)
+    """Log a finding about a collection: a warning, or a note below it."""
+    level = logging.WARNING if finding.severity == "warning" else NOTE
+    logger.log(level, "%s", finding.text(collection))
 
 
 @dataclass(frozen=True)
@@ -88,7 +96,6 @@ class Workspace:
         max_memory: memory limit of this process in bytes; None for most of the free memory.
         allow_mismatch: evaluate a collection even if it differs from the published one.
         vectors: folder of the vectors, relative to ``cache_dir``.
-        report_finding: called with peculiarities of a collection that is opened for evaluation.
     """
 
     cache_dir: Path
@@ -98,7 +105,6 @@ class Workspace:
     max_memory: int | None = None
     allow_mismatch: bool = False
     vectors: str = VECTORS
-    report_finding: Callable[[str, Finding], None] = _log_finding
 
     @cached_property
     def store(self) -> VectorStore:
@@ -213,7 +219,7 @@ class Workspace:
         check_relevant(dataset)
         if not isinstance(source, Dataset):
             for finding in evaluation_findings(dataset):
-                self.report_finding(dataset.name, finding)
+                _log_finding(dataset.name, finding)
             remember_folder(dataset)
         return OpenDataset(dataset, official)
 
@@ -332,6 +338,108 @@ class Workspace:
     def __getstate__(self) -> dict[str, Any]:
         """Return the fields without the open store, which another process opens itself."""
         return {name: value for name, value in self.__dict__.items() if name != "store"}
+
+
+def refuse_duplicates(names: Iterable[str], hint: str = "give it once") -> None:
+    """Raise if a model or collection is named twice.
+
+    Raises:
+        BenchError: a name occurs more than once; ``hint`` says what to type instead.
+    """
+    for name, times in Counter(names).items():
+        if times > 1:
+            raise BenchError(f"{name} is given {times} times", hint)
+
+
+def open_workspace(request: FolderFields) -> Workspace:
+    """Return the workspace of a request, with its device, memory and rules if it has any.
+
+    Raises:
+        BenchError: the cache folder is a URL.
+    """
+    hardware = request if isinstance(request, HardwareFields) else HardwareFields()
+    device = getattr(request, "device", hardware.device)  # trainings have no limit of memory
+    return Workspace(
+        cache_dir=cache_folder(request.cache_dir),
+        data_dir=request.data_dir,
+        offline=request.offline,
+        device=device,
+        max_memory=hardware.max_memory,
+        allow_mismatch=isinstance(request, MismatchFields) and request.allow_mismatch,
+    )
+
+
+def load_models(
+    workspace: Workspace, names: Sequence[Any], fields: EvaluationFields | ModelFields
+) -> list[LoadedModel]:
+    """Load models, which share the network of a common base, or wrap Python objects.
+
+    ``like`` applies only to models without a card, and ``endpoint_model`` only to URLs, if there
+    are such models.
+
+    Args:
+        workspace: folders, device and memory.
+        names: names, card files, folders, Hub ids, URLs, or objects that encode.
+        fields: settings that override the cards.
+
+    Raises:
+        BenchError: a model cannot be used, or a setting applies to none of the models.
+    """
+    networks, models = SharedNetworks(), []
+    typed = [str(name) for name in names if isinstance(name, str | Path)]
+    only_cards, has_url = all(map(is_card, typed)), any(map(is_url, typed))
+    for model in names:
+        if not isinstance(model, str | Path):
+            models.append(_wrap_object(model, fields))
+            continue
+        name = str(model)
+        without = {"like"} if is_card(name) and not only_cards else set()
+        without |= {"endpoint_model"} if has_url and not is_url(name) else set()
+        models.append(workspace.load(name, networks, **fields.model_settings(without)))
+    return models
+
+
+def open_endpoint(url: str, endpoint_model: str | None, model: LoadedModel) -> Encoder:
+    """Return an encoder that sends texts of ``model`` to a server, to compare their vectors.
+
+    Args:
+        url: address of the server. Its host is the encoder's name.
+        endpoint_model: name of the model on the server; None for the checkpoint's.
+        model: the checkpoint, whose prompts and title rule are used.
+
+    Raises:
+        BenchError: the URL is malformed, or the server does not answer.
+    """
+    card = card_of_endpoint(
+        url,
+        endpoint_model or model.model.recipe.checkpoint or model.name,
+        name=url.partition("://")[2].partition("/")[0],
+        prompts=model.model.card.prompts,
+        title_join="none" if model.model.card.title_join == "none" else "space",
+    )
+    return open_encoder(resolve_endpoint(card))
+
+
+def _wrap_object(model: Any, fields: EvaluationFields | ModelFields) -> LoadedModel:
+    """Wrap a Python object that encodes.
+
+    Raises:
+        BenchError: it has no name, cannot encode, or a setting of cards is given.
+    """
+    name = fields.name if isinstance(fields, EvaluationFields) else ""
+    if not name or not isinstance(fields, EvaluationFields):
+        raise BenchError(
+            f"a {type(model).__name__} needs a name for its results",
+            'use bench.evaluate(model, dataset, name="my-model")',
+        )
+    default = ModelFields().model_settings()
+    if changed := [key for key, value in fields.model_settings().items() if value != default[key]]:
+        raise BenchError(
+            f"{', '.join(changed)} applies to model cards, and {name} is a Python object",
+            "set it on the object itself",
+        )
+    wrapped, encoder = wrap_encoder(model, name, fields.fingerprint, fields.similarity)
+    return LoadedModel(wrapped, encoder)
 
 
 @cache

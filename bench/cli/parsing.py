@@ -1,0 +1,265 @@
+"""Parsers of typed words: numbers, units, paths, assignments, and checks before any work."""
+
+import math
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import attrs
+import msgspec
+from cyclopts import Parameter, Token, validators
+
+from foundation.errors import BenchError
+from foundation.locations import Location, RemotePath, parse_location
+from foundation.machine import parse_size
+from foundation.records import Record, convert_table
+from retrievers.models.recipe import StoreDtype
+
+
+@attrs.frozen
+class OutputMark:
+    """Mark of an option that names an output, which is tested before any work.
+
+    Attributes:
+        kind: whether the command writes a folder or a file.
+    """
+
+    kind: Literal["folder", "file"]
+
+
+def output_marks(kind: Any) -> Iterator[OutputMark]:
+    """Yield each `OutputMark` of ``kind``, a type such as ``Annotated[Path, ...] | None``."""
+    yield from (mark for mark in getattr(kind, "__metadata__", ()) if isinstance(mark, OutputMark))
+    for inner in get_args(kind) if get_origin(kind) in (Union, UnionType) else ():
+        yield from output_marks(inner)
+
+
+def check_writable(location: Location, mark: OutputMark) -> None:
+    """Raise if a location cannot be written, and leave nothing there.
+
+    It writes an unnamed file, since permissions do not reveal a read-only or full disk.
+
+    Raises:
+        BenchError: the location cannot be written, with the reason.
+    """
+    if isinstance(location, RemotePath):
+        location.check_writable()
+        return
+    folder = location.absolute() if mark.kind == "folder" else location.absolute().parent
+    nearest = next(above for above in (folder, *folder.parents) if os.path.lexists(above))
+    try:
+        with tempfile.TemporaryFile(dir=nearest) as file:
+            file.write(b"\0")
+    except OSError as error:
+        why = f"{nearest}: {error.strerror}"
+        raise BenchError(f"{location} cannot be written: {why}", "choose another folder") from error
+    if mark.kind == "file" and location.is_dir():
+        raise BenchError(f"{location} cannot be written: it is a folder", "name a file")
+
+
+def _parse_one(parse: Callable[[str], Any], metavar: str) -> Parameter:
+    """Return the mark of an option with one value, which ``parse`` reads."""
+    return Parameter(converter=lambda _, tokens: parse(tokens[0].value), metavar=metavar)
+
+
+def _convert_each(read: Callable[[str], Any]) -> Callable[[Any, Sequence[Token]], Any]:
+    """Return a converter for several words. Cyclopts ignores converters of a tuple's members."""
+    return lambda _, tokens: tuple(read(token.value) for token in tokens)
+
+
+def parse_whole_number(text: str, least: int = 0) -> int:
+    """Parse ``text`` as a number of decimal digits without a sign.
+
+    Raises:
+        ValueError: it is not such a number, has more than 18 digits, or is below ``least``.
+    """
+    if not re.fullmatch(r"[0-9]{1,18}", text) or int(text) < least:
+        raise ValueError(f"{text} is not {least} or more")
+    return int(text)
+
+
+def parse_worker_number(text: str) -> int:
+    """Parse ``text`` as a number of workers, where ``auto`` is 0.
+
+    Raises:
+        ValueError: ``text`` is neither ``auto`` nor a number from 1.
+    """
+    return 0 if text == "auto" else parse_whole_number(text, least=1)
+
+
+def parse_number(text: str) -> float:
+    """Parse ``text`` as a finite number.
+
+    Raises:
+        ValueError: ``text`` is not a number, or infinite or NaN.
+    """
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is not a finite number")
+    return value
+
+
+SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
+
+
+def parse_duration(text: str) -> float:
+    """Return the seconds of ``text``, a number with the unit ``s``, ``m`` or ``h``.
+
+    Raises:
+        ValueError: ``text`` is not such a number, or not above 0.
+    """
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smh]?)", text)
+    seconds = float(match[1]) * SECONDS[match[2]] if match else 0
+    if seconds <= 0:
+        raise ValueError(f"{text} is not a time above 0, such as 30s, 5m or 1h")
+    return seconds
+
+
+def parse_device(text: str) -> str:
+    """Return ``text`` if it is ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+
+    Raises:
+        ValueError: any other text.
+    """
+    if not re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,3})?", text):
+        raise ValueError(f"{text} is not auto, cpu, cuda or cuda:N")
+    return text
+
+
+def parse_local_path(text: str) -> Path:
+    """Parse ``text`` as a local path.
+
+    Raises:
+        ValueError: it is empty (as "$DIR" is if DIR is not set), or it is a URL.
+    """
+    if not text:
+        raise ValueError("an empty path: name a folder or file")
+    if "://" in text:
+        raise ValueError(f"{text} is a URL: name a folder or file")
+    return Path(text)
+
+
+def parse_path_or_url(text: str) -> Location:
+    """Parse ``text`` as a path, or as the URL of an object store.
+
+    Raises:
+        ValueError: it is empty.
+        BenchError: the URL does not name a store.
+    """
+    return parse_location(text) if ":/" in text else parse_local_path(text)
+
+
+NonNegativeInt = Annotated[int, _parse_one(parse_whole_number, "N")]
+PositiveInt = Annotated[int, _parse_one(partial(parse_whole_number, least=1), "N")]
+Resamples = Annotated[PositiveInt, Parameter(validator=validators.Number(lte=1_000_000))]
+Duration = Annotated[float, _parse_one(parse_duration, "TIME")]
+Size = Annotated[int, _parse_one(parse_size, "SIZE")]
+Device = Annotated[str, _parse_one(parse_device, "DEVICE")]
+WorkerNumber = Annotated[int, _parse_one(parse_worker_number, "auto|N")]
+LocalPath = Annotated[Path, _parse_one(parse_local_path, "FOLDER")]
+OutFolder = Annotated[LocalPath, OutputMark("folder")]
+OutFile = Annotated[LocalPath, OutputMark("file"), Parameter(metavar="FILE")]
+LocationOption = Annotated[
+    Location, _parse_one(parse_path_or_url, "FOLDER|URL"), Parameter(accepts_keys=False)
+]
+OutLocation = Annotated[LocationOption, OutputMark("folder")]
+Locations = Annotated[
+    tuple[Location, ...],
+    Parameter(
+        converter=_convert_each(parse_path_or_url),
+        accepts_keys=False,
+        consume_multiple=1,
+        metavar="FOLDER|URL...",
+    ),
+]
+LocalPaths = Annotated[tuple[Path, ...], Parameter(converter=_convert_each(parse_local_path))]
+SeveralValues = Parameter(consume_multiple=1)  # values after one option, at least one: --on A B C
+Names = Annotated[tuple[str, ...], SeveralValues]
+NonNegativeInts = Annotated[
+    tuple[int, ...], Parameter(converter=_convert_each(parse_whole_number)), SeveralValues
+]
+Numbers = Annotated[
+    tuple[float, ...], Parameter(converter=_convert_each(parse_number)), SeveralValues
+]
+FieldValues = Annotated[tuple[str, ...], Parameter(metavar="FIELD=VALUE")]
+
+
+def parse_assignments(typed: Sequence[str]) -> dict[str, Any]:
+    """Parse words such as ``optimizer.warmup=0.2`` into a dictionary.
+
+    Values are read as TOML. A value that is not valid TOML is a string.
+
+    Raises:
+        BenchError: a word has no name or no ``=``.
+    """
+    overrides = {}
+    for word in typed:
+        name, sign, value = word.partition("=")
+        if not (name and sign):
+            raise BenchError(f"--set {word} is not FIELD=VALUE", "write it like --set seed=1")
+        try:
+            overrides[name] = msgspec.toml.decode(f"value = {value}")["value"]
+        except msgspec.DecodeError:
+            overrides[name] = value
+    return overrides
+
+
+class CardSettings(Record):
+    """Fields of a card that ``--set`` may override, see `bench.requests.fields.ModelFields`."""
+
+    max_query_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    max_document_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    query_prompt: str | None = None
+    store_dtype: StoreDtype = "float32"
+
+
+def read_card_settings(typed: dict[str, Any]) -> dict[str, Any]:
+    """Replace ``set`` in the typed values of a command by the fields of the card.
+
+    Raises:
+        BenchError: an assignment is invalid.
+    """
+    fields = convert_table(parse_assignments(typed.pop("set")), CardSettings, "--set")
+    return {**typed, **msgspec.structs.asdict(fields)}
+
+
+METHOD, SAVE_EVERY = "method.", "save_every"
+LENGTHS = ("epochs", "tokens")
+
+
+def read_training_changes(typed: dict[str, Any]) -> dict[str, Any]:
+    """Replace ``set`` and ``steps`` in the typed values by ``changes`` and other fields.
+
+    Raises:
+        BenchError: two lengths were typed, or an assignment is invalid.
+    """
+    changes, steps = parse_assignments(typed.pop("set")), typed.pop("steps")
+    if steps is not None:
+        if length := next((name for name in LENGTHS if name in changes), ""):
+            raise BenchError(f"--steps and {length} both set the length", "give one of them")
+        changes["steps"] = steps
+    if SAVE_EVERY in changes:
+        typed[SAVE_EVERY] = changes.pop(SAVE_EVERY)
+    method = {name: changes.pop(name) for name in list(changes) if name.startswith(METHOD)}
+    if "method" in typed:
+        typed["method_settings"] = {
+            name.removeprefix(METHOD): value for name, value in method.items()
+        }
+    return {**typed, "changes": changes}
+
+
+def read_compared_models(typed: dict[str, Any]) -> dict[str, Any]:
+    """Replace the names of the typed values by the fields of a `CompareRequest`.
+
+    Raises:
+        BenchError: there are fewer than two names.
+    """
+    names: tuple[str, ...] = typed.pop("names")
+    if len(names) < 2:
+        raise BenchError("compare needs two models or more", "python -m bench compare minilm bm25")
+    return {**typed, "a": names[0], "b": names[1], "others": names[2:]}

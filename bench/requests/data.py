@@ -1,0 +1,92 @@
+"""Requests about data and names: `list`, `show`, `fetch`, `verify` and `cache`."""
+
+from pathlib import Path
+from typing import Literal
+
+import attrs
+
+from bench.requests.fields import (
+    FolderFields,
+    ModelFields,
+    Request,
+    to_items,
+    to_names,
+    to_optional_path,
+)
+
+Listed = Literal["models", "datasets", "suites", "measures", "indexes", "presets", "grids"]
+ModelGroup = Literal["ready", "download", "pretrained", "unpublished"]
+
+
+@attrs.frozen(slots=False)
+class ListRequest(Request):
+    """List models, datasets, suites, measures, indexes, presets or grids.
+
+    Models come in groups: ready (on this machine), download, pretrained (not fine-tuned) and
+    unpublished. A question mark after a licence means that no first-party source confirms it.
+
+    Attributes:
+        what: Kind of names to list.
+        match: List only lines whose name, description or licence contains this text. Letter case
+            is ignored.
+        group: List only models of these groups.
+    """
+
+    what: Listed
+    match: str = attrs.field(default="", kw_only=True)
+    group: tuple[ModelGroup, ...] = attrs.field(default=(), converter=to_items, kw_only=True)
+
+
+@attrs.frozen(slots=False)
+class ShowRequest(Request):
+    """Show the declaration of a model, collection, suite, preset or grid, or a stored result.
+
+    Attributes:
+        name: Name (see `list`), TOML file of your own suite, or folder of a result.
+    """
+
+    name: str
+
+
+@attrs.frozen(slots=False)
+class FetchRequest(ModelFields, FolderFields):
+    """Download collections and models, and build corpora, for later use offline.
+
+    Attributes:
+        names: Collections or suites (see `list datasets` and `list suites`).
+        model: Models: names (see `list models`), card files, folders or Hub ids.
+    """
+
+    names: tuple[str, ...] = attrs.field(default=(), converter=to_names)
+    model: tuple[str, ...] = attrs.field(default=(), converter=to_names, kw_only=True)
+
+
+@attrs.frozen(slots=False)
+class VerifyRequest(FolderFields):
+    """Check the data of collections: counts, duplicate ids, missing documents.
+
+    Attributes:
+        names: Collections, suites or folders (see `list datasets` and `list suites`).
+        split: Split whose judgements are checked. Default: the collection's.
+    """
+
+    names: tuple[str, ...] = attrs.field(converter=to_names)
+    split: str | None = attrs.field(default=None, kw_only=True)
+
+
+@attrs.frozen(slots=False)
+class CacheRequest(Request):
+    """Show the disk space of cached vectors by model, verify them, or remove them.
+
+    Attributes:
+        verify: Read all files and list damaged ones. Exit code 2 if there are any.
+        prune: Remove the vectors of these models (names, or prefixes of fingerprints).
+        older_than: Remove vectors that have not been used for this many days, of the models of
+            ``prune`` or of all models.
+        cache_dir: Folder of the cache. Default: $BENCH_CACHE, then the user's cache folder.
+    """
+
+    verify: bool = attrs.field(default=False, kw_only=True)
+    prune: tuple[str, ...] = attrs.field(default=(), converter=to_names, kw_only=True)
+    older_than: int | None = attrs.field(default=None, kw_only=True)
+    cache_dir: Path | None = attrs.field(default=None, converter=to_optional_path, kw_only=True)

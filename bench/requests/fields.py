@@ -1,0 +1,287 @@
+"""Groups of fields that several requests share, and the base of all requests."""
+
+import inspect
+import os
+import re
+import types
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
+
+import attrs
+
+from foundation.locations import Location, RemotePath, parse_location
+from retrievers.models.recipe import ModelDtype, StoreDtype
+
+Names = str | Path | Sequence[str | Path]
+Place = str | Path | RemotePath
+# Fields of a card, which the command line sets by ``--set FIELD=VALUE``.
+CARD_SETTINGS = ("max_query_tokens", "max_document_tokens", "query_prompt", "store_dtype")
+RESULTS: Any = "results"  # folder of stored results, before its conversion
+
+
+def to_names(names: Names) -> tuple[str, ...]:
+    """Return one name or several as a tuple."""
+    return tuple(map(str, (names,) if isinstance(names, str | Path) else names))
+
+
+def to_items(items: Any) -> tuple[Any, ...]:
+    """Return one object or a list of objects as a tuple."""
+    return tuple(items) if isinstance(items, list | tuple) else (items,)
+
+
+def to_location(place: Place) -> Location:
+    """Return a folder or URL as a location."""
+    return place if isinstance(place, RemotePath) else parse_location(str(place))
+
+
+def to_optional_location(place: Place | None) -> Location | None:
+    """Return a folder or URL as a location, and None as it is."""
+    return None if place is None else to_location(place)
+
+
+def to_locations(places: Place | Iterable[Place]) -> tuple[Location, ...]:
+    """Return one folder or URL, or several, as locations."""
+    several = (places,) if isinstance(places, str | Path | RemotePath) else places
+    return tuple(map(to_location, several))
+
+
+def to_paths(paths: Names) -> tuple[Path, ...]:
+    """Return one path or several as a tuple."""
+    return tuple(map(Path, to_names(paths)))
+
+
+def to_path(path: str | Path) -> Path:
+    """Return a path."""
+    return Path(path)
+
+
+def to_optional_path(path: str | Path | None) -> Path | None:
+    """Return a path, and None as it is."""
+    return None if path is None else Path(path)
+
+
+def to_optional_text(path: str | Path | None) -> str | None:
+    """Return a path as text, and None as it is."""
+    return None if path is None else str(path)
+
+
+@attrs.frozen(slots=False)
+class Request:
+    """Base of all requests, which checks the types of the fields.
+
+    Raises:
+        TypeError: a value has another type than its field.
+    """
+
+    section: ClassVar[tuple[str, int]] = ("Arguments and options", 0)
+
+    def __attrs_post_init__(self) -> None:
+        kind_of = get_type_hints(type(self))
+        for field in attrs.fields(type(self)):
+            value = getattr(self, field.name)
+            if not matches(value, kind_of[field.name]):
+                raise TypeError(
+                    f"{field.name} must be {describe_kind(kind_of[field.name])}, "
+                    f"not {type(value).__name__}: {value!r}"
+                )
+
+
+def matches(value: Any, kind: Any) -> bool:
+    """Return True if ``value`` has the type ``kind``, the items of tuples included."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return True
+    if origin in (Union, types.UnionType):
+        return any(matches(value, each) for each in inner)
+    if origin is Literal:
+        return value in inner
+    if origin is tuple:
+        return isinstance(value, tuple) and all(matches(each, inner[0]) for each in value)
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if kind is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return value is None if kind is None else isinstance(value, origin or kind)
+
+
+def describe_kind(kind: Any) -> str:
+    """Return a type in words, such as ``'ray' or None``."""
+    inner = get_args(kind)
+    if get_origin(kind) in (Union, types.UnionType):
+        return " or ".join(map(describe_kind, inner))
+    if get_origin(kind) is Literal:
+        return " or ".join(map(repr, inner))
+    if get_origin(kind) is tuple:
+        return f"a sequence of {describe_kind(inner[0])}"
+    return "None" if kind is type(None) else getattr(kind, "__name__", str(kind))
+
+
+def _offline(given: bool | None) -> bool:
+    """Return whether downloads are forbidden: ``given``, else HF_HUB_OFFLINE."""
+    return os.environ.get("HF_HUB_OFFLINE", "") not in ("", "0") if given is None else given
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class FolderFields(Request):
+    """Folders of collections and of the cache.
+
+    Attributes:
+        data_dir: Folder of collections. Default: $BENCH_DATA, or a download.
+        cache_dir: Folder of downloads, corpora and vectors. Default: $BENCH_CACHE, or the user's
+            cache folder.
+        offline: Download nothing. Default: whether $HF_HUB_OFFLINE is set.
+    """
+
+    section: ClassVar = ("Folders and output", 90)
+
+    data_dir: Path | None = attrs.field(default=None, converter=to_optional_path)
+    cache_dir: Path | None = attrs.field(default=None, converter=to_optional_path)
+    offline: bool = attrs.field(default=None, converter=_offline)
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class HardwareFields(Request):
+    """Device and memory of a model.
+
+    Attributes:
+        device: Device to encode on: auto, cpu, cuda or cuda:N.
+        max_memory: Memory limit of this process, such as 1.5GB (in Python, bytes). Default: 80 %
+            of the free memory.
+    """
+
+    section: ClassVar = ("Hardware and workers", 80)
+
+    device: str = "auto"
+    max_memory: int | None = None
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class WorkerFields(Request):
+    """Worker processes, on this machine or on a Ray cluster.
+
+    Attributes:
+        workers: Encode in N processes that share the CPUs and GPUs of this machine, or in N tasks
+            on a Ray cluster. auto (in Python, 0): one per GPU, or per eight CPUs. Default: 1.
+        engine: ray encodes on a Ray cluster. Default: this machine.
+        address: Address of the Ray cluster, or auto for the cluster this machine belongs to.
+            Default: a new cluster on this machine.
+    """
+
+    section: ClassVar = ("Hardware and workers", 80)
+
+    workers: int | None = None
+    engine: Literal["ray"] | None = None
+    address: str | None = None
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class ModelFields(Request):
+    """Settings that override the card of a model.
+
+    Attributes:
+        like: Card whose pooling, prompts and lengths a plain checkpoint uses (see `list models`).
+            Models with a card of their own are not affected.
+        endpoint_model: Name of the model on a server, if the model is a URL such as
+            http://localhost:8000/v1. The key of the server comes from $BENCH_API_KEY.
+        adapter: Folder of an AdapterHub or PEFT adapter to attach.
+        dtype: Precision of weights and activations; int8 is a faster back end for the CPU. Results
+            are kept separately. Default: the card's.
+        max_query_tokens: Length at which queries are truncated, in tokens.
+        max_document_tokens: Length at which documents are truncated, in tokens.
+        query_prompt: Prefix of every query.
+        store_dtype: Precision of stored vectors. float16 halves their disk space; results are kept
+            separately.
+        trust_code: Allow a card to run encoder code of a third party.
+    """
+
+    section: ClassVar = ("Model settings", 20)
+
+    like: str | None = None
+    endpoint_model: str | None = None
+    adapter: str | None = attrs.field(default=None, converter=to_optional_text)
+    dtype: ModelDtype | None = None
+    max_query_tokens: int | None = None
+    max_document_tokens: int | None = None
+    query_prompt: str | None = None
+    store_dtype: StoreDtype = "float32"
+    trust_code: bool = False
+
+    def model_settings(self, without: Collection[str] = ()) -> Mapping[str, Any]:
+        """Return these fields as keyword arguments of `Workspace.load`, some left out."""
+        names = [field.name for field in attrs.fields(ModelFields)]
+        return {name: getattr(self, name) for name in names if name not in without}
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class MismatchFields(Request):
+    """What happens with a collection that is not the published one.
+
+    Attributes:
+        allow_mismatch: Continue even if a collection differs from the published one. The result is
+            marked.
+    """
+
+    section: ClassVar = ("Protocol", 40)
+
+    allow_mismatch: bool = False
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class ProtocolFields(MismatchFields):
+    """Depth and split of an evaluation.
+
+    Attributes:
+        depth: Documents retrieved per query. Default: the collection's, usually 1,000.
+        split: Split whose judgements are used. Default: the collection's.
+    """
+
+    section: ClassVar = ("Protocol", 40)
+
+    depth: int | None = None
+    split: str | None = None
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class ResamplingFields(Request):
+    """Resampling of queries for intervals and p-values.
+
+    Attributes:
+        resamples: Resamples of the queries, at most 1,000,000.
+        seed: Seed of the resampling.
+    """
+
+    section: ClassVar = ("Intervals and p-values", 60)
+
+    resamples: int = 9_999
+    seed: int = 0
+
+
+def sections_of_fields(request: type[Request]) -> dict[str, tuple[str, int]]:
+    """Return the section of ``--help`` of each documented field of a request."""
+    found: dict[str, tuple[str, int]] = {}
+    for cls in _classes_of(request):
+        section = cls.__dict__.get("section", Request.section)
+        found |= dict.fromkeys(described_in(cls), section)
+    return found
+
+
+def describe_fields(request: Any) -> dict[str, str]:
+    """Return the description of each field of a request, in the order of its arguments."""
+    found: dict[str, str] = {}
+    for cls in _classes_of(request):
+        found |= described_in(cls)
+    return {field.name: found[field.name] for field in attrs.fields(request)}
+
+
+def _classes_of(request: Any) -> list[type[Request]]:
+    """Return a request and its bases, the most general first."""
+    return [each for each in reversed(request.__mro__) if issubclass(each, Request)]
+
+
+def described_in(cls: type) -> dict[str, str]:
+    """Return the descriptions in the section "Attributes" of a docstring, by name."""
+    _, _, attributes = (inspect.getdoc(cls) or "").partition("Attributes:\n")
+    parts = re.split(r"^    (\w+): ", attributes, flags=re.MULTILINE)[1:]
+    pairs = zip(parts[::2], parts[1::2], strict=True)
+    return {name: " ".join(text.split()) for name, text in pairs}

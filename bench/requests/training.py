@@ -1,0 +1,216 @@
+"""Requests that train: `pretrain`, `finetune`, `adapt`, `compose`, `ablate`, and `watch`."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+import attrs
+
+from bench.requests.fields import (
+    RESULTS,
+    FolderFields,
+    HardwareFields,
+    MismatchFields,
+    to_location,
+    to_names,
+    to_optional_path,
+    to_optional_text,
+    to_path,
+    to_paths,
+)
+from foundation.locations import Location
+
+SAVE_EVERY = 500  # optimizer steps
+NO_CHANGES: Mapping[str, Any] = MappingProxyType({})
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class TrainingFields(FolderFields):
+    """Settings that override the preset, and the device.
+
+    Attributes:
+        changes: Fields of the preset to change, such as ``{"steps": 100, "optimizer.lr": 1e-5}``.
+        save_every: Optimizer steps between two checkpoints, from which an interrupted training
+            continues.
+        progress: Function that is called after each step.
+        device: auto (the first GPU, or the CPU if there is none), cpu or cuda.
+    """
+
+    section = ("Training", 30)
+
+    changes: Mapping[str, Any] = NO_CHANGES
+    save_every: int = SAVE_EVERY
+    progress: Callable[..., None] | None = None
+    device: str = "auto"
+
+
+@attrs.frozen(slots=False)
+class PretrainRequest(TrainingFields):
+    """Pre-train an encoder on the corpora of collections.
+
+    Repeat the command to continue an interrupted training.
+
+    Attributes:
+        preset: Preset for pre-training (see `list presets`), or a .toml file; in Python also a
+            `Pretraining`.
+        on: Collections, suites, folders (only their documents are read) or files with one document
+            a line (text, or JSON with "text"; plain or .gz).
+        out: Folder to write the checkpoint to.
+        start: Model to start from: a card, folder or Hub id. Default: the preset's.
+    """
+
+    preset: Any
+    on: tuple[str, ...] = attrs.field(converter=to_names)
+    out: Path = attrs.field(converter=to_path)
+    start: str | None = attrs.field(default=None, converter=to_optional_text, kw_only=True)
+
+
+@attrs.frozen(slots=False)
+class FinetuneRequest(TrainingFields):
+    """Fine-tune an encoder on the judged queries of collections.
+
+    Training queries with the text of a test query, of these collections or of ``held_out``, are
+    left out. Repeat the command to continue an interrupted training.
+
+    A training file of FlagEmbedding, Tevatron, DPR, sentence-transformers or MS MARCO (triples) is
+    recognised by its content. Its negatives replace those of BM25, and scores in it are distilled
+    if the preset's loss is.
+
+    Attributes:
+        preset: Preset for fine-tuning (see `list presets`), or a .toml file; in Python also a
+            `Finetuning`.
+        model: Model to start from: a card, folder or Hub id.
+        on: Collections, suites or folders with a training split, or training files with texts.
+        out: Folder to write the checkpoint to.
+        like: Card whose pooling, prompts and lengths a plain checkpoint uses (see `list models`).
+        split: Split to train on.
+        negatives: Training file with ids of the collection: its queries are trained on.
+        held_out: Further collections whose test queries must not be trained on.
+    """
+
+    preset: Any
+    model: str = attrs.field(converter=str)
+    on: tuple[str, ...] = attrs.field(converter=to_names)
+    out: Path = attrs.field(converter=to_path)
+    like: str | None = attrs.field(default=None, kw_only=True)
+    split: str = attrs.field(default="train", kw_only=True)
+    negatives: Path | None = attrs.field(default=None, converter=to_optional_path, kw_only=True)
+    held_out: tuple[str, ...] = attrs.field(default=(), converter=to_names, kw_only=True)
+
+
+@attrs.frozen(slots=False)
+class AdaptRequest(TrainingFields):
+    """Continue pre-training on one collection after the other, with a checkpoint after each.
+
+    Repeat the command to continue an interrupted training, or to add collections at the end of
+    ``on``. Finally it prints the command that scores every checkpoint.
+
+    Methods, with their settings (--set method.FIELD=VALUE): plain (no measure against forgetting);
+    ewc (penalise changes of weights that matter for earlier collections: measured, strength); das
+    (soften gradients of units that matter for earlier collections: measured); adapter (one adapter
+    per collection on the frozen start model: adapter); replay (mix in texts of earlier collections:
+    buffer, share); joint (train on all collections so far, the upper bound); distill (stay close to
+    the predictions of the previous checkpoint: weight, temperature).
+
+    Attributes:
+        preset: Preset for pre-training (see `list presets`), or a .toml file.
+        on: Collections, suites or folders, in training order.
+        out: Folder to write the checkpoints to.
+        method: plain, ewc, das, adapter, replay, joint or distill.
+        method_settings: Settings of the method.
+        start: Model to start from: a card, folder or Hub id. Default: the preset's.
+    """
+
+    preset: Any
+    on: tuple[str, ...] = attrs.field(converter=to_names)
+    out: Path = attrs.field(converter=to_path)
+    method: str = attrs.field(default="plain", kw_only=True)
+    method_settings: Mapping[str, Any] = attrs.field(default=NO_CHANGES, kw_only=True)
+    start: str | None = attrs.field(default=None, converter=to_optional_text, kw_only=True)
+
+
+@attrs.frozen(slots=False)
+class ComposeRequest(FolderFields):
+    """Combine trained adapters of one base model.
+
+    average: one adapter with the mean of the weights (AdapterSoup). All adapters need one method
+    and size. stack: adapters on top of each other, the first at the bottom, such as a task adapter
+    on a domain adapter (MAD-X). route: each query uses the adapter of the closest domain, by the
+    distance of its base embedding to the mean training query of each domain; documents are encoded
+    with every adapter. To learn the weights of a combination, run `finetune` with adapter.method =
+    "fusion".
+
+    Attributes:
+        how: Method of combination.
+        adapters: Folders written by `finetune` with an adapter or by `adapt --method adapter`, or
+            adapters inside them.
+        out: Folder to write.
+        weights: With average: one weight per adapter, of any sum. Default: equal weights.
+        on: With route: one collection per adapter, in the order of the adapters.
+    """
+
+    how: Literal["average", "stack", "route"]
+    adapters: tuple[Path, ...] = attrs.field(converter=to_paths)
+    out: Path = attrs.field(converter=to_path, kw_only=True)
+    weights: tuple[float, ...] | None = attrs.field(default=None, kw_only=True)
+    on: tuple[str, ...] = attrs.field(default=(), converter=to_names, kw_only=True)
+
+
+@attrs.frozen(slots=False)
+class AblateRequest(MismatchFields, HardwareFields, FolderFields):
+    """Run an ablation: train and evaluate every row of a grid with several seeds.
+
+    Each row changes one field. The report has the effects. Repeat the command to continue an
+    interrupted experiment, or start it in several terminals to share the cells. Exit code 4: a cell
+    failed; repeat the command to try it again. A grid with endpoints gets one report per endpoint.
+    The report of a grid with [adapt] contains a forgetting matrix per row.
+
+    Attributes:
+        grid: Grid: a .toml file or a name (see `list grids`).
+        variant: Variant declared in the file, such as two-cores. Default: none.
+        seeds: Seeds to train with. Default: the file's.
+        out: Folder of cells and reports.
+    """
+
+    grid: str = attrs.field(converter=str)
+    variant: str = attrs.field(default="", kw_only=True)
+    seeds: tuple[int, ...] = attrs.field(default=(), converter=tuple, kw_only=True)
+    out: Path = attrs.field(default=Path("ablations"), converter=to_path, kw_only=True)
+
+
+@attrs.frozen(slots=False)
+class WatchRequest(MismatchFields, HardwareFields, FolderFields):
+    """Evaluate the checkpoints of a running training as they are completed.
+
+    A checkpoint is evaluated once it is complete and its files no longer change. Its name ends in
+    its step, as checkpoint-500 or epoch_3 do; run_500 counts only if a Trainer's state in it has
+    that step. Its results are stored as TRAINING/checkpoint-N, after the folder of the training.
+    Stop with Ctrl-C; the same command continues.
+
+    Attributes:
+        folder: Folder in which the training writes checkpoint-N.
+        on: Collections, suites or folders.
+        like: Card (a name or TOML file) whose pooling, prompts, lengths and precision the
+            checkpoints use.
+        split: Split whose judgements are used. Default: the collection's.
+        once: Evaluate the present checkpoints, then stop.
+        every: Time between scans of the folder, such as 30s, 5m or 1h (in Python, seconds).
+        stop_after: Stop if no new checkpoint is complete after this time, such as 2h. Default: keep
+            watching.
+        measure: Measure to select by. Default: each collection's main measure.
+        results: Folder of stored results, or a URL such as s3://bucket/prefix. New results are
+            added to it.
+        out: Folder of the curve. Default: FOLDER/watch.
+    """
+
+    folder: Path = attrs.field(converter=to_path)
+    on: tuple[str, ...] = attrs.field(converter=to_names, kw_only=True)
+    like: str | None = attrs.field(default=None, kw_only=True)
+    split: str | None = attrs.field(default=None, kw_only=True)
+    once: bool = attrs.field(default=False, kw_only=True)
+    every: float = attrs.field(default=60.0, kw_only=True)
+    stop_after: float | None = attrs.field(default=None, kw_only=True)
+    measure: str | None = attrs.field(default=None, kw_only=True)
+    results: Location = attrs.field(default=RESULTS, converter=to_location, kw_only=True)
+    out: Path | None = attrs.field(default=None, converter=to_optional_path, kw_only=True)
