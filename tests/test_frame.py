@@ -156,8 +156,12 @@ def is_frozen_type(kind: type) -> bool:
 @pytest.mark.parametrize(
     "arguments",
     [
-        *("--help", "run --help", "list models", "list datasets", "list suites", "list indexes"),
-        *("list presets", "list grids"),
+        *("--help", "list models"),
+        *(
+            pytest.param(words, marks=pytest.mark.slow)
+            for words in ("run --help", "list datasets", "list suites", "list indexes")
+        ),
+        *(pytest.param(words, marks=pytest.mark.slow) for words in ("list presets", "list grids")),
     ],
 )
 def test_help_and_lists_load_no_slow_library(arguments):
@@ -254,6 +258,7 @@ def installed(tmp_path_factory):
     return target / "site"
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_every_module_collection_card_and_page_and_nothing_else(installed):
     expected = {
         name_of(path)
@@ -271,6 +276,7 @@ def test_the_wheel_holds_every_module_collection_card_and_page_and_nothing_else(
     assert packaged == expected
 
 
+@pytest.mark.slow
 def test_the_installed_package_knows_its_collections_and_cards_in_any_folder(installed, tmp_path):
     for what, example in (("models", "minilm"), ("datasets", "beir/cqadupstack/tex")):
         listed = run_installed(installed, tmp_path, [sys.executable, "-m", "bench", "list", what])
@@ -282,6 +288,7 @@ def run_installed(installed: Path, folder: Path, command: list[str]) -> subproce
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("typed", [["bench"], [sys.executable, "-m", "bench"]], ids=len)
 def test_help_examples_and_hints_name_the_program_as_it_was_called(installed, tmp_path, typed):
     name = "bench" if typed == ["bench"] else "python -m bench"

@@ -32,6 +32,7 @@ def test_to_import_the_package_loads_no_library():
     assert {"numpy", "pandas", "pyarrow", "torch", "msgspec", "faiss"} & loaded == set()
 
 
+@pytest.mark.slow
 def test_results_load_no_model_library():
     assert {"torch", "transformers", "faiss", "scipy"} & modules_after(
         "import bench; bench.results"
@@ -46,6 +47,7 @@ def test_what_the_package_lacks_is_an_attribute_error():
     assert set(bench.__all__) <= set(dir(bench))
 
 
+@pytest.mark.slow
 def test_a_type_checker_finds_wrong_names(tmp_path):
     pytest.importorskip("mypy")
     program = tmp_path / "program.py"

@@ -253,6 +253,7 @@ def test_a_plot_of_a_comparison_is_a_figure(dataset, cache, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_the_examples_run(tmp_path, dataset):
     environment = {
         **os.environ,

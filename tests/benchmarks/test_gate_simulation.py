@@ -9,6 +9,8 @@ from tests.benchmarks import gate_simulation as gate
 from tests.benchmarks.gate_pairs import BM25, FAMILY, MINILM, PAIRS, real_pairs
 from tests.benchmarks.gate_simulation import MOST_PUSHED, Population
 
+pytestmark = pytest.mark.slow
+
 COUNT = 150  # pairs of models drawn from a population
 RESAMPLING = Resampling(399, 0)
 MOST = stats.binom.ppf(0.999, COUNT, 0.05) / COUNT

@@ -79,6 +79,7 @@ def test_a_mistyped_path_suggests_the_closest_folder(tmp_path, monkeypatch, type
     assert caught.value.hint == advice
 
 
+@pytest.mark.slow
 def test_importing_the_catalogue_reads_no_collection():
     code = (
         "import sys, datasets_cfg.catalogue as c\n"

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from datasets_cfg import readers
@@ -19,6 +19,7 @@ from datasets_cfg.readers.dpr import read_questions
 from datasets_cfg.readers.lines import read_beir_qrels, read_trec_qrels
 from datasets_cfg.readers.msmarco import read_passages, read_titled_passages
 from foundation.errors import BenchError
+from tests.support.examples import with_examples
 
 HEADER = "query-id\tcorpus-id\tscore\n"
 unicode_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -26,7 +27,7 @@ an_id = unicode_text.filter(lambda text: text and "\0" not in text)
 one_column = st.text(
     st.characters(exclude_categories=["Cs"], exclude_characters="\0\t\r\n"), min_size=1, max_size=20
 ).filter(lambda text: text.strip() and not text.startswith("\ufeff"))
-quick = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = with_examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 Write = Callable[[str, str | bytes], Path]
 

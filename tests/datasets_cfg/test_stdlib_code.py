@@ -241,6 +241,7 @@ def test_a_made_collection_is_not_made_again(
     assert stdlib_code.generate(collection.parents[1]) == collection
 
 
+@pytest.mark.slow
 def test_another_process_makes_the_same_collection_and_imports_no_module_for_it(
     collection: Path, tmp_path: Path
 ) -> None:

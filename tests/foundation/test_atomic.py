@@ -81,6 +81,7 @@ def test_what_a_killed_process_left_is_removed_a_day_later(writer, tmp_path):
     assert names(tmp_path) == {"a.json"}
 
 
+@pytest.mark.slow
 def test_a_folder_of_a_killed_process_is_removed_at_the_next_look_and_one_in_use_is_not(tmp_path):
     script = (
         "import sys, time; from pathlib import Path\n"

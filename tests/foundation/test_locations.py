@@ -74,6 +74,7 @@ def test_a_missing_package_says_what_to_install(monkeypatch):
     assert error.value.hint == "pip install gcsfs"
 
 
+@pytest.mark.slow
 def test_local_places_and_the_options_of_every_command_import_no_fsspec():
     program = (
         "import sys; from bench.cli.main import parse_command; "

@@ -72,5 +72,6 @@ assert "numpy" not in sys.modules
 """
 
 
+@pytest.mark.slow
 def test_the_command_line_names_kernels_before_numpy_is_imported():
     subprocess.run([sys.executable, "-c", NUMPY_IS_LATER], cwd=ROOT, check=True)

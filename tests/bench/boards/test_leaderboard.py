@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.boards.build import build_leaderboard
@@ -23,6 +23,7 @@ from datasets_cfg.catalogue import expand_names, suite_for
 from foundation.errors import BenchError
 from retrievers.models.card import Card, ExpectedScore
 from retrievers.models.recipe import Prompts
+from tests.support.examples import with_examples
 from tests.support.leaderboards import MEASURE, make_older, make_protocol, recipe_of, store
 
 QUICK = Resampling(resamples=199)
@@ -300,7 +301,7 @@ def by_pairs(scores: np.ndarray, drawn: ResampledMeans) -> list[int]:
     return [found[model] for model in range(scores.shape[1])]
 
 
-@settings(max_examples=25)
+@with_examples(25)
 @given(seed=st.integers(0, 2**32 - 1), models=st.integers(2, 8))
 def test_groups_are_what_testing_pair_by_pair_gives(seed, models):
     rng = np.random.default_rng(seed)
@@ -309,7 +310,7 @@ def test_groups_are_what_testing_pair_by_pair_gives(seed, models):
     assert assign_groups(scores.mean(axis=0), drawn.flipped) == by_pairs(scores, drawn)
 
 
-@settings(max_examples=25)
+@with_examples(25)
 @given(seed=st.integers(0, 2**32 - 1), models=st.integers(1, 12))
 def test_groups_fall_with_the_means_and_leave_no_number_out(seed, models):
     rng = np.random.default_rng(seed)

@@ -349,6 +349,7 @@ def test_a_disk_that_fills_at_any_file_is_said_and_the_same_command_goes_on(
 # Ctrl-C
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_encoding_loses_nothing_and_leaves_nothing_half_written(
     bench: Bench, tmp_path: Path
 ) -> None:

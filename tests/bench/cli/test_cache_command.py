@@ -164,6 +164,7 @@ def test_only_what_was_not_used_for_so_long_is_removed(folder):
     assert before - folders(folder) == {FINGERPRINT}
 
 
+@pytest.mark.slow
 def test_vectors_in_use_by_another_process_stay(folder, capsys):
     program = (
         "import sys; from pathlib import Path; from foundation.files import FolderLock\n"

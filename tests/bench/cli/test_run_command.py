@@ -105,6 +105,7 @@ def test_the_mean_of_a_suite_with_a_gap_is_a_gap(bench: Bench, bench_data: Path)
     assert done.stdout.count("downloads are off") == 11
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_be_searched_in_the_memory_is_a_gap_and_others_are_evaluated(
     bench: Bench,
 ) -> None:

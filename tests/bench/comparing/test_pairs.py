@@ -7,9 +7,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from statsmodels.stats.multitest import multipletests
 
 from bench.comparing.pairs import (
     ComparedModel,
@@ -19,7 +18,7 @@ from bench.comparing.pairs import (
     compare_models,
     differing_fields,
 )
-from bench.comparing.statistics import Resampling
+from bench.comparing.statistics import Resampling, holm
 from bench.evaluation.judging import suite_mean, suite_weights
 from bench.evaluation.runs import Run
 from bench.evaluation.scoring import Scores
@@ -30,6 +29,7 @@ from datasets_cfg.catalogue import expand_names, suite_names
 from foundation.errors import BenchError
 from retrievers.models.recipe import AdapterIdentity, Prompts, Recipe
 from tests.support import results as records
+from tests.support.examples import with_examples
 
 PROTOCOL = msgspec.structs.replace(records.PROTOCOL, collection="beir/scifact")
 RECIPE = Recipe(model="words", kind="hashing", dim=8)
@@ -190,7 +190,7 @@ RESULTS = st.lists(
 )
 
 
-@settings(max_examples=200)
+@with_examples(200)
 @given(results=RESULTS)
 def test_every_name_that_is_suggested_chooses_one_recipe_and_together_they_choose_all(results):
     root = Path("nowhere")
@@ -293,7 +293,7 @@ def test_p_is_corrected_over_the_collections_of_a_pair():
     (found,) = compare_models(models, FAST)
     plain = [row.paired.p for row in found.collections]
     corrected = [row.paired.p_adjusted for row in found.collections]
-    assert corrected == pytest.approx(list(multipletests(plain, method="holm")[1]))
+    assert corrected == pytest.approx(holm(plain))
     assert corrected != plain
 
 
@@ -420,7 +420,7 @@ def test_weights_of_a_suite_sum_to_one_over_all_its_collections(suite):
     assert sum(weights.values()) == pytest.approx(1)
 
 
-@settings(max_examples=30)
+@with_examples(30)
 @given(st.lists(st.floats(0, 1), min_size=len(BEIR), max_size=len(BEIR)))
 def test_weights_give_the_mean_in_which_the_forums_count_once(values):
     by_name = dict(zip(BEIR, values, strict=True))

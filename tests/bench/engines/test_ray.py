@@ -2,6 +2,7 @@
 
 import time
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,10 @@ from foundation.errors import BenchError
 from tests.support.collections import Bench, finish
 from tests.support.engines import Bed, files_of, several_shards
 
-pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
-
-from ray.cluster_utils import Cluster
-
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("ray") is None, reason="needs Ray: pip install '.[ray]'"),
+]
 
 SMALL = {"num_cpus": 1, "object_store_memory": 100 * 2**20}  # a node
 
@@ -23,6 +23,8 @@ SMALL = {"num_cpus": 1, "object_store_memory": 100 * 2**20}  # a node
 @contextmanager
 def cluster():
     """A cluster of one node, its head, with one processor."""
+    from ray.cluster_utils import Cluster
+
     nodes = Cluster(initialize_head=True, head_node_args={**SMALL, "include_dashboard": False})
     try:
         yield nodes

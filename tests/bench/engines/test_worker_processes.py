@@ -76,6 +76,7 @@ def start(bench, collection, card, **popen):
     return bench.start(*words, **popen)
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_told_in_words_and_the_same_command_goes_on(
     collection, card, tmp_path, undisturbed
 ):
@@ -90,6 +91,7 @@ def test_a_full_disk_is_told_in_words_and_the_same_command_goes_on(
     same_as(undisturbed, bench.cache / "vectors")
 
 
+@pytest.mark.slow
 def test_children_end_with_the_command_that_is_killed_and_the_next_one_goes_on(
     collection, card, tmp_path, undisturbed
 ):

@@ -30,6 +30,7 @@ def collection(tmp_path: Path) -> Path:
     return write_collection(tmp_path / "own", documents, queries, qrels)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checked_at_open", [1 << 30, 0], ids=["at open", "in the background"])
 def test_a_flipped_bit_of_a_cached_corpus_is_rebuilt_or_refused(
     checked_at_open: int, bench: Bench, collection: Path, monkeypatch: pytest.MonkeyPatch

@@ -216,6 +216,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
+@pytest.mark.slow
 def test_an_exported_index_is_searched_by_faiss_and_numpy_alone(bench, folder, tmp_path):
     found = rankings(run(bench, folder, "--index", SPEC))
     done = export(bench, folder, tmp_path / "deployed")

@@ -69,6 +69,7 @@ def test_doubtful_pairs_are_few_among_embeddings(monkeypatch):
     assert sum(decided) < 1e-3 * 20 * 1000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("switch_on", ["medium", "tf32"])
 def test_products_are_float32_whatever_is_switched_on_and_leave_it_so(switch_on):
     vectors, _ = ties(50)
@@ -133,6 +134,7 @@ np.savez(sys.argv[1], **found)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 def test_without_faiss_every_engine_gives_the_hits_of_faiss(library, tmp_path):
     faiss = pytest.importorskip("faiss")
@@ -152,6 +154,7 @@ def test_without_faiss_every_engine_gives_the_hits_of_faiss(library, tmp_path):
                 assert_same(hits, truth)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("setting", "expected"), [("3", 3), ("2,1", 2), ("", 1), ("no", 1)])
 def test_threads_are_those_of_openmp_or_the_processors_allowed(setting, expected):
     program = (

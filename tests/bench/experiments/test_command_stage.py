@@ -155,6 +155,7 @@ like = "start.toml"
     assert Path("calls").read_text() == "0011"
 
 
+@pytest.mark.slow
 def test_a_killed_command_dies_with_the_program_and_is_run_again_in_an_empty_folder(bench):
     Path("hold").touch()
     program = subprocess.Popen(

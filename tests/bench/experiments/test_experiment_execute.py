@@ -226,6 +226,7 @@ def train_without_room(folder):
     pretrain(small.preset(start, steps=1), small.texts(), small.on_cpu(folder / "out"))
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_in_a_training_stops_everything(tmp_path):
     tried = []
 
@@ -246,6 +247,7 @@ def write_optimizer(path):
         torch.save(torch.zeros(100_000), path)
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_known_by_what_torch_says(tmp_path):
     with pytest.raises(BenchError, match="cannot write") as full:
         run_in_subprocess(write_optimizer, tmp_path / "optimizer.pt")
@@ -270,6 +272,7 @@ def test_each_stage_starts_from_what_the_one_before_left(tmp_path):
     assert float(models["lr=0.2"].read_text()) == pytest.approx(1.2)
 
 
+@pytest.mark.slow
 def test_what_a_process_apart_returns_or_raises_arrives(monkeypatch):
     monkeypatch.setattr("bench.experiments.execute.PRELOADED", ())
     assert run_in_subprocess(os.getpid) != os.getpid()
@@ -291,6 +294,7 @@ def test_what_a_process_apart_returns_or_raises_arrives(monkeypatch):
     assert "in defect" in other.value.trace
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_no_other_process_of_the_caller(monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
@@ -315,6 +319,7 @@ execute.run_in_subprocess(exec, "import os, time; print(os.getpid(), flush=True)
 """
 
 
+@pytest.mark.slow
 def test_work_apart_ends_with_the_process_that_asked_for_it():
     command = [sys.executable, "-c", SLEEPER]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:

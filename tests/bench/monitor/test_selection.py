@@ -4,11 +4,12 @@ from itertools import combinations, product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.comparing.statistics import ALPHA, Resampling, ScoreMatrix
 from bench.monitor.curve import max_statistic, select_checkpoint
+from tests.support.examples import with_examples
 
 FAST = Resampling(resamples=199)
 VALUES = [0.0, 0.0, 0.25, 0.5, 1.0]  # exact in binary, so that sums tie exactly
@@ -54,7 +55,7 @@ curves = st.tuples(st.integers(2, 6), st.integers(2, 4)).flatmap(
 )
 
 
-@settings(max_examples=60)
+@with_examples(60)
 @given(curves)
 def test_p_of_few_queries_is_that_of_every_flip_by_brute_force(scores):
     found, exact = max_statistic([read_scores(scores)], [1.0], all_pairs(scores))
@@ -71,7 +72,7 @@ def test_p_over_two_collections_flips_the_queries_of_both():
     assert found == pytest.approx(brute_force(scores, [0.75, 0.25]))
 
 
-@settings(max_examples=40)
+@with_examples(40)
 @given(curves)
 def test_adjusted_p_is_never_below_the_p_of_the_pair_alone(scores):
     pairs = all_pairs(scores)

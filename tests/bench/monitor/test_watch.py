@@ -188,6 +188,7 @@ def test_several_collections_have_a_mean_that_chooses(place, tmp_path):
     assert curve["selection"]["best"] == best
 
 
+@pytest.mark.slow
 def test_two_processes_do_not_watch_one_training(place):
     out = place.training / "watch"
     out.mkdir()
@@ -208,6 +209,7 @@ main(sys.argv[1:])
 """
 
 
+@pytest.mark.slow
 def test_what_draws_is_imported_before_it_waits_for_ctrl_c(place):
     # Where Ctrl-C breaks off an import of matplotlib, none can follow; the curve is drawn last.
     command = [sys.executable, "-c", LOADED_BEFORE, *map(str, place.words())]

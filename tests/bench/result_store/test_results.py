@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.evaluation import pipeline
@@ -36,6 +36,7 @@ from bench.result_store.result import (
 from foundation.errors import BenchError
 from retrievers.models.checkpoint import Parameters
 from tests.support import results as records
+from tests.support.examples import with_examples
 from tests.support.leaderboards import make_older
 from tests.support.results import CONDITIONS, PROTOCOL
 
@@ -85,7 +86,7 @@ def test_a_result_without_recipe_or_corpus_is_read_as_it_was_saved(tmp_path):
     assert load(stored.folder).result == stored.result
 
 
-@settings(max_examples=30)
+@with_examples(30)
 @given(values=st.lists(st.floats(0, 1, width=64), min_size=1))
 def test_values_of_queries_are_read_bit_for_bit(values, tmp_path_factory):
     written = np.array(values)

@@ -10,6 +10,8 @@ from tests.support import s3
 from tests.support.collections import write_collection
 from tests.support.leaderboards import lower_scores
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):

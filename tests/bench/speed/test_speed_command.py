@@ -137,6 +137,7 @@ def test_the_command_line_names_the_tools_and_parts_that_there_are():
     assert get_args(Part) == PARTS
 
 
+@pytest.mark.slow
 def test_nothing_of_the_peers_is_imported_here():
     code = (
         "import sys, bench.cli.commands.speed\n"

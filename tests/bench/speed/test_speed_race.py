@@ -117,6 +117,7 @@ def test_a_collection_is_written_with_the_same_content_and_says_that_it_is_a_cop
     assert (again.name, again.facts.exclude_self, again.facts.depth) == ("copy-of-tiny", True, 7)
 
 
+@pytest.mark.slow
 def test_a_process_is_timed_with_its_children_and_its_settings():
     work = "import time\nwhile time.process_time() < 0.4: pass"
     code = (

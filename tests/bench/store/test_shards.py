@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.evaluation.exact import exact_search
@@ -29,6 +29,7 @@ from bench.store.shards import (
 )
 from foundation.errors import BenchError
 from foundation.files import FileLock, FolderLock
+from tests.support.examples import with_examples
 from tests.support.stores import RECIPE
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -125,7 +126,7 @@ def scattered(tmp_path_factory):
     return vectors, found
 
 
-@settings(max_examples=60)
+@with_examples(60)
 @given(data=st.data(), dtype=st.sampled_from(["float32", "float16"]))
 def test_any_rows_in_any_order_are_those_of_numpy(data, dtype, scattered):
     array, shards = scattered
@@ -198,6 +199,7 @@ def test_whoever_waits_for_a_claim_gets_one_that_others_see(tmp_path):
     locks[0].release()
 
 
+@pytest.mark.slow
 def test_a_claim_dies_with_its_process(tmp_path):
     program = (
         "import os, signal, sys; from pathlib import Path; from foundation.files import FileLock\n"

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.store import VectorStore, planning
@@ -24,6 +24,7 @@ from retrievers.encoders.protocol import PhaseTimer
 from retrievers.encoders.python_object import HashingEncoder
 from retrievers.models.recipe import Prompts
 from tests.support.disks import enlarge, mounted
+from tests.support.examples import with_examples
 from tests.support.stores import (
     DIM,
     RECIPE,
@@ -58,7 +59,7 @@ def store(tmp_path):
     return VectorStore(tmp_path / "vectors")
 
 
-@settings(max_examples=40)
+@with_examples(40)
 @given(documents=texts_of_documents, shard_rows=st.integers(1, 7))
 def test_a_plan_cuts_distinct_unseen_texts_in_the_order_of_the_corpus(
     documents, shard_rows, tmp_path_factory
@@ -75,7 +76,7 @@ def test_a_plan_cuts_distinct_unseen_texts_in_the_order_of_the_corpus(
     assert plan.vectors is None
 
 
-@settings(max_examples=40)
+@with_examples(40)
 @given(
     first=texts_of_documents,
     second=texts_of_documents,
@@ -144,7 +145,7 @@ ASKED = ["one", "two"]
         ({"dim": 16}, {"documents", "queries"}),
         ({"store_dtype": "float16"}, {"documents", "queries"}),
     ],
-    ids=str,
+    ids=lambda value: str(sorted(value)),
 )
 def test_a_change_encodes_again_what_it_changes_and_nothing_else(change, again, corpus, store):
     encode(store, corpus, CountingEncoder(PLAIN))
@@ -478,6 +479,7 @@ def working(tmp_path: Path, folder: str, pause_s: float = 0.02) -> subprocess.Po
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow
 def test_work_killed_at_any_moment_goes_on_and_ends_with_the_same_bytes(tmp_path):
     corpus = corpus_of(numbered(40), tmp_path / "corpus")
     encode(VectorStore(tmp_path / "undisturbed"), corpus)
@@ -495,6 +497,7 @@ def test_work_killed_at_any_moment_goes_on_and_ends_with_the_same_bytes(tmp_path
     assert np.array_equal(everything(vectors), directly(corpus))
 
 
+@pytest.mark.slow
 def test_two_processes_share_the_work_and_the_result(tmp_path):
     corpus = corpus_of(numbered(60), tmp_path / "corpus")
     encode(VectorStore(tmp_path / "undisturbed"), corpus)
@@ -508,6 +511,7 @@ def test_two_processes_share_the_work_and_the_result(tmp_path):
     assert files_below(tmp_path / "shared") == files_below(tmp_path / "undisturbed")
 
 
+@pytest.mark.slow
 def test_what_a_process_left_when_it_died_is_encoded_by_the_one_that_waits(tmp_path):
     corpus = corpus_of(numbered(4), tmp_path / "corpus")
     with working(tmp_path, "vectors", pause_s=600) as other:

@@ -288,6 +288,7 @@ def test_a_missing_package_is_named_before_anything_is_done(bench, tmp_path, mon
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_killed_command_goes_on_and_ends_as_if_it_had_not_been(bench, tmp_path):
     whole = bench(*finetune("--steps", "40", "--out", "out/whole"))
     assert whole.code == 0, whole.stderr

@@ -251,6 +251,7 @@ def test_an_adapter_has_the_size_of_its_matrices_and_the_base_is_not_copied(
         assert own == 2 * (32 * 2 + 2 + 2 * 32 + 32)  # two layers, 32 wide, reduced 16 times
 
 
+@pytest.mark.slow
 @hub
 def test_a_stopped_training_of_an_adapter_ends_as_if_it_had_not_been(tmp_path):
     run(tmp_path, table("seq_bn"), "whole", steps=6, save_every=2)

@@ -221,6 +221,7 @@ def test_the_hubs_cache_is_used_offline(
     assert "--like" in caught.value.hint
 
 
+@pytest.mark.slow
 def test_an_unreachable_hub_says_how_to_go_on(tmp_path: Path) -> None:
     code = (
         "from pathlib import Path\n"

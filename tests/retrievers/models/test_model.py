@@ -43,6 +43,7 @@ def like_card(tmp_path: Path, **fields: Any) -> str:
     return str(tiny.write_card(tmp_path / "original.toml", **(content | fields)))
 
 
+@pytest.mark.slow
 def test_resolving_imports_no_model_library() -> None:
     code = (
         "import sys; from retrievers.encoders.routed import open_encoder; "

@@ -332,6 +332,7 @@ def nursery():
         process.stdin.close()
 
 
+@pytest.mark.slow
 def test_a_training_that_is_killed_at_any_moment_ends_as_if_it_had_not_been(
     kind, starts, nursery, tmp_path
 ):

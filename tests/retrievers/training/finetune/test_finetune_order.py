@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from retrievers.training.finetune.batches import Batches, draw_negatives, plan_order
 from retrievers.training.finetune.student import TextInputs, build_student
 from retrievers.training.finetune.training_data import NegativePool, TextKeys, TrainingSet
+from tests.support.examples import with_examples
 from tests.support.small_finetuning import DOCUMENTS, ListedDocuments, examples, model
 
 
@@ -31,7 +32,7 @@ def test_a_longer_training_begins_like_a_shorter_one():
     assert (long.queries[:4] == short.queries).all()
 
 
-@settings(max_examples=50)
+@with_examples(50)
 @given(seed=st.integers(0, 1000), groups=st.integers(3, 6))
 def test_no_batch_holds_a_document_that_is_relevant_to_two_of_its_queries(seed, groups):
     """Queries of a group share their documents, some under another row with the same text."""
@@ -48,7 +49,7 @@ def test_no_batch_holds_a_document_that_is_relevant_to_two_of_its_queries(seed, 
         assert len({query % groups for query in queries}) == 3
 
 
-@settings(max_examples=50)
+@with_examples(50)
 @given(seed=st.integers(0, 1000), count=st.integers(4, 9))
 def test_relevance_that_is_too_dense_still_gives_batches_and_says_so(seed, count):
     names = tuple(map(str, range(count)))

@@ -60,6 +60,7 @@ print(done.resumed_at)
 """
 
 
+@pytest.mark.slow
 def test_processes_that_share_a_training_go_on_together(tmp_path):
     model(tmp_path)
     assert run_in_two(SHARED, tmp_path, str(tmp_path)) == ["4", "4"]
@@ -118,6 +119,7 @@ def test_the_same_seed_gives_the_same_weights(tmp_path):
     assert not same_weights(tmp_path / "one", tmp_path / "other")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("table", "step"), [(BM25, 4), (REFRESHED, 1), (REFRESHED, 5)])
 def test_a_stopped_training_ends_as_if_it_had_not_been(tmp_path, table, step):
     run(tmp_path, table, "whole", search=Search(), save_every=3)
@@ -197,6 +199,7 @@ def test_each_round_starts_anew_and_the_model_of_the_last_one_mines(tmp_path):
     assert resolve_model(str(tmp_path / "out" / "rounds" / "1")).card.trained_on == ("toy",)
 
 
+@pytest.mark.slow
 def test_a_training_stopped_in_its_second_round_keeps_the_first(tmp_path):
     table = BM25 + '[[rounds]]\nsources = ["model"]\ndepth = 12\n'
     run(tmp_path, table, "whole", search=Search())

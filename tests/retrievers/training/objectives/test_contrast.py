@@ -101,6 +101,7 @@ def one_process(rank: int, folder: str) -> None:
     distributed.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_two_processes_contrast_with_each_other_s_spans(tmp_path: Path) -> None:
     spawn(one_process, (str(tmp_path),), nprocs=2)
     parts = [torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1)]

@@ -95,6 +95,7 @@ def test_every_objective_trains_in_bfloat16_on_a_gpu_where_there_is_one(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "objective",
     [{"name": "cocondenser", "sub_batch": 3}, {"name": "cotmae"}],

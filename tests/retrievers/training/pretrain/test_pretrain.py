@@ -92,6 +92,7 @@ def test_checkpoints_of_a_running_training_are_models_that_a_watch_finds_complet
     assert not np.array_equal(seen[8], encoder.encode_queries(TEXTS[:3]))
 
 
+@pytest.mark.slow
 def test_a_training_that_is_killed_goes_on_as_if_it_had_not_been(start, finished, tmp_path):
     table = msgspec.to_builtins(small.preset(start))
     with subprocess.Popen(
@@ -133,6 +134,7 @@ print(done.resumed_at)
 """
 
 
+@pytest.mark.slow
 def test_processes_share_each_step_and_go_on_together(tmp_path):
     dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     start = small.write_start(tmp_path / "start", TEXTS, **dropout)

@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foundation.errors import BenchError
@@ -12,6 +12,7 @@ from retrievers.models.loading import load_tokenizer
 from retrievers.training.pretrain.pretrain import pretrain
 from retrievers.training.pretrain.start import SPECIAL, train_tokenizer
 from tests.support import small_starts as small
+from tests.support.examples import with_examples
 
 TEXTS = [
     *("lower low lowest slow slowest flow", "widest wide wider tide tidal", "lowland and low tide"),
@@ -48,7 +49,7 @@ def slow_vocabulary(texts: list[str], size: int) -> set[str]:
     return set(ids)
 
 
-@settings(max_examples=40)
+@with_examples(40)
 @given(
     st.lists(st.lists(st.text("abcd", min_size=1, max_size=6), min_size=1), min_size=1),
     st.integers(13, 40),
