@@ -18,10 +18,9 @@ from typing import Any, get_args, get_origin, get_type_hints
 import msgspec
 
 from bench.boards.leaderboard_record import Leaderboard
+from bench.cli.command_table import COMMANDS, Command
 from bench.cli.commands.names import NameLine
-from bench.cli.commands.run import EncodedCount
-from bench.cli.commands.training import ComposedAdapter
-from bench.cli.main import COMMANDS, format_default
+from bench.cli.main import format_default
 from bench.comparing.changed_queries import ChangedQueries
 from bench.comparing.pairs import Comparison
 from bench.comparing.statistics import Resampling
@@ -36,9 +35,11 @@ from bench.gate.check_record import Check
 from bench.monitor.curve import Curve
 from bench.outcomes import MissingEvaluation
 from bench.result_store.result import Conditions, Protocol, Result, Timings
+from bench.runner.work import EncodedCount
 from bench.speed.speed_report import SpeedReport
 from bench.store.indexes import IndexManifest
 from bench.store.usage import Damage, ModelUsage
+from bench.training.trainings import ComposedAdapter
 from datasets_cfg.catalogue import Archive, Counts, Facts, Suite, dataset_names, facts_for
 from datasets_cfg.verify import Finding
 from foundation.locations import RemotePath
@@ -273,33 +274,19 @@ def summary(record: type[Any]) -> str:
 def commands() -> str:
     """Return the page of all commands with their options."""
     text = ["# Commands\n\n", "Every command answers `--help`.\n"]
-    for name, (record, group, _) in COMMANDS.items():
-        doc = inspect.cleandoc(record.__doc__ or "")
-        about, _, examples = doc.partition("Examples:\n")
-        about = about.partition("Attributes:\n")[0]
-        text.append(f"\n## {name}\n\n*{group.name}.* {about.strip()}\n\n")
-        if examples:
-            text.append(f"```bash\n{textwrap.dedent(examples).strip()}\n```\n\n")
-        rows = list(_options(record))
-        text.append(table(("option", "value", "default", "meaning"), rows))
+    for name, command in COMMANDS.items():
+        text.append(f"\n## {name}\n\n*{command.group.name}.* {command.about}\n\n")
+        text.append(f"```bash\n{command.examples}\n```\n\n")
+        text.append(table(("option", "value", "default", "meaning"), list(_options(command))))
     return "".join(text)
 
 
-def _options(record: type[Any], positional: bool = True) -> Iterator[tuple[str, ...]]:
-    texts = field_texts(record)
-    for field in dataclasses.fields(record):
-        kind = inspect.get_annotations(record, eval_str=True).get(field.name) or field.type
-        if field.kw_only:
-            positional = False
-        plain = get_args(kind)[0] if hasattr(kind, "__metadata__") else kind
-        if isinstance(plain, type) and dataclasses.is_dataclass(plain):
-            yield from _options(plain, positional)
-            continue
-        required = field.default is dataclasses.MISSING
-        default = "required" if required else code(format_default(field.default) or "")
-        shown = field.name.upper() if positional else f"--{field.name.replace('_', '-')}"
-        value = "" if plain is bool else type_name(kind)
-        yield code(shown), cell(value), default, cell(texts.get(field.name, ""))
+def _options(command: Command) -> Iterator[tuple[str, ...]]:
+    for option in command.options():
+        default = "required" if option.required else code(format_default(option.default) or "")
+        plain = get_args(option.kind)[0] if hasattr(option.kind, "__metadata__") else option.kind
+        value = "" if plain is bool else type_name(option.kind)
+        yield code(option.typed_name), cell(value), default, cell(option.help)
 
 
 def fields_page(about: str, *records: type[msgspec.Struct]) -> str:
