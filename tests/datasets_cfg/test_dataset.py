@@ -283,6 +283,7 @@ def test_a_folder_is_found_again_by_what_it_holds_and_not_once_that_changed(
     assert again(dataset) is None
 
 
+@pytest.mark.slow
 def test_the_embedded_collection_opens_by_name(embedded: Path, open_: Open) -> None:
     dataset = open_("stdlib-code", cache_dir=embedded)
 
@@ -296,6 +297,7 @@ def test_the_embedded_collection_opens_by_name(embedded: Path, open_: Open) -> N
     assert "stdlib-code/train" in caught.value.hint
 
 
+@pytest.mark.slow
 def test_what_the_embedded_collection_leaves_over_opens_as_its_training_collection(
     embedded: Path, open_: Open
 ) -> None:

@@ -184,6 +184,7 @@ def test_the_version_changes_with_any_text() -> None:
     assert len(versions) == 5
 
 
+@pytest.mark.slow
 def test_the_running_interpreter_gives_a_complete_collection(collection: Path) -> None:
     reader = reader_of_layout("beir")(collection, stdlib_code.SPLIT)
     documents = list(reader.documents())
@@ -198,6 +199,7 @@ def test_the_running_interpreter_gives_a_complete_collection(collection: Path) -
     assert {document.title for document in documents} == {""}
 
 
+@pytest.mark.slow
 def test_no_document_contains_the_query_that_asks_for_it(collection: Path) -> None:
     reader = reader_of_layout("beir")(collection, stdlib_code.SPLIT)
     code_of = {document.id: document.text for document in reader.documents()}
@@ -211,6 +213,7 @@ def test_no_document_contains_the_query_that_asks_for_it(collection: Path) -> No
     assert told == []
 
 
+@pytest.mark.slow
 def test_nothing_that_the_running_interpreter_gives_to_train_on_is_evaluated(
     collection: Path, training: Path
 ) -> None:
@@ -234,6 +237,7 @@ def bare(text: str) -> str:
     return "".join(sign for sign in text.casefold() if sign.isalnum())
 
 
+@pytest.mark.slow
 def test_a_made_collection_is_not_made_again(
     collection: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,7 +278,7 @@ def test_a_made_collection_that_was_damaged_is_made_again(
     whole = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     path = folder / "qrels" / f"{split}.tsv" if name == "qrels" else folder / name
     draw = random.Random(split)
-    for _ in range(20):
+    for _ in range(4):
         content = bytearray(whole[path])
         content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
         path.write_bytes(content)

@@ -58,8 +58,10 @@ def shell(command: str, place: Path, unbuffered: str = "") -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("output", OUTPUTS)
-@pytest.mark.parametrize("buffering", UNBUFFERED)
+@pytest.mark.parametrize(
+    ("output", "buffering"),
+    [*((output, "buffered") for output in OUTPUTS), ("| true", "unbuffered")],
+)
 def test_a_regression_exits_1_whatever_happens_to_its_output(
     decided: Path, output: str, buffering: str
 ) -> None:
