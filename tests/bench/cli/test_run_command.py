@@ -70,6 +70,7 @@ def test_the_genuine_shape_of_arguana_is_official_and_its_dangling_judgements_ar
     assert done.code == 0, done.stdout
 
 
+@pytest.mark.slow
 def test_of_several_collections_one_that_cannot_be_had_is_a_gap(
     bench: Bench, bench_data: Path
 ) -> None:
@@ -98,6 +99,7 @@ def test_of_several_collections_one_that_cannot_be_had_is_a_gap(
     ]
 
 
+@pytest.mark.slow
 def test_the_mean_of_a_suite_with_a_gap_is_a_gap(bench: Bench, bench_data: Path) -> None:
     done = bench("run", "beir-13", "--model", "hashing", "--data-dir", bench_data)
     assert done.code == 4, done.stderr

@@ -104,6 +104,7 @@ def test_a_bad_line_on_a_pipe_is_named_with_its_number(bench: Bench, collection:
     assert "line 2: document 'd1' occurs twice" in done.stderr
 
 
+@pytest.mark.slow
 def test_tables_go_to_stdout_and_progress_to_stderr(bench: Bench, collection: Path) -> None:
     options = ("--json", "--depth", 20, "--measure", "nDCG@10")
     done = bench.process("run", collection, "--model", "hashing", *options)
@@ -171,6 +172,7 @@ def test_another_prompt_of_queries_encodes_the_queries_only(
     assert timings.encoded_tokens == sum(encoder.count_query_tokens(texts))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cranfield", "cisi"])
 def test_query_ids_that_are_document_ids_by_accident_change_nothing(
     bench: Bench, bench_data: Path, name: str

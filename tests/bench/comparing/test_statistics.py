@@ -115,6 +115,7 @@ def test_the_exact_p_is_that_of_scipy():
         assert compared(values, np.zeros(queries)).p == pytest.approx(theirs.pvalue)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("queries", "zeros"), [(50, 0.5), (300, 0.9), (300, 0.0)])
 def test_the_sampled_p_is_that_of_scipy_within_sampling_error(queries, zeros):
     values = sparse(RNG, queries, zeros, skewed=True)

@@ -42,6 +42,7 @@ def wait_until(is_so, meanwhile, limit_s=120.0):
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 def test_a_lost_child_costs_what_it_had_in_hand_and_changes_no_byte(
     number, two_threads, undisturbed, collection, card, tmp_path, monkeypatch
@@ -58,6 +59,7 @@ def test_a_lost_child_costs_what_it_had_in_hand_and_changes_no_byte(
     same_as(undisturbed, bed.workspace.vectors_dir)
 
 
+@pytest.mark.slow
 def test_a_child_that_cannot_work_is_reported_and_the_others_go_on(
     two_threads, collection, card, tmp_path, capfd
 ):

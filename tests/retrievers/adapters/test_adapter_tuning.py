@@ -59,9 +59,11 @@ HUB_METHODS = (
     *("lora", "dora", "ia3", "mam"),
 )
 PEFT_METHODS = ("lora", "ia3", "loha", "lokr", "oft", "hra", "vera", "fourierft", "ln_tuning")
+FAST_METHODS = ("seq_bn", "prefix_tuning", "lora", "ln_tuning")  # one of each kind
 EACH = [
-    *(pytest.param("adapterhub", name, marks=hub) for name in HUB_METHODS),
-    *(pytest.param("peft", name, marks=peft) for name in PEFT_METHODS),
+    pytest.param(library, name, marks=[mark] if name in FAST_METHODS else [mark, pytest.mark.slow])
+    for library, mark, methods in (("adapterhub", hub, HUB_METHODS), ("peft", peft, PEFT_METHODS))
+    for name in methods
 ]
 
 
@@ -347,6 +349,7 @@ def test_settings_that_contradict_each_other_are_refused():
             preset(f"[adapter]\n{text}\n")
 
 
+@pytest.mark.slow
 @hub
 @pytest.mark.parametrize(
     "more",

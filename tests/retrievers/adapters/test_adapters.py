@@ -89,11 +89,11 @@ def hub_adapter(base: Model, folder: Path, config: str) -> Any:
     ("save", "kind"),
     [
         (peft_adapter, "LORA"),
-        (peft_adapter, "IA3"),
         (hub_adapter, "seq_bn"),
-        (hub_adapter, "lora"),
-        (hub_adapter, "ia3"),
-        (hub_adapter, "prefix_tuning"),
+        pytest.param(peft_adapter, "IA3", marks=pytest.mark.slow),
+        pytest.param(hub_adapter, "lora", marks=pytest.mark.slow),
+        pytest.param(hub_adapter, "ia3", marks=pytest.mark.slow),
+        pytest.param(hub_adapter, "prefix_tuning", marks=pytest.mark.slow),
     ],
 )
 def test_an_adapter_gives_the_vectors_that_it_was_saved_with(
@@ -213,6 +213,7 @@ def test_a_configuration_that_asks_for_what_is_not_done_here_is_refused(
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["loreft", "vera", "prompt_tuning", "unipelt"])
 def test_an_adapter_of_adapterhub_that_needs_more_than_it_saves_is_refused_by_name(
     base: Model, tmp_path: Path, method: str

@@ -32,6 +32,7 @@ def adapter(folder):
     return load_file(str(folder / "adapter.safetensors"))
 
 
+@pytest.mark.slow
 def test_an_adapter_is_stacked_on_one_that_stays_as_it_is(tmp_path):
     domain, _ = two_adapters(tmp_path)
     tuned = Tuned(tmp_path, table("seq_bn", more=f'over = ["{domain}"]\n'))
@@ -47,6 +48,7 @@ def test_an_adapter_is_stacked_on_one_that_stays_as_it_is(tmp_path):
         resolve_model(str(tmp_path / "tuned"))
 
 
+@pytest.mark.slow
 def test_a_training_on_another_adapter_of_the_same_path_is_another_training(tmp_path):
     domain, other = two_adapters(tmp_path)
     stacked = table("lora", more=f'over = ["{domain}"]\n')
@@ -58,6 +60,7 @@ def test_a_training_on_another_adapter_of_the_same_path_is_another_training(tmp_
         run(tmp_path, stacked)
 
 
+@pytest.mark.slow
 def test_a_fusion_learns_how_much_each_adapter_counts(tmp_path):
     folders = two_adapters(tmp_path)
     over = ", ".join(f'"{folder}"' for folder in folders)
@@ -69,7 +72,7 @@ def test_a_fusion_learns_how_much_each_adapter_counts(tmp_path):
         assert np.array_equal(below[name.replace("bench", "below_2")], value)
 
 
-METHODS = ["seq_bn", "prefix_tuning", "compacter", "mam"]
+METHODS = ["prefix_tuning", "compacter", "mam"]
 
 
 def held(folder):
@@ -92,7 +95,11 @@ def two_of(tmp_path, method, library="adapterhub"):
 
 @pytest.mark.parametrize(
     ("library", "method"),
-    [*(("adapterhub", name) for name in METHODS), ("peft", "lora")],
+    [
+        ("adapterhub", "seq_bn"),
+        *(pytest.param("adapterhub", name, marks=pytest.mark.slow) for name in METHODS),
+        pytest.param("peft", "lora", marks=pytest.mark.slow),
+    ],
 )
 def test_an_average_has_the_mean_weights_of_its_adapters(tmp_path, library, method):
     one, two = two_of(tmp_path, method, library)
@@ -134,6 +141,7 @@ def test_shares_are_of_sum_1_and_in_proportion(weights):
             normalize_weights(wrong, 2)
 
 
+@pytest.mark.slow
 def test_adapters_of_different_sizes_or_methods_have_no_average(tmp_path):
     one, _ = two_adapters(tmp_path)
     small = '[adapter]\nmethod = "seq_bn"\noptions = { reduction_factor = 8 }\n'
@@ -151,6 +159,7 @@ def test_adapters_of_different_sizes_or_methods_have_no_average(tmp_path):
     assert not (tmp_path / "mean").exists()
 
 
+@pytest.mark.slow
 def test_an_adapter_of_another_base_is_not_put_together_with_others(tmp_path):
     one, _ = two_adapters(tmp_path)
     (tmp_path / "other").mkdir()
@@ -174,6 +183,7 @@ def test_a_stack_is_each_adapter_on_the_one_below(tmp_path):
     assert np.abs(vectors(turned) - tuned.vectors).max() > 1e-4
 
 
+@pytest.mark.slow
 def test_a_task_is_put_over_another_domain(tmp_path):
     first, second = two_adapters(tmp_path)
     tuned = Tuned(tmp_path, table("seq_bn", more=f'over = ["{first}"]\n'))
@@ -186,6 +196,7 @@ def test_a_task_is_put_over_another_domain(tmp_path):
     assert adapter(tmp_path / "swapped" / "adapter" / "bench").keys() == adapter(Path(task)).keys()
 
 
+@pytest.mark.slow
 def test_what_adapterhub_would_pass_by_in_silence_is_refused(tmp_path):
     """It runs these only of the first adapter: on another one they would train nothing."""
     method = "seq_bn_inv"
@@ -218,6 +229,7 @@ def test_what_cannot_work_together_is_refused(tmp_path):
     assert not (tmp_path / "both").exists()
 
 
+@pytest.mark.slow
 def test_many_adapters_over_one_base_load_it_once(tmp_path, monkeypatch):
     folders = two_adapters(tmp_path)
     run(tmp_path, table("lora"), "three")

