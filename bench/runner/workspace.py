@@ -2,7 +2,6 @@
 
 import itertools
 import logging
-import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import platformdirs
 
 from bench.evaluation.collection_search import EvaluationOptions, LoadedModel
 from bench.evaluation.judging import check_relevant, mean_weights, resolve_measures
@@ -45,7 +43,7 @@ from datasets_cfg.dataset import (
 from datasets_cfg.readers.files import is_training_data
 from datasets_cfg.verify import Finding, check_counts, evaluation_findings
 from foundation.errors import BenchError
-from foundation.locations import Location
+from foundation.locations import Location, cache_folder
 from retrievers.encoders.endpoint import EndpointEncoder, check_same_server
 from retrievers.encoders.protocol import Encoder, probe_texts
 from retrievers.encoders.python_object import wrap_encoder
@@ -61,21 +59,6 @@ NOTE = 25  # level of messages about known or harmless peculiarities; between in
 logging.addLevelName(NOTE, "note")
 
 logger = logging.getLogger(__name__)
-
-
-def cache_folder(given: str | Path | None = None) -> Path:
-    """Return the cache folder: ``given``, else BENCH_CACHE, else the user's cache folder.
-
-    Raises:
-        BenchError: it is a URL.
-    """
-    named = str(given or os.environ.get("BENCH_CACHE") or "")
-    if "://" in named:
-        raise BenchError(
-            f"{named} is a URL, but the cache must be a folder",
-            "use a folder that all machines share, or --engine ray. Only --out may be a URL",
-        )
-    return Path(named) if named else Path(platformdirs.user_cache_path("retrieval-bench"))
 
 
 def _log_finding(collection: str, finding: Finding) -> None:
