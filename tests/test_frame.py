@@ -92,7 +92,7 @@ def circles(used: dict[str, set[str]]) -> list[set[str]]:
     return [set(circle) for circle in dict.fromkeys(together)]
 
 
-def test_circles_are_seen():
+def test_import_cycles_are_found():
     used = {"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}, "e": {"e2"}, "e2": set()}
     assert circles(used) == [{"a", "b", "c"}]
 

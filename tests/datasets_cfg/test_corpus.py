@@ -142,7 +142,7 @@ def test_a_full_disk_is_reported_and_leaves_nothing_behind(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_a_build_removes_what_a_killed_one_left_a_day_ago_and_nothing_of_a_running_one(
+def test_a_build_removes_leftovers_of_a_killed_build_after_a_day_but_not_of_a_running_one(
     tmp_path: Path,
 ) -> None:
     program = (

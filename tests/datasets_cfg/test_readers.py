@@ -375,7 +375,7 @@ class SemicolonReader(Reader):
 """
 
 
-def test_a_layout_is_one_file_and_no_other_edit(tmp_path: Path, monkeypatch) -> None:
+def test_a_layout_is_added_with_one_file(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "plugins").mkdir()
     (tmp_path / "plugins" / "semicolons.py").write_text(OWN_LAYOUT)
     monkeypatch.setattr(readers, "__path__", [*readers.__path__, str(tmp_path / "plugins")])

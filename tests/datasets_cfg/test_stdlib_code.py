@@ -214,7 +214,7 @@ def test_no_document_contains_the_query_that_asks_for_it(collection: Path) -> No
 
 
 @pytest.mark.slow
-def test_nothing_that_the_running_interpreter_gives_to_train_on_is_evaluated(
+def test_training_data_of_the_running_interpreter_are_not_evaluated(
     collection: Path, training: Path
 ) -> None:
     test, train = (
@@ -238,7 +238,7 @@ def bare(text: str) -> str:
 
 
 @pytest.mark.slow
-def test_a_made_collection_is_not_made_again(
+def test_a_generated_collection_is_not_generated_again(
     collection: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stdlib_code, "find_functions", None)
@@ -263,7 +263,7 @@ def test_another_process_makes_the_same_collection_and_imports_no_module_for_it(
 
 @pytest.mark.parametrize("split", ["test", "train"])
 @pytest.mark.parametrize("name", ["corpus.jsonl", "queries.jsonl", "qrels", "version.txt"])
-def test_a_made_collection_that_was_damaged_is_made_again(
+def test_a_damaged_generated_collection_is_generated_again(
     name: str,
     split: str,
     tmp_path: Path,

@@ -16,7 +16,7 @@ def test_a_short_campaign_finds_nothing(capsys: pytest.CaptureFixture[str]) -> N
 
 
 @pytest.mark.slow
-def test_a_defect_is_found_and_told_in_its_smallest_form(tmp_path: Path) -> None:
+def test_a_planted_defect_is_found_and_reduced(tmp_path: Path) -> None:
     def judge(folder: Path, sound: Path) -> None:
         text = (folder / "input" / "some.trec").read_text(errors="replace")
         assert "tag\nq2" in text, "the line between two queries"

@@ -182,12 +182,12 @@ def test_a_verdict_of_one_collection_names_models_scores_and_what_is_ruled_out(c
 
 
 @pytest.mark.parametrize("outcome", ["REGRESSION", "DRIFT", "INCONCLUSIVE", "MISSING"])
-def test_no_outcome_but_ok_reassures(check, outcome):
+def test_only_ok_reassures(check, outcome):
     said = verdict(check, outcome=outcome, largest_loss=0.005, worst=(LOST,))
     assert not re.search("ruled out|is sure|no loss", said)
 
 
-def test_a_verdict_says_at_once_what_was_lost_on_collections_that_were_left_out(check):
+def test_a_verdict_begins_with_losses_on_collections_that_were_left_out(check):
     other = structs.replace(SOME, name="elsewhere", failure="lost")
     first, second, *_ = verdict(check, outcome="OK", elsewhere=(other,)).split(". ")
     assert "0.5000" in first
@@ -197,7 +197,7 @@ def test_a_verdict_says_at_once_what_was_lost_on_collections_that_were_left_out(
     )
 
 
-def test_a_name_that_nobody_gave_has_its_reason_beside_it(check):
+def test_an_automatic_name_is_shown_with_its_reason(check):
     renamed = structs.replace(check, renamed="new-1234 is new: other weights have that name")
     assert "new-1234 is new: other weights" in verdict(renamed)
 
@@ -209,7 +209,7 @@ def test_the_scores_of_the_baseline_are_only_equal_ones(check):
     assert "within the tolerance: nDCG" in verdict(same, outcome="OK", rows=(SOME,), mean=None)
 
 
-def test_a_candidate_that_is_the_baseline_is_said_in_the_first_line(check):
+def test_the_first_line_reports_a_candidate_that_is_the_baseline(check):
     said = verdict(check, outcome="INCONCLUSIVE", same_model=True, rows=(SOME,), mean=None)
     assert said.startswith(
         f"{AWKWARD} is the same model as the baseline, {AWKWARD}, so nothing was checked"
@@ -230,7 +230,7 @@ def test_a_verdict_of_several_collections_has_the_mean_and_those_that_lost(check
     assert numbers(worst) == ["7", "1.00", "0.00"] * 2
 
 
-def test_a_verdict_says_what_is_missing_and_rules_nothing_out(check):
+def test_a_verdict_names_what_is_missing_and_rules_nothing_out(check):
     gone = verdict(check, outcome="MISSING", rows=(SOME, ROWS[2]), mean=None)
     *_, missing = gone.split(". ")
     assert missing.endswith("gone: no result.")

@@ -49,7 +49,7 @@ def ndcg_by_hand(query_id: str, ranking: list[str]) -> float:
 
 
 @pytest.mark.parametrize("exclude_self", [False, True])
-def test_what_is_stored_is_what_brute_force_gives(
+def test_the_stored_result_equals_brute_force(
     bench: Bench, collection: Path, exclude_self: bool
 ) -> None:
     (collection / "dataset.toml").write_text(f"exclude_self = {str(exclude_self).lower()}\n")
@@ -154,7 +154,7 @@ def test_results_have_the_name_that_was_asked_for(bench: Bench, collection: Path
     assert (result.model, result.recipe and result.recipe.model) == ("mine/words", "mine/words")
 
 
-def test_another_prompt_of_queries_encodes_the_queries_only(
+def test_another_query_prompt_encodes_only_the_queries(
     bench: Bench, collection: Path, tmp_path: Path
 ) -> None:
     write_bert(tmp_path / "checkpoint")
@@ -221,7 +221,7 @@ def test_data_are_verified_and_fetched(bench: Bench, collection: Path) -> None:
     assert (damaged.code, "error: " in damaged.stdout) == (2, True)
 
 
-def test_fetch_says_where_each_encoder_is_and_a_result_states_its_commit(
+def test_fetch_prints_the_folder_of_each_encoder_and_a_result_states_its_commit(
     bench: Bench, collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_bert(tmp_path / "documents")

@@ -39,7 +39,7 @@ def test_workers_give_the_ranking_and_the_vectors_of_one_process(collection, tmp
     assert "words: hashing encodes: 100%" in done.stderr
 
 
-def test_what_workers_cannot_do_is_done_as_ever(tmp_path):
+def test_models_that_workers_cannot_encode_are_encoded_in_this_process(tmp_path):
     bench = Bench(tmp_path)
     data = write_collection(tmp_path / "tiny")
     done = bench("run", data, "--model", "bm25", "hashing", "--limit", 2, "--workers", 1)

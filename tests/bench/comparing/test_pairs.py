@@ -214,7 +214,7 @@ def test_every_name_that_is_suggested_chooses_one_recipe_and_together_they_choos
     assert chosen == {one.key for one in results} or (names == ["words"] and chosen == exact)
 
 
-def test_a_trial_of_an_index_is_in_nobodys_way(tmp_path, capsys):
+def test_results_of_an_approximate_index_do_not_affect_other_checks(tmp_path, capsys):
     exact, trial = stored(tmp_path, result()), result(index="HNSW32")
     stored(tmp_path, trial)
     (found,) = results_of("words", tmp_path).values()
@@ -257,7 +257,7 @@ def test_figures_of_two_models_do_not_depend_on_what_else_is_compared():
     assert only(alone[:1]).paired == together[2].collections[0].paired
 
 
-def test_values_are_matched_by_query_and_not_by_place():
+def test_values_are_matched_by_query_not_by_position():
     names = [f"q{number}" for number in range(30)]
     values = np.random.default_rng(3).random(30)
     order = np.random.default_rng(4).permutation(30)
@@ -374,7 +374,7 @@ def test_a_measure_is_taken_from_the_stored_values_or_missing_by_name():
         compare_models([full, lacking], ComparisonSettings(measure="nonsense"))
 
 
-def test_main_measures_that_differ_need_a_choice():
+def test_different_main_measures_need_a_choice():
     models = [model("a"), model("b", main="RR@10")]
     with pytest.raises(BenchError, match="RR@10, nDCG@10") as error:
         compare_models(models, FAST)
@@ -446,7 +446,7 @@ def test_the_mean_of_a_complete_suite_is_compared_with_its_nesting():
     )
 
 
-def test_a_suite_that_one_model_is_complete_on_is_a_gap_that_names_what_is_missing():
+def test_a_suite_that_only_one_model_completes_is_a_gap_that_names_what_is_missing():
     missing = "beir/cqadupstack/tex"
     rest = [name for name in BEIR if name != missing]
     (found,) = compare_models([model("a", 1, BEIR), model("b", 2, rest)], FAST)
@@ -457,7 +457,7 @@ def test_a_suite_that_one_model_is_complete_on_is_a_gap_that_names_what_is_missi
     assert rows["beir-13"].paired is not None
 
 
-def test_a_suite_that_was_asked_for_is_shown_even_where_nobody_is_complete():
+def test_a_requested_suite_is_shown_even_if_no_model_completes_it():
     choices = ComparisonSettings(suites=["beir"], resampling=FAST.resampling)
     (found,) = compare_models([model("a", 1), model("b", 2)], choices)
     (row,) = found.suites
@@ -466,7 +466,7 @@ def test_a_suite_that_was_asked_for_is_shown_even_where_nobody_is_complete():
     assert found.suites == ()
 
 
-def test_collections_other_than_the_published_ones_are_in_no_mean():
+def test_unpublished_collections_are_not_in_a_mean():
     names = expand_names(["beir/cqadupstack"])
     models = [model("a", 1, names), model("b", 2, names)]
     for one in models:

@@ -58,7 +58,7 @@ def test_a_flipped_bit_of_a_cached_corpus_is_rebuilt_or_refused(
             assert "cannot be used: " in done["said"][0], (place, done)
 
 
-def test_a_source_that_changed_in_secret_gives_no_result_from_the_old_corpus(
+def test_an_undetected_change_of_the_source_gives_no_result_from_the_old_corpus(
     bench: Bench, collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("datasets_cfg.corpus.CHECKED_AT_OPEN", 0)

@@ -197,7 +197,7 @@ def test_sums_of_another_order_are_rounded_as_the_one_that_decides():
     tile_rows=st.integers(50, 1000),
     slack=st.integers(1, 20),
 )
-def test_a_query_near_which_all_rows_of_a_tile_lie_crowds_out_no_other(
+def test_a_query_close_to_a_whole_tile_does_not_displace_results_of_others(
     seed, k, copies, tile_rows, slack
 ):
     rng = np.random.default_rng(seed)

@@ -73,7 +73,7 @@ def test_judgements_outside_the_given_queries_are_refused():
         score(run_of([]), qrels_of([("b", "d1", 1)]), ["P@1"], queries=["a"])
 
 
-def test_one_pair_judged_with_two_grades_is_refused_by_name():
+def test_a_pair_with_two_grades_is_refused_by_name():
     qrels = qrels_of([("a", "d1", 1), ("b", "d2", 1), ("b", "d2", 0)])
     with pytest.raises(BenchError, match="'d2' for query 'b' is judged twice"):
         score(run_of([("a", "d1", 1.0)]), qrels, ["P@1"])

@@ -246,7 +246,7 @@ def test_a_stage_takes_the_names_of_the_command_lines_options(bench, tmp_path):
     assert list(resolved[0]["evaluate"]["measures"]) == ["P@5"]
 
 
-def test_a_dry_run_checks_and_shows_and_trains_nothing(bench, tmp_path):
+def test_a_dry_run_checks_and_shows_the_plan_and_trains_nothing(bench, tmp_path):
     shown = ablate(bench, "--dry-run")
     assert shown.code == ExitCode.OK, shown.stderr
     assert "6 cells: 3 rows, 2 seeds; 16 tasks left" in shown.stdout
@@ -284,7 +284,9 @@ def test_a_dry_run_checks_and_shows_and_trains_nothing(bench, tmp_path):
          "two of the collections are called mine", "dataset.toml of one"),
     ],
 )  # fmt: skip
-def test_bad_input_is_one_message_before_anything_starts(bench, tmp_path, old, new, message, hint):
+def test_bad_input_gives_one_message_before_anything_starts(
+    bench, tmp_path, old, new, message, hint
+):
     assert old in GRID
     (tmp_path / "grid.toml").write_text(GRID.replace(old, new))
     write_collection(tmp_path / "a" / "mine")
@@ -325,7 +327,7 @@ def test_a_cell_that_fails_is_a_gap_and_the_exit_code_says_so(bench, tmp_path):
     assert "## Gaps" in done.stdout
 
 
-def test_a_model_without_pretraining_is_scored_as_it_is(bench, tmp_path):
+def test_a_model_without_pretraining_is_scored_unchanged(bench, tmp_path):
     tiny.write_card(tmp_path / "start.toml", checkpoint="bert", pooling="mean")
     (tmp_path / "grid.toml").write_text(
         'name = "use"\nmodel = "start.toml"\nevaluate = { on = ["./mine"] }\n'
@@ -337,7 +339,7 @@ def test_a_model_without_pretraining_is_scored_as_it_is(bench, tmp_path):
     assert "Nothing is trained" in done.stdout
 
 
-def test_anchors_stand_in_tables_and_figures_and_a_later_hypothesis_is_exploratory(bench, tmp_path):
+def test_anchors_are_in_tables_and_figures_and_a_later_hypothesis_is_exploratory(bench, tmp_path):
     tiny.write_card(tmp_path / "start.toml", checkpoint="bert", pooling="mean")
     grid = (
         'name = "use"\nmodel = "start.toml"\nanchors = ["bm25"]\nevaluate = { on = ["./mine"] }\n'

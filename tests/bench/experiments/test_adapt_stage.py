@@ -161,15 +161,13 @@ def test_the_report_shows_what_was_gained_and_what_was_kept_apart(place, report)
     assert "python -m bench ablate tiny.toml" in text
 
 
-def test_checkpoints_are_used_as_the_start_is(place, report):
+def test_checkpoints_are_used_like_the_start_model(place, report):
     """The start's card pools by the mean; a checkpoint that was pre-trained alone by [CLS]."""
     for path in (place / "ablations" / "evaluate").glob("*/results"):
         assert {stored.result.recipe.pooling for stored in find_results(path)} == {"mean"}
 
 
-def test_the_same_command_again_trains_nothing_and_goes_on_where_it_was_interrupted(
-    here, place, report
-):
+def test_a_repeated_command_trains_nothing_and_an_interrupted_one_continues(here, place, report):
     done = sorted((place / "ablations").rglob("done.json"))
     times = {path: path.stat().st_mtime_ns for path in done}
     again = run(here, "--json")
@@ -208,7 +206,9 @@ def test_the_same_command_again_trains_nothing_and_goes_on_where_it_was_interrup
         ('on = ["./one", "./two"]', 'on = ["./one"]', "on names one collection", ""),
     ],
 )
-def test_bad_input_is_one_message_before_any_work(here, place, tmp_path, old, new, message, hint):
+def test_bad_input_gives_one_message_before_any_work(
+    here, place, tmp_path, old, new, message, hint
+):
     assert old in GRID
     wrong = place / "wrong.toml"
     wrong.write_text(GRID.replace(old, new))

@@ -156,7 +156,7 @@ like = "start.toml"
 
 
 @pytest.mark.slow
-def test_a_killed_command_dies_with_the_program_and_is_run_again_in_an_empty_folder(bench):
+def test_a_command_dies_with_the_program_and_is_run_again_in_an_empty_folder(bench):
     Path("hold").touch()
     program = subprocess.Popen(
         [sys.executable, "-m", "bench", *TYPED, "--seeds", "0"],
@@ -187,7 +187,7 @@ def wait_for(condition):
     raise AssertionError("it did not happen")
 
 
-def test_a_command_that_fails_is_a_gap_with_its_last_words_and_is_tried_again(bench):
+def test_a_failed_command_is_a_gap_with_its_last_lines_and_is_tried_again(bench):
     script = Path("train.py").read_text()
     Path("train.py").write_text("print('begun', flush=True); raise ValueError('no such optimizer')")
     done = bench(*TYPED, "--seeds", "0")
@@ -237,7 +237,7 @@ def test_a_folder_without_a_usable_checkpoint_is_a_gap(bench, script, old, new, 
         ("[finetune]", "[adapt]", "[adapt]: unknown field 'command'"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_run_is_one_error_before_anything_starts(bench, old, new, words):
+def test_an_invalid_command_gives_one_error_before_anything_starts(bench, old, new, words):
     change(old, new)
     for more in ((), ("--dry-run",)):
         done = bench(*TYPED, *more)
@@ -247,7 +247,7 @@ def test_what_cannot_be_run_is_one_error_before_anything_starts(bench, old, new,
     assert not Path("ablations").exists()
 
 
-def test_what_looks_like_json_stays_in_a_word():
+def test_values_that_look_like_json_stay_strings():
     words = ["{a}-{b}", '{"lr": 1}', "{}", "{c}"]
     filled = fill_placeholders(words, {"a": 1e-5, "b": True, "c": "{a}"})
     assert filled == ["1e-05-true", '{"lr": 1}', "{}", "{a}"]

@@ -153,7 +153,7 @@ def test_collections_count_the_same_and_share_their_seeds():
     assert found.low < found.mean < found.high
 
 
-def test_a_collection_that_weighs_more_is_as_one_with_larger_scores():
+def test_a_larger_weight_acts_like_larger_scores():
     parts = [crossed(RNG, 3, queries, 0.01, 0.1, 0.1, mean=0.1) for queries in (20, 200, 50)]
     weights = [0.5, 0.3, 0.2]
     found = estimate_interval(parts, weights)

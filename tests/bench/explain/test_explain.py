@@ -182,7 +182,7 @@ def test_a_pair_is_found_if_no_single_deviation_explains(question, oracle, folde
     assert answer.pairs
 
 
-def test_the_order_of_vectors_is_told_from_other_causes(question, oracle, folder):
+def test_a_wrong_order_of_vectors_is_distinguished_from_other_causes(question, oracle, folder):
     vectors = np.roll(oracle.documents(Usage()), 1, axis=0)
     answer = answer_to(question, folder, vectors)
     assert answer.explanations[0].deviations == ("vectors in another order",)
@@ -384,7 +384,7 @@ def test_the_base_is_found_by_the_name_that_the_checkpoint_states(bench, folder,
     assert "weights of base" in best(answer)
 
 
-def test_a_canary_tells_later_whether_vectors_are_the_same(bench, folder, tmp_path):
+def test_a_canary_detects_later_whether_vectors_changed(bench, folder, tmp_path):
     canary = tmp_path / "canary.npz"
     done = bench(
         *("explain", folder / "tiny.toml", "--on", folder / "words", "--save-canary", canary)
@@ -399,7 +399,7 @@ def test_a_canary_tells_later_whether_vectors_are_the_same(bench, folder, tmp_pa
     assert "pooling by the first token" in best(json.loads(done.stdout))
 
 
-def test_the_answer_reads_as_a_sentence_and_a_table(bench, folder, oracle, tmp_path):
+def test_explain_prints_a_sentence_and_a_table(bench, folder, oracle, tmp_path):
     path = tmp_path / "theirs.trec"
     path.write_text(oracle.run(Usage(pooling="mean"), depth=30, keep_self=False))
     done = bench("explain", folder / "tiny.toml", "--on", folder / "words", "--run-file", path)
@@ -472,7 +472,7 @@ def test_vectors_that_are_mixed_up_under_load_are_drift(bench, folder, oracle, t
     assert suite.attrib["errors"] == "2"  # of the load, and of the outcome
 
 
-def test_another_checkpoint_is_told_from_unrelated_vectors(bench, folder, oracle):
+def test_another_checkpoint_is_distinguished_from_unrelated_vectors(bench, folder, oracle):
     other = np.random.default_rng(0).normal(size=(32, 32)) / 8
     exact = served(oracle)
     code, done = check_server(bench, folder, lambda texts: np.tanh(exact(texts) @ other) + 0.1)
@@ -484,7 +484,7 @@ def test_another_checkpoint_is_told_from_unrelated_vectors(bench, folder, oracle
 
 
 @pytest.mark.parametrize("url", ["http://[::1", "http://localhost:99999/v1", "localhost:8000"])
-def test_a_malformed_address_of_a_server_is_one_error(bench, folder, url):
+def test_a_malformed_server_address_gives_one_error(bench, folder, url):
     card, on = folder / "tiny.toml", ("--on", folder / "words")
     for words in (("check", "--against", card), ("explain", card)):
         done = bench(*words, *on, "--served", url)

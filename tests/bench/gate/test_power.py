@@ -83,7 +83,7 @@ def test_the_median_of_the_pairs_counts_and_all_are_named(stored):
     assert all(name in found.source for name in ("first", "second", "third"))
 
 
-def test_neither_a_copy_of_the_baseline_nor_a_broken_model_changes_what_is_stated(stored):
+def test_neither_a_copy_of_the_baseline_nor_a_broken_model_changes_the_estimate(stored):
     alone = effect(stored, "siblings", "second")
     found = effect(stored, "siblings", "second", "copy", "broken")
     assert found.detectable == alone.detectable
@@ -101,7 +101,7 @@ def test_a_copy_or_a_broken_model_alone_leaves_the_pessimistic_constant(stored, 
     assert name in found.source
 
 
-def test_models_beside_each_other_without_the_baseline_are_no_pair(stored):
+def test_models_without_the_baseline_are_not_a_pair(stored):
     base = stored["base"]
     others = [stored[name] for name in ("first", "third")]
     (found,) = detectable_effects("siblings", {"tiny": base}, others, {"tiny": 1})

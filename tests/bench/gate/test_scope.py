@@ -18,7 +18,7 @@ def results(request, tmp_path):
     return tmp_path if request.param == "folder" else RemotePath(f"memory://bucket{tmp_path}")
 
 
-def test_without_on_a_check_is_on_all_that_either_side_or_an_earlier_check_knows():
+def test_without_on_a_check_covers_all_collections_of_either_side_and_of_earlier_checks():
     scope = determine_scope([], ["b", "a"], {BEFORE: ["a", "c"], OWN: ["c", "d"]})
     assert list(scope.weights) == ["a", "b", "c", "d"]
     assert sum(scope.weights.values()) == pytest.approx(1)
@@ -33,7 +33,7 @@ def test_on_says_what_a_check_is_on_and_what_it_leaves_out_is_known():
     assert scope.left_out == ("a", "c")
 
 
-def test_a_suite_is_its_members_and_leaves_none_of_them_out():
+def test_a_suite_expands_to_all_of_its_members():
     scope = determine_scope(["beir"], ["beir/scifact", "stdlib-code"], {})
     assert "beir/scifact" in scope.weights
     assert scope.left_out == ("stdlib-code",)
@@ -44,7 +44,7 @@ def test_a_check_on_nothing_is_an_error():
         determine_scope([], [], {})
 
 
-def test_a_gap_says_what_asks_for_the_collection_and_a_hint_what_to_type(tmp_path):
+def test_a_gap_names_who_needs_the_collection_and_what_to_type(tmp_path):
     scope = determine_scope([], ["a"], {OWN: ["c"]})
     (stored,) = results_of(tmp_path)
     known = StoredModel("baseline", "old", {"a": stored})
@@ -62,7 +62,7 @@ def results_of(folder):
     return find_results(bench.out)
 
 
-def test_what_a_baseline_was_checked_on_is_remembered_for_that_baseline_alone(results):
+def test_the_collections_of_earlier_checks_are_remembered_per_baseline(results):
     assert previously_checked(results, "old") == []
     remember_checked(results, "old", ["beir/scifact", "a"])
     remember_checked(results, "old", ["a"])

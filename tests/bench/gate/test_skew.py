@@ -29,7 +29,7 @@ def test_small_losses_that_one_unseen_gain_would_balance_are_no_loss():
 
 
 @given(st.floats(0, 0.5), st.integers(10, 60))
-def test_a_gain_is_never_a_loss(gain, count):
+def test_a_gain_is_never_reported_as_a_loss(gain, count):
     scores = np.r_[np.random.default_rng(count).normal(gain, 0.1, count), np.zeros(40)]
     assert p(np.abs(scores), Resampling(99)) == 1.0
 
@@ -63,7 +63,7 @@ def test_a_collection_split_in_two_halves_keeps_its_p():
     assert loss_p_value(halves) == pytest.approx(p(scores), abs=0.01)
 
 
-def test_what_may_be_missing_is_one_query_of_each_collection_in_the_mean():
+def test_the_bound_allows_one_missing_query_per_collection():
     assert unseen_allowance([50]) == pytest.approx(0.02)
     assert unseen_allowance([50, 200], [0.5, 0.5]) == pytest.approx(0.0125)
 

@@ -107,7 +107,7 @@ def test_equal_checkpoints_are_rarely_told_apart_though_others_are_far_better():
     assert true == curves
 
 
-def test_the_best_is_the_first_of_equal_ones_and_knows_who_cannot_be_told_apart():
+def test_the_best_checkpoint_is_the_first_of_equals_and_lists_those_not_distinguishable():
     rng = np.random.default_rng(6)
     scores = np.clip(sparse_curve(rng, 200, 4), 0, 1)
     scores[:, 2] = scores[:, 1] = scores[:, 1] + 0.2

@@ -108,7 +108,7 @@ def test_pictures_and_tables_lie_in_the_folder_of_the_watch(place):
     assert "checkpoint-2 on tiny: evaluating" in done.stderr
 
 
-def test_a_half_written_checkpoint_is_skipped_and_evaluated_when_it_is_whole(place):
+def test_a_half_written_checkpoint_is_skipped_until_it_is_complete(place):
     weights = place.training / "checkpoint-4" / "model.safetensors"
     whole = weights.read_bytes()
     weights.write_bytes(whole[: len(whole) // 2])
@@ -211,7 +211,7 @@ main(sys.argv[1:])
 
 
 @pytest.mark.slow
-def test_what_draws_is_imported_before_it_waits_for_ctrl_c(place):
+def test_plotting_is_imported_before_the_watch_waits_for_ctrl_c(place):
     # Where Ctrl-C breaks off an import of matplotlib, none can follow; the curve is drawn last.
     command = [sys.executable, "-c", LOADED_BEFORE, *map(str, place.words())]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

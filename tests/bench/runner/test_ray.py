@@ -51,7 +51,7 @@ def test_tasks_return_the_vectors_of_one_process_byte_by_byte(
     assert files == files_of(shards, undisturbed.workspace.vectors_dir)
 
 
-def test_a_node_that_is_removed_costs_what_it_had_in_hand(undisturbed, collection, card, tmp_path):
+def test_a_removed_node_repeats_only_its_current_task(undisturbed, collection, card, tmp_path):
     bed = Bed(tmp_path, collection, card)
     shards = bed.missing()
     with cluster() as nodes:
@@ -72,7 +72,7 @@ def test_a_node_that_is_removed_costs_what_it_had_in_hand(undisturbed, collectio
     )
 
 
-def test_a_task_that_fails_is_told_as_in_this_process(collection, card, tmp_path):
+def test_a_failed_task_is_reported_as_in_this_process(collection, card, tmp_path):
     bed = Bed(tmp_path, collection, card)
     (Path(card).parent / "checkpoint" / "model.safetensors").rename(tmp_path / "weights")
     with pytest.raises(BenchError, match=r"model\.safetensors"):
@@ -80,7 +80,7 @@ def test_a_task_that_fails_is_told_as_in_this_process(collection, card, tmp_path
     (tmp_path / "weights").rename(Path(card).parent / "checkpoint" / "model.safetensors")
 
 
-def test_a_head_that_is_lost_is_told_and_the_same_command_goes_on_with_another(card, tmp_path):
+def test_a_lost_head_node_is_reported_and_the_same_command_continues_on_another(card, tmp_path):
     bench, collection = Bench(tmp_path), several_shards(tmp_path / "words", shards=12)
     words = ("run", collection, "--model", card, "--device", "cpu", "--engine", "ray")
     with cluster() as nodes:
@@ -100,7 +100,7 @@ def test_a_head_that_is_lost_is_told_and_the_same_command_goes_on_with_another(c
     assert Bed(tmp_path, collection, card).missing() == []
 
 
-def test_a_cluster_that_is_not_there_is_told_with_what_to_type():
+def test_a_missing_cluster_is_reported_with_what_to_type():
     with pytest.raises(BenchError, match=r"no Ray cluster at 127\.0\.0\.1:1: ") as refused:
         RayCluster("127.0.0.1:1", 2, "cpu")
     assert "ray start --head" in refused.value.hint

@@ -63,15 +63,13 @@ def test_the_last_line_is_the_report_after_the_tables(options, capsys, cache, em
     assert sum(line.startswith("|-") for line in tables) == 3
 
 
-def test_json_is_all_that_is_printed_when_asked_for(options, capsys):
+def test_json_is_the_only_output(options, capsys):
     assert speed(*options("--json")) == ExitCode.OK
     (line,) = capsys.readouterr().out.splitlines()
     assert json.loads(line)["model"] == "hashing"
 
 
-def test_our_own_race_runs_without_other_tools_and_without_other_parts(
-    options, tmp_path, capsys, monkeypatch
-):
+def test_a_race_without_other_tools_runs(options, tmp_path, capsys, monkeypatch):
     folder = write_collection(tmp_path / "tiny")
     assert speed(*options(folder, "--rounds", 2, parts=())) == ExitCode.OK
     report = msgspec.json.decode(capsys.readouterr().out.splitlines()[-1], type=SpeedReport)
@@ -138,7 +136,7 @@ def test_the_command_line_names_the_tools_and_parts_that_there_are():
 
 
 @pytest.mark.slow
-def test_nothing_of_the_peers_is_imported_here():
+def test_measuring_imports_no_other_tool():
     code = (
         "import sys, bench.cli.commands.speed\n"
         "print({'beir', 'mteb', 'sentence_transformers', 'matplotlib', 'torch'} & set(sys.modules))"

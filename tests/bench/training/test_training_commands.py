@@ -170,7 +170,7 @@ def test_after_pretraining_only_commands_that_can_work_are_printed(bench, tmp_pa
     ]
 
 
-def test_an_interrupted_training_is_not_taken_for_a_plain_checkpoint(bench, tmp_path):
+def test_an_interrupted_training_is_not_read_as_a_plain_checkpoint(bench, tmp_path):
     assert bench(*finetune("--set", "save_every=2")).code == 0
     for last in ("card.toml", "modules.json"):
         (tmp_path / "out/m" / last).unlink()
@@ -203,12 +203,12 @@ def test_held_out_queries_of_another_collection_are_left_out(bench, tmp_path):
     assert "6 queries;" in done.stdout
 
 
-def test_a_folder_with_nothing_but_a_training_split_can_be_trained_on(bench, tmp_path):
+def test_a_folder_with_only_a_training_split_can_be_trained_on(bench, tmp_path):
     (tmp_path / "mine" / "qrels" / "test.tsv").unlink()
     assert bench(*finetune()).code == 0
 
 
-def test_a_collection_that_is_there_to_train_on_is_trained_on_and_not_evaluated(bench, tmp_path):
+def test_a_training_collection_is_trained_on_and_not_evaluated(bench, tmp_path):
     (tmp_path / "mine" / "dataset.toml").write_text('split = "train"\n')
     done = bench(*finetune("--steps", "2"))
     assert done.code == 0, done.stderr
@@ -254,7 +254,9 @@ def test_a_collection_that_is_there_to_train_on_is_trained_on_and_not_evaluated(
         (adapt, "--start minilmm", "no card and no folder is called 'minilmm'", "minilm"),
     ],
 )
-def test_bad_input_is_one_message_before_any_work(bench, tmp_path, command, options, message, hint):
+def test_bad_input_gives_one_message_before_any_work(
+    bench, tmp_path, command, options, message, hint
+):
     done = bench(*command(*options.split()))
     assert done.code == ExitCode.BAD_INPUT
     assert done.stderr.count("error: ") == 1
@@ -264,7 +266,7 @@ def test_bad_input_is_one_message_before_any_work(bench, tmp_path, command, opti
     assert not (tmp_path / "out").exists()
 
 
-def test_a_damaged_test_split_is_not_taken_for_none(bench, tmp_path):
+def test_a_damaged_test_split_is_not_treated_as_missing(bench, tmp_path):
     (tmp_path / "mine" / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nt1\n")
     done = bench(*finetune())
     assert done.code == 2
@@ -289,7 +291,7 @@ def test_a_missing_package_is_named_before_anything_is_done(bench, tmp_path, mon
 
 
 @pytest.mark.slow
-def test_a_killed_command_goes_on_and_ends_as_if_it_had_not_been(bench, tmp_path):
+def test_a_killed_command_continues_and_gives_the_same_result(bench, tmp_path):
     whole = bench(*finetune("--steps", "40", "--out", "out/whole"))
     assert whole.code == 0, whole.stderr
     command = finetune("--steps", "40", "--set", "save_every=5")

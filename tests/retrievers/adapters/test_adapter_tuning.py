@@ -255,7 +255,7 @@ def test_an_adapter_has_the_size_of_its_matrices_and_the_base_is_not_copied(
 
 @pytest.mark.slow
 @hub
-def test_a_stopped_training_of_an_adapter_ends_as_if_it_had_not_been(tmp_path):
+def test_a_stopped_adapter_training_continues_and_gives_the_same_weights(tmp_path):
     run(tmp_path, table("seq_bn"), "whole", steps=6, save_every=2)
     with pytest.raises(KilledError):
         run(tmp_path, table("seq_bn"), steps=6, save_every=2, progress=killed_at(4))

@@ -157,7 +157,7 @@ def test_a_card_may_name_its_adapter(base: Model, base_vectors: Any, tmp_path: P
         resolve_model(str(card))
 
 
-def test_a_peft_adapter_that_fails_in_its_forward_pass_is_one_error(
+def test_a_peft_adapter_that_fails_in_its_forward_pass_gives_one_error(
     base: Model, tmp_path: Path
 ) -> None:
     peft = pytest.importorskip("peft")
@@ -195,7 +195,7 @@ def test_a_peft_adapter_of_another_base_is_refused(base: Model, tmp_path: Path) 
     ],
     ids=str,
 )
-def test_a_configuration_that_asks_for_what_is_not_done_here_is_refused(
+def test_an_unsupported_configuration_is_refused(
     base: Model,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -251,7 +251,7 @@ class Trap:
         (hub_adapter, "seq_bn", "pytorch_adapter.bin"),
     ],
 )
-def test_a_malicious_pickle_runs_nothing(
+def test_a_malicious_pickle_is_not_executed(
     base: Model, tmp_path: Path, save: Callable[..., Any], kind: str, name: str
 ) -> None:
     save(base, tmp_path / "evil", kind)

@@ -33,7 +33,7 @@ def adapter(folder):
 
 
 @pytest.mark.slow
-def test_an_adapter_is_stacked_on_one_that_stays_as_it_is(tmp_path):
+def test_an_adapter_is_stacked_on_a_frozen_adapter(tmp_path):
     domain, _ = two_adapters(tmp_path)
     tuned = Tuned(tmp_path, table("seq_bn", more=f'over = ["{domain}"]\n'))
     assert tuned.base_is_unchanged
@@ -160,7 +160,7 @@ def test_adapters_of_different_sizes_or_methods_have_no_average(tmp_path):
 
 
 @pytest.mark.slow
-def test_an_adapter_of_another_base_is_not_put_together_with_others(tmp_path):
+def test_adapters_of_different_bases_are_not_combined(tmp_path):
     one, _ = two_adapters(tmp_path)
     (tmp_path / "other").mkdir()
     start = model(tmp_path / "other", seed=5)
@@ -197,7 +197,7 @@ def test_a_task_is_put_over_another_domain(tmp_path):
 
 
 @pytest.mark.slow
-def test_what_adapterhub_would_pass_by_in_silence_is_refused(tmp_path):
+def test_configurations_that_adapterhub_ignores_silently_are_refused(tmp_path):
     """It runs these only of the first adapter: on another one they would train nothing."""
     method = "seq_bn_inv"
     run(tmp_path, table("seq_bn"), "domain")
@@ -213,7 +213,7 @@ def test_what_adapterhub_would_pass_by_in_silence_is_refused(tmp_path):
     assert not (tmp_path / "over").exists()
 
 
-def test_what_cannot_work_together_is_refused(tmp_path):
+def test_incompatible_adapters_are_refused(tmp_path):
     one, _ = two_adapters(tmp_path)
     run(tmp_path, table("lora", "peft"), "peft")
     with pytest.raises(BenchError, match="adapters of PEFT are not stacked"):

@@ -185,7 +185,7 @@ def test_a_row_of_zeros_stays_zero():
 )
 @with_examples(40)
 @torch.inference_mode()
-def test_a_token_alone_has_the_bytes_that_it_has_among_others(rows, width, outputs, after, seed):
+def test_other_tokens_do_not_change_a_byte_of_a_token(rows, width, outputs, after, seed):
     torch.manual_seed(seed)
     layer = Int8Linear([nn.Linear(width, outputs)], after)
     tokens = torch.randn(rows, width)
@@ -207,7 +207,7 @@ def least_cosine(first: torch.Tensor, second: torch.Tensor) -> float:
 @needs_vnni
 @torch.inference_mode()
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_a_text_alone_has_the_bytes_that_it_has_in_a_batch(network, threads):
+def test_batching_does_not_change_a_byte(network, threads):
     texts = random_texts()
     int8 = Int8Encoder(network, Tokens.of(texts))
     before = torch.get_num_threads()
@@ -263,7 +263,7 @@ def test_networks_of_other_families_are_refused():
 
 @pytest.mark.skipif(not has_bfloat16(), reason="oneDNN has no bfloat16 instructions here")
 @torch.inference_mode()
-def test_hidden_states_in_bfloat16_are_near_the_network_s_in_any_batch(network):
+def test_hidden_states_in_bfloat16_are_close_to_the_network_in_any_batch(network):
     texts = random_texts()
     expected = of_network(network, texts)
     encoder = PackedEncoder(network.to(torch.bfloat16), product=OneDNNLinear)

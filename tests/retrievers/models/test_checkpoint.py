@@ -208,7 +208,7 @@ def test_a_folder_that_is_not_installed_or_has_other_weights_is_not_used(
         locate_checkpoint("org/name", "main", base=tmp_path, package="carrier/../../model")
 
 
-def test_the_hubs_cache_is_used_offline(
+def test_the_cache_of_the_hub_is_used_offline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
     snapshot = write_hub(tmp_path, folder, monkeypatch)

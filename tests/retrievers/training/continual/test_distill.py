@@ -82,7 +82,7 @@ def test_the_gradient_is_that_of_the_papers_cross_entropy(batch):
         torch.testing.assert_close(ours, weight.grad, rtol=1e-9, atol=1e-12)
 
 
-def test_where_the_model_is_its_teacher_nothing_pulls_at_it(batch):
+def test_a_model_that_is_its_own_teacher_has_no_distillation_loss(batch):
     student = tiny.encoder()
     losses = DistillTraining(student, tiny.encoder(), 3.0, 2.0)(**batch)
     assert losses["distillation"].item() == pytest.approx(0, abs=1e-14)

@@ -73,7 +73,7 @@ def das(start, tmp_path_factory) -> tuple[PretrainResult, ...]:
     return run(start, tmp_path_factory.mktemp("sequences") / "das", "das")
 
 
-def test_plain_is_one_training_after_the_other(start, plain, tmp_path):
+def test_the_plain_method_trains_one_domain_after_the_other(start, plain, tmp_path):
     model = start
     for number, (domain, found) in enumerate(zip(DOMAINS, plain, strict=True)):
         by_hand = msgspec.structs.replace(preset(start), start=Start(model=str(model)))
@@ -131,7 +131,7 @@ class Interrupting:
                 raise StoppedError
 
 
-def test_a_sequence_that_was_interrupted_goes_on_as_if_it_had_not_been(start, das, tmp_path):
+def test_an_interrupted_sequence_gives_the_same_result(start, das, tmp_path):
     settings = learning("das")
     out = tmp_path / "das"
     # The first training is finished when the second call reaches the second one.
@@ -187,7 +187,7 @@ def test_a_state_of_another_sequence_is_refused(start, das):
         ("adapter", {"adapter": "fusion"}, DOMAINS, "two or more adapters"),
     ],
 )
-def test_what_cannot_work_is_refused_before_any_work(
+def test_impossible_settings_are_refused_before_any_work(
     start, tmp_path, method, options, domains, message
 ):
     with pytest.raises(BenchError, match=message):

@@ -212,7 +212,7 @@ def test_a_damaged_teacher_is_trained_again_to_the_same_weights(tmp_path):
     assert file.read_bytes() == whole
 
 
-def test_an_encoder_is_not_taken_for_a_trained_teacher(tmp_path):
+def test_an_encoder_is_not_accepted_as_a_trained_teacher(tmp_path):
     tiny.write_bert(tmp_path / "encoder")
     with pytest.raises(BenchError, match="is not a cross-encoder"):
         cross_encoder(open_checkpoint(tmp_path / "encoder"), 24, trained=True)

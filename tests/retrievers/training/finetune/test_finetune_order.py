@@ -51,7 +51,7 @@ def test_no_batch_holds_a_document_that_is_relevant_to_two_of_its_queries(seed, 
 
 @with_examples(50)
 @given(seed=st.integers(0, 1000), count=st.integers(4, 9))
-def test_relevance_that_is_too_dense_still_gives_batches_and_says_so(seed, count):
+def test_dense_relevance_still_gives_batches_and_warns(seed, count):
     names = tuple(map(str, range(count)))
     documents = ListedDocuments(["", ""], ["x", "y"])
     training = TrainingSet(names, (np.array([0]),) * count, documents, ())
@@ -75,7 +75,7 @@ def test_negatives_are_drawn_without_repetition_while_there_are_enough():
     assert set(draw_negatives(pool, (), keys, 9, rng)) == {5, 6, 7, 8}
 
 
-def test_what_is_relevant_to_another_query_of_the_batch_is_not_drawn():
+def test_documents_relevant_to_another_query_of_the_batch_are_not_drawn():
     pool, keys = np.array([5, 6, 7]), keys_of(5, 6, 7)
     banned = keys.of(np.array([5, 7])).tolist()
     rng = np.random.default_rng(0)
@@ -98,7 +98,7 @@ def batches(tmp_path):
     return make
 
 
-def test_a_place_always_draws_the_same(batches):
+def test_a_position_always_draws_the_same_negatives(batches):
     pool = np.array([list(range(30, 42))] * 7)
     one, other = batches(pool), batches(pool)
     forwards = [one.rows_at(place).tolist() for place in range(12)]

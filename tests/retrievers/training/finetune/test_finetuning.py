@@ -61,7 +61,7 @@ print(done.resumed_at)
 
 
 @pytest.mark.slow
-def test_processes_that_share_a_training_go_on_together(tmp_path):
+def test_processes_that_share_a_training_resume_together(tmp_path):
     model(tmp_path)
     assert run_in_two(SHARED, tmp_path, str(tmp_path)) == ["4", "4"]
     assert same_weights(tmp_path / "killed", tmp_path / "whole")
@@ -121,7 +121,7 @@ def test_the_same_seed_gives_the_same_weights(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("table", "step"), [(BM25, 4), (REFRESHED, 1), (REFRESHED, 5)])
-def test_a_stopped_training_ends_as_if_it_had_not_been(tmp_path, table, step):
+def test_a_stopped_training_continues_and_gives_the_same_weights(tmp_path, table, step):
     run(tmp_path, table, "whole", search=Search(), save_every=3)
     with pytest.raises(KilledError):
         run(tmp_path, table, progress=killed_at(step, "round 1"), search=Search(), save_every=3)
@@ -148,7 +148,7 @@ def test_checkpoints_of_a_running_training_are_models_that_a_watch_finds_complet
     assert not np.array_equal(seen[2], seen[4])
 
 
-def test_a_training_that_was_stopped_between_mining_and_its_checkpoint_goes_on(tmp_path):
+def test_a_training_stopped_between_mining_and_its_checkpoint_continues(tmp_path):
     run(tmp_path, REFRESHED, "whole", search=Search())
 
     class Failing(Search):
@@ -219,7 +219,7 @@ def test_a_training_stopped_in_its_second_round_keeps_the_first(tmp_path):
     assert same_weights(tmp_path / "whole", tmp_path / "out")
 
 
-def test_what_is_finished_is_not_repeated(tmp_path):
+def test_finished_stages_are_not_repeated(tmp_path):
     first = run(tmp_path, BM25, search=Search())
     search = Search()
     assert run(tmp_path, BM25, search=search) == first
@@ -234,14 +234,14 @@ def test_another_training_in_the_same_folder_is_refused(tmp_path):
         finetune(preset(QUICK), model(tmp_path), examples(5), on_cpu(tmp_path / "out"))
 
 
-def test_a_loss_that_is_no_number_stops_and_keeps_the_last_good_checkpoint(tmp_path):
+def test_a_nan_loss_stops_training_and_keeps_the_last_good_checkpoint(tmp_path):
     settings = preset("[loss]\nname = 'contrastive'\ntemperature = 1e-38\n" + QUICK, steps=8)
     with pytest.raises(BenchError, match="not a finite number at step 1"):
         finetune(settings, model(tmp_path), examples(), on_cpu(tmp_path / "out"))
     assert not (tmp_path / "out" / "card.toml").exists()
 
 
-def test_bfloat16_is_of_one_training_and_gradient_checkpointing_trains_too(tmp_path):
+def test_bfloat16_applies_to_one_training_and_gradient_checkpointing_trains_too(tmp_path):
     run(tmp_path, name="before")
     run(tmp_path, 'precision = "bfloat16"\ngradient_checkpointing = true\n')
     run(tmp_path, name="after")
@@ -264,7 +264,7 @@ def test_bfloat16_trains_on_a_gpu_where_there_is_one(tmp_path):
     assert (tmp_path / "out" / "card.toml").exists()
 
 
-def test_what_was_trained_is_written_down_and_nothing_printed(tmp_path, capfd):
+def test_a_training_in_python_writes_its_record_and_prints_nothing(tmp_path, capfd):
     trained = run(tmp_path, BM25, search=Search())
     assert capfd.readouterr().out == ""
     assert (trained.steps, trained.rounds, trained.queries) == (6, 1, len(examples()))

@@ -40,7 +40,7 @@ def corpus(bench_data: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("kind", "name"), [*(("bert", name) for name in PREDICTING), ("roberta", "cocondenser")]
 )
-def test_a_new_encoder_s_loss_falls_on_a_real_corpus(
+def test_the_loss_of_a_new_encoder_falls_on_a_real_corpus(
     corpus: list[str], tmp_path: Path, kind: str, name: str
 ) -> None:
     start = small.write_start(tmp_path / kind, corpus, kind, vocabulary=600)
@@ -57,7 +57,7 @@ def test_a_new_encoder_s_loss_falls_on_a_real_corpus(
 
 
 @pytest.mark.parametrize("name", list(CONTRASTING))
-def test_minilm_s_contrast_falls_on_real_texts(
+def test_the_contrastive_loss_of_minilm_falls_on_real_texts(
     corpus: list[str], tmp_path: Path, name: str
 ) -> None:
     """A new encoder would need hundreds of steps to leave chance. Every batch has all 8 texts."""

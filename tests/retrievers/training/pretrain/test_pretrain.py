@@ -93,7 +93,7 @@ def test_checkpoints_of_a_running_training_are_models_that_a_watch_finds_complet
 
 
 @pytest.mark.slow
-def test_a_training_that_is_killed_goes_on_as_if_it_had_not_been(start, finished, tmp_path):
+def test_a_killed_training_continues_and_gives_the_same_weights(start, finished, tmp_path):
     table = msgspec.to_builtins(small.preset(start))
     with subprocess.Popen(
         [sys.executable, "-c", KILLED], cwd=ROOT, stdin=-1, stdout=-1, text=True
@@ -135,7 +135,7 @@ print(done.resumed_at)
 
 
 @pytest.mark.slow
-def test_processes_share_each_step_and_go_on_together(tmp_path):
+def test_processes_share_each_step_and_resume_together(tmp_path):
     dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     start = small.write_start(tmp_path / "start", TEXTS, **dropout)
     train(small.preset(start, accumulate=2, steps=6), tmp_path / "alone")
@@ -169,7 +169,7 @@ def test_a_folder_of_another_training_is_refused(start, finished):
         pretrain(small.preset(start), TEXTS[1:], on_cpu(finished), trained_on=("my/texts",))
 
 
-def test_a_folder_of_somebody_else_is_left_as_it_is(start, tmp_path):
+def test_a_foreign_folder_is_not_touched(start, tmp_path):
     other = tmp_path / "checkpoints" / "checkpoint-best"
     other.mkdir(parents=True)
     (other / "optimizer.pt").write_bytes(b"theirs")
@@ -178,7 +178,7 @@ def test_a_folder_of_somebody_else_is_left_as_it_is(start, tmp_path):
     assert (other / "optimizer.pt").read_bytes() == b"theirs"
 
 
-def test_a_folder_without_a_checkpoint_is_anybody_s(start, tmp_path):
+def test_a_folder_without_a_checkpoint_can_be_used_by_any_training(start, tmp_path):
     short_of_memory = msgspec.structs.replace(small.preset(start), objective=Breaks())
     with pytest.raises(BenchError, match="not a finite number"):
         train(short_of_memory, tmp_path, save_every=100)
@@ -261,7 +261,7 @@ class Breaks(MLM, frozen=True, tag="breaks"):
         return Training(encoder)
 
 
-def test_a_loss_that_is_no_number_stops_and_the_last_good_model_stays(start, tmp_path):
+def test_a_nan_loss_stops_training_and_keeps_the_last_good_model(start, tmp_path):
     preset = msgspec.structs.replace(small.preset(start), objective=Breaks())
     with pytest.raises(BenchError, match=r"not a finite number at step 8; .* step 6 ") as e:
         train(preset, tmp_path / "out", save_every=3)
@@ -303,7 +303,7 @@ def test_a_lack_of_memory_says_which_batch_size_to_try(start, tmp_path):
         ({"start": {"model": "seed"}}, "no checkpoint to start from"),
     ],
 )
-def test_what_cannot_be_trained_is_refused_first(start, tmp_path, changes, message):
+def test_an_untrainable_setting_is_refused_first(start, tmp_path, changes, message):
     with pytest.raises(BenchError, match=message):
         train(small.preset(start, **changes), tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -327,7 +327,7 @@ def test_a_checkpoint_that_lacks_weights_of_its_encoder_is_refused(start, tmp_pa
         train(small.preset(folder), tmp_path / "out")
 
 
-def test_a_training_that_ended_while_its_folder_was_written_is_only_written(
+def test_a_training_that_stopped_while_writing_its_folder_only_writes_again(
     start, finished, tmp_path, monkeypatch
 ):
     out = tmp_path / "out"

@@ -65,7 +65,7 @@ def test_equal_texts_give_equal_ids():
     assert len(trained[0]) == 70
 
 
-def test_it_reads_as_berts_tokenizer_does():
+def test_texts_are_tokenised_like_by_the_bert_tokenizer():
     tokenizer = train_tokenizer(TEXTS, 90)
     assert tokenizer.all_special_tokens == sorted(SPECIAL, key=tokenizer.all_special_tokens.index)
     ids = tokenizer("Löw TIDE, 東")["input_ids"]
@@ -75,7 +75,7 @@ def test_it_reads_as_berts_tokenizer_does():
 
 
 @pytest.mark.parametrize("texts", [[], [" "], TEXTS])
-def test_too_small_a_vocabulary_is_one_error(texts):
+def test_too_small_a_vocabulary_gives_one_error(texts):
     with pytest.raises(BenchError, match="a vocabulary of 20 pieces is too small"):
         train_tokenizer(texts, 20)
 
