@@ -116,7 +116,7 @@ def test_the_forums_of_cqadupstack_have_their_published_total():
     assert sum(facts.counts.documents or 0 for facts in forums) == 457_199
 
 
-def test_verify_accepts_the_peculiarities_of_the_official_arguana():
+def test_the_declared_counts_of_arguana_are_those_of_the_official_archive():
     counts = facts_for("beir/arguana").counts
     assert (counts.documents, counts.queries, counts.judgements) == (8_674, 1_406, 1_406)
     assert counts.dangling_judgements == 5

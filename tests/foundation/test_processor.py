@@ -26,7 +26,7 @@ def test_instructions_are_those_of_the_first_core(facts):
     assert machine.cpu_instructions() == {"fpu", "avx2"}
 
 
-def test_a_processor_without_a_frequency_reports_none(facts):
+def test_a_processor_without_flags_has_no_instructions(facts):
     assert machine.cpu_instructions() == frozenset()
     facts.write_text("processor\t: 0\nFeatures\t: fp asimd\n")
     assert machine.cpu_instructions() == frozenset()

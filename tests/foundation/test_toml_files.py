@@ -62,7 +62,7 @@ def test_an_unknown_name_suggests_what_was_meant(files, name, message, hint):
     "content",
     [b"= 3", b"\xff", b"title = 3", b"title = 'a'\nrounds = [[[]]]", b"x = " + b"[" * 9999],
 )
-def test_another_record_is_refused_with_its_source(files, content):
+def test_a_malformed_record_is_refused_with_its_source(files, content):
     with pytest.raises(BenchError, match=r"mine\.toml"):
         files.parse(content, "mine.toml")
 

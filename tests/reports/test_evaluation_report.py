@@ -168,7 +168,7 @@ def test_sizes_are_in_decimal_units(number, text):
     assert size(number) == text
 
 
-def test_costs_of_a_cell_are_summed():
+def test_costs_of_collections_are_summed():
     row = EncodingCost(
         model="m",
         collection="a",

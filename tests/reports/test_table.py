@@ -107,7 +107,7 @@ commonmark = MarkdownIt("commonmark")
         ("", ""),
     ],
 )
-def test_show_prints_a_name_without_reading_it_as_a_file(text, shown):
+def test_markdown_in_a_name_is_escaped(text, shown):
     assert escape(text) == shown
 
 

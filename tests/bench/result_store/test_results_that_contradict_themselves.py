@@ -135,7 +135,7 @@ def test_values_that_no_query_can_have_are_refused(folder, case):
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1" * 9, b"no parquet at all"])
-def test_a_value_that_is_not_a_table_is_refused(folder, content):
+def test_a_file_that_is_not_a_table_is_refused(folder, content):
     (folder / SCORES_FILE).write_bytes(content)
     make_older(folder)
     assert "contradicts itself: in per_query.parquet" in refusal(folder)

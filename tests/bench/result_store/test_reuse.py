@@ -67,7 +67,7 @@ def test_another_request_is_computed_not_reused(run, options):
 
 
 @pytest.mark.parametrize("index", ["flat", "HNSW8"])
-def test_bm25_is_listed_with_any_index(run, index):
+def test_a_bm25_result_is_reused_with_any_index(run, index):
     assert run(model="bm25")
     assert not run("--index", index, model="bm25")
 
@@ -254,7 +254,7 @@ def test_decisions_take_no_result_of_a_source_that_changes_under_them(folder, ru
         for_a_decision(lambda: edit_corpus(folder))
 
 
-def test_a_command_stage_runs_another_program(run, monkeypatch, tmp_path):
+def test_a_result_of_another_program_version_is_computed_again(run, monkeypatch, tmp_path):
     assert run()
     monkeypatch.setattr(pipeline, "program_digest", lambda: "0" * 16)
     assert run()

@@ -107,7 +107,7 @@ def test_the_shared_embedding_of_a_t5_pickle_counts_once(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["bm25", "hashing"])
-def test_stages_without_training_have_no_parameters(name):
+def test_models_without_weights_have_no_parameters(name):
     assert count_parameters(resolve_model(name)) == Parameters(0, 0)
 
 

@@ -62,7 +62,7 @@ def test_sentence_transformers_pools_and_compares_as_the_card_says(saved):
     assert model.similarity_fn_name == "cosine"
 
 
-def test_an_existing_file_is_replaced(saved, tmp_path):
+def test_an_existing_checkpoint_is_replaced(saved, tmp_path):
     start = small.write_start(tmp_path / "other", small.texts(), vocabulary=60)
     model = transformers.AutoModel.from_pretrained(start)
     tokenizer = transformers.AutoTokenizer.from_pretrained(start)
