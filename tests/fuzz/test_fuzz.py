@@ -12,7 +12,7 @@ from tests.fuzz.subjects import SUBJECTS
 @pytest.mark.slow
 def test_a_short_campaign_finds_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     fast = [name for name in SUBJECTS if name not in SLOW]
-    assert main(["--mutations", "72", "--only", *fast]) == 0, capsys.readouterr().out
+    assert main(["--mutations", "144", "--only", *fast]) == 0, capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Children that are killed, stopped or out of space: all is encoded, and almost none of it twice."""
+"""Children that are killed, stopped or out of space: all is encoded, almost none of it twice."""
 
 import os
 import re

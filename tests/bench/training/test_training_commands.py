@@ -2,11 +2,8 @@
 
 import builtins
 import json
-import os
 import shlex
-import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +12,7 @@ from bench.outcomes import ExitCode
 from bench.training.training_sets import same_collections
 from retrievers.models.card import load_card
 from tests.support import tiny_checkpoints as tiny
-from tests.support.collections import DOCUMENTS, Bench, heed_ctrl_c, write_collection, write_qrels
+from tests.support.collections import DOCUMENTS, Bench, write_collection, write_qrels
 from tests.support.trainable import write_trainable
 
 PRETRAINING = """
@@ -288,23 +285,3 @@ def test_a_missing_package_is_named_before_anything_is_done(bench, tmp_path, mon
     assert done.code == 2
     assert "pip install 'retrieval-bench[train]'" in done.stderr
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.slow
-def test_a_killed_command_continues_and_gives_the_same_result(bench, tmp_path):
-    whole = bench(*finetune("--steps", "40", "--out", "out/whole"))
-    assert whole.code == 0, whole.stderr
-    command = finetune("--steps", "40", "--set", "save_every=5")
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
-    process = bench.start(*command, cwd=tmp_path, preexec_fn=heed_ctrl_c, env=environment)
-    checkpoints = tmp_path / "out" / "m" / "checkpoints"
-    deadline = time.monotonic() + 300
-    while not list(checkpoints.glob("*/complete")) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    assert not (tmp_path / "out" / "m" / "card.toml").exists()
-    again = bench(*command)
-    assert ", resumed at " in again.stdout
-    one, other = (tmp_path / "out" / name / "model.safetensors" for name in ("whole", "m"))
-    assert one.read_bytes() == other.read_bytes()

@@ -119,19 +119,6 @@ def test_the_same_seed_gives_the_same_weights(tmp_path):
     assert not same_weights(tmp_path / "one", tmp_path / "other")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("table", "step"), [(BM25, 4), (REFRESHED, 1), (REFRESHED, 5)])
-def test_a_stopped_training_continues_and_gives_the_same_weights(tmp_path, table, step):
-    run(tmp_path, table, "whole", search=Search(), save_every=3)
-    with pytest.raises(KilledError):
-        run(tmp_path, table, progress=killed_at(step, "round 1"), search=Search(), save_every=3)
-    assert not (tmp_path / "out" / "card.toml").exists()
-    run(tmp_path, table, search=Search(), save_every=3)
-    assert same_weights(tmp_path / "whole", tmp_path / "out")
-    assert [one.step for one in read_curve(tmp_path / "out" / "losses.jsonl")] == [*range(1, 7)]
-    assert not (tmp_path / "out" / "checkpoints").exists()
-
-
 def test_checkpoints_of_a_running_training_are_models_that_a_watch_finds_complete(tmp_path):
     seen = {}
 

@@ -1,8 +1,6 @@
 """Pre-training as a whole: kills, seeds, NaN, and a folder that can be used at once."""
 
 import json
-import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any, ClassVar
@@ -63,19 +61,6 @@ def test_processes_that_make_the_batches_change_nothing(
     assert "tokenizers" not in capfd.readouterr().err  # nor do they warn of having been forked
 
 
-KILLED = """
-import json, sys
-from pathlib import Path
-from retrievers.training.engine.arguments import TrainingContext
-from retrievers.training.pretrain.preset import from_table
-from retrievers.training.pretrain.pretrain import pretrain
-table, texts, out = json.load(sys.stdin)
-say = lambda progress: print(progress.done, flush=True)
-context = TrainingContext(Path(out), device="cpu", save_every=4, progress=say)
-pretrain(from_table(table, "test"), texts, context)
-"""
-
-
 def test_checkpoints_of_a_running_training_are_models_that_a_watch_finds_complete(start, tmp_path):
     out, seen = tmp_path / "out", {}
     scanner = CheckpointScanner(out)
@@ -90,27 +75,6 @@ def test_checkpoints_of_a_running_training_are_models_that_a_watch_finds_complet
     assert not np.array_equal(seen[4], seen[8])
     encoder = open_encoder(resolve_model(str(out)), "cpu")
     assert not np.array_equal(seen[8], encoder.encode_queries(TEXTS[:3]))
-
-
-@pytest.mark.slow
-def test_a_killed_training_continues_and_gives_the_same_weights(start, finished, tmp_path):
-    table = msgspec.to_builtins(small.preset(start))
-    with subprocess.Popen(
-        [sys.executable, "-c", KILLED], cwd=ROOT, stdin=-1, stdout=-1, text=True
-    ) as child:
-        assert child.stdin is not None
-        assert child.stdout is not None
-        child.stdin.write(json.dumps([table, TEXTS, str(tmp_path / "out")]))
-        child.stdin.close()
-        for line in child.stdout:
-            if int(line) == 10:
-                child.kill()
-                break
-    assert child.returncode == -signal.SIGKILL
-    # As if killed while it wrote the last one:
-    (tmp_path / "out" / "checkpoints" / "checkpoint-11").mkdir()
-    assert train(small.preset(start), tmp_path / "out", save_every=4).resumed_at == 8
-    assert_equal_trainings(tmp_path / "out", finished)
 
 
 SHARED = """
