@@ -86,6 +86,7 @@ def done_files(tmp_path):
     return {path: path.stat().st_mtime_ns for path in (tmp_path / "ablations").rglob("done.json")}
 
 
+@pytest.mark.slow
 def test_cells_are_trained_scored_and_reported_and_kept_for_the_next_time(bench, tmp_path):
     pytest.importorskip("sentence_transformers")
     first = ablate(bench)  # the only one that trains more than one seed
@@ -112,6 +113,7 @@ def test_cells_are_trained_scored_and_reported_and_kept_for_the_next_time(bench,
     assert (stages.count("pretrain"), stages.count("finetune")) == (4, 6)
 
 
+@pytest.mark.slow
 def test_the_first_seed_chooses_the_rate_of_a_row_and_each_seed_has_its_base(bench, tmp_path):
     pytest.importorskip("sentence_transformers")
     text = GRID.partition("[[axes]]")[0].replace("seeds", "base_per_seed = true\nseeds")
@@ -152,6 +154,7 @@ def test_an_evaluation_keeps_to_the_memory_that_it_may_take(bench, tmp_path):
         stage.run(settings, "hashing", tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_rows_of_one_seed_read_the_same_texts_in_the_same_order(bench, tmp_path, monkeypatch):
     pytest.importorskip("sentence_transformers")
     from retrievers.training.pretrain.texts import Stream
@@ -339,6 +342,7 @@ def test_a_model_without_pretraining_is_scored_unchanged(bench, tmp_path):
     assert "Nothing is trained" in done.stdout
 
 
+@pytest.mark.slow
 def test_anchors_are_in_tables_and_figures_and_a_later_hypothesis_is_exploratory(bench, tmp_path):
     tiny.write_card(tmp_path / "start.toml", checkpoint="bert", pooling="mean")
     grid = (
@@ -369,6 +373,7 @@ def test_anchors_are_in_tables_and_figures_and_a_later_hypothesis_is_exploratory
     assert "No record from before the first result" in ablate(bench).stdout
 
 
+@pytest.mark.slow
 def test_a_collection_that_is_not_the_published_one_is_refused_at_once_or_marked(bench, tmp_path):
     tiny.write_card(tmp_path / "start.toml", checkpoint="bert", pooling="mean")
     (tmp_path / "mine" / "dataset.toml").write_text("[counts]\nqueries = 3\n")

@@ -94,6 +94,7 @@ def calls():
     return len(Path("calls").read_text())
 
 
+@pytest.mark.slow
 def test_a_command_trains_each_cell_once_from_the_start_with_its_settings_and_seed(bench):
     Path("train.py").write_text(TRAINS)
     done = bench(*TYPED, "--seeds", "3", "--json")
@@ -116,6 +117,7 @@ def test_a_command_trains_each_cell_once_from_the_start_with_its_settings_and_se
     assert "8 tasks left" in bench(*TYPED, "--dry-run").stdout  # other data, other cells
 
 
+@pytest.mark.slow
 def test_a_checkpoint_trained_elsewhere_is_a_row_next_to_one_of_ours(bench):
     pytest.importorskip("sentence_transformers")
     ours = 'title = "tiny"\nsteps = 2\nbatch_size = 3\n'
@@ -187,6 +189,7 @@ def wait_for(condition):
     raise AssertionError("it did not happen")
 
 
+@pytest.mark.slow
 def test_a_failed_command_is_a_gap_with_its_last_lines_and_is_tried_again(bench):
     script = Path("train.py").read_text()
     Path("train.py").write_text("print('begun', flush=True); raise ValueError('no such optimizer')")
@@ -253,6 +256,7 @@ def test_values_that_look_like_json_stay_strings():
     assert filled == ["1e-05-true", '{"lr": 1}', "{}", "{a}"]
 
 
+@pytest.mark.slow
 def test_the_grid_of_the_page_is_one_and_its_command_is_that_of_the_example(bench, tmp_path):
     text = PAGE.read_text()
     (example,) = [

@@ -319,6 +319,7 @@ def scores_of(bench, folder, oracle, usage, tmp_path, keep_self=False, facts="")
     return json.loads(done.stdout)["results"][0]["measures"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "usage", "facts"),
     [
@@ -336,6 +337,7 @@ def test_published_scores_name_the_cause(bench, folder, oracle, tmp_path, name, 
     assert any(name in each for each in found), (typed, answer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("usage", "probed", "given"),
     [(Usage(title=False), 32, 13), (Usage(pooling="mean"), 4, 13), (Usage(pooling="mean"), 1, 6)],
@@ -429,6 +431,7 @@ SERVED: dict[str, tuple[Usage, Callable[[str], str]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SERVED)
 def test_a_server_that_changes_vectors_drifts_and_the_cause_is_named(bench, folder, oracle, name):
     code, done = check_server(bench, folder, served(oracle, *SERVED[name]))
@@ -455,6 +458,7 @@ def test_lower_precision_is_drift_unless_it_is_stated(bench, folder, oracle, sta
     assert ("float32 is stated" in done.reasons[0]) == bool(code)
 
 
+@pytest.mark.slow
 def test_vectors_that_are_mixed_up_under_load_are_drift(bench, folder, oracle, tmp_path):
     """A request now and then gets the vectors of one that is answered at the same time."""
     exact, requests = served(oracle), list[list[str]]()
@@ -472,6 +476,7 @@ def test_vectors_that_are_mixed_up_under_load_are_drift(bench, folder, oracle, t
     assert suite.attrib["errors"] == "2"  # of the load, and of the outcome
 
 
+@pytest.mark.slow
 def test_another_checkpoint_is_distinguished_from_unrelated_vectors(bench, folder, oracle):
     other = np.random.default_rng(0).normal(size=(32, 32)) / 8
     exact = served(oracle)

@@ -82,6 +82,7 @@ def test_adjusted_p_is_never_below_the_p_of_the_pair_alone(scores):
         assert p >= max_statistic([panel], [1.0], [pair])[0][0] - 1e-12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("queries", "checkpoints"), [(50, 8), (300, 4)])
 def test_curves_without_a_difference_give_a_claim_in_at_most_5_of_100(queries, checkpoints):
     rng = np.random.default_rng(4)
@@ -92,6 +93,7 @@ def test_curves_without_a_difference_give_a_claim_in_at_most_5_of_100(queries, c
     assert false / curves <= ALPHA + 3 * np.sqrt(ALPHA * (1 - ALPHA) / curves)
 
 
+@pytest.mark.slow
 def test_equal_checkpoints_are_rarely_told_apart_though_others_are_far_better():
     rng = np.random.default_rng(5)
     curves, false, true = 200, 0, 0

@@ -69,6 +69,7 @@ def test_json_is_the_only_output(options, capsys):
     assert json.loads(line)["model"] == "hashing"
 
 
+@pytest.mark.slow
 def test_a_race_without_other_tools_runs(options, tmp_path, capsys, monkeypatch):
     folder = write_collection(tmp_path / "tiny")
     assert speed(*options(folder, "--rounds", 2, parts=())) == ExitCode.OK

@@ -84,6 +84,7 @@ def test_results_of_every_round_must_agree_before_a_ratio_is_given(results, tole
     assert other.score == (results[0] if np.ndim(results[0]) == 0 else None)
 
 
+@pytest.mark.slow
 def test_our_encoder_gives_its_vectors_and_the_processor_does_not_wait():
     class Sleeper:
         def encode_documents(self, titles, texts):
@@ -138,6 +139,7 @@ def test_the_error_of_a_failed_process_quotes_its_last_lines():
     assert "first" in caught.value.hint
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("pooling", "normalize"), [("cls", False), ("mean", True)])
 def test_sentence_transformers_reads_a_checkpoint_as_its_card_says(tmp_path, pooling, normalize):
     pytest.importorskip("sentence_transformers")

@@ -71,6 +71,7 @@ def adapt(*more):
     return ["adapt", "texts.toml", *on, "--out", "out/m", *PLACES, *more]
 
 
+@pytest.mark.slow
 def test_a_pretrained_folder_is_evaluated_by_its_name(bench, tmp_path, caplog):
     done = bench(*pretrain("--set", "objective.name=retromae"))
     assert done.code == ExitCode.OK, done.stderr
@@ -122,6 +123,7 @@ def test_options_change_the_preset_and_json_is_one_document(bench, tmp_path):
     assert preset["rounds"][0]["sources"] == ["bm25"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["ewc", "das", "distill", "replay"])
 def test_a_sequence_prints_the_command_that_scores_each_checkpoint(bench, method):
     few = ("--set", "method.measured=3") if method in ("ewc", "das") else ()
@@ -140,6 +142,7 @@ def test_a_sequence_prints_the_command_that_scores_each_checkpoint(bench, method
     assert "m-1-one" in scored.stdout
 
 
+@pytest.mark.slow
 def test_checkpoints_of_a_sequence_are_used_as_the_card_of_its_start_says(bench):
     done = bench(*adapt("--start", "start.toml"))
     assert done.code == ExitCode.OK, done.stderr
@@ -153,6 +156,7 @@ def test_checkpoints_of_a_sequence_are_used_as_the_card_of_its_start_says(bench)
     assert {(one["pooling"], one["max_query_tokens"]) for one in recipes} == {("mean", 32)}
 
 
+@pytest.mark.slow
 def test_after_pretraining_only_commands_that_can_work_are_printed(bench, tmp_path):
     queries = {f"t{number}": f"river {number}" for number in range(16)}
     many = write_collection(tmp_path / "many", queries=queries, qrels={("t1", "d1"): 1})
@@ -180,6 +184,7 @@ def test_an_interrupted_training_is_not_read_as_a_plain_checkpoint(bench, tmp_pa
     assert "--model out/m/checkpoints/checkpoint-2/model" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["plain", "joint"])
 def test_a_training_set_counts_as_the_collection_that_it_belongs_to(bench, tmp_path, method):
     write_collection(tmp_path / "part", facts='name = "beir/msmarco"\nsplit = "test"\n')
@@ -200,11 +205,13 @@ def test_held_out_queries_of_another_collection_are_left_out(bench, tmp_path):
     assert "6 queries;" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_folder_with_only_a_training_split_can_be_trained_on(bench, tmp_path):
     (tmp_path / "mine" / "qrels" / "test.tsv").unlink()
     assert bench(*finetune()).code == 0
 
 
+@pytest.mark.slow
 def test_a_training_collection_is_trained_on_and_not_evaluated(bench, tmp_path):
     (tmp_path / "mine" / "dataset.toml").write_text('split = "train"\n')
     done = bench(*finetune("--steps", "2"))

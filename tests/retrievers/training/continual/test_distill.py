@@ -122,6 +122,7 @@ def trained(start: Path, out: Path, method: str = "plain", **options):
     return adapt(preset, DOMAINS, read_method({"name": method, **options}, "test"), on_cpu(out))
 
 
+@pytest.mark.slow
 def test_it_begins_as_plain_and_with_weight_0_stays_so_to_the_bit(start, tmp_path):
     plain = trained(start, tmp_path / "plain" / "x")
     nothing = trained(start, tmp_path / "nothing" / "x", method="distill", weight=0)
@@ -131,6 +132,7 @@ def test_it_begins_as_plain_and_with_weight_0_stays_so_to_the_bit(start, tmp_pat
     assert not have_equal_weights(usual[1].folder, plain[1].folder)
 
 
+@pytest.mark.slow
 def test_the_teacher_of_a_domain_is_the_model_before_it_with_its_head(start, tmp_path):
     first, second = trained(start, tmp_path / "x", method="distill", weight=2.0, temperature=3.0)
     recorded = (Path(second.folder) / "heads" / "objective.json").read_bytes()

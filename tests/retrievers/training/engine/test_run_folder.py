@@ -114,6 +114,7 @@ DAMAGES: list[tuple[str, Callable[[Path], None], str]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "harm", "words"), DAMAGES, ids=[one[0] for one in DAMAGES])
 def test_a_damaged_checkpoint_is_reported_and_training_resumes_from_the_previous_one(
     name, harm, words, kind, starts, whole, out, caplog
@@ -126,6 +127,7 @@ def test_a_damaged_checkpoint_is_reported_and_training_resumes_from_the_previous
     assert not (out / "checkpoints").exists()
 
 
+@pytest.mark.slow
 def test_without_a_complete_checkpoint_training_starts_again(kind, starts, whole, out, caplog):
     for step in (BEFORE[kind], 4):
         cut(out / "checkpoints" / f"checkpoint-{step}" / "model.safetensors", 0.9)
@@ -183,6 +185,7 @@ def test_a_finished_training_with_damaged_weights_is_refused(
     assert "remove the folder" in refused.value.hint
 
 
+@pytest.mark.slow
 def test_an_unreadable_line_of_a_curve_is_skipped(kind, starts, whole, out):
     with (out / "losses.jsonl").open("ab") as file:
         file.write(b'{"step": 4, "los\nnull\n\xff\n{"step": 5')
@@ -190,6 +193,7 @@ def test_an_unreadable_line_of_a_curve_is_skipped(kind, starts, whole, out):
     assert weights(out) == weights(whole)
 
 
+@pytest.mark.slow
 def test_a_damaged_array_of_negatives_is_computed_again(kind, starts, whole, out, caplog):
     if kind == "pretrain":
         pytest.skip("mines nothing")
@@ -203,6 +207,7 @@ def test_a_damaged_array_of_negatives_is_computed_again(kind, starts, whole, out
     assert weights(out) == weights(whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mask", [0o022, 0o002])
 def test_permissions_of_trained_files_follow_the_umask(mask, kind, starts, tmp_path):
     before = os.umask(mask)
@@ -224,6 +229,7 @@ def modes(folder: Path) -> dict[str, int]:
     }
 
 
+@pytest.mark.slow
 def test_a_folder_with_a_running_training_is_refused(kind, starts, whole, tmp_path):
     out, refused = tmp_path / "out", []
 
@@ -242,6 +248,7 @@ def test_a_folder_with_a_running_training_is_refused(kind, starts, whole, tmp_pa
     assert not list(out.glob(".*"))
 
 
+@pytest.mark.slow
 def test_a_sequence_that_another_process_learns_is_refused(starts, tmp_path):
     preset = small.preset(starts / "bert", steps=2, objective={"name": "mlm"})
     domains, refused = [Domain("a", TEXTS[:9]), Domain("b", TEXTS[9:])], []
@@ -262,6 +269,7 @@ def small_disk(tmp_path):
         yield folder
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_reported_and_training_continues_once_there_is_space(
     kind, starts, whole, small_disk
 ):

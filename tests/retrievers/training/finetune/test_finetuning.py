@@ -67,6 +67,7 @@ def test_processes_that_share_a_training_resume_together(tmp_path):
     assert same_weights(tmp_path / "killed", tmp_path / "whole")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", ["", BM25 + "[loss]\nname = 'contrastive'\nchunk = 2\n"])
 def test_training_finds_the_relevant_documents(tmp_path, table):
     run(tmp_path, table, "before", steps=1, search=Search())
@@ -78,6 +79,7 @@ def test_training_finds_the_relevant_documents(tmp_path, table):
     assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])
 
 
+@pytest.mark.slow
 def test_a_round_has_epochs_of_its_own(tmp_path):
     """Of 7 queries in batches of 3: 3 epochs are 7 steps, 2 are 4."""
     rounds = 'sources = ["bm25"]\ndepth = 9\n'
@@ -103,6 +105,7 @@ weight_decay = 0.0
 """
 
 
+@pytest.mark.slow
 def test_a_training_without_the_batch_finds_the_relevant_documents(tmp_path):
     start = model(tmp_path)
     for name, steps in (("before", 1), ("after", 120)):
@@ -111,6 +114,7 @@ def test_a_training_without_the_batch_finds_the_relevant_documents(tmp_path):
     assert first_words_found(tmp_path / "after") > first_words_found(tmp_path / "before") + 0.2
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_weights(tmp_path):
     for name in ("one", "two"):
         run(tmp_path, BM25, name, search=Search())
@@ -119,6 +123,7 @@ def test_the_same_seed_gives_the_same_weights(tmp_path):
     assert not same_weights(tmp_path / "one", tmp_path / "other")
 
 
+@pytest.mark.slow
 def test_checkpoints_of_a_running_training_are_models_that_a_watch_finds_complete(tmp_path):
     seen = {}
 
@@ -135,6 +140,7 @@ def test_checkpoints_of_a_running_training_are_models_that_a_watch_finds_complet
     assert not np.array_equal(seen[2], seen[4])
 
 
+@pytest.mark.slow
 def test_a_training_stopped_between_mining_and_its_checkpoint_continues(tmp_path):
     run(tmp_path, REFRESHED, "whole", search=Search())
 
@@ -162,6 +168,7 @@ def test_refreshed_negatives_are_those_of_the_model_as_trained_so_far(tmp_path):
     assert not (tmp_path / "out" / "refreshed").exists()
 
 
+@pytest.mark.slow
 def test_refreshed_negatives_follow_from_the_weights_of_their_step(tmp_path):
     """A training of two steps ends where one of three is searched with."""
     constant = "[optimizer]\nlr = 3e-3\nwarmup = 0.0\nschedule = 'constant'\n"
@@ -175,6 +182,7 @@ def test_refreshed_negatives_follow_from_the_weights_of_their_step(tmp_path):
     assert (held[:, :10] == expected).all()
 
 
+@pytest.mark.slow
 def test_each_round_starts_anew_and_the_model_of_the_last_one_mines(tmp_path):
     search = Search()
     table = BM25 + '[[rounds]]\nsources = ["model"]\ndepth = 12\n'
@@ -228,6 +236,7 @@ def test_a_nan_loss_stops_training_and_keeps_the_last_good_checkpoint(tmp_path):
     assert not (tmp_path / "out" / "card.toml").exists()
 
 
+@pytest.mark.slow
 def test_bfloat16_applies_to_one_training_and_gradient_checkpointing_trains_too(tmp_path):
     run(tmp_path, name="before")
     run(tmp_path, 'precision = "bfloat16"\ngradient_checkpointing = true\n')
@@ -237,6 +246,7 @@ def test_bfloat16_applies_to_one_training_and_gradient_checkpointing_trains_too(
     assert resolve_model(str(tmp_path / "out")).recipe.dtype == "float32"
 
 
+@pytest.mark.slow
 def test_processes_that_make_the_batches_change_nothing(tmp_path, monkeypatch):
     run(tmp_path, BM25, name="alone", search=Search())
     monkeypatch.setattr(arguments, "count_loaders", lambda on_cpu: 2)
@@ -244,6 +254,7 @@ def test_processes_that_make_the_batches_change_nothing(tmp_path, monkeypatch):
     assert same_weights(tmp_path / "alone", tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_bfloat16_trains_on_a_gpu_where_there_is_one(tmp_path):
     pytest.importorskip("datasets", reason="fine-tuning needs the package datasets")
     settings = preset('precision = "bfloat16"\n', steps=1)

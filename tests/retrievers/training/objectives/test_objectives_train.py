@@ -37,6 +37,7 @@ def corpus(bench_data: Path) -> list[str]:
     return [json.loads(line)["text"] for line in lines[:600]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "name"), [*(("bert", name) for name in PREDICTING), ("roberta", "cocondenser")]
 )
@@ -56,6 +57,7 @@ def test_the_loss_of_a_new_encoder_falls_on_a_real_corpus(
     assert encoder.encode_queries(["a river"]).shape == (1, 32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(CONTRASTING))
 def test_the_contrastive_loss_of_minilm_falls_on_real_texts(
     corpus: list[str], tmp_path: Path, name: str
@@ -79,6 +81,7 @@ def test_the_contrastive_loss_of_minilm_falls_on_real_texts(
     assert open_encoder(model, "cpu").encode_queries(["a river"]).shape == (1, 384)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*PREDICTING, *CONTRASTING])
 def test_every_objective_trains_in_bfloat16_on_a_gpu_where_there_is_one(
     tmp_path: Path, name: str

@@ -51,6 +51,7 @@ def assert_equal_trainings(one: Path, other: Path) -> None:
     assert have_equal_weights(one, other)
 
 
+@pytest.mark.slow
 def test_processes_that_make_the_batches_change_nothing(
     start, finished, tmp_path, monkeypatch, capfd
 ):
@@ -61,6 +62,7 @@ def test_processes_that_make_the_batches_change_nothing(
     assert "tokenizers" not in capfd.readouterr().err  # nor do they warn of having been forked
 
 
+@pytest.mark.slow
 def test_checkpoints_of_a_running_training_are_models_that_a_watch_finds_complete(start, tmp_path):
     out, seen = tmp_path / "out", {}
     scanner = CheckpointScanner(out)
@@ -112,6 +114,7 @@ def test_processes_share_each_step_and_resume_together(tmp_path):
     assert_equal_trainings(tmp_path / "killed", tmp_path / "shared")
 
 
+@pytest.mark.slow
 def test_the_seed_decides_everything(start, finished, tmp_path):
     train(small.preset(start), tmp_path / "same")
     assert_equal_trainings(tmp_path / "same", finished)
@@ -169,6 +172,7 @@ def sentence_transformers_vectors(folder: Path, texts: list[str]) -> Any:
     return model.encode(texts)
 
 
+@pytest.mark.slow
 def test_training_goes_on_with_the_heads_of_a_folder(finished, tmp_path):
     new = changed(small.preset(finished, steps=1), {"optimizer.lr": 1e-12}, "test")
     train(new, tmp_path / "retromae")
@@ -188,11 +192,13 @@ def test_another_objective_takes_the_head_of_masked_language_modelling_only(fini
     assert all(torch.allclose(held[name], old[name], atol=1e-8) for name in held)
 
 
+@pytest.mark.slow
 def test_gradient_checkpointing_changes_memory_and_no_loss(start, finished, tmp_path):
     train(small.preset(start, gradient_checkpointing=True), tmp_path)
     assert losses(tmp_path) == pytest.approx(losses(finished), abs=1e-4)
 
 
+@pytest.mark.slow
 def test_bfloat16_gives_about_the_same_losses(start, finished, tmp_path, monkeypatch, caplog):
     (tmp_path / "cpuinfo").write_text("flags : avx2 avx512f\n")
     monkeypatch.setattr(machine, "CPU_INFO", tmp_path / "cpuinfo")
@@ -204,6 +210,7 @@ def test_bfloat16_gives_about_the_same_losses(start, finished, tmp_path, monkeyp
     assert all(one.dtype == torch.float32 for one in weights(trained).values())
 
 
+@pytest.mark.slow
 def test_bfloat16_trains_on_a_gpu_where_there_is_one(start, tmp_path):
     pretrain(small.preset(start, precision="bfloat16", steps=1), TEXTS, TrainingContext(tmp_path))
     assert len(losses(tmp_path)) == 1
@@ -225,6 +232,7 @@ class Breaks(MLM, frozen=True, tag="breaks"):
         return Training(encoder)
 
 
+@pytest.mark.slow
 def test_a_nan_loss_stops_training_and_keeps_the_last_good_model(start, tmp_path):
     preset = msgspec.structs.replace(small.preset(start), objective=Breaks())
     with pytest.raises(BenchError, match=r"not a finite number at step 8; .* step 6 ") as e:
@@ -291,6 +299,7 @@ def test_a_checkpoint_that_lacks_weights_of_its_encoder_is_refused(start, tmp_pa
         train(small.preset(folder), tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_a_training_that_stopped_while_writing_its_folder_only_writes_again(
     start, finished, tmp_path, monkeypatch
 ):
