@@ -32,6 +32,7 @@ def test_each_axis_is_drawn_as_svg_and_png(tmp_path):
         assert words in svg
 
 
+@pytest.mark.slow
 def test_the_same_report_gives_the_same_picture(tmp_path):
     draw_factors(FULL, tmp_path / "a")
     draw_factors(FULL, tmp_path / "b")
@@ -79,6 +80,7 @@ def test_a_factor_repeated_against_several_rows_is_one_figure_with_anchors(tmp_p
     assert explained == [*seeds, "95 % interval of the difference (see the table)", "bm25"]
 
 
+@pytest.mark.slow
 def test_a_repeated_factor_may_have_more_levels_than_there_are_colours(tmp_path):
     axes = [
         AxisResult(

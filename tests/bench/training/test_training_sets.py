@@ -59,7 +59,7 @@ def searcher(splits, tmp_path, own="out"):
     return CorpusSearch(tuple(splits), VectorStore(tmp_path / "vectors"), tmp_path / own, "cpu")
 
 
-def test_a_fifth_of_each_split_is_held_out_and_nothing_is_in_both_parts(tmp_path):
+def test_a_fifth_of_each_split_is_held_out_and_the_parts_are_disjoint(tmp_path):
     write_trainable(tmp_path / "mine")
     split = TrainSplit.of(opened(tmp_path / "mine", tmp_path, "train"))
     for seed in range(5):
@@ -195,7 +195,7 @@ def test_bm25_finds_shared_words_and_has_no_scores_of_relevant_documents(dataset
     assert np.isinf(found.lowest).all()
 
 
-def test_vectors_of_a_model_that_is_still_trained_are_not_kept(datasets, tmp_path):
+def test_vectors_of_a_model_in_training_are_not_stored(datasets, tmp_path):
     splits = [TrainSplit.of(datasets[0])]
     tiny.write_bert(tmp_path / "out" / "refreshed")
     card = tiny.write_card(tmp_path / "r.toml", checkpoint="out/refreshed", pooling="cls")
