@@ -32,12 +32,7 @@ from retrievers.models.read_checkpoint import (
     count_file_parameters,
     read_checkpoint,
 )
-from retrievers.models.read_settings import (
-    is_st_folder,
-    read_st_folder,
-    read_stages,
-    read_tokenizer_facts,
-)
+from retrievers.models.read_settings import read_stages, warn_of_contradictions
 from retrievers.models.recipe import (
     UNKNOWN_SETTINGS,
     ModelDtype,
@@ -196,7 +191,7 @@ def _resolve_transformer(card: Card, base: Path) -> Model:
     _check_length(card, card.max_document_tokens, document)
     _check_length(card, card.max_query_tokens, query or document)
     for checkpoint in filter(None, (document, query)):
-        _warn_of_contradictions(card, checkpoint)
+        warn_of_contradictions(card, checkpoint.root, checkpoint.folder)
     model = Model(card, _transformer_recipe(card, base, document, query), document, query)
     return _attach_adapter(model, card.adapter, base) if card.adapter else model
 
@@ -223,21 +218,6 @@ def _check_length(card: Card, length: int, checkpoint: Checkpoint) -> None:
             f"which has positions for {limit}",
             f"set max_query_tokens and max_document_tokens to at most {limit}",
         )
-
-
-def _warn_of_contradictions(card: Card, checkpoint: Checkpoint) -> None:
-    """Warn about settings in files that differ from their card, which takes precedence."""
-    facts = read_tokenizer_facts(checkpoint.folder)
-    stated: dict[str, Any] = {"truncation_side": facts.truncation_side}
-    if is_st_folder(checkpoint.root):
-        try:
-            own = read_st_folder(checkpoint.root)
-            stated |= {"pooling": own.pooling, "lower_case": own.lower_case or card.lower_case}
-        except BenchError as error:
-            logger.warning("ignored: %s", error)
-    for field, value in stated.items():
-        if (used := getattr(card, field)) != value:
-            logger.warning("%s states %s %s, but %s is used", checkpoint.root, field, value, used)
 
 
 def _transformer_recipe(
