@@ -239,7 +239,7 @@ def test_a_collection_that_is_there_to_train_on_is_trained_on_and_not_evaluated(
         (pretrain, "--set max_tokens=17", "positions, 16", "max_tokens=16"),
         (pretrain, "--steps 1 --set epochs=2", "both set the length", "one of them"),
         (pretrain, "--set save_every=0", "save_every=0", ""),
-        (pretrain, "--start minilmm", "no card and no folder is called 'minilmm'", "minilm"),
+        (pretrain, "--start minilmm", "no model card and no folder 'minilmm'", "minilm"),
         (pretrain, "--on beir/scifcat", "beir/scifcat", "beir/scifact"),
         (adapt, "--method ewc --set method.strength=-1", "strength", ""),
         (adapt, "--method dsa", "dsa", "das"),
@@ -251,7 +251,7 @@ def test_a_collection_that_is_there_to_train_on_is_trained_on_and_not_evaluated(
             "accumulate",
         ),
         (adapt, "--method ewc --set objective.name=retromae", "not retromae", "plain"),
-        (adapt, "--start minilmm", "no card and no folder is called 'minilmm'", "minilm"),
+        (adapt, "--start minilmm", "no model card and no folder 'minilmm'", "minilm"),
     ],
 )
 def test_bad_input_is_one_message_before_any_work(bench, tmp_path, command, options, message, hint):
