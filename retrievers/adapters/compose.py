@@ -18,7 +18,6 @@ from retrievers.adapters.folder import (
     AdaptedNetwork,
     AdapterSet,
     attach,
-    base_checkpoint,
     find_adapters,
 )
 from retrievers.adapters.hub import ADAPTER_NAME
@@ -181,6 +180,6 @@ def stack_adapters(base: Model, folders: Sequence[Path], out: Path) -> None:
 
         parts.copy(folder, names)
         write_json(folder / SETUP, {"adapter_setup": {"type": "Stack", "children": children}})
-        attach(load_network(base_checkpoint(base), base.recipe), folder, "adapterhub")
+        attach(load_network(base.checkpoint, base.recipe), folder, "adapterhub")
 
     AdaptedNetwork(base, "adapterhub", write).save(out, card)
