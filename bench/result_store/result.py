@@ -1,16 +1,15 @@
 """Records of evaluations: scores, protocol, recipe and conditions.
 
 There is one folder per evaluation: ``result.json`` (schema below), ``per_query.parquet`` (a row per
-query, a column per measure, unrounded) and ``run.arrow``, the ranking. Results before schema 4 have
-``run.trec.gz`` instead. Results are comparable only under the same `Protocol`. Recipes may differ,
-and are shown.
+query, a column per measure, unrounded) and ``run.arrow``, the ranking. Results are comparable only
+under the same `Protocol`. Recipes may differ, and are shown.
 
 `load` returns only consistent results. A record states means, counts and the hash of the table of
 scores per query. All of these are recomputed from the table, so that neither can be changed without
 the other. A record that contradicts itself raises an error that names it.
 
-History of the schema: 1, the first; 2 adds ``parameters``, which are unknown in older records; 3
-adds ``per_query_sha256``; 4 adds ``run_sha256``, ``recall_queries`` and ``conditions.program``.
+History of the schema: 4 adds ``run_sha256``, ``recall_queries`` and ``conditions.program``. Records
+of older schemas are refused, with the command that makes them again.
 """
 
 import hashlib
@@ -18,13 +17,13 @@ import io
 import math
 import os
 import re
+import shlex
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -47,11 +46,8 @@ if TYPE_CHECKING:
 
 SCHEMA = 4
 RESULT_FILE, SCORES_FILE, RUN_FILE = "result.json", "per_query.parquet", "run.arrow"
-TREC_FILE = "run.trec.gz"  # ranking before schema 4; later only on request
 QUERY_ID = "query_id"  # column of SCORES_FILE, next to the measures
 LONGEST_NAME = 255  # bytes of a file's name
-OLDEST = 1  # schema that is still read
-HASHED_SINCE = 3  # schema that has the hash of the values
 SAME_MEAN = 1e-9  # sums of the same numbers differ by less between machines
 CLOCK_SKEW = timedelta(days=1)
 _STRINGS = (pa.string(), pa.large_string())
@@ -130,8 +126,7 @@ class Conditions(Record):
         search_device: device of exact search.
         threads: CPU threads available to this process.
         libraries: versions by name.
-        program: hash of the source code that encodes, ranks and scores; "" in records before schema
-            4.
+        program: hash of the source code that encodes, ranks and scores; "" if it was not recorded.
     """
 
     time: str
@@ -179,10 +174,8 @@ class Result(Record, kw_only=True):
         timings: seconds of each stage.
         conditions: machine and libraries.
         parameters: parameters of the model; None if unknown.
-        per_query_sha256: hash of the file of scores per query; "" in records before schema 3, and
-            before saving.
-        run_sha256: hash of the file of the ranking; "" in records before schema 4, and before
-            saving.
+        per_query_sha256: hash of the file of scores per query; "" before saving.
+        run_sha256: hash of the file of the ranking; "" before saving.
         recall_queries: number of queries behind ``index_recall``; None for all.
     """
 
@@ -269,31 +262,15 @@ class Evaluation:
         return {main: means[main], **means}
 
     @property
-    def has_scores(self) -> bool:
-        """True if scores per query exist. Records of older versions may lack them."""
-        return self._scores is not None
-
-    @property
     def scores(self) -> Scores:
-        """Unrounded scores per query.
-
-        Raises:
-            BenchError: the record is of an older version and has none.
-        """
+        """Unrounded scores per query."""
         if self._scores is None:
-            raise BenchError(
-                f"{self.folder} has no scores per query: {SCORES_FILE} is missing",
-                f"evaluate {self.model} on {self.collection} again",
-            )
+            raise ValueError("an evaluation without scores has none per query")
         return self._scores
 
     @property
     def per_query(self) -> "pd.DataFrame":
-        """Scores per query: a row for each query id, a float64 column for each measure.
-
-        Raises:
-            BenchError: the record is of an older version and has none.
-        """
+        """Scores per query: a row for each query id, a float64 column for each measure."""
         import pandas as pd
 
         index = pd.Index(self.scores.query_ids, name=QUERY_ID)
@@ -304,7 +281,7 @@ class Evaluation:
         """File of the ranking."""
         if self.folder is None:
             raise ValueError("an evaluation in memory has no files")
-        return self.folder / (RUN_FILE if self.result.run_sha256 else TREC_FILE)
+        return self.folder / RUN_FILE
 
     @property
     def has_ranking(self) -> bool:
@@ -313,7 +290,7 @@ class Evaluation:
             content = read_file(self.run_file, max_bytes=None)
         except (OSError, BenchError):
             return False
-        return self.result.run_sha256 in ("", hashlib.sha256(content).hexdigest())
+        return self.result.run_sha256 == hashlib.sha256(content).hexdigest()
 
     @property
     def run(self) -> Run:
@@ -325,7 +302,7 @@ class Evaluation:
         if self._run is not None:
             return self._run
         file = read_run_file(self.run_file, allow_pipe=False)
-        if self.result.run_sha256 not in ("", file.sha256):
+        if self.result.run_sha256 != file.sha256:
             raise BenchError(
                 f"{self.run_file} is not the file that was written with its result",
                 f"evaluate {self.model} on {self.collection} again",
@@ -366,8 +343,6 @@ def save(evaluation: Evaluation, out: Location) -> Evaluation:
         run_file.write(ranking)
         scores_file.write(values.getbuffer())
         result_file.write(content)
-    if isinstance(folder, Path):
-        (folder / TREC_FILE).unlink(missing_ok=True)  # belongs to the replaced evaluation
     return Evaluation(result, scores, folder=folder)
 
 
@@ -416,19 +391,19 @@ def result_folder(out: Location, collection: str, model: str) -> Location:
     return out / collection / model
 
 
-class _SchemaOnly(msgspec.Struct):
-    """The field that records of every schema have."""
+class _Head(msgspec.Struct):
+    """The fields that records of every schema have."""
 
     schema: Any = None
+    model: Any = None
+    protocol: Any = None
 
 
 def load(where: Location) -> Evaluation:
     """Load an evaluation from its folder, or from its ``result.json``, given as ``where``.
 
-    A record of an older schema is converted to the current one.
-
     Raises:
-        BenchError: the record is missing, damaged, of an unknown schema, or contradicts itself.
+        BenchError: the record is missing, damaged, of another schema, or contradicts itself.
     """
     return load_all([where / RESULT_FILE if where.is_dir() else where])[0]
 
@@ -457,12 +432,10 @@ def _read_checked(path: Location, ids: Ids) -> Evaluation:
     try:
         content = read_file(values, max_bytes=None)
     except FileNotFoundError:
-        if result.per_query_sha256:
-            raise _contradiction_error(path, f"{SCORES_FILE} is missing") from None
-        return Evaluation(result, folder=path.parent)
+        raise _contradiction_error(path, f"{SCORES_FILE} is missing") from None
     except OSError as error:
         raise BenchError(f"cannot read {values}: {error.strerror}") from error
-    if result.per_query_sha256 not in ("", hashlib.sha256(content).hexdigest()):
+    if result.per_query_sha256 != hashlib.sha256(content).hexdigest():
         raise _contradiction_error(path, f"{SCORES_FILE} is not the file that was written with it")
     try:
         scores = _parse_scores(content, result, ids)
@@ -477,9 +450,9 @@ def _read_record(path: Location) -> Result:
         content = read_file(path)
     except OSError as error:
         raise BenchError(f"cannot read the result {path}: {error.strerror}") from error
-    schema = decode_json(content, _SchemaOnly, path, _recovery_hint(path)).schema
-    if type(schema) is not int or not OLDEST <= schema <= SCHEMA:
-        raise BenchError(f"{path} has schema {schema}, and this version reads {SCHEMA} and older")
+    head = decode_json(content, _Head, path, _recovery_hint(path))
+    if type(head.schema) is not int or head.schema != SCHEMA:
+        raise _schema_error(path, head)
     result = decode_json(content, Result, path, _recovery_hint(path))
     if datetime.fromisoformat(result.conditions.time) > datetime.now(UTC) + CLOCK_SKEW:
         raise _contradiction_error(path, f"its time {result.conditions.time} is in the future")
@@ -488,13 +461,23 @@ def _read_record(path: Location) -> Result:
         check_name(result.model)
     except BenchError as error:
         raise _contradiction_error(path, str(error)) from error
-    if (schema >= HASHED_SINCE) != bool(result.per_query_sha256):
-        raise _contradiction_error(path, f"schema {schema} contradicts the hash of {SCORES_FILE}")
     if result.recipe is not None and result.fingerprint != result.recipe.fingerprint:
         raise _contradiction_error(path, "its fingerprint differs from its recipe's")
     if _KEYED.fullmatch(path.parent.name) and not path.parent.name.startswith(result.key):
         raise _contradiction_error(path, f"its key is {result.key}, unlike its folder's")
-    return result if schema == SCHEMA else msgspec.structs.replace(result, schema=SCHEMA)
+    return result
+
+
+def _schema_error(path: Location, head: _Head) -> BenchError:
+    """Return the error for a record of another schema, with the command that makes it again."""
+    collection = head.protocol.get("collection") if isinstance(head.protocol, dict) else None
+    names = [name if isinstance(name, str) else "" for name in (collection, head.model)]
+    words = ["python", "-m", "bench", "run", names[0] or "COLLECTION", "--model"]
+    command = shlex.join([*words, names[1] or "MODEL"])
+    return BenchError(
+        f"{path} has schema {head.schema}, and this version reads {SCHEMA}",
+        f"evaluate again: {command}; or move {path.parent} out of the folder of results",
+    )
 
 
 def _contradiction_error(path: Location, why: str) -> BenchError:
