@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import platformdirs
 from tqdm import tqdm
 
 from datasets_cfg import stdlib_code
@@ -35,6 +34,7 @@ from datasets_cfg.readers.files import (
 from datasets_cfg.readers.lines import BEIR_HEADER
 from foundation.errors import BenchError
 from foundation.files import clean_up, hash_records, read_file, replace_file, replace_folder
+from foundation.locations import cache_folder
 from foundation.records import convert_table, read_toml
 
 FACTS_FILE = "dataset.toml"
@@ -84,7 +84,7 @@ class Dataset:
             qrels: grade by document id by query id.
             name: of the collection in results.
             cache_dir: cache folder, in which the collection is written in BEIR's layout; None for
-                the user's cache.
+                BENCH_CACHE, then the user's cache.
             facts: values of `Facts` that differ from the defaults, such as
                 ``main_measure="RR@10"``.
 
@@ -303,20 +303,20 @@ def write_dicts(
         queries: text by query id.
         qrels: grade by document id by query id.
         name: of the collection.
-        cache_dir: cache folder; None for the user's.
+        cache_dir: cache folder; None for BENCH_CACHE, then the user's.
         facts: values for its ``dataset.toml``.
 
     Returns:
         The folder of the collection, and the cache folder.
     """
-    cache = cache_dir or platformdirs.user_cache_path("retrieval-bench")
+    cache = cache_folder(cache_dir)
     declared = {"name": name, "layout": "beir", "split": "test", **facts}
     parts = {
         "corpus.jsonl": [
-            _line({"_id": id_, "title": each.get("title") or "", "text": each.get("text")})
+            _line(f"document {id_!r}", id_, each.get("text"), each.get("title") or "")
             for id_, each in corpus.items()
         ],
-        "queries.jsonl": [_line({"_id": id_, "text": text}) for id_, text in queries.items()],
+        "queries.jsonl": [_line(f"query {id_!r}", id_, text) for id_, text in queries.items()],
         "qrels/test.tsv": ["\t".join(BEIR_HEADER)]
         + [
             f"{query}\t{document}\t{grade}"
@@ -340,8 +340,22 @@ def write_dicts(
     return folder, cache
 
 
-def _line(record: Mapping[str, str | None]) -> str:
-    return msgspec.json.encode(record).decode()
+def _line(what: str, id_: str, text: Any, title: Any = None) -> str:
+    """Return a document or query as a line of JSON.
+
+    Raises:
+        BenchError: its id, title or text is not a string, or the id is empty.
+    """
+    values = {"_id": id_, "title": title, "text": text}
+    for name, value in values.items():
+        if not isinstance(value, str) and not (name == "title" and value is None):
+            kind = type(value).__name__
+            raise BenchError(f"{what}: its {name} is not a string but {kind}: {value!r}")
+    if not id_:
+        raise BenchError(f"{what}: its id is empty")
+    return msgspec.json.encode(
+        {key: value for key, value in values.items() if value is not None}
+    ).decode()
 
 
 def take_first_queries(dataset: Dataset, count: int) -> Dataset:

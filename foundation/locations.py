@@ -19,6 +19,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
+import platformdirs
+
 from foundation import files as whole
 from foundation.errors import BenchError
 
@@ -239,3 +241,18 @@ def write_locations(locations: Sequence[Location]) -> Iterator[list[BinaryIO]]:
     yield [content for _, content in contents]
     for location, content in contents:
         location.create(content.getvalue())
+
+
+def cache_folder(given: str | Path | None = None) -> Path:
+    """Return the cache folder: ``given``, else BENCH_CACHE, else the user's cache folder.
+
+    Raises:
+        BenchError: it is a URL.
+    """
+    named = str(given or os.environ.get("BENCH_CACHE") or "")
+    if "://" in named:
+        raise BenchError(
+            f"{named} is a URL, but the cache must be a folder",
+            "Use a folder that all machines share. Only results may be at a URL.",
+        )
+    return Path(named) if named else Path(platformdirs.user_cache_path("retrieval-bench"))

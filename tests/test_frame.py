@@ -103,6 +103,30 @@ def test_no_module_imports_itself_by_way_of_others():
     assert circles(used) == []
 
 
+def package_of(module: str) -> str:
+    """Folder of a module; a module right in a room stands for itself."""
+    parts = module.split(".")
+    return module if len(parts) <= 2 else ".".join(parts[:-1])
+
+
+def packages_used(path: Path) -> set[str]:
+    folders = {".".join(path.relative_to(ROOT).parent.parts) for path in SOURCES}
+    named = {name for module, part in imports(path) for name in (module, f"{module}.{part}")}
+    return {package_of(name) for name in named & set(MODULES)} | (named & folders - set(ROOMS))
+
+
+def test_no_package_imports_itself_by_way_of_others():
+    used: dict[str, set[str]] = {}
+    for path in SOURCES:
+        names = path.relative_to(ROOT).with_suffix("").parts
+        if names[1:] != ("__init__",):  # the front of a room, which nothing in it imports
+            package = package_of(".".join(names))
+            used.setdefault(package, set()).update(packages_used(path) - {package})
+    for name in [name for names in used.values() for name in names]:
+        used.setdefault(name, set())
+    assert circles(used) == []
+
+
 def test_no_two_neighbours_have_names_that_differ_by_an_s():
     by_folder: dict[Path, set[str]] = {}
     for path in SOURCES:

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from bench.evaluation.pipeline import current_conditions
+from bench.evaluation.result_record import Conditions
 from bench.experiments import execute
 from bench.experiments.evaluate_stage import read_scores
 from bench.experiments.experiment import Experiment
@@ -17,7 +18,6 @@ from bench.experiments.grid import load_grid
 from bench.experiments.prepare import prepare_experiment
 from bench.experiments.report_record import Report
 from bench.requests.training import AblateRequest
-from bench.result_store.result import Conditions
 from bench.runner.workspace import open_workspace
 
 

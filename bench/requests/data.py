@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-import attrs
+from attrs import field, frozen
 
 from bench.requests.fields import (
     FolderFields,
@@ -18,7 +18,7 @@ Listed = Literal["models", "datasets", "suites", "measures", "indexes", "presets
 ModelGroup = Literal["ready", "download", "pretrained", "unpublished"]
 
 
-@attrs.frozen(slots=False)
+@frozen(kw_only=True, slots=False)
 class ListRequest(Request):
     """List models, datasets, suites, measures, indexes, presets or grids.
 
@@ -30,51 +30,68 @@ class ListRequest(Request):
         match: List only lines whose name, description or licence contains this text. Letter case
             is ignored.
         group: List only models of these groups.
+
+    Examples:
+        python -m bench list models --group ready
+        python -m bench list models --match apache
+        python -m bench list datasets --match cqadupstack
+        python -m bench list presets
     """
 
-    what: Listed
-    match: str = attrs.field(default="", kw_only=True)
-    group: tuple[ModelGroup, ...] = attrs.field(default=(), converter=to_items, kw_only=True)
+    what: Listed = field(kw_only=False)
+    match: str = ""
+    group: tuple[ModelGroup, ...] = field(default=(), converter=to_items)
 
 
-@attrs.frozen(slots=False)
+@frozen(kw_only=True, slots=False)
 class ShowRequest(Request):
     """Show the declaration of a model, collection, suite, preset or grid, or a stored result.
 
     Attributes:
         name: Name (see `list`), TOML file of your own suite, or folder of a result.
+
+    Examples:
+        python -m bench show retromae
+        python -m bench show beir/scifact
+        python -m bench show my-suite.toml
     """
 
-    name: str
+    name: str = field(kw_only=False)
 
 
-@attrs.frozen(slots=False)
+@frozen(kw_only=True, slots=False)
 class FetchRequest(ModelFields, FolderFields):
     """Download collections and models, and build corpora, for later use offline.
 
     Attributes:
         names: Collections or suites (see `list datasets` and `list suites`).
         model: Models: names (see `list models`), card files, folders or Hub ids.
+
+    Examples:
+        python -m bench fetch beir --model retromae
     """
 
-    names: tuple[str, ...] = attrs.field(default=(), converter=to_names)
-    model: tuple[str, ...] = attrs.field(default=(), converter=to_names, kw_only=True)
+    names: tuple[str, ...] = field(kw_only=False, default=(), converter=to_names)
+    model: tuple[str, ...] = field(default=(), converter=to_names)
 
 
-@attrs.frozen(slots=False)
+@frozen(kw_only=True, slots=False)
 class VerifyRequest(FolderFields):
     """Check the data of collections: counts, duplicate ids, missing documents.
 
     Attributes:
         names: Collections, suites or folders (see `list datasets` and `list suites`).
         split: Split whose judgements are checked. Default: the collection's.
+
+    Examples:
+        python -m bench verify beir/scifact
     """
 
-    names: tuple[str, ...] = attrs.field(converter=to_names)
-    split: str | None = attrs.field(default=None, kw_only=True)
+    names: tuple[str, ...] = field(kw_only=False, converter=to_names)
+    split: str | None = None
 
 
-@attrs.frozen(slots=False)
+@frozen(kw_only=True, slots=False)
 class CacheRequest(Request):
     """Show the disk space of cached vectors by model, verify them, or remove them.
 
@@ -84,9 +101,14 @@ class CacheRequest(Request):
         older_than: Remove vectors that have not been used for this many days, of the models of
             ``prune`` or of all models.
         cache_dir: Folder of the cache. Default: $BENCH_CACHE, then the user's cache folder.
+
+    Examples:
+        python -m bench cache --verify
+        python -m bench cache --prune retromae --dry-run
+        python -m bench cache --older-than 90
     """
 
-    verify: bool = attrs.field(default=False, kw_only=True)
-    prune: tuple[str, ...] = attrs.field(default=(), converter=to_names, kw_only=True)
-    older_than: int | None = attrs.field(default=None, kw_only=True)
-    cache_dir: Path | None = attrs.field(default=None, converter=to_optional_path, kw_only=True)
+    verify: bool = False
+    prune: tuple[str, ...] = field(default=(), converter=to_names)
+    older_than: int | None = None
+    cache_dir: Path | None = field(default=None, converter=to_optional_path)

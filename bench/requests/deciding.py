@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Any, Literal
 
-import attrs
+from attrs import field, frozen
+from attrs.converters import optional
 
 from bench.gate.settings import GateSettings
 from bench.requests.fields import (
@@ -24,7 +25,7 @@ from bench.requests.fields import (
 from foundation.locations import Location
 
 
-@attrs.frozen(slots=False)
+@frozen(kw_only=True, slots=False)
 class CompareRequest(ResamplingFields, FolderFields):
     """Compare models: which is better, by how much, and on which queries.
 
@@ -44,25 +45,30 @@ class CompareRequest(ResamplingFields, FolderFields):
         sequence: Collections on which the models were trained, one after the other. Show backward
             and forward transfer. The first model may be the start of the training; name further
             collections in ``on``.
+
+    Examples:
+        python -m bench compare minilm bm25
+        python -m bench compare minilm bm25 --on beir --changed 3
+        python -m bench compare minilm@dtype=float16 minilm@dtype=float32
+        python -m bench compare one.trec other.trec --dataset beir/scifact
+        python -m bench compare start after-bio after-law --sequence beir/nfcorpus my-law
     """
 
-    a: Any
-    b: Any
-    others: tuple[Any, ...] = attrs.field(default=(), converter=to_items, kw_only=True)
-    on: tuple[str, ...] = attrs.field(default=(), converter=to_names, kw_only=True)
-    changed: int = attrs.field(default=0, kw_only=True)
-    measure: str | None = attrs.field(default=None, kw_only=True)
-    results: tuple[Location, ...] = attrs.field(
-        default=RESULTS, converter=to_locations, kw_only=True
-    )
-    force: bool = attrs.field(default=False, kw_only=True)
-    dataset: str | None = attrs.field(default=None, converter=to_optional_text, kw_only=True)
-    depth: int | None = attrs.field(default=None, kw_only=True)
-    split: str | None = attrs.field(default=None, kw_only=True)
-    sequence: tuple[str, ...] = attrs.field(default=(), converter=to_names, kw_only=True)
+    a: Any = field(kw_only=False)
+    b: Any = field(kw_only=False)
+    others: tuple[Any, ...] = field(default=(), converter=to_items)
+    on: tuple[str, ...] = field(default=(), converter=to_names)
+    changed: int = 0
+    measure: str | None = None
+    results: tuple[Location, ...] = field(default=RESULTS, converter=to_locations)
+    force: bool = False
+    dataset: str | None = field(default=None, converter=to_optional_text)
+    depth: int | None = None
+    split: str | None = None
+    sequence: tuple[str, ...] = field(default=(), converter=to_names)
 
 
-@attrs.frozen(slots=False)
+@frozen(kw_only=True, slots=False)
 class CheckRequest(ResamplingFields, MismatchFields, ModelFields, HardwareFields, FolderFields):
     """Decide whether a checkpoint may ship, or a server is faithful. The exit code is the verdict.
 
@@ -72,52 +78,57 @@ class CheckRequest(ResamplingFields, MismatchFields, ModelFields, HardwareFields
     skipped.
 
     Attributes:
-        candidate: Candidate: a name, card file, folder or Hub id.
+        candidate: Candidate: a name, card file, folder or Hub id; in Python also an evaluation, or
+            a list of evaluations of one model.
         baseline: Model with stored results (MODEL@FIELD=VALUE selects one of several), folder of
-            results, or `published` for the scores that the card claims.
+            results, or `published` for the scores that the card claims; in Python also an
+            evaluation, or a list of them.
         on: Collections, suites or folders (a suite of your own is a TOML file). Default: the
             baseline's. With ``served``, texts of one collection. Default: stdlib-code.
         anchor: Older release to check against, too. The worse outcome decides.
         measure: Measure to decide by. Default: each collection's main measure.
         results: Folder of stored results, or a URL such as s3://bucket/prefix. New results are
             added to it.
-        rule: loss fails on a significant loss; margin (non-inferiority) passes only if a loss
-            beyond ``margin`` is ruled out.
-        margin: Largest loss of the mean that rule margin accepts.
-        floor: No candidate passes that lost more than this on any collection, under either rule.
-        expect_same: Expect the baseline's scores: a difference in either direction is drift (exit
-            code 5).
-        tolerance: Largest difference that ``expect_same`` accepts; published scores state their
-            own.
+        margin: Largest mean loss that passes. The 95 % confidence bound of the loss must be within
+            it.
+        floor: Largest significant loss on a single collection that passes.
+        expect_same: Expect the baseline's scores, query by query: a difference in either direction
+            is drift (exit code 5).
+        tolerance: Largest difference of a query that ``expect_same`` accepts; published scores
+            state their own.
         served: Address of a server of OpenAI's embeddings API, checked instead of a candidate: does
             it return the vectors of ``against``, also under load? ``dtype`` is its intended
             precision.
         against: Checkpoint of the server: a name, card file, folder or Hub id.
+
+    Examples:
+        python -m bench check path/to/ckpt --like retromae --baseline retromae --on beir
+        python -m bench check path/to/ckpt --like minilm --baseline minilm --margin 0.01
+        python -m bench check minilm --baseline published --expect-same
+        python -m bench check --served http://localhost:8080/v1 --against minilm
     """
 
-    candidate: Any = ""
-    baseline: Any = ""
-    on: tuple[str, ...] = attrs.field(default=(), converter=to_names, kw_only=True)
-    anchor: str | None = attrs.field(default=None, kw_only=True)
-    measure: str | None = attrs.field(default=None, kw_only=True)
-    results: Location = attrs.field(default=RESULTS, converter=to_location, kw_only=True)
-    rule: Literal["loss", "margin"] = attrs.field(default="loss", kw_only=True)
-    margin: float = attrs.field(default=0.01, kw_only=True)
-    floor: float = attrs.field(default=0.1, kw_only=True)
-    expect_same: bool = attrs.field(default=False, kw_only=True)
-    tolerance: float = attrs.field(default=0.0005, kw_only=True)
-    served: str = attrs.field(default="", kw_only=True)
-    against: str = attrs.field(default="", kw_only=True)
+    candidate: Any = field(kw_only=False, default="")
+    baseline: Any = field(kw_only=False, default="")
+    on: tuple[str, ...] = field(default=(), converter=to_names)
+    anchor: str | None = None
+    measure: str | None = None
+    results: Location = field(default=RESULTS, converter=to_location)
+    margin: float = 0.02
+    floor: float = 0.1
+    expect_same: bool = False
+    tolerance: float = 0.0005
+    served: str = ""
+    against: str = ""
 
     @property
     def settings(self) -> GateSettings:
-        """Rule and limits of the decision.
+        """Limits of the decision.
 
         Raises:
             BenchError: a limit is so wide that any model would pass.
         """
         return GateSettings(
-            rule=self.rule,
             margin=self.margin,
             floor=self.floor,
             expect_same=self.expect_same,
@@ -125,7 +136,7 @@ class CheckRequest(ResamplingFields, MismatchFields, ModelFields, HardwareFields
         )
 
 
-@attrs.frozen(slots=False)
+@frozen(kw_only=True, slots=False)
 class LeaderboardRequest(ResamplingFields, FolderFields):
     """Show stored results side by side, as a table or as a page.
 
@@ -137,18 +148,21 @@ class LeaderboardRequest(ResamplingFields, FolderFields):
         published: Also show published scores of other systems, marked as claims: names of the
             tables in bench/boards/published, `cards` for the models of `list models`, or `all`.
         every_measure: Include every measure of the results, as the page does.
+
+    Examples:
+        python -m bench leaderboard --format html > leaderboard.html
+        python -m bench leaderboard --suite beir --format csv
+        python -m bench leaderboard --published beir-paper dupmae
     """
 
-    results: tuple[Location, ...] = attrs.field(default=RESULTS, converter=to_locations)
-    suite: str = attrs.field(default="", converter=str, kw_only=True)
-    measure: str = attrs.field(default="", kw_only=True)
-    published: tuple[str, ...] | None = attrs.field(
-        default=None, converter=attrs.converters.optional(to_names), kw_only=True
-    )
-    every_measure: bool = attrs.field(default=False, kw_only=True)
+    results: tuple[Location, ...] = field(kw_only=False, default=RESULTS, converter=to_locations)
+    suite: str = field(default="", converter=str)
+    measure: str = ""
+    published: tuple[str, ...] | None = field(default=None, converter=optional(to_names))
+    every_measure: bool = False
 
 
-@attrs.frozen(slots=False)
+@frozen(kw_only=True, slots=False)
 class ExplainRequest(ModelFields, HardwareFields, FolderFields):
     """Find the difference of set-up that explains other vectors, another run or other scores.
 
@@ -168,21 +182,29 @@ class ExplainRequest(ModelFields, HardwareFields, FolderFields):
             next to other evidence, its weights may be the cause.
         canary: File of ``save_canary``: do texts still have the vectors that they had?
         save_canary: Save texts of the collection with the model's vectors.
+
+    Examples:
+        python -m bench explain minilm --on beir/scifact --published .6451 --published R@100=.925
+        python -m bench explain minilm --on beir/scifact --run-file theirs.trec
+        python -m bench explain minilm --on beir/scifact --vectors theirs.npz
+        python -m bench explain minilm --on beir/scifact --checkpoint path/to/worse-checkpoint
+        python -m bench explain minilm --on beir/scifact --served http://localhost:8080/v1
+        python -m bench explain minilm --on beir/scifact --save-canary canary.npz
     """
 
-    model: str = attrs.field(converter=str)
-    on: tuple[str, ...] = attrs.field(converter=to_names, kw_only=True)
-    published: tuple[str, ...] = attrs.field(default=(), converter=to_names, kw_only=True)
-    per_query: Path | None = attrs.field(default=None, converter=to_optional_path, kw_only=True)
-    run_file: Path | None = attrs.field(default=None, converter=to_optional_path, kw_only=True)
-    vectors: Path | None = attrs.field(default=None, converter=to_optional_path, kw_only=True)
-    served: str = attrs.field(default="", kw_only=True)
-    checkpoint: str | None = attrs.field(default=None, converter=to_optional_text, kw_only=True)
-    canary: Path | None = attrs.field(default=None, converter=to_optional_path, kw_only=True)
-    save_canary: Path | None = attrs.field(default=None, converter=to_optional_path, kw_only=True)
+    model: str = field(kw_only=False, converter=str)
+    on: tuple[str, ...] = field(converter=to_names)
+    published: tuple[str, ...] = field(default=(), converter=to_names)
+    per_query: Path | None = field(default=None, converter=to_optional_path)
+    run_file: Path | None = field(default=None, converter=to_optional_path)
+    vectors: Path | None = field(default=None, converter=to_optional_path)
+    served: str = ""
+    checkpoint: str | None = field(default=None, converter=to_optional_text)
+    canary: Path | None = field(default=None, converter=to_optional_path)
+    save_canary: Path | None = field(default=None, converter=to_optional_path)
 
 
-@attrs.frozen(slots=False)
+@frozen(kw_only=True, slots=False)
 class ExportRequest(Request):
     """Write stored results in the formats of mteb and trec_eval.
 
@@ -196,13 +218,15 @@ class ExportRequest(Request):
         on: Export only these collections or suites.
         name: Name of the model in the files (single model only). Default: its own name.
         results: Folders of stored results, or URLs such as s3://bucket/prefix.
+
+    Examples:
+        python -m bench export mteb minilm --as sentence-transformers/all-MiniLM-L6-v2 --out mteb
+        python -m bench export trec minilm bm25 --out runs
     """
 
-    form: Literal["mteb", "trec"]
-    names: tuple[str, ...] = attrs.field(converter=to_names)
-    out: Location = attrs.field(converter=to_location, kw_only=True)
-    on: tuple[str, ...] = attrs.field(default=(), converter=to_names, kw_only=True)
-    name: str | None = attrs.field(default=None, kw_only=True)
-    results: tuple[Location, ...] = attrs.field(
-        default=RESULTS, converter=to_locations, kw_only=True
-    )
+    form: Literal["mteb", "trec"] = field(kw_only=False)
+    names: tuple[str, ...] = field(kw_only=False, converter=to_names)
+    out: Location = field(converter=to_location)
+    on: tuple[str, ...] = field(default=(), converter=to_names)
+    name: str | None = None
+    results: tuple[Location, ...] = field(default=RESULTS, converter=to_locations)

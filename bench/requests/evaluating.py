@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, Literal
 
-import attrs
+from attrs import field, frozen
 
 from bench.requests.fields import (
     RESULTS,
@@ -25,7 +25,7 @@ Part = Literal["encode", "latency", "indexes"]
 Tool = Literal["sentence-transformers", "sentence-transformers-openvino", "beir", "mteb"]
 
 
-@attrs.frozen(kw_only=True, slots=False)
+@frozen(kw_only=True, slots=False)
 class EvaluationFields(ProtocolFields, ModelFields, HardwareFields, FolderFields):
     """Settings of an evaluation.
 
@@ -47,16 +47,16 @@ class EvaluationFields(ProtocolFields, ModelFields, HardwareFields, FolderFields
 
     section = Request.section
 
-    measure: tuple[str, ...] = attrs.field(default=(), converter=to_names)
+    measure: tuple[str, ...] = field(default=(), converter=to_names)
     name: str = ""
     recompute: bool = False
-    index: str = attrs.field(default="flat", converter=str)
+    index: str = field(default="flat", converter=str)
     recall_queries: int | None = None
     fingerprint: str | None = None
     similarity: Literal["dot", "cos"] | None = None
 
 
-@attrs.frozen(slots=False)
+@frozen(kw_only=True, slots=False)
 class RunRequest(EvaluationFields, WorkerFields):
     """Evaluate models on collections.
 
@@ -73,17 +73,26 @@ class RunRequest(EvaluationFields, WorkerFields):
             scores are inflated, so they are marked, stored as NAME/firstN and left out of means.
         results: Folder of stored results, or a URL such as s3://bucket/prefix. None keeps them in
             memory (Python only).
+
+    Examples:
+        python -m bench run stdlib-code --model minilm
+        python -m bench run beir/scifact --model minilm --limit 20
+        python -m bench run beir/scifact beir/nfcorpus --model minilm bm25 --data-dir DIR
+        python -m bench run beir/scifact --model minilm --index 'IVF64,Flat?nprobe=8'
+        python -m bench run path/to/my-collection --model path/to/sentence-transformers-folder
+        python -m bench run beir/scifact --model minilm --adapter path/to/lora --name minilm-legal
+        python -m bench run msmarco/dev --model retromae-msmarco-ft --measure R@50 --json
+        python -m bench run beir --model retromae --workers auto
+        python -m bench run beir --model retromae --dry-run
     """
 
-    names: tuple[Any, ...] = attrs.field(converter=to_items)
-    model: tuple[Any, ...] = attrs.field(kw_only=True, converter=to_items)
-    limit: int | None = attrs.field(default=None, kw_only=True)
-    results: Location | None = attrs.field(
-        default=RESULTS, converter=to_optional_location, kw_only=True
-    )
+    names: tuple[Any, ...] = field(kw_only=False, converter=to_items)
+    model: tuple[Any, ...] = field(converter=to_items)
+    limit: int | None = None
+    results: Location | None = field(default=RESULTS, converter=to_optional_location)
 
 
-@attrs.frozen(slots=False)
+@frozen(kw_only=True, slots=False)
 class EvaluateRequest(EvaluationFields):
     """Evaluate one model on one collection, like ``bench run``.
 
@@ -96,14 +105,12 @@ class EvaluateRequest(EvaluationFields):
             is kept in memory only.
     """
 
-    model: Any
-    dataset: Any
-    results: Location | None = attrs.field(
-        default=None, converter=to_optional_location, kw_only=True
-    )
+    model: Any = field(kw_only=False)
+    dataset: Any = field(kw_only=False)
+    results: Location | None = field(default=None, converter=to_optional_location)
 
 
-@attrs.frozen(slots=False)
+@frozen(kw_only=True, slots=False)
 class WorkRequest(ModelFields, HardwareFields, FolderFields):
     """Encode documents as one of several workers sharing a cache.
 
@@ -115,13 +122,17 @@ class WorkRequest(ModelFields, HardwareFields, FolderFields):
         names: Collections, suites or folders (see `list datasets` and `list suites`; a suite of
             your own is a TOML file).
         model: Models: names (see `list models`), card files, folders or Hub ids.
+
+    Examples:
+        python -m bench work msmarco --model retromae --cache-dir /shared/cache
+        sbatch --array=0-7 --wrap 'python -m bench work beir --model retromae --cache-dir D'
     """
 
-    names: tuple[str, ...] = attrs.field(converter=to_names)
-    model: tuple[str, ...] = attrs.field(kw_only=True, converter=to_names)
+    names: tuple[str, ...] = field(kw_only=False, converter=to_names)
+    model: tuple[str, ...] = field(converter=to_names)
 
 
-@attrs.frozen(slots=False)
+@frozen(kw_only=True, slots=False)
 class IndexRequest(ModelFields, MismatchFields, HardwareFields, FolderFields):
     """Write a FAISS index of a collection to a standalone folder.
 
@@ -134,15 +145,19 @@ class IndexRequest(ModelFields, MismatchFields, HardwareFields, FolderFields):
         model: Model: a name (see `list models`), card file, folder or Hub id.
         index: FAISS factory string with search parameters (see `list indexes`).
         out: Folder to write.
+
+    Examples:
+        python -m bench index beir/scifact --model minilm --index HNSW32 --out scifact-minilm
+        python -m bench run beir/scifact --model minilm --index scifact-minilm
     """
 
-    dataset: str = attrs.field(converter=str)
-    model: str = attrs.field(kw_only=True, converter=str)
-    index: str = attrs.field(kw_only=True, converter=str)
-    out: Path = attrs.field(kw_only=True, converter=to_path)
+    dataset: str = field(kw_only=False, converter=str)
+    model: str = field(converter=str)
+    index: str = field(converter=str)
+    out: Path = field(converter=to_path)
 
 
-@attrs.frozen(slots=False)
+@frozen(kw_only=True, slots=False)
 class ScoreRequest(ProtocolFields, FolderFields):
     """Score a ranking of another program by the collection's own protocol.
 
@@ -155,18 +170,19 @@ class ScoreRequest(ProtocolFields, FolderFields):
         name: Name of the run in results. Default: the name of the file.
         results: Folder of stored results, or a URL such as s3://bucket/prefix. None keeps the
             result in memory (Python only).
+
+    Examples:
+        python -m bench score my-run.trec --dataset beir/scifact
     """
 
-    run: Any
-    dataset: Any
-    measure: tuple[str, ...] = attrs.field(default=(), converter=to_names, kw_only=True)
-    name: str = attrs.field(default="", kw_only=True)
-    results: Location | None = attrs.field(
-        default=None, converter=to_optional_location, kw_only=True
-    )
+    run: Any = field(kw_only=False)
+    dataset: Any = field(kw_only=False)
+    measure: tuple[str, ...] = field(default=(), converter=to_names)
+    name: str = ""
+    results: Location | None = field(default=None, converter=to_optional_location)
 
 
-@attrs.frozen(slots=False)
+@frozen(kw_only=True, slots=False)
 class SpeedRequest(ModelFields, FolderFields):
     """Measure the speed of a model on this machine, alone and against other tools.
 
@@ -181,12 +197,17 @@ class SpeedRequest(ModelFields, FolderFields):
         repeats: Samples of each timing, after one warm-up.
         rounds: Rounds of the end-to-end comparison. Every tool runs once per round.
         device: Device to encode on: auto, cpu, cuda or cuda:N.
+
+    Examples:
+        python -m bench speed --model minilm
+        python -m bench speed --model minilm --parts encode --against sentence-transformers
+        python -m bench speed beir/nfcorpus --model minilm --against mteb beir
     """
 
-    names: tuple[str, ...] = attrs.field(default=(), converter=to_names)
-    model: str = attrs.field(kw_only=True, converter=str)
-    parts: tuple[Part, ...] = attrs.field(default=(), kw_only=True, converter=to_items)
-    against: tuple[Tool, ...] = attrs.field(default=(), kw_only=True, converter=to_items)
-    repeats: int = attrs.field(default=5, kw_only=True)
-    rounds: int = attrs.field(default=1, kw_only=True)
-    device: str = attrs.field(default="auto", kw_only=True)
+    names: tuple[str, ...] = field(kw_only=False, default=(), converter=to_names)
+    model: str = field(converter=str)
+    parts: tuple[Part, ...] = field(default=(), converter=to_items)
+    against: tuple[Tool, ...] = field(default=(), converter=to_items)
+    repeats: int = 5
+    rounds: int = 1
+    device: str = "auto"

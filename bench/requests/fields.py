@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 import attrs
+from attrs import field, frozen
 
 from foundation.locations import Location, RemotePath, parse_location
 from retrievers.models.recipe import ModelDtype, StoreDtype
@@ -66,7 +67,7 @@ def to_optional_text(path: str | Path | None) -> str | None:
     return None if path is None else str(path)
 
 
-@attrs.frozen(slots=False)
+@frozen(kw_only=True, slots=False)
 class Request:
     """Base of all requests, which checks the types of the fields.
 
@@ -78,11 +79,11 @@ class Request:
 
     def __attrs_post_init__(self) -> None:
         kind_of = get_type_hints(type(self))
-        for field in attrs.fields(type(self)):
-            value = getattr(self, field.name)
-            if not matches(value, kind_of[field.name]):
+        for each in attrs.fields(type(self)):
+            value = getattr(self, each.name)
+            if not matches(value, kind_of[each.name]):
                 raise TypeError(
-                    f"{field.name} must be {describe_kind(kind_of[field.name])}, "
+                    f"{each.name} must be {describe_kind(kind_of[each.name])}, "
                     f"not {type(value).__name__}: {value!r}"
                 )
 
@@ -122,7 +123,7 @@ def _offline(given: bool | None) -> bool:
     return os.environ.get("HF_HUB_OFFLINE", "") not in ("", "0") if given is None else given
 
 
-@attrs.frozen(kw_only=True, slots=False)
+@frozen(kw_only=True, slots=False)
 class FolderFields(Request):
     """Folders of collections and of the cache.
 
@@ -135,12 +136,12 @@ class FolderFields(Request):
 
     section: ClassVar = ("Folders and output", 90)
 
-    data_dir: Path | None = attrs.field(default=None, converter=to_optional_path)
-    cache_dir: Path | None = attrs.field(default=None, converter=to_optional_path)
-    offline: bool = attrs.field(default=None, converter=_offline)
+    data_dir: Path | None = field(default=None, converter=to_optional_path)
+    cache_dir: Path | None = field(default=None, converter=to_optional_path)
+    offline: bool = field(default=None, converter=_offline)
 
 
-@attrs.frozen(kw_only=True, slots=False)
+@frozen(kw_only=True, slots=False)
 class HardwareFields(Request):
     """Device and memory of a model.
 
@@ -156,7 +157,7 @@ class HardwareFields(Request):
     max_memory: int | None = None
 
 
-@attrs.frozen(kw_only=True, slots=False)
+@frozen(kw_only=True, slots=False)
 class WorkerFields(Request):
     """Worker processes, on this machine or on a Ray cluster.
 
@@ -175,7 +176,7 @@ class WorkerFields(Request):
     address: str | None = None
 
 
-@attrs.frozen(kw_only=True, slots=False)
+@frozen(kw_only=True, slots=False)
 class ModelFields(Request):
     """Settings that override the card of a model.
 
@@ -199,7 +200,7 @@ class ModelFields(Request):
 
     like: str | None = None
     endpoint_model: str | None = None
-    adapter: str | None = attrs.field(default=None, converter=to_optional_text)
+    adapter: str | None = field(default=None, converter=to_optional_text)
     dtype: ModelDtype | None = None
     max_query_tokens: int | None = None
     max_document_tokens: int | None = None
@@ -209,11 +210,11 @@ class ModelFields(Request):
 
     def model_settings(self, without: Collection[str] = ()) -> Mapping[str, Any]:
         """Return these fields as keyword arguments of `Workspace.load`, some left out."""
-        names = [field.name for field in attrs.fields(ModelFields)]
+        names = [each.name for each in attrs.fields(ModelFields)]
         return {name: getattr(self, name) for name in names if name not in without}
 
 
-@attrs.frozen(kw_only=True, slots=False)
+@frozen(kw_only=True, slots=False)
 class MismatchFields(Request):
     """What happens with a collection that is not the published one.
 
@@ -227,7 +228,7 @@ class MismatchFields(Request):
     allow_mismatch: bool = False
 
 
-@attrs.frozen(kw_only=True, slots=False)
+@frozen(kw_only=True, slots=False)
 class ProtocolFields(MismatchFields):
     """Depth and split of an evaluation.
 
@@ -242,7 +243,7 @@ class ProtocolFields(MismatchFields):
     split: str | None = None
 
 
-@attrs.frozen(kw_only=True, slots=False)
+@frozen(kw_only=True, slots=False)
 class ResamplingFields(Request):
     """Resampling of queries for intervals and p-values.
 
@@ -271,7 +272,7 @@ def describe_fields(request: Any) -> dict[str, str]:
     found: dict[str, str] = {}
     for cls in _classes_of(request):
         found |= described_in(cls)
-    return {field.name: found[field.name] for field in attrs.fields(request)}
+    return {each.name: found[each.name] for each in attrs.fields(request)}
 
 
 def _classes_of(request: Any) -> list[type[Request]]:
@@ -282,6 +283,7 @@ def _classes_of(request: Any) -> list[type[Request]]:
 def described_in(cls: type) -> dict[str, str]:
     """Return the descriptions in the section "Attributes" of a docstring, by name."""
     _, _, attributes = (inspect.getdoc(cls) or "").partition("Attributes:\n")
+    attributes = attributes.partition("\nExamples:\n")[0]
     parts = re.split(r"^    (\w+): ", attributes, flags=re.MULTILINE)[1:]
     pairs = zip(parts[::2], parts[1::2], strict=True)
     return {name: " ".join(text.split()) for name, text in pairs}

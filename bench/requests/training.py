@@ -5,7 +5,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-import attrs
+from attrs import field, frozen
 
 from bench.requests.fields import (
     RESULTS,
@@ -25,7 +25,7 @@ SAVE_EVERY = 500  # optimizer steps
 NO_CHANGES: Mapping[str, Any] = MappingProxyType({})
 
 
-@attrs.frozen(kw_only=True, slots=False)
+@frozen(kw_only=True, slots=False)
 class TrainingFields(FolderFields):
     """Settings that override the preset, and the device.
 
@@ -45,7 +45,7 @@ class TrainingFields(FolderFields):
     device: str = "auto"
 
 
-@attrs.frozen(slots=False)
+@frozen(kw_only=True, slots=False)
 class PretrainRequest(TrainingFields):
     """Pre-train an encoder on the corpora of collections.
 
@@ -58,15 +58,22 @@ class PretrainRequest(TrainingFields):
             a line (text, or JSON with "text"; plain or .gz).
         out: Folder to write the checkpoint to.
         start: Model to start from: a card, folder or Hub id. Default: the preset's.
+
+    Examples:
+        python -m bench pretrain retromae-small --on stdlib-code/train --out models/code
+        python -m bench pretrain retromae-paper --start path/to/bert --on msmarco/dev --out models/retromae
+        python -m bench pretrain my-preset.toml --on beir/scifact beir/nfcorpus --out models/mine
+        accelerate launch --num_processes 8 -m bench pretrain retromae-paper --on msmarco/dev --out models/r
+        python -m bench finetune dpr-small --model models/code --on stdlib-code/train --out models/tuned
     """
 
-    preset: Any
-    on: tuple[str, ...] = attrs.field(converter=to_names)
-    out: Path = attrs.field(converter=to_path)
-    start: str | None = attrs.field(default=None, converter=to_optional_text, kw_only=True)
+    preset: Any = field(kw_only=False)
+    on: tuple[str, ...] = field(kw_only=False, converter=to_names)
+    out: Path = field(kw_only=False, converter=to_path)
+    start: str | None = field(default=None, converter=to_optional_text)
 
 
-@attrs.frozen(slots=False)
+@frozen(kw_only=True, slots=False)
 class FinetuneRequest(TrainingFields):
     """Fine-tune an encoder on the judged queries of collections.
 
@@ -87,19 +94,28 @@ class FinetuneRequest(TrainingFields):
         split: Split to train on.
         negatives: Training file with ids of the collection: its queries are trained on.
         held_out: Further collections whose test queries must not be trained on.
+
+    Examples:
+        python -m bench finetune dpr-small --model minilm --on stdlib-code/train --out models/code
+        python -m bench finetune dpr-small --model minilm --on beir/nfcorpus --out models/mine
+        python -m bench finetune retromae-beir --model models/retromae --on msmarco/train --held-out msmarco --out models/r
+        python -m bench finetune dpr --model bert-base-uncased --on msmarco/train --negatives qidpidtriples.train.full.2.tsv.gz --out models/dpr
+        python -m bench finetune dpr --model bert-base-uncased --on train.jsonl --held-out beir --out models/mine
+        python -m bench finetune mined-small --model path/to/bert --like bert --on beir/scifact --out models/mined --set rounds.1.margin=0.5
+        python -m bench run beir/nfcorpus --model minilm models/mine
     """
 
-    preset: Any
-    model: str = attrs.field(converter=str)
-    on: tuple[str, ...] = attrs.field(converter=to_names)
-    out: Path = attrs.field(converter=to_path)
-    like: str | None = attrs.field(default=None, kw_only=True)
-    split: str = attrs.field(default="train", kw_only=True)
-    negatives: Path | None = attrs.field(default=None, converter=to_optional_path, kw_only=True)
-    held_out: tuple[str, ...] = attrs.field(default=(), converter=to_names, kw_only=True)
+    preset: Any = field(kw_only=False)
+    model: str = field(kw_only=False, converter=str)
+    on: tuple[str, ...] = field(kw_only=False, converter=to_names)
+    out: Path = field(kw_only=False, converter=to_path)
+    like: str | None = None
+    split: str = "train"
+    negatives: Path | None = field(default=None, converter=to_optional_path)
+    held_out: tuple[str, ...] = field(default=(), converter=to_names)
 
 
-@attrs.frozen(slots=False)
+@frozen(kw_only=True, slots=False)
 class AdaptRequest(TrainingFields):
     """Continue pre-training on one collection after the other, with a checkpoint after each.
 
@@ -120,17 +136,22 @@ class AdaptRequest(TrainingFields):
         method: plain, ewc, das, adapter, replay, joint or distill.
         method_settings: Settings of the method.
         start: Model to start from: a card, folder or Hub id. Default: the preset's.
+
+    Examples:
+        python -m bench adapt mlm-small --on beir/nfcorpus beir/scifact --method das --set method.measured=1000 --out models/das
+        python -m bench adapt mlm --start path/to/bert --on beir/nfcorpus beir/fiqa --method ewc --steps 10000 --out models/ewc
+        python -m bench adapt retromae-small --on beir/nfcorpus beir/fiqa --out models/plain
     """
 
-    preset: Any
-    on: tuple[str, ...] = attrs.field(converter=to_names)
-    out: Path = attrs.field(converter=to_path)
-    method: str = attrs.field(default="plain", kw_only=True)
-    method_settings: Mapping[str, Any] = attrs.field(default=NO_CHANGES, kw_only=True)
-    start: str | None = attrs.field(default=None, converter=to_optional_text, kw_only=True)
+    preset: Any = field(kw_only=False)
+    on: tuple[str, ...] = field(kw_only=False, converter=to_names)
+    out: Path = field(kw_only=False, converter=to_path)
+    method: str = "plain"
+    method_settings: Mapping[str, Any] = NO_CHANGES
+    start: str | None = field(default=None, converter=to_optional_text)
 
 
-@attrs.frozen(slots=False)
+@frozen(kw_only=True, slots=False)
 class ComposeRequest(FolderFields):
     """Combine trained adapters of one base model.
 
@@ -148,16 +169,24 @@ class ComposeRequest(FolderFields):
         out: Folder to write.
         weights: With average: one weight per adapter, of any sum. Default: equal weights.
         on: With route: one collection per adapter, in the order of the adapters.
+
+    Examples:
+        python -m bench compose average models/a models/b --out models/mean
+        python -m bench compose average models/a models/b --weights 3 1 --out models/mean
+        python -m bench compose stack models/domain models/task --out models/both
+        python -m bench compose route models/a models/b --on beir/nfcorpus beir/scifact --out models/routed
+        python -m bench run beir/scifact --model models/mean
+        python -m bench finetune adapter-small --model minilm --on beir/nfcorpus --out models/fused --set 'adapter={method="fusion", over=["models/a", "models/b"]}'
     """
 
-    how: Literal["average", "stack", "route"]
-    adapters: tuple[Path, ...] = attrs.field(converter=to_paths)
-    out: Path = attrs.field(converter=to_path, kw_only=True)
-    weights: tuple[float, ...] | None = attrs.field(default=None, kw_only=True)
-    on: tuple[str, ...] = attrs.field(default=(), converter=to_names, kw_only=True)
+    how: Literal["average", "stack", "route"] = field(kw_only=False)
+    adapters: tuple[Path, ...] = field(kw_only=False, converter=to_paths)
+    out: Path = field(converter=to_path)
+    weights: tuple[float, ...] | None = None
+    on: tuple[str, ...] = field(default=(), converter=to_names)
 
 
-@attrs.frozen(slots=False)
+@frozen(kw_only=True, slots=False)
 class AblateRequest(MismatchFields, HardwareFields, FolderFields):
     """Run an ablation: train and evaluate every row of a grid with several seeds.
 
@@ -171,15 +200,24 @@ class AblateRequest(MismatchFields, HardwareFields, FolderFields):
         variant: Variant declared in the file, such as two-cores. Default: none.
         seeds: Seeds to train with. Default: the file's.
         out: Folder of cells and reports.
+
+    Examples:
+        python -m bench ablate one-vector
+        python -m bench ablate adapters --variant two-cores
+        python -m bench ablate inference --dry-run
+        python -m bench ablate inference
+        python -m bench ablate retromae-table6
+        python -m bench ablate three-domains --variant two-cores
+        python -m bench ablate my-grid.toml --seeds 0 1 2 3 4
     """
 
-    grid: str = attrs.field(converter=str)
-    variant: str = attrs.field(default="", kw_only=True)
-    seeds: tuple[int, ...] = attrs.field(default=(), converter=tuple, kw_only=True)
-    out: Path = attrs.field(default=Path("ablations"), converter=to_path, kw_only=True)
+    grid: str = field(kw_only=False, converter=str)
+    variant: str = ""
+    seeds: tuple[int, ...] = field(default=(), converter=tuple)
+    out: Path = field(default=Path("ablations"), converter=to_path)
 
 
-@attrs.frozen(slots=False)
+@frozen(kw_only=True, slots=False)
 class WatchRequest(MismatchFields, HardwareFields, FolderFields):
     """Evaluate the checkpoints of a running training as they are completed.
 
@@ -202,15 +240,20 @@ class WatchRequest(MismatchFields, HardwareFields, FolderFields):
         results: Folder of stored results, or a URL such as s3://bucket/prefix. New results are
             added to it.
         out: Folder of the curve. Default: FOLDER/watch.
+
+    Examples:
+        python -m bench watch runs/retromae --like retromae --on beir/nfcorpus --split dev
+        python -m bench watch runs/retromae --like retromae --on beir/nfcorpus beir/fiqa --once
+        python -m bench watch runs/minilm --on beir/scifact --stop-after 1h
     """
 
-    folder: Path = attrs.field(converter=to_path)
-    on: tuple[str, ...] = attrs.field(converter=to_names, kw_only=True)
-    like: str | None = attrs.field(default=None, kw_only=True)
-    split: str | None = attrs.field(default=None, kw_only=True)
-    once: bool = attrs.field(default=False, kw_only=True)
-    every: float = attrs.field(default=60.0, kw_only=True)
-    stop_after: float | None = attrs.field(default=None, kw_only=True)
-    measure: str | None = attrs.field(default=None, kw_only=True)
-    results: Location = attrs.field(default=RESULTS, converter=to_location, kw_only=True)
-    out: Path | None = attrs.field(default=None, converter=to_optional_path, kw_only=True)
+    folder: Path = field(kw_only=False, converter=to_path)
+    on: tuple[str, ...] = field(converter=to_names)
+    like: str | None = None
+    split: str | None = None
+    once: bool = False
+    every: float = 60.0
+    stop_after: float | None = None
+    measure: str | None = None
+    results: Location = field(default=RESULTS, converter=to_location)
+    out: Path | None = field(default=None, converter=to_optional_path)

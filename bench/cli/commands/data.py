@@ -9,7 +9,7 @@ from bench.cli.command_table import OutputOptions
 from bench.cli.terminal import format_columns, print_json, print_result
 from bench.outcomes import ExitCode
 from bench.requests.data import CacheRequest, FetchRequest, VerifyRequest
-from bench.runner.workspace import VECTORS, cache_folder, load_models, open_workspace
+from bench.runner.workspace import VECTORS, load_models, open_workspace
 from bench.store.usage import (
     Damage,
     ModelUsage,
@@ -22,6 +22,7 @@ from datasets_cfg.corpus import describe_damage
 from datasets_cfg.dataset import CORPORA
 from datasets_cfg.verify import Finding, verify_dataset
 from foundation.errors import BenchError
+from foundation.locations import cache_folder
 from reports.evaluation import cache_table, findings
 from reports.format import size
 
