@@ -1,1 +1,1 @@
-"""Tests of the rooms, each in the folder of its room."""
+"""Tests of the packages, each in the folder of its package."""

@@ -1,4 +1,4 @@
-"""Fixtures shared by all rooms."""
+"""Fixtures shared by all packages."""
 
 import gc
 import os
@@ -9,18 +9,17 @@ from unittest import mock
 
 import pytest
 import tqdm  # noqa: F401  it reads TQDM_DISABLE once
-from hypothesis import settings
+
+gc.disable()  # until all is imported: a sixth of the time of collecting the tests
 
 pytest.register_assert_rewrite("tests.support")
 
 from datasets_cfg import stdlib_code  # noqa: E402
 from foundation.files import FileLock  # noqa: E402
 from tests.support.collections import Bench  # noqa: E402
+from tests.support.examples import register_profiles  # noqa: E402
 
-# A crowded machine is no failure of what is tested.
-settings.register_profile("no deadline", deadline=None)
-settings.load_profile("no deadline")
-
+register_profiles()
 
 IMPORTED = 100  # modules, a library
 
@@ -46,6 +45,7 @@ libraries = FrozenLibraries()
 
 def pytest_collection_finish() -> None:
     libraries.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(trylast=True)

@@ -1,4 +1,4 @@
-"""The frame around the rooms: who may import whom, what is packaged, what the documents claim."""
+"""Import directions between packages, the content of the wheel, and declared dependencies."""
 
 import ast
 import dataclasses
@@ -21,9 +21,9 @@ from packaging.utils import canonicalize_name
 from bench.outcomes import ExitCode
 
 ROOT = Path(__file__).parents[1]
-ROOMS = ("bench", "datasets_cfg", "foundation", "reports", "retrievers")
+PACKAGES = ("bench", "datasets_cfg", "foundation", "reports", "retrievers")
 COMMANDS = (ROOT / "bench" / "cli" / "commands").glob("*.py")
-SOURCES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
+SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 MAY_IMPORT_REPORTS = {
     "bench/api.py",
     "bench/cli/main.py",
@@ -92,7 +92,7 @@ def circles(used: dict[str, set[str]]) -> list[set[str]]:
     return [set(circle) for circle in dict.fromkeys(together)]
 
 
-def test_circles_are_seen():
+def test_import_cycles_are_found():
     used = {"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}, "e": {"e2"}, "e2": set()}
     assert circles(used) == [{"a", "b", "c"}]
 
@@ -104,96 +104,64 @@ def test_no_module_imports_itself_by_way_of_others():
 
 
 def package_of(module: str) -> str:
-    """Folder of a module; a module right in a room stands for itself."""
+    """The folder of a module; a module right in a package stands for itself."""
     parts = module.split(".")
     return module if len(parts) <= 2 else ".".join(parts[:-1])
 
 
-def packages_used(path: Path) -> set[str]:
+def folders_used(path: Path) -> set[str]:
     folders = {".".join(path.relative_to(ROOT).parent.parts) for path in SOURCES}
     named = {name for module, part in imports(path) for name in (module, f"{module}.{part}")}
-    return {package_of(name) for name in named & set(MODULES)} | (named & folders - set(ROOMS))
+    return {package_of(name) for name in named & set(MODULES)} | (named & folders - set(PACKAGES))
 
 
 def test_no_package_imports_itself_by_way_of_others():
     used: dict[str, set[str]] = {}
     for path in SOURCES:
         names = path.relative_to(ROOT).with_suffix("").parts
-        if names[1:] != ("__init__",):  # the front of a room, which nothing in it imports
+        if names[1:] != ("__init__",):  # the front of a package, which nothing in it imports
             package = package_of(".".join(names))
-            used.setdefault(package, set()).update(packages_used(path) - {package})
+            used.setdefault(package, set()).update(folders_used(path) - {package})
     for name in [name for names in used.values() for name in names]:
         used.setdefault(name, set())
     assert circles(used) == []
 
 
-def test_no_two_neighbours_have_names_that_differ_by_an_s():
-    by_folder: dict[Path, set[str]] = {}
-    for path in SOURCES:
-        place = path.parent if path.name == "__init__.py" else path.with_suffix("")
-        by_folder.setdefault(place.parent, set()).add(place.name)
-    alike = {
-        f"{folder}/{name}"
-        for folder, names in by_folder.items()
-        for name in names
-        if f"{name}s" in names
-    }
-    assert alike == set()
-
-
-def test_no_two_classes_have_one_name():
-    by_name: dict[str, list[str]] = {}
-    for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ClassDef):
-                by_name.setdefault(node.name, []).append(name_of(path))
-    assert {name: paths for name, paths in by_name.items() if len(paths) > 1} == {}
-
-
-def test_tests_lie_in_the_folder_of_the_room_they_test():
-    loose = [
-        name_of(path)
-        for room in ("retrievers", "retrievers/training")
-        for path in (ROOT / "tests" / room).glob("test_*.py")
-    ]
-    assert loose == []
-    of_bench = {path.name for path in (ROOT / "tests" / "bench").glob("test_*.py")}
-    assert {
-        name for name in of_bench if not name.startswith(("test_api", "test_workspace"))
-    } == set()
-
-
-def rooms_used(path: Path) -> set[str]:
-    return {module.partition(".")[0] for module, _ in imports(path)} & set(ROOMS)
+def packages_used(path: Path) -> set[str]:
+    return {module.partition(".")[0] for module, _ in imports(path)} & set(PACKAGES)
 
 
 def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name_of)
-def test_imports_follow_the_direction_of_the_data(path):
-    room = name_of(path).partition("/")[0]
+def test_imports_follow_the_direction_of_the_data():
     allowed = {
         "foundation": {"foundation"},
         "datasets_cfg": {"foundation", "datasets_cfg"},
         "retrievers": {"foundation", "retrievers"},
-        "bench": set(ROOMS) - {"reports"},
-        "reports": set(ROOMS),  # records only: see the next test
-    }[room]
-    if name_of(path) in MAY_IMPORT_REPORTS:
-        allowed = allowed | {"reports"}
-    assert rooms_used(path) <= allowed
+        "bench": set(PACKAGES) - {"reports"},
+        "reports": set(PACKAGES),  # records only: see the next test
+    }
+    wrong = {}
+    for path in SOURCES:
+        name = name_of(path)
+        others = packages_used(path) - allowed[name.partition("/")[0]]
+        if name in MAY_IMPORT_REPORTS:
+            others -= {"reports"}
+        if others:
+            wrong[name] = others
+    assert wrong == {}
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "reports").rglob("*.py")), ids=name_of)
-def test_reports_take_nothing_but_frozen_records_from_upstream(path):
-    taken = [
+def test_reports_import_only_frozen_records():
+    imported = {
         (module, name)
+        for path in (ROOT / "reports").rglob("*.py")
         for module, name in imports(path)
-        if module.partition(".")[0] in set(ROOMS) - {"foundation", "reports"}
-    ]
-    assert [f"{module}.{name}" for module, name in taken if not is_frozen(module, name)] == []
+        if module.partition(".")[0] in set(PACKAGES) - {"foundation", "reports"}
+    }
+    assert {f"{module}.{name}" for module, name in imported if not is_frozen(module, name)} == set()
 
 
 def is_frozen(module: str, name: str) -> bool:
@@ -211,8 +179,12 @@ def is_frozen_type(kind: type) -> bool:
 @pytest.mark.parametrize(
     "arguments",
     [
-        *("--help", "run --help", "list models", "list datasets", "list suites", "list indexes"),
-        *("list presets", "list grids"),
+        *("--help", "list models"),
+        *(
+            pytest.param(words, marks=pytest.mark.slow)
+            for words in ("run --help", "list datasets", "list suites", "list indexes")
+        ),
+        *(pytest.param(words, marks=pytest.mark.slow) for words in ("list presets", "list grids")),
     ],
 )
 def test_help_and_lists_load_no_slow_library(arguments):
@@ -250,7 +222,7 @@ def requirements() -> list[Requirement]:
 
 
 def third_party(path: Path) -> set[str]:
-    own = {*ROOMS, *sys.stdlib_module_names}
+    own = {*PACKAGES, *sys.stdlib_module_names}
     return {module.partition(".")[0] for module, _ in imports(path)} - own
 
 
@@ -293,8 +265,10 @@ def installed(tmp_path_factory):
     source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
-    for room in ROOMS:
-        shutil.copytree(ROOT / room, source / room, ignore=shutil.ignore_patterns("__pycache__"))
+    for package in PACKAGES:
+        shutil.copytree(
+            ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__")
+        )
     build = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
     subprocess.run(
         [sys.executable, "-c", build, str(target)], cwd=source, capture_output=True, check=True
@@ -307,13 +281,14 @@ def installed(tmp_path_factory):
     return target / "site"
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_every_module_collection_card_and_page_and_nothing_else(installed):
     expected = {
         name_of(path)
-        for room in ROOMS
-        for path in (ROOT / room).rglob("*")
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*")
         if path.suffix in (".py", ".toml", ".txt", ".html", ".css", ".js")
-    } | {f"{room}/py.typed" for room in ROOMS}
+    } | {f"{package}/py.typed" for package in PACKAGES}
     packaged = {
         path.relative_to(installed).as_posix()
         for path in installed.rglob("*")
@@ -324,6 +299,7 @@ def test_the_wheel_holds_every_module_collection_card_and_page_and_nothing_else(
     assert packaged == expected
 
 
+@pytest.mark.slow
 def test_the_installed_package_knows_its_collections_and_cards_in_any_folder(installed, tmp_path):
     for what, example in (("models", "minilm"), ("datasets", "beir/cqadupstack/tex")):
         listed = run_installed(installed, tmp_path, [sys.executable, "-m", "bench", "list", what])
@@ -335,6 +311,7 @@ def run_installed(installed: Path, folder: Path, command: list[str]) -> subproce
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("typed", [["bench"], [sys.executable, "-m", "bench"]], ids=len)
 def test_help_examples_and_hints_name_the_program_as_it_was_called(installed, tmp_path, typed):
     name = "bench" if typed == ["bench"] else "python -m bench"
@@ -346,15 +323,6 @@ def test_help_examples_and_hints_name_the_program_as_it_was_called(installed, tm
     refused = run_installed(installed, tmp_path, [*command, "run", "--modle", "minilm"])
     assert refused.returncode == ExitCode.BAD_INPUT
     assert refused.stderr.splitlines()[-1] == f"  Run `{name} run --help`."
-
-
-@pytest.mark.parametrize(
-    "path", sorted((ROOT / "tests/benchmarks").glob("[!t]*.py")), ids=lambda path: path.stem
-)
-def test_every_measurement_says_what_it_measures_and_how_to_run_it(path):
-    docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
-    assert len(docstring.splitlines()) > 1
-    assert re.search(r"python (-m )?tests", docstring)
 
 
 def readme() -> str:

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from bench.comparing.pairs import differing_fields
 from bench.evaluation.collection_search import EvaluationOptions, LoadedModel
 from bench.evaluation.pipeline import Job
+from bench.evaluation.result_record import Evaluation, Protocol
 from bench.outcomes import MissingEvaluations
 from bench.result_store.find import find_results
-from bench.result_store.result import Evaluation, Protocol
 from bench.result_store.reuse import check_stored_values, reuse_or_evaluate, warn_unchecked
 from bench.runner.workspace import Workspace
 from datasets_cfg.readers import Queries

@@ -8,7 +8,7 @@ the candidate is compared with, and the worst outcome.
 import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +39,9 @@ from bench.gate.candidate import (
     evaluate_candidate,
 )
 from bench.gate.check_record import ANCHOR, BASELINE, Check, LostQuery, PairVerdict, Sensitivity
-from bench.gate.decision import BY_SEVERITY, ScorePair, decide
+from bench.gate.decision import BY_SEVERITY, GateSettings, ScorePair, decide
 from bench.gate.published import PUBLISHED, check_published, check_published_use
 from bench.gate.served import check_server
-from bench.gate.settings import GateSettings
 from bench.outcomes import ExitCode, RecordedWarnings
 from bench.requests.deciding import CheckRequest
 from bench.requests.fields import CARD_SETTINGS, ModelFields
@@ -97,7 +96,7 @@ def check(request: CheckRequest, progress: CheckProgress | None = None) -> Check
         raise BenchError(f"check needs {missing}", usage)
     check_published_use(request.baseline, request.anchor, request.expect_same)
     measure = request.measure and parse_measure(request.measure).name
-    resampling, settings = Resampling(request.resamples, request.seed), request.settings
+    resampling, settings = Resampling(request.resamples, request.seed), _settings_of(request)
     comparing = ComparisonSettings(measure, resampling=resampling)
     with RecordedWarnings() as recorded:
         workspace = open_workspace(request)
@@ -463,6 +462,12 @@ def _format_explain(model: str, words: Sequence[str], use: ModelFields) -> str:
     words = [*words, *(word for name, value in typed.items() if value for word in (name, value))]
     words += [word for pair in _card_settings(use) for word in ("--set", pair)]
     return shlex.join(["python", "-m", "bench", "explain", model, *words])
+
+
+def _settings_of(request: CheckRequest) -> GateSettings:
+    """Return the limits of a request."""
+    names = (field.name for field in fields(GateSettings))
+    return GateSettings(**{name: getattr(request, name) for name in names})
 
 
 def _card_settings(use: ModelFields) -> list[str]:

@@ -6,7 +6,6 @@ from typing import Any, Literal
 from attrs import field, frozen
 from attrs.converters import optional
 
-from bench.gate.settings import GateSettings
 from bench.requests.fields import (
     RESULTS,
     FolderFields,
@@ -120,20 +119,6 @@ class CheckRequest(ResamplingFields, MismatchFields, ModelFields, HardwareFields
     tolerance: float = 0.0005
     served: str = ""
     against: str = ""
-
-    @property
-    def settings(self) -> GateSettings:
-        """Limits of the decision.
-
-        Raises:
-            BenchError: a limit is so wide that any model would pass.
-        """
-        return GateSettings(
-            margin=self.margin,
-            floor=self.floor,
-            expect_same=self.expect_same,
-            tolerance=self.tolerance,
-        )
 
 
 @frozen(kw_only=True, slots=False)

@@ -183,7 +183,7 @@ def _explain_missing_settings(folder: Path, typed: str) -> BenchError:
         base = next((stated[name] for name in BASE_NAMES if stated.get(name)), "BASE")
         return BenchError(
             f"{typed} is an adapter without its base model",
-            f"Name its base, too: --model {base} --adapter {typed}",
+            f"Give its base as the model, and the folder as --adapter: {base} --adapter {typed}",
         )
     if (folder / TRAINING_FILE).is_file():
         models = Path(typed).glob(f"checkpoints/checkpoint-*/model/{CARD_FILE}")

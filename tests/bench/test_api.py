@@ -26,18 +26,19 @@ def modules_after(program: str) -> set[str]:
     return set(done.stdout.split())
 
 
-def test_to_import_the_package_loads_no_library():
+def test_importing_the_package_loads_no_heavy_library():
     loaded = modules_after("import bench; bench.__version__; dir(bench)")
     assert {"numpy", "pandas", "pyarrow", "torch", "msgspec", "faiss"} & loaded == set()
 
 
+@pytest.mark.slow
 def test_results_load_no_model_library():
     assert {"torch", "transformers", "faiss", "scipy"} & modules_after(
         "import bench; bench.results"
     ) == set()
 
 
-def test_what_the_package_lacks_is_an_attribute_error():
+def test_an_unknown_attribute_is_an_attribute_error():
     with pytest.raises(AttributeError, match="nothing_of_this_name"):
         _ = bench.nothing_of_this_name
     with pytest.raises(AttributeError, match="did you mean evaluate"):
@@ -45,6 +46,7 @@ def test_what_the_package_lacks_is_an_attribute_error():
     assert set(bench.__all__) <= set(dir(bench))
 
 
+@pytest.mark.slow
 def test_a_type_checker_finds_wrong_names(tmp_path):
     pytest.importorskip("mypy")
     program = tmp_path / "program.py"

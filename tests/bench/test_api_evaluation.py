@@ -52,7 +52,7 @@ def test_dictionaries_become_the_collection_that_they_describe(dataset, cache):
     assert again.reader.folder == dataset.reader.folder
 
 
-def test_facts_of_dictionaries_may_be_said_and_must_exist(cache):
+def test_facts_of_dictionaries_may_be_given_and_must_exist(cache):
     made = bench.Dataset.from_dicts(
         CORPUS, QUERIES, QRELS, cache_dir=cache, main_measure="RR@10", exclude_self=True
     )
@@ -164,7 +164,7 @@ def test_settings_that_a_function_does_not_state_are_unknown(dataset, cache):
     assert (facts["pooling"], facts["max_document_tokens"]) == ("unknown", "unknown")
 
 
-def test_a_model_of_beir_scores_as_its_card_does(minilm, dataset, cache):
+def test_a_beir_model_object_scores_like_its_card(minilm, dataset, cache):
     models = pytest.importorskip("beir.retrieval.models")
     model = models.SentenceBERT()
     model.q_model = model.doc_model = minilm
@@ -185,7 +185,7 @@ def test_an_encoder_of_mteb_scores_as_its_card_does(minilm, dataset, cache):
     assert theirs.measures == pytest.approx(ours.measures, abs=1e-9)
 
 
-def test_what_the_loader_of_beir_returns_is_taken(dataset, cache):
+def test_the_output_of_the_beir_loader_is_accepted(dataset, cache):
     loader = pytest.importorskip("beir.datasets.data_loader").GenericDataLoader
     loaded = loader(str(dataset.reader.folder)).load(split="test")
     again = bench.Dataset.from_dicts(*loaded, name="numbers", cache_dir=cache)
@@ -194,7 +194,7 @@ def test_what_the_loader_of_beir_returns_is_taken(dataset, cache):
     assert again.corpus.sha256 == dataset.corpus.sha256
 
 
-def test_a_result_that_is_kept_is_loaded_as_it_was(dataset, cache, tmp_path):
+def test_a_kept_result_is_loaded_unchanged(dataset, cache, tmp_path):
     made = bench.evaluate("hashing", dataset, cache_dir=cache, results=tmp_path)
     loaded = bench.load_result(made.folder)
     assert loaded.measures == made.measures
@@ -204,7 +204,7 @@ def test_a_result_that_is_kept_is_loaded_as_it_was(dataset, cache, tmp_path):
     assert frame.loc["hashing", "numbers nDCG@10"] == made.measures["nDCG@10"]
 
 
-def test_runs_are_scored_whatever_they_are(dataset, cache, tmp_path):
+def test_runs_of_any_shape_are_scored(dataset, cache, tmp_path):
     made = bench.evaluate("hashing", dataset, cache_dir=cache, results=tmp_path)
     file = made.folder / "run.arrow"
     run = read_run_file(file).run
@@ -253,6 +253,7 @@ def test_a_plot_of_a_comparison_is_a_figure(dataset, cache, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_the_examples_run(tmp_path, dataset):
     environment = {
         **os.environ,

@@ -97,6 +97,6 @@ def test_an_ablation_in_python_is_that_of_the_command_line(places, tmp_path):
         (lambda: bench.ablate("grid.toml", seeds=[1, 1]), BenchError, "the same seed twice"),
     ],
 )
-def test_wrong_input_is_one_error(places, call, error, message):
+def test_wrong_input_gives_one_error(places, call, error, message):
     with pytest.raises(error, match=message):
         call()

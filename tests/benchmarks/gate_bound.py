@@ -45,8 +45,7 @@ from tabulate import tabulate
 from bench.comparing.pairs import differing_fields
 from bench.comparing.statistics import Resampling
 from bench.gate.bound import LEVEL, draw_means, upper_bound
-from bench.gate.decision import ScorePair, decide
-from bench.gate.settings import GateSettings
+from bench.gate.decision import GateSettings, ScorePair, decide
 from bench.result_store.find import find_results
 from foundation.locations import parse_location
 

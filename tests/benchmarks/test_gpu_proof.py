@@ -16,7 +16,7 @@ TINY = (
 )
 
 
-def test_without_a_gpu_it_says_what_it_would_run(tmp_path: Path, capsys) -> None:
+def test_without_a_gpu_the_proof_prints_what_it_would_run(tmp_path: Path, capsys) -> None:
     assert gpu_proof.main(["--out", str(tmp_path), "--dry-run"]) == 0
     shown = capsys.readouterr().out
     assert all(f"{name}:" in shown for name in gpu_proof.PARTS)
@@ -24,7 +24,7 @@ def test_without_a_gpu_it_says_what_it_would_run(tmp_path: Path, capsys) -> None
 
 
 @pytest.mark.slow
-def test_on_the_cpu_its_parts_pass_and_the_last_line_is_what_it_writes(tmp_path, capsys) -> None:
+def test_the_proof_passes_on_the_cpu_and_prints_its_record(tmp_path, capsys) -> None:
     parts = ("pretrain", "vectors", "search")
     assert gpu_proof.main(["--out", str(tmp_path), *TINY, "--only", *parts]) == 0
     last = json.loads(capsys.readouterr().out.splitlines()[-1])
@@ -32,7 +32,7 @@ def test_on_the_cpu_its_parts_pass_and_the_last_line_is_what_it_writes(tmp_path,
     assert [part["state"] for part in last["parts"]] == ["passed"] * 3
 
 
-def test_hits_that_differ_and_parts_that_break_fail(tmp_path, capsys, monkeypatch) -> None:
+def test_differing_hits_and_failing_parts_fail_the_proof(tmp_path, capsys, monkeypatch) -> None:
     score = TorchEngine.score_candidates
     monkeypatch.setattr(TorchEngine, "score_candidates", lambda *given: -score(*given))
     out = ["--out", str(tmp_path), *TINY, "--only"]

@@ -34,7 +34,7 @@ def test_collections_suites_and_folders_mix_and_nothing_occurs_twice(tmp_path):
     assert names.count("beir/scifact") == 1
 
 
-def test_a_declared_name_goes_before_a_folder_of_that_name(tmp_path, monkeypatch):
+def test_a_declared_name_wins_over_a_folder_of_that_name(tmp_path, monkeypatch):
     (tmp_path / "msmarco").mkdir()
     monkeypatch.chdir(tmp_path)
     assert expand_names(["msmarco"]) == ["msmarco/dev", "msmarco/dl19", "msmarco/dl20"]
@@ -79,6 +79,7 @@ def test_a_mistyped_path_suggests_the_closest_folder(tmp_path, monkeypatch, type
     assert caught.value.hint == advice
 
 
+@pytest.mark.slow
 def test_importing_the_catalogue_reads_no_collection():
     code = (
         "import sys, datasets_cfg.catalogue as c\n"

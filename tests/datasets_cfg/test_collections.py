@@ -32,7 +32,7 @@ def test_the_collections_are_those_of_beir_ms_marco_and_dpr():
 
 
 @pytest.mark.parametrize("name", dataset_names())
-def test_every_collection_says_what_people_ask_first(name):
+def test_every_collection_states_title_counts_licence_and_citation(name):
     facts = facts_for(name)
     assert facts.title
     assert facts.licence
@@ -51,7 +51,7 @@ def test_a_collection_can_be_downloaded_or_says_how_to_obtain_it(name):
         assert any("no published checksum" in doubt for doubt in facts.unverified)
 
 
-def test_every_collection_says_whether_the_query_itself_is_left_out_and_beir_does():
+def test_every_collection_states_its_self_match_rule_and_beir_excludes_the_query():
     for name in dataset_names():
         assert facts_for(name).exclude_self is name.startswith("beir/")
 
@@ -99,9 +99,7 @@ def test_every_other_collection_is_retrieved_a_thousand_deep():
         ("dpr/nq/train", "dpr/nq", 58_880),
     ],
 )
-def test_what_is_trained_on_shares_files_and_corpus_with_what_is_evaluated(
-    training, evaluated, queries
-):
+def test_training_and_evaluation_splits_share_files_and_corpus(training, evaluated, queries):
     one, other = facts_for(training), facts_for(evaluated)
     assert (one.split, one.counts.queries) == ("train", queries)
     assert cached_folder(one, Path()) == cached_folder(other, Path())
@@ -118,7 +116,7 @@ def test_the_forums_of_cqadupstack_have_their_published_total():
     assert sum(facts.counts.documents or 0 for facts in forums) == 457_199
 
 
-def test_the_peculiarities_of_arguana_are_those_of_the_official_archive():
+def test_the_declared_counts_of_arguana_are_those_of_the_official_archive():
     counts = facts_for("beir/arguana").counts
     assert (counts.documents, counts.queries, counts.judgements) == (8_674, 1_406, 1_406)
     assert counts.dangling_judgements == 5
@@ -166,7 +164,7 @@ def test_licensed_collections_count_in_one_mean_only():
         assert [suite for suite in suite_names() if name in suite_for(suite).members] == ["beir-18"]
 
 
-def test_what_is_there_to_train_on_is_in_no_suite():
+def test_training_collections_are_in_no_suite():
     training = [name for name in dataset_names() if facts_for(name).split == "train"]
     assert len(training) == 4
     for name in suite_names():

@@ -11,13 +11,14 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from datasets_cfg import corpus as corpus_writer
 from datasets_cfg.corpus import Corpus, DamagedCorpusError
 from datasets_cfg.readers import Document
 from foundation.errors import BenchError
+from tests.support.examples import with_examples
 
 # Text that UTF-8 can carry: everything but lone surrogates.
 unicode_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -27,7 +28,7 @@ documents_strategy = st.lists(
     max_size=30,
     unique_by=lambda document: document.id,
 )
-quick = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = with_examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def numbered(count: int) -> list[Document]:
@@ -140,7 +141,8 @@ def test_a_full_disk_is_reported_and_leaves_nothing_behind(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_build_removes_what_a_killed_one_left_a_day_ago_and_nothing_of_a_running_one(
+@pytest.mark.slow
+def test_a_build_removes_leftovers_of_a_killed_build_after_a_day_but_not_of_a_running_one(
     tmp_path: Path,
 ) -> None:
     program = (
@@ -189,6 +191,7 @@ def test_building_again_replaces_the_corpus_while_an_open_one_stays_readable(
     assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
 
 
+@pytest.mark.slow
 def test_many_processes_may_build_the_same_corpus(tmp_path: Path) -> None:
     program = (
         "import sys\n"

@@ -259,7 +259,7 @@ def test_hashes_cover_content_and_not_order(folder: Path, open_: Open) -> None:
     assert before.qrels_sha256 == reordered.qrels_sha256 != changed.qrels_sha256
 
 
-def test_a_folder_is_found_again_by_what_it_holds_and_not_once_that_changed(
+def test_a_folder_is_recognised_by_its_content_until_that_changes(
     folder: Path, tmp_path: Path, open_: Open, bench_data: Path
 ) -> None:
     def again(dataset: Dataset) -> Path | None:
@@ -283,6 +283,7 @@ def test_a_folder_is_found_again_by_what_it_holds_and_not_once_that_changed(
     assert again(dataset) is None
 
 
+@pytest.mark.slow
 def test_the_embedded_collection_opens_by_name(embedded: Path, open_: Open) -> None:
     dataset = open_("stdlib-code", cache_dir=embedded)
 
@@ -296,7 +297,8 @@ def test_the_embedded_collection_opens_by_name(embedded: Path, open_: Open) -> N
     assert "stdlib-code/train" in caught.value.hint
 
 
-def test_what_the_embedded_collection_leaves_over_opens_as_its_training_collection(
+@pytest.mark.slow
+def test_the_rest_of_the_embedded_collection_is_its_training_collection(
     embedded: Path, open_: Open
 ) -> None:
     train = open_("stdlib-code/train", cache_dir=embedded)

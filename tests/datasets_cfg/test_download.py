@@ -46,7 +46,7 @@ def test_an_empty_file_can_be_downloaded(file_server, tmp_path):
         (b"x" * 1000, False, ["bytes=999-"]),  # the server makes it start anew
     ],
 )
-def test_a_part_is_resumed_through_a_range_or_thrown_away(
+def test_a_partial_file_is_resumed_with_a_range_request_or_discarded(
     part, ranges, asked, file_server, tmp_path
 ):
     file_server.files["a.zip"] = CONTENT
@@ -56,14 +56,14 @@ def test_a_part_is_resumed_through_a_range_or_thrown_away(
     assert file_server.requests == asked
 
 
-def test_a_cut_connection_is_taken_up_again(file_server, tmp_path):
+def test_an_interrupted_download_is_resumed(file_server, tmp_path):
     file_server.files["a.zip"] = CONTENT
     file_server.cuts = [1_000_000, 1_000_000]
     assert download(file_server.url("a.zip"), tmp_path / "a.zip", MD5).read_bytes() == CONTENT
     assert file_server.requests == [None, "bytes=999999-", "bytes=1999998-"]
 
 
-def test_a_connection_that_keeps_breaking_leaves_the_part_for_the_next_call(file_server, tmp_path):
+def test_a_connection_that_keeps_breaking_keeps_the_partial_file(file_server, tmp_path):
     file_server.files["a.zip"] = CONTENT
     file_server.cuts = [1000] * ATTEMPTS
     with pytest.raises(BenchError, match=r"broke 5 times: received 4,996 of 3,000,001") as caught:
@@ -73,7 +73,7 @@ def test_a_connection_that_keeps_breaking_leaves_the_part_for_the_next_call(file
     assert download(file_server.url("a.zip"), tmp_path / "a.zip", MD5).read_bytes() == CONTENT
 
 
-def test_a_busy_server_is_asked_again(file_server, tmp_path):
+def test_requests_to_a_busy_server_are_repeated(file_server, tmp_path):
     file_server.files["a.zip"] = CONTENT
     file_server.failures = [503, 429]
     assert download(file_server.url("a.zip"), tmp_path / "a.zip", MD5).read_bytes() == CONTENT
@@ -136,14 +136,14 @@ def test_a_body_that_never_ends_stops_before_the_disk_is_full(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_much_larger_than_published_is_not_begun(file_server, tmp_path):
+def test_a_file_much_larger_than_published_is_not_downloaded(file_server, tmp_path):
     file_server.files["a.zip"] = CONTENT
     with pytest.raises(BenchError, match="more than 2,000 bytes"):
         download(file_server.url("a.zip"), tmp_path / "a.zip", size=1000)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_ctrl_c_leaves_only_the_part(file_server, tmp_path, monkeypatch):
+def test_ctrl_c_leaves_only_the_partial_file(file_server, tmp_path, monkeypatch):
     class Interrupted(module.tqdm):
         def update(self, n=1):
             raise KeyboardInterrupt
@@ -242,7 +242,7 @@ def test_a_damaged_archive_is_found_by_its_checksum(tmp_path):
         assert not (tmp_path / "data").exists()
 
 
-def test_what_the_archive_lacks_is_named(make, tmp_path):
+def test_a_member_missing_from_an_archive_is_named(make, tmp_path):
     archive = make(FILES)
     with pytest.raises(BenchError, match=r"has no titles\.txt in its folder 'set'"):
         unpack(archive, tmp_path / "data", "set", ["corpus.jsonl", "titles.txt"])

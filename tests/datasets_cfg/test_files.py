@@ -175,7 +175,7 @@ TEXT = st.text(min_size=1, max_size=8).filter(lambda text: not text.isdecimal())
     ),
     indent=st.sampled_from([None, 1, 4]),
 )
-def test_what_is_written_is_read_whatever_the_texts_are(records, indent, tmp_path_factory):
+def test_any_texts_are_read_as_written(records, indent, tmp_path_factory):
     path = tmp_path_factory.mktemp("round") / "train.json"
     expected = [Example("", q, passages(*p), passages(*n)) for q, p, n in records]
     table = [{"query": q, "pos": p, "neg": n} for q, p, n in records]
@@ -223,7 +223,7 @@ def test_what_is_written_is_read_whatever_the_texts_are(records, indent, tmp_pat
         ("[\n1\n]", 2, "not a JSON object"),
     ],
 )
-def test_a_malformed_record_is_one_error_with_file_and_line(content, line, message, tmp_path):
+def test_a_malformed_record_gives_one_error_with_file_and_line(content, line, message, tmp_path):
     path = tmp_path / "train.jsonl"
     path.write_text(content)
     with pytest.raises(BenchError) as caught:

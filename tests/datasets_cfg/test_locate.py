@@ -63,7 +63,7 @@ def test_the_given_folder_goes_before_the_environment_and_that_before_the_cache(
     assert find_files(tiny, None, cache) == cached_folder(tiny, cache)
 
 
-def test_what_is_nowhere_is_downloaded_once(tiny, tmp_path, file_server):
+def test_a_missing_collection_is_downloaded_once(tiny, tmp_path, file_server):
     folder = find_files(tiny, None, tmp_path)
     assert find_files(tiny, None, tmp_path) == folder
     unpacked = [path for path in folder.rglob("*.*") if "provenance" not in path.name]
@@ -95,7 +95,7 @@ def test_the_title_track_is_not_found_without_the_titles(tmp_path):
     assert found == folder
 
 
-def test_beir_msmarco_is_not_taken_for_the_passage_ranking_files(tmp_path):
+def test_beir_msmarco_is_not_read_as_the_passage_ranking_files(tmp_path):
     (tmp_path / "msmarco").mkdir()
     (tmp_path / "msmarco" / "corpus.jsonl").touch()
     assert find_files(facts_for("beir/msmarco"), tmp_path, tmp_path / "cache", False).is_dir()
@@ -123,7 +123,7 @@ def test_judgements_alone_are_found_without_documents(tmp_path):
         find_files(facts, tmp_path, tmp_path / "cache", False)
 
 
-def test_for_judgements_alone_no_archive_of_documents_is_downloaded(tmp_path, file_server):
+def test_reading_only_judgements_downloads_no_documents(tmp_path, file_server):
     names = ("collectionandqueries.tar.gz", "queries.dl19.tsv.gz", "qrels.dl19.txt")
     files = [("collection.tsv",), (), ()]
     archives = tuple(

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from datasets_cfg import readers
@@ -19,6 +19,7 @@ from datasets_cfg.readers.dpr import read_questions
 from datasets_cfg.readers.lines import read_beir_qrels, read_trec_qrels
 from datasets_cfg.readers.msmarco import read_passages, read_titled_passages
 from foundation.errors import BenchError
+from tests.support.examples import with_examples
 
 HEADER = "query-id\tcorpus-id\tscore\n"
 unicode_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -26,7 +27,7 @@ an_id = unicode_text.filter(lambda text: text and "\0" not in text)
 one_column = st.text(
     st.characters(exclude_categories=["Cs"], exclude_characters="\0\t\r\n"), min_size=1, max_size=20
 ).filter(lambda text: text.strip() and not text.startswith("\ufeff"))
-quick = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = with_examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 Write = Callable[[str, str | bytes], Path]
 
@@ -374,7 +375,7 @@ class SemicolonReader(Reader):
 """
 
 
-def test_a_layout_is_one_file_and_no_other_edit(tmp_path: Path, monkeypatch) -> None:
+def test_a_layout_is_added_with_one_file(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "plugins").mkdir()
     (tmp_path / "plugins" / "semicolons.py").write_text(OWN_LAYOUT)
     monkeypatch.setattr(readers, "__path__", [*readers.__path__, str(tmp_path / "plugins")])

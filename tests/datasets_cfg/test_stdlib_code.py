@@ -184,6 +184,7 @@ def test_the_version_changes_with_any_text() -> None:
     assert len(versions) == 5
 
 
+@pytest.mark.slow
 def test_the_running_interpreter_gives_a_complete_collection(collection: Path) -> None:
     reader = reader_of_layout("beir")(collection, stdlib_code.SPLIT)
     documents = list(reader.documents())
@@ -198,6 +199,7 @@ def test_the_running_interpreter_gives_a_complete_collection(collection: Path) -
     assert {document.title for document in documents} == {""}
 
 
+@pytest.mark.slow
 def test_no_document_contains_the_query_that_asks_for_it(collection: Path) -> None:
     reader = reader_of_layout("beir")(collection, stdlib_code.SPLIT)
     code_of = {document.id: document.text for document in reader.documents()}
@@ -211,7 +213,8 @@ def test_no_document_contains_the_query_that_asks_for_it(collection: Path) -> No
     assert told == []
 
 
-def test_nothing_that_the_running_interpreter_gives_to_train_on_is_evaluated(
+@pytest.mark.slow
+def test_training_data_of_the_running_interpreter_are_not_evaluated(
     collection: Path, training: Path
 ) -> None:
     test, train = (
@@ -234,13 +237,15 @@ def bare(text: str) -> str:
     return "".join(sign for sign in text.casefold() if sign.isalnum())
 
 
-def test_a_made_collection_is_not_made_again(
+@pytest.mark.slow
+def test_a_generated_collection_is_not_generated_again(
     collection: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stdlib_code, "find_functions", None)
     assert stdlib_code.generate(collection.parents[1]) == collection
 
 
+@pytest.mark.slow
 def test_another_process_makes_the_same_collection_and_imports_no_module_for_it(
     collection: Path, tmp_path: Path
 ) -> None:
@@ -258,7 +263,7 @@ def test_another_process_makes_the_same_collection_and_imports_no_module_for_it(
 
 @pytest.mark.parametrize("split", ["test", "train"])
 @pytest.mark.parametrize("name", ["corpus.jsonl", "queries.jsonl", "qrels", "version.txt"])
-def test_a_made_collection_that_was_damaged_is_made_again(
+def test_a_damaged_generated_collection_is_generated_again(
     name: str,
     split: str,
     tmp_path: Path,
@@ -273,7 +278,7 @@ def test_a_made_collection_that_was_damaged_is_made_again(
     whole = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     path = folder / "qrels" / f"{split}.tsv" if name == "qrels" else folder / name
     draw = random.Random(split)
-    for _ in range(20):
+    for _ in range(4):
         content = bytearray(whole[path])
         content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
         path.write_bytes(content)

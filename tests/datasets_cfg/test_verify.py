@@ -60,7 +60,7 @@ PUBLISHED = Facts("mine", "beir", counts=Counts(dangling_judgements=1))
     ],
     ids=["a missing document", "not relevant", "published", "no relevant document", "empty"],
 )
-def test_what_is_odd_is_found_with_its_severity(more, facts, found, said, tmp_path):
+def test_verify_reports_each_oddity_with_its_severity(more, facts, found, said, tmp_path):
     documents = [*CLEAN, *(one for one in more if isinstance(one, Document))]
     judged = [*JUDGED, *(one for one in more if not isinstance(one, Document))]
     (finding,) = verify_dataset(dataset_of(tmp_path, documents, judged, facts))
@@ -84,7 +84,7 @@ def test_colliding_ids_of_undeclared_meaning_name_the_fact_to_set(text, severity
     assert f"write into {tmp_path / 'dataset.toml'}: exclude_self = true" in found.suggestion
 
 
-def test_what_is_remarked_before_an_evaluation_is_what_scores_depend_on(tmp_path):
+def test_warnings_before_an_evaluation_are_about_what_affects_scores(tmp_path):
     judged = [*JUDGED, ("d1", "d1", 1), ("q1", "gone", 1)]
     facts = Facts("mine", "beir", counts=Counts(documents=3))
     undecided = evaluation_findings(dataset_of(tmp_path, judged=judged, facts=facts))
@@ -124,6 +124,8 @@ def test_counts_that_differ_are_errors_and_come_first(tmp_path):
         ("classic/cisi", [("note", 76)]),
     ],
 )
-def test_what_is_odd_in_real_collections_is_known(name, expected, bench_data, tmp_path):
+def test_verify_finds_only_the_known_oddities_of_real_collections(
+    name, expected, bench_data, tmp_path
+):
     found = verify_dataset(open_dataset(name, cache_dir=tmp_path, data_dir=bench_data))
     assert sorted((each.severity, each.count) for each in found) == sorted(expected)

@@ -8,6 +8,8 @@ import pytest
 
 import bench
 
+pytestmark = pytest.mark.slow
+
 JUDGED = {f"q{i}": {f"d{i}": 1} for i in range(10)}
 UNANSWERED = {f"q{i}": {f"d{i}": 2.0, "other": 1.0} for i in range(9)}  # not q9
 TIED = {query: {f"d{query[1:]}": 1.0, "other": 1.0} for query in JUDGED}

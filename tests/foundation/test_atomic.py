@@ -66,7 +66,7 @@ def test_files_that_are_written_by_path_move_together_and_replace_what_was_there
     assert stat.S_IMODE(files["a"].stat().st_mode) == stat.S_IMODE(files["kept"].stat().st_mode)
 
 
-def test_what_a_killed_process_left_is_removed_a_day_later(writer, tmp_path):
+def test_temporary_files_of_a_killed_process_are_removed_a_day_later(writer, tmp_path):
     folder = tmp_path / ".files.writing-01234567"
     (folder / "inner").mkdir(parents=True)
     (folder / "inner" / "half").touch()
@@ -81,7 +81,8 @@ def test_what_a_killed_process_left_is_removed_a_day_later(writer, tmp_path):
     assert names(tmp_path) == {"a.json"}
 
 
-def test_a_folder_of_a_killed_process_is_removed_at_the_next_look_and_one_in_use_is_not(tmp_path):
+@pytest.mark.slow
+def test_the_temporary_folder_of_a_killed_process_is_removed_and_one_in_use_is_kept(tmp_path):
     script = (
         "import sys, time; from pathlib import Path\n"
         "from foundation.files import temporary_folder\n"
@@ -102,7 +103,7 @@ def test_a_folder_of_a_killed_process_is_removed_at_the_next_look_and_one_in_use
     assert not left.exists()
 
 
-def test_nothing_else_is_swept(tmp_path):
+def test_other_files_are_not_removed(tmp_path):
     kept = [".a.json.original", "a.writing-00000000", ".writing-12345678", ".a.writing-x"]
     for name in kept:
         (tmp_path / name).touch()

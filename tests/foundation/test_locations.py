@@ -32,7 +32,7 @@ def bucket(server, monkeypatch):
 
 
 @pytest.mark.parametrize("text", ["results", "/a/b", "./s3", "a:b/c", "C:x"])
-def test_what_is_no_url_is_a_local_path(text):
+def test_a_location_without_a_scheme_is_a_local_path(text):
     assert parse_location(text) == Path(text)
 
 
@@ -61,7 +61,7 @@ def test_names_are_joined_and_taken_apart_as_those_of_a_local_path(names):
 
 
 @pytest.mark.parametrize("scheme", ["nosuchstore", "memory", "ftp", "http"])
-def test_what_is_no_object_store_is_named_with_those_that_are(scheme):
+def test_an_unknown_kind_of_store_lists_the_known_ones(scheme):
     with pytest.raises(BenchError, match=f"unknown kind of store {scheme}") as error:
         parse_location(f"{scheme}://bucket/a")
     assert "s3://, gs://" in error.value.hint
@@ -74,6 +74,7 @@ def test_a_missing_package_says_what_to_install(monkeypatch):
     assert error.value.hint == "pip install gcsfs"
 
 
+@pytest.mark.slow
 def test_local_places_and_the_options_of_every_command_import_no_fsspec():
     program = (
         "import sys; from bench.cli.main import parse_command; "
@@ -146,7 +147,7 @@ def test_wrong_credentials_are_refused_before_anything_else(server, monkeypatch)
         assert "AWS_SECRET_ACCESS_KEY" in error.value.hint
 
 
-def test_no_credentials_are_one_clear_error(server, monkeypatch, tmp_path):
+def test_missing_credentials_give_one_clear_error(server, monkeypatch, tmp_path):
     s3.allow(monkeypatch, server[0])
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
@@ -156,7 +157,7 @@ def test_no_credentials_are_one_clear_error(server, monkeypatch, tmp_path):
         parse_location("s3://bucket/a").check_writable()
 
 
-def test_a_server_that_is_away_is_one_clear_error(server, monkeypatch):
+def test_an_unreachable_server_gives_one_clear_error(server, monkeypatch):
     s3.allow(monkeypatch, "http://127.0.0.1:1")
     with pytest.raises(BenchError, match=r"s3://bucket/a.*connect"):
         parse_location("s3://bucket/a").check_writable()

@@ -26,7 +26,7 @@ def test_instructions_are_those_of_the_first_core(facts):
     assert machine.cpu_instructions() == {"fpu", "avx2"}
 
 
-def test_a_processor_that_does_not_say_has_none(facts):
+def test_a_processor_without_flags_has_no_instructions(facts):
     assert machine.cpu_instructions() == frozenset()
     facts.write_text("processor\t: 0\nFeatures\t: fp asimd\n")
     assert machine.cpu_instructions() == frozenset()
@@ -72,5 +72,6 @@ assert "numpy" not in sys.modules
 """
 
 
+@pytest.mark.slow
 def test_the_command_line_names_kernels_before_numpy_is_imported():
     subprocess.run([sys.executable, "-c", NUMPY_IS_LATER], cwd=ROOT, check=True)

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 # A type that no thread has decoded yet, in each round. With msgspec 0.22 alone the process ended in
 # the first rounds, with SIGSEGV.
@@ -46,5 +48,6 @@ for _ in range(100):
 """
 
 
+@pytest.mark.slow
 def test_threads_that_decode_a_type_for_the_first_time_do_not_end_the_process() -> None:
     subprocess.run([sys.executable, "-c", DECODES], cwd=ROOT, check=True)

@@ -30,7 +30,7 @@ def files(tmp_path):
     return TomlFiles("recipe", folder, Outer, choice="inner.name", instead_of=instead_of)
 
 
-def test_a_name_is_a_shipped_file_and_a_path_is_one_s_own(files, tmp_path, monkeypatch):
+def test_a_name_finds_a_shipped_file_and_a_path_a_user_file(files, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert files.names() == ("fast", "slow")
     assert files.load("fast") == files.load("fast.toml") == Outer(title="fast", steps=1)
@@ -52,7 +52,7 @@ def test_a_name_is_a_shipped_file_and_a_path_is_one_s_own(files, tmp_path, monke
         (".", "there is no recipe or file '.'", "use one of fast"),
     ],
 )
-def test_a_name_that_is_nothing_is_answered_with_what_was_meant(files, name, message, hint):
+def test_an_unknown_name_suggests_what_was_meant(files, name, message, hint):
     with pytest.raises(BenchError, match=message) as caught:
         files.load(name)
     assert caught.value.hint.startswith(hint)
@@ -62,7 +62,7 @@ def test_a_name_that_is_nothing_is_answered_with_what_was_meant(files, name, mes
     "content",
     [b"= 3", b"\xff", b"title = 3", b"title = 'a'\nrounds = [[[]]]", b"x = " + b"[" * 9999],
 )
-def test_what_is_no_such_record_is_refused_by_its_source(files, content):
+def test_a_malformed_record_is_refused_with_its_source(files, content):
     with pytest.raises(BenchError, match=r"mine\.toml"):
         files.parse(content, "mine.toml")
 
@@ -85,7 +85,7 @@ def test_fields_are_changed_by_dotted_names(files):
         ("titel", "unknown field 'titel'", "did you mean title?"),
     ],
 )
-def test_a_change_of_what_is_not_there_is_refused(files, name, message, hint):
+def test_changing_an_unknown_field_is_refused(files, name, message, hint):
     with pytest.raises(BenchError, match=message) as caught:
         files.changed(Outer(title="t", rounds=(Inner(),)), {name: 1}, "typed")
     assert hint in caught.value.hint

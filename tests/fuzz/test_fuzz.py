@@ -9,12 +9,14 @@ from tests.fuzz.__main__ import SLOW, campaign, main
 from tests.fuzz.subjects import SUBJECTS
 
 
+@pytest.mark.slow
 def test_a_short_campaign_finds_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     fast = [name for name in SUBJECTS if name not in SLOW]
-    assert main(["--mutations", "72", "--only", *fast]) == 0, capsys.readouterr().out
+    assert main(["--mutations", "144", "--only", *fast]) == 0, capsys.readouterr().out
 
 
-def test_a_defect_is_found_and_told_in_its_smallest_form(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_a_planted_defect_is_found_and_reduced(tmp_path: Path) -> None:
     def judge(folder: Path, sound: Path) -> None:
         text = (folder / "input" / "some.trec").read_text(errors="replace")
         assert "tag\nq2" in text, "the line between two queries"

@@ -139,7 +139,7 @@ def test_an_incomplete_suite_names_what_is_missing():
         ({"paired": changed(PAIRED, p=1e-6)}, "p", "1e-06"),
     ],
 )
-def test_a_figure_is_marked_where_something_qualifies_it(fields, column, cell):
+def test_a_qualified_figure_is_marked(fields, column, cell):
     assert rows_of(table(changed(ROW, **fields)))[0][column] == cell
 
 
@@ -153,13 +153,13 @@ def test_a_figure_is_marked_where_something_qualifies_it(fields, column, cell):
         ({"paired": changed(PAIRED, wins=4, losses=5)}, ("(few)",)),
     ],
 )
-def test_a_note_says_what_qualifies_a_figure_and_only_then(fields, words):
+def test_only_a_qualified_figure_has_a_note(fields, words):
     (note,) = notes_of(table(changed(ROW, **fields)))
     assert all(word in note for word in words)
     assert notes_of(table()) == []
 
 
-def test_where_no_query_changed_that_is_said():
+def test_a_comparison_without_changed_queries_states_so():
     same = changed(PAIRED, wins=0, losses=0, low=None, high=None)
     text = table(changed(ROW, paired=same))
     assert rows_of(text)[0]["95 % interval"] == "no query changed"

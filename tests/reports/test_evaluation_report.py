@@ -70,12 +70,12 @@ def test_the_main_measure_stands_first_and_empty_columns_are_hidden():
         ({"unanswered": 3}, "unanswered", "3"),
     ],
 )
-def test_a_column_is_there_where_it_has_something_to_say(fields, column, cell):
+def test_empty_columns_are_left_out(fields, column, cell):
     assert row_of(changed(**fields))[column] == cell
     assert column not in row_of(RESULT)
 
 
-def test_the_published_score_of_this_collection_and_main_measure_stands_beside():
+def test_the_published_score_of_the_collection_and_main_measure_is_shown():
     published = {
         ("words", "beir/tiny", "nDCG@10"): 0.5,
         ("words", "beir/tiny", "R@100"): 0.6,
@@ -98,7 +98,7 @@ def test_any_name_keeps_the_table_well_formed(name):
     assert row_of(changed(model=name))["model"] == name
 
 
-def test_the_heading_says_what_was_evaluated():
+def test_the_heading_names_what_was_evaluated():
     heading = collection_table([RESULT], {}).splitlines()[0]
     assert heading.startswith("beir/tiny: ")
     assert numbers(heading) == ["1,234", "56,789", "1000"]
@@ -108,7 +108,7 @@ def test_the_heading_says_what_was_evaluated():
 @pytest.mark.parametrize(
     "fields", [{"title_track": "no-title"}, {"exclude_self": True}, {"official": False}]
 )
-def test_the_heading_says_which_rules_applied(fields):
+def test_the_heading_names_the_rules(fields):
     told, plain = (
         collection_table([result], {}).splitlines()[0].split(", ")
         for result in (with_protocol(**fields), RESULT)
@@ -168,7 +168,7 @@ def test_sizes_are_in_decimal_units(number, text):
     assert size(number) == text
 
 
-def test_costs_are_summed():
+def test_costs_of_collections_are_summed():
     row = EncodingCost(
         model="m",
         collection="a",

@@ -34,7 +34,7 @@ def test_a_row_shows_its_mean_its_difference_with_intervals():
     )
 
 
-def test_a_gap_is_a_gap_and_says_why():
+def test_a_gap_is_reported_with_its_reason():
     text = markdown(FULL)
     assert row_named(score_table(FULL, "mean"), "mask=1.0")["mean ± 95 %"] == "gap"
     assert {"9", "12"} <= set(numbers(text.split("\n\n")[1]))
@@ -61,7 +61,7 @@ def test_one_seed_claims_only_these_checkpoints():
     assert found["verdict"] == "these checkpoints: better"
 
 
-def test_where_nothing_is_trained_nothing_is_said_of_seeds_and_checkpoints():
+def test_reports_without_training_do_not_mention_seeds_or_checkpoints():
     rows = [row("reference", 0.3, seeds=1), row("mask=0.15", 0.4, "better", seeds=1)]
     used = {"evaluate": {"on": ["beir/nfcorpus"]}}
     text = markdown(msgspec.structs.replace(report(*rows, seeds=1), reference=used))
@@ -181,7 +181,7 @@ def test_p_is_not_printed_below_what_the_seeds_support(p, of_seeds, printed):
     assert row_named(score_table(found, on.collection), "mask=0.15")["p (Holm)"] == printed
 
 
-def test_what_the_seeds_cover_is_in_the_method():
+def test_the_method_states_what_the_seeds_cover():
     reference = {"base": {}, **FULL.reference}
     once = markdown(msgspec.structs.replace(FULL, reference=reference))
     assert "Number of seeds by stage: base 1, pretrain 3." in once
@@ -220,7 +220,7 @@ def test_other_collections_and_cells_of_different_code_are_named_at_the_top():
     assert warnings_of(markdown(FULL)) == []
 
 
-def test_what_a_sequence_gained_and_forgot_stands_in_one_table():
+def test_gain_and_forgetting_of_a_sequence_are_in_one_table():
     gained, apart = BETTER.on_collection("mean"), REFERENCE.on_collection("mean")
     losses = {"bio": 2.5, "law": 3.25}
 

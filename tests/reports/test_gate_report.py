@@ -12,8 +12,8 @@ from bench.comparing.statistics import Resampling, ScoreMatrix, paired_differenc
 from bench.gate.candidate import Candidate
 from bench.gate.check import conclude
 from bench.gate.check_record import Check, CheckRow, LostQuery, PairVerdict
+from bench.gate.decision import GateSettings
 from bench.gate.published import check_published
-from bench.gate.settings import GateSettings
 from reports.check import junit, markdown, verdict_paragraph, verdict_paragraphs
 from reports.format import interval
 from retrievers.models.card import ExpectedScore
@@ -198,7 +198,7 @@ def test_a_passed_check_names_the_losses_that_it_allows(check):
     assert verdict(check, outcome="OK", reasons=reasons).count("one lost 0.0100") == 1
 
 
-def test_a_name_that_nobody_gave_has_its_reason_beside_it(check):
+def test_an_automatic_name_is_shown_with_its_reason(check):
     renamed = structs.replace(check, renamed="new-1234 is new: other weights have that name")
     assert "new-1234 is new: other weights" in verdict(renamed)
 
@@ -224,7 +224,7 @@ def test_a_verdict_of_several_collections_has_the_mean_and_those_that_lost(check
     assert numbers(worst) == ["7", "1.00", "0.00"] * 2
 
 
-def test_a_verdict_says_what_is_missing_and_rules_nothing_out(check):
+def test_a_verdict_names_what_is_missing_and_rules_nothing_out(check):
     gone = verdict(check, outcome="MISSING", rows=(SOME, ROWS[2]), mean=None)
     *_, missing = gone.split(". ")
     assert missing.endswith("gone: no result.")

@@ -27,6 +27,8 @@ from tests.support.browser import (
 )
 from tests.support.leaderboards import MEASURE, make_protocol, recipe_of, store
 
+pytestmark = pytest.mark.slow
+
 FORUMS = expand_names(["beir/cqadupstack"])
 SORT_BY = "thead th[data-column='{}'] button"
 

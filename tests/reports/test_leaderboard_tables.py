@@ -43,7 +43,7 @@ def test_the_ranking_shows_groups_intervals_and_marks_what_was_trained_on(tmp_pa
     assert ranking[0]["95 % interval"] == "0.500–0.500"
 
 
-def test_a_mean_stands_beside_its_zero_shot_mean_or_is_a_gap(tmp_path):
+def test_a_mean_is_shown_next_to_its_zero_shot_mean_or_as_a_gap(tmp_path):
     for number, name in enumerate(FORUMS):
         store(tmp_path, "whole", name, [number / 12], in_domain=number == 0)
         store(tmp_path, "unseen", name, [0.125])
@@ -58,7 +58,7 @@ def test_a_mean_stands_beside_its_zero_shot_mean_or_is_a_gap(tmp_path):
     assert ranking["partly"]["group"] == ""
 
 
-def test_recipes_and_speed_stand_in_a_table_of_their_own(tmp_path):
+def test_recipes_and_speed_have_their_own_table(tmp_path):
     spent = Timings(encode_documents_s=2.0, encoded_tokens=3000)
     recipe = recipe_of("a", max_document_tokens=128, dtype="bfloat16")
     known = {"timings": spent, "parameters": Parameters(22_713_216)}
@@ -79,7 +79,7 @@ def test_recipes_and_speed_stand_in_a_table_of_their_own(tmp_path):
     }
 
 
-def test_parameters_of_an_adapter_are_told_and_unknown_ones_are_a_visible_gap(tmp_path):
+def test_parameters_of_an_adapter_are_shown_and_unknown_ones_are_a_gap(tmp_path):
     store(tmp_path, "adapted", "set", [0.5], parameters=Parameters(110_077_440, 595_200))
     store(tmp_path, "theirs", "set", [0.25], recipe=None, index="")
     shown = {row["model"]: row for row in tables_of(markdown(board_of(tmp_path), ""))[1]}
@@ -88,7 +88,7 @@ def test_parameters_of_an_adapter_are_told_and_unknown_ones_are_a_visible_gap(tm
     assert (shown["theirs"]["parameters"], shown["theirs"]["adapter parameters"]) == ("unknown", "")
 
 
-def test_protocols_stand_in_a_table_of_their_own_and_what_is_not_official_is_marked(tmp_path):
+def test_protocols_have_their_own_table_and_unofficial_ones_are_marked(tmp_path):
     store(tmp_path, "a", "msmarco/dev", [0.5])
     store(tmp_path, "a", "mine", [0.5], protocol=make_protocol("mine", official=False))
     mine, msmarco = tables_of(markdown(board_of(tmp_path), ""))[2]
@@ -107,7 +107,7 @@ def test_published_scores_are_called_claims_and_compared(tmp_path):
     assert row["source"] == "a paper"
 
 
-def test_published_systems_stand_in_a_table_of_their_own_with_their_average_and_source(tmp_path):
+def test_published_systems_have_their_own_table_with_average_and_source(tmp_path):
     store(tmp_path, "a", "beir/scifact", [0.5, 0.5])
     board = board_of(tmp_path, published=("dupmae", "openmatch"))
     shown = {row["published system"]: row for row in tables_of(markdown(board, ""))[-1]}
@@ -161,7 +161,7 @@ def test_the_scripts_never_set_markup_fetch_or_evaluate():
 
 
 @given(st.recursive(st.text() | st.integers(-9, 9), lambda inner: st.lists(inner)))
-def test_no_data_end_the_element_that_holds_them_and_all_come_back(value):
+def test_data_in_html_cannot_close_their_element_and_are_read_back_unchanged(value):
     text = script_json(value)
     assert text.isascii()
     assert not set("<>&") & set(text)

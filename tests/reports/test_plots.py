@@ -30,6 +30,7 @@ def test_each_axis_is_drawn_as_svg_and_png(tmp_path):
         assert words in svg
 
 
+@pytest.mark.slow
 def test_the_same_report_gives_the_same_picture(tmp_path):
     draw_axes(FULL, tmp_path / "a")
     draw_axes(FULL, tmp_path / "b")

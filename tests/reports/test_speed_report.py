@@ -14,7 +14,7 @@ from tests.support.markdown import numbers, rows_of
 from tests.support.speed_report import REPORT, contestant, race
 
 
-def test_the_heading_says_on_what_it_was_measured():
+def test_the_heading_names_the_machine():
     heading = speed_tables(REPORT).splitlines()[0]
     for said in ("minilm", "cpu", "Some Processor", "2 threads", "float32", "load 0.2"):
         assert said in heading
@@ -27,13 +27,13 @@ def test_the_heading_says_on_what_it_was_measured():
     assert ", int8, commit" in speed_tables(in_int8).splitlines()[0]
 
 
-def test_what_was_not_measured_has_no_table():
+def test_parts_that_were_not_measured_have_no_table():
     nothing = {"encoding": (), "latency": (), "indexes": None, "races": ()}
     assert "|" not in speed_tables(msgspec.structs.replace(REPORT, **nothing))
     assert speed_tables(REPORT).count("\n|-") == 5
 
 
-def test_phases_are_ours_of_each_work_that_tells_them():
+def test_phases_are_shown_only_for_our_encoder():
     rows = rows_of(phases_table([REPORT.encoding[0], REPORT.races[0]]))
     assert [row["documents"] for row in rows] == ["32 tokens", "beir/nfcorpus"]
     assert [row["forward"] for row in rows] == ["0.850 [0.825–0.875]", ""]
@@ -77,7 +77,7 @@ def test_a_race_shows_scores_before_it_gives_a_ratio():
     assert theirs["processor, s"] == "300.000"
 
 
-def test_where_scores_differ_there_is_no_ratio():
+def test_different_scores_give_no_speed_ratio():
     other = contestant("mteb", 200, score=0.4, agrees=False)
     text = race_table([race(contestant("bench", 100, score=0.3), other)])
     assert [row["our speed-up"] for row in rows_of(text)] == ["", "results differ"]

@@ -34,7 +34,7 @@ def test_people_read_rounded_values_under_headers_numbers_on_the_right():
     ]
 
 
-def test_programs_read_values_as_they_are():
+def test_machine_formats_hold_unrounded_values():
     assert TABLE.csv() == "model,nDCG@10,queries\na|b,0.3333333333333333,12345\n'=x,,\n"
 
 
@@ -50,7 +50,7 @@ def test_bold_text_is_bold_in_markdown():
     assert rows_of(make_table(["a"], [[Bold("x|y")]]).markdown()) == [{"a": "**x|y**"}]
 
 
-def test_columns_in_which_nothing_stands_can_be_left_out():
+def test_empty_columns_can_be_left_out():
     table = Table(
         [("a", "", None)], [Column(n, lambda row, i=i: row[i]) for i, n in enumerate("xyz")]
     )
@@ -63,7 +63,7 @@ def test_a_table_may_have_no_rows_and_headers_that_are_the_same():
     assert make_table(["a", "b"], []).csv() == "a,b\n"
 
 
-def test_text_that_looks_like_a_number_stays_as_it_is_written():
+def test_text_that_looks_like_a_number_is_unchanged():
     assert rows_of(make_table(["a", "b"], [["0.50", "1e3"]]).markdown()) == [
         {"a": "0.50", "b": "1e3"}
     ]
@@ -86,7 +86,7 @@ def test_a_name_that_a_spreadsheet_would_compute_begins_with_an_apostrophe(text)
     ]
 
 
-def test_a_terminal_obeys_no_cell_of_csv():
+def test_cells_of_csv_cannot_control_the_terminal():
     assert make_table(["a"], [["red\x1b[31m\x9b"]]).csv() == "a\nred\\u001b[31m\\u009b\n"
 
 
@@ -107,7 +107,7 @@ commonmark = MarkdownIt("commonmark")
         ("", ""),
     ],
 )
-def test_a_name_is_shown_and_not_read(text, shown):
+def test_markdown_in_a_name_is_escaped(text, shown):
     assert escape(text) == shown
 
 
@@ -133,14 +133,14 @@ def test_no_text_becomes_a_link_or_html(text):
 
 
 @given(st.text(alphabet="`ab \\|"))
-def test_code_is_shown_as_it_is(text):
+def test_code_is_shown_unchanged(text):
     line = to_one_line(text)
     if line:
         assert f"<code>{line}</code>" in commonmark.render(f"x {code(text)} y")
 
 
 @given(st.text())
-def test_one_line_is_one_line_and_prints(text):
+def test_text_becomes_one_printable_line(text):
     assert make_printable(to_one_line(text)) == to_one_line(text)
     assert len(to_one_line(text).splitlines()) <= 1
     assert to_one_line(to_one_line(text)) == to_one_line(text)

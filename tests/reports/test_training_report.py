@@ -63,12 +63,12 @@ def test_the_table_has_a_row_for_each_checkpoint_and_names_the_best():
     assert (numbers(highest), numbers(adjusted)) == (["3", "160"], ["3"])
 
 
-def test_a_checkpoint_that_could_not_be_evaluated_is_said():
+def test_a_checkpoint_that_could_not_be_evaluated_is_reported():
     notes = notes_of(curve_markdown(curve()))
     assert any("checkpoint-20" in note and "cut \\| off" in note for note in notes)
 
 
-def test_test_data_that_chose_are_said_and_development_data_are_not():
+def test_choosing_on_test_data_is_reported_and_on_development_data_is_not():
     test, dev = (curve_markdown(curve(split)) for split in ("test", "dev"))
     (warning,) = notes_of(added(test, dev))
     assert warning.startswith("**")
@@ -127,7 +127,7 @@ def test_the_diagonal_is_bold_and_transfer_has_its_interval():
     assert any(numbers(note) == ["95", "99", "0"] for note in notes_of(text))
 
 
-def test_without_a_base_it_is_said_what_is_missing():
+def test_a_missing_base_is_named():
     text = forgetting_markdown(forgetting(base=False))
     assert [row["transfer"] for row in tables_of(text)[1]] == ["backward", "backward, mean"]
     assert sum("from which the first training started" in note for note in notes_of(text)) == 2

@@ -1,1 +1,1 @@
-"""Small collections, checkpoints and servers, and slow oracles, for the tests of all rooms."""
+"""Small collections, checkpoints and servers, and slow oracles, for the tests of all packages."""

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.boards.build import build_leaderboard
@@ -23,6 +23,7 @@ from datasets_cfg.catalogue import expand_names, suite_for
 from foundation.errors import BenchError
 from retrievers.models.card import Card, ExpectedScore
 from retrievers.models.recipe import Prompts
+from tests.support.examples import with_examples
 from tests.support.leaderboards import MEASURE, make_protocol, recipe_of, store
 
 QUICK = Resampling(resamples=199)
@@ -44,7 +45,7 @@ def names(board: Leaderboard) -> list[str]:
     return [row.name for row in board.rows]
 
 
-def test_a_score_stands_in_the_row_of_its_model_and_the_column_of_its_collection(tmp_path):
+def test_a_score_is_in_the_row_of_its_model_and_the_column_of_its_collection(tmp_path):
     store(tmp_path, "a", "beir/scifact", [0.0, 0.5, 1.0, 0.5])
     store(tmp_path, "b", "beir/fiqa", [1.0, 0.0])
     board = board_of(tmp_path)
@@ -129,7 +130,7 @@ def test_of_undeclared_protocols_the_newest_has_the_plain_name_unless_it_is_not_
     }
 
 
-def test_a_run_file_scored_without_its_corpus_stands_beside_models_on_that_corpus(tmp_path):
+def test_a_run_file_scored_without_its_corpus_is_compared_with_models_on_that_corpus(tmp_path):
     bare = make_protocol("set", corpus_sha256="")
     store(tmp_path, "a", "set", [0.5, 0.5])
     store(tmp_path, "theirs", "set", [0.5, 0.0], protocol=bare, recipe=None, index="")
@@ -179,7 +180,7 @@ def test_a_repeat_with_other_scores_is_a_row_of_its_own(tmp_path):
     assert {row.score("set", MEASURE).value for row in board.rows} == {0.5, 0.75}
 
 
-def test_published_scores_stand_beside_measured_ones_with_their_source(tmp_path):
+def test_published_scores_are_shown_next_to_measured_ones_with_their_source(tmp_path):
     store(tmp_path, "a", "beir/scifact", {MEASURE: [0.5], "R@100": [0.75]})
     expected = (
         ExpectedScore(dataset="beir/scifact", measure=MEASURE, value=0.625, source="a paper"),
@@ -252,7 +253,7 @@ def test_values_of_other_queries_under_one_protocol_are_refused(tmp_path):
         board_of(tmp_path)
 
 
-def test_what_cannot_be_told_apart_shares_a_group_and_what_can_does_not():
+def test_models_share_a_group_exactly_if_they_do_not_differ_significantly():
     rng = np.random.default_rng(0)
     difficulty = rng.random(500)
     noise = rng.normal(0, 0.05, (500, 4))
@@ -289,7 +290,7 @@ def by_pairs(scores: np.ndarray, drawn: ResampledMeans) -> list[int]:
     return [found[model] for model in range(scores.shape[1])]
 
 
-@settings(max_examples=25)
+@with_examples(25)
 @given(seed=st.integers(0, 2**32 - 1), models=st.integers(2, 8))
 def test_groups_are_what_testing_pair_by_pair_gives(seed, models):
     rng = np.random.default_rng(seed)
@@ -298,7 +299,7 @@ def test_groups_are_what_testing_pair_by_pair_gives(seed, models):
     assert assign_groups(scores.mean(axis=0), drawn.flipped) == by_pairs(scores, drawn)
 
 
-@settings(max_examples=25)
+@with_examples(25)
 @given(seed=st.integers(0, 2**32 - 1), models=st.integers(1, 12))
 def test_groups_fall_with_the_means_and_leave_no_number_out(seed, models):
     rng = np.random.default_rng(seed)
@@ -309,7 +310,7 @@ def test_groups_fall_with_the_means_and_leave_no_number_out(seed, models):
     assert set(found) == set(range(1, max(found) + 1))
 
 
-def test_the_headline_is_the_first_suite_that_any_model_has_whole_else_the_fullest_column(tmp_path):
+def test_the_headline_is_the_first_complete_suite_or_else_the_fullest_column(tmp_path):
     store(tmp_path, "a", "alone", [0.5])
     store(tmp_path, "a", FORUMS[0], [0.5])
     store(tmp_path, "b", FORUMS[0], [0.5])

@@ -33,7 +33,7 @@ def test_every_claim_is_on_a_known_collection_by_a_known_measure_with_an_address
 
 
 @pytest.mark.parametrize("name", read_publications())
-def test_no_publication_states_a_score_twice(name):
+def test_each_publication_states_a_score_once(name):
     keys = [(one.model, one.name, one.measure, one.source) for key, one in EVERY if key == name]
     assert len(keys) == len(set(keys))
 
@@ -65,7 +65,7 @@ def test_a_printed_mean_is_that_of_the_18_sets_it_is_filed_under(model, publicat
 
 
 @pytest.mark.parametrize("model", ["DupMAE", "Contriever"])
-def test_where_the_printed_mean_is_another_a_note_says_so(model):
+def test_a_note_marks_a_printed_mean_that_differs(model):
     printed, found = mean_of(model, "dupmae")
     assert abs(found - printed) > 0.0006
     notes = {one.note for name, one in EVERY if (name, one.model) == ("dupmae", model)}
@@ -92,7 +92,7 @@ def test_a_file_that_is_not_strict_is_refused_by_name(content, problem, tmp_path
     assert "bad.toml" in str(caught.value)
 
 
-def test_without_being_asked_no_publication_is_shown(tmp_path):
+def test_published_systems_are_shown_only_on_request(tmp_path):
     store(tmp_path, "a", "beir/scifact", [0.5])
     board = board_of(tmp_path, None)
     assert (board.claims, board.published, board.systems()) == ((), False, [])

@@ -97,9 +97,7 @@ def test_a_bad_file_of_a_collection_is_named(bench: Bench, tiny: Path, case: str
     assert not list(bench.cache.glob("vectors/*")), "vectors were made of data that is refused"
 
 
-def test_two_models_of_one_name_are_refused_for_their_rows_could_not_be_told_apart(
-    bench: Bench, tiny: Path, tmp_path: Path
-) -> None:
+def test_two_models_of_one_name_are_refused(bench: Bench, tiny: Path, tmp_path: Path) -> None:
     cards = [write_hashing_card(tmp_path / str(dim) / "own.toml", dim) for dim in (8, 16)]
     assert bench("run", tiny, "--model", cards[0]).code == 0
     shutil.rmtree(bench.out)
@@ -200,7 +198,7 @@ BAD_CHECKPOINTS: dict[str, tuple[Spoil, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("case", BAD_CHECKPOINTS)
-def test_a_bad_checkpoint_is_one_clear_error(
+def test_a_bad_checkpoint_gives_one_clear_error(
     bench: Bench, tiny: Path, checkpoint: Path, case: str
 ) -> None:
     spoil, named = BAD_CHECKPOINTS[case]
@@ -323,7 +321,7 @@ class FullDisk:
         self.files -= 1
 
 
-def test_a_disk_that_fills_at_any_file_is_said_and_the_same_command_goes_on(
+def test_a_full_disk_is_reported_at_any_file_and_the_same_command_continues(
     bench: Bench, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = Bench(tmp_path / "other")
@@ -349,6 +347,7 @@ def test_a_disk_that_fills_at_any_file_is_said_and_the_same_command_goes_on(
 # Ctrl-C
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_encoding_loses_nothing_and_leaves_nothing_half_written(
     bench: Bench, tmp_path: Path
 ) -> None:

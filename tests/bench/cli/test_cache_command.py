@@ -71,7 +71,7 @@ def test_the_table_names_all_and_sums_up(folder, capsys):
     assert lines[-1].split("|")[1].strip() == "total"
 
 
-def test_a_cache_without_vectors_is_no_error(tmp_path, capsys):
+def test_a_cache_without_vectors_is_not_an_error(tmp_path, capsys):
     assert run(tmp_path / "vectors", json=False, verify=True) == 0
     assert "no vectors in" in capsys.readouterr().out
 
@@ -141,7 +141,7 @@ def test_verify_names_a_damaged_fact(folder, capsys):
         (["keys"], {"keys"}),
     ],
 )
-def test_prune_removes_what_is_named_and_nothing_else(names, gone, folder, capsys):
+def test_prune_removes_only_what_is_named(names, gone, folder, capsys):
     before = folders(folder)
     assert run(folder, prune=names, dry_run=True) == 0
     assert "would remove" in capsys.readouterr().err
@@ -164,7 +164,8 @@ def test_only_what_was_not_used_for_so_long_is_removed(folder):
     assert before - folders(folder) == {FINGERPRINT}
 
 
-def test_vectors_in_use_by_another_process_stay(folder, capsys):
+@pytest.mark.slow
+def test_vectors_in_use_by_another_process_are_not_removed(folder, capsys):
     program = (
         "import sys; from pathlib import Path; from foundation.files import FolderLock\n"
         "used = FolderLock.shared(Path(sys.argv[1])); print('reading', flush=True); input()"

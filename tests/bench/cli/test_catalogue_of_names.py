@@ -45,7 +45,7 @@ def test_every_listed_measure_and_index_is_understood():
         assert IndexSpec.parse(str(IndexSpec.parse(spec))) == IndexSpec.parse(spec)
 
 
-def test_no_two_things_that_show_prints_have_one_name():
+def test_names_that_show_prints_are_unique():
     names = [
         line.name
         for what in ("models", "datasets", "suites", "presets", "grids")
@@ -77,13 +77,13 @@ SHOWN = [
 
 
 @pytest.mark.parametrize(("name", "field", "value"), SHOWN)
-def test_what_is_declared_of_a_name_is_shown(name, field, value, capsys):
+def test_show_prints_what_is_declared_for_a_name(name, field, value, capsys):
     record = json.loads(printed(capsys, "show", name, "--json"))
     assert record[field] == value if value is not None else record[field]
     assert field in printed(capsys, "show", name)
 
 
-def test_an_own_suite_is_shown(tmp_path, capsys):
+def test_a_user_suite_is_shown(tmp_path, capsys):
     suite = tmp_path / "product.toml"
     suite.write_text('members = ["beir/scifact", "words"]\nweights = [2, 1]\n')
     assert json.loads(printed(capsys, "show", str(suite)))["weights"] == [2, 1]
@@ -133,7 +133,7 @@ def test_models_are_chosen_by_group_text_and_licence(capsys):
         run_command(["list", "modles"])
 
 
-def test_what_a_card_states_of_its_size_is_what_its_checkpoint_has():
+def test_the_size_in_a_card_is_that_of_its_checkpoint():
     model, card = resolve_model("minilm"), load_card("minilm")
     assert count_parameters(model).total == card.parameters
     assert model.recipe.dim == card.dim

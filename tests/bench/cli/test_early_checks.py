@@ -44,7 +44,7 @@ def words(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("case", OUTPUTS)
-def test_a_place_that_cannot_be_written_is_refused_before_any_work(
+def test_an_unwritable_path_is_refused_before_any_work(
     tmp_path: Path, words: dict[str, str], case: str
 ) -> None:
     bench = Bench(tmp_path)
@@ -67,7 +67,7 @@ def test_every_option_that_is_written_is_checked() -> None:
 
 
 @pytest.mark.parametrize("case", DEVICES)
-def test_a_gpu_that_is_not_there_is_refused_before_a_corpus_is_built(
+def test_a_missing_gpu_is_refused_before_a_corpus_is_built(
     tmp_path: Path, words: dict[str, str], case: str
 ) -> None:
     torch = pytest.importorskip("torch")
@@ -80,7 +80,9 @@ def test_a_gpu_that_is_not_there_is_refused_before_a_corpus_is_built(
     assert not bench.cache.exists()
 
 
-def test_a_link_to_nothing_is_no_place_for_results(tmp_path: Path, words: dict[str, str]) -> None:
+def test_a_dangling_link_is_refused_as_results_folder(
+    tmp_path: Path, words: dict[str, str]
+) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "gone")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     for name in ("link", "loop"):
@@ -91,7 +93,9 @@ def test_a_link_to_nothing_is_no_place_for_results(tmp_path: Path, words: dict[s
         assert f"deeper cannot be written: {tmp_path / name}: " in finished.stderr
 
 
-def test_a_trial_of_a_place_leaves_nothing_there(tmp_path: Path, words: dict[str, str]) -> None:
+def test_testing_whether_a_path_is_writable_leaves_nothing_there(
+    tmp_path: Path, words: dict[str, str]
+) -> None:
     bench = Bench(tmp_path)
     bench("run", words["data"], "--model", "no-such-model", "--results", tmp_path / "new" / "deep")
     assert not (tmp_path / "new").exists()

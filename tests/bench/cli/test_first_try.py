@@ -32,7 +32,7 @@ def run(capsys, tmp_path, dataset: Dataset, *words: str) -> dict:
     return result
 
 
-def test_a_first_try_has_the_first_queries_their_judged_documents_and_the_first_others(whole):
+def test_a_limited_run_has_the_first_queries_their_judged_documents_and_the_first_others(whole):
     small = take_first_queries(whole, 2)
     assert small.name == "own/first2"
     assert small.queries.ids == ("q0", "q1")
@@ -42,13 +42,15 @@ def test_a_first_try_has_the_first_queries_their_judged_documents_and_the_first_
     assert (small.facts.main_measure, small.facts.depth) == ("RR@10", 20)
 
 
-def test_a_first_try_of_more_queries_than_there_are_has_all_of_them(whole):
+def test_a_limit_above_the_number_of_queries_keeps_all_of_them(whole):
     small = take_first_queries(whole, 99)
     assert small.queries.ids == whole.queries.ids
     assert len(small.corpus) == len(CORPUS)
 
 
-def test_a_first_try_is_marked_and_its_results_are_of_another_collection(capsys, tmp_path, whole):
+def test_a_limited_run_is_marked_and_its_results_belong_to_another_collection(
+    capsys, tmp_path, whole
+):
     first, all_of_it = (
         run(capsys, tmp_path, whole, "--limit", "2"),
         run(capsys, tmp_path, whole),
@@ -58,7 +60,7 @@ def test_a_first_try_is_marked_and_its_results_are_of_another_collection(capsys,
     assert (first["queries"], all_of_it["queries"]) == (2, 4)
 
 
-def test_a_first_try_has_the_prompts_and_the_training_data_of_its_collection():
+def test_a_limited_run_has_the_prompts_and_the_training_data_of_its_collection():
     name = "beir/quora/first5"
     recipe = resolve_model("hashing").recipe
     by_collection = {"beir/quora": Prompts(query="of quora: ")}

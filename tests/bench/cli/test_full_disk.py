@@ -27,6 +27,7 @@ def limited(most_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", COMMANDS)
 def test_a_disk_that_is_full_is_named_with_the_file_and_what_to_do(
     tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch

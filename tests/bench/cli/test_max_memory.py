@@ -54,6 +54,7 @@ def test_a_budget_without_memory_for_the_model_is_refused_before_it_is_loaded(
     assert not list((bench.cache / "vectors").rglob("*.f32"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["hashing", "bm25"])
 def test_the_budget_that_a_refusal_names_is_enough_in_another_process(bench, folder, model):
     command = ("run", folder, "--model", model, "--max-memory")

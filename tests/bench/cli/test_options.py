@@ -20,14 +20,14 @@ def test_typed_words_become_the_fields_of_the_request() -> None:
     assert parsed.output.json
 
 
-def test_set_of_a_model_becomes_fields_of_its_card() -> None:
+def test_set_changes_fields_of_the_card() -> None:
     words = ["--set", "max_query_tokens=32", "--set", "query_prompt=query: "]
     parsed = parse_command(["check", "a", "--baseline", "b", *words])
     assert parsed is not None
     assert parsed.request == CheckRequest("a", "b", max_query_tokens=32, query_prompt="query: ")
 
 
-def test_set_of_a_training_becomes_changes_and_settings_of_the_method() -> None:
+def test_set_changes_the_preset_and_the_settings_of_the_method() -> None:
     words = ["--set", "method.strength=2", "--set", "save_every=7", "--steps", "9"]
     parsed = parse_command(["adapt", "mlm", "--on", "x", "--out", "o", "--method", "ewc", *words])
     assert parsed is not None

@@ -76,7 +76,7 @@ def test_run_shows_the_weighted_mean_of_the_members(bench: Bench, own: Path) -> 
     assert f"{weighted(expected):.4f}" in table
 
 
-def test_a_member_that_cannot_be_had_leaves_a_gap_and_no_mean(bench: Bench, own: Path) -> None:
+def test_an_unavailable_member_leaves_a_gap_and_no_mean(bench: Bench, own: Path) -> None:
     (own.parent / "manuals" / "queries.jsonl").unlink()
     done = bench("run", own, "--model", "bm25", "--json")
     assert done.code == 4, done.stderr
@@ -149,7 +149,9 @@ def test_check_decides_on_the_weighted_mean(bench: Bench, own: Path) -> None:
         ("members = [", "product.toml"),
     ],
 )
-def test_a_file_that_is_no_suite_is_one_message(bench: Bench, tmp_path, content, message) -> None:
+def test_a_file_that_is_not_a_suite_gives_one_message(
+    bench: Bench, tmp_path, content, message
+) -> None:
     path = tmp_path / "product.toml"
     path.write_text(content)
     done = bench("run", path, "--model", "bm25")

@@ -49,7 +49,7 @@ def arguana(tmp_path_factory) -> Path:
     return folder.parents[1]
 
 
-def test_the_genuine_shape_of_arguana_is_official_and_its_dangling_judgements_are_told(
+def test_a_collection_shaped_like_arguana_is_official_and_reports_dangling_judgements(
     bench: Bench, arguana: Path
 ) -> None:
     done = bench("run", "beir/arguana", "--model", "bm25", "--data-dir", arguana)
@@ -70,6 +70,7 @@ def test_the_genuine_shape_of_arguana_is_official_and_its_dangling_judgements_ar
     assert done.code == 0, done.stdout
 
 
+@pytest.mark.slow
 def test_of_several_collections_one_that_cannot_be_had_is_a_gap(
     bench: Bench, bench_data: Path
 ) -> None:
@@ -98,6 +99,7 @@ def test_of_several_collections_one_that_cannot_be_had_is_a_gap(
     ]
 
 
+@pytest.mark.slow
 def test_the_mean_of_a_suite_with_a_gap_is_a_gap(bench: Bench, bench_data: Path) -> None:
     done = bench("run", "beir-13", "--model", "hashing", "--data-dir", bench_data)
     assert done.code == 4, done.stderr
@@ -105,6 +107,7 @@ def test_the_mean_of_a_suite_with_a_gap_is_a_gap(bench: Bench, bench_data: Path)
     assert done.stdout.count("downloads are off") == 11
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_be_searched_in_the_memory_is_a_gap_and_others_are_evaluated(
     bench: Bench,
 ) -> None:
@@ -121,7 +124,7 @@ def test_a_model_that_cannot_be_searched_in_the_memory_is_a_gap_and_others_are_e
     assert load(bench.results("large", "bm25")).result.measures["nDCG@10"] == 1.0
 
 
-def test_a_measure_that_does_not_exist_is_bad_input_and_no_gap(bench: Bench) -> None:
+def test_an_unknown_measure_is_bad_input_not_a_gap(bench: Bench) -> None:
     places = [write_collection(bench.place / name) for name in ("one", "other")]
     done = bench("run", *places, "--model", "hashing", "--measure", "nDGC@10")
     assert done.code == 2
@@ -137,7 +140,9 @@ def test_a_measure_that_does_not_exist_is_bad_input_and_no_gap(bench: Bench) -> 
         (RuntimeError("CUDA out of memory.\nTried"), "not enough memory: CUDA out of memory."),
     ],
 )
-def test_a_gap_says_why(error: Exception, reason: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_gap_states_its_reason(
+    error: Exception, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     gaps = MissingEvaluations(stop=False)
     with gaps.catch("beir/nq", "minilm"):
         raise error
@@ -149,7 +154,7 @@ def test_a_gap_says_why(error: Exception, reason: str, capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize("error", [RuntimeError("defect"), KeyboardInterrupt(), BrokenPipeError()])
-def test_a_defect_and_an_interruption_are_no_gap(error: BaseException) -> None:
+def test_a_defect_and_an_interruption_are_not_recorded_as_gaps(error: BaseException) -> None:
     gaps = MissingEvaluations(stop=False)
     with pytest.raises(type(error)), gaps.catch("beir/nq"):
         raise error
@@ -159,7 +164,7 @@ def test_a_defect_and_an_interruption_are_no_gap(error: BaseException) -> None:
 # What scores depend on
 
 
-def test_self_matches_of_undeclared_meaning_are_told_with_the_fact_to_set(
+def test_undeclared_self_matches_are_reported_with_the_fact_to_set(
     bench: Bench, arguana: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     own = arguana / "beir" / "arguana"

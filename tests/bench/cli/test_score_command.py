@@ -38,9 +38,7 @@ def test_a_run_of_trec_dl_needs_its_judgements_and_no_passage(
     assert done.code == 0, done.stderr
 
 
-def test_without_judgements_the_documents_are_not_asked_for(
-    tmp_path: Path, bench_data: Path
-) -> None:
+def test_documents_are_not_requested_without_judgements(tmp_path: Path, bench_data: Path) -> None:
     bench, run = Bench(tmp_path), bench_data / "runs" / "dl19.tas-b.trec"
     done = bench("score", run, "--dataset", "msmarco/dl19")
     assert done.code == 2

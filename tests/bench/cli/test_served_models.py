@@ -39,7 +39,8 @@ def result_of(bench, model, collection="tiny"):
     return load(bench.results(collection, model) / RESULT_FILE).result
 
 
-def test_a_served_model_has_the_scores_of_its_checkpoint_and_its_key_is_nowhere(
+@pytest.mark.slow
+def test_a_served_model_has_the_scores_of_its_checkpoint_and_its_key_is_never_stored(
     bench, data, server
 ):
     url, app = server
@@ -92,7 +93,7 @@ def test_a_server_that_changed_is_refused_until_its_vectors_are_removed(bench, d
         (["--model", "URL", "--endpoint-model", "m", "--like", "dpr-nq"], "title_join"),
     ],
 )
-def test_mistakes_are_one_error(bench, data, server, words, named):
+def test_mistakes_give_one_error(bench, data, server, words, named):
     done = bench("run", data, *[server[0] if word == "URL" else word for word in words])
     assert done.code == 2
     assert named in done.stderr
@@ -115,7 +116,8 @@ def test_wrong_answers_leave_no_vectors(bench, data, server):
     assert not [path for path in files_below(bench.cache) if path.suffix == ".f32"]
 
 
-def test_a_kill_pays_at_most_one_batch_per_connection_twice(bench, tmp_path, server):
+@pytest.mark.slow
+def test_a_kill_repeats_at_most_one_batch_per_connection(bench, tmp_path, server):
     url, app = server
     count = 4_000
     documents = {f"d{i}": ("", f"document number {i}") for i in range(count)}
@@ -152,6 +154,7 @@ def test_a_server_that_fails_in_the_middle_keeps_what_was_encoded(bench, data, s
     assert len(app.texts) - before <= len(probe_texts()) + 1 + CONNECTIONS * BATCH_TEXTS
 
 
+@pytest.mark.slow
 def test_an_index_and_workers_use_a_server(bench, data, server, tmp_path):
     url, _ = server
     use = ("--model", url, "--endpoint-model", "m")

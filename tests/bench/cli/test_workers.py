@@ -24,6 +24,7 @@ def shards_of(bench):
     return {path.stem: path for path in (bench.cache / "vectors").glob("*/*.f32")}
 
 
+@pytest.mark.slow
 def test_workers_give_the_ranking_and_the_vectors_of_one_process(collection, tmp_path):
     alone, shared = Bench(tmp_path / "alone"), Bench(tmp_path / "shared")
     words = ("run", collection, "--model", "hashing", "--device", "cpu")
@@ -38,7 +39,7 @@ def test_workers_give_the_ranking_and_the_vectors_of_one_process(collection, tmp
     assert "words: hashing encodes: 100%" in done.stderr
 
 
-def test_what_workers_cannot_do_is_done_as_ever(tmp_path):
+def test_models_that_workers_cannot_encode_are_encoded_in_this_process(tmp_path):
     bench = Bench(tmp_path)
     data = write_collection(tmp_path / "tiny")
     done = bench("run", data, "--model", "bm25", "hashing", "--limit", 2, "--workers", 1)
@@ -56,6 +57,7 @@ def test_ray_that_is_not_installed_is_named_with_its_extra(tmp_path, monkeypatch
     )
 
 
+@pytest.mark.slow
 def test_workers_of_this_machine_import_no_ray(tmp_path):
     data = write_collection(tmp_path / "tiny")
     places = ("--cache-dir", tmp_path / "cache", "--results", tmp_path / "out")
@@ -63,6 +65,7 @@ def test_workers_of_this_machine_import_no_ray(tmp_path):
     assert "ray" not in modules
 
 
+@pytest.mark.slow
 def test_workers_join_and_leave_and_nothing_is_encoded_twice_or_lost(collection, tmp_path):
     bench, card = Bench(tmp_path), tiny_bert(tmp_path)
     words = ("work", collection, "--model", card, "--device", "cpu", "--json")

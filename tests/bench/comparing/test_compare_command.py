@@ -162,7 +162,7 @@ def test_of_many_relevant_documents_the_highest_grades_and_best_ranks_are_shown(
     assert query["documents"][1]["text"] == "text 5"
 
 
-def test_without_the_collection_ids_are_shown_and_it_is_said_why(place, tmp_path):
+def test_without_the_collection_ids_are_shown_with_the_reason(place, tmp_path):
     elsewhere = {"changed": 5, "data_dir": tmp_path, "cache": tmp_path / "another cache"}
     found = place.document("bm25", "hashing", **elsewhere)
     (changes,) = found["changed"]
@@ -173,7 +173,7 @@ def test_without_the_collection_ids_are_shown_and_it_is_said_why(place, tmp_path
     assert "ids only" in place.compare("bm25", "hashing", **elsewhere)
 
 
-def test_a_folder_of_the_users_own_is_found_again_where_it_was_evaluated(place, tmp_path):
+def test_a_user_folder_is_found_again_where_it_was_evaluated(place, tmp_path):
     (changes,) = place.document("bm25", "hashing", changed=5, data_dir=tmp_path)["changed"]
     assert changes["without"] == ""
     assert "lift of a wing" in {query["text"] for query in changes["queries"]}

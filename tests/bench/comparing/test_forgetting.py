@@ -127,7 +127,7 @@ def test_p_is_that_of_a_paired_test_and_holm_is_over_the_collections(scores, tmp
     assert min(one.p_adjusted for one in rows) == pytest.approx(min(1, 2 * smaller))
 
 
-def test_what_needs_a_base_or_a_second_training_is_a_gap(scores, tmp_path):
+def test_transfer_without_a_base_or_a_second_training_is_a_gap(scores, tmp_path):
     found = computed(tmp_path, base=False)
     assert (found.forward, found.kept, found.base) == (None, None, "")
     assert found.backward is not None

@@ -7,9 +7,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from statsmodels.stats.multitest import multipletests
 
 from bench.comparing.pairs import (
     ComparedModel,
@@ -19,7 +18,7 @@ from bench.comparing.pairs import (
     compare_models,
     differing_fields,
 )
-from bench.comparing.statistics import Resampling
+from bench.comparing.statistics import Resampling, holm
 from bench.evaluation.judging import suite_mean, suite_weights
 from bench.evaluation.result_record import Evaluation, Result
 from bench.evaluation.runs import Run
@@ -31,6 +30,7 @@ from datasets_cfg.catalogue import expand_names, suite_names
 from foundation.errors import BenchError
 from retrievers.models.recipe import AdapterIdentity, Prompts, Recipe
 from tests.support import results as records
+from tests.support.examples import with_examples
 
 PROTOCOL = msgspec.structs.replace(records.PROTOCOL, collection="beir/scifact")
 RECIPE = Recipe(model="words", kind="hashing", dim=8)
@@ -191,7 +191,7 @@ RESULTS = st.lists(
 )
 
 
-@settings(max_examples=200)
+@with_examples(200)
 @given(results=RESULTS)
 def test_every_name_that_is_suggested_chooses_one_recipe_and_together_they_choose_all(results):
     root = Path("nowhere")
@@ -215,7 +215,7 @@ def test_every_name_that_is_suggested_chooses_one_recipe_and_together_they_choos
     assert chosen == {one.key for one in results} or (names == ["words"] and chosen == exact)
 
 
-def test_a_trial_of_an_index_is_in_nobodys_way(tmp_path, capsys):
+def test_results_of_an_approximate_index_do_not_affect_other_checks(tmp_path, capsys):
     exact, trial = stored(tmp_path, result()), result(index="HNSW32")
     stored(tmp_path, trial)
     (found,) = results_of("words", tmp_path).values()
@@ -258,7 +258,7 @@ def test_figures_of_two_models_do_not_depend_on_what_else_is_compared():
     assert only(alone[:1]).paired == together[2].collections[0].paired
 
 
-def test_values_are_matched_by_query_and_not_by_place():
+def test_values_are_matched_by_query_not_by_position():
     names = [f"q{number}" for number in range(30)]
     values = np.random.default_rng(3).random(30)
     order = np.random.default_rng(4).permutation(30)
@@ -294,7 +294,7 @@ def test_p_is_corrected_over_the_collections_of_a_pair():
     (found,) = compare_models(models, FAST)
     plain = [row.paired.p for row in found.collections]
     corrected = [row.paired.p_adjusted for row in found.collections]
-    assert corrected == pytest.approx(list(multipletests(plain, method="holm")[1]))
+    assert corrected == pytest.approx(holm(plain))
     assert corrected != plain
 
 
@@ -375,7 +375,7 @@ def test_a_measure_is_taken_from_the_stored_values_or_missing_by_name():
         compare_models([full, lacking], ComparisonSettings(measure="nonsense"))
 
 
-def test_main_measures_that_differ_need_a_choice():
+def test_different_main_measures_need_a_choice():
     models = [model("a"), model("b", main="RR@10")]
     with pytest.raises(BenchError, match="RR@10, nDCG@10") as error:
         compare_models(models, FAST)
@@ -421,7 +421,7 @@ def test_weights_of_a_suite_sum_to_one_over_all_its_collections(suite):
     assert sum(weights.values()) == pytest.approx(1)
 
 
-@settings(max_examples=30)
+@with_examples(30)
 @given(st.lists(st.floats(0, 1), min_size=len(BEIR), max_size=len(BEIR)))
 def test_weights_give_the_mean_in_which_the_forums_count_once(values):
     by_name = dict(zip(BEIR, values, strict=True))
@@ -447,7 +447,7 @@ def test_the_mean_of_a_complete_suite_is_compared_with_its_nesting():
     )
 
 
-def test_a_suite_that_one_model_is_complete_on_is_a_gap_that_names_what_is_missing():
+def test_a_suite_that_only_one_model_completes_is_a_gap_that_names_what_is_missing():
     missing = "beir/cqadupstack/tex"
     rest = [name for name in BEIR if name != missing]
     (found,) = compare_models([model("a", 1, BEIR), model("b", 2, rest)], FAST)
@@ -458,7 +458,7 @@ def test_a_suite_that_one_model_is_complete_on_is_a_gap_that_names_what_is_missi
     assert rows["beir-13"].paired is not None
 
 
-def test_a_suite_that_was_asked_for_is_shown_even_where_nobody_is_complete():
+def test_a_requested_suite_is_shown_even_if_no_model_completes_it():
     choices = ComparisonSettings(suites=["beir"], resampling=FAST.resampling)
     (found,) = compare_models([model("a", 1), model("b", 2)], choices)
     (row,) = found.suites
@@ -467,7 +467,7 @@ def test_a_suite_that_was_asked_for_is_shown_even_where_nobody_is_complete():
     assert found.suites == ()
 
 
-def test_collections_other_than_the_published_ones_are_in_no_mean():
+def test_unpublished_collections_are_not_in_a_mean():
     names = expand_names(["beir/cqadupstack"])
     models = [model("a", 1, names), model("b", 2, names)]
     for one in models:

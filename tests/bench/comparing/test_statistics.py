@@ -5,11 +5,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
-from statsmodels.stats.multitest import multipletests
-from statsmodels.stats.power import TTestPower
 
 from bench.comparing.statistics import (
     ALPHA,
@@ -22,6 +20,7 @@ from bench.comparing.statistics import (
     t_quantile,
 )
 from foundation.errors import BenchError
+from tests.support.examples import with_examples
 
 RNG = np.random.default_rng(7)
 FAST = Resampling(resamples=999)
@@ -57,7 +56,7 @@ pairs = scores.flatmap(
 )
 
 
-@settings(max_examples=200)
+@with_examples(200)
 @given(pairs)
 def test_exchanging_the_models_negates_the_comparison(pair):
     there, back = compared(*pair), compared(*reversed(pair))
@@ -70,7 +69,7 @@ def test_exchanging_the_models_negates_the_comparison(pair):
         assert there.effect == pytest.approx(-back.effect)
 
 
-@settings(max_examples=100)
+@with_examples(100)
 @given(pairs)
 def test_wins_ties_and_losses_are_counted_and_p_is_never_zero(pair):
     a, b = pair
@@ -96,7 +95,7 @@ def brute_force(values: np.ndarray) -> float:
     return float(np.mean([abs(one) >= abs(sum(eighths)) for one in sums]))
 
 
-@settings(max_examples=60)
+@with_examples(60)
 @given(
     st.lists(st.sampled_from([-1.0, -0.5, -0.125, 0.0, 0.125, 0.25, 1.0]), min_size=2, max_size=9)
 )
@@ -116,6 +115,7 @@ def test_the_exact_p_is_that_of_scipy():
         assert compared(values, np.zeros(queries)).p == pytest.approx(theirs.pvalue)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("queries", "zeros"), [(50, 0.5), (300, 0.9), (300, 0.0)])
 def test_the_sampled_p_is_that_of_scipy_within_sampling_error(queries, zeros):
     values = sparse(RNG, queries, zeros, skewed=True)
@@ -232,9 +232,12 @@ def test_seed_and_stream_change_the_resamples_and_nothing_else_does():
         assert not np.array_equal(first, resample(values, resampling, stream).bootstrap)
 
 
-@settings(max_examples=30)
+@pytest.mark.slow
+@with_examples(30)
 @given(st.lists(st.one_of(st.floats(0, 1), st.sampled_from([0.01, 0.02, 1.0])), max_size=30))
 def test_holm_is_that_of_statsmodels(p_values):
+    from statsmodels.stats.multitest import multipletests
+
     theirs = multipletests(p_values, method="holm")[1] if p_values else []
     assert holm(p_values) == pytest.approx(list(theirs))
 
@@ -245,8 +248,11 @@ def test_quantiles_of_t_are_those_of_scipy(level, degrees):
     assert t_quantile(level, degrees) == pytest.approx(stats.t.ppf(level, degrees), rel=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("queries", [10, 50, 300, 7000])
 def test_the_detectable_effect_is_that_of_statsmodels_within_one_percent(queries):
+    from statsmodels.stats.power import TTestPower
+
     values = RNG.normal(0, 0.3, queries)
     theirs = TTestPower().solve_power(nobs=queries, alpha=0.05, power=0.8) * values.std(ddof=1)
     assert compared(values, np.zeros(queries)).detectable == pytest.approx(theirs, rel=0.01)
@@ -282,6 +288,7 @@ def test_few_changes_in_a_suite_are_enumerated_across_its_collections():
     assert found.difference == pytest.approx(0.5 * 0.25 + 0.5 * 0.125)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("queries", "zeros"), [(50, 0.5), (50, 0.9), (300, 0.8)])
 def test_p_is_uniform_where_the_models_are_exchangeable(queries, zeros):
     """Never below its level, and near it: p of sparse differences is coarse."""
@@ -298,6 +305,7 @@ def test_p_is_uniform_where_the_models_are_exchangeable(queries, zeros):
         assert share >= level - 3.5 * error - (0.05 if zeros == 0.9 else 0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("queries", "zeros", "skewed"),
     [(50, 0.3, False), (50, 0.5, True), (300, 0.8, False), (300, 0.9, True)],
@@ -314,6 +322,7 @@ def test_the_interval_holds_the_true_difference_as_often_as_it_says(queries, zer
     assert 0.92 <= np.mean(held) <= 0.97
 
 
+@pytest.mark.slow
 def test_rare_large_losses_that_balance_many_small_gains_are_a_stated_limit_of_p():
     rng = np.random.default_rng(19)
     population = np.where(rng.random(100_000) < 0.9, rng.random(100_000) / 20, -rng.random(100_000))
@@ -352,12 +361,14 @@ def drawn(three, rng, exchangeable=False) -> Difference:
     return paired_difference(parts, [1 / 3] * 3)
 
 
+@pytest.mark.slow
 def test_the_interval_of_a_suite_holds_the_mean_of_its_true_differences(three_collections):
     rng, truth = np.random.default_rng(29), np.mean([one[0].mean() for one in three_collections])
     found = [drawn(three_collections, rng) for _ in range(1000)]
     assert 0.93 <= np.mean([one.low <= truth <= one.high for one in found]) <= 0.97
 
 
+@pytest.mark.slow
 def test_p_of_a_suite_is_uniform_where_the_models_are_exchangeable(three_collections):
     rng = np.random.default_rng(31)
     found = np.array([drawn(three_collections, rng, exchangeable=True).p for _ in range(1000)])
@@ -366,6 +377,7 @@ def test_p_of_a_suite_is_uniform_where_the_models_are_exchangeable(three_collect
         assert np.mean(found <= level) == pytest.approx(level, abs=3.5 * error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("queries", "zeros"), [(50, 0.3), (300, 0.8)])
 def test_the_detectable_effect_is_found_about_80_times_in_100(queries, zeros):
     """Of a loss that is planted by making wins losses, not by a shift of all queries."""

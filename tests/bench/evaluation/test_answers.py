@@ -141,7 +141,7 @@ PASSAGES = st.lists(st.lists(WORDS, max_size=6).map(" ".join), min_size=1, max_s
 
 
 @given(PASSAGES, st.lists(st.lists(WORDS, min_size=1, max_size=2).map(" ".join), min_size=1))
-def test_every_pair_is_judged_as_alone(passages, answers):
+def test_every_pair_is_judged_as_if_alone(passages, answers):
     accepted = {str(n): (text,) for n, text in enumerate(answers) if slow_tokens(text)}
     pairs = [(query, str(row)) for query in accepted for row in range(len(passages))]
     assume(pairs)

@@ -49,7 +49,7 @@ def test_every_score_is_that_of_bm25_times_the_inner_product(tmp_path):
         assert [score for _, score in own] == pytest.approx([s for s, _ in expected], rel=1e-6)
 
 
-def test_the_result_says_so_and_is_none_of_the_exact_search(tmp_path):
+def test_the_result_of_an_approximate_index_is_marked_and_kept_apart(tmp_path):
     found, _ = evaluated(tmp_path, "hashing", PRODUCT)
     exact, _ = evaluated(tmp_path, "hashing", EvaluationOptions(depth=4, measures=()))
     assert (found.result.index, found.result.index_recall) == ("bm25", {})
@@ -57,7 +57,7 @@ def test_the_result_says_so_and_is_none_of_the_exact_search(tmp_path):
     assert rankings(found) != rankings(exact)
 
 
-def test_a_querys_own_document_is_left_out_and_the_depth_stays(tmp_path):
+def test_dropping_the_own_document_of_a_query_keeps_the_depth(tmp_path):
     facts = f"{FACTS}exclude_self = true\n"
     options = EvaluationOptions(index=IndexSpec.parse("bm25"), depth=2, measures=())
     found, _ = evaluated(tmp_path, "hashing", options, facts)
@@ -66,7 +66,7 @@ def test_a_querys_own_document_is_left_out_and_the_depth_stays(tmp_path):
     assert len(own) == 2
 
 
-def test_unfilled_places_stay_unfilled_and_negative_products_come_last():
+def test_unfilled_ranks_stay_unfilled_and_negative_products_come_last():
     vectors = np.array([[1.0, 0.0], [-1.0, 0.0], [0.5, 0.0]], np.float32)
     hits = Hits(
         np.array([[3.0, 2.0, 1.0, -np.inf]], np.float32), np.array([[1, 0, 2, -1]], np.int64)

@@ -45,7 +45,7 @@ def test_a_size_is_read_in_decimal_and_binary_units(text, size):
 @pytest.mark.parametrize(
     "text", ["", "GB", "2GX", "-1GB", "0", "0.1", "1e9", "1,5GB", "2GB 3", "٣", "9" * 400]
 )
-def test_what_is_not_a_size_is_refused_with_examples(text):
+def test_a_malformed_size_is_refused_with_examples(text):
     with pytest.raises(BenchError, match="is not a size") as caught:
         parse_size(text)
     assert "1.5GiB" in caught.value.hint
@@ -94,9 +94,7 @@ def test_the_real_default_is_between_what_is_held_and_what_the_machine_has():
     queries=st.integers(0, 10_000),
     k=st.integers(1, 2000),
 )
-def test_a_plan_fits_its_budget_or_what_is_needed_is_said_and_then_fits(
-    room, rows, dim, queries, k
-):
+def test_a_plan_fits_its_budget_or_names_a_budget_that_fits(room, rows, dim, queries, k):
     size = (rows, dim, queries, k, 10**8)
     try:
         plan = plan_search(room, *size)
@@ -108,7 +106,7 @@ def test_a_plan_fits_its_budget_or_what_is_needed_is_said_and_then_fits(
     assert 1 <= plan.tile_rows <= budget.LARGEST_TILE_ROWS
 
 
-def test_what_the_process_holds_already_is_part_of_the_budget():
+def test_memory_already_in_use_counts_towards_the_budget():
     roomy, tight = (plan_search(2 * 10**9, *MARCO, 1000, 1000, held) for held in (0, 10**9))
     assert tight.tile_rows < roomy.tile_rows
     with pytest.raises(BenchError, match="in use already"):
@@ -137,6 +135,7 @@ print(budget - peak)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("room", [130 * 10**6, 200 * 10**6])
 def test_the_peak_of_a_real_search_stays_within_its_plan(room):
     command = [sys.executable, "-c", CHILD, str(room)]

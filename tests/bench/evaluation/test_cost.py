@@ -102,7 +102,7 @@ def test_a_dry_run_says_what_a_run_encodes_and_evaluates_nothing(bench, tmp_path
     assert words["memory_bytes"] > 10_000_000
 
 
-def test_long_work_is_announced_and_nothing_is_asked(monkeypatch, capsys):
+def test_long_work_is_announced_without_a_prompt(monkeypatch, capsys):
     row = EncodingCost(model="m", collection="c", documents=9, to_encode=9, encode_s=7200.0)
     monkeypatch.setattr(cost, "estimate_costs", lambda jobs, least: [row])
     announce_encoding([])

@@ -10,7 +10,7 @@ import struct
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -33,6 +33,7 @@ from tests.support.exact_oracle import (
     planted,
     ties,
 )
+from tests.support.examples import with_examples
 
 INF = float("inf")
 ENGINES = {"numpy": lambda: None, "torch": TorchEngine}
@@ -84,7 +85,7 @@ def problems(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, list[bytes], int,
     return vectors, queries, ids, draw(st.integers(1, count + 3)), draw(st.integers(1, count))
 
 
-@settings(max_examples=120)
+@with_examples(120)
 @given(
     problem=problems(),
     slack=st.integers(1, 3),
@@ -108,7 +109,7 @@ def test_exact_search_is_a_sort_in_python(problem, slack, block_bytes, make):
     assert (hits.scores[:, filled:] == -INF).all()
 
 
-@settings(max_examples=150)
+@with_examples(150)
 @given(
     corpus=corpora(),
     k=st.integers(1, 80),
@@ -188,7 +189,7 @@ def test_sums_of_another_order_are_rounded_as_the_one_that_decides():
         np.testing.assert_array_equal(scores, truth)
 
 
-@settings(max_examples=60)
+@with_examples(60)
 @given(
     seed=st.integers(0, 2**32),
     k=st.integers(1, 12),
@@ -196,7 +197,7 @@ def test_sums_of_another_order_are_rounded_as_the_one_that_decides():
     tile_rows=st.integers(50, 1000),
     slack=st.integers(1, 20),
 )
-def test_a_query_near_which_all_rows_of_a_tile_lie_crowds_out_no_other(
+def test_a_query_close_to_a_whole_tile_does_not_displace_results_of_others(
     seed, k, copies, tile_rows, slack
 ):
     rng = np.random.default_rng(seed)

@@ -173,7 +173,7 @@ def test_an_index_that_returns_fewer_documents_than_the_depth_warns(
     assert (expected in caplog.text) == warns
 
 
-def test_recall_may_be_measured_on_some_queries_or_none(bench, folder, searched_exactly):
+def test_recall_may_be_measured_on_a_sample_or_skipped(bench, folder, searched_exactly):
     some = run(bench, folder, "--index", SPEC, "--recall-queries", 5).result
     none = run(bench, folder, "--index", SPEC, "--recall-queries", 0).result
     assert searched_exactly == [5]
@@ -216,6 +216,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
+@pytest.mark.slow
 def test_an_exported_index_is_searched_by_faiss_and_numpy_alone(bench, folder, tmp_path):
     found = rankings(run(bench, folder, "--index", SPEC))
     done = export(bench, folder, tmp_path / "deployed")
@@ -298,9 +299,7 @@ def test_time_is_stated_for_documents_that_are_encoded_and_for_no_others(
     assert (known.code, "will take about" in known.stderr) == (0, False)
 
 
-def test_a_result_of_an_index_that_was_brought_is_not_that_of_the_own_index(
-    bench, folder, tmp_path
-):
+def test_results_of_an_imported_index_and_of_an_own_index_are_different(bench, folder, tmp_path):
     own = run(bench, folder, "--index", SPEC)
     assert export(bench, folder, tmp_path / "deployed").code == 0
     brought = ("--index", tmp_path / "deployed")
@@ -326,7 +325,7 @@ def test_an_index_of_another_model_or_corpus_is_refused(bench, folder, tmp_path)
     assert "cannot search an index" in refused.stderr
 
 
-def test_what_is_no_index_is_refused(bench, folder, tmp_path):
+def test_a_folder_that_is_not_an_index_is_refused(bench, folder, tmp_path):
     refused = bench("run", folder, "--model", "hashing", "--index", tmp_path)
     assert refused.code == 2
     assert "is not an index" in refused.stderr
@@ -338,14 +337,14 @@ def test_what_is_no_index_is_refused(bench, folder, tmp_path):
     assert "is damaged" in refused.stderr
 
 
-def test_what_cannot_be_exported_is_refused_before_any_text_is_encoded(bench, folder, tmp_path):
+def test_an_index_that_cannot_be_exported_is_refused_before_encoding(bench, folder, tmp_path):
     assert "Flat" in export(bench, folder, tmp_path / "out", "--index", "flat").stderr
     assert "exists already" in export(bench, folder, tmp_path).stderr
     assert "makes no vectors" in export(bench, folder, tmp_path / "out", "--model", "bm25").stderr
     assert not list(bench.cache.rglob("*.f32"))
 
 
-def test_an_index_that_cannot_be_kept_is_searched_all_the_same(
+def test_an_index_that_cannot_be_stored_is_searched_anyway(
     bench, folder, tmp_path, monkeypatch, caplog
 ):
     whole = run(Bench(tmp_path / "other"), folder, "--index", SPEC)

@@ -67,7 +67,7 @@ def test_self_matches_go_before_the_cut_so_that_the_depth_stays(found, exclude_s
     assert cut.query_ids == run.query_ids
 
 
-def test_a_query_of_which_only_itself_was_found_stays_without_documents():
+def test_a_query_that_found_only_itself_keeps_no_documents():
     cut = apply_protocol(run_of([("a", "a", 1.0)]), dataset_of(exclude_self=True), 10)
     assert list(cut.offsets) == [0, 0]
     assert cut.query_ids == ("a",)
@@ -161,14 +161,14 @@ def test_a_question_without_documents_counts_in_the_denominator(questions):
     assert scores.unanswered == 1
 
 
-def test_a_document_that_the_corpus_lacks_is_named_where_answers_are_looked_up(questions):
+def test_a_document_missing_from_the_corpus_is_named_when_answers_are_judged(questions):
     run = run_of([("0", "2", 2.0), ("0", "elsewhere", 1.0)])
     assert list(judge(questions, run, 1)) == [("0", "2", 1)]
     with pytest.raises(BenchError, match=r"1 of 2 documents .* not in the corpus.* 'elsewhere'"):
         judge(questions, run, 2)
 
 
-def test_the_standing_has_judged_documents_and_what_ties_could_give():
+def test_a_view_shows_judged_documents_and_tie_bounds():
     run = run_of([("a", "b", 1.0), ("a", "x", 1.0), ("b", "a", 1.0)])
     scores, quality = score_run(dataset_of(), run, ["RR@10"], 10)
     # ties fall by id: x stands before b

@@ -84,7 +84,7 @@ def test_a_misspelt_measure_is_refused_with_a_suggestion(name, suggestion):
 
 
 @pytest.mark.parametrize("name", ["", "nDCG@", "nDCG@10.5", "nDCG(k=3)", "no such", "10", "a\0"])
-def test_what_is_no_measure_is_refused(name):
+def test_an_unknown_measure_is_refused(name):
     with pytest.raises(BenchError, match="no measure") as caught:
         parse_measure(name)
     assert "list measures" in caught.value.hint

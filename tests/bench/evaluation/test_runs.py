@@ -51,7 +51,7 @@ def test_the_order_is_that_of_sorting_score_and_bytes(rows):
         assert [doc.encode() for doc in doc_ids] == [doc for _, doc in sorted(own, reverse=True)]
 
 
-def test_hits_become_a_run_without_their_unfilled_places():
+def test_hits_become_a_run_without_unfilled_ranks():
     hits = Hits(
         np.array([[2, 1, -np.inf], [-np.inf] * 3, [3, 2, 1]], dtype=np.float32),
         np.array([[3, 0, -1], [-1, -1, -1], [1, 2, 3]]),
@@ -279,7 +279,7 @@ def test_a_columnar_file_that_is_cut_is_refused_by_name(tmp_path, kept):
         read_run_file(path)
 
 
-def test_a_written_line_has_six_columns_a_rank_from_one_and_no_digit_too_many(tmp_path):
+def test_a_written_line_has_six_columns_ranks_from_one_and_float32_digits(tmp_path):
     run = Run.from_rows("qq", ["a", "b"], [1 / 3, 2.0])
     write_run(run, tmp_path / "run.trec", "minilm")
     lines = (tmp_path / "run.trec").read_text().splitlines()
@@ -297,7 +297,7 @@ def test_equal_runs_give_equal_compressed_files(tmp_path):
     ("place", "bad"),
     [("query id", ""), ("document id", ""), ("tag", ""), ("tag", "a b"), ("tag", "\u00a0")],
 )
-def test_what_a_run_file_cannot_carry_is_refused_by_name(tmp_path, bad, place):
+def test_ids_that_a_run_file_cannot_hold_are_refused_by_name(tmp_path, bad, place):
     names = {"query id": "q", "document id": "d", "tag": "t", place: bad}
     run = Run.from_rows([names["query id"]], [names["document id"]], [1.0])
     with pytest.raises(BenchError, match=f"^{place} ") as caught:

@@ -5,13 +5,14 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.evaluation.runs import Run
 from bench.evaluation.scoring import score, tie_bounds
 from datasets_cfg.readers import Qrels
 from foundation.errors import BenchError
+from tests.support.examples import with_examples
 
 DOCUMENTS = [f"d{number}" for number in range(6)]
 Row = tuple[str, str, float]
@@ -72,7 +73,7 @@ def test_judgements_outside_the_given_queries_are_refused():
         score(run_of([]), qrels_of([("b", "d1", 1)]), ["P@1"], queries=["a"])
 
 
-def test_one_pair_judged_with_two_grades_is_refused_by_name():
+def test_a_pair_with_two_grades_is_refused_by_name():
     qrels = qrels_of([("a", "d1", 1), ("b", "d2", 1), ("b", "d2", 0)])
     with pytest.raises(BenchError, match="'d2' for query 'b' is judged twice"):
         score(run_of([("a", "d1", 1.0)]), qrels, ["P@1"])
@@ -149,7 +150,7 @@ def brute_bounds(rows: list[Row], qrels: Qrels, name: str) -> tuple[float, float
 
 
 @pytest.mark.parametrize("name", [*NATIVE, "Judged@2"])
-@settings(max_examples=8)
+@with_examples(8)
 @given(
     rows=RUNS.map(lambda rows: [(q, d, min(s, 2.0)) for q, d, s in rows if d < "d4"]),
     qrels=QRELS,

@@ -68,8 +68,9 @@ def test_doubtful_pairs_are_few_among_embeddings(monkeypatch):
     assert sum(decided) < 1e-3 * 20 * 1000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("switch_on", ["medium", "tf32"])
-def test_products_are_float32_whatever_is_switched_on_and_leave_it_so(switch_on):
+def test_products_are_float32_with_any_global_switch_and_leave_it_unchanged(switch_on):
     vectors, _ = ties(50)
     vectors += np.float32(2.0**-12)
     program = f"""
@@ -132,6 +133,7 @@ np.savez(sys.argv[1], **found)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 def test_without_faiss_every_engine_gives_the_hits_of_faiss(library, tmp_path):
     faiss = pytest.importorskip("faiss")
@@ -151,8 +153,9 @@ def test_without_faiss_every_engine_gives_the_hits_of_faiss(library, tmp_path):
                 assert_same(hits, truth)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("setting", "expected"), [("3", 3), ("2,1", 2), ("", 1), ("no", 1)])
-def test_threads_are_those_of_openmp_or_the_processors_allowed(setting, expected):
+def test_threads_follow_openmp_or_the_allowed_processors(setting, expected):
     program = (
         "import os, sys\n"
         "sys.modules['faiss'] = None\n"
@@ -197,7 +200,7 @@ def test_a_gpu_is_searched_with_pytorch_at_every_depth(device, monkeypatch):
     assert engine.device == torch.device(device)
 
 
-def test_auto_is_a_gpu_where_pytorch_has_one_and_imports_it_only_where_a_driver_is(monkeypatch):
+def test_auto_is_a_gpu_if_pytorch_has_one_and_imports_it_only_if_there_is_a_driver(monkeypatch):
     assert search_device("auto") == ("cuda" if torch.cuda.is_available() else "cpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert search_device("auto") == "cuda"

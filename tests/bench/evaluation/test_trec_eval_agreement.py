@@ -7,12 +7,13 @@ same with the float64 scores it is given, so both get the scores as float32.
 import numpy as np
 import pytest
 import pytrec_eval
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.evaluation.runs import Run
 from bench.evaluation.scoring import parse_measure, score
 from datasets_cfg.readers import Qrels
+from tests.support.examples import with_examples
 
 QUERIES = ["1", "q2", "é", "中文", "\U0001f600"]
 DOCUMENTS = ["a", "A", "10", "9", "é", "e\u0301", "ÿ", "\u0100", "\uffee", "\U0001f600", "zz", "z"]
@@ -79,7 +80,7 @@ def trec_eval(run: Table, qrels: dict[str, dict[str, int]], name: str, level: in
 
 
 @pytest.mark.parametrize(("name", "trec_name", "level"), PAIRS)
-@settings(max_examples=150)
+@with_examples(150)
 @given(run=RUNS, qrels=QRELS)
 def test_values_equal_trec_eval(name, trec_name, level, run, qrels):
     scores = score(run_of(run), qrels_of(qrels), [name])

@@ -85,6 +85,7 @@ def done_files(tmp_path):
     return {path: path.stat().st_mtime_ns for path in (tmp_path / "ablations").rglob("done.json")}
 
 
+@pytest.mark.slow
 def test_cells_are_trained_scored_and_reported_and_kept_for_the_next_time(bench, tmp_path):
     pytest.importorskip("sentence_transformers")
     first = ablate(bench)  # the only one that trains more than one seed
@@ -111,6 +112,7 @@ def test_cells_are_trained_scored_and_reported_and_kept_for_the_next_time(bench,
     assert (stages.count("pretrain"), stages.count("finetune")) == (4, 6)
 
 
+@pytest.mark.slow
 def test_each_seed_may_have_a_base_of_its_own(bench, tmp_path):
     pytest.importorskip("sentence_transformers")
     text = GRID.partition("[[axes]]")[0].replace("seeds", "base_per_seed = true\nseeds")
@@ -137,6 +139,7 @@ def test_an_evaluation_keeps_to_the_memory_that_it_may_take(bench, tmp_path):
         stage.run(settings, "hashing", tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_rows_of_one_seed_read_the_same_texts_in_the_same_order(bench, tmp_path, monkeypatch):
     pytest.importorskip("sentence_transformers")
     from retrievers.training.pretrain.texts import Stream
@@ -231,7 +234,7 @@ def test_a_stage_takes_the_names_of_the_command_lines_options(bench, tmp_path):
     assert list(resolved[0]["evaluate"]["measures"]) == ["P@5"]
 
 
-def test_a_dry_run_checks_and_shows_and_trains_nothing(bench, tmp_path):
+def test_a_dry_run_checks_and_shows_the_plan_and_trains_nothing(bench, tmp_path):
     shown = ablate(bench, "--dry-run")
     assert shown.code == ExitCode.OK, shown.stderr
     assert "6 cells: 3 rows, 2 seeds; 16 tasks left" in shown.stdout
@@ -269,7 +272,9 @@ def test_a_dry_run_checks_and_shows_and_trains_nothing(bench, tmp_path):
          "two of the collections are called mine", "dataset.toml of one"),
     ],
 )  # fmt: skip
-def test_bad_input_is_one_message_before_anything_starts(bench, tmp_path, old, new, message, hint):
+def test_bad_input_gives_one_message_before_anything_starts(
+    bench, tmp_path, old, new, message, hint
+):
     assert old in GRID
     (tmp_path / "grid.toml").write_text(GRID.replace(old, new))
     write_collection(tmp_path / "a" / "mine")
@@ -310,7 +315,7 @@ def test_a_cell_that_fails_is_a_gap_and_the_exit_code_says_so(bench, tmp_path):
     assert "## Gaps" in done.stdout
 
 
-def test_a_model_without_pretraining_is_scored_as_it_is(bench, tmp_path):
+def test_a_model_without_pretraining_is_scored_unchanged(bench, tmp_path):
     tiny.write_card(tmp_path / "start.toml", checkpoint="bert", pooling="mean")
     (tmp_path / "grid.toml").write_text(
         'name = "use"\nmodel = "start.toml"\nevaluate = { on = ["./mine"] }\n'
@@ -322,7 +327,8 @@ def test_a_model_without_pretraining_is_scored_as_it_is(bench, tmp_path):
     assert "Nothing is trained" in done.stdout
 
 
-def test_anchors_stand_in_tables_and_figures(bench, tmp_path):
+@pytest.mark.slow
+def test_anchors_are_in_tables_and_figures(bench, tmp_path):
     tiny.write_card(tmp_path / "start.toml", checkpoint="bert", pooling="mean")
     (tmp_path / "grid.toml").write_text(
         'name = "use"\nmodel = "start.toml"\nanchors = ["bm25"]\nevaluate = { on = ["./mine"] }\n'
@@ -341,6 +347,7 @@ def test_anchors_stand_in_tables_and_figures(bench, tmp_path):
     assert "bm25" in next((tmp_path / "ablations" / "use").glob("*.svg")).read_text()
 
 
+@pytest.mark.slow
 def test_a_collection_that_is_not_the_published_one_is_refused_at_once_or_marked(bench, tmp_path):
     tiny.write_card(tmp_path / "start.toml", checkpoint="bert", pooling="mean")
     (tmp_path / "mine" / "dataset.toml").write_text("[counts]\nqueries = 3\n")

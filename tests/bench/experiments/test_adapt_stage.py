@@ -125,6 +125,7 @@ def stored(here, report):
     }
 
 
+@pytest.mark.slow
 def test_after_the_sequence_the_last_checkpoint_or_the_domains_own_is_searched_with(report, stored):
     for name, row in rows(report).items():
         last = checkpoints(name)[learnt(name)[-1]]
@@ -135,6 +136,7 @@ def test_after_the_sequence_the_last_checkpoint_or_the_domains_own_is_searched_w
                 assert cell["scores"][collection] == pytest.approx(means[model, collection])
 
 
+@pytest.mark.slow
 def test_gained_is_against_the_start_and_forgotten_against_just_after_the_domain(report, stored):
     for name, row in rows(report).items():
         cells = [stored[name, seed] for seed in (0, 1)]
@@ -153,6 +155,7 @@ def test_gained_is_against_the_start_and_forgotten_against_just_after_the_domain
             assert sequence["forgotten"]["difference"]["mean"] == pytest.approx(np.mean(forgotten))
 
 
+@pytest.mark.slow
 def test_the_report_shows_what_was_gained_and_what_was_kept_apart(place, report):
     text = (place / "ablations/tiny/report.md").read_text()
     assert "## Gains and forgetting" in text
@@ -161,15 +164,15 @@ def test_the_report_shows_what_was_gained_and_what_was_kept_apart(place, report)
     assert "python -m bench ablate tiny.toml" in text
 
 
-def test_checkpoints_are_used_as_the_start_is(place, report):
+@pytest.mark.slow
+def test_checkpoints_are_used_like_the_start_model(place, report):
     """The start's card pools by the mean; a checkpoint that was pre-trained alone by [CLS]."""
     for path in (place / "ablations" / "evaluate").glob("*/results"):
         assert {stored.result.recipe.pooling for stored in find_results(path)} == {"mean"}
 
 
-def test_the_same_command_again_trains_nothing_and_goes_on_where_it_was_interrupted(
-    here, place, report
-):
+@pytest.mark.slow
+def test_a_repeated_command_trains_nothing_and_an_interrupted_one_continues(here, place, report):
     done = sorted((place / "ablations").rglob("done.json"))
     times = {path: path.stat().st_mtime_ns for path in done}
     again = run(here, "--json")
@@ -208,7 +211,9 @@ def test_the_same_command_again_trains_nothing_and_goes_on_where_it_was_interrup
         ('on = ["./one", "./two"]', 'on = ["./one"]', "on names one collection", ""),
     ],
 )
-def test_bad_input_is_one_message_before_any_work(here, place, tmp_path, old, new, message, hint):
+def test_bad_input_gives_one_message_before_any_work(
+    here, place, tmp_path, old, new, message, hint
+):
     assert old in GRID
     wrong = place / "wrong.toml"
     wrong.write_text(GRID.replace(old, new))
@@ -289,6 +294,7 @@ start = { scratch = { vocabulary = 120, layers = 1, width = 16, heads = 2, inter
 """
 
 
+@pytest.mark.slow
 def test_a_sequence_goes_on_from_the_base_and_pre_training_of_another_grid(here, place):
     pytest.importorskip("adapters", exc_type=ImportError)
     for name, text in (("goes-on", GOES_ON), ("makes", MAKES), ("fresh", FRESH)):

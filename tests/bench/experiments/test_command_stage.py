@@ -94,6 +94,7 @@ def calls():
     return len(Path("calls").read_text())
 
 
+@pytest.mark.slow
 def test_a_command_trains_each_cell_once_from_the_start_with_its_settings_and_seed(bench):
     Path("train.py").write_text(TRAINS)
     done = bench(*TYPED, "--seeds", "3", "--json")
@@ -116,6 +117,7 @@ def test_a_command_trains_each_cell_once_from_the_start_with_its_settings_and_se
     assert "8 tasks left" in bench(*TYPED, "--dry-run").stdout  # other data, other cells
 
 
+@pytest.mark.slow
 def test_a_checkpoint_trained_elsewhere_is_a_row_next_to_one_of_ours(bench):
     pytest.importorskip("sentence_transformers")
     ours = 'title = "tiny"\nsteps = 2\nbatch_size = 3\n'
@@ -155,7 +157,8 @@ like = "start.toml"
     assert Path("calls").read_text() == "0011"
 
 
-def test_a_killed_command_dies_with_the_program_and_is_run_again_in_an_empty_folder(bench):
+@pytest.mark.slow
+def test_a_command_dies_with_the_program_and_is_run_again_in_an_empty_folder(bench):
     Path("hold").touch()
     program = subprocess.Popen(
         [sys.executable, "-m", "bench", *TYPED, "--seeds", "0"],
@@ -186,7 +189,8 @@ def wait_for(condition):
     raise AssertionError("it did not happen")
 
 
-def test_a_command_that_fails_is_a_gap_with_its_last_words_and_is_tried_again(bench):
+@pytest.mark.slow
+def test_a_failed_command_is_a_gap_with_its_last_lines_and_is_tried_again(bench):
     script = Path("train.py").read_text()
     Path("train.py").write_text("print('begun', flush=True); raise ValueError('no such optimizer')")
     done = bench(*TYPED, "--seeds", "0")
@@ -236,7 +240,7 @@ def test_a_folder_without_a_usable_checkpoint_is_a_gap(bench, script, old, new, 
         ("[finetune]", "[adapt]", "[adapt]: unknown field 'command'"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_run_is_one_error_before_anything_starts(bench, old, new, words):
+def test_an_invalid_command_gives_one_error_before_anything_starts(bench, old, new, words):
     change(old, new)
     for more in ((), ("--dry-run",)):
         done = bench(*TYPED, *more)
@@ -246,12 +250,13 @@ def test_what_cannot_be_run_is_one_error_before_anything_starts(bench, old, new,
     assert not Path("ablations").exists()
 
 
-def test_what_looks_like_json_stays_in_a_word():
+def test_values_that_look_like_json_stay_strings():
     words = ["{a}-{b}", '{"lr": 1}', "{}", "{c}"]
     filled = fill_placeholders(words, {"a": 1e-5, "b": True, "c": "{a}"})
     assert filled == ["1e-05-true", '{"lr": 1}', "{}", "{a}"]
 
 
+@pytest.mark.slow
 def test_the_grid_of_the_page_is_one_and_its_command_is_that_of_the_example(bench, tmp_path):
     text = PAGE.read_text()
     (example,) = [

@@ -63,6 +63,7 @@ def base(tmp_path_factory):
     return resolve_model(str(folder / "base.toml"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("variant", "count"), [("", 13), ("two-cores", 4)])
 def test_every_method_moves_its_own_weights_and_none_of_the_base(base, tmp_path, variant, count):
     found = presets(variant, tmp_path)

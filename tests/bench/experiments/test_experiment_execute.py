@@ -83,7 +83,7 @@ def test_a_failed_cell_is_a_gap_with_its_error_and_the_others_go_on(tmp_path):
     assert not list(tmp_path.rglob(FAILED_FILE))
 
 
-def test_what_fails_for_two_cells_is_tried_once(tmp_path):
+def test_a_stage_that_fails_for_two_cells_is_tried_once(tmp_path):
     stages = {**FAKES, "pretrain": FakeStage("pretrain", fails_at=0.1)}
     outcome, _ = go(tmp_path, stages)
     assert calls(tmp_path) == len(outcome.failed) == 9
@@ -106,7 +106,7 @@ def test_an_interrupted_ablation_keeps_what_is_finished(tmp_path):
     assert calls(tmp_path) == 33
 
 
-def test_two_at_the_same_time_share_the_cells_and_both_have_all_of_them(tmp_path):
+def test_two_processes_share_the_cells_and_both_report_all(tmp_path):
     together = threading.Barrier(2, timeout=30)
     begun = threading.local()
 
@@ -122,7 +122,7 @@ def test_two_at_the_same_time_share_the_cells_and_both_have_all_of_them(tmp_path
     assert not list(tmp_path.rglob("*.claim"))
 
 
-def test_one_that_waits_for_the_base_of_all_cells_takes_its_share_of_them_afterwards(tmp_path):
+def test_a_process_that_waited_for_the_base_takes_its_share_of_the_cells(tmp_path):
     stages, worked = FAKES | {"base": FakeStage("base")}, []
     text = GRID.replace("[pretrain]", "[base]\nsteps = 1\n\n[pretrain]", 1)
 
@@ -142,7 +142,7 @@ def test_one_that_waits_for_the_base_of_all_cells_takes_its_share_of_them_afterw
     assert len({*shares}) == 2
 
 
-def test_one_that_finds_every_cell_claimed_waits_and_goes_on(tmp_path):
+def test_a_process_that_finds_every_cell_claimed_waits_and_continues(tmp_path):
     claims = []
     for task in plan().tasks():
         if task.stage == "pretrain":
@@ -175,6 +175,7 @@ def train_without_room(folder):
     pretrain(small.preset(start, steps=1), small.texts(), small.on_cpu(folder / "out"))
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_in_a_training_stops_everything(tmp_path):
     tried = []
 
@@ -195,7 +196,8 @@ def write_optimizer(path):
         torch.save(torch.zeros(100_000), path)
 
 
-def test_a_full_disk_is_known_by_what_torch_says(tmp_path):
+@pytest.mark.slow
+def test_a_full_disk_is_recognised_in_errors_of_torch(tmp_path):
     with pytest.raises(BenchError, match="cannot write") as full:
         run_in_subprocess(write_optimizer, tmp_path / "optimizer.pt")
     assert is_disk_full(full.value), full.value
@@ -219,7 +221,8 @@ def test_each_stage_starts_from_what_the_one_before_left(tmp_path):
     assert float(models["lr=0.2"].read_text()) == pytest.approx(1.2)
 
 
-def test_what_a_process_apart_returns_or_raises_arrives(monkeypatch):
+@pytest.mark.slow
+def test_values_and_errors_of_a_child_process_arrive(monkeypatch):
     monkeypatch.setattr("bench.experiments.execute.PRELOADED", ())
     assert run_in_subprocess(os.getpid) != os.getpid()
     with pytest.raises(BenchError, match="killed by the system: most likely out of memory"):
@@ -240,6 +243,7 @@ def test_what_a_process_apart_returns_or_raises_arrives(monkeypatch):
     assert "in defect" in other.value.trace
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_no_other_process_of_the_caller(monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
@@ -264,7 +268,8 @@ execute.run_in_subprocess(exec, "import os, time; print(os.getpid(), flush=True)
 """
 
 
-def test_work_apart_ends_with_the_process_that_asked_for_it():
+@pytest.mark.slow
+def test_a_child_process_ends_with_its_parent():
     command = [sys.executable, "-c", SLEEPER]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
         apart = int(program.stdout.readline())

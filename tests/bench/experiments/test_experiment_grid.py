@@ -105,7 +105,7 @@ def test_a_table_replaces_the_field_as_a_whole_and_is_called_by_its_name():
         ('title = "How long"', "title =", "is not TOML"),
     ],
 )
-def test_a_slip_is_named_before_anything_starts(old, new, words):
+def test_a_mistake_in_a_grid_is_reported_before_anything_starts(old, new, words):
     assert words in refused(changed(old, new))
 
 
@@ -115,7 +115,7 @@ def test_two_rows_that_are_the_same_recipe_are_refused():
     assert "b=0.1 is the same recipe as reference" in refused(GRID + back + same)
 
 
-def test_an_axis_against_a_row_that_is_not_there_says_which_there_are():
+def test_an_axis_against_an_unknown_row_lists_the_rows():
     text = (
         GRID
         + '[[axes]]\nfield = "pretrain.lr"\nname = "rate"\nagainst = "step=5"\nvalues = [1.0]\n'
@@ -164,7 +164,7 @@ def test_a_variant_that_does_not_fit_the_file_is_refused(tmp_path, own, words):
         load_grid(str(path), "odd")
 
 
-def test_a_name_that_is_no_file_is_answered_with_the_closest():
+def test_an_unknown_file_name_suggests_the_closest():
     assert "objectives" in FILES.names()
     with pytest.raises(BenchError) as caught:
         load_grid("objektives.toml")
@@ -181,7 +181,7 @@ def test_labels_read_like_toml():
     ]
 
 
-def test_rows_that_share_their_beginning_share_its_work():
+def test_rows_share_the_stages_that_they_have_in_common():
     plan = plan_experiment(FILES.parse(GRID.encode(), ""), FAKES)
     stages = [task.stage for task in plan.tasks()]
     # steps 5, 10, 20 are pre-trained; the row with another lr goes on from the reference

@@ -81,6 +81,7 @@ def test_the_variance_is_that_of_resampling_less_the_interaction_counted_twice_t
     assert standard_error([part])[0] ** 2 == pytest.approx(drawn - 2 * once, rel=0.03)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", [3, 5])
 @pytest.mark.parametrize(
     ("of_seeds", "of_queries", "of_both"),
@@ -96,6 +97,7 @@ def test_intervals_hold_the_truth_19_times_in_20(seeds, of_seeds, of_queries, of
     assert 0.88 < np.mean(held) <= 1
 
 
+@pytest.mark.slow
 def test_queries_alone_would_take_two_lucky_seeds_for_a_better_recipe():
     """What the second level is for: seeds that differ by 0.05, and a recipe that does nothing."""
     rng, two_levels, queries_only = np.random.default_rng(0), [], []
@@ -107,6 +109,7 @@ def test_queries_alone_would_take_two_lucky_seeds_for_a_better_recipe():
     assert np.mean(queries_only) > 0.5
 
 
+@pytest.mark.slow
 def test_p_and_interval_agree_and_a_true_difference_that_is_detectable_is_found():
     rng, found = np.random.default_rng(1), []
     for _ in range(200):
@@ -130,7 +133,7 @@ def test_collections_count_the_same_and_share_their_seeds():
     assert found.low < found.mean < found.high
 
 
-def test_a_collection_that_weighs_more_is_as_one_with_larger_scores():
+def test_a_larger_weight_acts_like_larger_scores():
     parts = [crossed(RNG, 3, queries, 0.01, 0.1, 0.1, mean=0.1) for queries in (20, 200, 50)]
     weights = [0.5, 0.3, 0.2]
     found = estimate_interval(parts, weights)

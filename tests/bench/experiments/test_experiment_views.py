@@ -30,14 +30,14 @@ def evaluated(collection, tmp_path):
 MEAN = {"pooling": "mean", "normalize": True}
 
 
-def test_a_view_like_the_model_itself_scores_as_a_plain_evaluation(evaluated):
+def test_the_view_of_the_model_itself_scores_like_a_plain_evaluation(evaluated):
     plain, viewed = evaluated("plain"), evaluated("viewed", view=MEAN)
     assert viewed.measures == plain.measures
     assert (viewed.recipe.pooling, viewed.recipe.dim) == ("mean", 384)
     assert viewed.recipe.similarity == "cos"
 
 
-def test_bm25_is_multiplied_with_no_similarity_below_zero(evaluated):
+def test_bm25_is_not_multiplied_with_a_negative_similarity(evaluated):
     with pytest.raises(BenchError, match="euclidean ones are below 0"):
         evaluated("both", index="bm25", view={**MEAN, "similarity": "euclidean"})
 
@@ -61,7 +61,7 @@ def test_documents_are_encoded_once_for_all_views(evaluated, index):
     assert len(fingerprints) == len(views) + 1
 
 
-def test_an_own_prompt_changes_what_is_encoded(evaluated):
+def test_a_user_prompt_changes_what_is_encoded(evaluated):
     plain = evaluated("plain", view=MEAN)
     prompted = evaluated("prompted", view=MEAN, query_prompt="query: ")
     assert prompted.recipe.prompts.query == "query: "

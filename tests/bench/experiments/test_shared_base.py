@@ -96,7 +96,7 @@ def scores_of(report):
 
 
 @pytest.mark.slow
-def test_rows_go_on_from_one_base_and_a_killed_run_ends_as_if_it_had_not_been(bench, tmp_path):
+def test_rows_share_one_base_and_a_killed_run_gives_the_same_result(bench, tmp_path):
     pytest.importorskip("sentence_transformers")
     whole = bench(*typed(bench), "--json")
     assert whole.code == ExitCode.OK, whole.stderr
@@ -137,7 +137,7 @@ def test_rows_go_on_from_one_base_and_a_killed_run_ends_as_if_it_had_not_been(be
         ("vocabulary = 120", 'vocabulary = 9\ntokenizer = "bert"', "either tokenizer or vocab"),
     ],
 )
-def test_bad_input_is_one_message_before_anything_starts(bench, tmp_path, old, new, message):
+def test_bad_input_gives_one_message_before_anything_starts(bench, tmp_path, old, new, message):
     for name, text in (("grid.toml", GRID), ("base.toml", BASE)):
         (tmp_path / name).write_text(text.replace(old, new))
     done = bench(*typed(bench))

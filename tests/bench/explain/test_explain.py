@@ -182,7 +182,7 @@ def test_a_pair_is_found_if_no_single_deviation_explains(question, oracle, folde
     assert answer.pairs
 
 
-def test_the_order_of_vectors_is_told_from_other_causes(question, oracle, folder):
+def test_a_wrong_order_of_vectors_is_distinguished_from_other_causes(question, oracle, folder):
     vectors = np.roll(oracle.documents(Usage()), 1, axis=0)
     answer = answer_to(question, folder, vectors)
     assert answer.explanations[0].deviations == ("vectors in another order",)
@@ -319,6 +319,7 @@ def scores_of(bench, folder, oracle, usage, tmp_path, keep_self=False, facts="")
     return json.loads(done.stdout)["results"][0]["measures"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "usage", "facts"),
     [
@@ -336,6 +337,7 @@ def test_published_scores_name_the_cause(bench, folder, oracle, tmp_path, name, 
     assert any(name in each for each in found), (typed, answer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("usage", "probed", "given"),
     [(Usage(title=False), 32, 13), (Usage(pooling="mean"), 4, 13), (Usage(pooling="mean"), 1, 6)],
@@ -384,7 +386,7 @@ def test_the_base_is_found_by_the_name_that_the_checkpoint_states(bench, folder,
     assert "weights of base" in best(answer)
 
 
-def test_a_canary_tells_later_whether_vectors_are_the_same(bench, folder, tmp_path):
+def test_a_canary_detects_later_whether_vectors_changed(bench, folder, tmp_path):
     canary = tmp_path / "canary.npz"
     done = bench(
         *("explain", folder / "tiny.toml", "--on", folder / "words", "--save-canary", canary)
@@ -399,7 +401,7 @@ def test_a_canary_tells_later_whether_vectors_are_the_same(bench, folder, tmp_pa
     assert "pooling by the first token" in best(json.loads(done.stdout))
 
 
-def test_the_answer_reads_as_a_sentence_and_a_table(bench, folder, oracle, tmp_path):
+def test_explain_prints_a_sentence_and_a_table(bench, folder, oracle, tmp_path):
     path = tmp_path / "theirs.trec"
     path.write_text(oracle.run(Usage(pooling="mean"), depth=30, keep_self=False))
     done = bench("explain", folder / "tiny.toml", "--on", folder / "words", "--run-file", path)
@@ -429,6 +431,7 @@ SERVED: dict[str, tuple[Usage, Callable[[str], str]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SERVED)
 def test_a_server_that_changes_vectors_drifts_and_the_cause_is_named(bench, folder, oracle, name):
     code, done = check_server(bench, folder, served(oracle, *SERVED[name]))
@@ -455,6 +458,7 @@ def test_lower_precision_is_drift_unless_it_is_stated(bench, folder, oracle, sta
     assert ("float32 is stated" in done.reasons[0]) == bool(code)
 
 
+@pytest.mark.slow
 def test_vectors_that_are_mixed_up_under_load_are_drift(bench, folder, oracle, tmp_path):
     """A request now and then gets the vectors of one that is answered at the same time."""
     exact, requests = served(oracle), list[list[str]]()
@@ -472,7 +476,8 @@ def test_vectors_that_are_mixed_up_under_load_are_drift(bench, folder, oracle, t
     assert suite.attrib["errors"] == "2"  # of the load, and of the outcome
 
 
-def test_another_checkpoint_is_told_from_unrelated_vectors(bench, folder, oracle):
+@pytest.mark.slow
+def test_another_checkpoint_is_distinguished_from_unrelated_vectors(bench, folder, oracle):
     other = np.random.default_rng(0).normal(size=(32, 32)) / 8
     exact = served(oracle)
     code, done = check_server(bench, folder, lambda texts: np.tanh(exact(texts) @ other) + 0.1)
@@ -484,7 +489,7 @@ def test_another_checkpoint_is_told_from_unrelated_vectors(bench, folder, oracle
 
 
 @pytest.mark.parametrize("url", ["http://[::1", "http://localhost:99999/v1", "localhost:8000"])
-def test_a_malformed_address_of_a_server_is_one_error(bench, folder, url):
+def test_a_malformed_server_address_gives_one_error(bench, folder, url):
     card, on = folder / "tiny.toml", ("--on", folder / "words")
     for words in (("check", "--against", card), ("explain", card)):
         done = bench(*words, *on, "--served", url)

@@ -9,15 +9,14 @@ from hypothesis import strategies as st
 from bench.comparing.pairs import ComparisonSettings
 from bench.comparing.statistics import Resampling
 from bench.evaluation.judging import mean_weights, suite_weights
+from bench.evaluation.result_record import Evaluation
 from bench.evaluation.runs import Run
 from bench.gate.candidate import Candidate, Reference
 from bench.gate.check import check_against, conclude, expected_sensitivity
 from bench.gate.check_record import PairVerdict
-from bench.gate.decision import BY_SEVERITY
+from bench.gate.decision import BY_SEVERITY, GateSettings
 from bench.gate.published import check_published
-from bench.gate.settings import GateSettings
 from bench.outcomes import ExitCode
-from bench.result_store.result import Evaluation
 from foundation.errors import BenchError
 from retrievers.models.card import ExpectedScore
 from tests.support.results import PROTOCOL, evaluation
@@ -89,7 +88,7 @@ def test_a_failed_evaluation_is_missing_and_never_a_score():
     assert "out of memory" in found.reasons[0]
 
 
-def test_nothing_to_compare_at_all_is_missing():
+def test_a_check_without_any_result_is_missing():
     assert check({}).outcome == "MISSING"
     assert check({"one": entry(BASE)}, {}).outcome == "MISSING"
 
@@ -144,7 +143,7 @@ def test_the_three_queries_that_lost_most_on_any_collection_are_named():
     assert check({"one": entry(shifted(40, 0.1))}).worst == ()
 
 
-def test_a_score_that_is_no_number_is_never_the_published_one():
+def test_a_nan_score_never_equals_a_published_one():
     found = against_published({"one": {"RR@10": float("nan")}})
     assert found.outcome == "DRIFT"
 
@@ -184,7 +183,7 @@ def test_weights_are_those_of_the_suite_and_equal_beside_it():
 
 
 @pytest.mark.parametrize("inside", ["beir/scifact", "beir/cqadupstack", "beir/cqadupstack/gis"])
-def test_what_is_inside_a_suite_that_was_typed_too_changes_no_weight(inside):
+def test_a_member_given_with_its_suite_keeps_its_weight(inside):
     whole = pytest.approx(suite_weights("beir"))
     assert mean_weights([inside, "beir"]) == whole
     assert mean_weights(["beir", inside]) == whole

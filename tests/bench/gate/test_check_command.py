@@ -189,7 +189,7 @@ def test_a_name_with_digits_of_a_fingerprint_is_explained(place):
     assert " here, because other weights or settings have results named mine." in said
 
 
-def test_what_is_missing_is_evaluated_and_kept(place):
+def test_missing_results_are_evaluated_and_stored(place):
     code, document, stderr = place.check("hashing", "bm25")
     assert code == document["exit_code"]
     assert place.bench.results(place.collection.name, "hashing").is_dir()
@@ -198,7 +198,7 @@ def test_what_is_missing_is_evaluated_and_kept(place):
     assert "using the result in" in place.check("hashing", "bm25")[2]
 
 
-def test_a_ranking_that_changes_after_it_agreed_is_refused_by_a_leaderboard(place):
+def test_a_leaderboard_refuses_a_ranking_that_changed_after_it_was_verified(place):
     words = ("leaderboard", "--results", place.bench.out, "--cache-dir", place.bench.cache)
     assert [place.bench(*words).code for _ in range(2)] == [0, 0]
     file = load(place.bench.results(place.collection.name, "bm25")).run_file
@@ -208,7 +208,7 @@ def test_a_ranking_that_changes_after_it_agreed_is_refused_by_a_leaderboard(plac
     assert str(file) in done.stderr
 
 
-def test_values_of_a_baseline_that_are_not_those_of_its_ranking_are_no_evidence(place):
+def test_values_of_a_baseline_that_contradict_its_ranking_are_not_evidence(place):
     """Lowered with their mean and hash, so that the candidate would look better."""
     folder = place.bench.results(place.collection.name, "bm25")
     lower_scores(folder, place.bench.out)
@@ -234,7 +234,7 @@ def test_stored_results_without_a_ranking_are_named_in_every_report(place, tmp_p
     assert warning in (tmp_path / "junit.xml").read_text()
 
 
-def test_two_recipes_of_the_baseline_on_another_collection_are_in_nobodys_way(place, tmp_path):
+def test_two_recipes_of_the_baseline_on_another_collection_do_not_affect_a_check(place, tmp_path):
     other = place.another("other")
     for words in ([place.collection, other], [other, "--set", "store_dtype=float16"]):
         done = place.bench("run", *words, "--model", "hashing")
@@ -250,7 +250,7 @@ def test_two_recipes_of_the_baseline_on_another_collection_are_in_nobodys_way(pl
     assert accepted.code == ExitCode.OK
 
 
-def test_what_is_checked_against_what_is_said_before_anything_is_encoded(place):
+def test_candidate_and_baseline_are_named_before_anything_is_encoded(place):
     _, document, stderr = place.check("hashing", "bm25", "--anchor", "bm25")
     assert [one["role"] for one in document["against"]] == ["baseline", "anchor"]
     said = "hashing against the baseline, bm25 and the anchor, bm25, on tiny"
@@ -285,7 +285,7 @@ def test_results_of_other_models_do_not_widen_a_check(place):
     assert [row["name"] for row in document["against"][0]["rows"]] == ["tiny"]
 
 
-def test_what_is_typed_after_on_decides_and_what_it_leaves_out_is_stated(place):
+def test_on_selects_collections_and_those_left_out_are_reported(place):
     place.another("second")
     done = place.run("bm25", "bm25", "--expect-same")
     assert done.code == ExitCode.OK, done.stderr
@@ -294,7 +294,7 @@ def test_what_is_typed_after_on_decides_and_what_it_leaves_out_is_stated(place):
     assert json.loads(place.run("bm25", "bm25", "--json").stdout)["left_out"] == ["second"]
 
 
-def test_a_users_own_folder_is_found_again_without_on(place, tmp_path, monkeypatch):
+def test_a_user_folder_is_found_again_without_on(place, tmp_path, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     done = place.anywhere("hashing", "bm25", "--floor", 0.2)
@@ -314,7 +314,7 @@ def test_a_candidate_that_was_trained_on_what_it_is_checked_on_is_said(place):
     assert (row["candidate_in_domain"], row["baseline_in_domain"]) == (True, False)
 
 
-def test_a_baseline_that_was_trained_on_what_it_is_checked_on_is_said(place):
+def test_a_baseline_trained_on_the_checked_collection_is_reported(place):
     seen = place.card("seen", 64, trained_on=("tiny",))
     place.bench("run", place.collection, "--model", seen)
     done = place.run(place.card("plain", 32), "seen", "--floor", 0.2)
@@ -361,7 +361,7 @@ def test_two_folders_of_one_name_are_an_error_before_anything_is_encoded(place, 
     assert not (place.bench.out / "tiny" / "hashing").exists()
 
 
-def test_folders_of_one_name_are_told_apart_by_the_names_that_they_declare(place, tmp_path):
+def test_folders_of_one_name_are_distinguished_by_declared_names(place, tmp_path):
     other = write_collection(tmp_path / "elsewhere" / "tiny", *SIXTY)
     (other / "dataset.toml").write_text('name = "other"')
     place.bench("run", other, "--model", "bm25")

@@ -10,8 +10,7 @@ from hypothesis.extra.numpy import arrays
 
 from bench.comparing.statistics import Resampling
 from bench.gate.check_record import MEAN
-from bench.gate.decision import BY_SEVERITY, ScorePair, decide
-from bench.gate.settings import GateSettings
+from bench.gate.decision import BY_SEVERITY, GateSettings, ScorePair, decide
 from foundation.errors import BenchError
 
 BASE = np.tile([0.0, 0.5, 1.0, 0.5], 100)

@@ -16,7 +16,7 @@ def laboratory(bench_data, tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["EOS missing", "title lost", "order mixed", "mixed under load"])
-def test_a_server_that_lies_is_named(laboratory, name):
+def test_a_server_with_wrong_content_is_named(laboratory, name):
     lie = lies(laboratory)[name]
     done, _ = check_lie(laboratory, lie)
     assert done.outcome == "DRIFT"

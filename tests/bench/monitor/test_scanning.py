@@ -54,7 +54,7 @@ def test_a_checkpoint_of_the_trainer_is_complete_at_the_second_look(training):
     assert complete(training) == [LAST, "checkpoint-10"]
 
 
-def test_what_changes_between_two_looks_is_still_being_written(training):
+def test_a_folder_that_changes_between_two_scans_is_incomplete(training):
     scanner = CheckpointScanner(training)
     scanner.scan()
     with (training / LAST / "optimizer.pt").open("ab") as file:
@@ -79,7 +79,7 @@ def test_what_changes_between_two_looks_is_still_being_written(training):
         ("last", 0),
     ],
 )
-def test_a_step_follows_a_word_for_it_or_stands_alone(name, step):
+def test_a_step_is_read_after_a_word_or_alone(name, step):
     assert step_of(name) == step
 
 
@@ -100,7 +100,7 @@ def test_without_the_file_that_the_trainer_writes_last_a_checkpoint_is_not_compl
     assert "which the Trainer writes last" in found[LAST].missing
 
 
-def test_folders_of_other_names_and_files_are_no_checkpoints(training):
+def test_other_folders_and_files_are_not_checkpoints(training):
     others = ("runs", "runs-2026", "bert-base-v2", "checkpoint-4-copy2")
     for name in ("tmp-checkpoint-6", ".checkpoint-8", *others):
         shutil.copytree(training / LAST, training / name)
@@ -129,7 +129,7 @@ def test_checkpoints_may_have_a_folder_of_their_own_and_a_model_inside(training,
     assert training_folder(inner) == training_folder(tmp_path / "run") == tmp_path / "run"
 
 
-def test_a_training_that_removes_its_checkpoints_leaves_nothing_to_look_at(training):
+def test_a_watch_survives_checkpoints_that_the_training_removes(training):
     scanner = CheckpointScanner(training)
     scanner.scan()
     shutil.rmtree(training)

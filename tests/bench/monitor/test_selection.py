@@ -4,11 +4,12 @@ from itertools import combinations, product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.comparing.statistics import ALPHA, Resampling, ScoreMatrix
 from bench.monitor.curve import max_statistic, select_checkpoint
+from tests.support.examples import with_examples
 
 FAST = Resampling(resamples=199)
 VALUES = [0.0, 0.0, 0.25, 0.5, 1.0]  # exact in binary, so that sums tie exactly
@@ -54,7 +55,7 @@ curves = st.tuples(st.integers(2, 6), st.integers(2, 4)).flatmap(
 )
 
 
-@settings(max_examples=60)
+@with_examples(60)
 @given(curves)
 def test_p_of_few_queries_is_that_of_every_flip_by_brute_force(scores):
     found, exact = max_statistic([read_scores(scores)], [1.0], all_pairs(scores))
@@ -71,7 +72,7 @@ def test_p_over_two_collections_flips_the_queries_of_both():
     assert found == pytest.approx(brute_force(scores, [0.75, 0.25]))
 
 
-@settings(max_examples=40)
+@with_examples(40)
 @given(curves)
 def test_adjusted_p_is_never_below_the_p_of_the_pair_alone(scores):
     pairs = all_pairs(scores)
@@ -81,6 +82,7 @@ def test_adjusted_p_is_never_below_the_p_of_the_pair_alone(scores):
         assert p >= max_statistic([panel], [1.0], [pair])[0][0] - 1e-12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("queries", "checkpoints"), [(50, 8), (300, 4)])
 def test_curves_without_a_difference_give_a_claim_in_at_most_5_of_100(queries, checkpoints):
     rng = np.random.default_rng(4)
@@ -91,6 +93,7 @@ def test_curves_without_a_difference_give_a_claim_in_at_most_5_of_100(queries, c
     assert false / curves <= ALPHA + 3 * np.sqrt(ALPHA * (1 - ALPHA) / curves)
 
 
+@pytest.mark.slow
 def test_equal_checkpoints_are_rarely_told_apart_though_others_are_far_better():
     rng = np.random.default_rng(5)
     curves, false, true = 200, 0, 0
@@ -106,7 +109,7 @@ def test_equal_checkpoints_are_rarely_told_apart_though_others_are_far_better():
     assert true == curves
 
 
-def test_the_best_is_the_first_of_equal_ones_and_knows_who_cannot_be_told_apart():
+def test_the_best_checkpoint_is_the_first_of_equals_and_lists_those_not_distinguishable():
     rng = np.random.default_rng(6)
     scores = np.clip(sparse_curve(rng, 200, 4), 0, 1)
     scores[:, 2] = scores[:, 1] = scores[:, 1] + 0.2

@@ -108,7 +108,8 @@ def test_pictures_and_tables_lie_in_the_folder_of_the_watch(place):
     assert "checkpoint-2 on tiny: evaluating" in done.stderr
 
 
-def test_a_half_written_checkpoint_is_skipped_and_evaluated_when_it_is_whole(place):
+@pytest.mark.slow
+def test_a_half_written_checkpoint_is_skipped_until_it_is_complete(place):
     weights = place.training / "checkpoint-4" / "model.safetensors"
     whole = weights.read_bytes()
     weights.write_bytes(whole[: len(whole) // 2])
@@ -150,6 +151,7 @@ def test_a_checkpoint_that_cannot_be_opened_is_reported_and_the_others_are_evalu
     assert set(place.results) == {"checkpoint-2", "checkpoint-6"}
 
 
+@pytest.mark.slow
 def test_other_weights_take_the_place_of_the_first_and_back(place):
     before = place.curve()
     values = {one["step"]: one["levels"] for one in before["points"]}
@@ -176,6 +178,7 @@ def test_a_new_checkpoint_is_added_and_other_settings_have_a_curve_of_their_own(
     assert place.curve()["points"] == first["points"]
 
 
+@pytest.mark.slow
 def test_several_collections_have_a_mean_that_chooses(place, tmp_path):
     other = write_words(tmp_path / "other", 20)
     curve = place.curve(on=(place.collection, other))
@@ -188,6 +191,7 @@ def test_several_collections_have_a_mean_that_chooses(place, tmp_path):
     assert curve["selection"]["best"] == best
 
 
+@pytest.mark.slow
 def test_two_processes_do_not_watch_one_training(place):
     out = place.training / "watch"
     out.mkdir()
@@ -208,7 +212,8 @@ main(sys.argv[1:])
 """
 
 
-def test_what_draws_is_imported_before_it_waits_for_ctrl_c(place):
+@pytest.mark.slow
+def test_plotting_is_imported_before_the_watch_waits_for_ctrl_c(place):
     # Where Ctrl-C breaks off an import of matplotlib, none can follow; the curve is drawn last.
     command = [sys.executable, "-c", LOADED_BEFORE, *map(str, place.words())]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

@@ -127,7 +127,7 @@ def test_files_of_mteb_lie_below_the_models_name_and_revision():
         ("beir/scifact", {"protocol": {"split": "train"}}, "it is not the published"),
     ],
 )
-def test_a_result_that_is_not_of_mteb_s_task_says_why(collection, changes, why):
+def test_a_result_that_differs_from_the_mteb_task_states_why(collection, changes, why):
     if protocol := changes.get("protocol"):
         changes = {"protocol": make_protocol(collection, **protocol)}
     said = export_obstacle(result_of("words", collection, **changes))
@@ -135,7 +135,7 @@ def test_a_result_that_is_not_of_mteb_s_task_says_why(collection, changes, why):
     assert bool(said) == bool(why)
 
 
-def test_their_measures_have_our_parameters_or_no_name():
+def test_measures_of_other_programs_are_mapped_only_with_equal_parameters():
     ours = ("nDCG@10", "R@100", "AP@100", "P@5", "RR@10", "Success@5", "AP", "AP(rel=2)@100")
     theirs = ("ndcg_at_10", "recall_at_100", "map_at_100", "precision_at_5", "mrr_at_10")
     assert [mteb_measure(name) for name in ours] == [*theirs, "hit_rate_at_5", "", ""]
@@ -185,14 +185,14 @@ def test_an_exported_file_is_not_written_over(bench, results, tmp_path):
         (("trec", "words"), "cannot read run"),
     ],
 )
-def test_bad_input_of_export_is_one_clear_error(arguments, message, bench, results, tmp_path):
+def test_bad_input_of_export_gives_one_clear_error(arguments, message, bench, results, tmp_path):
     done = bench("export", *arguments, "--results", results, "--out", tmp_path / "out")
     assert done.code == ExitCode.BAD_INPUT
     assert message in done.stderr
     assert [path for path in tmp_path.glob("out/**/*") if path.is_file()] == []
 
 
-def test_results_of_several_folders_read_as_those_of_one_and_disagreement_is_said(
+def test_results_of_several_folders_are_read_together_and_disagreement_is_reported(
     bench, results, tmp_path, caplog
 ):
     other = tmp_path / "other"

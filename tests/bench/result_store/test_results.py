@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.evaluation import pipeline
@@ -32,6 +32,7 @@ from bench.result_store.result import RESULT_FILE, load, save
 from foundation.errors import BenchError
 from retrievers.models.read_checkpoint import Parameters
 from tests.support import results as records
+from tests.support.examples import with_examples
 from tests.support.results import CONDITIONS, PROTOCOL
 
 VALUES = {"nDCG@10": np.array([1 / 3, 0.1 + 0.2]), "R@100": np.array([1.0, 0.1])}
@@ -80,7 +81,7 @@ def test_a_result_without_recipe_or_corpus_is_read_as_it_was_saved(tmp_path):
     assert load(stored.folder).result == stored.result
 
 
-@settings(max_examples=30)
+@with_examples(30)
 @given(values=st.lists(st.floats(0, 1, width=64), min_size=1))
 def test_values_of_queries_are_read_bit_for_bit(values, tmp_path_factory):
     written = np.array(values)
@@ -97,7 +98,7 @@ def test_values_of_queries_are_read_bit_for_bit(values, tmp_path_factory):
     assert read["AP(rel=2)"].tobytes() == written[::-1].tobytes()
 
 
-def test_the_run_is_kept_beside_the_result(tmp_path):
+def test_the_run_is_stored_with_the_result(tmp_path):
     kept = read_run_file(saved(RESULT, tmp_path) / RUN_FILE).run
     assert kept.query_ids == RUN.query_ids
     assert kept.doc_ids.equals(RUN.doc_ids)
@@ -186,7 +187,7 @@ def test_a_second_evaluation_replaces_the_first_of_its_key(tmp_path):
     assert len(list(tmp_path.rglob(RESULT_FILE))) == 1
 
 
-def test_a_name_that_no_run_file_carries_is_refused_before_any_file(tmp_path):
+def test_a_name_that_a_run_file_cannot_hold_is_refused_before_any_file_is_written(tmp_path):
     with pytest.raises(BenchError, match="cannot be written to a TREC run file"):
         save(Evaluation(changed(model="two words"), SCORES, RUN), tmp_path)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
@@ -214,7 +215,7 @@ def test_a_ranking_that_is_not_the_one_written_with_its_result_is_refused(damage
     "name", ["../x", "x/../../y", "/dev/null/x", "..", "", ".", "a//b", "a/./b", "a/", "a\x00b"]
 )
 @pytest.mark.parametrize("role", ["collection", "model"])
-def test_a_name_that_is_no_path_below_the_folder_is_refused(role, name, tmp_path):
+def test_a_name_that_leads_out_of_the_folder_is_refused(role, name, tmp_path):
     out = tmp_path / "a" / "b" / "out"
     result = with_protocol(collection=name) if role == "collection" else changed(model=name)
     with pytest.raises(BenchError, match="cannot name a folder of results"):
@@ -239,7 +240,7 @@ def test_a_write_that_fails_leaves_the_earlier_evaluation_whole(failing, tmp_pat
     assert {path.name: path.read_bytes() for path in tmp_path.rglob("*.*")} == content
 
 
-def test_conditions_say_where_and_with_what_it_ran():
+def test_conditions_record_machine_and_versions():
     found = current_conditions("cpu")
     assert (found.device, found.search_device, found.threads) == (
         "cpu",
@@ -279,7 +280,7 @@ def test_conditions_name_the_commit_and_ignore_untracked_files(checkout):
     assert not found.dirty
 
 
-def test_who_reads_while_another_process_replaces_a_result_reads_the_old_or_the_new(tmp_path):
+def test_a_concurrent_reader_sees_the_old_result_or_the_new_one(tmp_path):
     fewer = changed(measures={"nDCG@10": RESULT.measures["nDCG@10"]})
     variants = [
         (RESULT, SCORES),

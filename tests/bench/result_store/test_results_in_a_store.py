@@ -10,6 +10,8 @@ from tests.support import s3
 from tests.support.collections import write_collection
 from tests.support.leaderboards import lower_scores
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
@@ -85,7 +87,7 @@ def test_an_evaluation_that_is_repeated_is_kept_beside_the_first(bench, url, eva
     assert shown.code == 0, shown.stderr
 
 
-def test_a_result_in_a_bucket_is_shown_again(bench, url, evaluated):
+def test_a_stored_result_in_a_bucket_is_reused(bench, url, evaluated):
     again = bench("run", evaluated, "--model", "hashing", "--results", url)
     assert again.code == 0, again.stderr
     assert f"stored in {url}/tiny/hashing/" in again.stderr
@@ -104,7 +106,7 @@ def test_rankings_are_exported_into_a_bucket(bench, url, evaluated):
         ("nosuchstore://bucket/results", "unknown kind of store"),
     ],
 )
-def test_a_place_that_cannot_be_written_is_refused_before_anything_is_encoded(
+def test_an_unwritable_path_is_refused_before_anything_is_encoded(
     out, message, bench, url, tmp_path
 ):
     folder = write_collection(tmp_path / "tiny")

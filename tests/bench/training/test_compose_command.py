@@ -38,6 +38,7 @@ def weights(folder):
     return load_file(str(folder / "adapter" / "adapter.safetensors"))
 
 
+@pytest.mark.slow
 def test_an_average_is_evaluated_as_any_model(bench, trained, tmp_path):
     one, two, out = trained / "one", trained / "two", tmp_path / "mean"
     done = bench("compose", "average", one, two, "--weights", 1, 3, "--out", out)
@@ -55,8 +56,9 @@ def test_an_average_is_evaluated_as_any_model(bench, trained, tmp_path):
     assert "mean" in run.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["average", "stack"])
-def test_every_way_says_how_many_parameters_came_out(bench, trained, tmp_path, how):
+def test_every_kind_of_training_reports_its_number_of_parameters(bench, trained, tmp_path, how):
     one, two = trained / "one", trained / "two"
     done = bench("compose", how, one, two, "--out", tmp_path / "out", "--json")
     assert done.code == ExitCode.OK, done.stderr
@@ -72,6 +74,7 @@ def per_query(out, collection, name):
     return stored.result, dict(zip(ids, values[stored.result.main_measure], strict=True))
 
 
+@pytest.mark.slow
 def test_a_routed_query_is_scored_as_by_its_own_adapter(bench, trained, tmp_path):
     names = ("wings", "heat")
     for name, query in zip(names, ("q1", "q2"), strict=True):
@@ -111,7 +114,7 @@ def test_a_routed_query_is_scored_as_by_its_own_adapter(bench, trained, tmp_path
         (["averag", "one", "two"], 'Invalid value "averag"'),
     ],
 )
-def test_bad_input_is_one_message(bench, trained, tmp_path, arguments, message):
+def test_bad_input_gives_one_message(bench, trained, tmp_path, arguments, message):
     names = ("one", "two", "three", "start")
     typed = [str(trained / one) if one in names else one for one in arguments]
     before = weights(trained / "two")

@@ -61,7 +61,7 @@ def test_a_copy_of_the_test_queries_under_other_ids_leaks_too(tmp_path):
 
 
 @given(text=st.text(max_size=20))
-def test_case_space_and_punctuation_make_no_other_text(text):
+def test_case_space_and_punctuation_do_not_distinguish_texts(text):
     assert normalise_query(f"  {normalise_query(text)}!") == normalise_query(text)
 
 

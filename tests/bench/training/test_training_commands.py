@@ -2,11 +2,8 @@
 
 import builtins
 import json
-import os
 import shlex
-import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +12,7 @@ from bench.outcomes import ExitCode
 from bench.training.training_sets import same_collections
 from retrievers.models.card import load_card
 from tests.support import tiny_checkpoints as tiny
-from tests.support.collections import DOCUMENTS, Bench, heed_ctrl_c, write_collection, write_qrels
+from tests.support.collections import DOCUMENTS, Bench, write_collection, write_qrels
 from tests.support.trainable import write_trainable
 
 PRETRAINING = """
@@ -74,6 +71,7 @@ def adapt(*more):
     return ["adapt", "texts.toml", *on, "--out", "out/m", *PLACES, *more]
 
 
+@pytest.mark.slow
 def test_a_pretrained_folder_is_evaluated_by_its_name(bench, tmp_path, caplog):
     done = bench(*pretrain("--set", "objective.name=retromae"))
     assert done.code == ExitCode.OK, done.stderr
@@ -125,6 +123,7 @@ def test_options_change_the_preset_and_json_is_one_document(bench, tmp_path):
     assert preset["rounds"][0]["sources"] == ["bm25"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["ewc", "das", "distill", "replay"])
 def test_a_sequence_prints_the_command_that_scores_each_checkpoint(bench, method):
     few = ("--set", "method.measured=3") if method in ("ewc", "das") else ()
@@ -143,6 +142,7 @@ def test_a_sequence_prints_the_command_that_scores_each_checkpoint(bench, method
     assert "m-1-one" in scored.stdout
 
 
+@pytest.mark.slow
 def test_checkpoints_of_a_sequence_are_used_as_the_card_of_its_start_says(bench):
     done = bench(*adapt("--start", "start.toml"))
     assert done.code == ExitCode.OK, done.stderr
@@ -156,6 +156,7 @@ def test_checkpoints_of_a_sequence_are_used_as_the_card_of_its_start_says(bench)
     assert {(one["pooling"], one["max_query_tokens"]) for one in recipes} == {("mean", 32)}
 
 
+@pytest.mark.slow
 def test_after_pretraining_only_commands_that_can_work_are_printed(bench, tmp_path):
     queries = {f"t{number}": f"river {number}" for number in range(16)}
     many = write_collection(tmp_path / "many", queries=queries, qrels={("t1", "d1"): 1})
@@ -170,7 +171,7 @@ def test_after_pretraining_only_commands_that_can_work_are_printed(bench, tmp_pa
     ]
 
 
-def test_an_interrupted_training_is_not_taken_for_a_plain_checkpoint(bench, tmp_path):
+def test_an_interrupted_training_is_not_read_as_a_plain_checkpoint(bench, tmp_path):
     assert bench(*finetune("--set", "save_every=2")).code == 0
     for last in ("card.toml", "modules.json"):
         (tmp_path / "out/m" / last).unlink()
@@ -183,6 +184,7 @@ def test_an_interrupted_training_is_not_taken_for_a_plain_checkpoint(bench, tmp_
     assert "--model out/m/checkpoints/checkpoint-2/model" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["plain", "joint"])
 def test_a_training_set_counts_as_the_collection_that_it_belongs_to(bench, tmp_path, method):
     write_collection(tmp_path / "part", facts='name = "beir/msmarco"\nsplit = "test"\n')
@@ -203,12 +205,14 @@ def test_held_out_queries_of_another_collection_are_left_out(bench, tmp_path):
     assert "6 queries;" in done.stdout
 
 
-def test_a_folder_with_nothing_but_a_training_split_can_be_trained_on(bench, tmp_path):
+@pytest.mark.slow
+def test_a_folder_with_only_a_training_split_can_be_trained_on(bench, tmp_path):
     (tmp_path / "mine" / "qrels" / "test.tsv").unlink()
     assert bench(*finetune()).code == 0
 
 
-def test_a_collection_that_is_there_to_train_on_is_trained_on_and_not_evaluated(bench, tmp_path):
+@pytest.mark.slow
+def test_a_training_collection_is_trained_on_and_not_evaluated(bench, tmp_path):
     (tmp_path / "mine" / "dataset.toml").write_text('split = "train"\n')
     done = bench(*finetune("--steps", "2"))
     assert done.code == 0, done.stderr
@@ -254,7 +258,9 @@ def test_a_collection_that_is_there_to_train_on_is_trained_on_and_not_evaluated(
         (adapt, "--start minilmm", "no card and no folder is called 'minilmm'", "minilm"),
     ],
 )
-def test_bad_input_is_one_message_before_any_work(bench, tmp_path, command, options, message, hint):
+def test_bad_input_gives_one_message_before_any_work(
+    bench, tmp_path, command, options, message, hint
+):
     done = bench(*command(*options.split()))
     assert done.code == ExitCode.BAD_INPUT
     assert done.stderr.count("error: ") == 1
@@ -264,7 +270,7 @@ def test_bad_input_is_one_message_before_any_work(bench, tmp_path, command, opti
     assert not (tmp_path / "out").exists()
 
 
-def test_a_damaged_test_split_is_not_taken_for_none(bench, tmp_path):
+def test_a_damaged_test_split_is_not_treated_as_missing(bench, tmp_path):
     (tmp_path / "mine" / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nt1\n")
     done = bench(*finetune())
     assert done.code == 2
@@ -286,22 +292,3 @@ def test_a_missing_package_is_named_before_anything_is_done(bench, tmp_path, mon
     assert done.code == 2
     assert "pip install 'retrieval-bench[train]'" in done.stderr
     assert not (tmp_path / "out").exists()
-
-
-def test_a_killed_command_goes_on_and_ends_as_if_it_had_not_been(bench, tmp_path):
-    whole = bench(*finetune("--steps", "40", "--out", "out/whole"))
-    assert whole.code == 0, whole.stderr
-    command = finetune("--steps", "40", "--set", "save_every=5")
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
-    process = bench.start(*command, cwd=tmp_path, preexec_fn=heed_ctrl_c, env=environment)
-    checkpoints = tmp_path / "out" / "m" / "checkpoints"
-    deadline = time.monotonic() + 300
-    while not list(checkpoints.glob("*/complete")) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    assert not (tmp_path / "out" / "m" / "card.toml").exists()
-    again = bench(*command)
-    assert ", resumed at " in again.stdout
-    one, other = (tmp_path / "out" / name / "model.safetensors" for name in ("whole", "m"))
-    assert one.read_bytes() == other.read_bytes()

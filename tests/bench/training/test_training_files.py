@@ -132,7 +132,7 @@ def test_documents_alone_can_be_pretrained_on(bench, tmp_path, name):
         ("tiny.toml --on ./mine --set 'rounds.0.sources=[\"file\"]'", "`file` needs queries", ""),
     ],
 )
-def test_files_that_do_not_fit_are_one_message(bench, tmp_path, line, message, hint):
+def test_files_that_do_not_fit_give_one_message(bench, tmp_path, line, message, hint):
     write_trainable(tmp_path / "mine2")
     (tmp_path / "other.tsv").write_text("17\t18\t19\n")
     (tmp_path / "empty.jsonl").touch()
@@ -180,7 +180,7 @@ def test_given_passages_are_rows_with_the_scores_of_their_query(tmp_path, caplog
 @pytest.mark.parametrize(
     "name", ["dpr", "retromae-msmarco", "cocondenser", "ance", "in-batch-small"]
 )
-def test_given_negatives_stand_where_a_preset_mines_with_bm25(name):
+def test_given_negatives_replace_mining_with_bm25(name):
     preset = load_preset(name)
     for scored in (False, True):  # scores matter to a distillation alone
         replaced = preset.with_file(scored)

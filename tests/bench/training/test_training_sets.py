@@ -123,7 +123,7 @@ def test_bm25_finds_shared_words_and_has_no_scores_of_relevant_documents(dataset
     assert np.isinf(found.lowest).all()
 
 
-def test_vectors_of_a_model_that_is_still_trained_are_not_kept(datasets, tmp_path):
+def test_vectors_of_a_model_in_training_are_not_stored(datasets, tmp_path):
     splits = [TrainSplit.of(datasets[0])]
     tiny.write_bert(tmp_path / "out" / "refreshed")
     card = tiny.write_card(tmp_path / "r.toml", checkpoint="out/refreshed", pooling="cls")

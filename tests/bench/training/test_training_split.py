@@ -40,6 +40,7 @@ def _written(folder, files):
     return [folder / name for name in files]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", [msmarco, dpr])
 def test_halves_are_all_queries_and_share_none(tmp_path, layout):
     out = tmp_path / "samples" / "mine"

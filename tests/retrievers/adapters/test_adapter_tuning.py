@@ -59,9 +59,11 @@ HUB_METHODS = (
     *("lora", "dora", "ia3", "mam"),
 )
 PEFT_METHODS = ("lora", "ia3", "loha", "lokr", "oft", "hra", "vera", "fourierft", "ln_tuning")
+FAST_METHODS = ("seq_bn", "prefix_tuning", "lora", "ln_tuning")  # one of each kind
 EACH = [
-    *(pytest.param("adapterhub", name, marks=hub) for name in HUB_METHODS),
-    *(pytest.param("peft", name, marks=peft) for name in PEFT_METHODS),
+    pytest.param(library, name, marks=[mark] if name in FAST_METHODS else [mark, pytest.mark.slow])
+    for library, mark, methods in (("adapterhub", hub, HUB_METHODS), ("peft", peft, PEFT_METHODS))
+    for name in methods
 ]
 
 
@@ -251,8 +253,9 @@ def test_an_adapter_has_the_size_of_its_matrices_and_the_base_is_not_copied(
         assert own == 2 * (32 * 2 + 2 + 2 * 32 + 32)  # two layers, 32 wide, reduced 16 times
 
 
+@pytest.mark.slow
 @hub
-def test_a_stopped_training_of_an_adapter_ends_as_if_it_had_not_been(tmp_path):
+def test_a_stopped_adapter_training_continues_and_gives_the_same_weights(tmp_path):
     run(tmp_path, table("seq_bn"), "whole", steps=6, save_every=2)
     with pytest.raises(KilledError):
         run(tmp_path, table("seq_bn"), steps=6, save_every=2, progress=killed_at(4))
@@ -346,6 +349,7 @@ def test_settings_that_contradict_each_other_are_refused():
             preset(f"[adapter]\n{text}\n")
 
 
+@pytest.mark.slow
 @hub
 @pytest.mark.parametrize(
     "more",

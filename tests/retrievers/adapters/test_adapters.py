@@ -89,11 +89,11 @@ def hub_adapter(base: Model, folder: Path, config: str) -> Any:
     ("save", "kind"),
     [
         (peft_adapter, "LORA"),
-        (peft_adapter, "IA3"),
         (hub_adapter, "seq_bn"),
-        (hub_adapter, "lora"),
-        (hub_adapter, "ia3"),
-        (hub_adapter, "prefix_tuning"),
+        pytest.param(peft_adapter, "IA3", marks=pytest.mark.slow),
+        pytest.param(hub_adapter, "lora", marks=pytest.mark.slow),
+        pytest.param(hub_adapter, "ia3", marks=pytest.mark.slow),
+        pytest.param(hub_adapter, "prefix_tuning", marks=pytest.mark.slow),
     ],
 )
 def test_an_adapter_gives_the_vectors_that_it_was_saved_with(
@@ -157,7 +157,7 @@ def test_a_card_may_name_its_adapter(base: Model, base_vectors: Any, tmp_path: P
         resolve_model(str(card))
 
 
-def test_a_peft_adapter_that_fails_in_its_forward_pass_is_one_error(
+def test_a_peft_adapter_that_fails_in_its_forward_pass_gives_one_error(
     base: Model, tmp_path: Path
 ) -> None:
     peft = pytest.importorskip("peft")
@@ -195,7 +195,7 @@ def test_a_peft_adapter_of_another_base_is_refused(base: Model, tmp_path: Path) 
     ],
     ids=str,
 )
-def test_a_configuration_that_asks_for_what_is_not_done_here_is_refused(
+def test_an_unsupported_configuration_is_refused(
     base: Model,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -213,6 +213,7 @@ def test_a_configuration_that_asks_for_what_is_not_done_here_is_refused(
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["loreft", "vera", "prompt_tuning", "unipelt"])
 def test_an_adapter_of_adapterhub_that_needs_more_than_it_saves_is_refused_by_name(
     base: Model, tmp_path: Path, method: str
@@ -250,7 +251,7 @@ class Trap:
         (hub_adapter, "seq_bn", "pytorch_adapter.bin"),
     ],
 )
-def test_a_malicious_pickle_runs_nothing(
+def test_a_malicious_pickle_is_not_executed(
     base: Model, tmp_path: Path, save: Callable[..., Any], kind: str, name: str
 ) -> None:
     save(base, tmp_path / "evil", kind)

@@ -33,7 +33,8 @@ def adapter(folder):
     return load_file(str(folder / "adapter.safetensors"))
 
 
-def test_an_adapter_is_stacked_on_one_that_stays_as_it_is(tmp_path):
+@pytest.mark.slow
+def test_an_adapter_is_stacked_on_a_frozen_adapter(tmp_path):
     domain, _ = two_adapters(tmp_path)
     tuned = Tuned(tmp_path, table("seq_bn", more=f'over = ["{domain}"]\n'))
     assert tuned.base_is_unchanged
@@ -48,6 +49,7 @@ def test_an_adapter_is_stacked_on_one_that_stays_as_it_is(tmp_path):
         resolve_model(str(tmp_path / "tuned"))
 
 
+@pytest.mark.slow
 def test_a_training_on_another_adapter_of_the_same_path_is_another_training(tmp_path):
     domain, other = two_adapters(tmp_path)
     stacked = table("lora", more=f'over = ["{domain}"]\n')
@@ -59,6 +61,7 @@ def test_a_training_on_another_adapter_of_the_same_path_is_another_training(tmp_
         run(tmp_path, stacked)
 
 
+@pytest.mark.slow
 def test_a_fusion_learns_how_much_each_adapter_counts(tmp_path):
     folders = two_adapters(tmp_path)
     over = ", ".join(f'"{folder}"' for folder in folders)
@@ -70,7 +73,7 @@ def test_a_fusion_learns_how_much_each_adapter_counts(tmp_path):
         assert np.array_equal(below[name.replace("bench", "below_2")], value)
 
 
-METHODS = ["seq_bn", "prefix_tuning", "compacter", "mam"]
+METHODS = ["prefix_tuning", "compacter", "mam"]
 
 
 def held(folder):
@@ -93,7 +96,11 @@ def two_of(tmp_path, method, library="adapterhub"):
 
 @pytest.mark.parametrize(
     ("library", "method"),
-    [*(("adapterhub", name) for name in METHODS), ("peft", "lora")],
+    [
+        ("adapterhub", "seq_bn"),
+        *(pytest.param("adapterhub", name, marks=pytest.mark.slow) for name in METHODS),
+        pytest.param("peft", "lora", marks=pytest.mark.slow),
+    ],
 )
 def test_an_average_has_the_mean_weights_of_its_adapters(tmp_path, library, method):
     one, two = two_of(tmp_path, method, library)
@@ -135,6 +142,7 @@ def test_shares_are_of_sum_1_and_in_proportion(weights):
             normalize_weights(wrong, 2)
 
 
+@pytest.mark.slow
 def test_adapters_of_different_sizes_or_methods_have_no_average(tmp_path):
     one, _ = two_adapters(tmp_path)
     small = '[adapter]\nmethod = "seq_bn"\noptions = { reduction_factor = 8 }\n'
@@ -152,7 +160,8 @@ def test_adapters_of_different_sizes_or_methods_have_no_average(tmp_path):
     assert not (tmp_path / "mean").exists()
 
 
-def test_an_adapter_of_another_base_is_not_put_together_with_others(tmp_path):
+@pytest.mark.slow
+def test_adapters_of_different_bases_are_not_combined(tmp_path):
     one, _ = two_adapters(tmp_path)
     (tmp_path / "other").mkdir()
     start = model(tmp_path / "other", seed=5)
@@ -175,6 +184,7 @@ def test_a_stack_is_each_adapter_on_the_one_below(tmp_path):
     assert np.abs(vectors(turned) - tuned.vectors).max() > 1e-4
 
 
+@pytest.mark.slow
 def test_a_task_is_put_over_another_domain(tmp_path):
     first, second = two_adapters(tmp_path)
     tuned = Tuned(tmp_path, table("seq_bn", more=f'over = ["{first}"]\n'))
@@ -187,7 +197,8 @@ def test_a_task_is_put_over_another_domain(tmp_path):
     assert adapter(tmp_path / "swapped" / "adapter" / "bench").keys() == adapter(Path(task)).keys()
 
 
-def test_what_adapterhub_would_pass_by_in_silence_is_refused(tmp_path):
+@pytest.mark.slow
+def test_configurations_that_adapterhub_ignores_silently_are_refused(tmp_path):
     """It runs these only of the first adapter: on another one they would train nothing."""
     method = "seq_bn_inv"
     run(tmp_path, table("seq_bn"), "domain")
@@ -203,7 +214,7 @@ def test_what_adapterhub_would_pass_by_in_silence_is_refused(tmp_path):
     assert not (tmp_path / "over").exists()
 
 
-def test_what_cannot_work_together_is_refused(tmp_path):
+def test_incompatible_adapters_are_refused(tmp_path):
     one, _ = two_adapters(tmp_path)
     run(tmp_path, table("lora", "peft"), "peft")
     with pytest.raises(BenchError, match="adapters of PEFT are not stacked"):
@@ -219,6 +230,7 @@ def test_what_cannot_work_together_is_refused(tmp_path):
     assert not (tmp_path / "both").exists()
 
 
+@pytest.mark.slow
 def test_many_adapters_over_one_base_load_it_once(tmp_path, monkeypatch):
     folders = two_adapters(tmp_path)
     run(tmp_path, table("lora"), "three")

@@ -93,6 +93,7 @@ def routed(trained, out):
     return resolve_model(str(out))
 
 
+@pytest.mark.slow
 def test_each_query_is_compared_with_documents_by_the_adapter_of_its_domain(trained, tmp_path):
     whole = open_encoder(routed(trained, tmp_path / "out"), "cpu")
     queries = [texts[0] for texts in DOMAINS] + DOMAINS[1][5:7] + DOMAINS[0][3:4]
@@ -125,7 +126,7 @@ def test_the_rule_and_every_adapter_are_part_of_the_fingerprint(trained, tmp_pat
     assert len({each.fingerprint for each in (first, changed, *parts)}) == 4
 
 
-def test_a_damaged_or_missing_part_is_one_error(trained, tmp_path):
+def test_a_damaged_or_missing_part_gives_one_error(trained, tmp_path):
     routed(trained, tmp_path / "out")
     rule = tmp_path / "out" / "adapter" / ROUTER
     rule.write_bytes(b"x")
@@ -140,7 +141,7 @@ def test_a_damaged_or_missing_part_is_one_error(trained, tmp_path):
         resolve_model(str(tmp_path / "out"))
 
 
-def test_what_collections_chose_among_before_is_refused_with_what_to_type(trained, tmp_path):
+def test_selection_on_already_used_collections_is_refused_with_what_to_type(trained, tmp_path):
     routed(trained, tmp_path / "out")
     path = tmp_path / "out" / "adapter" / ROUTING
     path.write_text(path.read_text().replace("centroid", "collection"))
@@ -149,7 +150,7 @@ def test_what_collections_chose_among_before_is_refused_with_what_to_type(traine
     assert "--model BASE --adapter" in caught.value.hint
 
 
-def test_a_part_that_is_routed_itself_is_refused_even_where_it_is_the_whole(trained, tmp_path):
+def test_nested_routing_is_refused(trained, tmp_path):
     routed(trained, tmp_path / "out")
     path = tmp_path / "out" / "adapter" / ROUTING
     path.write_text(path.read_text().replace('"part_1"', '"."'))

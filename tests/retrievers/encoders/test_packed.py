@@ -200,6 +200,7 @@ def batches(made: CompiledNetwork) -> list[PackedBatch]:
     return [made.pack_batch(Tokens.of([[5 + n] * n for n in lengths])) for lengths in sizes]
 
 
+@pytest.mark.slow
 @needs_kernel
 def test_a_network_is_compiled_once_for_batches_of_all_sizes(compilations: Any) -> None:
     made = CompiledNetwork(bert())
@@ -208,6 +209,7 @@ def test_a_network_is_compiled_once_for_batches_of_all_sizes(compilations: Any) 
     assert compilations.frame_count == 1
 
 
+@pytest.mark.slow
 @needs_kernel
 def test_more_networks_than_one_may_be_compiled_for_fit_in_a_process(compilations: Any) -> None:
     more = torch._dynamo.config.recompile_limit + 2
@@ -218,6 +220,7 @@ def test_more_networks_than_one_may_be_compiled_for_fit_in_a_process(compilation
     assert compilations.frame_count == len(made)
 
 
+@pytest.mark.slow
 @needs_kernel
 def test_compiling_is_deterministic_and_leaves_the_settings_of_pytorch_as_they_were(
     monkeypatch: pytest.MonkeyPatch,

@@ -42,7 +42,7 @@ def test_figures_equal_those_of_plain_loops():
     assert facts.spread == pytest.approx(wanted)
 
 
-def test_a_sound_encoder_passes_without_a_word():
+def test_a_sound_encoder_passes_silently():
     found = check(Fake())
     assert found.stop == found.warnings == ()
     assert found.documents.count == 6
@@ -81,7 +81,7 @@ def test_vectors_that_cannot_be_compared_stop(value, reason):
         (lambda vectors: vectors, "cos", "long instead of 1"),
     ],
 )
-def test_vectors_of_which_scores_are_wrong_or_low_warn(change, similarity, said):
+def test_vectors_with_wrong_or_low_scores_warn(change, similarity, said):
     found = check(Fake(change, similarity=similarity))
     assert [said in line for line in found.warnings] == [True, True]  # documents, queries
     assert msgspec.json.decode(msgspec.json.encode(found), type=Preflight) == found
@@ -105,7 +105,7 @@ def test_padding_that_leaks_into_a_vector_warns_by_dtype(dtype, warns):
     assert any("padding may leak" in line for line in found.warnings) is warns
 
 
-def test_an_empty_sample_is_no_division_by_zero():
+def test_an_empty_sample_does_not_divide_by_zero():
     found = preflight(Fake(), [], [], [])
     assert found.stop == found.warnings == ()
     assert found.documents.count == 0

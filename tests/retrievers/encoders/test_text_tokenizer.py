@@ -6,12 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 import transformers
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from retrievers.encoders.tokens import TextTokenizer, Tokens
 from retrievers.models.resolve import resolve_model
+from tests.support.examples import with_examples
 
 # What the rules of the tokenizer treat in a way of its own, and what Python splits otherwise.
 ODD = [
@@ -42,7 +43,7 @@ def both(side: str) -> tuple[TextTokenizer, Any]:
     return own(side), theirs
 
 
-@settings(max_examples=200, deadline=None)
+@with_examples(200)
 @given(segments, st.one_of(st.none(), st.integers(4, 20)), st.sampled_from(["left", "right"]))
 @example([("ma[SEP]de", None), ("a b c d e f g", "h"), ("", "")], 6, "left")
 def test_ids_and_types_are_those_of_hugging_face_in_the_order_of_the_texts(

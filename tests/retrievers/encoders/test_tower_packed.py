@@ -229,7 +229,7 @@ def test_batches_that_do_not_fit_the_memory_are_halved_until_they_do(
         RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
     ],
 )
-def test_too_little_memory_for_a_kernel_or_a_library_is_too_little_memory(
+def test_out_of_memory_in_a_kernel_or_library_is_recognised(
     error: Exception, tmp_path: Path
 ) -> None:
     encoder: Any = open_encoder(resolve_model(card_of(tmp_path, "bert", "mean")), "cpu", 300)
@@ -238,7 +238,7 @@ def test_too_little_memory_for_a_kernel_or_a_library_is_too_little_memory(
     np.testing.assert_allclose(encoder.encode_queries(TEXTS), expected, atol=1e-5)
 
 
-def test_other_failures_of_the_device_are_not_taken_for_it(tmp_path: Path) -> None:
+def test_other_device_failures_are_not_read_as_lack_of_memory(tmp_path: Path) -> None:
     encoder: Any = open_encoder(resolve_model(card_of(tmp_path, "bert", "mean")), "cpu")
     error = RuntimeError("CUDA error: an illegal memory access was encountered")
     with_small_memory(encoder._towers.query, 3).error = error
@@ -246,7 +246,7 @@ def test_other_failures_of_the_device_are_not_taken_for_it(tmp_path: Path) -> No
         encoder.encode_queries(TEXTS)
 
 
-def test_a_text_that_does_not_fit_the_memory_is_refused_with_what_to_do(tmp_path: Path) -> None:
+def test_a_text_that_does_not_fit_into_memory_is_refused_with_what_to_do(tmp_path: Path) -> None:
     encoder: Any = open_encoder(resolve_model(card_of(tmp_path, "bert", "mean")), "cpu")
     with_small_memory(encoder._towers.query, 3)
     with pytest.raises(BenchError, match="no memory for a text of 6 tokens: CUDA out of") as caught:
@@ -254,7 +254,7 @@ def test_a_text_that_does_not_fit_the_memory_is_refused_with_what_to_do(tmp_path
     assert "--device cpu" in caught.value.hint
 
 
-def test_float32_on_a_gpu_is_told_what_half_precision_would_bring(
+def test_float32_on_a_gpu_recommends_half_precision(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))

@@ -126,7 +126,7 @@ def test_documents_prepared_in_another_thread_give_the_same_bytes(card: str) -> 
     assert sum(advanced) == len(tiny.SENTENCES)
 
 
-def test_the_clock_says_where_the_time_went_and_counts_tokens_without_padding(card: str) -> None:
+def test_the_timer_splits_time_by_phase_and_counts_tokens_without_padding(card: str) -> None:
     encoder: Any = open_encoder(resolve_model(card), "cpu")
     other = encoder.for_dataset("beir/scifact")
     encoder.encode_documents(["", ""], ["alpha beta", "cloud"])
@@ -235,14 +235,14 @@ def encode(card: str) -> Any:
     return open_encoder(resolve_model(card), "cpu").encode_queries(tiny.SENTENCES)
 
 
-def test_a_missing_weight_is_an_error_and_not_a_random_number(tmp_path: Path) -> None:
+def test_a_missing_weight_is_an_error_and_is_not_initialised_randomly(tmp_path: Path) -> None:
     name = "bert.encoder.layer.1.output.dense.weight"
     with pytest.raises(BenchError, match="lacks 1 weights") as caught:
         encode(damage(tmp_path, lambda state: state.pop(name)))
     assert "layer.1.output.dense.weight" in str(caught.value)
 
 
-def test_a_missing_pooler_matters_only_where_it_is_used(tmp_path: Path) -> None:
+def test_a_missing_pooler_matters_only_if_it_is_used(tmp_path: Path) -> None:
     card = damage(tmp_path, lambda state: None)
     assert np.isfinite(encode(card)).all()
     Path(card).write_text(Path(card).read_text().replace('"cls"', '"pooler"'))
@@ -289,7 +289,7 @@ class Trap:
 
 
 @pytest.mark.parametrize("form", ["zip", "plain"])
-def test_a_malicious_pickle_runs_nothing(tmp_path: Path, form: str) -> None:
+def test_a_malicious_pickle_is_not_executed(tmp_path: Path, form: str) -> None:
     card = damage(tmp_path, lambda state: None)
     path, target = tmp_path / "bert" / "pytorch_model.bin", tmp_path / "trapped"
     if form == "zip":
@@ -305,7 +305,7 @@ def test_a_malicious_pickle_runs_nothing(tmp_path: Path, form: str) -> None:
     assert target.exists(), "the trap works where nothing stops it"
 
 
-def test_a_malicious_pickle_of_a_stage_runs_nothing(tmp_path: Path) -> None:
+def test_a_malicious_pickle_of_a_stage_is_not_executed(tmp_path: Path) -> None:
     tiny.write_bert(tmp_path / "bert")
     settings = {"out_features": 8, "activation_function": "torch.nn.modules.linear.Identity"}
     tiny.write_json(tmp_path / "bert" / "2_Dense" / "config.json", settings)
@@ -381,7 +381,7 @@ def test_the_separator_rule_needs_a_separator_token(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("device", ["cuda:99", "tpu", "cuda:x"])
-def test_a_device_that_is_not_there_is_refused(card: str, device: str) -> None:
+def test_a_missing_device_is_refused(card: str, device: str) -> None:
     with pytest.raises(BenchError, match=device):
         open_encoder(resolve_model(card), device).encode_queries(["alpha"])
 
@@ -396,7 +396,7 @@ def test_float16_needs_a_gpu_and_bfloat16_does_not(card: str) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "said"), [("bfloat16", True), ("float32", False)])
-def test_it_is_said_where_bfloat16_is_emulated(
+def test_emulated_bfloat16_is_reported(
     tmp_path: Path,
     card: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -434,7 +434,7 @@ def test_minilm_gives_the_vectors_of_sentence_transformers() -> None:
 @pytest.mark.skipif(
     not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="torch before 2.9"
 )
-def test_float32_is_float32_whatever_is_switched_on_and_that_stays_so(card: str) -> None:
+def test_float32_ignores_global_precision_switches_and_leaves_them(card: str) -> None:
     encoder: Any = open_encoder(resolve_model(card), "cpu")
     expected = encoder.encode_queries(tiny.SENTENCES)
     seen: list[str] = []

@@ -93,7 +93,7 @@ def test_int8_vectors_have_256_steps_between_the_ends_of_each_dimension():
     assert np.abs(found - true).max() > 0
 
 
-def test_more_dimensions_than_there_are_is_an_error_that_says_how_many():
+def test_more_dimensions_than_the_model_has_is_an_error_with_their_number():
     with pytest.raises(BenchError, match="vectors that have 16"):
         View(pooling="cls", normalize=True, dimensions=17).transform_documents(stored())
 

@@ -22,7 +22,7 @@ INF = float("inf")
 @given(
     hits=st.lists(st.tuples(st.floats(allow_nan=False, width=32), st.integers(-1, 50)), max_size=30)
 )
-def test_order_is_score_then_rank_falling_with_unfilled_places_last(hits):
+def test_order_is_score_then_rank_falling_with_unfilled_ranks_last(hits):
     scores = np.array([score for score, _ in hits], np.float32)
     tie_rank = np.array([rank for _, rank in hits], np.int64)
     expected = sorted(
@@ -37,7 +37,7 @@ def test_order_compares_scores_as_float32_and_zeros_as_equal():
     assert canonical_order([-0.0, 0.0], [1, 0]).tolist() == [0, 1]
 
 
-def test_order_refuses_nan_but_not_in_unfilled_places():
+def test_order_refuses_nan_except_in_unfilled_ranks():
     with pytest.raises(BenchError, match="NaN"):
         canonical_order([1.0, np.nan], [0, 1])
     assert canonical_order([1.0, np.nan], [0, -1]).tolist() == [0, 1]
@@ -75,7 +75,7 @@ def test_dropping_the_self_match_keeps_the_depth():
     assert_same(left, hits_of([[3, 1], [3, 2], [3, 2]], [[7, 9], [7, 8], [7, 8]]))
 
 
-def test_a_query_without_own_document_keeps_its_unfilled_places():
+def test_a_query_without_own_document_keeps_its_unfilled_ranks():
     left = exclude_self_matches(hits_of([[3, -INF, -INF]], [[7, -1, -1]]), np.array([-1]), 2)
     assert_same(left, hits_of([[3, -INF]], [[7, -1]]))
 
@@ -95,7 +95,7 @@ def test_recall_is_the_share_of_true_neighbours_found():
     assert recall_at_k(found, truth, 1).tolist() == [0.0, 0.0, 0.0, 1.0]
 
 
-def test_recall_does_not_match_rows_of_another_query_or_unfilled_places():
+def test_recall_does_not_match_rows_of_another_query_or_unfilled_ranks():
     truth = hits_of([[3.0], [3.0]], [[1], [-1]])
     found = hits_of([[3.0], [3.0]], [[-1], [1]])
     assert recall_at_k(found, truth, 1).tolist() == [0.0, 1.0]

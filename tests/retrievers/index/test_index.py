@@ -85,7 +85,7 @@ def made():
         ("flat", "without an index", ""),
     ],
 )
-def test_what_cannot_be_made_is_refused(text, message, hint, made):
+def test_an_invalid_composition_is_refused(text, message, hint, made):
     with pytest.raises(BenchError, match=message) as raised:
         made(text)
     assert hint in raised.value.hint

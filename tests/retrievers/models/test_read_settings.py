@@ -39,7 +39,7 @@ def test_dropout_is_an_identity_when_texts_are_encoded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["CrossEncoder", "SparseEncoder"])
-def test_a_model_that_is_no_dense_encoder_is_refused(tmp_path: Path, kind: str) -> None:
+def test_a_model_that_is_not_a_dense_encoder_is_refused(tmp_path: Path, kind: str) -> None:
     with pytest.raises(BenchError, match=f"model_type is '{kind}'"):
         read_st_folder(tiny.write_st_folder(tmp_path, model_type=kind))
     assert read_st_folder(tiny.write_st_folder(tmp_path, model_type="SentenceTransformer"))
@@ -55,7 +55,7 @@ def test_prompts_of_other_names_are_named_as_unused(tmp_path: Path) -> None:
     assert "cosine is used" in found.warning
 
 
-def test_a_class_from_elsewhere_is_refused_and_not_imported(tmp_path: Path) -> None:
+def test_a_third_party_class_is_refused_and_not_imported(tmp_path: Path) -> None:
     (tmp_path / "evil.py").write_text("raise SystemExit('executed')")
     with pytest.raises(BenchError, match=r"'evil\.Module', which is not from"):
         read_st_folder(tiny.write_st_folder(tmp_path, ("2_Evil", "evil.Module")))

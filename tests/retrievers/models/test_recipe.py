@@ -81,7 +81,7 @@ def test_fingerprints_of_stored_results_and_vectors_stay_what_they_are() -> None
 
 
 @pytest.mark.parametrize("changes", [{"files": {}}, {"encoder": "package.module:Class"}])
-def test_without_files_or_of_a_third_party_the_checkpoint_tells_models_apart(
+def test_without_files_the_checkpoint_distinguishes_models(
     changes: dict[str, Any],
 ) -> None:
     first = msgspec.structs.replace(BASE, **changes)
@@ -114,7 +114,7 @@ def sides_changed(changes: dict[str, Any], base: Recipe = BASE) -> set[str]:
 
 
 @pytest.mark.parametrize("field", sorted(set(CHANGES) - NOT_BOTH))
-def test_what_is_not_known_to_change_one_side_only_changes_both(field: str) -> None:
+def test_unclassified_fields_change_both_sides(field: str) -> None:
     assert sides_changed({field: CHANGES[field]}) == {"document", "query"}
 
 
@@ -127,7 +127,9 @@ def test_what_is_not_known_to_change_one_side_only_changes_both(field: str) -> N
     ],
     ids=lambda value: next(iter(value), ""),
 )
-def test_what_changes_one_side_leaves_the_other(changes: dict[str, Any], sides: set[str]) -> None:
+def test_a_change_of_one_side_keeps_the_fingerprint_of_the_other(
+    changes: dict[str, Any], sides: set[str]
+) -> None:
     assert sides_changed(changes) == sides
 
 
@@ -147,7 +149,7 @@ def test_a_recipe_without_prompts_and_with_one_length_is_its_own_side() -> None:
 
 
 @pytest.mark.parametrize("role", ["document", "query"])
-def test_a_side_is_its_own_side(role: Role) -> None:
+def test_a_side_of_a_recipe_is_its_own_side(role: Role) -> None:
     recipe = msgspec.structs.replace(BASE, **{**ONLY_DOCUMENTS, **ONLY_QUERIES, **NO_SIDE})
     assert recipe.side(role).side(role) == recipe.side(role)
 

@@ -43,6 +43,7 @@ def like_card(tmp_path: Path, **fields: Any) -> str:
     return str(tiny.write_card(tmp_path / "original.toml", **(content | fields)))
 
 
+@pytest.mark.slow
 def test_resolving_imports_no_model_library() -> None:
     code = (
         "import sys; from retrievers.encoders.open import open_encoder; "
@@ -99,7 +100,7 @@ def test_like_needs_a_card_of_one_transformer(tmp_path: Path, folder: Path) -> N
             resolve_model(named, like="minilm")
 
 
-def test_an_adapter_alone_is_not_taken_for_a_plain_checkpoint(tmp_path: Path) -> None:
+def test_an_adapter_alone_is_not_read_as_a_plain_checkpoint(tmp_path: Path) -> None:
     content = '{"base_model_name_or_path": "org/base"}'
     (tmp_path / "adapter_config.json").write_text(content)
     with pytest.raises(BenchError, match="is an adapter") as caught:
@@ -168,7 +169,9 @@ def test_a_plain_hub_checkpoint_is_refused_without_a_card(
     assert (model.recipe.checkpoint, model.recipe.revision) == ("org/name", "c0ffee")
 
 
-def test_a_branch_is_no_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_branch_is_not_accepted_as_a_revision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of an installed package nobody knows the commit; of the Hub's cache it is the folder."""
     site = tmp_path / "site"
     tiny.write_bert(site / "tiny_package" / "model")
@@ -193,7 +196,7 @@ def test_a_sentence_transformers_repository_of_the_hub_needs_no_card(
     assert (recipe.checkpoint, recipe.revision) == ("org/name", "c0ffee")
 
 
-def test_a_card_that_pools_otherwise_than_its_folder_states_warns(
+def test_a_card_whose_pooling_differs_from_its_folder_warns(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = write_st(tmp_path / "st")
@@ -296,7 +299,7 @@ def third_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     )
 
 
-def test_a_third_partys_class_needs_permission(
+def test_a_third_party_class_needs_permission(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     card = third_party(tmp_path, monkeypatch)
@@ -328,7 +331,7 @@ def test_a_third_partys_class_needs_permission(
         ("their_code:Unfit", "has no for_dataset"),
     ],
 )
-def test_a_third_partys_class_that_does_not_fit_is_refused(
+def test_a_third_party_class_that_does_not_fit_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoder: str, refused: str
 ) -> None:
     third_party(tmp_path, monkeypatch)
@@ -375,7 +378,7 @@ FLAGS = "processor\t: 0\nflags\t\t: fpu avx2 {}\nbugs\t\t: spectre_v1\n"
         (None, None, False),
     ],
 )
-def test_int8_is_refused_where_its_sums_saturate(
+def test_int8_is_refused_if_its_sums_saturate(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     facts: str | None,
@@ -411,7 +414,7 @@ def test_int8_is_part_of_the_recipe() -> None:
 
 
 @pytest.mark.usefixtures("vnni")
-def test_int8_refuses_what_it_cannot_run(tmp_path: Path, folder: Path) -> None:
+def test_int8_refuses_unsupported_networks(tmp_path: Path, folder: Path) -> None:
     tiny.write_json(tmp_path / "lora" / "adapter_config.json", {"peft_type": "LORA"})
     (tmp_path / "lora" / "adapter_model.safetensors").write_bytes(b"\x02" + bytes(7) + b"{}")
     theirs = tiny.write_card(

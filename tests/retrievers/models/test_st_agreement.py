@@ -95,7 +95,7 @@ def test_texts_that_are_too_long_are_cut_on_the_tokenizers_side(
     assert (recipe.truncation_side, recipe.max_document_tokens) == (side, 16)
 
 
-def test_a_card_decides_and_what_the_folder_says_otherwise_is_said(
+def test_a_card_overrides_the_folder_and_differences_are_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = write_folder(tmp_path, truncate_dim=16, prompts={"passage": "beta "})
@@ -119,9 +119,7 @@ def test_lengths_are_the_tokenizers_within_the_positions(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_a_folder_that_lower_cases_does_so_whatever_its_tokenizer_does(
-    tmp_path: Path, own: bool
-) -> None:
+def test_do_lower_case_of_a_folder_applies_with_any_tokenizer(tmp_path: Path, own: bool) -> None:
     folder = write_folder(tmp_path, prompts={"query": "ALPHA "})
     normalizer = json.loads((folder / "tokenizer.json").read_text())["normalizer"]
     change(folder / "tokenizer.json", normalizer={**normalizer, "lowercase": own})
@@ -153,7 +151,7 @@ def test_the_card_of_ance_gives_the_vectors_of_sentence_transformers(tmp_path: P
     "name",
     ["config_sentence_transformers.json", "sentence_bert_config.json", "tokenizer_config.json"],
 )
-def test_settings_that_cannot_be_read_are_not_taken_for_absent(
+def test_unreadable_settings_are_not_treated_as_absent(
     tmp_path: Path, name: str, broken: str
 ) -> None:
     folder = write_folder(tmp_path)

@@ -82,7 +82,7 @@ def test_the_gradient_is_that_of_the_papers_cross_entropy(batch):
         torch.testing.assert_close(ours, weight.grad, rtol=1e-9, atol=1e-12)
 
 
-def test_where_the_model_is_its_teacher_nothing_pulls_at_it(batch):
+def test_a_model_that_is_its_own_teacher_has_no_distillation_loss(batch):
     student = tiny.encoder()
     losses = DistillTraining(student, tiny.encoder(), 3.0, 2.0)(**batch)
     assert losses["distillation"].item() == pytest.approx(0, abs=1e-14)
@@ -122,6 +122,7 @@ def trained(start: Path, out: Path, method: str = "plain", **options):
     return adapt(preset, DOMAINS, read_method({"name": method, **options}, "test"), on_cpu(out))
 
 
+@pytest.mark.slow
 def test_it_begins_as_plain_and_with_weight_0_stays_so_to_the_bit(start, tmp_path):
     plain = trained(start, tmp_path / "plain" / "x")
     nothing = trained(start, tmp_path / "nothing" / "x", method="distill", weight=0)
@@ -131,6 +132,7 @@ def test_it_begins_as_plain_and_with_weight_0_stays_so_to_the_bit(start, tmp_pat
     assert not have_equal_weights(usual[1].folder, plain[1].folder)
 
 
+@pytest.mark.slow
 def test_the_teacher_of_a_domain_is_the_model_before_it_with_its_head(start, tmp_path):
     first, second = trained(start, tmp_path / "x", method="distill", weight=2.0, temperature=3.0)
     recorded = (Path(second.folder) / "heads" / "objective.json").read_bytes()

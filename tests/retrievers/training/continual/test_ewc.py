@@ -101,7 +101,7 @@ def test_one_penalty_has_the_gradient_of_one_for_each_domain(texts):
         np.testing.assert_allclose(one.grad.numpy(), expected, rtol=1e-7, atol=1e-12)
 
 
-def test_what_no_domain_depends_on_is_held_at_its_last_place(texts):
+def test_unimportant_weights_keep_their_last_value(texts):
     encoder = tiny.encoder()
     nothing = {name: torch.zeros_like(one) for name, one in encoder.named_parameters()}
     held = accumulate_fisher(encoder, nothing, accumulate_fisher(moved(encoder, 1), nothing, None))

@@ -59,6 +59,7 @@ def test_joint_reads_all_texts_in_their_order():
     assert texts[38:42] == ["b18", "b19", "c0", "c1"]
 
 
+@pytest.mark.slow
 def test_joint_is_one_training_on_all_for_as_long_as_the_sequence(start, tmp_path):
     trained = adapt(preset(start), DOMAINS, JOINT, on_cpu(tmp_path / "joint"))
     assert [each.steps for each in trained] == [2, 4, 6]
@@ -69,6 +70,7 @@ def test_joint_is_one_training_on_all_for_as_long_as_the_sequence(start, tmp_pat
     assert stated == [("my/0",), ("my/0", "my/1"), ("my/0", "my/1", "my/2")]
 
 
+@pytest.mark.slow
 def test_replay_goes_on_from_the_domain_before_with_texts_of_it(start, tmp_path):
     settings = read_method({"name": "replay", "buffer": 6, "replayed": 0.25}, "test")
     trained = adapt(preset(start), DOMAINS[:2], settings, on_cpu(tmp_path / "replay"))

@@ -73,7 +73,8 @@ def das(start, tmp_path_factory) -> tuple[PretrainResult, ...]:
     return run(start, tmp_path_factory.mktemp("sequences") / "das", "das")
 
 
-def test_plain_is_one_training_after_the_other(start, plain, tmp_path):
+@pytest.mark.slow
+def test_the_plain_method_trains_one_domain_after_the_other(start, plain, tmp_path):
     model = start
     for number, (domain, found) in enumerate(zip(DOMAINS, plain, strict=True)):
         by_hand = msgspec.structs.replace(preset(start), start=Start(model=str(model)))
@@ -89,6 +90,7 @@ def test_folders_are_named_apart_and_cards_list_what_was_seen(plain):
     assert card["trained_on"] == ["my/first", "my/second", "third"]
 
 
+@pytest.mark.slow
 def test_ewc_begins_as_plain_and_then_holds(start, plain, tmp_path):
     found = run(start, tmp_path / "plain", "ewc")
     assert have_equal_weights(found[0].folder, plain[0].folder)
@@ -101,6 +103,7 @@ def test_ewc_begins_as_plain_and_then_holds(start, plain, tmp_path):
     assert all((third[name] >= second[name]).all() for name in fisher)  # it accumulates
 
 
+@pytest.mark.slow
 def test_das_measures_general_importance_first_and_accumulates(das):
     folder = Path(das[0].folder).parent / "states"
     states = [load_file(folder / f"{place}.safetensors") for place in (1, 2, 3)]
@@ -131,7 +134,8 @@ class Interrupting:
                 raise StoppedError
 
 
-def test_a_sequence_that_was_interrupted_goes_on_as_if_it_had_not_been(start, das, tmp_path):
+@pytest.mark.slow
+def test_an_interrupted_sequence_gives_the_same_result(start, das, tmp_path):
     settings = learning("das")
     out = tmp_path / "das"
     # The first training is finished when the second call reaches the second one.
@@ -142,6 +146,7 @@ def test_a_sequence_that_was_interrupted_goes_on_as_if_it_had_not_been(start, da
         assert have_equal_weights(one.folder, other.folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["distill", "replay"])
 def test_a_training_that_was_interrupted_halfway_ends_with_the_same_weights(
     start, tmp_path, method
@@ -162,6 +167,7 @@ def test_a_training_that_was_interrupted_halfway_ends_with_the_same_weights(
     assert all(have_equal_weights(a.folder, b.folder) for a, b in zip(whole, halves, strict=True))
 
 
+@pytest.mark.slow
 def test_a_domain_can_be_added_at_the_end(start, plain):
     before = Path(plain[2].folder, "model.safetensors").stat().st_mtime_ns
     out = Path(plain[0].folder).parent
@@ -173,6 +179,7 @@ def test_a_domain_can_be_added_at_the_end(start, plain):
     assert Path(found[3].folder) == domain_folder(out, 3, "fourth")
 
 
+@pytest.mark.slow
 def test_a_state_of_another_sequence_is_refused(start, das):
     out = Path(das[0].folder).parent
     with pytest.raises(BenchError, match="was measured for a different sequence"):
@@ -187,7 +194,7 @@ def test_a_state_of_another_sequence_is_refused(start, das):
         ("adapter", {"adapter": "fusion"}, DOMAINS, "two or more adapters"),
     ],
 )
-def test_what_cannot_work_is_refused_before_any_work(
+def test_impossible_settings_are_refused_before_any_work(
     start, tmp_path, method, options, domains, message
 ):
     with pytest.raises(BenchError, match=message):
@@ -203,6 +210,7 @@ def base(start, tmp_path_factory) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_adapters_are_for_one_domain_each_on_the_same_frozen_base(base, tmp_path):
     pytest.importorskip("adapters")
     before = hashlib.sha256((base / "model.safetensors").read_bytes()).hexdigest()
@@ -225,6 +233,7 @@ def test_adapters_are_for_one_domain_each_on_the_same_frozen_base(base, tmp_path
     np.testing.assert_array_equal(again, vectors[2])  # what came before does not matter
 
 
+@pytest.mark.slow
 def test_a_start_is_a_whole_model(base, tmp_path):
     pytest.importorskip("adapters")
     found = run(base, tmp_path / "adapters", "adapter")

@@ -114,8 +114,9 @@ DAMAGES: list[tuple[str, Callable[[Path], None], str]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "harm", "words"), DAMAGES, ids=[one[0] for one in DAMAGES])
-def test_a_damaged_checkpoint_is_named_and_the_one_before_is_gone_on_from(
+def test_a_damaged_checkpoint_is_reported_and_training_resumes_from_the_previous_one(
     name, harm, words, kind, starts, whole, out, caplog
 ):
     harm(out / "checkpoints" / "checkpoint-4" / name)
@@ -126,7 +127,8 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_gone_on_from(
     assert not (out / "checkpoints").exists()
 
 
-def test_without_a_whole_checkpoint_the_training_begins_anew(kind, starts, whole, out, caplog):
+@pytest.mark.slow
+def test_without_a_complete_checkpoint_training_starts_again(kind, starts, whole, out, caplog):
     for step in (BEFORE[kind], 4):
         cut(out / "checkpoints" / f"checkpoint-{step}" / "model.safetensors", 0.9)
     assert train(kind, starts, out).resumed_at == 0
@@ -134,7 +136,7 @@ def test_without_a_whole_checkpoint_the_training_begins_anew(kind, starts, whole
     assert weights(out) == weights(whole)
 
 
-def test_a_damaged_record_of_another_training_refuses_and_destroys_nothing(kind, starts, out):
+def test_a_damaged_record_of_another_training_is_refused_and_nothing_is_deleted(kind, starts, out):
     cut(out / "training.json", 0)
     before = sorted(out.rglob("*"))
     with pytest.raises(
@@ -183,13 +185,15 @@ def test_a_finished_training_with_damaged_weights_is_refused(
     assert "remove the folder" in refused.value.hint
 
 
-def test_a_curve_with_a_line_that_cannot_be_read_stops_nobody(kind, starts, whole, out):
+@pytest.mark.slow
+def test_an_unreadable_line_of_a_curve_is_skipped(kind, starts, whole, out):
     with (out / "losses.jsonl").open("ab") as file:
         file.write(b'{"step": 4, "los\nnull\n\xff\n{"step": 5')
     train(kind, starts, out)
     assert weights(out) == weights(whole)
 
 
+@pytest.mark.slow
 def test_a_damaged_array_of_negatives_is_computed_again(kind, starts, whole, out, caplog):
     if kind == "pretrain":
         pytest.skip("mines nothing")
@@ -203,8 +207,9 @@ def test_a_damaged_array_of_negatives_is_computed_again(kind, starts, whole, out
     assert weights(out) == weights(whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mask", [0o022, 0o002])
-def test_what_is_trained_can_be_read_by_whom_the_umask_says(mask, kind, starts, tmp_path):
+def test_permissions_of_trained_files_follow_the_umask(mask, kind, starts, tmp_path):
     before = os.umask(mask)
     try:
         with pytest.raises(KilledError):
@@ -224,7 +229,8 @@ def modes(folder: Path) -> dict[str, int]:
     }
 
 
-def test_a_folder_that_somebody_trains_into_is_refused(kind, starts, whole, tmp_path):
+@pytest.mark.slow
+def test_a_folder_with_a_running_training_is_refused(kind, starts, whole, tmp_path):
     out, refused = tmp_path / "out", []
 
     def look(progress: Any) -> None:
@@ -242,6 +248,7 @@ def test_a_folder_that_somebody_trains_into_is_refused(kind, starts, whole, tmp_
     assert not list(out.glob(".*"))
 
 
+@pytest.mark.slow
 def test_a_sequence_that_another_process_learns_is_refused(starts, tmp_path):
     preset = small.preset(starts / "bert", steps=2, objective={"name": "mlm"})
     domains, refused = [Domain("a", TEXTS[:9]), Domain("b", TEXTS[9:])], []
@@ -262,7 +269,10 @@ def small_disk(tmp_path):
         yield folder
 
 
-def test_a_full_disk_is_said_and_with_room_the_training_goes_on(kind, starts, whole, small_disk):
+@pytest.mark.slow
+def test_a_full_disk_is_reported_and_training_continues_once_there_is_space(
+    kind, starts, whole, small_disk
+):
     out = small_disk / "out"
     with pytest.raises(BenchError, match=f"cannot write {out}/checkpoints/checkpoint-") as caught:
         train(kind, starts, out)
@@ -332,7 +342,8 @@ def nursery():
         process.stdin.close()
 
 
-def test_a_training_that_is_killed_at_any_moment_ends_as_if_it_had_not_been(
+@pytest.mark.slow
+def test_a_training_killed_at_any_moment_continues_and_gives_the_same_weights(
     kind, starts, nursery, tmp_path
 ):
     alone = tmp_path / "alone"

@@ -62,7 +62,7 @@ def test_sentence_transformers_pools_and_compares_as_the_card_says(saved):
     assert model.similarity_fn_name == "cosine"
 
 
-def test_what_was_there_is_replaced(saved, tmp_path):
+def test_an_existing_checkpoint_is_replaced(saved, tmp_path):
     start = small.write_start(tmp_path / "other", small.texts(), vocabulary=60)
     model = transformers.AutoModel.from_pretrained(start)
     tokenizer = transformers.AutoTokenizer.from_pretrained(start)
@@ -72,7 +72,7 @@ def test_what_was_there_is_replaced(saved, tmp_path):
     assert not list(saved.glob(".*"))
 
 
-def test_heads_that_do_not_fit_are_refused(saved):
+def test_heads_of_another_shape_are_refused(saved):
     import torch
     from safetensors.torch import save_file
 

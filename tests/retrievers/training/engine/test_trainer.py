@@ -18,7 +18,7 @@ from retrievers.training.engine.arguments import count_loaders
         (4, 8, False, 0),
     ],
 )
-def test_a_gpu_has_some_where_cores_are_left(
+def test_a_gpu_gets_workers_if_cores_are_left(
     cores: int, world: int, on_cpu: bool, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cores)))

@@ -87,6 +87,7 @@ def test_a_teacher_scores_as_many_pairs_at_once_as_it_learns_from():
     assert Teacher(batch_size=2, negatives=3, loss="listwise").pairs_at_once == 2 * 4
 
 
+@pytest.mark.slow
 def test_a_teacher_learns_from_lists(tmp_path):
     listwise = SMALL.replace("epochs = 3.0", "epochs = 60.0").replace("1e-3", "1e-2")
     listwise = f'loss = "listwise"\nnegatives = 3\naccumulate = 2\n{listwise}'
@@ -159,6 +160,7 @@ def test_a_margin_drops_what_scores_too_close_to_the_lowest_relevant_document():
     assert drop_close_negatives(pool, 3.0).rows.tolist() == [[-1, 8, 9], [-1, -1, -1]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ['name = "kl"\ncontrastive_weight = 0.2', 'name = "contrastive"'])
 def test_a_retriever_is_trained_with_a_teacher_that_is_trained_first(tmp_path, loss):
     margin = "margin = 0.0\n" if "contrastive" in loss[:20] else ""
@@ -196,6 +198,7 @@ def test_a_trained_teacher_is_used_as_it_is(tmp_path):
         )
 
 
+@pytest.mark.slow
 def test_a_damaged_teacher_is_trained_again_to_the_same_weights(tmp_path):
     teacher = CrossEncoderTeacher(
         settings=Teacher(negatives=2, batch_size=4, max_tokens=24),
@@ -212,7 +215,7 @@ def test_a_damaged_teacher_is_trained_again_to_the_same_weights(tmp_path):
     assert file.read_bytes() == whole
 
 
-def test_an_encoder_is_not_taken_for_a_trained_teacher(tmp_path):
+def test_an_encoder_is_not_accepted_as_a_trained_teacher(tmp_path):
     tiny.write_bert(tmp_path / "encoder")
     with pytest.raises(BenchError, match="is not a cross-encoder"):
         cross_encoder(read_checkpoint(tmp_path / "encoder"), 24, trained=True)

@@ -75,7 +75,7 @@ def test_contrastive_is_cross_entropy_over_all_documents_of_the_batch(
     assert loss == pytest.approx(contrastive_by_hand(some, temperature), abs=1e-9)
 
 
-def test_without_the_batch_only_a_querys_own_documents_are_negatives(vectors):
+def test_without_in_batch_negatives_only_own_negatives_count(vectors):
     expected = -np.mean([np.log(softmax(row)[0]) for row in own_scores(vectors, 0.5)])
     loss = found(Contrastive(in_batch=False), vectors, temperature=0.5)
     assert loss == pytest.approx(expected, abs=1e-9)
@@ -94,7 +94,7 @@ class Scoring(nn.Module):
         return {"scores": features["given"][:, None]}
 
 
-def test_a_list_is_scored_by_how_likely_its_relevant_document_is():
+def test_the_listwise_loss_is_the_likelihood_of_the_relevant_document():
     """By hand, as in the authors' cross-encoder: a softmax over the documents of each query."""
     scores = np.random.default_rng(3).normal(size=(BATCH, 1 + NEGATIVES)) * 4
     expected = -np.mean([np.log(softmax(row)[0]) for row in scores])
@@ -104,7 +104,7 @@ def test_a_list_is_scored_by_how_likely_its_relevant_document_is():
     assert float(loss(texts, labels)) == pytest.approx(expected, abs=1e-6)
 
 
-def test_kl_is_that_of_the_teachers_distribution_over_a_querys_own_documents(vectors, teacher):
+def test_kl_compares_with_the_teacher_over_the_documents_of_a_query(vectors, teacher):
     expected = 0.0
     for scores, targets in zip(own_scores(vectors, 0.5), teacher, strict=True):
         p, q = softmax(targets / 2), softmax(scores)

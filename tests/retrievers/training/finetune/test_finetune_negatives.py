@@ -67,7 +67,7 @@ def test_negatives_are_those_of_a_walk_down_the_ranking(seed, depth, skip, keep,
     assert [row[row >= 0].tolist() for row in rows] == expected
 
 
-def test_a_document_with_the_text_of_a_relevant_one_is_no_negative():
+def test_a_document_with_the_text_of_a_relevant_one_is_not_a_negative():
     documents = ListedDocuments(["", "", "t", ""], ["same", "same", "same", "other"])
     training = TrainingSet(("?",), (np.array([0]),), documents, ())
     found = ranked(np.array([[4, 3, 2, 1]], np.float32), training, 4)
@@ -75,7 +75,7 @@ def test_a_document_with_the_text_of_a_relevant_one_is_no_negative():
     assert rows.tolist() == [[2, 3, -1]]  # with another title it is another document
 
 
-def test_unfilled_places_of_a_search_are_no_negatives():
+def test_unfilled_ranks_of_a_search_are_not_negatives():
     training = examples(1)
     hits = Hits(np.array([[1, -np.inf]], np.float32), np.array([[20, -1]]))
     rows = select_negatives(

@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from retrievers.training.finetune.batches import Batches, draw_negatives, plan_order
 from retrievers.training.finetune.student import TextInputs, build_student
 from retrievers.training.finetune.training_data import NegativePool, TextKeys, TrainingSet
+from tests.support.examples import with_examples
 from tests.support.small_finetuning import DOCUMENTS, ListedDocuments, examples, model
 
 
@@ -31,7 +32,7 @@ def test_a_longer_training_begins_like_a_shorter_one():
     assert (long.queries[:4] == short.queries).all()
 
 
-@settings(max_examples=50)
+@with_examples(50)
 @given(seed=st.integers(0, 1000), groups=st.integers(3, 6))
 def test_no_batch_holds_a_document_that_is_relevant_to_two_of_its_queries(seed, groups):
     """Queries of a group share their documents, some under another row with the same text."""
@@ -48,9 +49,9 @@ def test_no_batch_holds_a_document_that_is_relevant_to_two_of_its_queries(seed, 
         assert len({query % groups for query in queries}) == 3
 
 
-@settings(max_examples=50)
+@with_examples(50)
 @given(seed=st.integers(0, 1000), count=st.integers(4, 9))
-def test_relevance_that_is_too_dense_still_gives_batches_and_says_so(seed, count):
+def test_dense_relevance_still_gives_batches_and_warns(seed, count):
     names = tuple(map(str, range(count)))
     documents = ListedDocuments(["", ""], ["x", "y"])
     training = TrainingSet(names, (np.array([0]),) * count, documents, ())
@@ -74,7 +75,7 @@ def test_negatives_are_drawn_without_repetition_while_there_are_enough():
     assert set(draw_negatives(pool, (), keys, 9, rng)) == {5, 6, 7, 8}
 
 
-def test_what_is_relevant_to_another_query_of_the_batch_is_not_drawn():
+def test_documents_relevant_to_another_query_of_the_batch_are_not_drawn():
     pool, keys = np.array([5, 6, 7]), keys_of(5, 6, 7)
     banned = keys.of(np.array([5, 7])).tolist()
     rng = np.random.default_rng(0)
@@ -97,7 +98,7 @@ def batches(tmp_path):
     return make
 
 
-def test_a_place_always_draws_the_same(batches):
+def test_a_position_always_draws_the_same_negatives(batches):
     pool = np.array([list(range(30, 42))] * 7)
     one, other = batches(pool), batches(pool)
     forwards = [one.rows_at(place).tolist() for place in range(12)]

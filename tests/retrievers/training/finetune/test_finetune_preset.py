@@ -54,7 +54,7 @@ def test_the_preset_of_ance_is_the_authors():
     assert (ance.use.lower_case, warmup.use.lower_case) == (True, msgspec.UNSET)
 
 
-def test_a_preset_that_does_not_lower_case_is_the_training_that_it_was_before_it_could():
+def test_the_fingerprint_of_a_cased_preset_is_unchanged():
     before = (
         '{"pooling":null,"normalize":null,"similarity":null,"title_join":null,'
         '"segment_ids":null,"max_query_tokens":null,"max_document_tokens":null}'

@@ -108,7 +108,7 @@ def test_texts_may_be_shorter_in_training_than_afterwards(tmp_path):
     assert (card.max_query_tokens, card.max_document_tokens) == (32, 32)
 
 
-def test_what_the_start_was_trained_on_stays_on_the_card(tmp_path):
+def test_the_training_data_of_the_start_model_stay_on_the_card(tmp_path):
     start = model(tmp_path, trained_on=["first"], warning="pre-trained only", licence="MIT")
     card = trained_card(start, preset(), ("second", "first"))
     assert card.trained_on == ("first", "second")
@@ -126,7 +126,7 @@ def test_what_the_start_was_trained_on_stays_on_the_card(tmp_path):
         ({}, 'part = { name = "last-layers", layers = 3 }\n', "is 3, but the encoder has 2"),
     ],
 )
-def test_a_start_that_cannot_be_trained_so_is_refused(tmp_path, card, table, problem):
+def test_an_unsuitable_start_model_is_refused(tmp_path, card, table, problem):
     with pytest.raises(BenchError, match=problem):
         finetune(preset(table), model(tmp_path, **card), examples(), on_cpu(tmp_path / "out"))
     assert not (tmp_path / "out").exists()

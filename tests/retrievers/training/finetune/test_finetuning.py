@@ -60,12 +60,14 @@ print(done.resumed_at)
 """
 
 
-def test_processes_that_share_a_training_go_on_together(tmp_path):
+@pytest.mark.slow
+def test_processes_that_share_a_training_resume_together(tmp_path):
     model(tmp_path)
     assert run_in_two(SHARED, tmp_path, str(tmp_path)) == ["4", "4"]
     assert same_weights(tmp_path / "killed", tmp_path / "whole")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", ["", BM25 + "[loss]\nname = 'contrastive'\nchunk = 2\n"])
 def test_training_finds_the_relevant_documents(tmp_path, table):
     run(tmp_path, table, "before", steps=1, search=Search())
@@ -77,6 +79,7 @@ def test_training_finds_the_relevant_documents(tmp_path, table):
     assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])
 
 
+@pytest.mark.slow
 def test_a_round_has_epochs_of_its_own(tmp_path):
     """Of 7 queries in batches of 3: 3 epochs are 7 steps, 2 are 4."""
     rounds = 'sources = ["bm25"]\ndepth = 9\n'
@@ -102,6 +105,7 @@ weight_decay = 0.0
 """
 
 
+@pytest.mark.slow
 def test_a_training_without_the_batch_finds_the_relevant_documents(tmp_path):
     start = model(tmp_path)
     for name, steps in (("before", 1), ("after", 120)):
@@ -110,6 +114,7 @@ def test_a_training_without_the_batch_finds_the_relevant_documents(tmp_path):
     assert first_words_found(tmp_path / "after") > first_words_found(tmp_path / "before") + 0.2
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_weights(tmp_path):
     for name in ("one", "two"):
         run(tmp_path, BM25, name, search=Search())
@@ -118,18 +123,7 @@ def test_the_same_seed_gives_the_same_weights(tmp_path):
     assert not same_weights(tmp_path / "one", tmp_path / "other")
 
 
-@pytest.mark.parametrize(("table", "step"), [(BM25, 4), (REFRESHED, 1), (REFRESHED, 5)])
-def test_a_stopped_training_ends_as_if_it_had_not_been(tmp_path, table, step):
-    run(tmp_path, table, "whole", search=Search(), save_every=3)
-    with pytest.raises(KilledError):
-        run(tmp_path, table, progress=killed_at(step, "round 1"), search=Search(), save_every=3)
-    assert not (tmp_path / "out" / "card.toml").exists()
-    run(tmp_path, table, search=Search(), save_every=3)
-    assert same_weights(tmp_path / "whole", tmp_path / "out")
-    assert [one.step for one in read_curve(tmp_path / "out" / "losses.jsonl")] == [*range(1, 7)]
-    assert not (tmp_path / "out" / "checkpoints").exists()
-
-
+@pytest.mark.slow
 def test_checkpoints_of_a_running_training_are_models_that_a_watch_finds_complete(tmp_path):
     seen = {}
 
@@ -146,7 +140,8 @@ def test_checkpoints_of_a_running_training_are_models_that_a_watch_finds_complet
     assert not np.array_equal(seen[2], seen[4])
 
 
-def test_a_training_that_was_stopped_between_mining_and_its_checkpoint_goes_on(tmp_path):
+@pytest.mark.slow
+def test_a_training_stopped_between_mining_and_its_checkpoint_continues(tmp_path):
     run(tmp_path, REFRESHED, "whole", search=Search())
 
     class Failing(Search):
@@ -173,6 +168,7 @@ def test_refreshed_negatives_are_those_of_the_model_as_trained_so_far(tmp_path):
     assert not (tmp_path / "out" / "refreshed").exists()
 
 
+@pytest.mark.slow
 def test_refreshed_negatives_follow_from_the_weights_of_their_step(tmp_path):
     """A training of two steps ends where one of three is searched with."""
     constant = "[optimizer]\nlr = 3e-3\nwarmup = 0.0\nschedule = 'constant'\n"
@@ -186,6 +182,7 @@ def test_refreshed_negatives_follow_from_the_weights_of_their_step(tmp_path):
     assert (held[:, :10] == expected).all()
 
 
+@pytest.mark.slow
 def test_each_round_starts_anew_and_the_model_of_the_last_one_mines(tmp_path):
     search = Search()
     table = BM25 + '[[rounds]]\nsources = ["model"]\ndepth = 12\n'
@@ -197,6 +194,7 @@ def test_each_round_starts_anew_and_the_model_of_the_last_one_mines(tmp_path):
     assert resolve_model(str(tmp_path / "out" / "rounds" / "1")).card.trained_on == ("toy",)
 
 
+@pytest.mark.slow
 def test_a_training_stopped_in_its_second_round_keeps_the_first(tmp_path):
     table = BM25 + '[[rounds]]\nsources = ["model"]\ndepth = 12\n'
     run(tmp_path, table, "whole", search=Search())
@@ -216,7 +214,7 @@ def test_a_training_stopped_in_its_second_round_keeps_the_first(tmp_path):
     assert same_weights(tmp_path / "whole", tmp_path / "out")
 
 
-def test_what_is_finished_is_not_repeated(tmp_path):
+def test_finished_stages_are_not_repeated(tmp_path):
     first = run(tmp_path, BM25, search=Search())
     search = Search()
     assert run(tmp_path, BM25, search=search) == first
@@ -231,14 +229,15 @@ def test_another_training_in_the_same_folder_is_refused(tmp_path):
         finetune(preset(QUICK), model(tmp_path), examples(5), on_cpu(tmp_path / "out"))
 
 
-def test_a_loss_that_is_no_number_stops_and_keeps_the_last_good_checkpoint(tmp_path):
+def test_a_nan_loss_stops_training_and_keeps_the_last_good_checkpoint(tmp_path):
     settings = preset("[loss]\nname = 'contrastive'\ntemperature = 1e-38\n" + QUICK, steps=8)
     with pytest.raises(BenchError, match="not a finite number at step 1"):
         finetune(settings, model(tmp_path), examples(), on_cpu(tmp_path / "out"))
     assert not (tmp_path / "out" / "card.toml").exists()
 
 
-def test_bfloat16_is_of_one_training_and_gradient_checkpointing_trains_too(tmp_path):
+@pytest.mark.slow
+def test_bfloat16_applies_to_one_training_and_gradient_checkpointing_trains_too(tmp_path):
     run(tmp_path, name="before")
     run(tmp_path, 'precision = "bfloat16"\ngradient_checkpointing = true\n')
     run(tmp_path, name="after")
@@ -247,6 +246,7 @@ def test_bfloat16_is_of_one_training_and_gradient_checkpointing_trains_too(tmp_p
     assert resolve_model(str(tmp_path / "out")).recipe.dtype == "float32"
 
 
+@pytest.mark.slow
 def test_processes_that_make_the_batches_change_nothing(tmp_path, monkeypatch):
     run(tmp_path, BM25, name="alone", search=Search())
     monkeypatch.setattr(arguments, "count_loaders", lambda on_cpu: 2)
@@ -254,6 +254,7 @@ def test_processes_that_make_the_batches_change_nothing(tmp_path, monkeypatch):
     assert same_weights(tmp_path / "alone", tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_bfloat16_trains_on_a_gpu_where_there_is_one(tmp_path):
     pytest.importorskip("datasets", reason="fine-tuning needs the package datasets")
     settings = preset('precision = "bfloat16"\n', steps=1)
@@ -261,7 +262,7 @@ def test_bfloat16_trains_on_a_gpu_where_there_is_one(tmp_path):
     assert (tmp_path / "out" / "card.toml").exists()
 
 
-def test_what_was_trained_is_written_down_and_nothing_printed(tmp_path, capfd):
+def test_a_training_in_python_writes_its_record_and_prints_nothing(tmp_path, capfd):
     trained = run(tmp_path, BM25, search=Search())
     assert capfd.readouterr().out == ""
     assert (trained.steps, trained.rounds, trained.queries) == (6, 1, len(examples()))

@@ -78,7 +78,7 @@ def states_of(heads: Any, batch: Batch) -> tuple[list[Tensor], Tensor]:
     return kept, loss
 
 
-def test_the_head_sees_early_tokens_and_the_late_cls(batch: Batch) -> None:
+def test_the_condenser_head_reads_early_tokens_and_the_late_cls(batch: Batch) -> None:
     heads = Condenser(skip_from=2).build_module(tiny.encoder()).double()
     states, loss = states_of(heads, batch)
     loss.backward()

@@ -83,7 +83,7 @@ def test_large_scores_keep_their_precision_under_autocast() -> None:
         assert torch.equal(span_contrast(spans), expected)
 
 
-def test_without_other_processes_the_vectors_are_one_s_own() -> None:
+def test_without_other_processes_only_own_vectors_are_used() -> None:
     own = vectors(3)
     everyone, first = gather_vectors(own)
     assert everyone is own
@@ -101,7 +101,8 @@ def one_process(rank: int, folder: str) -> None:
     distributed.destroy_process_group()
 
 
-def test_two_processes_contrast_with_each_other_s_spans(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_two_processes_use_each_others_spans_as_negatives(tmp_path: Path) -> None:
     spawn(one_process, (str(tmp_path),), nprocs=2)
     parts = [torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1)]
     whole = vectors(8).requires_grad_()

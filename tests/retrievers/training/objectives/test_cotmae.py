@@ -28,7 +28,7 @@ def training(architecture: str = "bert", **settings: Any) -> Any:
 
 @pytest.mark.parametrize("architecture", tiny.ARCHITECTURES)
 @pytest.mark.parametrize("layers", [1, 2])
-def test_a_span_is_told_from_the_embedding_of_the_other(
+def test_a_span_is_predicted_from_the_embedding_of_the_other(
     architecture: str, layers: int, batch: Batch
 ) -> None:
     """One token at a time; the partner's own ids and padding are taken, not the batch's."""
@@ -54,7 +54,7 @@ def unmasked(inputs: Tensor, labels: Tensor) -> Tensor:
     return torch.where(labels == -100, inputs, labels)
 
 
-def test_both_spans_of_a_pair_are_read_and_told(batch: Batch) -> None:
+def test_both_spans_of_a_pair_are_read_and_counted(batch: Batch) -> None:
     read = unmasked(batch["input_ids"], batch["labels"])
     decoder_tokens = unmasked(batch["decoder_input_ids"], batch["decoder_labels"])
     exchanged = [1, 0, 3, 2, 5, 4]

@@ -67,9 +67,7 @@ def test_queries_of_the_decoder_pass_through_the_embedding_layer(
 
 
 @pytest.mark.parametrize("architecture", tiny.ARCHITECTURES)
-def test_the_loss_is_retromae_s_and_that_of_the_bag_of_words(
-    architecture: str, batch: Batch
-) -> None:
+def test_the_dupmae_loss_adds_the_bag_of_words_to_retromae(architecture: str, batch: Batch) -> None:
     heads = DupMAE(bow_weight=0.5).build_module(tiny.encoder(architecture)).double()
     retromae = RetroMAE().build_module(tiny.encoder(architecture)).double()
     retromae.load_state_dict(heads.state_dict())

@@ -178,7 +178,7 @@ def test_pieces_of_a_word_share_its_number(tmp_path) -> None:
     assert tokens.real.sum(axis=1).tolist() == [6, 3]
 
 
-def test_words_of_byte_level_tokenizers_are_told_apart() -> None:
+def test_words_of_byte_level_tokenizers_are_separated() -> None:
     inner = tokenizers.ByteLevelBPETokenizer()
     inner.train_from_iterator(
         ["a river"], vocab_size=260, special_tokens=["<s>", "<mask>", "<pad>"]

@@ -37,10 +37,11 @@ def corpus(bench_data: Path) -> list[str]:
     return [json.loads(line)["text"] for line in lines[:600]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "name"), [*(("bert", name) for name in PREDICTING), ("roberta", "cocondenser")]
 )
-def test_a_new_encoder_s_loss_falls_on_a_real_corpus(
+def test_the_loss_of_a_new_encoder_falls_on_a_real_corpus(
     corpus: list[str], tmp_path: Path, kind: str, name: str
 ) -> None:
     start = small.write_start(tmp_path / kind, corpus, kind, vocabulary=600)
@@ -56,8 +57,9 @@ def test_a_new_encoder_s_loss_falls_on_a_real_corpus(
     assert encoder.encode_queries(["a river"]).shape == (1, 32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(CONTRASTING))
-def test_minilm_s_contrast_falls_on_real_texts(
+def test_the_contrastive_loss_of_minilm_falls_on_real_texts(
     corpus: list[str], tmp_path: Path, name: str
 ) -> None:
     """A new encoder would need hundreds of steps to leave chance. Every batch has all 8 texts."""
@@ -79,6 +81,7 @@ def test_minilm_s_contrast_falls_on_real_texts(
     assert open_encoder(model, "cpu").encode_queries(["a river"]).shape == (1, 384)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*PREDICTING, *CONTRASTING])
 def test_every_objective_trains_in_bfloat16_on_a_gpu_where_there_is_one(
     tmp_path: Path, name: str
@@ -95,6 +98,7 @@ def test_every_objective_trains_in_bfloat16_on_a_gpu_where_there_is_one(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "objective",
     [{"name": "cocondenser", "sub_batch": 3}, {"name": "cotmae"}],

@@ -70,7 +70,7 @@ def test_mlm_is_the_cross_entropy_of_the_masked_tokens(architecture, tmp_path) -
 @pytest.mark.parametrize(
     "objective", [*OBJECTIVES, *BLIND, *OTHER], ids=[*NAMES, *BLIND_NAMES, *OTHER_NAMES]
 )
-def test_retromae_is_the_sum_of_the_encoder_s_and_the_decoder_s_loss(
+def test_the_retromae_loss_is_the_sum_of_encoder_and_decoder_loss(
     objective, architecture, tmp_path
 ) -> None:
     batch = batch_of(objective, tmp_path)
@@ -85,9 +85,7 @@ def test_retromae_is_the_sum_of_the_encoder_s_and_the_decoder_s_loss(
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=NAMES)
-def test_the_decoder_reaches_the_encoder_s_last_states_at_position_0_only(
-    objective, tmp_path
-) -> None:
+def test_the_decoder_reads_only_the_cls_state_of_the_encoder(objective, tmp_path) -> None:
     batch = batch_of(objective, tmp_path)
     heads = objective.build_module(tiny.encoder()).double()
     kept = tiny.keep_last_states(heads.encoder)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from retrievers.training.objectives.cocondenser import CoCondenser
@@ -17,6 +17,7 @@ from retrievers.training.objectives.masking import draw_spans, draw_starts
 from retrievers.training.pretrain.start import open_start
 from tests.support import small_starts as small
 from tests.support import tiny_encoders as tiny
+from tests.support.examples import with_examples
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"  # each letter is a token of the tiny tokenizer
 
@@ -37,7 +38,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
     ],
     ids=["cocondenser", "cotmae", "nearby", "overlap", "random"],
 )
-@settings(max_examples=25)
+@with_examples(25)
 @given(st.lists(st.integers(1, 8), max_size=8), st.integers(8, 12), st.integers(0, 99))
 def test_every_token_of_a_text_is_read_in_some_draw(
     tokenizer: Any, objective: Any, sizes: list[int], max_tokens: int, seed: int

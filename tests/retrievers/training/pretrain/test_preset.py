@@ -94,14 +94,14 @@ def test_the_preset_of_retromae_has_the_figures_of_the_paper():
         ),
     ],
 )
-def test_what_is_wrong_is_said(changes, message, hint):
+def test_a_wrong_preset_is_refused(changes, message, hint):
     with pytest.raises(BenchError) as caught:
         from_table(WHOLE | changes, "mine.toml")
     assert message in str(caught.value)
     assert hint in caught.value.hint
 
 
-def test_changes_are_checked_as_the_file_is():
+def test_changes_are_validated_like_the_file():
     preset = from_table(WHOLE, "mine.toml")
     done = changed(preset, {"optimizer.lr": 3e-5, "objective.decoding": "basic"}, "test")
     assert (done.optimizer.lr, done.objective) == (3e-5, RetroMAE(decoding="basic"))
@@ -119,7 +119,7 @@ def test_another_objective_begins_with_its_own_settings():
     assert to_table(done)["objective"] == {"name": "mlm", "mask": 0.2}
 
 
-def test_a_model_takes_the_place_of_a_new_one():
+def test_a_start_model_replaces_a_new_one():
     preset = changed(load_preset("retromae-scratch-small"), {"start.model": "minilm"}, "test")
     assert (preset.start.model, preset.start.scratch) == ("minilm", None)
 

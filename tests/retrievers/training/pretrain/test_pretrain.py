@@ -1,8 +1,6 @@
 """Pre-training as a whole: kills, seeds, NaN, and a folder that can be used at once."""
 
 import json
-import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any, ClassVar
@@ -53,6 +51,7 @@ def assert_equal_trainings(one: Path, other: Path) -> None:
     assert have_equal_weights(one, other)
 
 
+@pytest.mark.slow
 def test_processes_that_make_the_batches_change_nothing(
     start, finished, tmp_path, monkeypatch, capfd
 ):
@@ -63,19 +62,7 @@ def test_processes_that_make_the_batches_change_nothing(
     assert "tokenizers" not in capfd.readouterr().err  # nor do they warn of having been forked
 
 
-KILLED = """
-import json, sys
-from pathlib import Path
-from retrievers.training.engine.arguments import TrainingContext
-from retrievers.training.pretrain.preset import from_table
-from retrievers.training.pretrain.pretrain import pretrain
-table, texts, out = json.load(sys.stdin)
-say = lambda progress: print(progress.done, flush=True)
-context = TrainingContext(Path(out), device="cpu", save_every=4, progress=say)
-pretrain(from_table(table, "test"), texts, context)
-"""
-
-
+@pytest.mark.slow
 def test_checkpoints_of_a_running_training_are_models_that_a_watch_finds_complete(start, tmp_path):
     out, seen = tmp_path / "out", {}
     scanner = CheckpointScanner(out)
@@ -90,26 +77,6 @@ def test_checkpoints_of_a_running_training_are_models_that_a_watch_finds_complet
     assert not np.array_equal(seen[4], seen[8])
     encoder = open_encoder(resolve_model(str(out)), "cpu")
     assert not np.array_equal(seen[8], encoder.encode_queries(TEXTS[:3]))
-
-
-def test_a_training_that_is_killed_goes_on_as_if_it_had_not_been(start, finished, tmp_path):
-    table = msgspec.to_builtins(small.preset(start))
-    with subprocess.Popen(
-        [sys.executable, "-c", KILLED], cwd=ROOT, stdin=-1, stdout=-1, text=True
-    ) as child:
-        assert child.stdin is not None
-        assert child.stdout is not None
-        child.stdin.write(json.dumps([table, TEXTS, str(tmp_path / "out")]))
-        child.stdin.close()
-        for line in child.stdout:
-            if int(line) == 10:
-                child.kill()
-                break
-    assert child.returncode == -signal.SIGKILL
-    # As if killed while it wrote the last one:
-    (tmp_path / "out" / "checkpoints" / "checkpoint-11").mkdir()
-    assert train(small.preset(start), tmp_path / "out", save_every=4).resumed_at == 8
-    assert_equal_trainings(tmp_path / "out", finished)
 
 
 SHARED = """
@@ -133,7 +100,8 @@ print(done.resumed_at)
 """
 
 
-def test_processes_share_each_step_and_go_on_together(tmp_path):
+@pytest.mark.slow
+def test_processes_share_each_step_and_resume_together(tmp_path):
     dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     start = small.write_start(tmp_path / "start", TEXTS, **dropout)
     train(small.preset(start, accumulate=2, steps=6), tmp_path / "alone")
@@ -146,6 +114,7 @@ def test_processes_share_each_step_and_go_on_together(tmp_path):
     assert_equal_trainings(tmp_path / "killed", tmp_path / "shared")
 
 
+@pytest.mark.slow
 def test_the_seed_decides_everything(start, finished, tmp_path):
     train(small.preset(start), tmp_path / "same")
     assert_equal_trainings(tmp_path / "same", finished)
@@ -167,7 +136,7 @@ def test_a_folder_of_another_training_is_refused(start, finished):
         pretrain(small.preset(start), TEXTS[1:], on_cpu(finished), trained_on=("my/texts",))
 
 
-def test_a_folder_of_somebody_else_is_left_as_it_is(start, tmp_path):
+def test_a_foreign_folder_is_not_touched(start, tmp_path):
     other = tmp_path / "checkpoints" / "checkpoint-best"
     other.mkdir(parents=True)
     (other / "optimizer.pt").write_bytes(b"theirs")
@@ -176,7 +145,7 @@ def test_a_folder_of_somebody_else_is_left_as_it_is(start, tmp_path):
     assert (other / "optimizer.pt").read_bytes() == b"theirs"
 
 
-def test_a_folder_without_a_checkpoint_is_anybody_s(start, tmp_path):
+def test_a_folder_without_a_checkpoint_can_be_used_by_any_training(start, tmp_path):
     short_of_memory = msgspec.structs.replace(small.preset(start), objective=Breaks())
     with pytest.raises(BenchError, match="not a finite number"):
         train(short_of_memory, tmp_path, save_every=100)
@@ -203,6 +172,7 @@ def sentence_transformers_vectors(folder: Path, texts: list[str]) -> Any:
     return model.encode(texts)
 
 
+@pytest.mark.slow
 def test_training_goes_on_with_the_heads_of_a_folder(finished, tmp_path):
     new = changed(small.preset(finished, steps=1), {"optimizer.lr": 1e-12}, "test")
     train(new, tmp_path / "retromae")
@@ -222,11 +192,13 @@ def test_another_objective_takes_the_head_of_masked_language_modelling_only(fini
     assert all(torch.allclose(held[name], old[name], atol=1e-8) for name in held)
 
 
+@pytest.mark.slow
 def test_gradient_checkpointing_changes_memory_and_no_loss(start, finished, tmp_path):
     train(small.preset(start, gradient_checkpointing=True), tmp_path)
     assert losses(tmp_path) == pytest.approx(losses(finished), abs=1e-4)
 
 
+@pytest.mark.slow
 def test_bfloat16_gives_about_the_same_losses(start, finished, tmp_path, monkeypatch, caplog):
     (tmp_path / "cpuinfo").write_text("flags : avx2 avx512f\n")
     monkeypatch.setattr(machine, "CPU_INFO", tmp_path / "cpuinfo")
@@ -238,6 +210,7 @@ def test_bfloat16_gives_about_the_same_losses(start, finished, tmp_path, monkeyp
     assert all(one.dtype == torch.float32 for one in weights(trained).values())
 
 
+@pytest.mark.slow
 def test_bfloat16_trains_on_a_gpu_where_there_is_one(start, tmp_path):
     pretrain(small.preset(start, precision="bfloat16", steps=1), TEXTS, TrainingContext(tmp_path))
     assert len(losses(tmp_path)) == 1
@@ -259,7 +232,8 @@ class Breaks(MLM, frozen=True, tag="breaks"):
         return Training(encoder)
 
 
-def test_a_loss_that_is_no_number_stops_and_the_last_good_model_stays(start, tmp_path):
+@pytest.mark.slow
+def test_a_nan_loss_stops_training_and_keeps_the_last_good_model(start, tmp_path):
     preset = msgspec.structs.replace(small.preset(start), objective=Breaks())
     with pytest.raises(BenchError, match=r"not a finite number at step 8; .* step 6 ") as e:
         train(preset, tmp_path / "out", save_every=3)
@@ -301,7 +275,7 @@ def test_a_lack_of_memory_says_which_batch_size_to_try(start, tmp_path):
         ({"start": {"model": "seed"}}, "no checkpoint to start from"),
     ],
 )
-def test_what_cannot_be_trained_is_refused_first(start, tmp_path, changes, message):
+def test_an_untrainable_setting_is_refused_first(start, tmp_path, changes, message):
     with pytest.raises(BenchError, match=message):
         train(small.preset(start, **changes), tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -325,7 +299,8 @@ def test_a_checkpoint_that_lacks_weights_of_its_encoder_is_refused(start, tmp_pa
         train(small.preset(folder), tmp_path / "out")
 
 
-def test_a_training_that_ended_while_its_folder_was_written_is_only_written(
+@pytest.mark.slow
+def test_a_training_that_stopped_while_writing_its_folder_only_writes_again(
     start, finished, tmp_path, monkeypatch
 ):
     out = tmp_path / "out"

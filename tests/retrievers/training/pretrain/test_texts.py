@@ -87,7 +87,7 @@ def test_every_pass_reads_every_text_once(texts, places, seed):
     assert len({stream[place]["draw"] for place in range(places)}) == places
 
 
-def test_a_place_is_the_same_in_every_training_with_one_seed():
+def test_a_seed_fixes_the_position_of_every_example():
     texts = [str(number) for number in range(50)]
     one, other = Stream(texts, 200, seed=3), Stream(texts, 120, seed=3)
     assert [other[place] for place in reversed(range(120))][::-1] == [one[i] for i in range(120)]
@@ -100,7 +100,7 @@ def point(step: int) -> LossPoint:
     return LossPoint(step, {"loss": 1 / step}, 0.1, 2.0, 30)
 
 
-def test_a_curve_can_be_read_cut_and_gone_on_with(tmp_path):
+def test_a_curve_can_be_read_truncated_and_continued(tmp_path):
     path = tmp_path / "losses.jsonl"
     cut_curve(path, 5)
     for step in range(1, 8):
@@ -112,7 +112,7 @@ def test_a_curve_can_be_read_cut_and_gone_on_with(tmp_path):
     assert read_curve(path) == [point(step) for step in range(1, 6)]
 
 
-def test_what_is_no_curve_is_refused(tmp_path):
+def test_a_file_that_is_not_a_curve_is_refused(tmp_path):
     with pytest.raises(BenchError, match="cannot read"):
         read_curve(tmp_path / "none")
     (tmp_path / "other").write_text("{}\n")

@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foundation.errors import BenchError
@@ -12,6 +12,7 @@ from retrievers.models.read_checkpoint import read_checkpoint
 from retrievers.training.pretrain.pretrain import pretrain
 from retrievers.training.pretrain.start import SPECIAL, train_tokenizer
 from tests.support import small_starts as small
+from tests.support.examples import with_examples
 
 TEXTS = [
     *("lower low lowest slow slowest flow", "widest wide wider tide tidal", "lowland and low tide"),
@@ -48,7 +49,7 @@ def slow_vocabulary(texts: list[str], size: int) -> set[str]:
     return set(ids)
 
 
-@settings(max_examples=40)
+@with_examples(40)
 @given(
     st.lists(st.lists(st.text("abcd", min_size=1, max_size=6), min_size=1), min_size=1),
     st.integers(13, 40),
@@ -64,7 +65,7 @@ def test_equal_texts_give_equal_ids():
     assert len(trained[0]) == 70
 
 
-def test_it_reads_as_berts_tokenizer_does():
+def test_texts_are_tokenised_like_by_the_bert_tokenizer():
     tokenizer = train_tokenizer(TEXTS, 90)
     assert tokenizer.all_special_tokens == sorted(SPECIAL, key=tokenizer.all_special_tokens.index)
     ids = tokenizer("Löw TIDE, 東")["input_ids"]
@@ -74,7 +75,7 @@ def test_it_reads_as_berts_tokenizer_does():
 
 
 @pytest.mark.parametrize("texts", [[], [" "], TEXTS])
-def test_too_small_a_vocabulary_is_one_error(texts):
+def test_too_small_a_vocabulary_gives_one_error(texts):
     with pytest.raises(BenchError, match="a vocabulary of 20 pieces is too small"):
         train_tokenizer(texts, 20)
 
