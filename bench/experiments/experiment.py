@@ -97,14 +97,7 @@ def find_stage(
 
 
 REFERENCE = "reference"
-# Fields that rows must share to be compared.
-FIXED = {
-    "base": ("seed",),
-    "pretrain": ("seed",),
-    "adapt": ("seed",),
-    "finetune": ("seed",),
-    "evaluate": ("on", "measures", "depth"),
-}
+SHARED = ("on", "measures", "depth")  # fields of [evaluate] that rows must share to be compared
 Resolve = Callable[[str, Mapping[str, Any]], Table]
 
 
@@ -131,14 +124,12 @@ class AxisResult(Record, kw_only=True):
     Attributes:
         title: name of the axis in tables.
         field: stage and dotted path of the field.
-        against: row that the others differ from in this field.
-        points: name of the row for each label of a value, with the row of ``against`` first if no
-            value is its own.
+        points: name of the row for each label of a value, with the compared row first if no value
+            is its own.
     """
 
     title: str
     field: str
-    against: str
     points: dict[str, str]
 
 
@@ -166,9 +157,7 @@ def make_rows(grid: Grid, resolve: Resolve) -> tuple[tuple[GridRow, ...], tuple[
             raise BenchError(f"the axis {axis.title} does not change {against.name}")
         if against.name not in points.values():
             points = {_label_of_compared(axis, against): against.name, **points}
-        axes.append(
-            AxisResult(title=axis.title, field=axis.field, against=against.name, points=points)
-        )
+        axes.append(AxisResult(title=axis.title, field=axis.field, points=points))
     return tuple(rows.values()), tuple(axes)
 
 
@@ -238,7 +227,8 @@ def change_field(
             f"{name}: the field {field} names no stage of this grid",
             did_you_mean(f"{stage}.", known, f"there are: {', '.join(known)}"),
         )
-    if {path, *(value if replaces_stage else ())} & {*FIXED.get(stage, ())}:
+    fixed = SHARED if stage == "evaluate" else ("seed",)
+    if {path, *(value if replaces_stage else ())} & {*fixed}:
         raise BenchError(f"{name}: {field} is the same for all rows", "change seeds or [evaluate]")
     if replaces_stage:
         return {**against.settings, stage: _resolve_stage(resolve, stage, value, name)}
@@ -426,7 +416,7 @@ def plan_experiment(
     ]
     # Anchors share collections, measures and depth only.
     evaluate = rows[0].settings["evaluate"]
-    shared = {field: evaluate[field] for field in FIXED["evaluate"] if field in evaluate}
+    shared = {field: evaluate[field] for field in SHARED if field in evaluate}
     compared = []
     for name, fingerprint in (anchors or {}).items():
         row = GridRow(name, {"evaluate": stages["evaluate"].resolve_settings(shared)})

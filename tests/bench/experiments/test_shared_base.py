@@ -132,7 +132,7 @@ def test_rows_share_one_base_and_a_killed_run_gives_the_same_result(bench, tmp_p
             'tokens = 300\nstart = { model = "minilm" }',
             "start is set, but this stage continues",
         ),
-        ("queries = 4", "queries = 0", "queries is 0, and must be a whole number of 1 or more"),
+        ("queries = 4", "queries = 0", "queries is 0: expected int >= 1"),
         ("[[axes]]", '[[hypotheses]]\nrow = "a"\n[[axes]]', "hypotheses"),
         ("vocabulary = 120", 'vocabulary = 9\ntokenizer = "bert"', "either tokenizer or vocab"),
     ],
