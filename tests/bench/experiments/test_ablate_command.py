@@ -185,7 +185,7 @@ def test_another_teacher_is_another_cell_and_a_typo_fails_at_once(bench, tmp_pat
     shutil.rmtree(tmp_path / "other")
     done = ablate(bench, "--dry-run")
     assert done.code == ExitCode.BAD_INPUT, done.stderr
-    assert "called './other'" in done.stderr
+    assert "folder './other'" in done.stderr
 
 
 def stages():
