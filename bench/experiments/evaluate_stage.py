@@ -101,10 +101,6 @@ class EvaluateStage(ExperimentStage):
         """Return ``settings`` without a ``seed``, because an evaluation is deterministic."""
         return settings
 
-    def key_settings(self, settings: Table) -> Table:
-        """Return ``settings`` with the removed fields, for keys of earlier versions."""
-        return {"adapter_drop": 0, "backend": None, **settings}
-
     def hash_inputs(self, settings: Table) -> dict[str, str]:
         """Return protocol, hashes and measures of each collection in ``settings``."""
         chosen = convert_table(settings, EvaluateSettings, "[evaluate]")

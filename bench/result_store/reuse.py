@@ -70,8 +70,6 @@ def check_stored_values(stored: Evaluation, dataset: Dataset) -> str:
     protocol = stored.result.protocol
     if protocol.qrels_sha256 != dataset.qrels_sha256:
         return f"{stored.collection} has different judgements on this machine"
-    if not stored.has_scores:
-        return f"{stored.folder} has no per-query scores"
     if not stored.run_file.exists():
         return f"{stored.run_file} is missing"
     values = stored.scores.values
