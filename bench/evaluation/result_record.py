@@ -191,45 +191,35 @@ class Evaluation:
     """One model on one collection: the result, the scores of each query, and the ranking.
 
     Attributes:
-        result: means, protocol, recipe, timings and conditions.
+        record: means, protocol, recipe, timings and conditions.
         folder: folder of the stored result; None if it is in memory only.
     """
 
-    result: Result
+    record: Result
     _scores: Scores | None = field(default=None, repr=False)
     _run: Run | None = field(default=None, repr=False)
     folder: Location | None = None
 
     def __repr__(self) -> str:
         """Return model, collection and main score, in one line."""
-        main = self.result.main_measure
-        score = f"{main} {self.result.measures[main]:.4f}"
-        return f"<Evaluation {self.model} on {self.collection}: {score}>"
+        main = self.record.main_measure
+        score = f"{main} {self.record.measures[main]:.4f}"
+        return f"<Evaluation {self.model} on {self.dataset}: {score}>"
 
     @property
     def model(self) -> str:
         """Name of the model."""
-        return self.result.model
-
-    @property
-    def collection(self) -> str:
-        """Name of the collection."""
-        return self.result.protocol.collection
+        return self.record.model
 
     @property
     def dataset(self) -> str:
-        """Name of the collection, for the Python API."""
-        return self.collection
-
-    @property
-    def record(self) -> Result:
-        """The result, for the Python API."""
-        return self.result
+        """Name of the collection."""
+        return self.record.protocol.collection
 
     @property
     def measures(self) -> dict[str, float]:
         """Mean of each measure over all queries of the qrels, unrounded, the main measure first."""
-        main, means = self.result.main_measure, self.result.measures
+        main, means = self.record.main_measure, self.record.measures
         return {main: means[main], **means}
 
     @property
@@ -261,7 +251,7 @@ class Evaluation:
             content = read_file(self.run_file, max_bytes=None)
         except (OSError, BenchError):
             return False
-        return self.result.run_sha256 == hashlib.sha256(content).hexdigest()
+        return self.record.run_sha256 == hashlib.sha256(content).hexdigest()
 
     @property
     def run(self) -> Run:
@@ -273,10 +263,10 @@ class Evaluation:
         if self._run is not None:
             return self._run
         file = read_run_file(self.run_file, allow_pipe=False)
-        if self.result.run_sha256 != file.sha256:
+        if self.record.run_sha256 != file.sha256:
             raise BenchError(
                 f"{self.run_file} is not the file that was written with its result",
-                f"evaluate {self.model} on {self.collection} again",
+                f"evaluate {self.model} on {self.dataset} again",
             )
         return file.run
 

@@ -151,8 +151,8 @@ def _evaluate_on(
     )
     done = evaluate(workspace.prepare(workspace.open(dataset), model, options))
     save(done, out / RESULTS)
-    counted = done.result.parameters
-    return done.result.timings.encoded_tokens, counted.total if counted else 0
+    counted = done.record.parameters
+    return done.record.timings.encoded_tokens, counted.total if counted else 0
 
 
 def _models_to_evaluate(model: str, out: Path) -> Iterator[tuple[str, str | None]]:
@@ -247,7 +247,7 @@ def _read_results(folder: Path) -> dict[tuple[str, str], CheckpointScores]:
     """Read the main measure of each query of stored results, by model and collection."""
     found = {}
     for stored in find_results(folder / RESULTS):
-        measure, scores = stored.result.main_measure, stored.scores
+        measure, scores = stored.record.main_measure, stored.scores
         scored = CheckpointScores(measure, scores.query_ids, scores.values[measure])
-        found[stored.result.model, stored.collection] = scored
+        found[stored.record.model, stored.dataset] = scored
     return found

@@ -41,7 +41,7 @@ def export(request: ExportRequest) -> list[Location]:
 def _choose_exportable(typed: str, request: ExportRequest) -> dict[str, Evaluation]:
     """Choose the results of one model that the format supports, by collection."""
     results = find_named(typed, *request.results)
-    known = {each.collection for each in results}
+    known = {each.dataset for each in results}
     wanted = expand_collections(request.on, known) if request.on else None
     stored = choose_results(typed, results, wanted)
     for name, record in list(stored.items()) if request.form == "mteb" else ():

@@ -78,7 +78,7 @@ def save(evaluation: Evaluation, out: Location) -> Evaluation:
     pq.write_table(pa.table(columns), values)
     ranking = encode_columnar(evaluation.run)
     result = msgspec.structs.replace(
-        evaluation.result,
+        evaluation.record,
         per_query_sha256=hashlib.sha256(values.getbuffer()).hexdigest(),
         run_sha256=hashlib.sha256(ranking).hexdigest(),
     )

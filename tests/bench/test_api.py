@@ -145,7 +145,7 @@ def test_a_result_of_a_real_run_has_its_ranking(tmp_path):
     result = bench.load_result(Path(stored.folder) / "result.json")
     assert result.run.doc_ids.to_pylist()[0] == "d1"
     assert result.per_query.loc["q", "nDCG@10"] == 1.0
-    assert bench.results(command.out)["key"].unique().tolist() == [stored.result.key]
+    assert bench.results(command.out)["key"].unique().tolist() == [stored.record.key]
 
 
 def test_a_folder_without_results_and_a_record_that_contradicts_itself_are_errors(tmp_path):

@@ -129,5 +129,5 @@ def lower_scores(folder: Location, out: Location) -> None:
     values = {name: column / 2 for name, column in known.scores.values.items()}
     scores = replace(known.scores, values=values)
     means = {name: scores.mean(name) for name in values}
-    result = msgspec.structs.replace(known.result, measures=means)
+    result = msgspec.structs.replace(known.record, measures=means)
     save(Evaluation(result, scores, known.run), out)

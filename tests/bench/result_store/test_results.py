@@ -64,8 +64,8 @@ def with_protocol(**fields) -> Result:
 
 def test_a_result_is_read_as_it_was_saved(tmp_path):
     stored = save(Evaluation(RESULT, SCORES, RUN), tmp_path)
-    folder, result = stored.folder, stored.result
-    assert load(folder).result == load(folder / RESULT_FILE).result == result
+    folder, result = stored.folder, stored.record
+    assert load(folder).record == load(folder / RESULT_FILE).record == result
     assert msgspec.structs.replace(result, per_query_sha256="", run_sha256="") == RESULT
     assert (
         result.per_query_sha256 == hashlib.sha256((folder / SCORES_FILE).read_bytes()).hexdigest()
@@ -78,7 +78,7 @@ def test_a_result_is_read_as_it_was_saved(tmp_path):
 def test_a_result_without_recipe_or_corpus_is_read_as_it_was_saved(tmp_path):
     scored = changed(recipe=None, documents=None, tie_low=None, tie_high=None)
     stored = save(Evaluation(scored, SCORES, RUN), tmp_path)
-    assert load(stored.folder).result == stored.result
+    assert load(stored.folder).record == stored.record
 
 
 @with_examples(30)
@@ -183,7 +183,7 @@ def test_fingerprint_index_and_each_part_of_the_protocol_change_the_key():
 def test_a_second_evaluation_replaces_the_first_of_its_key(tmp_path):
     saved(RESULT, tmp_path)
     again = save(Evaluation(changed(preflight={"warnings": ["other"]}), SCORES, RUN), tmp_path)
-    assert load(again.folder).result == again.result != RESULT
+    assert load(again.folder).record == again.record != RESULT
     assert len(list(tmp_path.rglob(RESULT_FILE))) == 1
 
 
@@ -293,4 +293,4 @@ def test_a_concurrent_reader_sees_the_old_result_or_the_new_one(tmp_path):
             writing = writer.submit(save, Evaluation(result, scores, RUN), tmp_path)
             while not writing.done():
                 stored = load(folder)
-                assert set(stored.scores.values) == set(stored.result.measures)
+                assert set(stored.scores.values) == set(stored.record.measures)

@@ -85,7 +85,7 @@ def test_a_mean_and_values_that_were_changed_together_are_refused(folder):
     ],
 )
 def test_a_record_of_another_recipe_protocol_or_index_than_it_says_is_refused(folder, change, said):
-    kept = folder.rename(folder.with_name(load(folder).result.key))
+    kept = folder.rename(folder.with_name(load(folder).record.key))
     edit(kept, change)
     assert said in refusal(kept)
 
