@@ -165,7 +165,13 @@ SINGLES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", SINGLES)
+FAST = {"mean pooling", "document prompt missing", "texts not lower-cased"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[] if name in FAST else pytest.mark.slow) for name in SINGLES],
+)
 def test_a_planted_deviation_is_named_first(question, oracle, folder, name):
     usage = replace(Usage(), **SINGLES[name])
     answer = answer_to(question, folder, oracle.documents(usage), oracle.queries(usage))
@@ -440,6 +446,7 @@ def test_a_server_that_changes_vectors_drifts_and_the_cause_is_named(bench, fold
     assert name in done.reasons[0]
 
 
+@pytest.mark.slow
 def test_a_faithful_server_passes(bench, folder, oracle):
     code, done = check_server(bench, folder, served(oracle))
     assert (code, done.outcome, done.answer.explanations) == (0, "OK", ())
