@@ -262,7 +262,7 @@ def test_a_result_of_another_program_version_is_computed_again(run, monkeypatch,
 
 
 def test_the_digest_of_the_program_is_of_all_sources_that_scores_come_from(tmp_path):
-    package = tmp_path / "bench" / "evaluate" / "exact"
+    package = tmp_path / "bench" / "evaluation" / "exact"
     package.mkdir(parents=True)
     digests = [program_digest.__wrapped__(tmp_path)]
     for text in ("a = 1\n", "a = 2\n"):
