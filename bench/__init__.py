@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         results,
         score,
     )
-    from bench.result_store.result import Evaluation
+    from bench.evaluation.result_record import Evaluation
     from datasets_cfg.dataset import Dataset
     from foundation.errors import BenchError
 

@@ -15,7 +15,7 @@ class ExitCode(IntEnum):
     """Exit codes, which are part of the interface: scripts branch on them."""
 
     OK = 0
-    REGRESSION = 1  # like 3 to 5, a verdict of `check`; see bench/gate/verdicts.py
+    REGRESSION = 1  # like 3 to 5, a verdict of `check`; see bench/gate/decision.py
     BAD_INPUT = 2
     INCONCLUSIVE = 3
     MISSING = 4  # also of `run`, if some evaluations failed

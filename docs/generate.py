@@ -25,6 +25,7 @@ from bench.comparing.changed_queries import ChangedQueries
 from bench.comparing.pairs import Comparison
 from bench.comparing.statistics import Resampling
 from bench.evaluation.judging import SuiteMean
+from bench.evaluation.result_record import Conditions, Protocol, Result, Timings
 from bench.experiments import grid
 from bench.experiments.command_stage import CommandSettings
 from bench.experiments.evaluate_stage import EvaluateSettings
@@ -34,7 +35,6 @@ from bench.explain.answer import Answer
 from bench.gate.check_record import Check
 from bench.monitor.curve import Curve
 from bench.outcomes import MissingEvaluation
-from bench.result_store.result import Conditions, Protocol, Result, Timings
 from bench.runner.work import EncodedCount
 from bench.speed.speed_report import SpeedReport
 from bench.store.indexes import IndexManifest

@@ -191,7 +191,7 @@ def as_user_error(error: Exception) -> BenchError | None:
     if is_out_of_memory(error):
         return BenchError(
             f"not enough memory: {first_line(error)}",
-            "use a smaller --max-memory, a smaller --depth or fewer collections",
+            "Use a smaller --max-memory, or fewer collections or documents per query.",
         )
     if isinstance(error, RecursionError):
         return BenchError("a file is nested too deeply to be read", "check the file named last")

@@ -27,6 +27,7 @@ _TEMPORARY = re.compile(r"\..+\.writing-[0-9a-f]{8}(-[0-9a-f]{8})?")  # older ve
 _DAY_S = 86_400
 _UNLOCKED_S = 60.0  # much longer than it takes to lock a new folder
 _MAX_BYTES = 1 << 28  # bytes of a record or another small file
+LONGEST_NAME = 255  # bytes, of a file
 _ATTEMPTS = 20  # to replace a folder that other processes replace, too
 
 _cleaned: set[Path] = set()  # folders that this process has cleaned
@@ -227,6 +228,24 @@ def hash_records(records: Iterable[Iterable[str]]) -> str:
     for record in records:
         add_to_hash(digest, (field.encode() for field in record))
     return digest.hexdigest()
+
+
+def resolve_inside(root: Path, name: str) -> Path:
+    """Return ``root / name``.
+
+    Raises:
+        BenchError: ``name`` leads out of ``root``, or cannot be a file name.
+    """
+    path = Path(name)
+    if path.is_absolute() or ".." in path.parts:
+        raise BenchError(f"{name!r} leads out of {root}")
+    try:
+        longest = max(map(len, os.fsencode(name).split(b"/")))
+    except UnicodeEncodeError:
+        longest = LONGEST_NAME + 1
+    if "\0" in name or longest > LONGEST_NAME:
+        raise BenchError(f"{name[:80]!r} cannot be the name of a file in {root}")
+    return root / name
 
 
 class Readable(Protocol):

@@ -253,6 +253,6 @@ def cache_folder(given: str | Path | None = None) -> Path:
     if "://" in named:
         raise BenchError(
             f"{named} is a URL, but the cache must be a folder",
-            "use a folder that all machines share, or --engine ray. Only --out may be a URL",
+            "Use a folder that all machines share. Only results may be at a URL.",
         )
     return Path(named) if named else Path(platformdirs.user_cache_path("retrieval-bench"))

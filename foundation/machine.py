@@ -13,6 +13,7 @@ from pathlib import Path
 from foundation.errors import BenchError
 
 CPU_INFO = Path("/proc/cpuinfo")
+VNNI = frozenset(("avx512_vnni", "avx_vnni"))
 BFLOAT16 = frozenset(("avx512_bf16", "amx_bf16"))
 AVX512 = frozenset(("avx512f", "avx512cd", "avx512dq", "avx512bw", "avx512vl"))
 
@@ -44,6 +45,14 @@ def emulates_bfloat16() -> bool:
     """Return whether the CPU is known to lack instructions for bfloat16."""
     known = cpu_instructions()
     return bool(known) and not known & BFLOAT16
+
+
+def has_vnni() -> bool:
+    """Return whether 8-bit products are known to be summed without saturation.
+
+    False if the processor does not tell, or oneDNN is restricted to fewer instructions.
+    """
+    return bool(VNNI & cpu_instructions()) and "ONEDNN_MAX_CPU_ISA" not in os.environ
 
 
 def let_openblas_use_avx512() -> None:

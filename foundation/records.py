@@ -134,7 +134,7 @@ def convert_table(
     return _decode(decode, kind, source, "TOML", "")
 
 
-def differing_fields(a: Mapping[str, Any], b: Mapping[str, Any], above: str = "") -> list[str]:
+def find_differing_keys(a: Mapping[str, Any], b: Mapping[str, Any], above: str = "") -> list[str]:
     """Return the dotted names of the fields in which tables ``a`` and ``b`` differ.
 
     A field that one of them lacks counts as None.
@@ -148,7 +148,7 @@ def differing_fields(a: Mapping[str, Any], b: Mapping[str, Any], above: str = ""
     for name in dict.fromkeys([*a, *b]):
         mine, theirs = a.get(name), b.get(name)
         if isinstance(mine, Mapping) and isinstance(theirs, Mapping):
-            names += differing_fields(mine, theirs, f"{above}{name}.")
+            names += find_differing_keys(mine, theirs, f"{above}{name}.")
         elif mine != theirs:
             names.append(f"{above}{name}")
     return names

@@ -18,10 +18,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree
 
-from bench.gate.check_record import Check, CheckRow, LostQuery, PairVerdict
-from bench.gate.power import DetectableEffect
+from bench.gate.check_record import Check, CheckRow, LostQuery, PairVerdict, Sensitivity
 from foundation.printable import format_count, format_names, make_printable
 from reports import format as fmt
+from reports.comparison import settings_table
 from reports.explain import answer_text
 from reports.format import interval, score, signed
 from reports.table import Column, Table, bullets, code, escape
@@ -42,16 +42,14 @@ def verdict_paragraph(check: Check, verdict: PairVerdict) -> str:
 
 def _sentences(check: Check, verdict: PairVerdict) -> Iterator[str]:
     yield _lead_sentence(check, verdict) + _scores_clause(check, verdict)
-    if lost := [f"{row.name}, {score_change(row)}" for row in verdict.elsewhere]:
-        yield f"On collections left out by --on, stored results show a loss: {format_names(lost)}"
     decided = [f"{row.name}, {score_change(row)}" for row in verdict.rows if row.failure]
     if decided and verdict.mean is not None:  # otherwise the scores so far are theirs
         yield f"It lost on {format_names(decided)}"
     if missing := [f"{row.name}: {row.missing}" for row in verdict.rows if row.missing]:
         yield f"Missing: {format_names(missing)}"
-    if verdict.outcome == "INCONCLUSIVE" and not verdict.same_model:
-        yield f"Reason: {format_names(verdict.reasons)}"
-    if verdict.outcome == "OK" and check.tolerance is None and not _unchanged(verdict):
+    if verdict.outcome in ("INCONCLUSIVE", "DRIFT") and not check.answer:
+        yield f"Reason: {'; '.join(verdict.reasons)}"
+    if verdict.outcome == "OK" and check.tolerance is None:
         yield from _promise(verdict)
     if verdict.outcome != "MISSING":
         yield from _worst_queries(verdict.worst)
@@ -86,8 +84,6 @@ def _lead_sentence(check: Check, verdict: PairVerdict) -> str:
     if outcome == "DRIFT":
         return f"{candidate} does not reproduce {scores}"
     if outcome == "INCONCLUSIVE":
-        if verdict.same_model:
-            return f"{candidate} is the same model as {other}, so nothing was checked"
         return f"There is not enough evidence to decide whether {candidate} is worse than {other}"
     if check.answer:
         return f"{candidate} reproduces {scores}"
@@ -95,11 +91,7 @@ def _lead_sentence(check: Check, verdict: PairVerdict) -> str:
         if _unchanged(verdict):
             return f"{candidate} has exactly {scores}"
         return f"{candidate} reproduces {scores} within the tolerance"
-    if _unchanged(verdict):
-        return f"{candidate} gives the same rankings as {other}"
-    if check.rule == "margin":
-        return f"{candidate} is at most {score(check.margin)} worse than {other}"
-    return f"{candidate} shows no significant loss against {other}"
+    return f"{candidate} is at most {score(check.margin)} worse than {other}"
 
 
 def _unchanged(verdict: PairVerdict) -> bool:
@@ -129,12 +121,13 @@ def _scores_clause(check: Check, verdict: PairVerdict) -> str:
 
 
 def _promise(verdict: PairVerdict) -> Iterator[str]:
-    """Yield the guarantee of a passed check. No other outcome reassures."""
-    limit, in_mean = verdict.largest_loss, " in the mean" if len(verdict.rows) > 1 else ""
+    """Yield the guarantee of a passed check, and the losses that it allows."""
+    limit, in_mean = verdict.bound, " in the mean" if len(verdict.rows) > 1 else ""
     if limit is not None and limit < 0:
         yield f"A gain of at least {score(-limit)}{in_mean} is certain (95 % confidence)"
     elif limit is not None:
         yield f"A loss of more than {score(limit)}{in_mean} is ruled out (95 % confidence)"
+    yield from (reason for reason in verdict.reasons if " lost " in reason)
 
 
 def _worst_queries(queries: Sequence[LostQuery]) -> Iterator[str]:
@@ -170,6 +163,8 @@ def markdown(check: Check) -> str:
     for verdict in check.against:
         heading = f"### Compared with the {verdict.role}, {escape(verdict.name)}: {verdict.outcome}"
         parts += [heading, _score_table(verdict.all_rows)]
+        if verdict.recipes:
+            parts.append(settings_table(verdict.recipes, verdict.role, "candidate"))
     parts += ["### How it was decided", *_decision_section(check)]
     return "\n\n".join(parts) + "\n"
 
@@ -180,24 +175,17 @@ def _decision_section(check: Check) -> Iterator[str]:
     yield bullets(map(escape, check.reasons))
     for verdict in check.against:
         if any(row.paired for row in verdict.rows):
-            other = f"the {verdict.role}, {escape(verdict.name)}"
-            yield f"Significance tests of the differences from {other}:"
+            yield f"Tests of a loss against the {verdict.role}, {escape(verdict.name)}:"
             yield _test_table([row for row in verdict.all_rows if row.paired])
-    if check.effects:
-        yield "Minimum detectable effects, stated before encoding:"
-        yield effects_table(check.effects)
 
 
-def effects_table(effects: Sequence[DetectableEffect]) -> str:
-    """Return minimum detectable ``effects`` with the origin of their deviations, as Markdown."""
-    columns: list[Column[DetectableEffect]] = [
-        Column("collection", lambda effect: effect.name),
-        Column("queries", lambda effect: effect.queries, fmt.count),
-        Column("deviation", lambda effect: effect.deviation, fmt.fixed_digits(3)),
-        Column("detectable", lambda effect: effect.detectable, fmt.score),
-        Column("source of the deviation", lambda effect: effect.source),
-    ]
-    return Table(effects, columns).markdown()
+def describe_sensitivity(shown: Sensitivity) -> str:
+    """Return what the queries of a check can show, in a sentence."""
+    return (
+        f"{shown.queries:,} queries: if scores differ with a standard deviation of "
+        f"{shown.deviation}, a mean loss of {score(shown.detectable)} is found with 80 % power. No "
+        f"margin below {score(shown.provable)} can be passed, even if no score changes"
+    )
 
 
 def _score_table(rows: Sequence[CheckRow]) -> str:
@@ -220,8 +208,8 @@ def _test_table(rows: Sequence[CheckRow]) -> str:
     columns: list[Column[CheckRow]] = [
         Column("collection", lambda row: row.name),
         Column("p (randomisation)", lambda row: row.paired and row.paired.p, fmt.p_value),
-        Column("p (allowing for rare gains)", lambda row: row.p_skew, fmt.p_value),
-        Column("p (Holm)", lambda row: row.p_holm, fmt.p_value),
+        Column("p (Holm)", lambda row: row.paired and row.paired.p_adjusted, fmt.p_value),
+        Column("largest loss not ruled out", lambda row: row.bound, fmt.score),
     ]
     return Table(rows, columns).markdown()
 
@@ -230,18 +218,12 @@ def _rule_sentence(check: Check) -> str:
     """Return the rule and its limits."""
     if check.tolerance is not None:
         return f"The candidate must reproduce its checkpoint. Exit code {check.exit_code}."
-    rule = {
-        "loss": "fails a candidate that lost significantly on a collection (Holm-adjusted p) or in "
-        "the mean. The larger of two p-values counts: one allows for rare gains missing from these "
-        "queries. The rule passes a candidate only if a loss as large as the floor, or as the "
-        "stated minimum detectable effect, is ruled out",
-        "margin": "passes a candidate only if a mean loss of more than "
-        f"{fmt.score(check.margin)} is ruled out (one-sided, 95 %, bootstrap-t), and fails one "
-        "whose mean lost significantly",
-    }[check.rule]
     return (
-        f"Rule “{check.rule}” {rule}. Neither rule passes a candidate that lost more than "
-        f"{fmt.score(check.floor)} (the floor) on any collection. Exit code {check.exit_code}."
+        f"A candidate passes if a mean loss of more than {score(check.margin)} (the margin) is "
+        "ruled out (95 %, one-sided, Gaffke's bound), and no collection lost significantly "
+        f"(randomisation test, Holm) and more than {score(check.floor)} (the floor). It fails if a "
+        "collection did, or if the mean lost significantly and the loss is not within the margin. "
+        f"Exit code {check.exit_code}."
     )
 
 
@@ -294,11 +276,6 @@ def _row_outcome(row: CheckRow, outcome: str) -> tuple[str, str]:
         return "MISSING", row.missing
     if row.failure:
         return outcome, row.failure
-    if row.paired is not None and row.paired.changed and row.paired.few:
-        return (
-            "INCONCLUSIVE",
-            f"only {format_count(row.paired.changed, 'query', 'queries')} changed",
-        )
     return "OK", ""
 
 

@@ -1,6 +1,6 @@
 """Comparisons of models as Markdown tables that also read well in a terminal."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from bench.comparing.changed_queries import ChangedQueries, ChangedQuery, ShownDocument
 from bench.comparing.pairs import Comparison, ComparisonRow, FieldDifference
@@ -21,13 +21,23 @@ def comparison_table(comparison: Comparison) -> str:
     if notes := list(_notes(comparison)):
         parts.append(bullets(map(escape, notes)))
     if comparison.recipes:
-        columns: list[Column[FieldDifference]] = [
-            Column("different settings", lambda difference: difference.field),
-            Column(a, lambda difference: _cut(difference.a) or "-"),
-            Column(b, lambda difference: _cut(difference.b) or "-"),
-        ]
-        parts.append(Table(comparison.recipes, columns).markdown())
+        parts.append(settings_table(comparison.recipes, a, b))
     return "\n\n".join(parts)
+
+
+def settings_table(differences: Sequence[FieldDifference], a: str, b: str) -> str:
+    """Return settings and files in which two models differ, as Markdown.
+
+    Args:
+        differences: fields with the value of each model.
+        a, b: names of the models.
+    """
+    columns: list[Column[FieldDifference]] = [
+        Column("different settings", lambda difference: difference.field),
+        Column(a, lambda difference: _cut(difference.a) or "-"),
+        Column(b, lambda difference: _cut(difference.b) or "-"),
+    ]
+    return Table(differences, columns).markdown()
 
 
 def _finding(comparison: Comparison) -> str:

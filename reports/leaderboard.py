@@ -21,7 +21,7 @@ from bench.boards.leaderboard_record import (
 )
 from reports import format as fmt
 from reports.table import Column, Table, bullets, columns_for, escape, make_table
-from retrievers.models.checkpoint import Parameters
+from retrievers.models.read_checkpoint import Parameters
 
 SystemClaims = Sequence[Claim]  # claims of one system in one source
 

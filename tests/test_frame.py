@@ -105,6 +105,30 @@ def test_no_module_imports_itself_by_way_of_others():
     assert circles(used) == []
 
 
+def package_of(module: str) -> str:
+    """The folder of a module; a module right in a package stands for itself."""
+    parts = module.split(".")
+    return module if len(parts) <= 2 else ".".join(parts[:-1])
+
+
+def folders_used(path: Path) -> set[str]:
+    folders = {".".join(path.relative_to(ROOT).parent.parts) for path in SOURCES}
+    named = {name for module, part in imports(path) for name in (module, f"{module}.{part}")}
+    return {package_of(name) for name in named & set(MODULES)} | (named & folders - set(PACKAGES))
+
+
+def test_no_package_imports_itself_by_way_of_others():
+    used: dict[str, set[str]] = {}
+    for path in SOURCES:
+        names = path.relative_to(ROOT).with_suffix("").parts
+        if names[1:] != ("__init__",):  # the front of a package, which nothing in it imports
+            package = package_of(".".join(names))
+            used.setdefault(package, set()).update(folders_used(path) - {package})
+    for name in [name for names in used.values() for name in names]:
+        used.setdefault(name, set())
+    assert circles(used) == []
+
+
 def packages_used(path: Path) -> set[str]:
     return {module.partition(".")[0] for module, _ in imports(path)} & set(PACKAGES)
 

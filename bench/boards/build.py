@@ -25,9 +25,9 @@ from bench.boards.rank_groups import RankGroups, compute_rank_groups
 from bench.boards.rows import group_by_column, group_by_row, row_facts
 from bench.comparing.statistics import Resampling
 from bench.evaluation.judging import suite_mean, suite_weights
+from bench.evaluation.result_record import Evaluation, Result, Timings
 from bench.requests.deciding import LeaderboardRequest
 from bench.result_store.find import describe_protocol
-from bench.result_store.result import Evaluation, Result, Timings
 from datasets_cfg.catalogue import collections_of, dataset_names, facts_for, suite_for, suite_names
 from foundation.errors import BenchError, did_you_mean
 from foundation.records import Record, read_toml

@@ -8,7 +8,7 @@ import re
 
 import msgspec
 
-from retrievers.models.checkpoint import Parameters
+from retrievers.models.read_checkpoint import Parameters
 
 MAIN_MEASURE = ""  # the main measure of each collection
 

@@ -23,7 +23,7 @@ from bench.comparing.statistics import (
     resample,
 )
 from bench.evaluation.judging import suite_weights
-from bench.result_store.result import Evaluation
+from bench.evaluation.result_record import Evaluation
 from foundation.arrays import Float64Array
 
 ByRow = Mapping[str, Mapping[str, Evaluation]]  # name of row -> name of column -> result

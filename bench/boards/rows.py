@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 import msgspec
 
 from bench.boards.leaderboard_record import natural_sort_key
+from bench.evaluation.result_record import Evaluation, Protocol, Result
 from bench.result_store.find import (
     SELECTOR,
     describe_protocol,
@@ -20,7 +21,6 @@ from bench.result_store.find import (
     find_results,
     recipe_key,
 )
-from bench.result_store.result import Evaluation, Protocol, Result
 from datasets_cfg.catalogue import dataset_names, facts_for
 from foundation.errors import BenchError
 from foundation.locations import Location

@@ -305,12 +305,11 @@ COMMANDS: dict[str, Command] = {
         output={"junit": "", "json": ""},
         named=("baseline",),
         only_if={
-            "margin": {"rule": "margin"},
             "tolerance": {"expect_same": True},
-            "rule": {"expect_same": False, "served": False},
+            **{key: {"served": False, "expect_same": False} for key in ("margin", "floor")},
             "against": {"served": True},
             **{key: {"served": False} for key in ("baseline", "anchor", "measure", "results")},
-            **{key: {"served": False} for key in ("floor", "expect_same", "resamples")},
+            **{key: {"served": False} for key in ("expect_same", "resamples")},
         },
     ),
     "explain": Command(

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from bench.comparing.statistics import SAME_SCORE
+from bench.evaluation.result_record import Evaluation, Protocol
 from bench.evaluation.runs import Run
-from bench.result_store.result import Evaluation, Protocol
 from bench.result_store.reuse import check_stored_values, warn_unchecked
 from bench.runner.workspace import Workspace
 from datasets_cfg.dataset import Dataset, open_remembered

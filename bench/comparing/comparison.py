@@ -18,10 +18,11 @@ from bench.comparing.statistics import Resampling
 from bench.comparing.transfer import Forgetting, TrainingSequence, measure_forgetting
 from bench.evaluation.judging import suites_inner_first
 from bench.evaluation.pipeline import OpenDataset, evaluate_run
+from bench.evaluation.result_record import Evaluation
 from bench.evaluation.runs import read_run_file
 from bench.requests.deciding import CompareRequest
 from bench.result_store.find import choose_results, expand_collections, find_named
-from bench.result_store.result import RESULT_FILE, Evaluation
+from bench.result_store.result import RESULT_FILE
 from bench.runner.score import run_file_name
 from bench.runner.workspace import Workspace, open_workspace, refuse_duplicates
 from datasets_cfg.catalogue import is_suite, user_folder

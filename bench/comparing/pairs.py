@@ -19,6 +19,7 @@ from bench.comparing.statistics import (
     paired_difference,
 )
 from bench.evaluation.judging import collections_in, suite_weights
+from bench.evaluation.result_record import Evaluation, Protocol
 from bench.evaluation.scoring import parse_measure
 from bench.result_store.find import (
     RUN_FILE_FACT,
@@ -26,7 +27,6 @@ from bench.result_store.find import (
     describe_recipe,
     find_differing_facts,
 )
-from bench.result_store.result import Evaluation, Protocol
 from datasets_cfg.catalogue import suite_for, suite_names
 from foundation.errors import BenchError
 from foundation.records import Record
@@ -331,7 +331,7 @@ def _compare_pair(
         for suite in _suites_to_show(pair, settings)
         if (row := _suite_row(suite, {row.on: row for row in rows}, parts))
     ]
-    return Comparison(a.name, b.name, tuple(rows), tuple(suites), _recipe_fields(pair, parts))
+    return Comparison(a.name, b.name, tuple(rows), tuple(suites), differing_recipes(pair, parts))
 
 
 def _collection_row(pair: ModelPair, matrix: ScoreMatrix, test: Difference | None) -> ComparisonRow:
@@ -412,11 +412,15 @@ def _weighted_mean(weights: Sequence[float], means: Sequence[float | None]) -> f
     return float(np.dot(weights, [mean for mean in means if mean is not None]))
 
 
-def _recipe_fields(pair: ModelPair, names: Collection[str]) -> tuple[FieldDifference, ...]:
-    """Return the recipe fields that differ on any collection.
+def differing_recipes(pair: ModelPair, names: Collection[str]) -> tuple[FieldDifference, ...]:
+    """Return the recipe fields in which two models differ on any of some collections.
 
     Prompts may have several values. The recipe behind a run file is unknown, so only that it is a
     run file counts as a difference.
+
+    Args:
+        pair: the models.
+        names: collections on which both have results.
     """
     facts = [[describe_recipe(model.results[name].result) for name in names] for model in pair]
     fields = dict.fromkeys(

@@ -10,7 +10,6 @@ import msgspec
 import numpy as np
 from tqdm import tqdm
 
-from bench.evaluation.canonical_order import multiply_by_similarity, sort_canonically
 from bench.evaluation.exact.tile_search import has_gpu
 from bench.evaluation.index_search import (
     CorpusIndex,
@@ -27,7 +26,7 @@ from bench.evaluation.index_search import (
     sample_queries,
     search_depth,
 )
-from bench.result_store.result import Timings
+from bench.evaluation.result_record import Timings
 from bench.store import StoredVectors, VectorStore
 from bench.store.indexes import IndexFolder
 from datasets_cfg.corpus import Corpus
@@ -38,10 +37,11 @@ from foundation.machine import format_size
 from retrievers.encoders.bm25 import BM25, index_bytes
 from retrievers.encoders.protocol import Encoder, PhaseTimer
 from retrievers.encoders.views import View, ViewedVectors
-from retrievers.index.faiss_index import Hits, IndexSpec, import_faiss
+from retrievers.index.faiss_index import IndexSpec, import_faiss
+from retrievers.index.hits import Hits, multiply_by_similarity, sort_canonically
 from retrievers.models.card import replace_fields
-from retrievers.models.checkpoint import COUNTING_VERSION, Parameters
-from retrievers.models.model import Model, count_parameters, resolve_model
+from retrievers.models.read_checkpoint import COUNTING_VERSION, Parameters
+from retrievers.models.resolve import Model, count_parameters, resolve_model
 
 FLAT = IndexSpec.parse("flat")
 PYTORCH_BYTES = 1 << 30  # the library, its caches and a batch
@@ -117,7 +117,7 @@ class SearchResult:
     Attributes:
         hits: hits in canonical order, without self-matches.
         timings: seconds of each stage.
-        recall: see `bench.result_store.result.Result`.
+        recall: see `bench.evaluation.result_record.Result`.
         preflight: results of the checks of the encoder on a sample.
     """
 
@@ -160,7 +160,7 @@ class BM25Retriever:
             raise BenchError(
                 f"BM25 needs {format_size(needed)} for {len(dataset.corpus):,} documents; the "
                 f"budget is {format_size(self.max_memory)}",
-                f"{memory_option(needed)}, or a smaller --depth",
+                f"{memory_option(needed)}, or fewer documents per query",
             )
         return needed
 
@@ -379,8 +379,7 @@ def search_bm25(dataset: Dataset, bm25: BM25, depth: int) -> Hits:
     batches = ((titles, texts) for _, titles, texts in corpus.iter_batches(10_000))
     with progress_bar(f"{dataset.name}: bm25 indexes", len(corpus)) as bar:
         bm25.index(batches, bar.update, dataset.cache_dir)
-    shape = len(dataset.queries), depth
-    hits = Hits(np.full(shape, -np.inf, np.float32), np.full(shape, -1))
+    hits = Hits.empty(len(dataset.queries), depth)
     for row, query in enumerate(dataset.queries.texts):  # hits may tie beyond the depth
         ranked = sort_canonically(bm25.search([query], depth), corpus.tie_rank, depth)
         hits.scores[row], hits.rows[row] = ranked.scores[0], ranked.rows[0]
@@ -418,7 +417,7 @@ def run_preflight(dataset: Dataset, encoder: Encoder, store: VectorStore) -> dic
     Raises:
         BenchError: the vectors are invalid.
     """
-    from retrievers.models.preflight import preflight
+    from retrievers.encoders.preflight import preflight
 
     def check() -> dict[str, Any]:
         titles, texts = sample_documents(dataset.corpus, PREFLIGHT_DOCUMENTS)

@@ -20,7 +20,6 @@ import numpy as np
 import psutil
 from tqdm import tqdm
 
-from bench.evaluation import canonical_order
 from bench.evaluation.exact import exact_search
 from bench.evaluation.exact.tile_search import block_bytes
 from bench.store import StoredVectors
@@ -33,7 +32,8 @@ from foundation.machine import format_size, library_version
 from foundation.printable import format_count
 from retrievers.encoders.protocol import PhaseTimer
 from retrievers.encoders.views import View, ViewedVectors
-from retrievers.index.faiss_index import FaissIndex, Hits, IndexSpec, import_faiss
+from retrievers.index.faiss_index import FaissIndex, IndexSpec, import_faiss
+from retrievers.index.hits import Hits, exclude_self_matches, recall_at_k, sort_canonically
 from retrievers.models.recipe import Recipe
 
 Vectors: TypeAlias = StoredVectors | ViewedVectors
@@ -152,7 +152,7 @@ def plan_search(
             f"{format_size(used)} of it "
             f"{'once the model is loaded' if loading else 'in use already'}; "
             f"the budget is {format_size(budget_bytes)}",
-            f"{memory_option(needed)}, or a smaller --depth",
+            f"{memory_option(needed)}, or fewer documents per query",
         )
     tile_rows = max(1, tile_rows)
     return SearchPlan(tile_rows, used + search_bytes(rows, dim, queries, k, tile_rows))
@@ -429,7 +429,7 @@ class IndexSearch:
         wide = search_depth(self.dataset, k)
         opened = self.index.load_or_build(vectors, exact, self.device)
         found = opened.search(self.queries, wide)
-        hits = canonical_order.sort_canonically(found, self.dataset.corpus.tie_rank, wide)
+        hits = sort_canonically(found, self.dataset.corpus.tie_rank, wide)
         ranked = apply_exclude_self(self.dataset, hits, k)
         self._warn_if_short(ranked, min(k, len(self.dataset.corpus) - (wide - k)))
         recall = self.index.recall(self.recall_key)
@@ -439,7 +439,7 @@ class IndexSearch:
             some = Hits(ranked.scores[self.sampled], ranked.rows[self.sampled])
             depths = [depth for depth in RECALL_DEPTHS if depth < self.depth]
             recall = {
-                f"recall@{depth}": float(canonical_order.recall_at_k(some, truth, depth).mean())
+                f"recall@{depth}": float(recall_at_k(some, truth, depth).mean())
                 for depth in (*depths, self.depth)
             }
             self.index.remember(self.recall_key, recall)
@@ -493,4 +493,4 @@ def apply_exclude_self(
     if not dataset.facts.exclude_self:
         return hits
     self_rows = dataset.corpus.rows_of(dataset.queries.ids)
-    return canonical_order.exclude_self_matches(hits, self_rows[queries], k)
+    return exclude_self_matches(hits, self_rows[queries], k)

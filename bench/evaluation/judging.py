@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import regex
 
+from bench.evaluation.result_record import Protocol
 from bench.evaluation.runs import Run
 from bench.evaluation.scoring import NO_CUTOFF, Measure, Scores, parse_measure, score, tie_bounds
-from bench.result_store.result import Protocol
 from datasets_cfg.catalogue import is_suite, suite_for
 from datasets_cfg.dataset import Dataset
 from datasets_cfg.readers import Qrels

@@ -26,8 +26,8 @@ from bench.evaluation.collection_search import (
     search_device,
 )
 from bench.evaluation.judging import apply_protocol, make_protocol, resolve_measures, score_run
+from bench.evaluation.result_record import Conditions, Evaluation, Protocol, Result, Timings
 from bench.evaluation.runs import Run
-from bench.result_store.result import Conditions, Evaluation, Protocol, Result, Timings
 from bench.store import VectorStore
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError

@@ -27,12 +27,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from bench.evaluation.canonical_order import canonical_order, order_keys
 from foundation.arrays import Float32Array, Int32Array, Int64Array
 from foundation.errors import BenchError
 from foundation.files import read_file
 from foundation.locations import Location, write_location
-from retrievers.index.faiss_index import Hits
+from retrievers.index.hits import Hits, canonical_order, order_keys
 
 Strings: TypeAlias = pa.Array | pa.ChunkedArray
 
@@ -96,7 +95,7 @@ class Run:
         """
         filled = hits.rows >= 0
         offsets = np.concatenate([[0], np.cumsum(filled.sum(axis=1))]).astype(np.int64)
-        scores = as_float32(hits.scores[filled])
+        scores = round_scores(hits.scores[filled])
         ranks = tie_rank[hits.rows[filled]]
         retrieved = np.zeros(len(tie_rank), dtype=bool)
         retrieved[ranks] = True
@@ -121,7 +120,7 @@ class Run:
             BenchError: a score is not finite as float32, or a document repeats within a query.
         """
         queries, documents = (pa.array(ids, pa.large_string()) for ids in (query_ids, doc_ids))
-        scores = as_float32(np.asarray(scores, dtype=np.float64))
+        scores = round_scores(np.asarray(scores, dtype=np.float64))
         return cls.from_columns(queries, documents, scores)
 
     @classmethod
@@ -199,7 +198,7 @@ class RepeatedDocumentError(BenchError):
         self.document = document
 
 
-def as_float32(scores: npt.ArrayLike) -> Float32Array:
+def round_scores(scores: npt.ArrayLike) -> Float32Array:
     """Convert ``scores`` to float32.
 
     Raises:
@@ -323,7 +322,7 @@ def _decode_columnar(path: Location, content: bytes) -> Run:
             raise TypeError(f"it has {file.num_record_batches} batches, where rankings have one")
         batch = file.get_batch(0)
         batch.validate(full=True)
-        scores = as_float32(batch.column("score").to_numpy())
+        scores = round_scores(batch.column("score").to_numpy())
         return Run.from_columns(_id_column(batch, "query"), _id_column(batch, "document"), scores)
     except (pa.ArrowException, OSError, KeyError, TypeError, BenchError) as error:
         reason = f"{path} is damaged, or no file of rankings: {error}"
@@ -344,7 +343,7 @@ def _id_column(batch: pa.RecordBatch, name: str) -> pa.Array:
 def _parse_text(source: "_RunText") -> Run:
     try:
         table = _read_columns(source)
-        scores = as_float32(table["score"])
+        scores = round_scores(table["score"])
     except (pa.ArrowInvalid, NotFiniteError) as error:
         raise _first_bad_line(source, error) from error
     queries, documents = table["query"], table["document"]
@@ -559,7 +558,7 @@ def _describe_problem(columns: list[bytes]) -> str:
     except UnicodeDecodeError:
         return "not UTF-8"
     try:
-        as_float32(float(score))
+        round_scores(float(score))
     except ValueError:
         return f"score {score!r} is not a number"
     except NotFiniteError:

@@ -24,7 +24,7 @@ from foundation.errors import BenchError, did_you_mean
 from foundation.files import sha256_of_file
 from foundation.records import Record, convert_table
 from retrievers.models.card import load_card, replace_fields, write_card
-from retrievers.models.model import resolve_model
+from retrievers.models.resolve import resolve_model
 from retrievers.training.engine.save import find_checkpoint
 
 OUT, SEED, START = "out", "seed", "start"

@@ -22,12 +22,12 @@ from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float64Array
 from foundation.errors import BenchError
 from foundation.records import Record, convert_table
-from retrievers.encoders.routed import open_encoder
+from retrievers.encoders.open import open_encoder
 from retrievers.encoders.views import View, recipe_with_every_pooling
 from retrievers.index.faiss_index import IndexSpec
 from retrievers.models.card import write_card
-from retrievers.models.model import Model, resolve_model
 from retrievers.models.recipe import ModelDtype, Prompts, StoreDtype
+from retrievers.models.resolve import Model, resolve_model
 
 RESULTS, VECTORS, START = "results", "vectors", "start"
 Count = Annotated[int, msgspec.Meta(ge=1)]

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import psutil
 
+from bench.evaluation.result_record import Conditions
 from bench.experiments.experiment import (
     CellTask,
     Cost,
@@ -26,7 +27,6 @@ from bench.experiments.experiment import (
     find_stage,
 )
 from bench.experiments.grid import Table
-from bench.result_store.result import Conditions
 from foundation.errors import (
     BenchError,
     WorkerError,
@@ -173,7 +173,7 @@ PrintLine = Callable[[str], None]
 
 
 @dataclass
-class Outcome:
+class ExperimentOutcome:
     """Finished and failed tasks of an experiment.
 
     Attributes:
@@ -197,10 +197,10 @@ class Outcome:
         return f"{unfinished} tasks left" if unfinished else "all are finished"
 
 
-def load_outcome(experiment: Experiment, out: Path) -> Outcome:
+def load_outcome(experiment: Experiment, out: Path) -> ExperimentOutcome:
     """Load the records of the tasks of ``experiment`` that are finished below ``out``."""
     kept = {task.key: read_finished(task, out) for task in experiment.tasks()}
-    return Outcome({key: record for key, record in kept.items() if record})
+    return ExperimentOutcome({key: record for key, record in kept.items() if record})
 
 
 def count_cells(experiment: Experiment, out: Path) -> str:
@@ -212,7 +212,7 @@ def count_cells(experiment: Experiment, out: Path) -> str:
 
 def run_experiment(
     experiment: Experiment, out: Path, run: RunTask, print_line: PrintLine, commit: str = ""
-) -> Outcome:
+) -> ExperimentOutcome:
     """Run the unfinished tasks. Several processes that run the same experiment share its cells.
 
     Args:
@@ -247,7 +247,12 @@ def run_experiment(
 
 
 def _run_cell(
-    cell: GridCell, experiment: Experiment, out: Path, run: RunTask, commit: str, outcome: Outcome
+    cell: GridCell,
+    experiment: Experiment,
+    out: Path,
+    run: RunTask,
+    commit: str,
+    outcome: ExperimentOutcome,
 ) -> Path | None:
     """Run the tasks of a cell in order until one fails.
 
@@ -279,7 +284,7 @@ def _run_cell(
     return None
 
 
-def _describe_cell(cell: GridCell, outcome: Outcome) -> str:
+def _describe_cell(cell: GridCell, outcome: ExperimentOutcome) -> str:
     """Describe how a cell ended, and how long it took."""
     stage, error = outcome.find_gap(cell)
     if stage:

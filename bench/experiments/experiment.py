@@ -11,7 +11,7 @@ import msgspec
 
 from bench.experiments.grid import Axis, Grid, Table, format_label
 from foundation.errors import BenchError, did_you_mean
-from foundation.records import Record, differing_fields
+from foundation.records import Record, find_differing_keys
 
 
 class Cost(Record):
@@ -244,7 +244,7 @@ def change_field(
         return {**against.settings, stage: _resolve_stage(resolve, stage, value, name)}
     changed = set_field(against.settings[stage], path, value, f"{name}: {stage}")
     resolved = _resolve_stage(resolve, stage, changed, name)
-    different = differing_fields(against.settings[stage], resolved)
+    different = find_differing_keys(against.settings[stage], resolved)
     others = [each for each in different if not _is_within(each, path)]
     if others:
         raise BenchError(

@@ -43,8 +43,9 @@ from bench.comparing.statistics import (
     paired_difference,
     t_quantile,
 )
+from bench.evaluation.result_record import Conditions
 from bench.experiments.evaluate_stage import CheckpointScores, SequenceScores, read_sequence_scores
-from bench.experiments.execute import FixedPlan, Outcome
+from bench.experiments.execute import ExperimentOutcome, FixedPlan
 from bench.experiments.experiment import CellTask, Experiment, GridCell, GridRow
 from bench.experiments.report_record import (
     MEAN,
@@ -56,7 +57,6 @@ from bench.experiments.report_record import (
     RowResult,
     SequenceResult,
 )
-from bench.result_store.result import Conditions
 from foundation.arrays import Float64Array
 from foundation.errors import BenchError
 
@@ -71,7 +71,7 @@ OnCollections = tuple[RowOnCollection, ...]
 
 def make_report(
     experiment: Experiment,
-    outcome: Outcome,
+    outcome: ExperimentOutcome,
     read: ReadScores,
     command: str,
     conditions: Conditions,
@@ -122,7 +122,7 @@ def make_report(
 
 
 def _row_results(
-    experiment: Experiment, outcome: Outcome, scores: Mapping[str, BySeed]
+    experiment: Experiment, outcome: ExperimentOutcome, scores: Mapping[str, BySeed]
 ) -> tuple[RowResult, ...]:
     """Return the results of all rows, then of all anchors, with verdicts."""
     anchors = (
@@ -187,7 +187,7 @@ def _hypotheses(
 
 
 def _cell_results(
-    row: str, cells: Sequence[GridCell], outcome: Outcome, scores: Mapping[str, BySeed]
+    row: str, cells: Sequence[GridCell], outcome: ExperimentOutcome, scores: Mapping[str, BySeed]
 ) -> tuple[CellResult, ...]:
     """Return the scores, costs, code and error of each cell of a row."""
     results = []
@@ -341,7 +341,9 @@ def _with_verdict(on: RowOnCollection, p: float | None) -> RowOnCollection:
     return msgspec.structs.replace(on, p_holm=p, verdict=verdict)
 
 
-def add_sequences(report: Report, experiment: Experiment, outcome: Outcome, out: Path) -> Report:
+def add_sequences(
+    report: Report, experiment: Experiment, outcome: ExperimentOutcome, out: Path
+) -> Report:
     """Add gain and forgetting of rows with a sequence, with p-values corrected over all rows.
 
     Args:

@@ -7,18 +7,18 @@ evaluated query are left out of the fine-tuning.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from bench.evaluation.result_record import Conditions
 from bench.experiments.command_stage import CommandStage
 from bench.experiments.evaluate_stage import EvaluateStage
 from bench.experiments.experiment import COMMAND, Experiment, ExperimentStage, plan_experiment
 from bench.experiments.grid import Grid, rename_options
 from bench.experiments.training_stages import AdaptStage, FinetuneStage, PretrainStage
-from bench.result_store.result import Conditions
 from bench.runner.workspace import Workspace
 from bench.training.training_sets import count_queries, find_leaks
 from datasets_cfg.dataset import Dataset
 from datasets_cfg.verify import count_differences
 from foundation.machine import library_version
-from retrievers.models.model import resolve_model
+from retrievers.models.resolve import resolve_model
 from retrievers.training.engine.arguments import check_device
 
 DECISIVE = (

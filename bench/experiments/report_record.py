@@ -7,9 +7,9 @@ matrices of sequences, and points of an axis by their labels; 8, code and settin
 row, anchors, exploratory comparisons, and p of the seeds alone.
 """
 
+from bench.evaluation.result_record import Conditions
 from bench.experiments.experiment import AxisResult, Cost
 from bench.experiments.grid import Hypothesis, Table
-from bench.result_store.result import Conditions
 from foundation.records import Record
 
 SCHEMA = 8

@@ -22,7 +22,7 @@ from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
 from foundation.records import Record, read_json, write_json
 from retrievers.adapters.folder import check_method
-from retrievers.models.model import count_parameters, resolve_model
+from retrievers.models.resolve import count_parameters, resolve_model
 from retrievers.training.continual.sequence import (
     Domain,
     Method,

@@ -274,7 +274,7 @@ class Texts:
     texts: Sequence[str]
 
 
-def sample_documents(corpus: Corpus, ids: Sequence[str], count: int = DOCUMENTS) -> Texts:
+def choose_documents(corpus: Corpus, ids: Sequence[str], count: int = DOCUMENTS) -> Texts:
     """Return documents on which set-ups differ: alternately any, long ones and ones with accents.
 
     Args:
@@ -292,7 +292,7 @@ def sample_documents(corpus: Corpus, ids: Sequence[str], count: int = DOCUMENTS)
     return Texts(corpus.ids.take(rows[chosen]).to_pylist(), *corpus.documents_at(rows[chosen]))
 
 
-def sample_queries(dataset: Dataset, ids: Sequence[str], count: int = QUERIES) -> Texts:
+def choose_queries(dataset: Dataset, ids: Sequence[str], count: int = QUERIES) -> Texts:
     """Return queries of the collection, alternately any and long ones.
 
     Args:
@@ -499,7 +499,7 @@ class _Pairs:
 def _sample_pairs(run: Run, dataset: Dataset) -> _Pairs:
     """Return the first documents of some queries, and others from all ranks."""
     place_of = {query: place for place, query in enumerate(run.query_ids)}
-    chosen = sample_queries(dataset, list(place_of), RUN_QUERIES)
+    chosen = choose_queries(dataset, list(place_of), RUN_QUERIES)
     corpus_rows = dataset.corpus.rows_of(run.ids.to_pylist())
     queries: list[int] = []
     texts: list[str] = []

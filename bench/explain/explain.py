@@ -10,13 +10,13 @@ from bench.evaluation.collection_search import LoadedModel
 from bench.explain.answer import Answer
 from bench.explain.deviation_search import answer_question
 from bench.explain.evidence import SetupEvidence
+from bench.explain.passes import find_base
 from bench.explain.question import Question, save_canary
 from bench.requests.deciding import ExplainRequest
 from bench.requests.fields import ModelFields
 from bench.runner.workspace import Workspace, load_models, open_endpoint, open_workspace
 from foundation.errors import BenchError
 from retrievers.models.locate import is_card
-from retrievers.models.model import find_base
 
 
 def explain(request: ExplainRequest) -> Answer | None:

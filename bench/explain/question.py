@@ -25,10 +25,10 @@ from bench.explain.evidence import (
     RunEvidence,
     Texts,
     VectorEvidence,
+    choose_documents,
+    choose_queries,
     describe_ids,
     encode_texts,
-    sample_documents,
-    sample_queries,
 )
 from bench.explain.passes import ForwardPasses
 from bench.explain.scored import CollectionScores, PublishedEvidence, PublishedNumber, QueryEvidence
@@ -133,8 +133,8 @@ def read_vectors(path: Path, dataset: Dataset) -> tuple[dict[Role, GivenVectors]
     in_corpus = dataset.corpus.rows_of(ids) >= 0
     queries = [id_ for id_, known in zip(ids, in_corpus.tolist(), strict=True) if not known]
     samples: dict[Role, Texts] = {
-        "document": sample_documents(dataset.corpus, ids),
-        "query": sample_queries(dataset, queries),
+        "document": choose_documents(dataset.corpus, ids),
+        "query": choose_queries(dataset, queries),
     }
     given: dict[Role, GivenVectors] = {}
     for role, texts in samples.items():
@@ -309,7 +309,7 @@ class Question:
         encoder = encoder.for_dataset(self.dataset.name)
         samples: dict[Role, Texts] = {
             "document": self._sampled_documents,
-            "query": sample_queries(self.dataset, self.dataset.queries.ids, self.sampled_queries),
+            "query": choose_queries(self.dataset, self.dataset.queries.ids, self.sampled_queries),
         }
         given: dict[Role, GivenVectors] = {}
         for role, texts in samples.items():
@@ -411,7 +411,7 @@ class Question:
         for query, document, grade in self.dataset.qrels:
             if grade > 0:
                 relevant.setdefault(query, []).append(document)
-        queries = sample_queries(self.dataset, list(relevant), COST_QUERIES).ids
+        queries = choose_queries(self.dataset, list(relevant), COST_QUERIES).ids
         wanted = [id_ for query in queries for id_ in relevant[query][:COST_RELEVANT]]
         rows = np.unique(self.dataset.corpus.rows_of([*wanted, *self._sampled_documents.ids]))
         return list(queries), rows[rows >= 0]
@@ -419,7 +419,7 @@ class Question:
     @cached_property
     def _sampled_documents(self) -> Texts:
         corpus = self.dataset.corpus
-        return sample_documents(corpus, corpus.ids.to_pylist(), self.sampled_documents)
+        return choose_documents(corpus, corpus.ids.to_pylist(), self.sampled_documents)
 
     def _ids_differ(self, path: Path, ids: Sequence[str]) -> BenchError:
         """Return the error for ids that the collection lacks, with a change that mends them."""

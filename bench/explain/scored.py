@@ -7,7 +7,6 @@ from functools import cached_property
 
 import numpy as np
 
-from bench.evaluation.canonical_order import exclude_self_matches
 from bench.evaluation.exact.certificate import ArrayVectors
 from bench.evaluation.exact.tile_search import exact_search
 from bench.evaluation.runs import Run
@@ -19,7 +18,7 @@ from datasets_cfg.dataset import Dataset
 from datasets_cfg.readers import Qrels
 from foundation.arrays import Float32Array, Float64Array, Int64Array
 from foundation.errors import BenchError
-from retrievers.index.faiss_index import Hits
+from retrievers.index.hits import Hits, exclude_self_matches
 
 CHUNK = 2_048  # documents that are encoded at a time
 MOST_DOCUMENTS = 200_000

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from datasets_cfg.catalogue import Facts
 from retrievers.models.card import all_cards
-from retrievers.models.model import Model
 from retrievers.models.recipe import Prompts, StoredPooling, TruncationSide
+from retrievers.models.resolve import Model
 
 TitleRule = Literal["space", "pair", "sep", "none", "doubled", "only"]
 Case = Literal["", "lower", "cased", "accents", "no-accents"]

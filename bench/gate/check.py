@@ -1,87 +1,123 @@
-"""Decision whether a candidate may be released: from names to scores, then to a verdict."""
+"""The use case ``check``: from names to scores, then from scores to a decision.
 
+The first half opens and evaluates (`bench.gate.candidate`), or takes evaluations that Python
+already has. The second half is the same for all: `bench.gate.decision.decide` for each model that
+the candidate is compared with, and the worst outcome.
+"""
+
+import math
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
 
 import msgspec
+import numpy as np
 from attrs import evolve
 
-from bench.comparing.changed_queries import open_evaluated_dataset
+from bench.comparing.changed_queries import check_scores_against_rankings, open_evaluated_dataset
 from bench.comparing.comparison import model_of
-from bench.comparing.pairs import ComparisonSettings
-from bench.comparing.statistics import Resampling
+from bench.comparing.pairs import (
+    ComparedModel,
+    ComparisonSettings,
+    differing_recipes,
+    read_scores,
+)
+from bench.comparing.statistics import SAME_SCORE, Resampling, detectable_effect
 from bench.evaluation.collection_search import LoadedModel
 from bench.evaluation.judging import mean_weights
+from bench.evaluation.result_record import Evaluation, Protocol
 from bench.evaluation.scoring import parse_measure
 from bench.explain.question import Question
-from bench.gate.check_record import ANCHOR, BASELINE, Check, StoredModel
-from bench.gate.paired_tests import check_against, check_published, find_losses_elsewhere
-from bench.gate.power import DetectableEffect, detectable_effects, relation_between
-from bench.gate.scope import (
+from bench.gate.bound import draw_means, upper_bound
+from bench.gate.candidate import (
     Candidate,
-    Scope,
+    Reference,
     candidate_name,
-    candidate_results,
-    determine_scope,
+    check_protocol,
     evaluate_candidate,
-    explain_renaming,
-    previously_checked,
-    remember_checked,
 )
+from bench.gate.check_record import ANCHOR, BASELINE, Check, LostQuery, PairVerdict, Sensitivity
+from bench.gate.decision import BY_SEVERITY, GateSettings, ScorePair, decide
+from bench.gate.published import PUBLISHED, check_published, check_published_use
 from bench.gate.served import check_server
-from bench.gate.verdicts import conclude_check
-from bench.outcomes import RecordedWarnings
+from bench.outcomes import ExitCode, RecordedWarnings
 from bench.requests.deciding import CheckRequest
 from bench.requests.fields import CARD_SETTINGS, ModelFields
 from bench.result_store.find import choose_results, find_named, find_results
-from bench.result_store.result import Evaluation, Protocol
 from bench.runner.workspace import Workspace, load_models, open_endpoint, open_workspace
 from datasets_cfg.catalogue import dataset_names, user_folder
 from datasets_cfg.dataset import name_in_results
 from foundation.errors import BenchError
-from foundation.locations import Location
-from retrievers.models.card import all_cards
+from retrievers.models.card import ExpectedScore, all_cards
 
-PUBLISHED = "published"
+CANDIDATE = "the candidate"  # its name in messages, which the baseline may share
+SUSPICIOUS_GAIN = 0.1  # gain on a collection that hardly any new model brings
+WORST_SHOWN = 3  # queries that lost most
+DEVIATION = 0.2  # of the differences of different checkpoints; siblings have .1, other models .5
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What a check compares.
+
+    Attributes:
+        references: baseline, and anchor if there is one.
+        weights: weight of each collection in the mean, in the order of the report.
+        left_out: collections of the baseline that ``on`` does not name.
+        opened_by: typed folder of each collection of the user, by the name in its results.
+    """
+
+    references: Sequence[Reference]
+    weights: Mapping[str, float]
+    left_out: tuple[str, ...]
+    opened_by: Mapping[str, str]
 
 
 class CheckProgress:
     """Receiver of what is known before a check encodes. This one ignores it."""
 
-    def start(self, name: str, others: Sequence[StoredModel], scope: Scope) -> None:
-        """Begin to check the candidate ``name`` against ``others``."""
-
-    def expect(self, effects: Sequence[DetectableEffect]) -> None:
-        """State the effects that the collections can detect."""
+    def start(self, candidate: str, scope: Scope, sensitivity: Sensitivity | None) -> None:
+        """Begin to check ``candidate``. The sensitivity is information, and decides nothing."""
 
 
 def check(request: CheckRequest, progress: CheckProgress | None = None) -> Check:
     """Evaluate a candidate and compare it, or compare a server with its checkpoint.
 
     Raises:
-        BenchError: wrong input, or too few resamples.
+        BenchError: wrong input, another protocol, or too few resamples.
     """
     if request.served:
         return _check_server(request)
-    if not (isinstance(request.candidate, str) and isinstance(request.baseline, str)):
-        return _decide(request)
+    if not (request.candidate and request.baseline):
+        missing = "--baseline" if request.candidate else "CANDIDATE"
+        usage = "python -m bench check CANDIDATE --baseline BASELINE [OPTIONS]"
+        raise BenchError(f"check needs {missing}", usage)
+    check_published_use(request.baseline, request.anchor, request.expect_same)
+    measure = request.measure and parse_measure(request.measure).name
+    resampling, settings = Resampling(request.resamples, request.seed), _settings_of(request)
+    comparing = ComparisonSettings(measure, resampling=resampling)
     with RecordedWarnings() as recorded:
-        return _compare_and_decide(request, recorded, progress or CheckProgress())
-
-
-def _decide(request: CheckRequest) -> Check:
-    """Decide between results that Python already has."""
-    new, old = model_of(request.candidate), model_of(request.baseline)
-    weights = mean_weights(request.on or dict.fromkeys([*old.results, *new.results]))
-    comparing = ComparisonSettings(
-        request.measure, resampling=Resampling(request.resamples, request.seed)
-    )
-    if not request.expect_same:
-        comparing.resampling.check_enough(len(weights), sides=2)
-    stored = StoredModel(BASELINE, old.name, old.results)
-    model = Candidate(new.name, new.results)
-    verdict = check_against(model, stored, Scope(weights=weights), request.settings, comparing)
-    return conclude_check(new.name, [verdict], (), request.settings)
+        workspace = open_workspace(request)
+        model = None
+        if isinstance(request.candidate, str | Path):
+            (model,) = load_models(workspace, (request.candidate,), request)
+        claims = model.model.card.expected if model else ()
+        scope = _find_scope(request, workspace, claims)
+        if not settings.expect_same:
+            resampling.check_enough(len(scope.weights), sides=2)
+        candidate = _find_candidate(request, measure, workspace, model, scope, progress)
+        against = [
+            check_published(candidate, claims, scope.weights)
+            if other.name == PUBLISHED
+            else check_against(candidate, other, scope.weights, settings, comparing)
+            for other in scope.references
+        ]
+    hints = [hint for other in scope.references if (hint := _hint_for_gaps(other, scope))]
+    done = conclude(candidate, against, settings, (*hints, *recorded.texts), scope.left_out)
+    explain = _explain_command(done, model, scope, request) if model else ""
+    return msgspec.structs.replace(done, explain=explain)
 
 
 def _check_server(request: CheckRequest) -> Check:
@@ -99,134 +135,40 @@ def _check_server(request: CheckRequest) -> Check:
     question = Question(model, [dataset], workspace.dataset, workspace.device)
     encoder = open_endpoint(request.served, request.endpoint_model, model)
     stated = request.dtype or model.model.recipe.precision
-    return check_server(question, encoder, stated)
+    verdict, answer = check_server(question, encoder, stated)
+    done = conclude(Candidate(encoder.recipe.model, {}), [verdict], GateSettings(expect_same=True))
+    return msgspec.structs.replace(done, answer=answer)
 
 
-def _compare_and_decide(
-    request: CheckRequest, recorded: RecordedWarnings, progress: CheckProgress
-) -> Check:
-    """Evaluate, compare with the baseline and the anchor, and conclude."""
-    if not (request.candidate and request.baseline):
-        missing = "--baseline" if request.candidate else "CHECKPOINT"
-        usage = "python -m bench check CHECKPOINT --baseline BASELINE [OPTIONS]"
-        raise BenchError(f"check needs {missing}", usage)
-    _check_published(request)
-    measure = None if request.measure is None else parse_measure(request.measure).name
-    comparing = ComparisonSettings(measure, resampling=Resampling(request.resamples, request.seed))
-    workspace = open_workspace(request)
-    (model,) = load_models(workspace, (request.candidate,), request)
-    folders = _own_folders(request.on, workspace)
-    by_folder = {folder: name for name, folder in folders.items()}
-    typed = [by_folder.get(word, word) for word in request.on]
-    others = _find_references(request, typed)
-    known = find_results(request.results)
-    scope = _find_scope(model, others, known, typed, request.results)
-    if not request.settings.expect_same:
-        comparing.resampling.check_enough(len(scope.weights), sides=2)
-    name = candidate_name(model, known)
-    progress.start(name, others, scope)
-    effects = _detectable_effects(model, others[0], known, scope, comparing, request)
-    progress.expect(effects)
-    candidate = evaluate_candidate(
-        workspace,
-        model,
-        name,
-        _find_collections(others, scope, folders, workspace),
-        known,
-        request.results,
-        None if measure is None else (measure,),
-        others,
-    )
-    stored = candidate_results(model, known)
-    against = []
-    for other in others:
-        if other.name == PUBLISHED:
-            verdict = check_published(candidate, model.model.card.expected, scope.weights)
-        else:
-            foreseen = effects if other.role == BASELINE else ()
-            verdict = check_against(candidate, other, scope, request.settings, comparing, foreseen)
-        lost = find_losses_elsewhere(stored, other, scope.left_out, request.settings, comparing)
-        against.append(msgspec.structs.replace(verdict, elsewhere=lost))
-    for other in others:
-        checked = other.results.keys() & scope.weights.keys()
-        remember_checked(request.results, other.name, checked)
-    hints = [hint for other in others for hint in scope.hints(other)]
-    done = conclude_check(
-        *(name, against, effects, request.settings),
-        left_out=scope.left_out,
-        renamed=explain_renaming(model, name),
-        hints=hints,
-    )
-    vector_warnings = [
-        f"{name}: {warning}"
-        for name, entry in candidate.results.items()
-        for warning in entry.result.preflight.get("warnings", ())
-    ]
-    warnings = dict.fromkeys((*done.warnings, *recorded.texts, *vector_warnings))
-    explain = _format_explain_command(done, others, model, folders, request)
-    return msgspec.structs.replace(done, warnings=tuple(warnings), explain=explain)
+def _find_scope(
+    request: CheckRequest, workspace: Workspace, claims: Sequence[ExpectedScore]
+) -> Scope:
+    """Find the results of the baseline and the anchor, one per collection, and the collections.
 
-
-def _format_explain_command(
-    done: Check,
-    others: Sequence[StoredModel],
-    model: LoadedModel,
-    folders: Mapping[str, str],
-    request: CheckRequest,
-) -> str:
-    """Return the command that looks for the cause of a loss or drift, or "" if there is none.
-
-    Only transformers have settings to vary. Of the collections that decided, the command uses the
-    one with the largest difference.
+    With ``on``, results on other collections do not make a name ambiguous.
     """
-    if done.outcome not in ("REGRESSION", "DRIFT") or model.model.recipe.kind != "transformer":
-        return ""
-    verdict, other = next(
-        pair for pair in zip(done.against, others, strict=True) if pair[0].outcome == done.outcome
-    )
-    row = max(verdict.rows, key=lambda row: (bool(row.failure), abs(row.difference or 0)))
-    words = ["--on", folders.get(row.name, row.name)]
-    if other.name == PUBLISHED:
-        failed = [one for one in verdict.rows if one.failure and one.name == row.name]
-        words += [f"--published={one.measure}={one.baseline}" for one in failed]
-        return _format_explain(request.candidate, words, request)
-    baseline = other.results[row.name].result
-    if baseline.recipe is None or baseline.recipe.kind != "transformer":
-        return ""
-    reference = baseline.model if baseline.model in all_cards() else f"path/to/{baseline.model}"
-    pair = [reference, request.candidate]
-    if request.adapter or _card_settings(request):
-        pair.reverse()  # only the first model can have these
-    return _format_explain(pair[0], [*words, "--checkpoint", pair[1]], request)
+    given = {BASELINE: request.baseline, ANCHOR: request.anchor}
+    models = {role: _find_model(each, request) for role, each in given.items() if each}
+    name, found = models[BASELINE]
+    own = {c.dataset for c in claims} if name == PUBLISHED else {one.collection for one in found}
+    folders = _own_folders([word for word in request.on if word not in own], workspace)
+    names = {folder: name for name, folder in folders.items()}
+    weights = mean_weights([names.get(word, word) for word in request.on] or sorted(own))
+    if not weights:
+        raise BenchError("there are no collections to check on", "Name them with --on.")
+    references = [
+        Reference(role, name, choose_results(name, found, weights if request.on else None))
+        for role, (name, found) in models.items()
+    ]
+    return Scope(references, weights, tuple(sorted(own - weights.keys())), folders)
 
 
-def _card_settings(use: ModelFields) -> list[str]:
-    """Return the settings of the card that are overridden, as ``--set`` takes them."""
-    default = ModelFields()
-    names = [name for name in CARD_SETTINGS if getattr(use, name) != getattr(default, name)]
-    return [f"{name}={getattr(use, name)}" for name in names]
-
-
-def _format_explain(model: str, words: Sequence[str], use: ModelFields) -> str:
-    """Return an ``explain`` command for ``model``, with ``words`` and the model options ``use``."""
-    typed = {"--like": use.like, "--adapter": use.adapter, "--dtype": use.dtype}
-    words = [*words, *(word for name, value in typed.items() if value for word in (name, value))]
-    words += [word for pair in _card_settings(use) for word in ("--set", pair)]
-    return shlex.join(["python", "-m", "bench", "explain", model, *words])
-
-
-def _check_published(request: CheckRequest) -> None:
-    """Raise if published scores are given where per-query scores are needed."""
-    if request.baseline == PUBLISHED and not request.settings.expect_same:
-        raise BenchError(
-            "published scores have no per-query scores, so they cannot be tested",
-            "add --expect-same to check that this is the published checkpoint",
-        )
-    if request.anchor == PUBLISHED:
-        raise BenchError(
-            "published scores have no per-query scores, so they cannot be an anchor",
-            "give --anchor the name of stored results, or use --baseline published",
-        )
+def _find_model(given: Any, request: CheckRequest) -> tuple[str, Sequence[Evaluation]]:
+    """Return the name of a baseline or anchor, and all its results."""
+    if not isinstance(given, str | Path):
+        model = model_of(given)
+        return model.name, list(model.results.values())
+    return str(given), [] if given == PUBLISHED else find_named(str(given), request.results)
 
 
 def _own_folders(typed: Sequence[str], workspace: Workspace) -> dict[str, str]:
@@ -246,61 +188,58 @@ def _own_folders(typed: Sequence[str], workspace: Workspace) -> dict[str, str]:
     return folders
 
 
-def _find_references(request: CheckRequest, typed: Sequence[str]) -> list[StoredModel]:
-    """Find the results of the baseline and of the anchor, one per collection.
-
-    With ``--on``, results on other collections do not make a name ambiguous.
-    """
-    on = mean_weights(typed) if typed else None
-    others = []
-    for role, name in ((BASELINE, request.baseline), (ANCHOR, request.anchor)):
-        if name:
-            found = [] if name == PUBLISHED else find_named(name, request.results)
-            chosen = choose_results(name, found, on)
-            others.append(StoredModel(role, name, chosen, found))
-    return others
-
-
-def _find_scope(
-    model: LoadedModel,
-    others: Sequence[StoredModel],
-    known: Sequence[Evaluation],
-    typed: Sequence[str],
-    results: Location,
-) -> Scope:
-    """Determine the collections of the check, see `determine_scope`."""
-    baseline, *anchors = others
-    if baseline.name == PUBLISHED:
-        claimed = dict.fromkeys(claim.dataset for claim in model.model.card.expected)
-        return determine_scope(typed, claimed, {})
-    further: dict[str, Iterable[str]] = {
-        f"the {other.role} was checked there before": previously_checked(results, other.name)
-        for other in others
-    }
-    further["the candidate has one"] = [one.collection for one in candidate_results(model, known)]
-    further |= {f"the {other.role} has one": other.collections for other in anchors}
-    return determine_scope(typed, baseline.collections, further)
-
-
-def _detectable_effects(
-    model: LoadedModel,
-    baseline: StoredModel,
-    known: Sequence[Evaluation],
-    scope: Scope,
-    comparing: ComparisonSettings,
+def _find_candidate(
     request: CheckRequest,
-) -> tuple[DetectableEffect, ...]:
-    """Compute the effects that these collections can detect, before hours of encoding."""
-    if not baseline.results or request.settings.expect_same:
-        return ()
-    first = next(iter(baseline.results.values())).result
-    kind = relation_between(msgspec.structs.replace(first, recipe=model.model.recipe), first)
-    stated = (scope.weights, comparing.measure, request.settings.floor)
-    return detectable_effects(kind, baseline.results, known, *stated)
+    measure: str | None,
+    workspace: Workspace,
+    model: LoadedModel | None,
+    scope: Scope,
+    progress: CheckProgress | None,
+) -> Candidate:
+    """Evaluate the candidate, or take the evaluations that Python already has."""
+    if model is None:
+        given = model_of(request.candidate)
+        every = [one for other in scope.references for one in other.results.values()]
+        check_scores_against_rankings([one for one in every if one.folder], workspace)
+        return Candidate(given.name, given.results)
+    name = candidate_name(model, request.results)
+    sizes = {name: one.result.queries for name, one in scope.references[0].results.items()}
+    plain = not request.expect_same and sizes.keys() >= scope.weights.keys()
+    sensitivity = expected_sensitivity(sizes, scope.weights) if plain else None
+    (progress or CheckProgress()).start(name, scope, sensitivity)
+    known = [one for each in {name, model.name} for one in find_results(request.results, each)]
+    opens = _openable_collections(scope, workspace)
+    sides = (workspace, model.with_name(name), opens, scope.references)
+    candidate = evaluate_candidate(*sides, known, request.results, measure)
+    if name == model.name:
+        return candidate
+    text = "because other weights or settings have results named"
+    return replace(candidate, renamed=f"The candidate is called {name} here, {text} {model.name}")
 
 
-def _find_collections(
-    others: Sequence[StoredModel], scope: Scope, folders: Mapping[str, str], workspace: Workspace
+def expected_sensitivity(
+    queries: Mapping[str, int], weights: Mapping[str, float], deviation: float = DEVIATION
+) -> Sensitivity:
+    """Return what queries can show before anything is encoded. It decides nothing.
+
+    Args:
+        queries: number of queries of each collection.
+        weights: weight of each collection in the mean.
+        deviation: assumed standard deviation of the differences.
+    """
+    errors = [weight * deviation / math.sqrt(queries[name]) for name, weight in weights.items()]
+    total = sum(queries[name] for name in weights)
+    unchanged = [draw_means(np.zeros(queries[name]), name) for name in sorted(weights)]
+    return Sensitivity(
+        queries=total,
+        deviation=deviation,
+        detectable=detectable_effect(math.hypot(*errors), max(1, total - len(weights))),
+        provable=upper_bound(unchanged, [weights[name] for name in sorted(weights)]),
+    )
+
+
+def _openable_collections(
+    scope: Scope, workspace: Workspace
 ) -> dict[str, tuple[str, Protocol | None]]:
     """Return the name or folder that opens each collection, with the protocol of the reference.
 
@@ -309,12 +248,230 @@ def _find_collections(
     """
     found: dict[str, tuple[str, Protocol | None]] = {}
     for name in scope.weights:
-        stored = [other.results[name] for other in others if name in other.results]
+        stored = [other.results[name] for other in scope.references if name in other.results]
         protocols = [one.result.protocol for one in stored]
-        if stored or any(other.name == PUBLISHED for other in others):
-            found[name] = folders.get(name, name), protocols[0] if protocols else None
-        for protocol in protocols if name not in {*folders, *dataset_names()} else ():
+        if protocols or scope.references[0].name == PUBLISHED:
+            opens = scope.opened_by.get(name, name)
+            found[name] = opens, protocols[0] if protocols else None
+        for protocol in protocols if name not in {*scope.opened_by, *dataset_names()} else ():
             dataset = open_evaluated_dataset(protocol, workspace)
             if not isinstance(dataset, str) and dataset.name == name:  # else another of its content
                 found[name] = str(dataset.reader.folder), protocols[0]
     return found
+
+
+def check_against(
+    candidate: Candidate,
+    other: Reference,
+    weights: Mapping[str, float],
+    settings: GateSettings,
+    comparing: ComparisonSettings,
+) -> PairVerdict:
+    """Compare the candidate with stored results and decide.
+
+    Args:
+        candidate: checkpoint with its results.
+        other: baseline or anchor.
+        weights: weight of each collection in the mean.
+        settings: limits.
+        comparing: measure and resampling.
+
+    Raises:
+        BenchError: the results have different protocols.
+    """
+    ours, theirs = candidate.results, other.results
+    gaps = {name: "no result" for name in weights if name not in ours}
+    gaps |= {name: f"{other.name} has no result" for name in weights if name not in theirs}
+    gaps |= {name: why for name, why in candidate.failures.items() if name in weights}
+    models = (ComparedModel(CANDIDATE, ours), ComparedModel(other.name, theirs))
+    pairs: dict[str, ScorePair] = {}
+    for name in (name for name in weights if name not in gaps):
+        check_protocol(name, ours[name].result.protocol, [other])
+        matrix = read_scores(name, models, comparing)
+        if matrix.gaps:
+            gaps[name] = ", ".join(f"{who}: {why}" for who, why in matrix.gaps.items())
+        else:
+            new, old = (matrix.scores[:, matrix.columns[model.name]] for model in models)
+            pairs[name] = ScorePair(matrix.measure, new, old, matrix.queries)
+    decision = decide(pairs, weights, settings, comparing.resampling, gaps)
+    rows = [
+        msgspec.structs.replace(
+            row,
+            candidate_in_domain=candidate.is_in_domain(row.name),
+            baseline_in_domain=row.name in theirs and theirs[row.name].result.in_domain,
+        )
+        for row in decision.rows
+    ]
+    return PairVerdict(
+        role=other.role,
+        name=other.name,
+        outcome=decision.outcome,
+        reasons=decision.reasons,
+        rows=tuple(rows),
+        mean=decision.mean,
+        needed=decision.needed,
+        worst=_worst_queries(pairs, candidate),
+        recipes=differing_recipes(models[::-1], pairs),
+        same_model=bool(pairs) and all(_is_same_model(ours[n], theirs[n]) for n in pairs),
+    )
+
+
+def _is_same_model(a: Evaluation, b: Evaluation) -> bool:
+    """Return True for one recipe with the same files and index."""
+    first, second = a.result, b.result
+    same = (first.fingerprint, first.index) == (second.fingerprint, second.index)
+    return same and bool(first.recipe and first.recipe.files)
+
+
+def _worst_queries(pairs: Mapping[str, ScorePair], candidate: Candidate) -> tuple[LostQuery, ...]:
+    """Return the queries that lost most over all collections, ties sorted by name."""
+    lost = [
+        LostQuery(
+            collection=name,
+            query_id=pair.queries[row],
+            candidate=float(pair.candidate[row]),
+            baseline=float(pair.baseline[row]),
+        )
+        for name, pair in pairs.items()
+        for row in np.argsort(pair.candidate - pair.baseline, kind="stable")[:WORST_SHOWN]
+    ]
+    lost = [query for query in lost if query.baseline - query.candidate > SAME_SCORE]
+    worst = sorted(lost, key=lambda query: query.candidate - query.baseline)[:WORST_SHOWN]
+    return tuple(
+        msgspec.structs.replace(query, text=candidate.text(query.collection, query.query_id))
+        for query in worst
+    )
+
+
+def conclude(
+    candidate: Candidate,
+    against: Sequence[PairVerdict],
+    settings: GateSettings,
+    warnings: Sequence[str] = (),
+    left_out: Sequence[str] = (),
+) -> Check:
+    """Combine the verdicts into one decision, with warnings.
+
+    Args:
+        candidate: model under test.
+        against: verdict for the baseline, and for the anchor if there is one.
+        settings: limits.
+        warnings: warnings of the evaluation.
+        left_out: collections of the baseline that ``on`` does not name.
+    """
+    worst = max(against, key=lambda verdict: BY_SEVERITY.index(verdict.outcome))
+    other = f"(against the {worst.role}, {worst.name})"
+    every = [*warnings] if settings.expect_same else [*_warnings(candidate, against), *warnings]
+    every += [
+        f"{name}: {warning}"
+        for name, entry in candidate.results.items()
+        for warning in entry.result.preflight.get("warnings", ())
+    ]
+    return Check(
+        candidate=candidate.name,
+        outcome=worst.outcome,
+        exit_code=int(ExitCode[worst.outcome]),
+        reasons=tuple(f"{reason} {other}" for reason in worst.reasons),
+        margin=settings.margin,
+        floor=settings.floor,
+        tolerance=settings.tolerance if settings.expect_same else None,
+        against=tuple(against),
+        warnings=tuple(dict.fromkeys(every)),
+        left_out=tuple(left_out),
+        renamed=candidate.renamed,
+    )
+
+
+def _warnings(candidate: Candidate, against: Sequence[PairVerdict]) -> Iterator[str]:
+    """Yield warnings about the evidence."""
+    for verdict in against:
+        other = f"the {verdict.role}, {verdict.name},"
+        if verdict.same_model:
+            yield (
+                f"{candidate.name} and {other} are the same model: settings and files are equal. "
+                "To check that nothing changed, use --expect-same"
+            )
+        if verdict is against[0]:
+            yield from _in_domain(f"the candidate, {candidate.name},", other, verdict)
+        for row in verdict.rows:
+            if row.difference is not None and row.difference > SUSPICIOUS_GAIN:
+                yield (
+                    f"{row.name}: a gain of {row.difference:.4f} is suspiciously large; look for "
+                    "test queries in the training data (python -m bench verify)"
+                )
+
+
+def _in_domain(candidate: str, other: str, verdict: PairVerdict) -> Iterator[str]:
+    """Yield warnings about models that were trained on collections of the check."""
+    both = [r.name for r in verdict.rows if r.candidate_in_domain and r.baseline_in_domain]
+    ours = [r.name for r in verdict.rows if r.candidate_in_domain and r.name not in both]
+    theirs = [r.name for r in verdict.rows if r.baseline_in_domain and r.name not in both]
+    cases = (
+        (f"{candidate} and {other} were", both, ""),
+        (f"{candidate} was", ours, f"; {other} was not"),
+        (f"{other} was", theirs, "; the candidate was not"),
+    )
+    for who, names, others in cases:
+        if names:
+            yield (
+                f"{who} trained on {', '.join(names)}, so the difference there says little about "
+                f"other collections{others}"
+            )
+
+
+def _hint_for_gaps(other: Reference, scope: Scope) -> str:
+    """Return the command to type if a reference lacks results, or "" if it does not."""
+    gaps = [scope.opened_by.get(name, name) for name in scope.weights if name not in other.results]
+    if not gaps or other.name == PUBLISHED:
+        return ""
+    models = [one.result.model for one in other.results.values()] or [other.name]
+    command = shlex.join(["python", "-m", "bench", "run", *gaps, "--model", models[0]])
+    return f"run `{command}`, or name the collections to check with --on"
+
+
+def _explain_command(done: Check, model: LoadedModel, scope: Scope, request: CheckRequest) -> str:
+    """Return the command that looks for the cause of the difference, or "" if there is none.
+
+    Only transformers have settings to vary. Of the collections that decided, the command uses the
+    one with the largest difference.
+    """
+    if done.outcome in ("OK", "MISSING") or model.model.recipe.kind != "transformer":
+        return ""
+    pairs = zip(done.against, scope.references, strict=True)
+    verdict, other = next(pair for pair in pairs if pair[0].outcome == done.outcome)
+    row = max(verdict.rows, key=lambda row: (bool(row.failure), abs(row.difference or 0)))
+    words = ["--on", scope.opened_by.get(row.name, row.name)]
+    if other.name == PUBLISHED:
+        failed = [one for one in verdict.rows if one.failure and one.name == row.name]
+        words += [f"--published={one.measure}={one.baseline}" for one in failed]
+        return _format_explain(str(request.candidate), words, request)
+    baseline = other.results[row.name].result
+    unchanged = row.paired and not row.paired.changed
+    if unchanged or baseline.recipe is None or baseline.recipe.kind != "transformer":
+        return ""
+    reference = baseline.model if baseline.model in all_cards() else f"path/to/{baseline.model}"
+    pair = [reference, str(request.candidate)]
+    if request.adapter or _card_settings(request):
+        pair.reverse()  # only the first model can have these
+    return _format_explain(pair[0], [*words, "--checkpoint", pair[1]], request)
+
+
+def _format_explain(model: str, words: Sequence[str], use: ModelFields) -> str:
+    """Return an ``explain`` command for ``model``, with ``words`` and the model options ``use``."""
+    typed = {"--like": use.like, "--adapter": use.adapter, "--dtype": use.dtype}
+    words = [*words, *(word for name, value in typed.items() if value for word in (name, value))]
+    words += [word for pair in _card_settings(use) for word in ("--set", pair)]
+    return shlex.join(["python", "-m", "bench", "explain", model, *words])
+
+
+def _settings_of(request: CheckRequest) -> GateSettings:
+    """Return the limits of a request."""
+    names = (field.name for field in fields(GateSettings))
+    return GateSettings(**{name: getattr(request, name) for name in names})
+
+
+def _card_settings(use: ModelFields) -> list[str]:
+    """Return the settings of the card that are overridden, as ``--set`` takes them."""
+    default = ModelFields()
+    names = [name for name in CARD_SETTINGS if getattr(use, name) != getattr(default, name)]
+    return [f"{name}={getattr(use, name)}" for name in names]

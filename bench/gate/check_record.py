@@ -1,42 +1,17 @@
 """Records of a check: rows of its tables, the verdict of each comparison, the decision."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
+from bench.comparing.pairs import FieldDifference
 from bench.comparing.statistics import Difference
 from bench.explain.answer import Answer
-from bench.gate.power import DetectableEffect
-from bench.gate.settings import Rule
-from bench.result_store.result import Evaluation
 from foundation.records import Record
 
 Outcome = Literal["OK", "INCONCLUSIVE", "MISSING", "DRIFT", "REGRESSION"]
 
-CANDIDATE, BASELINE, ANCHOR = "candidate", "baseline", "anchor"
+BASELINE, ANCHOR = "baseline", "anchor"
+MEAN = "mean"  # name of its row
 PUBLISHED_SCORES = "published scores"  # name of a baseline
-
-
-@dataclass(frozen=True)
-class StoredModel:
-    """Model that the candidate is compared with.
-
-    Attributes:
-        role: ``baseline`` or ``anchor``.
-        name: as typed.
-        results: stored results to compare with, by collection; empty for published scores.
-        known: all results stored under its name.
-    """
-
-    role: str
-    name: str
-    results: Mapping[str, Evaluation]
-    known: Sequence[Evaluation] = ()
-
-    @property
-    def collections(self) -> set[str]:
-        """All collections that it has results on."""
-        return {one.collection for one in self.known}
 
 
 class CheckRow(Record, kw_only=True):
@@ -46,10 +21,10 @@ class CheckRow(Record, kw_only=True):
         name: name of the collection, or "mean".
         measure: measure of the scores.
         candidate, baseline: mean scores; None for a gap.
-        paired: difference with its interval and p; None for a gap or a published score.
-        p_skew: p of the loss allowing for rare gains missing from the sample, see
-            `bench.gate.skew`.
-        p_holm: larger of both p-values, corrected for the number of collections; None for the mean.
+        paired: difference with its interval; None for a gap or a published score. Its ``p`` is
+            twice the one-sided p of a loss, so that a gain has a p near 1, and ``p_adjusted`` is
+            corrected for the number of collections (Holm).
+        bound: largest mean loss that is not ruled out at 95 %; None without `paired`.
         failure: reason why this row decides against the candidate.
         missing: reason why there is nothing to compare.
         candidate_in_domain, baseline_in_domain: whether the model was trained on the collection.
@@ -60,8 +35,7 @@ class CheckRow(Record, kw_only=True):
     candidate: float | None = None
     baseline: float | None = None
     paired: Difference | None = None
-    p_skew: float | None = None
-    p_holm: float | None = None
+    bound: float | None = None
     failure: str = ""
     missing: str = ""
     candidate_in_domain: bool = False
@@ -103,10 +77,13 @@ class PairVerdict(Record, kw_only=True):
         rows: a row for each collection, or for each published score.
         mean: row of the mean; None if a collection is missing, there is only one, or measures
             differ.
-        largest_loss: largest loss of the mean that is not ruled out at 95 %; None if unknown.
+        needed: for INCONCLUSIVE, the number of queries with differences like these that would be
+            enough to decide; None if no number is, or it is unknown.
         worst: queries with the largest losses, the largest first.
-        same_model: whether the candidate is the model that it is compared with.
-        elsewhere: collections left out by ``--on`` on which stored results show a loss.
+        recipes: settings and files that differ, ``a`` for the other model and ``b`` for the
+            candidate.
+        same_model: whether both are the same model, with equal settings and files. It decides
+            nothing.
     """
 
     role: str
@@ -115,10 +92,10 @@ class PairVerdict(Record, kw_only=True):
     reasons: tuple[str, ...]
     rows: tuple[CheckRow, ...]
     mean: CheckRow | None = None
-    largest_loss: float | None = None
+    needed: int | None = None
     worst: tuple[LostQuery, ...] = ()
+    recipes: tuple[FieldDifference, ...] = ()
     same_model: bool = False
-    elsewhere: tuple[CheckRow, ...] = ()
 
     @property
     def compares_published(self) -> bool:
@@ -130,8 +107,30 @@ class PairVerdict(Record, kw_only=True):
         """Rows of the collections, then of the mean if there is one."""
         return (*self.rows, self.mean) if self.mean else self.rows
 
+    @property
+    def bound(self) -> float | None:
+        """Largest loss of the mean, or on the only collection, that is not ruled out at 95 %."""
+        row = self.mean or (self.rows[0] if len(self.rows) == 1 else None)
+        return row.bound if row else None
 
-class Check(Record, kw_only=True, rename={"effects": "foreseen"}):
+
+class Sensitivity(Record):
+    """What the queries of a check can show, if differences have a stated standard deviation.
+
+    Attributes:
+        queries: number of queries.
+        deviation: standard deviation of the differences, an assumption.
+        detectable: mean loss that is significant with a probability of 80 %.
+        provable: bound of the mean loss if no score changes; no smaller margin can be passed.
+    """
+
+    queries: int
+    deviation: float
+    detectable: float
+    provable: float
+
+
+class Check(Record, kw_only=True):
     """Complete decision. Its outcome is the worst of its comparisons.
 
     Attributes:
@@ -139,16 +138,14 @@ class Check(Record, kw_only=True, rename={"effects": "foreseen"}):
         outcome: OK, INCONCLUSIVE, MISSING, DRIFT or REGRESSION.
         exit_code: exit code of the command.
         reasons: sentences that explain the outcome.
-        rule: decision rule.
-        margin: largest loss of the mean that rule margin accepts.
-        floor: largest loss on a collection under either rule.
-        tolerance: largest difference accepted by --expect-same; None without it.
+        margin: largest mean loss that passes.
+        floor: largest significant loss on a collection that passes.
+        tolerance: largest difference of a query accepted by --expect-same; None without it.
         against: verdict for the baseline, and for the anchor if there is one.
-        effects: minimum detectable effects stated before encoding; ``foreseen`` in JSON.
         warnings: warnings about the evidence.
-        left_out: collections with results that ``--on`` does not name.
+        left_out: collections of the baseline that ``--on`` does not name.
         renamed: reason why the candidate has a name that nobody gave it; "" otherwise.
-        explain: command that looks for the cause of a regression or drift; "" if there is none.
+        explain: command that looks for the cause of the difference; "" if there is none.
         answer: difference of settings that explains the vectors of a server; None for scores.
     """
 
@@ -156,13 +153,11 @@ class Check(Record, kw_only=True, rename={"effects": "foreseen"}):
     outcome: Outcome
     exit_code: int
     reasons: tuple[str, ...]
-    rule: Rule
     margin: float
     floor: float
     tolerance: float | None
     against: tuple[PairVerdict, ...]
-    effects: tuple[DetectableEffect, ...]
-    warnings: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     renamed: str = ""
     explain: str = ""

@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
-import msgspec
 import numpy as np
 from scipy.spatial.distance import cdist
 
@@ -21,9 +20,7 @@ from bench.explain.deviation_search import answer_question
 from bench.explain.evidence import FLOOR, PRECISIONS, GivenVectors, encode_texts
 from bench.explain.question import Question
 from bench.explain.setup import INT8_WEIGHTS
-from bench.gate.check_record import Check, CheckRow, PairVerdict
-from bench.gate.settings import GateSettings
-from bench.gate.verdicts import conclude_check
+from bench.gate.check_record import CheckRow, PairVerdict
 from retrievers.encoders.protocol import Encoder
 from retrievers.models.recipe import Role
 
@@ -38,8 +35,10 @@ BEYOND = 30.0  # times the largest typical error of its precision that one vecto
 LEVELS = dict(PRECISIONS)  # largest typical error of each precision, as a decimal logarithm
 
 
-def check_server(question: Question, encoder: Encoder, stated: str) -> Check:
+def check_server(question: Question, encoder: Encoder, stated: str) -> tuple[PairVerdict, Answer]:
     """Decide whether a server returns the vectors of the model of ``question``.
+
+    Returns the verdict and the difference of set-up that explains the vectors.
 
     Args:
         question: the model, and the collection whose texts are sent.
@@ -72,8 +71,7 @@ def check_server(question: Question, encoder: Encoder, stated: str) -> Check:
         reasons=(cause or f"the vectors agree within the precision of {precision}",),
         rows=tuple(rows),
     )
-    done = conclude_check(server, [verdict], (), GateSettings(expect_same=True))
-    return msgspec.structs.replace(done, answer=answer)
+    return verdict, answer
 
 
 def _describe_cause(answer: Answer, stated: str) -> str:

@@ -6,7 +6,6 @@ from typing import Any, Literal
 from attrs import field, frozen
 from attrs.converters import optional
 
-from bench.gate.settings import GateSettings
 from bench.requests.fields import (
     RESULTS,
     FolderFields,
@@ -78,23 +77,24 @@ class CheckRequest(ResamplingFields, MismatchFields, ModelFields, HardwareFields
     skipped.
 
     Attributes:
-        candidate: Candidate: a name, card file, folder or Hub id.
+        candidate: Candidate: a name, card file, folder or Hub id; in Python also an evaluation, or
+            a list of evaluations of one model.
         baseline: Model with stored results (MODEL@FIELD=VALUE selects one of several), folder of
-            results, or `published` for the scores that the card claims.
+            results, or `published` for the scores that the card claims; in Python also an
+            evaluation, or a list of them.
         on: Collections, suites or folders (a suite of your own is a TOML file). Default: the
             baseline's. With ``served``, texts of one collection. Default: stdlib-code.
         anchor: Older release to check against, too. The worse outcome decides.
         measure: Measure to decide by. Default: each collection's main measure.
         results: Folder of stored results, or a URL such as s3://bucket/prefix. New results are
             added to it.
-        rule: loss fails on a significant loss; margin (non-inferiority) passes only if a loss
-            beyond ``margin`` is ruled out.
-        margin: Largest loss of the mean that rule margin accepts.
-        floor: No candidate passes that lost more than this on any collection, under either rule.
-        expect_same: Expect the baseline's scores: a difference in either direction is drift (exit
-            code 5).
-        tolerance: Largest difference that ``expect_same`` accepts; published scores state their
-            own.
+        margin: Largest mean loss that passes. The 95 % confidence bound of the loss must be within
+            it.
+        floor: Largest significant loss on a single collection that passes.
+        expect_same: Expect the baseline's scores, query by query: a difference in either direction
+            is drift (exit code 5).
+        tolerance: Largest difference of a query that ``expect_same`` accepts; published scores
+            state their own.
         served: Address of a server of OpenAI's embeddings API, checked instead of a candidate: does
             it return the vectors of ``against``, also under load? ``dtype`` is its intended
             precision.
@@ -102,7 +102,7 @@ class CheckRequest(ResamplingFields, MismatchFields, ModelFields, HardwareFields
 
     Examples:
         python -m bench check path/to/ckpt --like retromae --baseline retromae --on beir
-        python -m bench check path/to/ckpt --like minilm --baseline minilm --rule margin
+        python -m bench check path/to/ckpt --like minilm --baseline minilm --margin 0.01
         python -m bench check minilm --baseline published --expect-same
         python -m bench check --served http://localhost:8080/v1 --against minilm
     """
@@ -113,28 +113,12 @@ class CheckRequest(ResamplingFields, MismatchFields, ModelFields, HardwareFields
     anchor: str | None = None
     measure: str | None = None
     results: Location = field(default=RESULTS, converter=to_location)
-    rule: Literal["loss", "margin"] = "loss"
-    margin: float = 0.01
+    margin: float = 0.02
     floor: float = 0.1
     expect_same: bool = False
     tolerance: float = 0.0005
     served: str = ""
     against: str = ""
-
-    @property
-    def settings(self) -> GateSettings:
-        """Rule and limits of the decision.
-
-        Raises:
-            BenchError: a limit is so wide that any model would pass.
-        """
-        return GateSettings(
-            rule=self.rule,
-            margin=self.margin,
-            floor=self.floor,
-            expect_same=self.expect_same,
-            tolerance=self.tolerance,
-        )
 
 
 @frozen(kw_only=True, slots=False)

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping
 
 from tqdm import tqdm
 
+from bench.evaluation.result_record import Evaluation
 from bench.evaluation.runs import has_white_space, write_lines
 from bench.requests.deciding import ExportRequest
 from bench.result_store.find import choose_results, expand_collections, find_named
 from bench.result_store.mteb_files import export_obstacle, mteb_files
-from bench.result_store.result import Evaluation, result_folder
+from bench.result_store.result import result_folder
 from foundation.errors import BenchError
 from foundation.files import read_file
 from foundation.locations import Location, write_location

@@ -13,7 +13,8 @@ from typing import Any
 
 import msgspec
 
-from bench.result_store.result import RESULT_FILE, Evaluation, Protocol, Result, load, load_all
+from bench.evaluation.result_record import Evaluation, Protocol, Result
+from bench.result_store.result import RESULT_FILE, load, load_all
 from datasets_cfg.catalogue import collections_of, expand_names, is_suite
 from foundation.errors import BenchError, did_you_mean
 from foundation.locations import Location, files_below, parse_location
@@ -349,7 +350,7 @@ def _find_in_folder(path: Location) -> list[Evaluation]:
         if path.name != RESULT_FILE:
             raise BenchError(
                 f"{path} is not a result",
-                "add --dataset NAME to score a TREC run file",
+                f"To score a TREC run file, run `bench score {path} --dataset NAME`.",
             )
         return [load(path)]
     results = find_results(path)

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from bench.result_store.result import Evaluation, Result
+from bench.evaluation.result_record import Evaluation, Result
 from datasets_cfg.catalogue import facts_for
 
 LANGUAGE = "eng-Latn"  # the language of all collections below, as mteb writes it

@@ -1,16 +1,12 @@
-"""Records of evaluations: scores, protocol, recipe and conditions.
+"""Files of an evaluation: saved all at once, and loaded only if they agree.
 
-There is one folder per evaluation: ``result.json`` (schema below), ``per_query.parquet`` (a row per
-query, a column per measure, unrounded) and ``run.arrow``, the ranking. Results before schema 4 have
-``run.trec.gz`` instead. Results are comparable only under the same `Protocol`. Recipes may differ,
-and are shown.
+There is one folder per evaluation: ``result.json`` (a `bench.evaluation.result_record.Result`),
+``per_query.parquet`` (a row per query, a column per measure, unrounded) and ``run.arrow``, the
+ranking. Results before schema 4 have ``run.trec.gz`` instead.
 
 `load` returns only consistent results. A record states means, counts and the hash of the table of
 scores per query. All of these are recomputed from the table, so that neither can be changed without
 the other. A record that contradicts itself raises an error that names it.
-
-History of the schema: 1, the first; 2 adds ``parameters``, which are unknown in older records; 3
-adds ``per_query_sha256``; 4 adds ``run_sha256``, ``recall_queries`` and ``conditions.program``.
 """
 
 import hashlib
@@ -22,33 +18,33 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.evaluation.runs import Run, check_writable, encode_columnar, read_run_file
+from bench.evaluation.result_record import (
+    QUERY_ID,
+    RUN_FILE,
+    SCHEMA,
+    SCORES_FILE,
+    TREC_FILE,
+    Evaluation,
+    Result,
+)
+from bench.evaluation.runs import check_writable, encode_columnar
 from bench.evaluation.scoring import Scores
 from foundation.arrays import Float64Array
 from foundation.errors import BenchError
 from foundation.files import read_file
 from foundation.locations import Location, RemotePath, write_locations
-from foundation.records import Record, decode_json
-from retrievers.models.checkpoint import Parameters
-from retrievers.models.recipe import Recipe
+from foundation.records import decode_json
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-SCHEMA = 4
-RESULT_FILE, SCORES_FILE, RUN_FILE = "result.json", "per_query.parquet", "run.arrow"
-TREC_FILE = "run.trec.gz"  # ranking before schema 4; later only on request
-QUERY_ID = "query_id"  # column of SCORES_FILE, next to the measures
+RESULT_FILE = "result.json"
 LONGEST_NAME = 255  # bytes of a file's name
 OLDEST = 1  # schema that is still read
 HASHED_SINCE = 3  # schema that has the hash of the values
@@ -61,276 +57,6 @@ PAUSES_S = (0.01, 0.1)  # before a record that contradicts itself is read again
 READERS = 16  # files that are read at once, near or far
 
 Ids = dict[tuple[str, ...], tuple[str, ...]]  # equal ids once, by themselves
-
-
-class Protocol(Record, kw_only=True):
-    """The rules of an evaluation, which must be equal to compare two scores.
-
-    Attributes:
-        collection: name of the collection.
-        version: declared release of the data.
-        split: split of the judgements.
-        title_track: how titles and texts are joined.
-        corpus_sha256: hash of the corpus; "" if a run file was scored without it.
-        queries_sha256: hash of the queries.
-        qrels_sha256: hash of the judgements.
-        exclude_self: whether the document whose id equals the query id is dropped.
-        depth: documents retrieved per query.
-        official: False if the user allowed a collection that differs from the published one.
-    """
-
-    collection: str
-    version: str
-    split: str
-    title_track: str
-    corpus_sha256: str
-    queries_sha256: str
-    qrels_sha256: str
-    exclude_self: bool
-    depth: int
-    official: bool
-
-
-class Timings(Record):
-    """Wall-clock seconds of each stage. Stored vectors are not encoded again.
-
-    Attributes:
-        encode_queries_s: encoding of the queries.
-        encode_documents_s: encoding of the documents.
-        encoded_documents: number of distinct texts that this process encoded, without stored ones
-            and those of other processes.
-        search_s: search.
-        score_s: scoring.
-        encoded_tokens: tokens of encoded documents and queries, after truncation; 0 without a
-            tokenizer.
-        busy_s: seconds by kind of work (load, tokenise, forward, copy, write, search, rescore).
-            Kinds that run in parallel overlap, so their sum may exceed the stages'.
-    """
-
-    encode_queries_s: float = 0.0
-    encode_documents_s: float = 0.0
-    encoded_documents: int = 0
-    search_s: float = 0.0
-    score_s: float = 0.0
-    encoded_tokens: int = 0
-    busy_s: dict[str, float] = {}
-
-
-class Conditions(Record):
-    """The machine and libraries of an evaluation.
-
-    Attributes:
-        time: ISO 8601 in UTC, to the second, so that it sorts as text.
-        bench: version of this program.
-        commit: git commit of the code; "" outside a checkout.
-        dirty: whether tracked files differed from the commit.
-        python: version of Python.
-        machine: operating system and architecture.
-        device: requested device of the encoder; ``auto`` is a GPU if there is one.
-        search_device: device of exact search.
-        threads: CPU threads available to this process.
-        libraries: versions by name.
-        program: hash of the source code that encodes, ranks and scores; "" in records before schema
-            4.
-    """
-
-    time: str
-    bench: str
-    commit: str
-    dirty: bool
-    python: str
-    machine: str
-    device: str
-    search_device: str
-    threads: int
-    libraries: dict[str, str]
-    program: str = ""
-
-    def __post_init__(self) -> None:
-        if not _is_time(self.time):
-            raise ValueError(f"time is {self.time!r}, and must be like 2026-01-31T23:59:59+00:00")
-
-
-class Result(Record, kw_only=True):
-    """One model on one collection.
-
-    Attributes:
-        schema: version of the record.
-        model: name of the model.
-        main_measure: main measure of the collection.
-        measures: means over all queries of the qrels.
-        judged_at_10: share of the first ten documents that have a judgement; None if answer strings
-            decide, which judge all documents.
-        tie_low, tie_high: range of the main measure over all orders of tied documents; None if it
-            is not known for this measure.
-        queries: number of queries.
-        documents: number of documents; None if a run file was scored.
-        unanswered: number of queries without any document; they score 0.
-        ignored: number of queries of a run file without judgements; they do not count.
-        index: index as `IndexSpec` writes it; ``flat`` is exact, ``bm25`` a product with BM25's
-            scores.
-        index_recall: share of the exact top k that the index found, by ``recall@k``; empty for
-            exact search.
-        in_domain: whether the model was trained on the collection.
-        protocol: rules of the evaluation.
-        recipe: settings that determine the vectors; None if a run file was scored.
-        fingerprint: hash of the recipe, or of the run file.
-        preflight: results of the checks before encoding.
-        timings: seconds of each stage.
-        conditions: machine and libraries.
-        parameters: parameters of the model; None if unknown.
-        per_query_sha256: hash of the file of scores per query; "" in records before schema 3, and
-            before saving.
-        run_sha256: hash of the file of the ranking; "" in records before schema 4, and before
-            saving.
-        recall_queries: number of queries behind ``index_recall``; None for all.
-    """
-
-    schema: int = SCHEMA
-    model: str
-    main_measure: str
-    measures: dict[str, float]
-    judged_at_10: float | None
-    tie_low: float | None
-    tie_high: float | None
-    queries: int
-    documents: int | None
-    unanswered: int
-    ignored: int
-    index: str
-    index_recall: dict[str, float]
-    in_domain: bool
-    protocol: Protocol
-    recipe: Recipe | None
-    fingerprint: str
-    preflight: dict[str, Any]
-    timings: Timings
-    conditions: Conditions
-    parameters: Parameters | None = None
-    per_query_sha256: str = ""
-    run_sha256: str = ""
-    recall_queries: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.main_measure not in self.measures:
-            raise ValueError(f"the main measure {self.main_measure} has no value")
-
-    @property
-    def key(self) -> str:
-        """Hash of model, protocol and index, 12 hexadecimal digits."""
-        content = msgspec.json.encode((self.fingerprint, self.protocol, self.index))
-        return hashlib.sha256(content).hexdigest()[:12]
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """One model on one collection: the result, the scores of each query, and the ranking.
-
-    Attributes:
-        result: means, protocol, recipe, timings and conditions.
-        folder: folder of the stored result; None if it is in memory only.
-    """
-
-    result: Result
-    _scores: Scores | None = field(default=None, repr=False)
-    _run: Run | None = field(default=None, repr=False)
-    folder: Location | None = None
-
-    def __repr__(self) -> str:
-        """Return model, collection and main score, in one line."""
-        main = self.result.main_measure
-        score = f"{main} {self.result.measures[main]:.4f}"
-        return f"<Evaluation {self.model} on {self.collection}: {score}>"
-
-    @property
-    def model(self) -> str:
-        """Name of the model."""
-        return self.result.model
-
-    @property
-    def collection(self) -> str:
-        """Name of the collection."""
-        return self.result.protocol.collection
-
-    @property
-    def dataset(self) -> str:
-        """Name of the collection, for the Python API."""
-        return self.collection
-
-    @property
-    def record(self) -> Result:
-        """The result, for the Python API."""
-        return self.result
-
-    @property
-    def measures(self) -> dict[str, float]:
-        """Mean of each measure over all queries of the qrels, unrounded, the main measure first."""
-        main, means = self.result.main_measure, self.result.measures
-        return {main: means[main], **means}
-
-    @property
-    def has_scores(self) -> bool:
-        """True if scores per query exist. Records of older versions may lack them."""
-        return self._scores is not None
-
-    @property
-    def scores(self) -> Scores:
-        """Unrounded scores per query.
-
-        Raises:
-            BenchError: the record is of an older version and has none.
-        """
-        if self._scores is None:
-            raise BenchError(
-                f"{self.folder} has no scores per query: {SCORES_FILE} is missing",
-                f"evaluate {self.model} on {self.collection} again",
-            )
-        return self._scores
-
-    @property
-    def per_query(self) -> "pd.DataFrame":
-        """Scores per query: a row for each query id, a float64 column for each measure.
-
-        Raises:
-            BenchError: the record is of an older version and has none.
-        """
-        import pandas as pd
-
-        index = pd.Index(self.scores.query_ids, name=QUERY_ID)
-        return pd.DataFrame({name: self.scores.values[name] for name in self.measures}, index=index)
-
-    @property
-    def run_file(self) -> Location:
-        """File of the ranking."""
-        if self.folder is None:
-            raise ValueError("an evaluation in memory has no files")
-        return self.folder / (RUN_FILE if self.result.run_sha256 else TREC_FILE)
-
-    @property
-    def has_ranking(self) -> bool:
-        """True if the file of the ranking exists and is the one written with the record."""
-        try:
-            content = read_file(self.run_file, max_bytes=None)
-        except (OSError, BenchError):
-            return False
-        return self.result.run_sha256 in ("", hashlib.sha256(content).hexdigest())
-
-    @property
-    def run(self) -> Run:
-        """Ranking of each query. A stored ranking is read on each access.
-
-        Raises:
-            BenchError: the file is missing, damaged, or not the one written with the record.
-        """
-        if self._run is not None:
-            return self._run
-        file = read_run_file(self.run_file, allow_pipe=False)
-        if self.result.run_sha256 not in ("", file.sha256):
-            raise BenchError(
-                f"{self.run_file} is not the file that was written with its result",
-                f"evaluate {self.model} on {self.collection} again",
-            )
-        return file.run
 
 
 def save(evaluation: Evaluation, out: Location) -> Evaluation:
@@ -388,15 +114,6 @@ def check_name(name: str) -> None:
             f"{name!r} is too long to name a folder of results",
             f"use at most {LONGEST_NAME} bytes between two '/'",
         )
-
-
-def _is_time(text: str) -> bool:
-    """Return True for a UTC time in the format of `Conditions`."""
-    try:
-        stated = datetime.fromisoformat(text)
-    except ValueError:
-        return False
-    return stated.utcoffset() == timedelta(0) and stated.isoformat(timespec="seconds") == text
 
 
 def result_folder(out: Location, collection: str, model: str) -> Location:

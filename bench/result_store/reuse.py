@@ -15,8 +15,9 @@ import numpy as np
 
 from bench.evaluation.judging import judge
 from bench.evaluation.pipeline import Job, current_conditions, evaluate
+from bench.evaluation.result_record import Conditions, Evaluation
 from bench.evaluation.scoring import score
-from bench.result_store.result import RESULT_FILE, Conditions, Evaluation, load, result_folder, save
+from bench.result_store.result import RESULT_FILE, load, result_folder, save
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError, MissingFileError
 from foundation.locations import Location, files_below

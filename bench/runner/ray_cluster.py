@@ -19,9 +19,9 @@ from bench.runner.worker_processes import Distribute, EncodingTask, worker_count
 from bench.runner.workspace import Workspace
 from foundation.arrays import Float32Array
 from foundation.errors import BenchError, as_picklable_error
+from retrievers.encoders.open import open_encoder
 from retrievers.encoders.protocol import Callback, Encoder, PhaseTimer
-from retrievers.encoders.routed import open_encoder
-from retrievers.models.model import Model
+from retrievers.models.resolve import Model
 
 # Environment variables that workers need with the values of this process.
 SETTINGS = ("HF_HOME", "HF_HUB_OFFLINE", "HF_TOKEN", "TOKENIZERS_PARALLELISM")

@@ -15,12 +15,13 @@ from bench.evaluation.cost import EncodingCost, estimate_costs
 from bench.evaluation.judging import SuiteMean, suite_mean, suites_inner_first
 from bench.evaluation.pipeline import Job
 from bench.evaluation.pipeline import evaluate as evaluate_job
+from bench.evaluation.result_record import Evaluation, Result
 from bench.evaluation.scoring import parse_measure
 from bench.outcomes import MissingEvaluation, MissingEvaluations
 from bench.requests.evaluating import EvaluateRequest, EvaluationFields, RunRequest
 from bench.requests.fields import WorkerFields
 from bench.result_store.find import SELECTOR
-from bench.result_store.result import Evaluation, Result, result_folder, save
+from bench.result_store.result import result_folder, save
 from bench.runner.worker_processes import Distribute, EncodingTask, WorkerProcesses
 from bench.runner.workspace import Workspace, load_models, open_workspace, refuse_duplicates
 from bench.store.indexes import MANIFEST_FILE, IndexFolder

@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 
 from bench.evaluation.pipeline import evaluate_run
+from bench.evaluation.result_record import Evaluation
 from bench.evaluation.runs import Run, read_run_file
 from bench.requests.evaluating import ScoreRequest
-from bench.result_store.result import Evaluation, save
+from bench.result_store.result import save
 from bench.runner.workspace import open_workspace
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError

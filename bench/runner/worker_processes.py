@@ -28,9 +28,10 @@ from bench.evaluation.exact.tile_search import count_threads, has_gpu
 from bench.runner.workspace import Workspace
 from datasets_cfg.corpus import Corpus
 from foundation.errors import BenchError, as_picklable_error
+from retrievers.encoders.open import open_encoder
 from retrievers.encoders.protocol import Encoder
-from retrievers.encoders.routed import open_encoder
-from retrievers.models.model import Model, SharedNetworks
+from retrievers.encoders.transformer import SharedNetworks
+from retrievers.models.resolve import Model
 
 POLL_S = 1.0
 STOPPED_POLLS = 5  # in a row until a stopped child is killed

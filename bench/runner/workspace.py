@@ -14,9 +14,9 @@ import numpy as np
 from bench.evaluation.collection_search import EvaluationOptions, LoadedModel
 from bench.evaluation.judging import check_relevant, mean_weights, resolve_measures
 from bench.evaluation.pipeline import Job, OpenDataset
+from bench.evaluation.result_record import Evaluation
 from bench.requests.evaluating import EvaluationFields
 from bench.requests.fields import FolderFields, HardwareFields, MismatchFields, ModelFields
-from bench.result_store.result import Evaluation
 from bench.result_store.reuse import (
     check_stored_values,
     find_equivalent,
@@ -45,12 +45,14 @@ from datasets_cfg.verify import Finding, check_counts, evaluation_findings
 from foundation.errors import BenchError
 from foundation.locations import Location, cache_folder
 from retrievers.encoders.endpoint import EndpointEncoder, check_same_server
+from retrievers.encoders.open import open_encoder
 from retrievers.encoders.protocol import Encoder, probe_texts
 from retrievers.encoders.python_object import wrap_encoder
-from retrievers.encoders.routed import open_encoder
+from retrievers.encoders.transformer import SharedNetworks
 from retrievers.models.card import card_names
-from retrievers.models.locate import card_of_endpoint, is_card, is_url
-from retrievers.models.model import SharedNetworks, resolve_endpoint, resolve_model
+from retrievers.models.locate import is_card, is_url
+from retrievers.models.resolve import resolve_endpoint, resolve_model
+from retrievers.models.resolve_card import card_of_endpoint
 
 DEFAULTS = EvaluationOptions()
 
@@ -116,7 +118,7 @@ class Workspace:
         for name in names:
             if name in card_names() and not user_folder(name, self.data_dir):
                 problem = f"{name} is a model, but a collection is needed here"
-                raise BenchError(problem, f"use --model {name} after the collections")
+                raise BenchError(problem, "Run `bench list datasets` for the names of collections.")
         expanded = expand_names(names, self.data_dir)
         for suite in filter(is_suite, names):
             for member, folder in user_members(suite, self.data_dir).items():
@@ -263,7 +265,7 @@ class Workspace:
         """
         if name in (*dataset_names(), *suite_names()) and not Path(name).exists():
             problem = f"{name} is a collection or suite, but a model is needed here"
-            raise BenchError(problem, "name collections first and models after --model")
+            raise BenchError(problem, "Run `bench list models` for the names of models.")
         model = resolve_model(name, **settings)
         if model.recipe.kind == "bm25":
             return LoadedModel(model, None)

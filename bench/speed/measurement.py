@@ -15,7 +15,6 @@ import numpy as np
 from tqdm import tqdm
 
 from bench import __version__
-from bench.evaluation import canonical_order
 from bench.evaluation.collection_search import faiss_device, sample_documents, search_device
 from bench.evaluation.cost import mean_tokens, measure_speed, truncated_lengths
 from bench.evaluation.exact import ArrayVectors, exact_search
@@ -46,8 +45,9 @@ from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float32Array, Float64Array
 from foundation.machine import processor_name
 from retrievers.encoders.protocol import Encoder, PhaseTimer
-from retrievers.index.faiss_index import FaissIndex, Hits, IndexSpec
-from retrievers.models.model import Model
+from retrievers.index.faiss_index import FaissIndex, IndexSpec
+from retrievers.index.hits import Hits, recall_at_k, sort_canonically
+from retrievers.models.resolve import Model
 
 DOCUMENTS = (64, 20_000)  # fewest and most of one sample
 SAMPLE_S = 3.0  # about how long one sample of encoding takes
@@ -336,11 +336,11 @@ def compare_indexes(
         if spec.needs_faiss:
             build_s, index = time_call(partial(_build_index, spec, documents, device))
             size, find = _measure_saved_bytes(index), partial(index.search, queries, k)
-        hits: Hits = canonical_order.sort_canonically(find(), ranks, k)
+        hits: Hits = sort_canonically(find(), ranks, k)
         points.append(
             IndexPoint(
                 index=str(spec),
-                recall=float(canonical_order.recall_at_k(hits, truth, k).mean()),
+                recall=float(recall_at_k(hits, truth, k).mean()),
                 queries_per_s=Spread.of(
                     [len(queries) / time_call(find)[0] for _ in range(repeats)]
                 ),

@@ -23,8 +23,8 @@ from bench.speed.peers import PeerJob, openvino_transformer, sentence_transforme
 from bench.speed.speed_report import Spread, ToolComparison, ToolTiming
 from datasets_cfg.dataset import Dataset, write_dicts
 from foundation.errors import BenchError
-from retrievers.models.model import Model
-from retrievers.models.st_folder import ST_POOLING, is_st_folder
+from retrievers.models.read_settings import ST_POOLING, is_st_folder
+from retrievers.models.resolve import Model
 
 OURS = "bench"
 SENTENCE_TRANSFORMERS = "sentence-transformers"

@@ -11,7 +11,7 @@ from bench.speed.peers import OPENVINO_HINTS, SCORES
 from bench.speed.race import ENCODERS, OPENVINO, check_installed, check_raceable
 from bench.speed.speed_report import SpeedReport
 from foundation.errors import BenchError
-from retrievers.models.model import Model
+from retrievers.models.resolve import Model
 
 SOURCE = "stdlib-code"  # embedded: its texts are on every machine
 PARTS = ("encode", "latency", "indexes")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bench.result_store.result import Conditions
+from bench.evaluation.result_record import Conditions
 from foundation.records import Record
 from retrievers.models.recipe import Recipe
 

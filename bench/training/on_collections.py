@@ -34,10 +34,11 @@ from foundation.errors import BenchError, MissingFileError
 from foundation.records import read_json, write_json
 from retrievers.adapters.compose import route_adapters
 from retrievers.encoders.bm25 import BM25
+from retrievers.encoders.open import open_encoder
 from retrievers.encoders.protocol import PhaseTimer
-from retrievers.encoders.routed import fit_router_on_queries, open_encoder
-from retrievers.index.faiss_index import Hits
-from retrievers.models.model import Model, resolve_model
+from retrievers.encoders.routed import fit_router_on_queries
+from retrievers.index.hits import Hits
+from retrievers.models.resolve import Model, resolve_model
 from retrievers.training.continual.sequence import Domain, Method, adapt
 from retrievers.training.engine.arguments import TrainingContext
 from retrievers.training.finetune.finetune import FinetuneResult, finetune

@@ -22,8 +22,8 @@ from bench.training.on_collections import (
 )
 from foundation.errors import BenchError
 from retrievers.adapters.compose import average_adapters, stack_adapters
-from retrievers.adapters.folder import find_base
-from retrievers.models.model import count_parameters, resolve_model
+from retrievers.adapters.folder import find_adapter_base
+from retrievers.models.resolve import count_parameters, resolve_model
 from retrievers.training.continual.sequence import read_method
 from retrievers.training.engine.arguments import TrainingContext, check_device
 from retrievers.training.finetune import finetune_preset
@@ -141,7 +141,7 @@ def compose(request: ComposeRequest) -> ComposedAdapter:
             "route needs a collection per adapter",
             "python -m bench compose route ADAPTERS --on COLLECTIONS --out OUT",
         )
-    base = find_base(adapters)
+    base = find_adapter_base(adapters)
     if request.how == "stack":
         stack_adapters(base, adapters, out)
     elif request.how == "route":

@@ -34,8 +34,9 @@ from retrievers.adapters.folder import (
     find_adapters,
 )
 from retrievers.adapters.hub import ADAPTER_NAME
-from retrievers.adapters.identify import CONFIG, NORMS, ROUTER, ROUTING, SETUP, SHARED, Routing
-from retrievers.models.model import Model
+from retrievers.models.read_adapter import CONFIG, NORMS, ROUTER, ROUTING, SETUP, SHARED, Routing
+from retrievers.models.read_checkpoint import read_tensors
+from retrievers.models.resolve import Model
 
 # Of configurations: what says nothing about which function the weights are of.
 IGNORED_FIELDS = {
@@ -102,8 +103,6 @@ def normalize_weights(weights: Sequence[float] | None, count: int) -> tuple[floa
 
 def _average_files(parts: AdapterSet, shares: Sequence[float]) -> dict[str, dict[str, Any]]:
     """Return the mean of each file of weights, by its name."""
-    from retrievers.models.loading import load_tensors
-
     folders = parts.folders
     files = [sorted(set(identity.files) - {CONFIG}) for identity in parts.identities]
     if any(names != files[0] for names in files):
@@ -111,7 +110,7 @@ def _average_files(parts: AdapterSet, shares: Sequence[float]) -> dict[str, dict
     names = [str(read_object(folder / CONFIG).get("name")) for folder in folders]
     means = {}
     for file in files[0]:
-        states = [load_tensors(folder / file) for folder in folders]
+        states = [read_tensors(folder / file) for folder in folders]
         if file not in (SHARED, NORMS):
             states = [
                 _rename(state, name, names[0]) for state, name in zip(states, names, strict=True)

@@ -18,16 +18,6 @@ from foundation.errors import BenchError, did_you_mean, first_line
 from foundation.files import replace_entries
 from foundation.records import read_object, write_json
 from retrievers.adapters import hub, peft
-from retrievers.adapters.identify import (
-    BASE,
-    CONFIG,
-    FOLDER,
-    ROUTING,
-    SETUP,
-    adapter_folder,
-    identify_adapter,
-    read_composition,
-)
 from retrievers.adapters.settings import AdapterSettings, import_library
 from retrievers.models.card import (
     CARD_FILE,
@@ -37,9 +27,19 @@ from retrievers.models.card import (
     replace_fields,
     write_card,
 )
-from retrievers.models.checkpoint import Checkpoint
-from retrievers.models.model import Model, resolve_model
+from retrievers.models.read_adapter import (
+    BASE,
+    CONFIG,
+    FOLDER,
+    ROUTING,
+    SETUP,
+    adapter_folder,
+    identify_adapter,
+    read_composition,
+)
+from retrievers.models.read_checkpoint import Checkpoint
 from retrievers.models.recipe import AdapterIdentity, AdapterKind
+from retrievers.models.resolve import Model, resolve_model
 
 # PEFT, AdapterHub, torch and safetensors raise nearly anything for what is damaged or unfit.
 ATTACH_ERRORS = (Exception,)
@@ -184,9 +184,8 @@ def find_adapter(
         BenchError: there is no adapter, it belongs to another base or library, or it is composed.
     """
     where = folder.expanduser().resolve()
-    stated: CardAdapter | None = CardAdapter(path=str(where))
-    if (where / CARD_FILE).is_file():
-        stated = load_card(where / CARD_FILE).adapter
+    has_card = (where / CARD_FILE).is_file()
+    stated = load_card(where / CARD_FILE).adapter if has_card else CardAdapter(path=".")
     if stated is None:
         raise BenchError(f"{folder} is a complete model, not an adapter")
     inner = adapter_folder(stated, where)
@@ -195,8 +194,7 @@ def find_adapter(
         raise BenchError(f"{folder} is a composition of adapters", f"Name its parts: {names}")
     if not any((inner / name).is_file() for name in (CONFIG, SETUP, ROUTING)):
         raise BenchError(f"{folder} has no adapter", "Name the folder of a trained adapter")
-    wanted = CardAdapter(path=str(inner), kind=kind)
-    return inner, identify_adapter(inner, wanted, base_checkpoint(base))
+    return inner, identify_adapter(inner, base_checkpoint(base), kind)
 
 
 def base_checkpoint(base: Model) -> Checkpoint:
@@ -292,7 +290,7 @@ def find_adapters(base: Model, folders: Sequence[Path], *, composed: bool = Fals
     return AdapterSet(inside, identities, cards)
 
 
-def find_base(folders: Sequence[Path]) -> Model:
+def find_adapter_base(folders: Sequence[Path]) -> Model:
     """Return the model that adapters were trained on, from the first card among ``folders``.
 
     Raises:

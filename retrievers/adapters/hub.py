@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from foundation.errors import BenchError
-from retrievers.adapters.identify import NORMS, SETUP, SHARED, Composition, read_composition
+from foundation.files import resolve_inside
 from retrievers.adapters.settings import FUSION, AdapterSettings, check_options, import_library
-from retrievers.models.checkpoint import resolve_inside
+from retrievers.models.read_adapter import NORMS, SETUP, SHARED, Composition, read_composition
 
 ADAPTER_NAME = "bench"
 # Methods that AdapterHub 1.3 does not save or load whole, or computes in float32 alone. UniPELT has

@@ -7,8 +7,8 @@ from typing import Any
 
 from foundation.errors import BenchError
 from retrievers.adapters.hub import ADAPTER_NAME, refuse_misfit
-from retrievers.adapters.identify import CONFIG
 from retrievers.adapters.settings import AdapterSettings, check_options, import_library
+from retrievers.models.read_adapter import CONFIG
 
 # Fields of PEFT's records that are not settings of a method.
 NOT_OPTIONS = {

@@ -28,7 +28,7 @@ import numpy.typing as npt
 from foundation.arrays import Float32Array, Int32Array, Int64Array
 from foundation.errors import BenchError, did_you_mean, name_path_in_errors
 from retrievers.encoders.protocol import Callback, join_documents
-from retrievers.index.faiss_index import Hits
+from retrievers.index.hits import Hits
 from retrievers.models.recipe import Option, Recipe
 
 DEFAULTS: dict[str, Option] = {
@@ -131,12 +131,11 @@ class BM25:
         """
         ranked = [_rank_rows(self._scores(query), k) for query in queries]
         width = max([k, *(len(rows) for rows, _ in ranked)])
-        rows = np.full((len(queries), width), -1, np.int64)
-        scores = np.full((len(queries), width), -np.inf, np.float32)
-        for place, (own_rows, own_scores) in enumerate(ranked):
-            rows[place, : len(own_rows)] = own_rows
-            scores[place, : len(own_rows)] = own_scores
-        return Hits(scores, rows)
+        hits = Hits.empty(len(queries), width)
+        for query, (rows, scores) in enumerate(ranked):
+            hits.rows[query, : len(rows)] = rows
+            hits.scores[query, : len(rows)] = scores
+        return hits
 
     def _scores(self, query: str) -> Float32Array:
         """Return the score of every document, float32 ``(n,)``.

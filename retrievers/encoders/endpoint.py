@@ -94,6 +94,19 @@ class EndpointEncoder(Encoder):
         names = ("model", "kind", "dim", "revision", "options")
         return self._with_recipe(Recipe(**{name: getattr(self.recipe, name) for name in names}))
 
+    def with_dimension(self) -> "EndpointEncoder":
+        """Return this encoder with the dimension of the server's vectors.
+
+        A vector is requested if the recipe has no dimension.
+
+        Raises:
+            BenchError: the server does not answer, or refuses a text.
+        """
+        if self.recipe.dim:
+            return self
+        dim = self.encode_queries(["dimension"]).shape[1]
+        return self._with_recipe(msgspec.structs.replace(self.recipe, dim=dim))
+
     def for_dataset(self, name: str) -> "EndpointEncoder":
         """Return this encoder with the prompts of dataset ``name`` and the same connections."""
         return self._with_recipe(self.recipe.for_dataset(name))

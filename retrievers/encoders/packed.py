@@ -29,6 +29,7 @@ from foundation.errors import BenchError, first_line
 from foundation.machine import cpu_instructions
 from retrievers.encoders.device import keep_freed_memory, use_full_precision
 from retrievers.encoders.tokens import Tokens
+from retrievers.models.loading import LoadedStage
 from retrievers.models.recipe import EVERY_POOLING, StoredPooling
 
 # (query, key, value, cu_seqlens, max_length) to (T, heads, head width), the shape of query.
@@ -297,41 +298,6 @@ def pool(mode: StoredPooling, hidden: Tensor | None, ends: Tensor, pooled: Tenso
         return hidden[ends[1:] - 1].float()
     # Its checks would wait for the device, and these ends are valid.
     return torch.segment_reduce(hidden.float(), "mean", offsets=ends, axis=0, unsafe=True)
-
-
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "identity": lambda x: x,
-    "tanh": torch.tanh,
-    "relu": functional.relu,
-    "gelu": functional.gelu,
-}
-
-
-@dataclass(frozen=True)
-class LoadedStage:
-    """A dense or layer-norm stage with float32 weights.
-
-    Attributes:
-        kind: ``dense`` or ``layer-norm``.
-        weight: ``(out, in)`` of a dense stage, ``(width,)`` of a layer norm.
-        bias: ``(out,)`` or ``(width,)``; None for a dense stage without one.
-        activation: name in `ACTIVATIONS`.
-        eps: constant of a layer norm.
-    """
-
-    kind: str
-    weight: Tensor
-    bias: Tensor | None
-    activation: str
-    eps: float
-
-    def __call__(self, vectors: Tensor) -> Tensor:
-        """Apply the stage to ``vectors`` of shape ``(n, in)``, giving ``(n, out)``."""
-        if self.kind == "layer-norm":
-            return functional.layer_norm(
-                vectors, self.weight.shape, self.weight, self.bias, self.eps
-            )
-        return ACTIVATIONS[self.activation](functional.linear(vectors, self.weight, self.bias))
 
 
 def apply_stages(vectors: Tensor, stages: Sequence[LoadedStage], normalize: bool) -> Tensor:

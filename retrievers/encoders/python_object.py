@@ -23,9 +23,9 @@ from foundation.arrays import Float32Array
 from foundation.errors import BenchError, first_line
 from retrievers.encoders.protocol import Callback, Encoder, join, join_documents
 from retrievers.models.card import Card
-from retrievers.models.model import Model
+from retrievers.models.read_settings import POOLING
 from retrievers.models.recipe import Dtype, Prompts, Recipe, Similarity
-from retrievers.models.st_folder import POOLING
+from retrievers.models.resolve import Model
 
 BATCH = 256  # texts for one call of a user's function
 PROBE = "probe"
@@ -68,7 +68,7 @@ def check_vectors(array: Any, rows: int, dim: int, name: str) -> Float32Array:
     Raises:
         BenchError: it is not an array, has a different shape, or has NaN or infinite values.
     """
-    vectors = as_float32(array)
+    vectors = convert_vectors(array)
     if vectors.shape != (rows, dim):
         raise BenchError(
             f"{name} returned an array of shape {vectors.shape} for {rows} texts",
@@ -244,7 +244,7 @@ def wrap_encoder(
     settings = _read_settings(encoder)
     label = f"{name} ({getattr(encoder, '__qualname__', type(encoder).__name__)})"
     with name_encoder_in_errors(label):
-        probe = as_float32(queries([PROBE]))
+        probe = convert_vectors(queries([PROBE]))
     if probe.ndim != 2 or len(probe) != 1:
         raise BenchError(
             f"{label} returned an array of shape {probe.shape} for one text",
@@ -308,7 +308,7 @@ def _find_tokenizer(encoder: Any) -> Any:
     return tokenizer if hasattr(tokenizer, "num_special_tokens_to_add") else None
 
 
-def as_float32(array: Any) -> Float32Array:
+def convert_vectors(array: Any) -> Float32Array:
     """Convert ``array`` to a float32 NumPy array.
 
     Args:

@@ -17,7 +17,6 @@ import torch
 from foundation.arrays import BoolArray, Float32Array, Int32Array, Int64Array
 from foundation.errors import BenchError, first_line, is_out_of_memory
 from retrievers.adapters.folder import attach
-from retrievers.adapters.identify import check_unchanged
 from retrievers.encoders.device import (
     map_in_threads,
     use_full_precision,
@@ -36,9 +35,9 @@ from retrievers.encoders.packed import (
 )
 from retrievers.encoders.protocol import PhaseTimer, Segments, probe_texts
 from retrievers.encoders.tokens import TextTokenizer, Tokens
-from retrievers.models.checkpoint import Checkpoint
 from retrievers.models.loading import load_network, load_stage, load_tokenizer
-from retrievers.models.model import SharedNetworks
+from retrievers.models.read_adapter import check_unchanged
+from retrievers.models.read_checkpoint import Checkpoint
 from retrievers.models.recipe import Recipe, StoredPooling
 
 FEW_TOKENS = 128  # one thread computes so many tokens in some tens of milliseconds
@@ -61,7 +60,7 @@ class Tower:
         adapter: folder of an adapter to attach, or None.
         device: device of the network.
         timer: collects seconds by phase and the number of tokens.
-        networks: loaded bases that adapters share.
+        load: returns the network; None reads it from the checkpoint.
         change: called with the loaded network before its layers are fused.
     """
 
@@ -72,13 +71,12 @@ class Tower:
         adapter: Path | None,
         device: torch.device,
         timer: PhaseTimer,
-        networks: SharedNetworks | None = None,
+        load: Callable[[Checkpoint, Recipe], Any] | None = None,
         change: Callable[[torch.nn.Module], None] = lambda network: None,
     ) -> None:
         self._recipe, self._device, self._clock = recipe, device, timer
         self.tokenizer = load_tokenizer(checkpoint, recipe.truncation_side, recipe.lower_case)
-        load = networks.network if networks and adapter is not None else load_network
-        network = load(checkpoint, recipe)
+        network = (load or load_network)(checkpoint, recipe)
         # Read before an adapter wraps the network and hides its signature.
         reads = inspect.signature(network.forward).parameters
         given = self.tokenizer.model_input_names

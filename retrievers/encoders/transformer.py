@@ -5,10 +5,11 @@ gives the same bytes. torch is imported with the weights, at the first call.
 """
 
 from collections.abc import Iterator, Sequence
-from copy import copy
+from copy import copy, deepcopy
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,9 +17,9 @@ from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError
 from retrievers.encoders.protocol import Callback, Encoder, PhaseTimer, Segments, join
 from retrievers.encoders.tokens import Tokens
-from retrievers.models.checkpoint import Checkpoint
-from retrievers.models.model import Model, SharedNetworks
+from retrievers.models.read_checkpoint import Checkpoint
 from retrievers.models.recipe import Recipe
+from retrievers.models.resolve import Model
 
 if TYPE_CHECKING:
     import torch
@@ -28,6 +29,29 @@ if TYPE_CHECKING:
 CPU_TOKENS = 1_024  # per batch; each thread computes one batch
 CUDA_TOKENS = 65_536
 LISTS_IN_FLIGHT = 3  # lists of texts, so that a GPU never waits for the next one
+
+
+class SharedNetworks:
+    """Loaded networks that the encoders of several adapters share.
+
+    Each encoder gets its own modules with the parameter tensors of the base: an adapter attached to
+    one does not affect the others, and the base is in memory once. Weights must not be changed.
+    """
+
+    def __init__(self) -> None:
+        self._loaded: dict[tuple[Path, str, str, bool], Any] = {}
+
+    def network(self, checkpoint: Checkpoint, recipe: Recipe) -> Any:
+        """Return the transformer of ``checkpoint`` for ``recipe``, with shared parameters."""
+        from retrievers.models.loading import load_network
+
+        pooler = recipe.pooling == "pooler"
+        key = (checkpoint.folder, checkpoint.weights_sha256, recipe.dtype, pooler)
+        if key not in self._loaded:
+            self._loaded[key] = load_network(checkpoint, recipe)
+        network = self._loaded[key]
+        shared = [*network.parameters(), *network.buffers()]
+        return deepcopy(network, {id(tensor): tensor for tensor in shared})
 
 
 class TransformerEncoder(Encoder):
@@ -229,10 +253,9 @@ class _Towers:
         with self.timer.phase("load"):
             from retrievers.encoders.tower import Tower  # importing torch is most of loading
 
-            model = self.model
-            return Tower(
-                checkpoint, model.recipe, model.adapter, self.device, self.timer, self.networks
-            )
+            recipe, adapter = self.model.recipe, self.model.adapter
+            load = self.networks.network if self.networks and adapter else None
+            return Tower(checkpoint, recipe, adapter, self.device, self.timer, load)
 
 
 def find_first_occurrences(items: Sequence[Segments]) -> Int64Array:

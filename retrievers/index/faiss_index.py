@@ -1,4 +1,4 @@
-"""Results of a search, and the approximate indexes of FAISS.
+"""Approximate indexes of FAISS, and how users name a method of search.
 
 FAISS creates indexes from factory strings that it cannot use: some refuse documents later, some
 end the process. Known problems are checked on the created index, before any work.
@@ -24,6 +24,7 @@ from foundation.errors import (
     import_package,
     is_out_of_memory,
 )
+from retrievers.index.hits import Hits
 
 logger = logging.getLogger(__name__)
 
@@ -91,19 +92,6 @@ def resolve_device(device: str) -> tuple[int, ...]:
             "use cpu, or install retrieval-bench[gpu] instead of [cpu]",
         )
     return (int(number),) if number else tuple(range(count))
-
-
-@dataclass(frozen=True)
-class Hits:
-    """Up to k neighbours of each of q queries.
-
-    Attributes:
-        scores: float32 ``(q, k)``, inner products, best first; ``-inf`` for missing neighbours.
-        rows: int64 ``(q, k)``, row numbers of the corpus; -1 for missing neighbours.
-    """
-
-    scores: Float32Array
-    rows: Int64Array
 
 
 @dataclass(frozen=True)
@@ -259,7 +247,7 @@ class FaissIndex:
             scores, rows = self._index.search(np.ascontiguousarray(queries), k)
         except FAISS_ERRORS as error:
             raise self._refusal("cannot be searched", error, "look at its parameters") from error
-        return Hits(np.where(rows >= 0, scores, np.float32(-np.inf)), rows)
+        return Hits.of(scores, rows)
 
     def save(self, path: Path) -> None:
         """Write the index to ``path`` in FAISS's format.

@@ -15,7 +15,7 @@ import msgspec
 from foundation.errors import BenchError
 from foundation.files import replace_file
 from foundation.records import SUFFIX, Record, TomlFiles
-from retrievers.models.recipe import AdapterKind, Dtype, Option, Pooling, Prompts, Usage
+from retrievers.models.recipe import AdapterKind, Dtype, Option, Pooling, Prompts, StageKind, Usage
 
 # Settings of a model behind a URL that the client applies. The server decides the rest of `Usage`.
 CLIENT_DECIDES = ("prompts", "title_join", "normalize", "similarity")
@@ -42,7 +42,7 @@ class CardStage(Record, kw_only=True):
         eps: constant of a layer norm.
     """
 
-    kind: Literal["dense", "layer-norm"]
+    kind: StageKind
     key: str = ""
     folder: str = ""
     width: int | None = None

@@ -6,30 +6,39 @@ read with ``weights_only``: nothing in a checkpoint is executed.
 
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from torch import Tensor
+from torch.nn import functional
 
 from foundation.errors import BenchError, first_line
-from retrievers.encoders.packed import LoadedStage
-from retrievers.models.checkpoint import (
+from foundation.files import resolve_inside
+from retrievers.models.read_checkpoint import (
     HEAD_WEIGHTS,
+    LOAD_ERRORS,
     Checkpoint,
     find_weights,
-    resolve_inside,
+    loading_error,
+    read_tensors,
     weight_files,
 )
+from retrievers.models.read_settings import read_stage_file
 from retrievers.models.recipe import Recipe, Stage, TruncationSide
-from retrievers.models.st_folder import read_stage_file
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "identity": lambda x: x,
+    "tanh": torch.tanh,
+    "relu": functional.relu,
+    "gelu": functional.gelu,
+}
 
 logger = logging.getLogger(__name__)
 
-# transformers, tokenizers, torch and safetensors raise nearly anything for a damaged file.
-LOAD_ERRORS = (Exception,)
 # Attribute of the Hugging Face model with its head; other types are not supported.
 HEAD_ATTRIBUTES = {
     "bert": "cls",
@@ -145,12 +154,31 @@ def read_weights(kind: Any, checkpoint: Checkpoint, dtype: torch.dtype) -> tuple
     return network, report
 
 
-def loading_error(what: str, error: Exception) -> BenchError:
-    """Return the error for ``what``, which could not be read because of ``error``."""
-    return BenchError(
-        f"{what} cannot be loaded: {first_line(error)}",
-        "It is damaged, or holds more than tensors. Nothing in it was executed.",
-    )
+@dataclass(frozen=True)
+class LoadedStage:
+    """A dense or layer-norm stage with float32 weights.
+
+    Attributes:
+        kind: ``dense`` or ``layer-norm``.
+        weight: ``(out, in)`` of a dense stage, ``(width,)`` of a layer norm.
+        bias: ``(out,)`` or ``(width,)``; None for a dense stage without one.
+        activation: name in `ACTIVATIONS`.
+        eps: constant of a layer norm.
+    """
+
+    kind: str
+    weight: Tensor
+    bias: Tensor | None
+    activation: str
+    eps: float
+
+    def __call__(self, vectors: Tensor) -> Tensor:
+        """Apply the stage to ``vectors`` of shape ``(n, in)``, giving ``(n, out)``."""
+        if self.kind == "layer-norm":
+            return functional.layer_norm(
+                vectors, self.weight.shape, self.weight, self.bias, self.eps
+            )
+        return ACTIVATIONS[self.activation](functional.linear(vectors, self.weight, self.bias))
 
 
 def load_stage(stage: Stage, checkpoint: Checkpoint, device: torch.device) -> LoadedStage:
@@ -175,7 +203,7 @@ def load_stage(stage: Stage, checkpoint: Checkpoint, device: torch.device) -> Lo
     tensors: dict[str, torch.Tensor] = {}
     for path in weight_files(folder, weights):
         if path.suffix != ".json":
-            tensors |= load_tensors(path, names)
+            tensors |= read_tensors(path, names)
     weight, bias = tensors.get(f"{prefix}.weight"), tensors.get(f"{prefix}.bias")
     needs_bias = where == "key" or read_stage_file(folder).bias
     if weight is None or (bias is None and needs_bias):
@@ -191,33 +219,6 @@ def load_stage(stage: Stage, checkpoint: Checkpoint, device: torch.device) -> Lo
         activation=stage.activation,
         eps=stage.eps,
     )
-
-
-def load_tensors(path: Path, names: Sequence[str] | None = None) -> dict[str, torch.Tensor]:
-    """Load tensors from safetensors or a pickle.
-
-    Args:
-        path: file of tensors.
-        names: names to load, as far as they exist; None for all.
-
-    Raises:
-        BenchError: the file is damaged or holds more than tensors.
-    """
-    try:
-        if path.suffix == ".safetensors":
-            with safe_open(path, framework="pt") as file:
-                keys = set(file.keys())
-                return {
-                    name: file.get_tensor(name) for name in (names or sorted(keys)) if name in keys
-                }
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except LOAD_ERRORS as error:
-        raise loading_error(str(path), error) from error
-    return {
-        name: state[name]
-        for name in (names or state)
-        if name in state and isinstance(state[name], torch.Tensor)
-    }
 
 
 def _network_class(checkpoint: Checkpoint) -> Any:

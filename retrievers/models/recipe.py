@@ -36,6 +36,7 @@ UNKNOWN_SETTINGS: Mapping[str, Any] = {
 }
 # Facts about a Python object, for people: the fingerprint in its options names its vectors.
 PYTHON_OBJECT_FACTS = (*UNKNOWN_SETTINGS, "prompts", *ADDED_LATER)
+StageKind = Literal["dense", "layer-norm"]
 AdapterKind = Literal["adapterhub", "peft", "routed"]
 Option = bool | int | float | str
 
@@ -64,7 +65,7 @@ class Stage(Record):
         eps: constant of a layer norm.
     """
 
-    kind: Literal["dense", "layer-norm"]
+    kind: StageKind
     source: str
     width: int
     activation: str = "identity"

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 import bench
+from bench.evaluation.result_record import SCORES_FILE
 from bench.result_store.find import find_results
-from bench.result_store.result import SCORES_FILE
 from foundation.errors import BenchError
 from tests.support.collections import Bench, write_collection
 from tests.support.leaderboards import make_older, store

@@ -48,16 +48,16 @@ from threadpoolctl import threadpool_info
 
 from bench.evaluation.exact import exact_search
 from bench.evaluation.index_search import plan_search, resident_bytes
+from bench.evaluation.result_record import Result
 from bench.evaluation.runs import read_run_file
-from bench.result_store.result import Result
 from bench.runner.workspace import Workspace
 from bench.store import StoredVectors
 from foundation.arrays import Float32Array, Int64Array
 from foundation.machine import parse_size
+from retrievers.encoders.open import open_encoder
 from retrievers.encoders.protocol import PhaseTimer
-from retrievers.encoders.routed import open_encoder
-from retrievers.models.model import resolve_model
 from retrievers.models.recipe import Recipe
+from retrievers.models.resolve import resolve_model
 
 ROOT = Path(__file__).parents[2]
 MODULE = "tests.benchmarks.real_shapes"

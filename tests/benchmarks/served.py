@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bench.gate.check_record import Check
+from bench.gate.check_record import PairVerdict
 from bench.gate.served import DOCUMENTS, QUERIES, check_server, repeat_under_load
 from bench.runner.workspace import open_endpoint
 from tests.benchmarks.explain import IndependentEncoder, Laboratory, Usage
@@ -202,7 +202,7 @@ def shuffled(entries: list[dict[str, Any]], _: Any) -> list[dict[str, Any]]:
 
 def check_lie(
     lab: Laboratory, lie: Lie, stated: str = "float32", **fields: Any
-) -> tuple[Check, str]:
+) -> tuple[PairVerdict, str]:
     """The verdict on one server, and the time until it, with the server's."""
     encoder = encoders(lab)[lie.encoder]()
     server = LyingServer(replace(lab.base, **lie.usage), encoder, lie.change_text, lie.rate)
@@ -210,7 +210,7 @@ def check_lie(
         fields["change"] = shuffled
     start, cpu = time.perf_counter(), time.process_time()
     with served(lab, server, **fields) as client:
-        done = check_server(lab.question, client, stated)
+        done, _ = check_server(lab.question, client, stated)
     seconds = f"{time.perf_counter() - start:.0f} s ({time.process_time() - cpu:.0f} s of CPU)"
     return done, seconds
 

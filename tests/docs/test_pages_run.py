@@ -18,8 +18,8 @@ import pytest
 
 from bench.__main__ import main
 from bench.outcomes import ExitCode
-from retrievers.encoders.routed import open_encoder
-from retrievers.models.model import resolve_model
+from retrievers.encoders.open import open_encoder
+from retrievers.models.resolve import resolve_model
 from tests.docs.test_documentation import ROOT
 from tests.support import s3
 from tests.support.collections import SIXTY, write_collection, write_qrels

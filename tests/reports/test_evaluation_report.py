@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from bench.evaluation.cost import EncodingCost
 from bench.evaluation.judging import suite_mean
-from bench.result_store.result import Result
+from bench.evaluation.result_record import Result
 from datasets_cfg.catalogue import expand_names, suite_for
 from datasets_cfg.verify import Finding
 from reports.evaluation import (

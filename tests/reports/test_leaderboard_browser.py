@@ -10,8 +10,8 @@ import pytest
 from bench.boards.build import build_leaderboard
 from bench.boards.rows import find_distinct_results
 from bench.comparing.statistics import Resampling
+from bench.evaluation.result_record import Timings
 from bench.requests.deciding import LeaderboardRequest
-from bench.result_store.result import Timings
 from datasets_cfg.catalogue import expand_names
 from reports.leaderboard import page
 from retrievers.models.card import Card, ExpectedScore

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from bench.boards.build import build_leaderboard
 from bench.boards.rows import find_distinct_results
 from bench.comparing.statistics import Resampling
+from bench.evaluation.result_record import Timings
 from bench.requests.deciding import LeaderboardRequest
-from bench.result_store.result import Timings
 from datasets_cfg.catalogue import expand_names
 from reports.leaderboard import SITE, markdown, page, scores, script_json
 from retrievers.models.card import Card, ExpectedScore
-from retrievers.models.checkpoint import Parameters
+from retrievers.models.read_checkpoint import Parameters
 from tests.support.leaderboards import MEASURE, make_protocol, recipe_of, store
 from tests.support.markdown import tables_of
 

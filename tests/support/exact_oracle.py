@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from retrievers.index.faiss_index import Hits
+from retrievers.index.hits import Hits
 
 
 def brute_force(vectors: np.ndarray, queries: np.ndarray, k: int, tie_rank: np.ndarray) -> Hits:

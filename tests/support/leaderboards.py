@@ -12,16 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.result_store.result import (
-    HASHED_SINCE,
-    RESULT_FILE,
-    SCORES_FILE,
-    Evaluation,
-    Protocol,
-    Result,
-    load,
-    save,
-)
+from bench.evaluation.result_record import SCORES_FILE, Evaluation, Protocol, Result
+from bench.result_store.result import HASHED_SINCE, RESULT_FILE, load, save
 from datasets_cfg.catalogue import dataset_names, facts_for
 from foundation.locations import Location
 from retrievers.models.recipe import Recipe

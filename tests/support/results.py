@@ -6,9 +6,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from bench.evaluation.result_record import Conditions, Evaluation, Protocol, Result, Timings
 from bench.evaluation.runs import Run
 from bench.evaluation.scoring import Scores
-from bench.result_store.result import Conditions, Evaluation, Protocol, Result, Timings
 from retrievers.models.recipe import Recipe
 
 PROTOCOL = Protocol(

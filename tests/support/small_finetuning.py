@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from foundation.arrays import Int64Array
-from retrievers.encoders.routed import open_encoder
-from retrievers.index.faiss_index import Hits
-from retrievers.models.model import Model, resolve_model
+from retrievers.encoders.open import open_encoder
+from retrievers.index.hits import Hits
+from retrievers.models.resolve import Model, resolve_model
 from retrievers.training.engine.arguments import TrainingContext
 from retrievers.training.finetune.finetune_preset import Finetuning, parse
 from retrievers.training.finetune.training_data import MinedHits, TrainingSet

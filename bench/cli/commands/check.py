@@ -1,34 +1,29 @@
 """``check``."""
 
 import sys
-from collections.abc import Sequence
 
 from bench.cli.command_table import OutputOptions
 from bench.cli.terminal import print_result
 from bench.gate import check as check_case
-from bench.gate.check_record import StoredModel
-from bench.gate.power import DetectableEffect
-from bench.gate.scope import Scope
+from bench.gate.check import Scope
+from bench.gate.check_record import Sensitivity
 from bench.outcomes import RecordedWarnings
 from bench.requests.deciding import CheckRequest
 from foundation.files import replace_file
-from reports.check import effects_table, junit, markdown
+from reports.check import describe_sensitivity, junit, markdown
 
 
 class _Printer(check_case.CheckProgress):
     """Progress of a check on stderr."""
 
-    def start(self, name: str, others: Sequence[StoredModel], scope: Scope) -> None:
-        """Print the models and collections of the check, before hours of encoding."""
-        against = " and ".join(f"the {other.role}, {other.name}" for other in others)
-        print(f"{name} against {against}, on {', '.join(scope.weights)}", file=sys.stderr)
+    def start(self, candidate: str, scope: Scope, sensitivity: Sensitivity | None) -> None:
+        """Print models and collections, and what the queries can show, before hours of encoding."""
+        against = " and ".join(f"the {other.role}, {other.name}" for other in scope.references)
+        print(f"{candidate} against {against}, on {', '.join(scope.weights)}", file=sys.stderr)
         if scope.left_out:
             print(f"left out by --on: {', '.join(scope.left_out)}", file=sys.stderr)
-
-    def expect(self, effects: Sequence[DetectableEffect]) -> None:
-        """Print the effects that the collections can detect."""
-        if effects:
-            print(effects_table(effects), file=sys.stderr)
+        if sensitivity:
+            print(describe_sensitivity(sensitivity), file=sys.stderr)
 
 
 def check(request: CheckRequest, output: OutputOptions) -> int:

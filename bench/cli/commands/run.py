@@ -9,9 +9,9 @@ from bench.cli.command_table import OutputOptions
 from bench.cli.terminal import print_json, print_result
 from bench.evaluation.cost import announce_encoding
 from bench.evaluation.pipeline import Job
+from bench.evaluation.result_record import Evaluation, Result
 from bench.outcomes import ExitCode
 from bench.requests.evaluating import IndexRequest, RunRequest, ScoreRequest, WorkRequest
-from bench.result_store.result import Evaluation, Result
 from bench.runner import index as index_case
 from bench.runner import run as run_case
 from bench.runner import score as score_case

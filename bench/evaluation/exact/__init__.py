@@ -4,8 +4,9 @@ The ranking does not depend on tile size, query block, engine or device. float32
 propose candidates, an error bound determines which other documents could still enter the top k, and
 float64 scores decide.
 
-`search` iterates over the tiles and searches them on the CPU with NumPy. `torch_engine` proposes
-and scores candidates on a GPU. `certificate` contains tiles, error bounds and the float64 scores.
+`tile_search` iterates over the tiles and searches them on the CPU with NumPy. `torch_engine`
+proposes and scores candidates on a GPU. `certificate` contains tiles, error bounds and the float64
+scores.
 """
 
 from bench.evaluation.exact.certificate import ArrayVectors, Vectors

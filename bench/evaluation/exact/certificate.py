@@ -28,11 +28,6 @@ SLACK = 64  # candidates beyond 2 k
 TileArray = Float32Array | Float16Array
 
 
-def as_float32(tile: TileArray) -> Float32Array:
-    """Return ``tile`` as float32 ``(m, dim)``, a copy if it is float16."""
-    return np.ascontiguousarray(tile, np.float32)
-
-
 class Candidates(NamedTuple):
     """Candidates, sorted by query. Each array is ``(n,)``.
 

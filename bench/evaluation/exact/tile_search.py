@@ -19,13 +19,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from bench.evaluation.canonical_order import order_keys, ranks_of_keys, scores_of_keys
 from bench.evaluation.exact.certificate import (
     Candidates,
     Tile,
     TileArray,
     Vectors,
-    as_float32,
     float32_error,
     float64_error,
     guaranteed_score,
@@ -38,7 +36,7 @@ from bench.evaluation.exact.certificate import (
 from foundation.arrays import Float32Array, Float64Array, Int64Array, IntArray, UInt64Array
 from foundation.errors import BenchError
 from retrievers.encoders.protocol import PhaseTimer
-from retrievers.index.faiss_index import Hits
+from retrievers.index.hits import Hits, order_keys, ranks_of_keys, scores_of_keys
 
 if TYPE_CHECKING:
     from bench.evaluation.exact.torch_engine import TorchEngine
@@ -208,16 +206,15 @@ class _CorpusSearch:
         """Return the hits in canonical order, sorting some queries at a time."""
         row_of_rank = np.empty(len(self.tie_rank), np.int64)
         row_of_rank[self.tie_rank] = np.arange(len(self.tie_rank))
-        scores = np.full(self.keys.shape, -np.inf, np.float32)
-        rows = np.full(self.keys.shape, -1, np.int64)
+        hits = Hits.empty(*self.keys.shape)
         step = max(1, MERGED_CELLS // self.k)
         for first in range(0, len(self.keys), step):
             some = slice(first, first + step)
             keys = np.sort(self.keys[some], axis=1)[:, ::-1]
             filled = keys > 0
-            scores[some] = scores_of_keys(keys)
-            rows[some][filled] = row_of_rank[ranks_of_keys(keys[filled])]
-        return Hits(scores, rows)
+            hits.scores[some] = scores_of_keys(keys)
+            hits.rows[some][filled] = row_of_rank[ranks_of_keys(keys[filled])]
+        return hits
 
 
 class _TileSearch:
@@ -413,7 +410,7 @@ class NumpyEngine:
         Raises:
             BenchError: a vector is not finite, or too long for float32.
         """
-        vectors = as_float32(vectors)
+        vectors = np.ascontiguousarray(vectors, np.float32)  # a copy of float16
         norm = float(norm_bounds(vectors, "document", start).max(initial=0.0))
         return Tile(start, vectors, vectors, norm)
 

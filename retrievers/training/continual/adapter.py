@@ -16,7 +16,7 @@ from foundation.errors import BenchError
 from retrievers.adapters.folder import add_adapter, check_method
 from retrievers.adapters.settings import AdapterSettings
 from retrievers.models.card import Card, replace_fields
-from retrievers.models.model import resolve_model
+from retrievers.models.resolve import resolve_model
 from retrievers.training.continual.sequence import DomainStep, Method
 from retrievers.training.objectives.masked_lm import MaskedLM
 from retrievers.training.objectives.mlm import MLM, MLMTraining

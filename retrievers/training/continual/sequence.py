@@ -25,7 +25,7 @@ from foundation.files import replace_entries
 from foundation.records import Record, convert_table
 from retrievers.encoders.device import pick_device
 from retrievers.models.card import Card
-from retrievers.models.model import resolve_model
+from retrievers.models.resolve import resolve_model
 from retrievers.training.engine.arguments import Progress, TrainingContext, world_size
 from retrievers.training.engine.run_folder import lock_folder
 from retrievers.training.objectives.masked_lm import MaskedLM

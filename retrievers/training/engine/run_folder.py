@@ -24,10 +24,10 @@ import numpy.typing as npt
 
 from foundation.errors import BenchError
 from foundation.files import FileLock, clean_up, replace_file, reset_permissions, sha256_of_file
-from foundation.records import Record, convert_table, differing_fields, read_json, write_json
+from foundation.records import Record, convert_table, find_differing_keys, read_json, write_json
 from retrievers.models.card import CARD_FILE
-from retrievers.models.checkpoint import read_safetensors_header
-from retrievers.models.locate import TRAINING_FILE
+from retrievers.models.read_checkpoint import read_safetensors_header
+from retrievers.models.resolve_card import TRAINING_FILE
 from retrievers.training.engine.arguments import (
     CHECKPOINTS,
     first_process_first,
@@ -205,7 +205,7 @@ class RunFolder:
             raise BenchError(
                 f"cannot read what was trained in {self.path}: {error}", "Use another folder."
             ) from error
-        if different := differing_fields(training, stored):
+        if different := find_differing_keys(training, stored):
             raise BenchError(
                 f"{self.path} holds a different training: {', '.join(different)} changed",
                 "Use another folder, or remove this one.",

@@ -6,6 +6,7 @@ states how vectors are made and which collections the model was trained on. ``he
 that are only needed to continue pre-training.
 """
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from foundation.errors import BenchError, did_you_mean
+from foundation.errors import BenchError
 from foundation.files import replace_entries
 from foundation.records import decode_json, write_json
-from retrievers.models.card import CARD_FILE, Card, card_names, load_card, write_card
-from retrievers.models.checkpoint import HEADS, HEADS_FILE, Checkpoint, open_checkpoint
+from retrievers.models.card import BRANCH, Card, write_card
 from retrievers.models.loading import silence_transformers
-from retrievers.models.locate import locate_checkpoint
-from retrievers.models.st_folder import ST_POOLING, find_transformer, is_st_folder, write_st_files
+from retrievers.models.locate import locate_checkpoint, locate_model
+from retrievers.models.read_checkpoint import HEADS, HEADS_FILE, Checkpoint, read_checkpoint
+from retrievers.models.read_settings import LEGACY_POOLING, ST_POOLING
 
 OBJECTIVE_FILE = "objective.json"
 NEW_HEADS = "Remove its folder to begin with new heads."
@@ -56,7 +57,47 @@ def save_files(model: Any, tokenizer: Any, out: Path, card: Card) -> None:
             model.save_pretrained(str(folder), safe_serialization=True)
         tokenizer.save_pretrained(str(folder))
         if not card.stages and card.pooling in ST_POOLING:
-            write_st_files(folder, card, model.config.hidden_size)
+            _write_st_files(folder, card, model.config.hidden_size)
+
+
+def _write_st_files(folder: Path, card: Card, width: int) -> None:
+    """Write ``modules.json`` and its modules: pooling, lengths, normalisation and prompts.
+
+    Args:
+        folder: folder of the transformer.
+        card: card without stages, with a pooling in `ST_POOLING`.
+        width: dimension of the encoder's vectors.
+    """
+    kinds = ["Transformer", "Pooling", *(["Normalize"] if card.normalize else [])]
+    modules = [
+        {
+            "idx": place,
+            "name": str(place),
+            "path": f"{place}_{kind}" if place else "",
+            "type": f"sentence_transformers.models.{kind}",
+        }
+        for place, kind in enumerate(kinds)
+    ]
+    modes = {key: mode == ST_POOLING[card.pooling] for key, mode in LEGACY_POOLING.items()}
+    uses = {
+        "prompts": {"query": card.prompts.query, "document": card.prompts.document},
+        "default_prompt_name": None,
+        "similarity_fn_name": "cosine" if card.similarity == "cos" else "dot",
+    }
+    lengths = {"max_seq_length": card.max_tokens, "do_lower_case": card.lower_case}
+    _write_settings(folder / "modules.json", modules)
+    _write_settings(
+        folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width, **modes}
+    )
+    if card.normalize:
+        (folder / "2_Normalize").mkdir()
+    _write_settings(folder / "sentence_bert_config.json", lengths)
+    _write_settings(folder / "config_sentence_transformers.json", uses)
+
+
+def _write_settings(path: Path, content: Any) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def save_heads(module: nn.Module, encoder: nn.Module, out: Path, objective: Any) -> None:
@@ -128,47 +169,29 @@ def find_checkpoint(model: str) -> tuple[Checkpoint, tuple[str, ...]]:
         model: name of a card, path of a folder, or Hub id.
 
     Raises:
-        BenchError: If the checkpoint is missing or damaged.
+        BenchError: If the checkpoint is missing or damaged, or is one of several parts of a model.
     """
-    folder = Path(model).expanduser()
-    if model in card_names() or model.endswith(".toml"):
-        card = load_card(model)
-        _check_plain(card)
-        base = Path(model).resolve().parent if model.endswith(".toml") else Path.cwd()
-        return _open_folder(_locate_checkpoint(card, base)), card.trained_on
-    if folder.is_dir():
-        folder_card = load_card(folder / CARD_FILE) if (folder / CARD_FILE).is_file() else None
-        if folder_card is not None:
-            _check_plain(folder_card)
-        return _open_folder(folder.resolve()), folder_card.trained_on if folder_card else ()
-    if model.count("/") != 1 or model.startswith((".", "~", "/")):
-        raise BenchError(
-            f"no card and no folder is called {model!r}",
-            f"{did_you_mean(model, card_names())} Run `python -m bench list models`.".strip(),
-        )
-    return _open_folder(locate_checkpoint(model, "main", base=Path.cwd())), ()
-
-
-def _check_plain(card: Card) -> None:
-    """Raise if the card describes more than one encoder, since the other parts would be lost."""
-    parts = {"an adapter": card.adapter, "a second encoder": card.query_checkpoint}
-    for part, there in parts.items():
+    place = locate_model(model)
+    card = place.card
+    if card is None:
+        folder = place.folder or locate_checkpoint(model, BRANCH, base=place.base)
+        return read_checkpoint(folder), ()
+    for part, there in {
+        "an adapter": card.adapter,
+        "a second encoder": card.query_checkpoint,
+    }.items():
         if there:
             raise BenchError(
                 f"{card.name} has {part}, which would be lost", "Start from a plain encoder."
             )
-
-
-def _locate_checkpoint(card: Card, base: Path) -> Path:
     if not card.checkpoint or card.missing:
         raise BenchError(
             f"{card.name} has no checkpoint to start from", card.missing or "Use another model."
         )
-    return locate_checkpoint(
-        card.checkpoint, card.revision, base=base, package=card.package, sha=card.weights_sha256
+    folder = locate_checkpoint(
+        *(card.checkpoint, card.revision),
+        base=place.base,
+        package=card.package,
+        sha=card.weights_sha256,
     )
-
-
-def _open_folder(root: Path) -> Checkpoint:
-    inner = find_transformer(root) if is_st_folder(root) else ""
-    return open_checkpoint(root, inner)
+    return read_checkpoint(folder), card.trained_on

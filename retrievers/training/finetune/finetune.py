@@ -25,7 +25,7 @@ import msgspec
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError
 from retrievers.models.card import CARD_FILE, Card
-from retrievers.models.model import Model, resolve_model
+from retrievers.models.resolve import Model, resolve_model
 from retrievers.training.engine.arguments import (
     CHECKPOINTS,
     FitSettings,

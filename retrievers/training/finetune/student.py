@@ -20,14 +20,14 @@ from transformers import PreTrainedModel
 from foundation.arrays import BoolArray, Int32Array
 from foundation.errors import BenchError
 from retrievers.adapters.folder import AdaptedNetwork, add_adapter
-from retrievers.adapters.identify import FOLDER
 from retrievers.encoders.protocol import Segments, join
 from retrievers.encoders.tokens import TextTokenizer
 from retrievers.models.card import Card, make_card_like, write_card
 from retrievers.models.loading import load_network, load_tokenizer, silence_transformers
-from retrievers.models.model import Model
+from retrievers.models.read_adapter import FOLDER
+from retrievers.models.read_settings import ST_POOLING
 from retrievers.models.recipe import Recipe
-from retrievers.models.st_folder import ST_POOLING
+from retrievers.models.resolve import Model
 from retrievers.training.engine.run_folder import write_size
 from retrievers.training.engine.save import save_files
 from retrievers.training.finetune.finetune_preset import Biases, Finetuning, Part

@@ -20,9 +20,9 @@ from foundation.errors import BenchError
 from foundation.files import replace_entries
 from retrievers.encoders.device import pick_device
 from retrievers.encoders.protocol import join
-from retrievers.models.checkpoint import Checkpoint, open_checkpoint
-from retrievers.models.loading import LOAD_ERRORS, load_tokenizer, silence_transformers
-from retrievers.models.model import Model
+from retrievers.models.loading import load_tokenizer, silence_transformers
+from retrievers.models.read_checkpoint import LOAD_ERRORS, Checkpoint, read_checkpoint
+from retrievers.models.resolve import Model
 from retrievers.training.engine.arguments import (
     CHECKPOINTS,
     FitSettings,
@@ -98,7 +98,7 @@ class CrossEncoderTeacher:
         if find_damage(folder):  # it is missing or damaged
             self._train(rows)
             wait_for_file(folder / COMPLETE)
-        return cross_encoder(open_checkpoint(folder), settings.max_tokens, trained=True)
+        return cross_encoder(read_checkpoint(folder), settings.max_tokens, trained=True)
 
     def _train(self, rows: Int64Array) -> None:
         settings, folder = self.settings, self.context.out

@@ -17,8 +17,8 @@ import numpy as np
 
 from foundation.arrays import Float32Array, Int64Array, UInt64Array
 from foundation.errors import BenchError
-from retrievers.index.faiss_index import Hits
-from retrievers.models.model import Model
+from retrievers.index.hits import Hits
+from retrievers.models.resolve import Model
 from retrievers.training.finetune.finetune_preset import Mining
 
 READ_ROWS = 4_096  # documents in memory at a time

@@ -22,8 +22,9 @@ import torch
 from torch import nn
 
 from foundation.errors import BenchError, first_line
-from retrievers.models.checkpoint import Checkpoint, position_limit
-from retrievers.models.loading import HEAD_ATTRIBUTES, LOAD_ERRORS, load_tokenizer, read_weights
+from retrievers.models.loading import HEAD_ATTRIBUTES, load_tokenizer, read_weights
+from retrievers.models.read_checkpoint import LOAD_ERRORS, Checkpoint
+from retrievers.models.read_settings import position_limit
 from retrievers.training.engine.save import find_checkpoint, load_heads
 from retrievers.training.objectives.masked_lm import MaskedLM
 from retrievers.training.objectives.objective import Objective

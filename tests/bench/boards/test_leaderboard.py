@@ -17,8 +17,8 @@ from bench.comparing.statistics import (
     paired_difference,
     resample,
 )
+from bench.evaluation.result_record import SCORES_FILE, Timings
 from bench.requests.deciding import LeaderboardRequest
-from bench.result_store.result import SCORES_FILE, Timings
 from datasets_cfg.catalogue import expand_names, suite_for
 from foundation.errors import BenchError
 from retrievers.models.card import Card, ExpectedScore

@@ -12,7 +12,7 @@ from datasets_cfg.catalogue import dataset_names, suite_names
 from foundation.errors import BenchError
 from retrievers.index.faiss_index import IndexSpec
 from retrievers.models.card import card_names, load_card
-from retrievers.models.model import count_parameters, resolve_model
+from retrievers.models.resolve import count_parameters, resolve_model
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -9,8 +9,9 @@ from bench.cli.main import run_command
 from bench.evaluation.pipeline import in_domain
 from datasets_cfg.dataset import Dataset, take_first_queries
 from retrievers.models.card import load_card
-from retrievers.models.model import _with_query_prompt, resolve_model
 from retrievers.models.recipe import Prompts
+from retrievers.models.resolve import resolve_model
+from retrievers.models.resolve_card import with_query_prompt
 
 CORPUS = {f"d{n}": {"title": f"t{n}", "text": f"the text of document {n}"} for n in range(60)}
 QUERIES = {f"q{n}": f"which text has document {n}" for n in range(4)}
@@ -80,7 +81,7 @@ def test_another_query_prompt_is_another_recipe_and_encodes_no_document(capsys, 
 
 
 def test_a_query_prompt_takes_the_place_of_those_by_collection_and_leaves_documents():
-    card = _with_query_prompt(load_card("bge-base"), "find: ")
+    card = with_query_prompt(load_card("bge-base"), "find: ")
     assert card.prompts.query == "find: "
     assert {prompts.query for prompts in card.prompts.datasets.values()} == {"find: "}
     assert not card.expected

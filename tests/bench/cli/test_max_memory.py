@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from bench.evaluation.index_search import format_size, resident_bytes
+from bench.evaluation.index_search import resident_bytes
+from foundation.machine import format_size
 from tests.support import tiny_checkpoints as tiny
 from tests.support.collections import Bench, write_collection
 

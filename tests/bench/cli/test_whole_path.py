@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.result_store.result import Evaluation, load
-from retrievers.encoders.routed import open_encoder
-from retrievers.models.model import resolve_model
+from bench.evaluation.result_record import Evaluation
+from bench.result_store.result import load
+from retrievers.encoders.open import open_encoder
+from retrievers.models.resolve import resolve_model
 from tests.support.collections import DOCUMENTS, ROOT, Bench, Finished, write_collection
 from tests.support.hub import write_hub
 from tests.support.tiny_checkpoints import write_bert, write_card
@@ -144,7 +145,7 @@ def test_a_second_run_encodes_nothing_and_loads_no_model(tmp_path: Path, collect
     assert shown == warm
     for modules in (warm_modules, shown_modules):
         assert not {"torch", "transformers", "sentence_transformers"} & modules
-    assert "retrievers.models.preflight" in warm_modules - shown_modules
+    assert "retrievers.encoders.preflight" in warm_modules - shown_modules
     assert (cold["measures"], cold["preflight"]) == (warm["measures"], warm["preflight"])
 
 

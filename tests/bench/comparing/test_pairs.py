@@ -20,11 +20,12 @@ from bench.comparing.pairs import (
 )
 from bench.comparing.statistics import Resampling, holm
 from bench.evaluation.judging import suite_mean, suite_weights
+from bench.evaluation.result_record import Evaluation, Result
 from bench.evaluation.runs import Run
 from bench.evaluation.scoring import Scores
 from bench.result_store import find
 from bench.result_store.find import find_results, recipe_key
-from bench.result_store.result import RESULT_FILE, Evaluation, Result, save
+from bench.result_store.result import RESULT_FILE, save
 from datasets_cfg.catalogue import expand_names, suite_names
 from foundation.errors import BenchError
 from retrievers.models.recipe import AdapterIdentity, Prompts, Recipe

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from bench.evaluation.canonical_order import multiply_by_similarity, sort_canonically
 from bench.evaluation.collection_search import EvaluationOptions
 from bench.evaluation.pipeline import evaluate
 from bench.runner.workspace import Workspace
 from foundation.errors import BenchError
-from retrievers.index.faiss_index import Hits, IndexSpec
+from retrievers.index.faiss_index import IndexSpec
+from retrievers.index.hits import Hits, multiply_by_similarity, sort_canonically
 from tests.support.collections import DOCUMENTS, QUERIES, write_collection
 
 PRODUCT = EvaluationOptions(index=IndexSpec.parse("bm25"), depth=4, measures=())

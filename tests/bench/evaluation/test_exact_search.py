@@ -23,7 +23,7 @@ from bench.store import StoredVectors
 from bench.store.shards import document_keys, read_shard, write_shard
 from foundation.errors import BenchError
 from retrievers.encoders.protocol import PhaseTimer
-from retrievers.index.faiss_index import Hits
+from retrievers.index.hits import Hits
 from retrievers.models.recipe import Recipe
 from tests.support.exact_oracle import (
     assert_same,

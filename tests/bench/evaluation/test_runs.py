@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from bench.evaluation import runs as run_files
 from bench.evaluation.runs import Run, encode_columnar, read_run_file, write_run
 from foundation.errors import BenchError
-from retrievers.index.faiss_index import Hits
+from retrievers.index.hits import Hits
 
 IDS = st.text(st.characters(codec="utf-8", exclude_categories=["Z", "C"]), min_size=1, max_size=4)
 SPACED = IDS | st.sampled_from(

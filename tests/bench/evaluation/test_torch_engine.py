@@ -13,13 +13,12 @@ import numpy as np
 import pytest
 import torch
 
-from bench.evaluation.canonical_order import sort_canonically
 from bench.evaluation.collection_search import search_device
 from bench.evaluation.exact import ArrayVectors, certificate, exact_search
 from bench.evaluation.exact import tile_search as exact
 from bench.evaluation.exact.torch_engine import TorchEngine
 from foundation.errors import BenchError
-from retrievers.index.faiss_index import Hits
+from retrievers.index.hits import Hits, sort_canonically
 from tests.support.collections import Bench, write_collection
 from tests.support.exact_oracle import assert_same, brute_force, planted, ties
 

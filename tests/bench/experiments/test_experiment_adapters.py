@@ -13,7 +13,7 @@ from bench.experiments.prepare import prepare_experiment
 from bench.experiments.training_stages import FinetuneStage
 from bench.runner.workspace import Workspace
 from retrievers.adapters.folder import add_adapter
-from retrievers.models.model import resolve_model
+from retrievers.models.resolve import resolve_model
 from retrievers.training.finetune.finetune_preset import Finetuning, from_table
 from tests.support.collections import write_collection, write_qrels
 from tests.support.tiny_checkpoints import write_bert, write_card

@@ -5,7 +5,7 @@ import pytest
 from bench.experiments.experiment import REFERENCE, make_rows, plan_experiment
 from bench.experiments.grid import FILES, format_label, load_grid
 from foundation.errors import BenchError
-from foundation.records import differing_fields
+from foundation.records import find_differing_keys
 from tests.support.experiments import FAKES, GRID
 
 
@@ -32,7 +32,7 @@ def test_each_value_that_is_not_the_references_is_a_row_with_one_changed_field()
     found, (axis, _) = rows(GRID)
     assert [row.name for row in found] == [REFERENCE, "steps=5", "steps=20", "lr=0.2"]
     for row in found[1:]:
-        assert len(differing_fields(found[0].settings, row.settings)) == 1
+        assert len(find_differing_keys(found[0].settings, row.settings)) == 1
     assert axis.points == {"5": "steps=5", "10": REFERENCE, "20": "steps=20"}
 
 

@@ -206,7 +206,6 @@ def test_two_processes_do_not_watch_one_training(place):
 LOADED_BEFORE = """
 import sys
 from bench.__main__ import main
-from bench.cli.commands import watch as command
 from bench.monitor import watch
 
 watch.follow_training = lambda *given: print("matplotlib.figure" in sys.modules)

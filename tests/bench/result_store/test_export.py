@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.evaluation.result_record import Evaluation
 from bench.outcomes import ExitCode
 from bench.result_store.mteb_files import (
     TASKS,
@@ -13,7 +14,7 @@ from bench.result_store.mteb_files import (
     mteb_measure,
     task_document,
 )
-from bench.result_store.result import Evaluation, load
+from bench.result_store.result import load
 from datasets_cfg.catalogue import dataset_names, expand_names
 from tests.support.collections import DOCUMENTS, QRELS, QUERIES, write_collection
 from tests.support.leaderboards import make_protocol, recipe_of, result_of, store

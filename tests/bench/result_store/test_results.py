@@ -19,10 +19,7 @@ from hypothesis import strategies as st
 
 from bench.evaluation import pipeline
 from bench.evaluation.pipeline import current_conditions
-from bench.evaluation.runs import Run, encode_columnar, read_run_file, write_run
-from bench.evaluation.scoring import Scores
-from bench.result_store.result import (
-    RESULT_FILE,
+from bench.evaluation.result_record import (
     RUN_FILE,
     SCHEMA,
     SCORES_FILE,
@@ -30,11 +27,12 @@ from bench.result_store.result import (
     Evaluation,
     Result,
     Timings,
-    load,
-    save,
 )
+from bench.evaluation.runs import Run, encode_columnar, read_run_file, write_run
+from bench.evaluation.scoring import Scores
+from bench.result_store.result import RESULT_FILE, load, save
 from foundation.errors import BenchError
-from retrievers.models.checkpoint import Parameters
+from retrievers.models.read_checkpoint import Parameters
 from tests.support import results as records
 from tests.support.examples import with_examples
 from tests.support.leaderboards import make_older

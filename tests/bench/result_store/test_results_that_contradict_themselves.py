@@ -10,8 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from bench.__main__ import main as command_line
+from bench.evaluation.result_record import SCORES_FILE
 from bench.outcomes import ExitCode
-from bench.result_store.result import HASHED_SINCE, RESULT_FILE, SCORES_FILE, load, load_all
+from bench.result_store.result import HASHED_SINCE, RESULT_FILE, load, load_all
 from foundation.errors import BenchError
 from tests.support.leaderboards import make_older, store
 

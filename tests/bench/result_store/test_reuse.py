@@ -12,9 +12,10 @@ import pytest
 
 from bench.evaluation import pipeline
 from bench.evaluation.pipeline import program_digest
+from bench.evaluation.result_record import RUN_FILE, SCORES_FILE, Evaluation
 from bench.result_store import reuse
 from bench.result_store.find import find_results
-from bench.result_store.result import RESULT_FILE, RUN_FILE, SCORES_FILE, Evaluation, load
+from bench.result_store.result import RESULT_FILE, load
 from bench.runner.workspace import Workspace
 from foundation.errors import BenchError
 from tests.support.collections import write_collection, write_hashing_card

@@ -13,8 +13,8 @@ from bench.speed.measurement import (
     mix_vectors,
     suggest_indexes,
 )
-from retrievers.encoders.routed import open_encoder
-from retrievers.models.model import resolve_model
+from retrievers.encoders.open import open_encoder
+from retrievers.models.resolve import resolve_model
 
 
 @pytest.fixture(scope="module")

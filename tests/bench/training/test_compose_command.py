@@ -8,8 +8,8 @@ from safetensors.numpy import load_file
 
 from bench.outcomes import ExitCode
 from bench.result_store.find import find_results
-from retrievers.encoders.routed import open_encoder
-from retrievers.models.model import resolve_model
+from retrievers.encoders.open import open_encoder
+from retrievers.models.resolve import resolve_model
 from retrievers.training.finetune.finetune import finetune
 from tests.support.collections import QUERIES, write_collection, write_qrels
 from tests.support.small_finetuning import examples, model, on_cpu, preset

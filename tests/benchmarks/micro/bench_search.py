@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from bench.evaluation.canonical_order import sort_canonically
 from bench.evaluation.exact import ArrayVectors, exact_search
-from retrievers.index.faiss_index import Hits
+from retrievers.index.hits import Hits, sort_canonically
 
 QUERIES, DEPTH = 1000, 1000
 TILE_ROWS, DIM = 20_000, 384

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from foundation.errors import BenchError
-from retrievers.encoders.routed import open_encoder
-from retrievers.models.model import Model, resolve_model
+from retrievers.encoders.open import open_encoder
+from retrievers.models.resolve import Model, resolve_model
 from tests.support import tiny_checkpoints as tiny
 
 TEXTS = ["What is a heat pump?", "Rivers carve valleys.", "Ribosomes make proteins."]

@@ -11,11 +11,12 @@ from safetensors.numpy import load_file
 
 from foundation.errors import BenchError
 from retrievers.adapters.compose import average_adapters, normalize_weights, stack_adapters
-from retrievers.adapters.folder import find_base
-from retrievers.encoders.routed import open_encoder
+from retrievers.adapters.folder import find_adapter_base
+from retrievers.encoders.open import open_encoder
+from retrievers.encoders.transformer import SharedNetworks
 from retrievers.models import loading
 from retrievers.models.card import load_card
-from retrievers.models.model import SharedNetworks, resolve_model
+from retrievers.models.resolve import resolve_model
 from tests.retrievers.adapters.test_adapter_tuning import QUICK, Tuned, run, table, vectors
 from tests.support.small_finetuning import TEXTS, TITLES, model
 
@@ -103,7 +104,7 @@ def two_of(tmp_path, method, library="adapterhub"):
 )
 def test_an_average_has_the_mean_weights_of_its_adapters(tmp_path, library, method):
     one, two = two_of(tmp_path, method, library)
-    base = find_base([one, two])
+    base = find_adapter_base([one, two])
     average_adapters(base, [one, two], tmp_path / "mean")
     average_adapters(base, [one, two], tmp_path / "weighted", weights=[3, 1])
     first, second = held(one), held(two)
@@ -124,7 +125,7 @@ def test_an_average_has_the_mean_weights_of_its_adapters(tmp_path, library, meth
 @pytest.mark.slow
 def test_an_average_of_one_adapter_with_itself_is_that_adapter(tmp_path):
     one, _ = two_adapters(tmp_path)
-    base = find_base([one])
+    base = find_adapter_base([one])
     average_adapters(base, [one, one, one], tmp_path / "mean")
     np.testing.assert_allclose(vectors(tmp_path / "mean"), vectors(one), atol=1e-6)
     assert load_card(tmp_path / "mean" / "card.toml").trained_on == ("toy",)
@@ -149,7 +150,7 @@ def test_adapters_of_different_sizes_or_methods_have_no_average(tmp_path):
     run(tmp_path, small + QUICK, "small")
     run(tmp_path, table("lora"), "lora")
     run(tmp_path, table("lora", "peft"), "peft")
-    base = find_base([one])
+    base = find_adapter_base([one])
     for name, why in (
         ("small", "they differ in reduction_factor"),
         ("lora", "they differ in"),
@@ -168,7 +169,7 @@ def test_adapters_of_different_bases_are_not_combined(tmp_path):
     run(tmp_path / "other", table("seq_bn"), start=start)
     for put in (average_adapters, stack_adapters):
         with pytest.raises(BenchError, match="is for another base"):
-            put(find_base([one]), [one, tmp_path / "other" / "out"], tmp_path / "mean")
+            put(find_adapter_base([one]), [one, tmp_path / "other" / "out"], tmp_path / "mean")
 
 
 def test_a_stack_is_each_adapter_on_the_one_below(tmp_path):
@@ -176,7 +177,7 @@ def test_a_stack_is_each_adapter_on_the_one_below(tmp_path):
     domain, _ = two_adapters(tmp_path)
     tuned = Tuned(tmp_path, table("seq_bn", more=f'over = ["{domain}"]\n'))
     task = tmp_path / "tuned" / "adapter" / "bench"
-    base = find_base([domain])
+    base = find_adapter_base([domain])
     stack_adapters(base, [domain, task], tmp_path / "stack")
     np.testing.assert_allclose(vectors(tmp_path / "stack"), tuned.vectors, atol=1e-5)
     turned = tmp_path / "turned"
@@ -190,9 +191,9 @@ def test_a_task_is_put_over_another_domain(tmp_path):
     tuned = Tuned(tmp_path, table("seq_bn", more=f'over = ["{first}"]\n'))
     whole = tmp_path / "tuned"
     with pytest.raises(BenchError, match="is a composition of adapters") as caught:
-        stack_adapters(find_base([whole]), [second, whole], tmp_path / "swapped")
+        stack_adapters(find_adapter_base([whole]), [second, whole], tmp_path / "swapped")
     task = next(one for one in caught.value.hint.split(": ")[1].split(", ") if "bench" in one)
-    stack_adapters(find_base([second]), [second, Path(task)], tmp_path / "swapped")
+    stack_adapters(find_adapter_base([second]), [second, Path(task)], tmp_path / "swapped")
     assert np.abs(vectors(tmp_path / "swapped") - tuned.vectors).max() > 1e-4
     assert adapter(tmp_path / "swapped" / "adapter" / "bench").keys() == adapter(Path(task)).keys()
 
@@ -204,11 +205,11 @@ def test_configurations_that_adapterhub_ignores_silently_are_refused(tmp_path):
     run(tmp_path, table("seq_bn"), "domain")
     run(tmp_path, table(method), "task")
     domain, task = tmp_path / "domain", tmp_path / "task"
-    stack_adapters(find_base([task]), [task, domain], tmp_path / "stack")
+    stack_adapters(find_adapter_base([task]), [task, domain], tmp_path / "stack")
     for other in (domain, task):
         assert np.abs(vectors(tmp_path / "stack") - vectors(other)).max() > 1e-4
     with pytest.raises(BenchError, match="only at the bottom of a stack"):
-        stack_adapters(find_base([task]), [domain, task], tmp_path / "turned")
+        stack_adapters(find_adapter_base([task]), [domain, task], tmp_path / "turned")
     with pytest.raises(BenchError, match="only at the bottom of a stack"):
         run(tmp_path, table(method, more=f'over = ["{domain}"]\n'), "over")
     assert not (tmp_path / "over").exists()
@@ -218,15 +219,15 @@ def test_incompatible_adapters_are_refused(tmp_path):
     one, _ = two_adapters(tmp_path)
     run(tmp_path, table("lora", "peft"), "peft")
     with pytest.raises(BenchError, match="adapters of PEFT are not stacked"):
-        stack_adapters(find_base([one]), [one, tmp_path / "peft"], tmp_path / "both")
+        stack_adapters(find_adapter_base([one]), [one, tmp_path / "peft"], tmp_path / "both")
     with pytest.raises(BenchError, match="a single adapter cannot be composed"):
-        stack_adapters(find_base([one]), [one], tmp_path / "both")
+        stack_adapters(find_adapter_base([one]), [one], tmp_path / "both")
     run(tmp_path, QUICK, "whole")
     with pytest.raises(BenchError, match="is a complete model, not an adapter"):
-        find_base([tmp_path / "whole"])
+        find_adapter_base([tmp_path / "whole"])
     (tmp_path / "bare").mkdir()
     with pytest.raises(BenchError, match="none of these adapters has a card"):
-        find_base([tmp_path / "bare"])
+        find_adapter_base([tmp_path / "bare"])
     assert not (tmp_path / "both").exists()
 
 

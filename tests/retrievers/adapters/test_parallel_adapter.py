@@ -9,7 +9,7 @@ from transformers import AutoModel
 from foundation.errors import BenchError
 from retrievers.adapters.folder import attach
 from retrievers.adapters.hub import check_composition, make_configuration
-from retrievers.adapters.identify import Composition
+from retrievers.models.read_adapter import Composition
 from retrievers.training.finetune.finetune_preset import load_preset
 from tests.retrievers.adapters.test_adapter_tuning import QUICK, run
 from tests.support.tiny_checkpoints import write_bert

@@ -8,10 +8,10 @@ from hypothesis.extra.numpy import arrays
 
 from foundation.errors import BenchError
 from retrievers.adapters.compose import Router, fit_router, normalize_rows, route_adapters
-from retrievers.adapters.folder import find_base
-from retrievers.adapters.identify import ROUTER, ROUTING
-from retrievers.encoders.routed import open_encoder
-from retrievers.models.model import resolve_model
+from retrievers.adapters.folder import find_adapter_base
+from retrievers.encoders.open import open_encoder
+from retrievers.models.read_adapter import ROUTER, ROUTING
+from retrievers.models.resolve import resolve_model
 from tests.retrievers.adapters.test_adapter_tuning import run, table
 from tests.support.small_finetuning import TEXTS, TITLES, WORDS, model
 
@@ -86,7 +86,7 @@ def trained(tmp_path_factory):
 
 def routed(trained, out):
     folders = [trained / "one", trained / "two"]
-    base = find_base(folders)
+    base = find_adapter_base(folders)
     encoder = open_encoder(base, "cpu")
     router = fit_router([encoder.encode_queries(texts[1:]) for texts in DOMAINS])
     route_adapters(base, folders, out, [["a"], ["b/c"]], router)

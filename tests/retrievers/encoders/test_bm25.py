@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.evaluation.canonical_order import sort_canonically
 from foundation.errors import BenchError
 from retrievers.encoders import bm25
 from retrievers.encoders.bm25 import BM25, PostingsWriter
+from retrievers.index.hits import sort_canonically
 from retrievers.models.recipe import Option, Recipe
 
 DOCUMENTS = [

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from foundation.errors import BenchError
+from foundation.machine import has_vnni
+from retrievers.encoders.open import open_encoder
+from retrievers.encoders.preflight import preflight
 from retrievers.encoders.protocol import PROBE_FILE, Encoder
-from retrievers.encoders.routed import open_encoder
-from retrievers.models.model import has_vnni, resolve_model
-from retrievers.models.preflight import preflight
+from retrievers.models.resolve import resolve_model
 from tests.support import tiny_checkpoints as tiny
 
 TEXTS = [

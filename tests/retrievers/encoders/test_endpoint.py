@@ -10,11 +10,11 @@ import pytest
 from foundation.errors import BenchError, DriftError
 from retrievers.encoders import endpoint
 from retrievers.encoders.endpoint import EndpointEncoder, check_same_server
+from retrievers.encoders.open import open_encoder
 from retrievers.encoders.protocol import probe_texts
-from retrievers.encoders.routed import open_encoder
 from retrievers.models.card import Card
-from retrievers.models.model import resolve_model
 from retrievers.models.recipe import Prompts, Recipe
+from retrievers.models.resolve import resolve_model
 from tests.support.embedding_server import Reply, serve_model, serving
 
 pytest.importorskip("openai", reason="needs openai: pip install openai")
@@ -266,10 +266,10 @@ def test_cards_that_state_what_a_server_decides_are_refused(fields, named):
 def test_a_recipe_has_the_host_and_what_determines_vectors(server):
     url, _ = server
     host = url.removeprefix("http://")
-    recipe = resolve_model(url.removesuffix("/v1"), endpoint_model="m").recipe
+    recipe = open_encoder(resolve_model(url.removesuffix("/v1"), endpoint_model="m")).recipe
     assert recipe.options == {"endpoint": host, "endpoint_model": "m"}
     assert (recipe.dim, recipe.max_document_tokens, recipe.dtype) == (DIM, None, "unknown")
-    other = resolve_model(url, endpoint_model="m2").recipe
+    other = open_encoder(resolve_model(url, endpoint_model="m2")).recipe
     assert other.fingerprint != recipe.fingerprint
     with pytest.raises(BenchError, match="name of one of its models"):
         resolve_model(url)

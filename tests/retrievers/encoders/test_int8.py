@@ -10,6 +10,7 @@ from torch import nn
 from transformers.activations import GELUActivation
 
 from foundation.errors import BenchError
+from foundation.machine import has_vnni
 from retrievers.encoders.int8 import (
     Int8Encoder,
     Int8Linear,
@@ -20,7 +21,6 @@ from retrievers.encoders.int8 import (
 )
 from retrievers.encoders.packed import PackedEncoder
 from retrievers.encoders.tokens import Tokens
-from retrievers.models.model import has_vnni
 from tests.support import tiny_checkpoints as tiny
 from tests.support.examples import with_examples
 

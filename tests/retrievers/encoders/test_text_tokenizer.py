@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from retrievers.encoders.tokens import TextTokenizer, Tokens
-from retrievers.models.model import resolve_model
+from retrievers.models.resolve import resolve_model
 from tests.support.examples import with_examples
 
 # What the rules of the tokenizer treat in a way of its own, and what Python splits otherwise.

@@ -19,11 +19,11 @@ import transformers
 from foundation.errors import BenchError
 from retrievers.encoders import tower
 from retrievers.encoders.int8 import has_onednn
+from retrievers.encoders.open import open_encoder
 from retrievers.encoders.packed import MIN_CAPABILITY, VARLEN_MODULE, could_pack
-from retrievers.encoders.routed import open_encoder
 from retrievers.encoders.tokens import Tokens
 from retrievers.encoders.tower import PaddedEncoder
-from retrievers.models.model import resolve_model
+from retrievers.models.resolve import resolve_model
 from tests.support import tiny_checkpoints as tiny
 from tests.support import variable_length_on_cpu
 

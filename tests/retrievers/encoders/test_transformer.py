@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 from foundation import machine
 from foundation.errors import BenchError
+from retrievers.encoders.open import open_encoder
 from retrievers.encoders.protocol import join
-from retrievers.encoders.routed import open_encoder
 from retrievers.encoders.transformer import find_first_occurrences, plan_batches
-from retrievers.models.model import resolve_model
+from retrievers.models.resolve import resolve_model
 from tests.support import tiny_checkpoints as tiny
 
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foundation.errors import BenchError
-from retrievers.encoders.routed import open_encoder
+from retrievers.encoders.open import open_encoder
 from retrievers.encoders.views import View, ViewedVectors, recipe_with_every_pooling
-from retrievers.models.model import resolve_model
+from retrievers.models.resolve import resolve_model
 
 TEXTS = ["a short one", "the second text is rather longer than the first", "x"]
 

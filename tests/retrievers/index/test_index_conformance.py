@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.evaluation.canonical_order import recall_at_k, sort_canonically
 from bench.evaluation.exact import ArrayVectors, exact_search
-from retrievers.index.faiss_index import FaissIndex, Hits, IndexSpec
+from retrievers.index.faiss_index import FaissIndex, IndexSpec
+from retrievers.index.hits import Hits, recall_at_k, sort_canonically
 
 faiss = pytest.importorskip("faiss")
 COUNT, DIM, K = 2000, 32, 10

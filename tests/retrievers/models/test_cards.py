@@ -13,7 +13,7 @@ from datasets_cfg.catalogue import dataset_names, suite_names
 from foundation.errors import BenchError
 from retrievers.models import card as cards
 from retrievers.models.card import Card, all_cards, load_card, write_card
-from retrievers.models.model import resolve_model
+from retrievers.models.resolve import resolve_model
 from tests.support import tiny_checkpoints as tiny
 from tests.support.collections import write_collection
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from foundation.errors import BenchError
-from retrievers.models.locate import find_card
+from retrievers.models.resolve_card import resolve_card
 from tests.support import tiny_checkpoints as tiny
 
 ST = "sentence_transformers."
@@ -106,7 +106,7 @@ def test_other_kinds_of_models_are_refused_with_what_to_do(
     for file, content in files.items():
         tiny.write_json(tmp_path / file, content)
     with pytest.raises(BenchError, match=f"is a {kind}") as caught:
-        find_card(str(tmp_path), like)
+        resolve_card(str(tmp_path), like)
     assert "bench score" in caught.value.hint
     assert "bench compare" in caught.value.hint
 
@@ -115,4 +115,4 @@ def test_a_dense_folder_whose_configuration_has_a_classifier_is_dense(tmp_path: 
     tiny.write_st_files(tmp_path, [("", f"{ST}models.Transformer"), ("1_P", f"{ST}models.Pooling")])
     tiny.write_json(tmp_path / "1_P" / "config.json", {"pooling_mode_mean_tokens": True})
     tiny.write_json(tmp_path / "config.json", architecture("RobertaForSequenceClassification"))
-    assert find_card(str(tmp_path), None)[0].pooling == "mean"
+    assert resolve_card(str(tmp_path), None)[0].pooling == "mean"

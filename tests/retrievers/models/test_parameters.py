@@ -5,8 +5,8 @@ import torch
 import transformers
 
 from foundation.errors import BenchError
-from retrievers.models.checkpoint import Parameters
-from retrievers.models.model import count_parameters, resolve_model
+from retrievers.models.read_checkpoint import Parameters
+from retrievers.models.resolve import count_parameters, resolve_model
 from tests.support.tiny_checkpoints import (
     seeded,
     write_bert,

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from retrievers.models.model import resolve_model
 from retrievers.models.recipe import AdapterIdentity, Prompts, Recipe, Role, Stage
+from retrievers.models.resolve import resolve_model
 
 BASE = Recipe(
     model="tiny",

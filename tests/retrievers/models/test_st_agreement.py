@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from foundation.errors import BenchError
-from retrievers.encoders.routed import open_encoder
-from retrievers.models.model import resolve_model
+from retrievers.encoders.open import open_encoder
+from retrievers.models.resolve import resolve_model
 from tests.support import tiny_checkpoints as tiny
 from tests.support.tiny_roberta import write_ance
 

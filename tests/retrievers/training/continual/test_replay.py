@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrievers.models.model import resolve_model
+from retrievers.models.resolve import resolve_model
 from retrievers.training.continual.plain import Plain
 from retrievers.training.continual.replay import mix_replay
 from retrievers.training.continual.sequence import Domain, DomainStep, adapt, read_method

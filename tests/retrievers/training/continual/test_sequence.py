@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 
 from foundation.errors import BenchError
 from retrievers.adapters.settings import AdapterSettings
-from retrievers.encoders.routed import open_encoder
+from retrievers.encoders.open import open_encoder
 from retrievers.models.card import Card
-from retrievers.models.model import resolve_model
+from retrievers.models.resolve import resolve_model
 from retrievers.training import continual
 from retrievers.training.continual.adapter import DomainAdapter
 from retrievers.training.continual.sequence import (

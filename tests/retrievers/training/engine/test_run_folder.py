@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from foundation.errors import BenchError
-from retrievers.models.model import resolve_model
+from retrievers.models.resolve import resolve_model
 from retrievers.training.continual.plain import Plain
 from retrievers.training.continual.sequence import Domain, adapt
 from retrievers.training.engine.curve import read_curve

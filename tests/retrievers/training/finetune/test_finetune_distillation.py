@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from foundation.errors import BenchError
-from retrievers.models.checkpoint import open_checkpoint
-from retrievers.models.model import resolve_model
+from retrievers.models.read_checkpoint import read_checkpoint
+from retrievers.models.resolve import resolve_model
 from retrievers.training.engine.arguments import TrainingContext
 from retrievers.training.engine.curve import read_curve
 from retrievers.training.finetune.finetune import finetune
@@ -43,7 +43,7 @@ SMALL = "batch_size = 4\nmax_tokens = 24\nepochs = 3.0\n[teacher.optimizer]\nlr 
 def trained_teacher(folder):
     """A folder with one score for a pair."""
     tiny.write_bert(folder / "encoder")
-    teacher = cross_encoder(open_checkpoint(folder / "encoder"), 24, trained=False)
+    teacher = cross_encoder(read_checkpoint(folder / "encoder"), 24, trained=False)
     teacher.model.save_pretrained(str(folder / "teacher"))
     teacher.tokenizer.save_pretrained(str(folder / "teacher"))
     return folder / "teacher"
@@ -124,7 +124,7 @@ def test_too_few_pairs_for_a_batch_are_refused():
 
 
 def test_scores_are_the_logits_of_every_pair_one_by_one(tmp_path):
-    teacher = cross_encoder(open_checkpoint(trained_teacher(tmp_path)), 24, trained=True)
+    teacher = cross_encoder(read_checkpoint(trained_teacher(tmp_path)), 24, trained=True)
     pool = score_pool(teacher, examples(), POOL, on_cpu(tmp_path / "scores"), 4)
     teacher.eval()
 
@@ -144,7 +144,7 @@ def test_scores_are_the_logits_of_every_pair_one_by_one(tmp_path):
 
 
 def test_scores_that_are_kept_are_not_made_again(tmp_path):
-    teacher = cross_encoder(open_checkpoint(trained_teacher(tmp_path)), 24, trained=True)
+    teacher = cross_encoder(read_checkpoint(trained_teacher(tmp_path)), 24, trained=True)
     first = score_pool(teacher, examples(), POOL, on_cpu(tmp_path / "scores"), 4)
     again = score_pool(None, examples(), POOL, on_cpu(tmp_path / "scores"), 4)
     assert (first.scores == again.scores).all()
@@ -176,7 +176,7 @@ def test_a_retriever_is_trained_with_a_teacher_that_is_trained_first(tmp_path, l
     assert list(dict.fromkeys(stages)) == ["teacher", "teacher scores", "round 1"]
     assert trained.steps == 3
     assert resolve_model(str(tmp_path / "out")).recipe.pooling == "cls"
-    again = cross_encoder(open_checkpoint(tmp_path / "out" / "teacher"), 24, trained=True)
+    again = cross_encoder(read_checkpoint(tmp_path / "out" / "teacher"), 24, trained=True)
     scores = again.predict(
         [(QUERIES[0], read_documents(DOCUMENTS, examples().positives[0][:1])[0])],
         activation_fn=torch.nn.Identity(),
@@ -218,7 +218,7 @@ def test_a_damaged_teacher_is_trained_again_to_the_same_weights(tmp_path):
 def test_an_encoder_is_not_accepted_as_a_trained_teacher(tmp_path):
     tiny.write_bert(tmp_path / "encoder")
     with pytest.raises(BenchError, match="is not a cross-encoder"):
-        cross_encoder(open_checkpoint(tmp_path / "encoder"), 24, trained=True)
+        cross_encoder(read_checkpoint(tmp_path / "encoder"), 24, trained=True)
 
 
 def test_a_margin_of_the_teacher_that_leaves_nothing_is_an_error(tmp_path):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foundation.errors import BenchError
-from retrievers.index.faiss_index import Hits
+from retrievers.index.hits import Hits
 from retrievers.training.finetune.finetune_preset import Mining
 from retrievers.training.finetune.training_data import (
     MinedHits,

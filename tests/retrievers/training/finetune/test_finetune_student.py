@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from foundation.errors import BenchError
-from retrievers.encoders.routed import open_encoder
-from retrievers.models.model import resolve_model
+from retrievers.encoders.open import open_encoder
+from retrievers.models.resolve import resolve_model
 from retrievers.training.engine.run_folder import read_size
 from retrievers.training.engine.save import save_checkpoint
 from retrievers.training.finetune.finetune import finetune

@@ -6,8 +6,8 @@ import pytest
 
 from bench.monitor.following import CheckpointScanner, model_folder
 from foundation.errors import BenchError
-from retrievers.encoders.routed import open_encoder
-from retrievers.models.model import resolve_model
+from retrievers.encoders.open import open_encoder
+from retrievers.models.resolve import resolve_model
 from retrievers.training.engine import arguments
 from retrievers.training.engine.arguments import TrainingContext
 from retrievers.training.engine.curve import read_curve
@@ -45,7 +45,7 @@ SHARED = """
 import json, shutil, sys
 from pathlib import Path
 from tests.support import small_finetuning as small
-from retrievers.models.model import resolve_model
+from retrievers.models.resolve import resolve_model
 from retrievers.training.finetune.finetune import finetune
 here = Path(sys.argv[1])
 def look(progress):

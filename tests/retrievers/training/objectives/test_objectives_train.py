@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file
 
 from foundation.errors import BenchError
-from retrievers.encoders.routed import open_encoder
-from retrievers.models.model import resolve_model
+from retrievers.encoders.open import open_encoder
+from retrievers.models.resolve import resolve_model
 from retrievers.training.engine.arguments import TrainingContext
 from retrievers.training.pretrain.pretrain import pretrain
 from tests.support import small_starts as small

@@ -1,19 +1,44 @@
-"""The canonical order of a ranking, and operations on hits of any search.
+"""Hits of a search, and the canonical order of a ranking.
 
 An entry of a ranking is compared by one integer key, so that rankings can be sorted and partitioned
 without Python objects.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from foundation.arrays import Float32Array, Float64Array, Int64Array, UInt64Array
 from foundation.errors import BenchError
-from retrievers.index.faiss_index import Hits
 
 MAX_RANK = 2**32 - 2
+
+
+@dataclass(frozen=True)
+class Hits:
+    """Up to k neighbours of each of q queries.
+
+    A missing neighbour has row -1, which must never be used as a position, and score ``-inf``.
+
+    Attributes:
+        scores: float32 ``(q, k)``, inner products, best first.
+        rows: int64 ``(q, k)``, row numbers of the corpus.
+    """
+
+    scores: Float32Array
+    rows: Int64Array
+
+    @classmethod
+    def of(cls, scores: Float32Array, rows: Int64Array) -> "Hits":
+        """Return hits with ``-inf`` in place of the ``scores`` of missing ``rows``."""
+        return cls(np.where(rows >= 0, scores, np.float32(-np.inf)), rows)
+
+    @classmethod
+    def empty(cls, queries: int, k: int) -> "Hits":
+        """Return hits of ``queries`` queries to depth ``k`` that are all missing."""
+        return cls(np.full((queries, k), -np.inf, np.float32), np.full((queries, k), -1, np.int64))
 
 
 def canonical_order(scores: npt.ArrayLike, tie_rank: npt.ArrayLike) -> Int64Array:
@@ -51,7 +76,7 @@ def sort_canonically(hits: Hits, tie_rank: Int64Array, k: int) -> Hits:
     missing = ((0, 0), (0, k - rows.shape[1]))
     rows = np.pad(rows, missing, constant_values=-1)
     scores = np.pad(scores, missing, constant_values=-np.inf)
-    return Hits(np.where(rows >= 0, scores, np.float32(-np.inf)), rows)
+    return Hits.of(scores, rows)
 
 
 def multiply_by_similarity(

@@ -1,11 +1,12 @@
-"""Read and write a sentence-transformers folder as data.
+"""Read how a folder says that its model is used, as data.
 
-``modules.json`` names Python classes, which sentence-transformers imports. Here, only the module
-types below are understood, by name; all others are refused. Class paths and some keys differ
-between versions 2 to 6 of sentence-transformers.
+``config.json`` and the tokenizer's files state the architecture and lengths. ``modules.json`` of a
+sentence-transformers folder names Python classes, which sentence-transformers imports. Here, only
+the module types below are understood, by name; all others are refused. Class paths and some keys
+differ between versions 2 to 6 of sentence-transformers.
 """
 
-import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os.path import lexists  # a folder, or a link to nothing, is not read as if it were absent
@@ -16,11 +17,16 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 
 from foundation.errors import BenchError
-from foundation.records import read_json
-from retrievers.models.card import Card, CardPrompts, CardStage
-from retrievers.models.checkpoint import position_limit, read_config, resolve_inside
-from retrievers.models.recipe import Pooling, Recipe, TruncationSide, Usage
+from foundation.files import read_file, resolve_inside
+from foundation.records import read_json, read_object
+from retrievers.models.card import CARD_FILE, Card, CardPrompts, CardStage, load_card
+from retrievers.models.recipe import Pooling, Stage, StageKind, TruncationSide
 
+COPY_AGAIN = "copy or download the checkpoint again"
+# Position 0 of these architectures is pad_token_id + 1, so that many positions cannot be used.
+OFFSET_POSITIONS = ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet", "longformer")
+# Attention by relative distance: the length is not bounded by a table of positions.
+UNBOUNDED = ("t5", "mt5")
 POOLING: dict[str, Pooling] = {"cls": "cls", "mean": "mean", "lasttoken": "last"}
 ST_POOLING: Mapping[str, str] = MappingProxyType({ours: mode for mode, ours in POOLING.items()})
 LEGACY_POOLING = {
@@ -32,6 +38,7 @@ LEGACY_POOLING = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 RETRIEVAL_PROMPTS = ("query", "document")
+STAGE_MODULES: dict[str, StageKind] = {"Dense": "dense", "LayerNorm": "layer-norm"}
 # Of the transformer's settings; sentence-transformers reads the first file that is there.
 TRANSFORMER_FILES = tuple(
     f"sentence_{kind}_config.json"
@@ -46,6 +53,14 @@ COSINE_ASSUMED = (
     "the folder does not say which similarity it was trained for: cosine is used, as "
     "sentence-transformers does; use --like CARD for a model trained with dot products"
 )
+SETTINGS_FILES = ("modules.json", "config_sentence_transformers.json", "config.json")
+# Marks of models without a single vector per text, in their settings and the names of their files:
+# sentence-transformers 5 and OpenSearch, PyLate and Stanford's ColBERT, rerankers.
+OTHER_KINDS = {
+    "a sparse encoder (SPLADE)": r"SparseEncoder|\.sparse_encoder\.|query_token_weights\.txt",
+    "a late-interaction model (ColBERT)": r'"pylate\.|HF_ColBERT|"ColBERT"|MaxSim',
+    "a cross-encoder": r"CrossEncoder|\.cross_encoder\.|\w+ForSequenceClassification|sbert_ce_\w+",
+}
 WRITE_A_CARD = "write a card that says how vectors are made, and name its file: path/to/card.toml"
 Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 31)]
 Activation = Literal[
@@ -181,23 +196,47 @@ class TokenizerFacts:
     lower_cases: bool
 
 
-@dataclass(frozen=True)
-class StFolder:
-    """How a sentence-transformers folder uses its model.
+def read_config(folder: Path) -> dict[str, Any]:
+    """Read a model's ``config.json`` in ``folder``.
 
-    Attributes:
-        inner: path of the transformer inside the folder; empty if it is the folder itself.
-        usage: pooling, lengths, normalisation and similarity.
-        stages: dense and layer-norm modules.
-        prompts: prompts of queries and documents.
-        warnings: assumptions, and settings that are ignored.
+    Raises:
+        BenchError: it is missing, or not a JSON object.
     """
+    path = folder / "config.json"
+    if not path.is_file():
+        raise BenchError(f"{path} is missing", "Name the folder of a model.")
+    return read_object(path, COPY_AGAIN)
 
-    inner: str
-    usage: Usage
-    stages: tuple[CardStage, ...]
-    prompts: CardPrompts
-    warnings: tuple[str, ...]
+
+def position_limit(config: Mapping[str, Any]) -> int | None:
+    """Return the longest input in tokens of a model with ``config``.
+
+    None if there is no limit.
+    """
+    kind, limit = config.get("model_type"), config.get("max_position_embeddings")
+    if kind in UNBOUNDED or not isinstance(limit, int):
+        return None
+    pad = config.get("pad_token_id", 1)
+    return limit - (pad if isinstance(pad, int) else 1) - 1 if kind in OFFSET_POSITIONS else limit
+
+
+def refuse_other_kinds(folder: Path, typed: str) -> None:
+    """Raise if ``folder`` holds a sparse, late-interaction or cross-encoder model.
+
+    Raises:
+        BenchError: the model, called ``typed``, does not make one vector per text.
+    """
+    names = SETTINGS_FILES[:2] if is_st_folder(folder) else SETTINGS_FILES[1:]
+    contents = [read_file(folder / name) for name in names if (folder / name).is_file()]
+    lines = [path.name.encode() for path in folder.iterdir()]
+    text = b"\n".join([*lines, *contents]).decode(errors="replace")
+    for kind, marks in OTHER_KINDS.items():
+        if mark := re.search(marks, text):
+            raise BenchError(
+                f"{typed} is {kind}, as {mark[0]} shows: it does not make one vector per text",
+                "Rank with its own library, then score the run file with `python -m bench score "
+                "RUN_FILE --dataset DATASET`, and compare it with `python -m bench compare`.",
+            )
 
 
 def is_st_folder(folder: Path) -> bool:
@@ -210,14 +249,16 @@ def ends_in_normalize(folder: Path) -> bool:
     return any(module.name == "Normalize" for module in _read_modules(folder / "modules.json"))
 
 
-def find_transformer(folder: Path) -> str:
-    """Return the path of the transformer inside ``folder``.
+def find_inner_folder(folder: Path) -> str:
+    """Return the path of the transformer inside ``folder``; empty if it is the folder itself.
 
-    Empty if it is the folder itself.
+    Old sentence-transformers folders nest it.
 
     Raises:
         BenchError: ``modules.json`` is damaged, or does not begin with a transformer.
     """
+    if (folder / "config.json").exists() or not is_st_folder(folder):
+        return ""
     first = next(iter(_read_modules(folder / "modules.json")), None)
     if first is None or first.name != "Transformer":
         raise BenchError(f"{folder / 'modules.json'} does not begin with a Transformer")
@@ -225,8 +266,19 @@ def find_transformer(folder: Path) -> str:
     return first.path
 
 
-def read_st_folder(folder: Path) -> StFolder:
-    """Read the modules, prompts, lengths and text processing of ``folder``.
+def read_card(folder: Path) -> Card | None:
+    """Return the card in ``folder``, or one of its sentence-transformers files; None without both.
+
+    Raises:
+        BenchError: a file is damaged, or a setting is not supported.
+    """
+    if (folder / CARD_FILE).is_file():
+        return load_card(folder / CARD_FILE)
+    return read_st_folder(folder) if is_st_folder(folder) else None
+
+
+def read_st_folder(folder: Path) -> Card:
+    """Read the modules, prompts, lengths and text processing of ``folder`` as a card.
 
     Raises:
         BenchError: a file is damaged, a module's class is not from sentence-transformers, or a
@@ -238,8 +290,9 @@ def read_st_folder(folder: Path) -> StFolder:
         if module.name != "Dropout"  # an identity when texts are encoded
     ]
     names = [module.name for module in modules]
-    order = _stage_slice(names)
-    if order is None:
+    stages = modules[2 : len(modules) - (names[-1:] == ["Normalize"])]
+    known = names[:2] == ["Transformer", "Pooling"]
+    if not known or not {stage.name for stage in stages} <= STAGE_MODULES.keys():
         raise BenchError(
             f"{folder}: the modules {' > '.join(names)} are not supported",
             "supported: Transformer, Pooling, any Dense and LayerNorm, then Normalize",
@@ -254,21 +307,24 @@ def read_st_folder(folder: Path) -> StFolder:
     transformer, tokenizer = _read_transformer(inner), read_tokenizer_facts(inner)
     length = _find_length(inner, transformer.max_seq_length or tokenizer.max_tokens)
     dot, normalize = settings.similarity_fn_name == "dot", names[-1] == "Normalize"
-    usage = Usage(
+    prompts = settings.prompts or {}
+    return Card(
+        name=folder.name,
+        title=f"{folder} (sentence-transformers)",
+        checkpoint=str(folder),
         pooling=_read_pooling(resolve_inside(folder, modules[1].path) / "config.json"),
+        stages=tuple(_read_stage(folder, module) for module in stages),
+        # Those that encode_query and encode_document of version 5.7 use; never the default prompt.
+        prompts=CardPrompts(
+            query=prompts.get("query") or "", document=prompts.get("document") or ""
+        ),
         normalize=normalize or not dot,
         similarity="dot" if dot else "cos",
         max_query_tokens=length,
         max_document_tokens=length,
         truncation_side=tokenizer.truncation_side,
         lower_case=bool(transformer.do_lower_case) and not tokenizer.lower_cases,
-    )
-    return StFolder(
-        inner=modules[0].path,
-        usage=usage,
-        stages=tuple(_read_stage(folder, module) for module in modules[order]),
-        prompts=_retrieval_prompts(settings.prompts or {}),
-        warnings=tuple(_find_warnings(settings, normalize)),
+        warning="; ".join(_find_warnings(settings, normalize)),
     )
 
 
@@ -295,6 +351,33 @@ def _find_warnings(settings: _Settings, normalize: bool) -> list[str]:
     return warnings
 
 
+def read_stages(stages: Sequence[CardStage], root: Path, width: int) -> tuple[Stage, ...]:
+    """Return the layers after pooling with their dimensions and activations.
+
+    Args:
+        stages: as a card states them.
+        root: folder that their folders are relative to.
+        width: dimension of token vectors.
+
+    Raises:
+        BenchError: a file is missing or damaged, or states no dimension.
+    """
+    resolved = []
+    for stage in stages:
+        source, activation, width = f"key:{stage.key}", "identity", stage.width or width
+        if stage.folder:
+            folder = resolve_inside(root, stage.folder)
+            config, is_dense = read_stage_file(folder), stage.kind == "dense"
+            stated = config.out_features if is_dense else config.dimension
+            if stated is None:
+                key = "out_features" if is_dense else "dimension"
+                raise BenchError(f"{folder / 'config.json'} states no {key}")
+            source, width = f"folder:{stage.folder}", stated
+            activation = config.activation if is_dense else "identity"
+        resolved.append(Stage(stage.kind, source, width, activation, stage.eps))
+    return tuple(resolved)
+
+
 def read_stage_file(folder: Path) -> StageFile:
     """Read the settings of a stage from the ``config.json`` in ``folder``.
 
@@ -313,14 +396,6 @@ def _read_modules(path: Path) -> list[_Module]:
                 "Code in a checkpoint is never run.",
             )
     return modules
-
-
-def _stage_slice(names: Sequence[str]) -> slice | None:
-    """Return the slice of the stages, or None if the modules are not of the supported form."""
-    end = len(names) - 1 if names[-1:] == ["Normalize"] else len(names)
-    stages = names[2:end]
-    fits = names[:2] == ["Transformer", "Pooling"] and set(stages) <= {"Dense", "LayerNorm"}
-    return slice(2, end) if fits else None
 
 
 def _read_pooling(path: Path) -> Pooling:
@@ -348,16 +423,7 @@ def _read_stage(folder: Path, module: _Module) -> CardStage:
     if not module.path:
         raise BenchError(f"{folder / 'modules.json'}: the module {module.name} has no folder")
     read_stage_file(resolve_inside(folder, module.path))
-    return CardStage(kind="dense" if module.name == "Dense" else "layer-norm", folder=module.path)
-
-
-def _retrieval_prompts(prompts: Mapping[str, str | None]) -> CardPrompts:
-    """Return the prompts that ``encode_query`` and ``encode_document`` of version 5.7 use.
-
-    Those are always named ``query`` and ``document``: a model gets both names, empty if its files
-    have none, so that other names and the default prompt are never used.
-    """
-    return CardPrompts(query=prompts.get("query") or "", document=prompts.get("document") or "")
+    return CardStage(kind=STAGE_MODULES[module.name], folder=module.path)
 
 
 def _read_if_present(path: Path, kind: type[F]) -> F:
@@ -390,41 +456,3 @@ def read_tokenizer_facts(folder: Path) -> TokenizerFacts:
 def _truncation_side(folder: Path) -> TruncationSide:
     truncation = _read_if_present(folder / "tokenizer.json", _Tokenizer).truncation
     return "left" if truncation and truncation.direction == "Left" else "right"
-
-
-def write_st_files(folder: Path, settings: Card | Recipe, width: int) -> None:
-    """Write ``modules.json`` and its modules: pooling, lengths, normalisation and prompts.
-
-    Args:
-        folder: folder of the transformer.
-        settings: card or recipe without stages, with a pooling in `ST_POOLING`.
-        width: dimension of the encoder's vectors.
-    """
-    kinds = ["Transformer", "Pooling", *(["Normalize"] if settings.normalize else [])]
-    modules = [
-        {
-            "idx": place,
-            "name": str(place),
-            "path": f"{place}_{kind}" if place else "",
-            "type": f"sentence_transformers.models.{kind}",
-        }
-        for place, kind in enumerate(kinds)
-    ]
-    modes = {key: mode == ST_POOLING[settings.pooling] for key, mode in LEGACY_POOLING.items()}
-    uses = {
-        "prompts": {"query": settings.prompts.query, "document": settings.prompts.document},
-        "default_prompt_name": None,
-        "similarity_fn_name": "cosine" if settings.similarity == "cos" else "dot",
-    }
-    lengths = {"max_seq_length": settings.max_tokens, "do_lower_case": settings.lower_case}
-    _write_json(folder / "modules.json", modules)
-    _write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width, **modes})
-    if settings.normalize:
-        (folder / "2_Normalize").mkdir()
-    _write_json(folder / "sentence_bert_config.json", lengths)
-    _write_json(folder / "config_sentence_transformers.json", uses)
-
-
-def _write_json(path: Path, content: Any) -> None:
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

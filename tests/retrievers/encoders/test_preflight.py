@@ -4,8 +4,8 @@ import msgspec
 import numpy as np
 import pytest
 
+from retrievers.encoders.preflight import Preflight, measure_vectors, preflight
 from retrievers.encoders.python_object import HashingEncoder
-from retrievers.models.preflight import Preflight, measure_vectors, preflight
 from retrievers.models.recipe import Recipe
 
 TEXTS = [f"text about {subject}" for subject in ("wings", "heat", "slabs", "flow", "noise", "drag")]

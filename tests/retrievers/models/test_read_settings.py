@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from foundation.errors import BenchError
-from retrievers.models.st_folder import StageFile, read_st_folder
+from retrievers.models.read_settings import StageFile, read_st_folder
 from tests.support import tiny_checkpoints as tiny
 
 DENSE = {
@@ -23,10 +23,10 @@ def test_the_layout_of_version_2(tmp_path: Path) -> None:
     tiny.write_json(folder / "sentence_bert_config.json", {"max_seq_length": 128})
     found = read_st_folder(folder)
 
-    assert (found.usage.pooling, found.usage.normalize) == ("mean", True)
-    assert found.usage.max_query_tokens == found.usage.max_document_tokens == 128
+    assert (found.pooling, found.normalize) == ("mean", True)
+    assert found.max_query_tokens == found.max_document_tokens == 128
     assert [(stage.kind, stage.folder) for stage in found.stages] == [("dense", "2_Dense")]
-    assert (found.usage.similarity, found.warnings) == ("cos", ())
+    assert (found.similarity, found.warning) == ("cos", "")
     assert found.prompts.query == found.prompts.document == ""
 
 
@@ -35,14 +35,14 @@ def test_dropout_is_an_identity_when_texts_are_encoded(tmp_path: Path) -> None:
     tiny.write_json(folder / "2_Dense" / "config.json", DENSE)
     found = read_st_folder(folder)
     assert [stage.folder for stage in found.stages] == ["2_Dense"]
-    assert found.usage.normalize
+    assert found.normalize
 
 
 @pytest.mark.parametrize("kind", ["CrossEncoder", "SparseEncoder"])
 def test_a_model_that_is_not_a_dense_encoder_is_refused(tmp_path: Path, kind: str) -> None:
     with pytest.raises(BenchError, match=f"model_type is '{kind}'"):
         read_st_folder(tiny.write_st_folder(tmp_path, model_type=kind))
-    assert read_st_folder(tiny.write_st_folder(tmp_path, model_type="SentenceTransformer")).usage
+    assert read_st_folder(tiny.write_st_folder(tmp_path, model_type="SentenceTransformer"))
 
 
 def test_prompts_of_other_names_are_named_as_unused(tmp_path: Path) -> None:
@@ -51,8 +51,8 @@ def test_prompts_of_other_names_are_named_as_unused(tmp_path: Path) -> None:
         tiny.write_st_folder(tmp_path, prompts=prompts, default_prompt_name="passage")
     )
     assert (found.prompts.query, found.prompts.document) == ("q: ", "")
-    assert "its prompts passage, clustering are not used" in found.warnings[1]
-    assert "cosine is used" in found.warnings[0]
+    assert "its prompts passage, clustering are not used" in found.warning
+    assert "cosine is used" in found.warning
 
 
 def test_a_third_party_class_is_refused_and_not_imported(tmp_path: Path) -> None:
@@ -134,15 +134,15 @@ def test_texts_are_lower_cased_where_the_tokenizer_does_not(
     folder = tiny.write_st_folder(tmp_path)
     for name, content in files.items():
         tiny.write_json(folder / name, content)
-    assert not read_st_folder(folder).usage.lower_case
+    assert not read_st_folder(folder).lower_case
     tiny.write_json(folder / "sentence_bert_config.json", {"do_lower_case": True})
-    assert read_st_folder(folder).usage.lower_case == lower_case
+    assert read_st_folder(folder).lower_case == lower_case
 
 
 def test_settings_are_found_under_the_names_of_older_versions(tmp_path: Path) -> None:
     folder = tiny.write_st_folder(tmp_path)
     tiny.write_json(folder / "sentence_roberta_config.json", {"max_seq_length": 77})
-    assert read_st_folder(folder).usage.max_query_tokens == 77
+    assert read_st_folder(folder).max_query_tokens == 77
 
 
 DEEP = "[" * 200_000
@@ -205,4 +205,4 @@ def test_absurd_lengths_that_mean_no_limit_are_read(tmp_path: Path) -> None:
     folder = tiny.write_st_folder(tmp_path)
     for length in (10**30, 1e30, 1_000_000):
         tiny.write_json(folder / "tokenizer_config.json", {"model_max_length": length})
-        assert read_st_folder(folder).usage.max_query_tokens == 512
+        assert read_st_folder(folder).max_query_tokens == 512

@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from foundation.errors import BenchError
-from foundation.files import sha256_of_file
+from foundation.files import resolve_inside, sha256_of_file
 from foundation.records import Record, read_json, read_object
 from retrievers.models.card import CardAdapter
-from retrievers.models.checkpoint import Checkpoint, read_safetensors_header, resolve_inside
+from retrievers.models.read_checkpoint import Checkpoint, read_safetensors_header
 from retrievers.models.recipe import AdapterIdentity, AdapterKind
 
 FOLDER = "adapter"  # inside the folder of a training
@@ -108,26 +108,26 @@ def adapter_name(folder: Path) -> str:
 
 
 def identify_adapter(
-    folder: Path, adapter: CardAdapter | None, base: Checkpoint
+    folder: Path, base: Checkpoint, kind: AdapterKind | Literal["auto"] = "auto"
 ) -> AdapterIdentity:
     """Return an adapter's library and the sha256 of its files, without loading it.
 
     Args:
         folder: folder of the adapter.
-        adapter: entry of a card, whose kind must match; None accepts any.
         base: checkpoint that the adapter must belong to.
+        kind: expected library.
 
     Raises:
-        BenchError: files are missing or damaged, or the adapter belongs to another base.
+        BenchError: files are missing or damaged, or the adapter belongs to another base or library.
     """
-    kind, files = _find_files(folder, base)
-    if adapter is not None and adapter.kind not in ("auto", kind):
-        raise BenchError(f"{folder} holds an adapter of {kind}, not of {adapter.kind}")
+    found, files = _find_files(folder, base)
+    if kind not in ("auto", found):
+        raise BenchError(f"{folder} holds an adapter of {found}, not of {kind}")
     for path in files:
         if not path.is_file():
             raise BenchError(f"{path} is missing: the adapter {folder} is incomplete")
     hashes = {path.relative_to(folder).as_posix(): sha256_of_file(path) for path in files}
-    return AdapterIdentity(kind, hashes)
+    return AdapterIdentity(found, hashes)
 
 
 def _find_files(folder: Path, base: Checkpoint) -> tuple[AdapterKind, list[Path]]:
@@ -153,7 +153,7 @@ def _find_adapter_files(folder: Path, base: Checkpoint) -> tuple[AdapterKind, li
     kind: AdapterKind = "peft" if "peft_type" in config else "adapterhub"
     if kind == "adapterhub":
         _check_base(folder, config, base)
-    return kind, [folder / CONFIG, *adapter_weights(folder, kind)]
+    return kind, [folder / CONFIG, *_list_weights(folder, kind)]
 
 
 def _flatten_files(parts: Iterable[tuple[AdapterKind, list[Path]]]) -> list[Path]:
@@ -171,7 +171,7 @@ def check_unchanged(folder: Path, identity: AdapterIdentity, base: Checkpoint) -
     Raises:
         BenchError: a file has changed.
     """
-    if identify_adapter(folder, None, base).files != identity.files:
+    if identify_adapter(folder, base).files != identity.files:
         raise BenchError(
             f"the adapter {folder} changed while it was used",
             "Run again when nothing writes to it any more, or copy the folder first.",
@@ -206,7 +206,7 @@ def _check_base(folder: Path, config: Mapping[str, Any], base: Checkpoint) -> No
             )
 
 
-def adapter_weights(folder: Path, kind: AdapterKind) -> list[Path]:
+def _list_weights(folder: Path, kind: AdapterKind) -> list[Path]:
     """Return the files of weights in ``folder`` for the library ``kind``, the adapter's own first.
 
     Raises:

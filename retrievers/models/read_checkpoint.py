@@ -1,21 +1,27 @@
-"""Files of a checkpoint: validity and hashes.
+"""Read the files of a checkpoint: validity and hashes.
 
 Everything is read as data (JSON, sizes, bytes): no model library is imported and nothing is
 unpickled. A folder with its own code is refused.
 """
 
-import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-from foundation.errors import BenchError
-from foundation.files import check_not_lfs_pointer, sha256_of_file
+from foundation.errors import BenchError, first_line
+from foundation.files import check_not_lfs_pointer, resolve_inside, sha256_of_file
 from foundation.records import Record, read_json, read_object
+from retrievers.models.read_settings import (
+    COPY_AGAIN,
+    find_inner_folder,
+    position_limit,
+    read_config,
+)
 
 WEIGHTS = (
     "model.safetensors",
@@ -31,17 +37,14 @@ TOKENIZER = (
     *VOCABULARIES,
     *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "merges.txt"),
 )
-# Position 0 of these architectures is pad_token_id + 1, so that many positions cannot be used.
-OFFSET_POSITIONS = ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet", "longformer")
-# Attention by relative distance: the length is not bounded by a table of positions.
-UNBOUNDED = ("t5", "mt5")
 WIDTHS = ("hidden_size", "d_model", "dim", "n_embd")
 LAYERS = ("num_hidden_layers", "n_layers", "num_layers", "n_layer")
 MAX_LAYERS = 1_000  # transformers makes as many as a configuration says before it reads weights
 HEADS, HEADS_FILE = "heads", "model.safetensors"  # state for continuing a pre-training
-COPY_AGAIN = "copy or download the checkpoint again"
-LONGEST_NAME = 255  # bytes, of a file
 COUNTING_VERSION = 1  # increased when the rule changes, so that stored counts are renewed
+BUFFER_DTYPES = ("I64", "I32", "BOOL")  # safetensors types of buffers such as positions
+# transformers, tokenizers, torch and safetensors raise nearly anything for a damaged file.
+LOAD_ERRORS = (Exception,)
 # Weights of a checkpoint outside the encoder: heads of pre-training and decoders.
 HEAD_WEIGHTS = re.compile(
     r"(^|\.)(cls|lm_head|classifier|c_head|decoder|mlm|predictions|vocab_\w+|generator_\w+"
@@ -81,6 +84,7 @@ class Checkpoint:
         config: content of ``config.json``.
         hashes: sha256 (hex) of each file that can change a vector, by path relative to ``root``.
         stamps: size in bytes and time of modification in nanoseconds of these files when hashed.
+        position_limit: longest input in tokens; None if the architecture has no limit.
     """
 
     root: Path
@@ -89,6 +93,7 @@ class Checkpoint:
     config: Mapping[str, Any]
     hashes: Mapping[str, str]
     stamps: Mapping[str, tuple[int, int]]
+    position_limit: int | None
 
     def check_unchanged(self) -> None:
         """Raise if an existing file differs from the one that was hashed.
@@ -127,28 +132,19 @@ class Checkpoint:
             raise BenchError(f"{self.folder / 'config.json'} states no hidden size")
         return width
 
-    @property
-    def position_limit(self) -> int | None:
-        """Longest input in tokens.
 
-        None if the architecture has no limit.
-        """
-        return position_limit(self.config)
-
-
-def open_checkpoint(root: Path, inner: str = "", stage_folders: Iterable[str] = ()) -> Checkpoint:
+def read_checkpoint(root: Path, stage_folders: Iterable[str] = ()) -> Checkpoint:
     """Check and hash the files of a checkpoint, without loading it.
 
     Args:
         root: folder that stage folders are relative to.
-        inner: folder of the transformer inside ``root``.
         stage_folders: folders of dense and layer-norm stages.
 
     Raises:
         BenchError: weights, configuration or tokenizer are missing or damaged, or the folder has
             its own code.
     """
-    folder = root / inner
+    folder = root / find_inner_folder(root)
     if (folder / "adapter_config.json").exists():
         raise BenchError(
             f"{folder} holds an adapter, not a model",
@@ -168,36 +164,12 @@ def open_checkpoint(root: Path, inner: str = "", stage_folders: Iterable[str] = 
     names = {path.relative_to(root).as_posix(): path for path in paths}
     stamps = {name: _stamp(path) for name, path in names.items()}  # before they are read
     hashes = {name: sha256_of_file(path) for name, path in names.items()}
-    return Checkpoint(root, folder, weights, config, hashes, stamps)
+    return Checkpoint(root, folder, weights, config, hashes, stamps, position_limit(config))
 
 
 def _stamp(path: Path) -> tuple[int, int]:
     found = path.stat()
     return found.st_size, found.st_mtime_ns
-
-
-def read_config(folder: Path) -> dict[str, Any]:
-    """Read a model's ``config.json`` in ``folder``.
-
-    Raises:
-        BenchError: it is missing, or not a JSON object.
-    """
-    path = folder / "config.json"
-    if not path.is_file():
-        raise BenchError(f"{path} is missing", "Name the folder of a model.")
-    return read_object(path, COPY_AGAIN)
-
-
-def position_limit(config: Mapping[str, Any]) -> int | None:
-    """Return the longest input in tokens of a model with ``config``.
-
-    None if there is no limit.
-    """
-    kind, limit = config.get("model_type"), config.get("max_position_embeddings")
-    if kind in UNBOUNDED or not isinstance(limit, int):
-        return None
-    pad = config.get("pad_token_id", 1)
-    return limit - (pad if isinstance(pad, int) else 1) - 1 if kind in OFFSET_POSITIONS else limit
 
 
 def find_weights(folder: Path) -> str:
@@ -254,26 +226,58 @@ def read_safetensors_header(path: Path) -> dict[str, Tensor]:
         raise BenchError(f"{path} is not a complete safetensors file", COPY_AGAIN) from error
 
 
-def resolve_inside(root: Path, name: str) -> Path:
-    """Return ``root / name``.
+def read_tensors(path: Path, names: Collection[str] | None = None) -> dict[str, Any]:
+    """Read tensors from safetensors or a pickle, executing nothing.
+
+    Args:
+        path: file of tensors.
+        names: names to read, as far as they exist; None for all.
 
     Raises:
-        BenchError: ``name`` leads out of ``root``, or cannot be a file name.
+        BenchError: the file is damaged or holds more than tensors.
     """
-    path = Path(name)
-    if path.is_absolute() or ".." in path.parts:
-        raise BenchError(f"{name!r} leads out of {root}")
-    if not _is_file_name(name):
-        raise BenchError(f"{name[:80]!r} cannot be the name of a file in {root}")
-    return root / name
+    import torch
+    from safetensors import safe_open
 
-
-def _is_file_name(name: str) -> bool:
     try:
-        encoded = os.fsencode(name)
-    except UnicodeEncodeError:
-        return False
-    return b"\0" not in encoded and max(map(len, encoded.split(b"/"))) <= LONGEST_NAME
+        if path.suffix == ".safetensors":
+            with safe_open(path, framework="pt") as file:
+                wanted = [name for name in sorted(file.keys()) if names is None or name in names]
+                return {name: file.get_tensor(name) for name in wanted}
+        state = torch.load(path, map_location="cpu", weights_only=True).items()
+    except LOAD_ERRORS as error:
+        raise loading_error(str(path), error) from error
+    tensors = {name: value for name, value in state if isinstance(value, torch.Tensor)}
+    return {name: value for name, value in tensors.items() if names is None or name in names}
+
+
+def loading_error(what: str, error: Exception) -> BenchError:
+    """Return the error for ``what``, which could not be read because of ``error``."""
+    return BenchError(
+        f"{what} cannot be loaded: {first_line(error)}",
+        "It is damaged, or holds more than tensors. Nothing in it was executed.",
+    )
+
+
+def count_file_parameters(path: Path) -> int:
+    """Count the parameters in ``path``, without heads of pre-training and buffers of positions.
+
+    A safetensors header suffices. A tensor of a pickle is counted once if it has several names.
+
+    Raises:
+        BenchError: the file is damaged or holds more than tensors.
+    """
+    sizes: dict[Any, int] = {}
+    if path.suffix == ".safetensors":
+        for name, tensor in read_safetensors_header(path).items():
+            if tensor.dtype not in BUFFER_DTYPES and not HEAD_WEIGHTS.search(name):
+                sizes[name] = prod(tensor.shape)
+    elif path.suffix == ".bin":
+        for name, value in read_tensors(path).items():
+            if value.is_floating_point() and not HEAD_WEIGHTS.search(name):
+                place = value.untyped_storage().data_ptr(), value.storage_offset(), value.shape
+                sizes[place] = value.numel()
+    return sum(sizes.values())
 
 
 def _tokenizer_files(folder: Path) -> list[Path]:

@@ -5,15 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.evaluation.canonical_order import (
+from foundation.errors import BenchError
+from retrievers.index.hits import (
     MAX_RANK,
+    Hits,
     canonical_order,
     exclude_self_matches,
     recall_at_k,
     sort_canonically,
 )
-from foundation.errors import BenchError
-from retrievers.index.faiss_index import Hits
 from tests.support.exact_oracle import assert_same
 
 INF = float("inf")

@@ -1,0 +1,156 @@
+"""The sides of a check: the candidate, evaluated where needed, and the models it is compared with.
+
+A collection that cannot be evaluated becomes a gap, and the others are still evaluated. All
+collections are opened before the first is encoded, so that another protocol is found at once.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from bench.comparing.pairs import differing_fields
+from bench.evaluation.collection_search import EvaluationOptions, LoadedModel
+from bench.evaluation.pipeline import Job
+from bench.evaluation.result_record import Evaluation, Protocol
+from bench.outcomes import MissingEvaluations
+from bench.result_store.find import find_results
+from bench.result_store.reuse import check_stored_values, reuse_or_evaluate, warn_unchecked
+from bench.runner.workspace import Workspace
+from datasets_cfg.readers import Queries
+from foundation.errors import BenchError
+from foundation.locations import Location
+
+DIGITS = 8  # number of digits of a fingerprint in a name
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Model that the candidate is compared with.
+
+    Attributes:
+        role: ``baseline`` or ``anchor``.
+        name: as typed, or the name of its results.
+        results: results to compare with, by collection; empty for published scores.
+    """
+
+    role: str
+    name: str
+    results: Mapping[str, Evaluation]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Model under test, with its results by collection.
+
+    Attributes:
+        name: name in results.
+        results: evaluations by collection.
+        failures: reason for each collection without a result.
+        queries: queries of each collection that was opened.
+        renamed: reason why it has a name that nobody gave it; "" otherwise.
+    """
+
+    name: str
+    results: Mapping[str, Evaluation]
+    failures: Mapping[str, str] = field(default_factory=dict)
+    queries: Mapping[str, Queries] = field(default_factory=dict)
+    renamed: str = ""
+
+    def is_in_domain(self, collection: str) -> bool:
+        """Return True if the candidate was trained on ``collection``."""
+        return collection in self.results and self.results[collection].result.in_domain
+
+    def text(self, collection: str, query_id: str) -> str:
+        """Return the text of ``query_id`` in ``collection``, or "" if it is not available."""
+        if collection not in self.queries:
+            return ""
+        queries = self.queries[collection]
+        return dict(zip(queries.ids, queries.texts, strict=True)).get(query_id, "")
+
+
+def candidate_name(model: LoadedModel, results: Location) -> str:
+    """Return the name of the candidate's results.
+
+    This is its own name, unless different weights or settings have ``results`` of that name. Then
+    the fingerprint is appended, so that the name of a baseline never stands for two models.
+    """
+    recipe = model.model.recipe
+    for stored in find_results(results, model.name):
+        if stored.result.fingerprint != recipe.for_dataset(stored.collection).fingerprint:
+            return f"{model.name}-{recipe.fingerprint[:DIGITS]}"
+    return model.name
+
+
+def evaluate_candidate(
+    workspace: Workspace,
+    model: LoadedModel,
+    collections: Mapping[str, tuple[str, Protocol | None]],
+    references: Iterable[Reference],
+    known: Iterable[Evaluation],
+    out: Location,
+    measure: str | None,
+) -> Candidate:
+    """Evaluate the candidate on each collection without a stored result.
+
+    A warning names the stored results whose scores cannot be computed again.
+
+    Args:
+        workspace: folders and device.
+        model: the candidate, under its name in results.
+        collections: for each collection, the name or folder that opens it, and the protocol of the
+            result to compare with, which determines split and depth.
+        references: models to compare with, whose stored scores must agree with their rankings.
+        known: stored results of the candidate, which are not evaluated again.
+        out: folder of new results.
+        measure: measure to compute; None for the collection's own.
+
+    Raises:
+        BenchError: a reference was evaluated under another protocol.
+    """
+    gaps, jobs, unchecked = MissingEvaluations(), dict[str, Job](), list[str]()
+    for collection, (opens, protocol) in collections.items():
+        with gaps.catch(collection):
+            opened = workspace.open(opens, (protocol.split or None) if protocol else None)
+            depth = protocol.depth if protocol else None
+            options = EvaluationOptions(depth=depth, measures=(measure,) if measure else None)
+            for other in references:
+                if collection in other.results and other.results[collection].folder:
+                    unchecked.append(check_stored_values(other.results[collection], opened.dataset))
+            jobs[collection] = workspace.prepare(opened, model, options, known=known)
+    warn_unchecked(unchecked)
+    for collection, job in jobs.items():
+        check_protocol(collection, job.protocol, references, opens=collections[collection][0])
+    done: dict[str, Evaluation] = {}
+    for collection, job in jobs.items():
+        with gaps.catch(collection):
+            done[collection] = reuse_or_evaluate(job, out)
+    return Candidate(
+        model.name,
+        results=done,
+        failures={key: f"not evaluated: {reason}" for key, reason in gaps.reasons.items()},
+        queries={name: job.dataset.queries for name, job in jobs.items()},
+    )
+
+
+def check_protocol(
+    collection: str, protocol: Protocol, references: Iterable[Reference], opens: str = ""
+) -> None:
+    """Raise if a reference was evaluated under another protocol than the candidate.
+
+    Args:
+        collection: name of the collection.
+        protocol: protocol of the candidate.
+        references: models to compare with.
+        opens: what to type for the collection; "" for its name.
+
+    Raises:
+        BenchError: a protocol differs; the message has the fields.
+    """
+    for other in references:
+        if collection in other.results:
+            result = other.results[collection].result
+            if fields := differing_fields(result.protocol, protocol):
+                raise BenchError(
+                    f"the {other.role}, {other.name}, was evaluated under another protocol on "
+                    f"{collection}: {', '.join(map(str, fields))}",
+                    f"python -m bench run {opens or collection} --model {result.model}",
+                )

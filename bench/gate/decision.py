@@ -1,0 +1,331 @@
+"""The decision of a check: a function of two score vectors per collection, weights and limits.
+
+The first row that applies decides:
+
+======================================================================  ============  ====
+figures                                                                 outcome       exit
+======================================================================  ============  ====
+an evaluation failed or a result is missing                             MISSING       4
+--expect-same, and a query differs beyond the tolerance                 DRIFT         5
+--expect-same, and no query does                                        OK            0
+a collection lost significantly (Holm), and more than the floor         REGRESSION    1
+the upper bound of the mean loss is within the margin                   OK            0
+it is not, and the mean lost significantly                              REGRESSION    1
+neither                                                                 INCONCLUSIVE  3
+======================================================================  ============  ====
+
+If measures differ, there is no mean, and the bound of each collection must be within the margin.
+
+A loss is significant if the randomisation test has a p of at most .05 (two-sided, so that equal
+models show a significant loss in 2.5 % of checks). `bench.gate.bound` computes the bound (95 %,
+one-sided). Nothing else decides: no result of another model, no earlier check, no other folder.
+
+A candidate whose every score is lower or equal never has a better outcome. The bound never falls,
+and neither does the significance of a loss: its p is the share of sign flips whose mean loss is as
+large, which is the share of random subsets of the queries with a total loss of at most 0. Each of
+these totals grows with each loss. For this, the signs meet the sorted losses, only losses count in
+the family of Holm's correction, and p is never enumerated.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from statistics import NormalDist
+
+import msgspec
+import numpy as np
+
+from bench.comparing.statistics import (
+    ALPHA,
+    SAME_MEAN,
+    SAME_SCORE,
+    Difference,
+    PairedScores,
+    Resampling,
+    holm,
+    paired_difference,
+    random_stream,
+    resample,
+)
+from bench.gate.bound import DrawnMeans, draw_means, queries_needed, upper_bound
+from bench.gate.check_record import MEAN, CheckRow, Outcome
+from foundation.arrays import Float64Array
+from foundation.errors import BenchError
+from foundation.printable import format_count
+
+WIDEST = {"margin": 0.1, "floor": 0.2, "tolerance": 0.01}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateSettings:
+    """Limits of the decision, as described in `bench.requests.deciding.CheckRequest`.
+
+    Raises:
+        BenchError: a limit is outside `WIDEST`, so wide that any model would pass.
+    """
+
+    margin: float = 0.02
+    floor: float = 0.1
+    expect_same: bool = False
+    tolerance: float = 0.0005
+
+    def __post_init__(self) -> None:
+        for name, most in WIDEST.items():
+            if not 0 <= getattr(self, name) <= most:
+                raise BenchError(
+                    f"--{name} {getattr(self, name)} is outside 0 to {most}",
+                    f"Use --{name} with a value from 0 to {most}.",
+                )
+
+
+BY_SEVERITY: tuple[Outcome, ...] = ("OK", "INCONCLUSIVE", "MISSING", "DRIFT", "REGRESSION")
+
+
+@dataclass(frozen=True)
+class ScorePair:
+    """Scores of candidate and baseline on the queries of one collection.
+
+    Attributes:
+        measure: measure of the scores, from 0 to 1.
+        candidate, baseline: float64 ``(queries,)``, in the same order of queries.
+        queries: ids of the queries, for messages.
+    """
+
+    measure: str
+    candidate: Float64Array
+    baseline: Float64Array
+    queries: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Outcome with its reasons and figures.
+
+    Attributes:
+        outcome, reasons, needed, rows, mean: as in `bench.gate.check_record.PairVerdict`.
+        failures: reason for each collection, or the mean, that decided against the candidate.
+    """
+
+    outcome: Outcome
+    reasons: tuple[str, ...]
+    failures: Mapping[str, str] = field(default_factory=dict)
+    needed: int | None = None
+    rows: tuple[CheckRow, ...] = ()
+    mean: CheckRow | None = None
+
+
+@dataclass(frozen=True)
+class LossTest:
+    """Significance and upper bound of a loss, on one collection or in the weighted mean.
+
+    Attributes:
+        name: name of the collection, or "mean".
+        pairs: scores of each collection.
+        parts: differences of each collection with their resamples.
+        drawn: draws of the bound for each collection.
+        weights: weight of each collection; they sum to 1.
+    """
+
+    name: str
+    pairs: Sequence[ScorePair]
+    parts: Sequence[PairedScores]
+    drawn: Sequence[DrawnMeans]
+    weights: Sequence[float]
+
+    @cached_property
+    def paired(self) -> Difference:
+        """Difference with its interval, and p of a loss."""
+        found = paired_difference(self.parts, self.weights, self.name)
+        flips = sum(w * part.flipped for w, part in zip(self.weights, self.parts, strict=True))
+        as_low = int(np.count_nonzero(flips <= found.difference + SAME_MEAN))
+        p = min(1.0, 2 * (1 + as_low) / (1 + len(self.parts[0].flipped)))
+        return msgspec.structs.replace(found, p=p, exact=False)
+
+    @cached_property
+    def bound(self) -> float:
+        """Upper 95 % confidence bound of the loss."""
+        return upper_bound(self.drawn, self.weights)
+
+    @property
+    def loss(self) -> float:
+        """Observed loss."""
+        return -self.paired.difference
+
+    @property
+    def queries(self) -> int:
+        """Number of queries."""
+        return sum(part.queries for part in self.drawn)
+
+    @property
+    def where(self) -> str:
+        """The place of the loss in a sentence."""
+        return "in the mean" if self.name == MEAN else f"on {self.name}"
+
+    def row(self, p_adjusted: float | None, failure: str) -> CheckRow:
+        """Return the row of the report."""
+        scores = [[one.candidate.mean(), one.baseline.mean()] for one in self.pairs]
+        candidate, baseline = np.dot(self.weights, scores).tolist()
+        return CheckRow(
+            name=self.name,
+            measure=self.pairs[0].measure,
+            candidate=candidate,
+            baseline=baseline,
+            paired=msgspec.structs.replace(self.paired, p_adjusted=p_adjusted),
+            bound=self.bound,
+            failure=failure,
+        )
+
+    def needed(self, margin: float) -> int | None:
+        """Return the number of queries that would be enough to pass, or to show the loss."""
+        if self.loss < margin:
+            return queries_needed(self.drawn, self.weights, margin)
+        distance = NormalDist().inv_cdf(1 - self.paired.p / 2)
+        enough = NormalDist().inv_cdf(1 - ALPHA / 2)
+        return math.ceil(self.queries * (enough / distance) ** 2) if distance > 0.01 else None
+
+
+def decide(
+    pairs: Mapping[str, ScorePair],
+    weights: Mapping[str, float],
+    settings: GateSettings,
+    resampling: Resampling,
+    gaps: Mapping[str, str] | None = None,
+) -> Decision:
+    """Decide whether a candidate may replace the baseline.
+
+    Args:
+        pairs: scores by collection.
+        weights: weight of each collection in the mean, in the order of the report.
+        settings: limits.
+        resampling: number of sign flips, and seed.
+        gaps: reason for each collection without scores.
+
+    Raises:
+        BenchError: a measure is not between 0 and 1.
+    """
+    missing = {n: (gaps or {}).get(n, "no result") for n in weights if n not in pairs}
+    tests = {n: _test_collection(n, pairs[n], resampling) for n in weights if n in pairs}
+    adjusted = dict(zip(tests, holm([test.paired.p for test in tests.values()]), strict=True))
+    mean = None if missing else _test_mean({name: tests[name] for name in sorted(tests)}, weights)
+    if missing:
+        ruling = Decision("MISSING", tuple(f"{name}: {why}" for name, why in missing.items()))
+    elif settings.expect_same:
+        ruling = _rule_on_drift(pairs, settings.tolerance)
+    else:
+        ruling = _rule_on_loss(tests, mean, adjusted, settings)
+    rows = [
+        tests[name].row(adjusted[name], ruling.failures.get(name, ""))
+        if name in tests
+        else CheckRow(name=name, missing=missing[name])
+        for name in weights
+    ]
+    of_mean = mean.row(None, ruling.failures.get(MEAN, "")) if mean else None
+    return replace(ruling, rows=tuple(rows), mean=of_mean)
+
+
+def _test_collection(name: str, pair: ScorePair, resampling: Resampling) -> LossTest:
+    """Resample the sorted differences of one collection.
+
+    Raises:
+        BenchError: a difference is larger than 1.
+    """
+    differences = np.sort(pair.candidate - pair.baseline)[::-1]
+    if np.abs(differences).max() > 1 + SAME_SCORE:
+        raise BenchError(
+            f"{pair.measure} on {name} is not a measure from 0 to 1, so a loss has no bound",
+            "Choose another one with --measure.",
+        )
+    drawn = resample(differences[:, None], resampling, random_stream(name))
+    columns = (drawn.bootstrap[:, 0], drawn.flipped[:, 0])
+    part = PairedScores(differences, *columns, name, pair.measure)
+    return LossTest(name, [pair], [part], [draw_means(-differences, name)], [1.0])
+
+
+def _test_mean(tests: Mapping[str, LossTest], weights: Mapping[str, float]) -> LossTest | None:
+    """Return the test of the weighted mean, or None for one collection or several measures."""
+    pairs = [pair for test in tests.values() for pair in test.pairs]
+    if len(tests) < 2 or len({pair.measure for pair in pairs}) > 1:
+        return None
+    parts = [part for test in tests.values() for part in test.parts]
+    drawn = [part for test in tests.values() for part in test.drawn]
+    return LossTest(MEAN, pairs, parts, drawn, [weights[name] for name in tests])
+
+
+def _rule_on_drift(pairs: Mapping[str, ScorePair], tolerance: float) -> Decision:
+    """Compare the scores of each query."""
+    failures = {}
+    for name, pair in pairs.items():
+        differences = pair.candidate - pair.baseline
+        beyond = np.abs(differences) > tolerance
+        if beyond.any():
+            worst = int(np.argmax(np.abs(differences)))
+            query = f" on {pair.queries[worst]}" if pair.queries else ""
+            number = format_count(int(beyond.sum()), "query", "queries")
+            failures[name] = (
+                f"{name}: {pair.measure} of {number} of {len(beyond):,} differs by more than "
+                f"{tolerance:.4f} (most: {differences[worst]:+.4f}{query}; "
+                f"mean {differences.mean():+.4f})"
+            )
+    if failures:
+        return Decision("DRIFT", tuple(failures.values()), failures)
+    return Decision("OK", ("every query is within the tolerance",))
+
+
+def _rule_on_loss(
+    tests: Mapping[str, LossTest],
+    mean: LossTest | None,
+    adjusted: Mapping[str, float],
+    settings: GateSettings,
+) -> Decision:
+    """Apply the rows of the table of this module that follow --expect-same."""
+    margin, floor = settings.margin, settings.floor
+    decisive = {MEAN: mean} if mean else tests
+    p_values = {**adjusted, **({MEAN: mean.paired.p} if mean else {})}
+    losses = {
+        name: f"{name} lost {test.loss:.4f} (p {p_values[name]:.4f})"
+        for name, test in {**tests, **decisive}.items()
+        if test.loss > 0 and p_values[name] <= ALPHA
+    }
+    unproved = {name: test for name, test in decisive.items() if test.bound > margin}
+    failures = {
+        name: f"{losses[name]}, more than the floor of {floor:.4f}"
+        for name, test in tests.items()
+        if name in losses and test.loss > floor
+    }
+    failures |= {
+        name: f"{losses[name]}, and a loss beyond the margin of {margin:.4f} is not ruled out"
+        for name in unproved
+        if name in losses and name not in failures
+    }
+    if failures:
+        return Decision("REGRESSION", tuple(failures.values()), failures)
+    if not unproved:
+        proved = [
+            f"a loss of more than {margin:.4f} {t.where} is ruled out" for t in decisive.values()
+        ]
+        allowed = [f"{loss}: significant, but allowed" for loss in losses.values()]
+        chance = [
+            f"{name} lost {test.loss:.4f}, more than the floor, but not significantly"
+            for name, test in tests.items()
+            if test.loss > floor
+        ]
+        return Decision("OK", (*proved, *allowed, *chance))
+    needed = {name: test.needed(margin) for name, test in unproved.items()}
+    reasons = [_describe_doubt(test, margin, needed[name]) for name, test in unproved.items()]
+    known = [number for number in needed.values() if number is not None]
+    largest = max(known) if len(known) == len(needed) else None
+    return Decision("INCONCLUSIVE", tuple(reasons), needed=largest)
+
+
+def _describe_doubt(test: LossTest, margin: float, needed: int | None) -> str:
+    """Say which loss is possible, and how many queries would be enough to decide."""
+    text = (
+        f"a loss of up to {test.bound:.4f} {test.where} is possible, more than the margin of "
+        f"{margin:.4f}"
+    )
+    if test.loss > margin:
+        text += f"; the observed loss of {test.loss:.4f} is not significant"
+    if needed is not None:
+        text += f"; about {needed:,} queries are needed, and there are {test.queries:,}"
+    return text

@@ -1,0 +1,101 @@
+"""Hints of errors: the commands and options that they name exist."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.cli.command_table import COMMANDS
+
+ROOT = Path(__file__).parents[3]
+PACKAGES = ("bench", "datasets_cfg", "foundation", "reports", "retrievers")
+OPTIONS = {name: {o.typed_name for o in command.options()} for name, command in COMMANDS.items()}
+EVERY = set().union(*OPTIONS.values())
+OF_OTHERS = {"--head"}  # options of other programs
+# What several commands reach, `check` among them, which has the fewest options.
+SHARED = (
+    "bench/gate/",
+    "bench/result_store/find.py",
+    "bench/evaluation/collection_search.py",
+    "bench/runner/workspace.py",
+    "foundation/",
+    "retrievers/models/",
+)
+COMMAND = re.compile(r"(?:python -m bench|`bench) ([a-z]+)((?: [^`\n;]*)?)")
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
+
+
+def texts_of(node: ast.expr) -> Iterator[str]:
+    """The strings that an expression may be, with X for every value in them."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+    elif isinstance(node, ast.JoinedStr):
+        parts = (part.value if isinstance(part, ast.Constant) else "X" for part in node.values)
+        yield "".join(map(str, parts))
+    elif isinstance(node, ast.IfExp):
+        yield from texts_of(node.body)
+        yield from texts_of(node.orelse)
+    elif isinstance(node, ast.BinOp):
+        yield from (left + right for left in texts_of(node.left) for right in texts_of(node.right))
+    elif isinstance(node, ast.Call):
+        yield from (text for argument in node.args for text in texts_of(argument))
+
+
+def hints() -> Iterator[tuple[str, str]]:
+    """Place and text of each hint in the source."""
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                name = getattr(node, "func", None)
+                if isinstance(name, ast.Name) and name.id.endswith("Error"):
+                    given = [*node.args[1:2], *(k.value for k in node.keywords if k.arg == "hint")]
+                    for argument in given:
+                        for text in texts_of(argument):
+                            yield f"{path.relative_to(ROOT)}:{node.lineno}", text
+
+
+HINTS = list(hints())
+
+
+def test_the_hints_were_found():
+    assert len(HINTS) > 200
+    assert sum(bool(COMMAND.search(text)) for _, text in HINTS) > 20
+
+
+def wrong_names(place: str, hint: str) -> list[str]:
+    """What a hint names that does not exist."""
+    wrong, rest = [], hint
+    for found in COMMAND.finditer(hint):
+        command, words = found.groups()
+        rest = rest.replace(found.group(), "")
+        if command not in COMMANDS:
+            wrong.append(f"{place}: no command {command}")
+        else:
+            options = {*OPTION.findall(words)} - OPTIONS[command] - {"--help"}
+            wrong += [f"{place}: {command} has no option {option}" for option in options]
+    known = OPTIONS["check"] if place.startswith(SHARED) else EVERY | OF_OTHERS
+    return wrong + [f"{place}: no option {o}" for o in {*OPTION.findall(rest)} - known]
+
+
+def test_every_command_and_option_in_a_hint_exists():
+    assert [text for place, hint in HINTS for text in wrong_names(place, hint)] == []
+
+
+@pytest.mark.parametrize(
+    "hint",
+    [
+        "python -m bench check X --baseline Y --force",
+        "python -m bench evaluate X",
+        "Use --resample 3.",
+        "Run `bench list --nothing`.",
+    ],
+)
+def test_a_hint_with_an_option_that_a_command_lacks_is_found(hint):
+    assert len(wrong_names("bench/x.py:1", hint)) == 1
+
+
+@pytest.mark.parametrize("place", SHARED)
+def test_shared_code_names_only_options_that_check_has(place):
+    assert wrong_names(f"{place}x.py:1", "pass --force to compare anyway") != []
