@@ -164,6 +164,7 @@ def test_settings_that_a_function_does_not_state_are_unknown(dataset, cache):
     assert (facts["pooling"], facts["max_document_tokens"]) == ("unknown", "unknown")
 
 
+@pytest.mark.slow
 def test_a_beir_model_object_scores_like_its_card(minilm, dataset, cache):
     models = pytest.importorskip("beir.retrieval.models")
     model = models.SentenceBERT()
@@ -175,6 +176,7 @@ def test_a_beir_model_object_scores_like_its_card(minilm, dataset, cache):
     assert theirs.measures == pytest.approx(ours.measures, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_an_encoder_of_mteb_scores_as_its_card_does(minilm, dataset, cache):
     pytest.importorskip("mteb")
     from mteb.models.sentence_transformer_wrapper import SentenceTransformerEncoderWrapper

@@ -32,6 +32,7 @@ def test_the_proof_passes_on_the_cpu_and_prints_its_record(tmp_path, capsys) -> 
     assert [part["state"] for part in last["parts"]] == ["passed"] * 3
 
 
+@pytest.mark.slow
 def test_differing_hits_and_failing_parts_fail_the_proof(tmp_path, capsys, monkeypatch) -> None:
     score = TorchEngine.score_candidates
     monkeypatch.setattr(TorchEngine, "score_candidates", lambda *given: -score(*given))

@@ -8,7 +8,7 @@ import pytest
 from tests.support.collections import finish, start
 
 
-@pytest.mark.parametrize("shape", ["msmarco", pytest.param("wikipedia", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("shape", ["msmarco", "wikipedia"])
 def test_a_small_shape_is_run_twice_checked_and_extrapolated(shape, tmp_path):
     sizes = ["--rows", "3000", "--queries", "20", "--depth", "50", "--check", "20"]
     module = [sys.executable, "-m", "tests.benchmarks.real_shapes", "--shape", shape]

@@ -310,6 +310,7 @@ def test_a_source_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> No
     assert [path.name for path in tmp_path.iterdir()] == ["corpus.jsonl"]
 
 
+@pytest.mark.slow
 def test_reading_in_batches_keeps_no_pages_of_the_file(tmp_path):
     text = "x" * 100_000
     documents = (Document(str(row), "", f"{row} {text}") for row in range(1_000))

@@ -48,7 +48,7 @@ def check(document: Any, kind: Any) -> None:
         ("leaderboard", ("--results", "{out}")),
         ("list", ("grids",)),
         ("list models", ()),
-        ("fetch", ("stdlib-code",)),
+        ("fetch", ("{tiny}",)),
         ("verify", ("{tiny}",)),
         ("cache", ("--verify",)),
         ("export", ("trec", "hashing", "--results", "{out}", "--out", "{out}/exported")),

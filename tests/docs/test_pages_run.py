@@ -44,7 +44,7 @@ NOT_RUN = re.compile(
     r"|python -m bench explain .*--(?:published|run-file|vectors)"
 )
 # Pages that fast tests run.
-FAST = {"README", "own-model", "own-collection", "gate-in-ci", "notebook", "leaderboard"}
+FAST = {"README", "own-collection", "gate-in-ci", "leaderboard"}
 FACTS = 'name = "{}"\nmain_measure = "nDCG@10"\nmeasures = ["R@100"]\n'
 STAND_INS = {
     "beir": "suite.toml",

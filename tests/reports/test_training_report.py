@@ -81,6 +81,7 @@ def test_a_single_checkpoint_is_a_table_without_a_choice():
     assert row["checkpoint"] == "checkpoint-5"
 
 
+@pytest.mark.slow
 def test_the_picture_is_written_as_svg_and_png_the_same_each_time(tmp_path):
     pytest.importorskip("matplotlib", reason="needs matplotlib")
     first, second = (draw_quality(curve(), tmp_path / name / "curve") for name in ("one", "two"))

@@ -1,4 +1,4 @@
-"""Numbers of examples of property tests: all in the full gate, a fifth before a commit."""
+"""Numbers of examples of property tests: all in the full gate, a tenth before a commit."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ FULL = 100  # examples of the profile "full", and of a test that states no numbe
 def register_profiles() -> None:
     """Register and load the profiles; ``--hypothesis-profile=full`` chooses the other one."""
     # A crowded machine is no failure of what is tested.
-    settings.register_profile("fast", deadline=None, max_examples=FULL // 5)
+    settings.register_profile("fast", deadline=None, max_examples=FULL // 10)
     settings.register_profile("full", deadline=None, max_examples=FULL)
     settings.load_profile("fast")
 

@@ -49,6 +49,7 @@ def arguana(tmp_path_factory) -> Path:
     return folder.parents[1]
 
 
+@pytest.mark.slow
 def test_a_collection_shaped_like_arguana_is_official_and_reports_dangling_judgements(
     bench: Bench, arguana: Path
 ) -> None:
@@ -164,6 +165,7 @@ def test_a_defect_and_an_interruption_are_not_recorded_as_gaps(error: BaseExcept
 # What scores depend on
 
 
+@pytest.mark.slow
 def test_undeclared_self_matches_are_reported_with_the_fact_to_set(
     bench: Bench, arguana: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

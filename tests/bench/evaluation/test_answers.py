@@ -179,6 +179,7 @@ def nq(bench_data):
     )
 
 
+@pytest.mark.slow
 def test_gold_passages_of_natural_questions_hold_an_answer(nq):
     questions, passages, gold = nq
     run = Run.from_rows(*zip(*gold, strict=True), [1.0] * len(gold))

@@ -42,6 +42,7 @@ def test_bm25_is_not_multiplied_with_a_negative_similarity(evaluated):
         evaluated("both", index="bm25", view={**MEAN, "similarity": "euclidean"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("index", ["flat", "HNSW4?efSearch=8&seed=0"])
 def test_documents_are_encoded_once_for_all_views(evaluated, index):
     first = evaluated("first", view=MEAN, index=index)
@@ -61,6 +62,7 @@ def test_documents_are_encoded_once_for_all_views(evaluated, index):
     assert len(fingerprints) == len(views) + 1
 
 
+@pytest.mark.slow
 def test_a_user_prompt_changes_what_is_encoded(evaluated):
     plain = evaluated("plain", view=MEAN)
     prompted = evaluated("prompted", view=MEAN, query_prompt="query: ")

@@ -165,7 +165,13 @@ SINGLES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", SINGLES)
+FAST = {"mean pooling", "document prompt missing", "texts not lower-cased"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[] if name in FAST else pytest.mark.slow) for name in SINGLES],
+)
 def test_a_planted_deviation_is_named_first(question, oracle, folder, name):
     usage = replace(Usage(), **SINGLES[name])
     answer = answer_to(question, folder, oracle.documents(usage), oracle.queries(usage))
@@ -175,6 +181,7 @@ def test_a_planted_deviation_is_named_first(question, oracle, folder, name):
     assert answer.explanations[0].precision == "float32"
 
 
+@pytest.mark.slow
 def test_a_pair_is_found_if_no_single_deviation_explains(question, oracle, folder):
     usage = Usage(pooling="mean", document="")
     answer = answer_to(question, folder, oracle.documents(usage), oracle.queries(usage))
@@ -257,6 +264,7 @@ def test_a_run_shows_its_cause_and_what_differs_in_the_file(bench, folder, oracl
     assert "at most 20 documents" in seen
 
 
+@pytest.mark.slow
 def test_a_run_of_ranks_is_compared_by_order(bench, folder, oracle, tmp_path):
     path = tmp_path / "theirs.trec"
     path.write_text(oracle.run(Usage(pooling="mean"), depth=30, keep_self=False))
@@ -367,6 +375,7 @@ def test_another_checkpoint_differs_by_its_weights(bench, folder, tmp_path):
     assert "weights of worse" in best(answer)
 
 
+@pytest.mark.slow
 def test_the_base_is_found_by_the_name_that_the_checkpoint_states(bench, folder, tmp_path):
     shutil.copytree(folder / "checkpoint", tmp_path / "tuned")
     write_bert(tmp_path / "base", seed=9)
@@ -440,12 +449,14 @@ def test_a_server_that_changes_vectors_drifts_and_the_cause_is_named(bench, fold
     assert name in done.reasons[0]
 
 
+@pytest.mark.slow
 def test_a_faithful_server_passes(bench, folder, oracle):
     code, done = check_server(bench, folder, served(oracle))
     assert (code, done.outcome, done.answer.explanations) == (0, "OK", ())
     assert [row.candidate for row in done.against[0].rows] == [1.0, 1.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("stated", "code"), [((), 5), (("--dtype", "bfloat16"), 0)])
 def test_lower_precision_is_drift_unless_it_is_stated(bench, folder, oracle, stated, code):
     exact = served(oracle)

@@ -165,6 +165,7 @@ def test_other_weights_take_the_place_of_the_first_and_back(place):
     assert place.curve() == before
 
 
+@pytest.mark.slow
 def test_a_new_checkpoint_is_added_and_other_settings_have_a_curve_of_their_own(place):
     last = place.training / "checkpoint-6"
     hidden = last.rename(place.training.parent / "later")

@@ -48,9 +48,15 @@ def small_work(monkeypatch):
         monkeypatch.setattr(measurement, name, value)
 
 
-@pytest.mark.slow
-def test_the_last_line_is_the_report_after_the_tables(options, capsys, cache, embedded):
+@pytest.fixture(scope="module")
+def stdlib_code(cache, embedded):
+    """The embedded collection in the cache, on which parts are measured by default."""
     (cache / "stdlib-code").symlink_to(embedded / "stdlib-code")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("stdlib_code")
+def test_the_last_line_is_the_report_after_the_tables(options, capsys):
     assert speed(*options(parts=())) == ExitCode.OK
     *tables, last = capsys.readouterr().out.splitlines()
     report = msgspec.json.decode(last, type=SpeedReport)
@@ -63,6 +69,8 @@ def test_the_last_line_is_the_report_after_the_tables(options, capsys, cache, em
     assert sum(line.startswith("|-") for line in tables) == 3
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("stdlib_code")
 def test_json_is_the_only_output(options, capsys):
     assert speed(*options("--json")) == ExitCode.OK
     (line,) = capsys.readouterr().out.splitlines()

@@ -171,6 +171,7 @@ def test_after_pretraining_only_commands_that_can_work_are_printed(bench, tmp_pa
     ]
 
 
+@pytest.mark.slow
 def test_an_interrupted_training_is_not_read_as_a_plain_checkpoint(bench, tmp_path):
     assert bench(*finetune("--set", "save_every=2")).code == 0
     for last in ("card.toml", "modules.json"):
@@ -198,6 +199,7 @@ def test_a_training_set_counts_as_the_collection_that_it_belongs_to(bench, tmp_p
     assert [card.trained_on for card in cards] == [msmarco, (*msmarco, "other")]
 
 
+@pytest.mark.slow
 def test_held_out_queries_of_another_collection_are_left_out(bench, tmp_path):
     write_collection(tmp_path / "exam", queries={"x": "The RIVER!"}, qrels={("x", "d1"): 1})
     done = bench(*finetune("--held-out", "./exam"))

@@ -87,6 +87,7 @@ def test_a_training_file_is_trained_on_without_its_evaluated_queries(bench, tmp_
     assert load_card(tmp_path / "out/m/card.toml").trained_on == ("train.jsonl",)
 
 
+@pytest.mark.slow
 def test_the_scores_of_a_training_file_are_distilled_instead_of_a_teachers(bench, tmp_path):
     done = bench(*typed(FINETUNE.format("distil.toml") + "--on train.jsonl"))
     assert done.code == ExitCode.OK, done.stderr
@@ -201,6 +202,7 @@ ARCHIVES = {
 }
 
 
+@pytest.mark.slow
 def test_ms_marco_is_downloaded_once_and_trained_on_and_evaluated(bench, tmp_path):
     """The archive has its genuine members."""
     bench = Bench(tmp_path, online=True)

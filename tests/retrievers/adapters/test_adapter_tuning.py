@@ -365,6 +365,7 @@ def test_an_adapter_trains_with_cached_gradients_and_with_little_memory(tmp_path
     assert np.abs(vectors(tmp_path / "out") - vectors(tmp_path / "start.toml")).max() > 1e-3
 
 
+@pytest.mark.slow
 @hub
 def test_an_adapter_mines_its_own_negatives_while_it_is_trained(tmp_path):
     search = Search()
@@ -416,6 +417,7 @@ def test_norms_that_were_trained_are_kept_with_the_adapter(tmp_path):
     assert np.abs(vectors(tmp_path / "out") - found).max() > 1e-4
 
 
+@pytest.mark.slow
 @hub
 def test_an_adapter_with_norms_is_averaged_and_not_put_over_others(tmp_path):
     start = model(tmp_path)

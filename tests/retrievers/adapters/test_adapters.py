@@ -181,6 +181,7 @@ def test_a_peft_adapter_of_another_base_is_refused(base: Model, tmp_path: Path) 
         open_encoder(model, "cpu").encode_queries(TEXTS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("damage", "problem"),
     [

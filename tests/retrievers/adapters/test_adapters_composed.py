@@ -122,6 +122,7 @@ def test_an_average_has_the_mean_weights_of_its_adapters(tmp_path, library, meth
         assert np.abs(vectors(tmp_path / "mean") - vectors(tmp_path / name)).max() > 1e-4
 
 
+@pytest.mark.slow
 def test_an_average_of_one_adapter_with_itself_is_that_adapter(tmp_path):
     one, _ = two_adapters(tmp_path)
     base = find_adapter_base([one])

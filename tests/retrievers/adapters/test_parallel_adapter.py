@@ -22,6 +22,7 @@ def dense(x, weights, name):
     return x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [SCALE, 0.5])
 def test_a_layer_adds_the_scaled_bottleneck_of_what_its_feed_forward_block_reads(tmp_path, scale):
     options = f"options = {{ reduction_factor = 4, scaling = {scale} }}\n"

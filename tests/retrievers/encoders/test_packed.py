@@ -247,6 +247,7 @@ def test_compiling_is_deterministic_and_leaves_the_settings_of_pytorch_as_they_w
     assert settings() == before
 
 
+@pytest.mark.slow
 @needs_kernel
 @pytest.mark.skipif(shutil.which("g++") is None, reason="compiling for the CPU needs g++")
 @pytest.mark.parametrize("make", [bert, roberta])
@@ -259,6 +260,7 @@ def test_the_compiled_network_gives_the_hidden_states_of_the_network(make: Any) 
         torch.testing.assert_close(made(batch), plain(batch), atol=1e-4, rtol=0)
 
 
+@pytest.mark.slow
 @needs_kernel
 def test_a_network_that_cannot_be_compiled_is_refused_with_what_to_type(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path

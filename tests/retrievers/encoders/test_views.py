@@ -40,8 +40,7 @@ def searched(view, documents, queries):
     return view.queries(queries) @ np.concatenate(tiles).T
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean", "last"])
-@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize(("pooling", "normalize"), [("cls", False), ("mean", True), ("last", True)])
 def test_a_view_of_every_pooling_is_what_an_encoder_with_that_pooling_gives(pooling, normalize):
     model = resolve_model("minilm")
     shared = open_encoder(replace(model, recipe=recipe_with_every_pooling(model.recipe)), "cpu")

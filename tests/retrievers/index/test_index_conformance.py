@@ -20,25 +20,29 @@ COUNT, DIM, K = 2000, 32, 10
 
 @dataclass(frozen=True)
 class Kind:
-    """An index and what it must reach; ``exact_scores`` if it keeps vectors as they are."""
+    """An index and what it must reach; ``exact_scores`` if it keeps vectors as they are.
+
+    The fast suite has one of each kind, ``is_fast``.
+    """
 
     spec: str
     recall_at_10: float
     exact_scores: bool
     on_gpu: bool = False
     device: str = "cpu"
+    is_fast: bool = False
 
 
 KINDS = [
-    Kind("Flat", 1.0, True, on_gpu=True),
-    Kind("HNSW32?efSearch=64", 0.99, True),
+    Kind("Flat", 1.0, True, on_gpu=True, is_fast=True),
+    Kind("HNSW32?efSearch=64", 0.99, True, is_fast=True),
     Kind("IVF16,Flat?nprobe=16", 1.0, True, on_gpu=True),
-    Kind("IVF16,Flat?nprobe=4", 0.9, True, on_gpu=True),
+    Kind("IVF16,Flat?nprobe=4", 0.9, True, on_gpu=True, is_fast=True),
     Kind("IVF16,SQfp16?nprobe=16", 0.99, False, on_gpu=True),
     Kind("IVF16,PQ8?nprobe=16", 0.5, False, on_gpu=True),
     Kind("SQfp16", 0.99, False),
     Kind("SQ8", 0.95, False),
-    Kind("PQ8", 0.5, False),
+    Kind("PQ8", 0.5, False, is_fast=True),
     Kind("IVF16,PQ8,RFlat?nprobe=16&k_factor_rf=8", 0.95, True),
     Kind("RR32,IVF16,PQ8?nprobe=16", 0.5, False, on_gpu=True),
 ]
@@ -47,7 +51,10 @@ without_gpu = pytest.mark.skipif(
     reason="needs a GPU and faiss-gpu",
 )
 CASES = [
-    *(pytest.param(kind, id=kind.spec) for kind in KINDS),
+    *(
+        pytest.param(kind, id=kind.spec, marks=[] if kind.is_fast else pytest.mark.slow)
+        for kind in KINDS
+    ),
     *(
         pytest.param(replace(kind, device="cuda"), id=f"cuda {kind.spec}", marks=without_gpu)
         for kind in KINDS

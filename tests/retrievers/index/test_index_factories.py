@@ -101,6 +101,7 @@ def combined(count: int) -> list[str]:
     return sorted(texts)
 
 
+@pytest.mark.slow
 def test_each_part_of_a_factory_string_works_or_is_refused() -> None:
     found = outcomes(SINGLE)
     assert {text: said for text, said in found.items() if said not in ("works", "refused")} == {}
@@ -110,6 +111,7 @@ def test_each_part_of_a_factory_string_works_or_is_refused() -> None:
     assert {text for text in refused if found[text] != "refused"} == set()
 
 
+@pytest.mark.slow
 def test_combined_parts_of_factory_strings_work_or_are_refused() -> None:
     found = outcomes(combined(150))
     assert {text: said for text, said in found.items() if said not in ("works", "refused")} == {}

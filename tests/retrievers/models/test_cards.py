@@ -15,6 +15,7 @@ from retrievers.models import card as cards
 from retrievers.models.card import Card, all_cards, load_card, write_card
 from retrievers.models.resolve import resolve_model
 from tests.support import tiny_checkpoints as tiny
+from tests.support.collections import write_collection
 
 GOOD = {"checkpoint": "somewhere/model", "pooling": "cls"}
 SCORE = {"dataset": "beir/nq", "measure": "nDCG@10", "value": 0.5}
@@ -32,7 +33,8 @@ def test_a_model_is_added_with_one_card(
     assert main(["list", "models"]) == 0
     assert "mine" in capsys.readouterr().out
     places = ["--cache-dir", str(tmp_path / "cache"), "--results", str(tmp_path / "results")]
-    assert main(["run", "stdlib-code", "--model", "mine", "--limit", "2", "--json", *places]) == 0
+    collection = str(write_collection(tmp_path / "tiny"))
+    assert main(["run", collection, "--model", "mine", "--json", *places]) == 0
     assert '"mine"' in capsys.readouterr().out
 
 

