@@ -153,7 +153,7 @@ def run_guarded(command: Callable[[], int]) -> int:
 def _print_bad_input(error: BenchError) -> int:
     """Print a message and its hint."""
     print(f"error: {as_typed(shorten_words(str(error)))}", file=sys.stderr)
-    hint = error.hint or "correct it and repeat the command"
+    hint = error.hint or "fix it and run the command again"
     print(f"  {as_typed(shorten_words(as_sentence(hint)))}", file=sys.stderr)
     return ExitCode.DRIFT if isinstance(error, DriftError) else ExitCode.BAD_INPUT
 
