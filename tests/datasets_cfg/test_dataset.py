@@ -307,3 +307,23 @@ def test_the_rest_of_the_embedded_collection_is_its_training_collection(
     assert train.facts.version.startswith("py3.")
     assert len(train.queries) == len(train.qrels) < len(train.corpus)
     assert (train.corpus.rows_of(train.qrels.doc_ids) >= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("corpus", "queries", "message"),
+    [
+        ({"d1": {"text": ["a"]}}, {"q": "a"}, "document 'd1': its text is not a string but list"),
+        ({"d1": {"text": "a", "title": 3}}, {"q": "a"}, "document 'd1': its title is not a string"),
+        ({"": {"text": "a"}}, {"q": "a"}, "document '': its id is empty"),
+        ({"d1": {"text": "a"}}, {"q": None}, "query 'q': its text is not a string but NoneType"),
+    ],
+)
+def test_errors_about_dictionaries_name_the_document(tmp_path, corpus, queries, message):
+    with pytest.raises(BenchError, match=message):
+        Dataset.from_dicts(corpus, queries, {"q": {"d1": 1}}, cache_dir=tmp_path)
+
+
+def test_dictionaries_are_written_to_the_cache_of_the_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
+    made = Dataset.from_dicts({"d": {"text": "a"}}, {"q": "a"}, {"q": {"d": 1}})
+    assert made.reader.folder.is_relative_to(tmp_path / "cache")
