@@ -13,7 +13,6 @@ import msgspec
 import numpy as np
 from tqdm import tqdm
 
-from datasets_cfg import stdlib_code
 from datasets_cfg.catalogue import Counts, Facts, dataset_names, facts_for, suite_names, user_folder
 from datasets_cfg.corpus import Corpus, DamagedCorpusError, SourceFile
 from datasets_cfg.locate import find_files
@@ -38,6 +37,7 @@ from foundation.locations import cache_folder
 from foundation.records import convert_table, read_toml
 
 FACTS_FILE = "dataset.toml"
+EMBEDDED = Path(__file__).parent / "embedded"
 CORPORA = "corpora"  # folder of the cache
 OTHERS_PER_QUERY = 10  # unjudged documents
 INHERITED_FACTS = ("main_measure", "measures", "depth", "exclude_self", "title_track", "version")
@@ -50,7 +50,7 @@ class Dataset:
     """One split of a collection.
 
     Attributes:
-        facts: declared facts. ``facts.version`` is the content hash for ``stdlib-code``.
+        facts: declared facts.
         queries: the queries that have judgements, in file order; all questions of DPR.
         qrels: relevance judgements; empty if answers decide.
         answers: accepted answers of each query id; None if qrels decide.
@@ -189,8 +189,7 @@ def open_dataset(
         facts = facts_of_folder(folder)
     else:
         facts = facts_for(name_or_folder)
-        if facts.layout == "stdlib-code":
-            return _open_stdlib_code(facts, split or facts.split, cache_dir)
+        folder = embedded_folder(facts)
     if split is not None and split != facts.split:
         facts = _facts_of_split(facts, split)
     if not folder:
@@ -234,7 +233,7 @@ def facts_of_folder(folder: Path) -> Facts:
         layout = stated.get("layout") or detect_layout(folder)
         return convert_table({**stated, "name": name, "layout": layout}, Facts, path)
     published = facts_for(name)
-    if published.layout == "stdlib-code":
+    if embedded_folder(published):
         problem = f"{folder} has the name {name} of an embedded collection"
         raise BenchError(problem, _rename_hint(folder))
     facts = convert_table({**msgspec.to_builtins(published), **stated}, Facts, path)
@@ -268,15 +267,10 @@ def _facts_of_split(facts: Facts, split: str) -> Facts:
     return other
 
 
-def _open_stdlib_code(facts: Facts, split: str, cache_dir: Path) -> Dataset:
-    if split != facts.split:
-        raise BenchError(
-            f"{facts.name} has no split {split}, only {facts.split}",
-            hint="evaluate on stdlib-code and train on stdlib-code/train",
-        )
-    folder = stdlib_code.generate(cache_dir, split)
-    facts = msgspec.structs.replace(facts, version=stdlib_code.version_of(folder))
-    return _read_dataset(facts, reader_of_layout("beir")(folder, split), cache_dir)
+def embedded_folder(facts: Facts) -> Path | None:
+    """Return the folder of a collection that comes with this program; None for any other."""
+    folder = EMBEDDED / facts.name.replace("/", "-")
+    return folder if folder.is_dir() else None
 
 
 def _read_dataset(

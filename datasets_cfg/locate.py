@@ -24,7 +24,7 @@ def find_files(
     or at the top.
 
     Args:
-        facts: of a declared collection with files (not ``stdlib-code``).
+        facts: of a declared collection.
         data_dir: folder given by the user, if any.
         cache_dir: folder for downloads.
         fetch: whether the network may be used.

@@ -14,8 +14,6 @@ gc.disable()  # until all is imported: a sixth of the time of collecting the tes
 
 pytest.register_assert_rewrite("tests.support")
 
-from datasets_cfg import stdlib_code  # noqa: E402
-from foundation.files import FileLock  # noqa: E402
 from tests.support.collections import Bench  # noqa: E402
 from tests.support.examples import register_profiles  # noqa: E402
 
@@ -60,17 +58,6 @@ def bench_data() -> Path:
     if not name:
         pytest.skip("needs real collections: set BENCH_DATA to a folder that holds them")
     return Path(name)
-
-
-@pytest.fixture(scope="session")
-def embedded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache that holds the embedded collections, made once for all processes of the tests."""
-    of_process = tmp_path_factory.getbasetemp()
-    place = of_process.parent if "PYTEST_XDIST_WORKER" in os.environ else of_process
-    with FileLock.acquire(place / "embedded.lock"):
-        for split in ("test", "train"):
-            stdlib_code.generate(place / "embedded", split)
-    return place / "embedded"
 
 
 @pytest.fixture(autouse=True)

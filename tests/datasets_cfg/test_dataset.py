@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from datasets_cfg import stdlib_code
 from datasets_cfg.catalogue import facts_for
 from datasets_cfg.corpus import DamagedCorpusError
 from datasets_cfg.dataset import Dataset, open_dataset, open_remembered, remember_folder
@@ -283,30 +282,13 @@ def test_a_folder_is_recognised_by_its_content_until_that_changes(
     assert again(dataset) is None
 
 
-@pytest.mark.slow
-def test_the_embedded_collection_opens_by_name(embedded: Path, open_: Open) -> None:
-    dataset = open_("stdlib-code", cache_dir=embedded)
-
-    assert dataset.facts.version.startswith("py3.")
-    assert len(dataset.queries) == stdlib_code.QUERIES
-    assert len(dataset.corpus) == stdlib_code.DOCUMENTS
+def test_an_embedded_collection_has_the_declared_split_only(open_: Open) -> None:
+    dataset = open_("stdlib-code")
     assert not dataset.facts.exclude_self
-    assert count_differences(dataset) == []
-    with pytest.raises(BenchError, match="no split train, only test") as caught:
+    assert len(dataset.corpus) == 5_000
+    with pytest.raises(BenchError, match=r"train\.tsv"):
         open_("stdlib-code", split="train")
-    assert "stdlib-code/train" in caught.value.hint
-
-
-@pytest.mark.slow
-def test_the_rest_of_the_embedded_collection_is_its_training_collection(
-    embedded: Path, open_: Open
-) -> None:
-    train = open_("stdlib-code/train", cache_dir=embedded)
-
-    assert train.facts.split == "train"
-    assert train.facts.version.startswith("py3.")
-    assert len(train.queries) == len(train.qrels) < len(train.corpus)
-    assert (train.corpus.rows_of(train.qrels.doc_ids) >= 0).all()
+    assert open_("stdlib-code/train").facts.split == "train"
 
 
 @pytest.mark.parametrize(

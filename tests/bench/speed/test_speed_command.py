@@ -48,14 +48,7 @@ def small_work(monkeypatch):
         monkeypatch.setattr(measurement, name, value)
 
 
-@pytest.fixture(scope="module")
-def stdlib_code(cache, embedded):
-    """The embedded collection in the cache, on which parts are measured by default."""
-    (cache / "stdlib-code").symlink_to(embedded / "stdlib-code")
-
-
 @pytest.mark.slow
-@pytest.mark.usefixtures("stdlib_code")
 def test_the_last_line_is_the_report_after_the_tables(options, capsys):
     assert speed(*options(parts=())) == ExitCode.OK
     *tables, last = capsys.readouterr().out.splitlines()
@@ -70,7 +63,6 @@ def test_the_last_line_is_the_report_after_the_tables(options, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("stdlib_code")
 def test_json_is_the_only_output(options, capsys):
     assert speed(*options("--json")) == ExitCode.OK
     (line,) = capsys.readouterr().out.splitlines()

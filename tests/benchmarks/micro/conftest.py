@@ -7,14 +7,13 @@ pytest tests/benchmarks/micro --benchmark-compare --benchmark-compare-fail=media
 import importlib.metadata
 import itertools
 import os
-import sysconfig
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from datasets_cfg.stdlib_code import find_functions, source_files
+from datasets_cfg.dataset import EMBEDDED
+from datasets_cfg.readers.beir import read_documents
 
 CHARACTERS = 1000  # of a text: about a passage
 LIBRARIES = ("faiss-cpu", "numpy", "pyarrow", "tokenizers")
@@ -38,8 +37,8 @@ def version(name: str) -> str:
 @pytest.fixture(scope="session")
 def texts() -> list[str]:
     """500 functions of Python's standard library."""
-    sources = source_files(Path(sysconfig.get_path("stdlib")))
-    return [one.code[:CHARACTERS] for one in itertools.islice(find_functions(sources), 500)]
+    documents = read_documents(EMBEDDED / "stdlib-code" / "corpus.jsonl.gz")
+    return [one.text[:CHARACTERS] for one in itertools.islice(documents, 500)]
 
 
 @pytest.fixture
