@@ -50,9 +50,8 @@ def test_a_former_option_is_accepted_with_a_warning(capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        ("check a --baseline b --margin 0.2", "--margin has no effect without --rule margin"),
-        ("check a --baseline b --margin 0.01", "--rule margin"),
-        ("check a --baseline b --margin=0.01", "--rule margin"),
+        ("check a --baseline b --tolerance 0.2", "--tolerance has no effect without --expect-same"),
+        ("check a --baseline b --tolerance=0.2", "--expect-same"),
         ("run a --model b --address c", "--address has no effect without --engine ray"),
         ("compare a b --split c", "--split has no effect without --dataset"),
         ("watch a --on b --once --stop-after 1h", "--stop-after has no effect with --once"),
