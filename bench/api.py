@@ -352,14 +352,14 @@ def finetune(request: FinetuneRequest) -> "FinetuneResult":
 
 
 @takes(AblateRequest)
-def ablate(request: AblateRequest) -> "tuple[Report, ...]":
+def ablate(request: AblateRequest) -> "Report":
     """Run an ablation, like ``bench ablate``: train and evaluate every row with several seeds.
 
-    Each report is also written to ``OUT/NAME/report.md``. The same call continues an interrupted
+    The report is also written to ``OUT/NAME/report.md``. The same call continues an interrupted
     experiment; finished cells are not computed again.
 
     Returns:
-        One report, or one for each endpoint of the grid. A failed cell is a gap (``report.gaps``).
+        The report. A failed cell is a gap (``report.gaps``).
 
     Raises:
         BenchError: the grid is invalid, a collection or model is missing, or a training query is

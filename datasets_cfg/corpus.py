@@ -64,7 +64,6 @@ class SourceChecksum(Record):
 
     path: str
     sha256: str
-    sampled_sha256: str = ""  # written by older versions
 
 
 class Checksums(Record):

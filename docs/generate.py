@@ -110,8 +110,6 @@ GRID_RECORDS: dict[type[msgspec.Struct], str] = {
     FinetuneSource: "`[finetune]`",
     CommandSettings: "`[pretrain]` or `[finetune]` with a command",
     EvaluateSettings: "`[evaluate]`",
-    grid.Endpoint: "`[endpoints.NAME]`",
-    grid.Hypothesis: "`[[hypotheses]]`",
     grid.Variant: "`[variants.NAME]`",
 }
 

@@ -21,5 +21,5 @@ print(new.measures)
 comparison = bench.compare(new, old)
 print(comparison.table.to_string(index=False))
 
-verdict = bench.check(new, old, rule="loss")
+verdict = bench.check(new, old, margin=0.02)
 print(verdict.outcome, *verdict.reasons, sep="\n  ")

@@ -1,6 +1,5 @@
-"""Messages about tables and records that do not validate, made of the messages of msgspec."""
+"""Messages about tables and records that do not validate: the field, what was found, its type."""
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -8,34 +7,14 @@ import msgspec
 
 from foundation.errors import did_you_mean
 
-_PATH = re.compile(r" - at `(?:key in )?\$(?P<path>.*)`$")
-_UNKNOWN_FIELD = re.compile(r"Object contains unknown field `([^`]*)`")
-_MISSING_FIELD = re.compile(r"Object missing required field `([^`]*)`")
-_INVALID_CHOICE = re.compile(r"Invalid (?:enum )?value (.*)")
-_EXPECTED = re.compile(r"Expected `([^`]*)`(.*?)(?:, got `([^`]*)`)?")
-_TYPES = {
-    "int": "a whole number",
-    "float": "a number",
-    "str": "a string",
-    "bool": "true or false",
-    "array": "a list",
-    "object": "a table",
-    "null": "null",
-}
-_BOUNDS = (
-    (re.compile(r"of length >= (\d+)"), r"with \1 or more entries"),
-    (re.compile(r"of length <= (\d+)"), r"with \1 entries or fewer"),
-    (re.compile(r">= (\S+)"), r"of \1 or more"),
-    (re.compile(r"<= (\S+)"), r"of \1 or less"),
-    (re.compile(r"> (\S+)"), r"above \1"),
-    (re.compile(r"< (\S+)"), r"below \1"),
-)
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 _LONGEST_VALUE = 60  # characters that a message repeats
+_WORDS = (("`", ""), (" | null", ""), ("array", "list"), ("object", "table"))
+_LISTS = (msgspec.inspect.ListType, msgspec.inspect.VarTupleType)
 
 
 def describe_problem(problem: str, kind: type[Any], content: Any) -> tuple[str, str]:
-    """Describe in words why a record does not validate.
+    """Describe why a record does not validate.
 
     Args:
         problem: message of msgspec, such as "Expected `int`, got `str` - at `$.batch_size`".
@@ -43,28 +22,36 @@ def describe_problem(problem: str, kind: type[Any], content: Any) -> tuple[str, 
         content: decoded JSON or TOML that does not validate.
 
     Returns:
-        The message, "batch_size is 'x', and must be a whole number", and a hint, which may be "".
+        The message, "batch_size is 'x': expected int, got str", and a hint, which may be "".
     """
-    match = _PATH.search(problem)
-    path = _split_path(match["path"], content) if match else []
-    reason = problem[: match.start()] if match else problem
+    reason, _, where = problem.removesuffix("`").replace("`key in $", "`$").partition(" - at `$")
+    path = _split_path(where, content)
     field, inside = ".".join(path), f" in {'.'.join(path)}" if path else ""
-    if unknown := _UNKNOWN_FIELD.fullmatch(reason):
-        return f"unknown field {unknown[1]!r}{inside}", suggest_field(
-            unknown[1], _types_at(kind, path)
-        )
-    if missing := _MISSING_FIELD.fullmatch(reason):
-        return f"the field {missing[1]!r} is missing{inside}", ""
-    if invalid := _INVALID_CHOICE.fullmatch(reason):
-        return f"{field} is {invalid[1]}", _suggest_choice(invalid[1].strip("'"), kind, path)
-    if expected := _EXPECTED.fullmatch(reason):
-        found = _describe_value(content, path)
-        wanted = f"{_describe_types(expected[1])}{_describe_bound(expected[2])}"
-        is_one_table = expected[1].startswith("array") and expected[3] == "object"
-        hint = f"write [[{field}]] instead of [{field}]" if is_one_table and field else ""
-        is_found = f" is {found}, and" if found else ""
-        return f"{field or 'the content'}{is_found} must be {wanted}", hint
-    return f"{field}: {reason}" if field else reason, ""
+    value, types = content, _types_at(kind, path)
+    for step in path:
+        value = _value_at(value, step)
+    if isinstance(value, dict) and (record := _find_record(types, value)):
+        names = {each.encode_name: each.required for each in record.fields}
+        unknown = [key for key in value if key not in names and key != record.tag_field]
+        if unknown and record.cls.__struct_config__.forbid_unknown_fields:
+            return f"unknown field {unknown[0]!r}{inside}", suggest_field(unknown[0], [record])
+        if missing := [name for name, required in names.items() if required and name not in value]:
+            return f"the field {missing[0]!r} is missing{inside}", ""
+        return f"{field}: {reason}" if field else reason, ""
+    choices = _choices(kind, path)
+    chosen = value if isinstance(value, dict) else [value] if isinstance(value, str) else []
+    if wrong := [each for each in chosen if choices and each not in choices]:
+        hint = did_you_mean(wrong[0], choices, f"use one of {', '.join(map(repr, choices))}")
+        return f"{field} is {wrong[0]!r}", hint
+    is_list = any(isinstance(info, _LISTS) for each in types for info in _members(each))
+    hint = f"write [[{field}]] instead of [{field}]" if field and is_list else ""
+    is_found = "" if value is None else f" is {_describe_value(value)}"
+    if reason.startswith("Expected"):  # not the message of a check of ours
+        reason = f"e{reason.partition(', got ')[0][1:]}"
+        for old, new in _WORDS:
+            reason = reason.replace(old, new)
+    message = f"{field or 'the content'}{is_found}: {reason}"
+    return message, hint if isinstance(value, dict) else ""
 
 
 def list_fields(kind: type[Any]) -> set[str]:
@@ -109,17 +96,30 @@ def suggest_field(wrong: str, records: Sequence[type[Any] | msgspec.inspect.Type
     return did_you_mean(wrong, fields) or did_you_mean(wrong, below.values(), known)
 
 
-def _suggest_choice(wrong: str, kind: type[Any], path: Sequence[str]) -> str:
-    """Suggest a value of a field, or a tag that decides which record a table is."""
+def _find_record(
+    types: Sequence[msgspec.inspect.Type], table: dict[str, Any]
+) -> msgspec.inspect.StructType | None:
+    """Return the record that a table should be: of several, the one that its tag names."""
+    records = [
+        each
+        for info in types
+        for each in _members(info)
+        if isinstance(each, msgspec.inspect.StructType)
+    ]
+    tagged = [each for each in records if each.tag_field and table.get(each.tag_field) == each.tag]
+    return next(iter(tagged or (records if len(records) == 1 else [])), None)
+
+
+def _choices(kind: type[Any], path: Sequence[str]) -> list[str]:
+    """Return the values that a field may have, or the tags that decide which record a table is."""
     literals = [each for info in _types_at(kind, path) for each in _literals(info)]
     records = [each for info in _types_at(kind, path[:-1]) for each in _members(info)]
     tags = [
         each.tag
         for each in records
-        if isinstance(each, msgspec.inspect.StructType) and each.tag_field == path[-1]
+        if isinstance(each, msgspec.inspect.StructType) and path and each.tag_field == path[-1]
     ]
-    choices = sorted({str(each) for each in (*literals, *tags)})
-    return did_you_mean(wrong, choices, f"use one of {', '.join(map(repr, choices))}")
+    return sorted({str(each) for each in (*literals, *tags)})
 
 
 def _literals(info: msgspec.inspect.Type) -> Iterator[Any]:
@@ -167,21 +167,6 @@ def _dotted_fields(
                 yield from _dotted_fields([field.type], inside, outer | {record.cls})
 
 
-def _describe_types(names: str) -> str:
-    """Describe types, such as ``int | null``, in words. Omit null unless it is the only type."""
-    kinds = names.split(" | ")
-    named = [_TYPES.get(kind, kind) for kind in kinds if kind != "null" or len(kinds) == 1]
-    return " or ".join(filter(None, named))
-
-
-def _describe_bound(bound: str) -> str:
-    for pattern, words in _BOUNDS:
-        bound = pattern.sub(words, bound)
-    if bound.endswith(repr(NAME_PATTERN)):
-        return " of letters, digits, '.', '_' and '-'"
-    return bound.replace("matching regex", "that matches")
-
-
 def _value_at(content: Any, step: str) -> Any:
     try:
         return content[int(step) if isinstance(content, list | tuple) else step]
@@ -189,15 +174,11 @@ def _value_at(content: Any, step: str) -> Any:
         return None
 
 
-def _describe_value(content: Any, path: Sequence[str]) -> str:
-    """Describe the value at a path, or return "" if the path is unknown."""
-    for step in path:
-        content = _value_at(content, step)
-    if content is None:
-        return ""
-    if isinstance(content, bool):
-        return str(content).lower()
-    if isinstance(content, str | int | float) or content == []:
-        text = repr(content)
-        return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…"
-    return "a table" if isinstance(content, dict) else "a list"
+def _describe_value(value: Any) -> str:
+    """Describe a value that was found."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict | list | tuple) and value:
+        return "a table" if isinstance(value, dict) else "a list"
+    text = repr(value)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…"

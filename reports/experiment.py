@@ -10,7 +10,6 @@ import msgspec
 
 from bench.experiments.report_record import (
     CellResult,
-    HypothesisResult,
     Interval,
     Report,
     RowOnCollection,
@@ -19,7 +18,7 @@ from bench.experiments.report_record import (
 )
 from foundation.files import replace_file
 from reports import format as fmt
-from reports.plots import can_plot, draw_factors
+from reports.plots import can_plot, draw_axes
 from reports.table import Column, Row, Table, bullets, code, columns_for, escape, make_table
 
 P_OF_SEEDS = (
@@ -37,7 +36,6 @@ def markdown(report: Report, pictures: Sequence[tuple[str, str]] = ()) -> str:
         pictures: file, relative to the report, and title of each picture.
     """
     parts = [f"# {escape(report.title or report.name)}", _summary(report)]
-    parts += hypotheses_section(report)
     for name in reversed(report.collections):
         parts += [f"## {escape(_heading(report, name))}", score_table(report, name)]
     if gaps := _gaps(report):
@@ -53,7 +51,7 @@ def write_report(report: Report, folder: Path) -> None:
     """Write a report with its pictures, as Markdown and JSON."""
     if not can_plot():
         print("no pictures: pip install 'retrieval-bench[plots]'", file=sys.stderr)
-    text = markdown(report, draw_factors(report, folder) if can_plot() else [])
+    text = markdown(report, draw_axes(report, folder) if can_plot() else [])
     encoded = msgspec.json.format(msgspec.json.encode(report), indent=1)
     for name, content in (("md", text.encode()), ("json", encoded)):
         with replace_file(folder / f"report.{name}") as file:
@@ -78,8 +76,6 @@ def _summary(report: Report) -> str:
             "**One seed: every difference is between these checkpoints. It does not show whether "
             "the recipes differ.**"
         )
-    lines += [escape(report.criterion)] if report.criterion else []
-    lines += [f"**{sentence}**" for sentence in report.added]
     if len(report.commits) > 1:
         commits = " and ".join(map(describe_commit, report.commits))
         lines.append(
@@ -154,7 +150,7 @@ def _values(report: Report, name: str) -> str:
         f"{axis.title} {label}"
         for axis in report.axes
         for label, row in axis.points.items()
-        if row == name
+        if row == name != label
     )
 
 
@@ -219,9 +215,6 @@ def _setting(row: RowResult, stage: str, name: str) -> str:
     if name == "batch":
         batch, parts = settings.get("batch_size", ""), settings.get("accumulate", 1)
         return str(batch * parts) if isinstance(batch, int) else str(batch)
-    if tried := settings.get("rates"):
-        chosen = {cell.costs[stage].learning_rate for cell in row.cells if stage in cell.costs}
-        return f"{', '.join(f'{rate:g}' for rate in sorted(chosen))} (of {len(tried)})"
     trained = settings.get("adapter") or settings.get("part")
     if isinstance(trained, Mapping) and trained.get("lr"):  # used instead of the optimizer's
         return str(trained["lr"])
@@ -303,13 +296,9 @@ def _method(report: Report) -> str:
         f"{fmt.DETECTABLE_LEGEND}.",
         *map(escape, report.leaks),
     ]
-    if any("rates" in table for row in report.rows for table in row.settings.values()):
-        lines.append(
-            "A cell that chooses its learning rate trains with all: times cover all of them, steps "
-            "and tokens the chosen one."
-        )
-    axes = [f"{escape(axis.title)} is the field {code(axis.field)}" for axis in report.axes]
-    lines += [f"The axis {text}." for text in dict.fromkeys(axes)]
+    lines += [
+        f"The axis {escape(axis.title)} is the field {code(axis.field)}." for axis in report.axes
+    ]
     lines += [f"{escape(row.name)} is an anchor: a finished model." for row in report.anchors]
     commits = " and ".join(map(describe_commit, report.commits))
     versions = ", ".join(map(" ".join, report.conditions.libraries.items()))
@@ -328,7 +317,6 @@ def difference_columns(
     of: Callable[[Row], RowOnCollection | None],
     header: str = "difference",
     gap: str = "",
-    correction: str = "Holm",
 ) -> list[Column[Row]]:
     """Return columns for a difference, its interval and p.
 
@@ -336,12 +324,11 @@ def difference_columns(
         of: function from a row to its scores; None for a gap.
         header: header of the difference.
         gap: text shown for a gap.
-        correction: correction of p.
     """
     return [
         Column(header, of, lambda on: _signed(on) if on else gap),
         Column("95 % interval", lambda row: (on := of(row)) and on.difference, fmt.interval),
-        Column(f"p ({correction})", of, _supported_p),
+        Column("p (Holm)", of, _supported_p),
     ]
 
 
@@ -392,37 +379,3 @@ def _legend(start: str) -> Iterator[str]:
         "methods that forget little because they learn little."
     )
     yield "p (Holm): corrected for all rows, for gained and forgotten each."
-
-
-HypothesisLine = tuple[HypothesisResult, RowOnCollection]
-
-
-def hypotheses_section(report: Report) -> list[str]:
-    """Return the section of ``report`` on hypotheses, or nothing without any."""
-    tested = [(each, on) for each in report.hypotheses for on in each.on]
-    if not report.hypotheses:
-        return []
-    columns: list[Column[HypothesisLine]] = [
-        Column("hypothesis", lambda pair: pair[0].sentence),
-        Column("status", lambda pair: STATUS[pair[0].exploratory]),
-        Column("collection", lambda pair: pair[1].collection),
-        *difference_columns(lambda pair: pair[1], correction=report.tests),
-        Column("detectable", lambda pair: _detectable(pair[1]), fmt.score),
-        Column("answer", lambda pair: pair[0].answer(pair[1].collection)),
-    ]
-    return [
-        "## Hypotheses",
-        Table(tested, columns).markdown(),
-        f"{TESTS_LEGENDS[report.tests]} Exploratory hypotheses were not in the file, or were "
-        "different, before the first result; they are corrected on their own. A difference that is "
-        "not significant does not show equality: a true difference as large as `detectable` is "
-        "found with a power of 80 %.",
-    ]
-
-
-STATUS = {False: "fixed beforehand", True: "exploratory"}
-TESTS_LEGENDS = {
-    "Holm": "p (Holm): corrected for all hypotheses of one status on a collection.",
-    "in order": "p (in order): hypotheses are tested in the order of the file, until the first "
-    "that is not significant.",
-}

@@ -8,7 +8,7 @@ import importlib.util
 import io
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -172,43 +172,30 @@ def forest_plot_lines(differences: Iterable[Difference]) -> list[tuple[str, Diff
 
 TITLE_LETTERS, LABEL_LETTERS = 12, 12  # letters in an inch, letters below a point
 MARKER_LETTERS = 6  # width of a legend's marker in letters
-LEVEL_WIDTH = 0.22  # largest distance of two levels of a repeated factor
 
 
-def draw_factors(report: Report, folder: Path) -> list[tuple[str, str]]:
-    """Draw each factor of ``report`` into ``folder``, and return file name and title of each."""
+def draw_axes(report: Report, folder: Path) -> list[tuple[str, str]]:
+    """Draw each axis of ``report`` into ``folder``, and return file name and title of each."""
     drawn = []
-    for title in dict.fromkeys(axis.title for axis in report.axes):
-        factor = [axis for axis in report.axes if axis.title == title]
-        panels = _panels(report, [row for _, _, row in _places(report, factor)])
+    for axis in report.axes:
+        panels = _panels(report, _rows_of(report, axis))
         if not panels:
             continue
-        width = max(3.6, 0.9 * max(len(factor[0].points), len(factor)) + 1.4)
+        width = max(3.6, 0.9 * len(axis.points) + 1.4)
         svg, _ = save(
-            folder / f"{report.name}-{_file_name(title)}",
+            folder / f"{report.name}-{_file_name(axis.title)}",
             (width * len(panels), 4.2),
-            partial(_draw_panels, report=report, factor=factor, panels=panels),
+            partial(_draw_panels, report=report, axis=axis, panels=panels),
             grid=True,
         )
-        drawn.append((svg.name, title))
+        drawn.append((svg.name, axis.title))
     return drawn
 
 
-def _places(report: Report, factor: Sequence[AxisResult]) -> Iterator[tuple[float, str, RowResult]]:
-    """Yield the place, colour and row of each point.
-
-    The levels of a factor stand side by side. If it is repeated for several rows, each of these has
-    a place, and each level a colour.
-    """
+def _rows_of(report: Report, axis: AxisResult) -> list[RowResult]:
+    """Return the rows along an axis, in its order."""
     rows = {row.name: row for row in report.rows}
-    for place, axis in enumerate(factor):
-        levels = len(axis.points)
-        for number, name in enumerate(axis.points.values()):
-            if len(factor) == 1:
-                yield number, BLUE, rows[name]
-            else:
-                shift = min(LEVEL_WIDTH, 0.9 / levels) * (number - (levels - 1) / 2)
-                yield place + shift, COLOURS[number % len(COLOURS)], rows[name]
+    return [rows[name] for name in axis.points.values()]
 
 
 def _panels(report: Report, rows: Sequence[RowResult]) -> list[str]:
@@ -218,50 +205,32 @@ def _panels(report: Report, rows: Sequence[RowResult]) -> list[str]:
     return [name for name in names if any(row.on_collection(name) for row in rows)]
 
 
-def _draw_panels(
-    figure: "Figure", report: Report, factor: Sequence[AxisResult], panels: Sequence[str]
-) -> None:
-    places = list(_places(report, factor))
-    labels = list(factor[0].points)
-    if len(factor) > 1:
-        labels = [_label(report, axis) for axis in factor]
+def _draw_panels(figure: "Figure", report: Report, axis: AxisResult, panels: Sequence[str]) -> None:
+    labels = [textwrap.fill(label, LABEL_LETTERS) for label in axis.points]
     panel_axes = figure.subplots(1, len(panels), squeeze=False)[0]
     for axes, name in zip(panel_axes, panels, strict=True):
-        for x, colour, row in places:
-            _draw_row(axes, report, row, name, x, colour)
+        for x, row in enumerate(_rows_of(report, axis)):
+            _draw_row(axes, report, row, name, x)
         for number, anchor in enumerate(report.anchors):
             if (on := anchor.on_collection(name)) and on.score:
                 axes.axhline(on.score.mean, zorder=0, **_anchor_style(number))
         axes.set_title("mean of the collections" if report.is_mean(name) else name, fontsize=9)
-        axes.set_xticks(range(len(labels)), [textwrap.fill(each, LABEL_LETTERS) for each in labels])
+        axes.set_xticks(range(len(labels)), labels)
         axes.set_xlim(-0.5, len(labels) - 0.5)
-        axes.set_xlabel(factor[0].title if len(factor) == 1 else "")
-    title = f"{report.title or report.name}: {factor[0].title}"
+        axes.set_xlabel(axis.title)
     letters = int(TITLE_LETTERS * figure.get_figwidth())
+    title = f"{report.title or report.name}: {axis.title}"
     figure.suptitle(textwrap.fill(title, letters), fontsize=10)
-    _draw_legend(figure, report, factor, panels)
-
-
-def _label(report: Report, factor: AxisResult) -> str:
-    """Return the label that the row of a repeated factor has on another axis."""
-    others = [axis for axis in report.axes if axis.title != factor.title]
-    named = {row: label for axis in reversed(others) for label, row in axis.points.items()}
-    return named.get(factor.against, factor.against)
+    _draw_legend(figure, report, _rows_of(report, axis), panels)
 
 
 def _draw_legend(
-    figure: "Figure", report: Report, factor: Sequence[AxisResult], panels: Sequence[str]
+    figure: "Figure", report: Report, rows: Sequence[RowResult], panels: Sequence[str]
 ) -> None:
     """Draw a legend of the elements in the figure."""
-    rows = [row for _, _, row in _places(report, factor)]
-    levels = [f"{factor[0].title} {level}: " for level in factor[0].points]
-    levels = levels if len(factor) > 1 else [""]
     seeds = max(len(report.seed_scores(row, name)) for row in rows for name in panels)
     mean = "score" if seeds < 2 else "mean over seeds"
-    entries = [
-        legend_entry(f"{level}{mean}", marker="o", color=COLOURS[number % len(COLOURS)])
-        for number, level in enumerate(levels)
-    ]
+    entries = [legend_entry(mean, marker="o", color=BLUE)]
     if seeds > 1:
         entries.append(legend_entry("score of each seed", marker="_", ms=10, color=GREY))
     if any(_limits(row, name) for row in rows for name in panels):
@@ -275,9 +244,7 @@ def _draw_legend(
     legend_below(figure, 1 if figure.get_figwidth() < 6 else 2, entries)
 
 
-def _draw_row(
-    axes: "Axes", report: Report, row: RowResult, name: str, x: float, colour: str
-) -> None:
+def _draw_row(axes: "Axes", report: Report, row: RowResult, name: str, x: float) -> None:
     """Draw the mean of a row at ``x``, the interval of its difference, and each seed's score."""
     on = row.on_collection(name)
     if on is None or on.score is None:
@@ -286,9 +253,9 @@ def _draw_row(
     seeds = report.seed_scores(row, name)
     for score in seeds if len(seeds) > 1 else ():
         axes.plot(x, score, "_", color=GREY, ms=10, zorder=1)
-    axes.plot(x, on.score.mean, "o", color=colour, zorder=3)
+    axes.plot(x, on.score.mean, "o", color=BLUE, zorder=3)
     if interval := _limits(row, name):
-        axes.vlines(x, *interval, color=colour, lw=1.5, zorder=2)
+        axes.vlines(x, *interval, color=BLUE, lw=1.5, zorder=2)
     axes.set_ylabel(on.measure)
 
 

@@ -168,7 +168,7 @@ def build_leaderboard(
     wanted = {column.name: _measures_to_resample(column, request) for column in columns}
     names = [suite.name for suite in suites]
     groups = compute_rank_groups(by_row, wanted, names, resampling, advance)
-    results = [entry.result for entries in by_column.values() for entry in entries]
+    results = [entry.record for entries in by_column.values() for entry in entries]
     models = {result.model for result in results}
     known = collect_claims(cards, models, request.published)
     official = {column.name for column in columns if column.official}
@@ -200,7 +200,7 @@ def select_results(stored: Sequence[Evaluation], request: LeaderboardRequest) ->
     if not request.suite:
         return list(stored)
     members = collections_of(request.suite)
-    inside = [entry for entry in stored if entry.result.protocol.collection in members]
+    inside = [entry for entry in stored if entry.record.protocol.collection in members]
     if not inside:
         raise BenchError(
             f"there are no results on the {len(members)} collections of {request.suite}",
@@ -222,7 +222,7 @@ def _check_measure(measure: str, columns: Iterable[CollectionColumn]) -> None:
 
 
 def _column_of(name: str, entries: Sequence[Evaluation]) -> CollectionColumn:
-    results = [stored.result for stored in entries]
+    results = [stored.record for stored in entries]
     mains = [result.main_measure for result in results]
     main = max(dict.fromkeys(mains), key=mains.count)
     measures = dict.fromkeys(
@@ -305,7 +305,7 @@ def _build_row(
         claims: published scores, of which the model's own are shown next to its scores.
         cards: model cards by name.
     """
-    results = {column: stored.result for column, stored in by_column.items()}
+    results = {column: stored.record for column, stored in by_column.items()}
     first = next(iter(results.values()))
     card = cards.get(first.model)
     own_claims = {

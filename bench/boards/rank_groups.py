@@ -106,25 +106,22 @@ class _SuiteMeans:
 
 
 def _complete_rows(by_row: ByRow, shares: Mapping[str, float], measure: str) -> list[str]:
-    """Return the rows with per-query scores on every collection of a suite."""
+    """Return the rows with scores on every collection of a suite."""
     return [
         row
         for row, cells in by_row.items()
-        if all(
-            column in cells and cells[column].has_scores and measure in cells[column].scores.values
-            for column in shares
-        )
+        if all(column in cells and measure in cells[column].scores.values for column in shares)
     ]
 
 
 def _matrices(
     column: str, results: Mapping[str, Evaluation], measures: Sequence[str], resampling: Resampling
 ) -> Iterator[ScoreMatrix]:
-    """Yield the scores of the rows with per-query scores, by each measure.
+    """Yield the scores of the rows, by each measure.
 
     All measures are resampled at once, since drawing the queries takes longer than the products.
     """
-    models = [ComparedModel(row, {column: one}) for row, one in results.items() if one.has_scores]
+    models = [ComparedModel(row, {column: one}) for row, one in results.items()]
     variants = [ComparisonSettings(measure, resampling=resampling) for measure in measures]
     matrices = [read_scores(column, models, settings) for settings in variants if models]
     matrices = [matrix for matrix in matrices if matrix.columns]

@@ -48,15 +48,15 @@ def _drop_repeats(results: Iterable[Evaluation]) -> list[Evaluation]:
     """Keep, of results with equal key and scores, the one with most measures, then the newest."""
     distinct: dict[str, list[Evaluation]] = defaultdict(list)
     for stored in sorted(results, key=_measures_and_time, reverse=True):
-        others = distinct[stored.result.key]
-        if not any(_is_repeat(stored.result, other.result) for other in others):
+        others = distinct[stored.record.key]
+        if not any(_is_repeat(stored.record, other.record) for other in others):
             others.append(stored)
     kept = [stored for results in distinct.values() for stored in results]
     return sorted(kept, key=lambda stored: str(stored.folder))
 
 
 def _measures_and_time(stored: Evaluation) -> tuple[int, str]:
-    return len(stored.result.measures), stored.result.conditions.time
+    return len(stored.record.measures), stored.record.conditions.time
 
 
 def _is_repeat(result: Result, other: Result) -> bool:
@@ -82,7 +82,7 @@ def group_by_column(stored: Sequence[Evaluation]) -> dict[str, list[Evaluation]]
     )
     complete = _protocols_with_corpus(stored)
     for entry in stored:
-        protocol = complete.get(entry.result.protocol, entry.result.protocol)
+        protocol = complete.get(entry.record.protocol, entry.record.protocol)
         by_collection[protocol.collection][protocol].append(entry)
     named: dict[str, list[Evaluation]] = {}
     for collection in sorted(by_collection, key=natural_sort_key):
@@ -98,7 +98,7 @@ def group_by_column(stored: Sequence[Evaluation]) -> dict[str, list[Evaluation]]
 def _protocols_with_corpus(stored: Iterable[Evaluation]) -> dict[Protocol, Protocol]:
     """Map protocols without a corpus, as of a run file, to the only equal one with a corpus."""
     known: dict[Protocol, set[Protocol]] = defaultdict(set)
-    for protocol in {entry.result.protocol for entry in stored}:
+    for protocol in {entry.record.protocol for entry in stored}:
         if protocol.corpus_sha256:
             known[msgspec.structs.replace(protocol, corpus_sha256="")].add(protocol)
     return {bare: next(iter(complete)) for bare, complete in known.items() if len(complete) == 1}
@@ -109,7 +109,7 @@ def _rank(protocol: Protocol, results: Sequence[Evaluation]) -> tuple[bool, bool
 
     The last two values only make the choice deterministic.
     """
-    newest = max(stored.result.conditions.time for stored in results)
+    newest = max(stored.record.conditions.time for stored in results)
     return (
         protocol.official,
         _is_declared(protocol),
@@ -144,7 +144,7 @@ def group_by_row(by_column: Mapping[str, Sequence[Evaluation]]) -> dict[str, dic
     cells = [(column, entry) for column, results in by_column.items() for entry in results]
     by_model: dict[str, list[tuple[str, Evaluation]]] = defaultdict(list)
     for column, stored in cells:
-        by_model[stored.result.model].append((column, stored))
+        by_model[stored.record.model].append((column, stored))
     named: dict[str, dict[str, Evaluation]] = {}
     for model in sorted(by_model, key=natural_sort_key):
         variants = [dict(results) for results in _split_into_rows(by_model[model], SPLIT_BY)]
@@ -169,7 +169,7 @@ def _split_into_rows(
 ) -> list[Sequence[tuple[str, Evaluation]]]:
     parts: dict[Hashable, list[tuple[str, Evaluation]]] = defaultdict(list)
     for column, stored in results:
-        parts[ladder[0](stored.result)].append((column, stored))
+        parts[ladder[0](stored.record)].append((column, stored))
     variants: list[Sequence[tuple[str, Evaluation]]] = []
     for part in parts.values():
         most = max(Counter(column for column, _ in part).values())
@@ -189,7 +189,7 @@ def _row_labels(variants: Sequence[Mapping[str, Evaluation]]) -> list[str]:
     ]
     if len(set(labels)) == len(labels):
         return labels
-    times = [max(one.result.conditions.time for one in each.values()) for each in variants]
+    times = [max(one.record.conditions.time for one in each.values()) for each in variants]
     numbered = enumerate(zip(labels, times, strict=True), start=1)
     return [f"{label}, {time}, {number}".lstrip(", ") for number, (label, time) in numbered]
 
@@ -213,7 +213,7 @@ def _distinguishing_facts(facts: Sequence[Mapping[str, str]]) -> list[str]:
 
 def _variant_facts(results: Sequence[Evaluation]) -> dict[str, str]:
     """Return the facts that all results of a row share, so not all prompts."""
-    facts = [describe_recipe(stored.result) for stored in results]
+    facts = [describe_recipe(stored.record) for stored in results]
     varied = find_differing_facts(facts)
     return {name: value for name, value in facts[0].items() if name not in varied}
 

@@ -224,7 +224,10 @@ class Command:
             positional = not each.kw_only and each.name not in self.named
             kind = self.kinds.get(each.name) or _kind_of(each.name, type_of[each.name], positional)
             default = self.defaults.get(each.name, each.default)
-            default = dataclasses.MISSING if default is attrs.NOTHING else default
+            if default is attrs.NOTHING:
+                default = dataclasses.MISSING
+            elif each.converter is not None and default is not None:
+                default = each.converter(default)
             text = re.sub(
                 r"``(\w+)``", lambda name: option_name(name[1]), PYTHON.sub("", help_of[each.name])
             )

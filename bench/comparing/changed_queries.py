@@ -128,7 +128,7 @@ def find_changed_queries(
     return ChangedQueries(
         a=names[0],
         b=names[1],
-        collection=evaluations[0].collection,
+        collection=evaluations[0].dataset,
         measure=measure,
         changed=int((np.abs(gains) > SAME_SCORE).sum()),
         without=opened if isinstance(opened, str) else "",
@@ -215,7 +215,7 @@ def check_scores_against_rankings(results: Iterable[Evaluation], workspace: Work
     opened = cache(lambda protocol: open_evaluated_dataset(protocol, workspace))
     unchecked: list[str] = []
     for stored in results:
-        result = stored.result
+        result = stored.record
         hashes = result.per_query_sha256, result.run_sha256, result.protocol.qrels_sha256
         agreed = workspace.cache_dir / "agreed" / hash_records([hashes])  # a marker for each set
         is_remote = isinstance(stored.folder, RemotePath)  # its objects never change

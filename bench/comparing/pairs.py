@@ -108,7 +108,7 @@ def check_protocols(collection: str, models: Models) -> None:
     """
     evaluated = [one for one in models if collection in one.results]
     for first, other in combinations(evaluated, 2):
-        protocols = [one.results[collection].result.protocol for one in (first, other)]
+        protocols = [one.results[collection].record.protocol for one in (first, other)]
         if differences := differing_fields(*protocols):
             raise BenchError(
                 f"{first.name} and {other.name} were evaluated under different protocols on "
@@ -194,7 +194,7 @@ def _shared_measure(collection: str, models: Models, settings: ComparisonSetting
     if settings.measure is not None:
         return parse_measure(settings.measure).name
     results = [model.results[collection] for model in models if collection in model.results]
-    names = sorted({evaluation.result.main_measure for evaluation in results})
+    names = sorted({evaluation.record.main_measure for evaluation in results})
     if len(names) > 1:
         raise BenchError(
             f"the main measures of the results on {collection} differ: {', '.join(names)}",
@@ -338,15 +338,15 @@ def _collection_row(pair: ModelPair, matrix: ScoreMatrix, test: Difference | Non
     """Return the row of one collection."""
     a, b = pair
     results = [model.results.get(matrix.collection) for model in pair]
-    protocols = [evaluation.result.protocol for evaluation in results if evaluation]
+    protocols = [evaluation.record.protocol for evaluation in results if evaluation]
     return ComparisonRow(
         on=matrix.collection,
         measure=matrix.measure,
         queries=len(matrix.scores),
         mean_a=matrix.mean(a.name),
         mean_b=matrix.mean(b.name),
-        in_domain_a=bool(results[0] and results[0].result.in_domain),
-        in_domain_b=bool(results[1] and results[1].result.in_domain),
+        in_domain_a=bool(results[0] and results[0].record.in_domain),
+        in_domain_b=bool(results[1] and results[1].record.in_domain),
         official=all(protocol.official for protocol in protocols),
         paired=test,
         verdict=_verdict(test),
@@ -422,7 +422,7 @@ def differing_recipes(pair: ModelPair, names: Collection[str]) -> tuple[FieldDif
         pair: the models.
         names: collections on which both have results.
     """
-    facts = [[describe_recipe(model.results[name].result) for name in names] for model in pair]
+    facts = [[describe_recipe(model.results[name].record) for name in names] for model in pair]
     fields = dict.fromkeys(
         field for recipes in zip(*facts, strict=True) for field in find_differing_facts(recipes)
     )

@@ -2,8 +2,8 @@
 
 Results are comparable only under the same `Protocol`. Recipes may differ, and are shown.
 
-History of the schema: 1, the first; 2 adds ``parameters``, which are unknown in older records; 3
-adds ``per_query_sha256``; 4 adds ``run_sha256``, ``recall_queries`` and ``conditions.program``.
+History of the schema: 4 adds ``run_sha256``, ``recall_queries`` and ``conditions.program``. Records
+of older schemas are not read.
 """
 
 import hashlib
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 SCHEMA = 4
 SCORES_FILE, RUN_FILE = "per_query.parquet", "run.arrow"
-TREC_FILE = "run.trec.gz"  # ranking before schema 4; later only on request
 QUERY_ID = "query_id"  # column of SCORES_FILE, next to the measures
 
 
@@ -98,8 +97,7 @@ class Conditions(Record):
         search_device: device of exact search.
         threads: CPU threads available to this process.
         libraries: versions by name.
-        program: hash of the source code that encodes, ranks and scores; "" in records before schema
-            4.
+        program: hash of the source code that encodes, ranks and scores; "" if it was not recorded.
     """
 
     time: str
@@ -147,10 +145,8 @@ class Result(Record, kw_only=True):
         timings: seconds of each stage.
         conditions: machine and libraries.
         parameters: parameters of the model; None if unknown.
-        per_query_sha256: hash of the file of scores per query; "" in records before schema 3, and
-            before saving.
-        run_sha256: hash of the file of the ranking; "" in records before schema 4, and before
-            saving.
+        per_query_sha256: hash of the file of scores per query; "" before saving.
+        run_sha256: hash of the file of the ranking; "" before saving.
         recall_queries: number of queries behind ``index_recall``; None for all.
     """
 
@@ -195,73 +191,47 @@ class Evaluation:
     """One model on one collection: the result, the scores of each query, and the ranking.
 
     Attributes:
-        result: means, protocol, recipe, timings and conditions.
+        record: means, protocol, recipe, timings and conditions.
         folder: folder of the stored result; None if it is in memory only.
     """
 
-    result: Result
+    record: Result
     _scores: Scores | None = field(default=None, repr=False)
     _run: Run | None = field(default=None, repr=False)
     folder: Location | None = None
 
     def __repr__(self) -> str:
         """Return model, collection and main score, in one line."""
-        main = self.result.main_measure
-        score = f"{main} {self.result.measures[main]:.4f}"
-        return f"<Evaluation {self.model} on {self.collection}: {score}>"
+        main = self.record.main_measure
+        score = f"{main} {self.record.measures[main]:.4f}"
+        return f"<Evaluation {self.model} on {self.dataset}: {score}>"
 
     @property
     def model(self) -> str:
         """Name of the model."""
-        return self.result.model
-
-    @property
-    def collection(self) -> str:
-        """Name of the collection."""
-        return self.result.protocol.collection
+        return self.record.model
 
     @property
     def dataset(self) -> str:
-        """Name of the collection, for the Python API."""
-        return self.collection
-
-    @property
-    def record(self) -> Result:
-        """The result, for the Python API."""
-        return self.result
+        """Name of the collection."""
+        return self.record.protocol.collection
 
     @property
     def measures(self) -> dict[str, float]:
         """Mean of each measure over all queries of the qrels, unrounded, the main measure first."""
-        main, means = self.result.main_measure, self.result.measures
+        main, means = self.record.main_measure, self.record.measures
         return {main: means[main], **means}
 
     @property
-    def has_scores(self) -> bool:
-        """True if scores per query exist. Records of older versions may lack them."""
-        return self._scores is not None
-
-    @property
     def scores(self) -> Scores:
-        """Unrounded scores per query.
-
-        Raises:
-            BenchError: the record is of an older version and has none.
-        """
+        """Unrounded scores per query."""
         if self._scores is None:
-            raise BenchError(
-                f"{self.folder} has no scores per query: {SCORES_FILE} is missing",
-                f"evaluate {self.model} on {self.collection} again",
-            )
+            raise ValueError("an evaluation was made without its scores per query")
         return self._scores
 
     @property
     def per_query(self) -> "pd.DataFrame":
-        """Scores per query: a row for each query id, a float64 column for each measure.
-
-        Raises:
-            BenchError: the record is of an older version and has none.
-        """
+        """Scores per query: a row for each query id, a float64 column for each measure."""
         import pandas as pd
 
         index = pd.Index(self.scores.query_ids, name=QUERY_ID)
@@ -272,7 +242,7 @@ class Evaluation:
         """File of the ranking."""
         if self.folder is None:
             raise ValueError("an evaluation in memory has no files")
-        return self.folder / (RUN_FILE if self.result.run_sha256 else TREC_FILE)
+        return self.folder / RUN_FILE
 
     @property
     def has_ranking(self) -> bool:
@@ -281,7 +251,7 @@ class Evaluation:
             content = read_file(self.run_file, max_bytes=None)
         except (OSError, BenchError):
             return False
-        return self.result.run_sha256 in ("", hashlib.sha256(content).hexdigest())
+        return self.record.run_sha256 == hashlib.sha256(content).hexdigest()
 
     @property
     def run(self) -> Run:
@@ -293,10 +263,10 @@ class Evaluation:
         if self._run is not None:
             return self._run
         file = read_run_file(self.run_file, allow_pipe=False)
-        if self.result.run_sha256 not in ("", file.sha256):
+        if self.record.run_sha256 != file.sha256:
             raise BenchError(
                 f"{self.run_file} is not the file that was written with its result",
-                f"evaluate {self.model} on {self.collection} again",
+                f"evaluate {self.model} on {self.dataset} again",
             )
         return file.run
 

@@ -101,10 +101,6 @@ class EvaluateStage(ExperimentStage):
         """Return ``settings`` without a ``seed``, because an evaluation is deterministic."""
         return settings
 
-    def key_settings(self, settings: Table) -> Table:
-        """Return ``settings`` with the removed fields, for keys of earlier versions."""
-        return {"adapter_drop": 0, "backend": None, **settings}
-
     def hash_inputs(self, settings: Table) -> dict[str, str]:
         """Return protocol, hashes and measures of each collection in ``settings``."""
         chosen = convert_table(settings, EvaluateSettings, "[evaluate]")
@@ -155,8 +151,8 @@ def _evaluate_on(
     )
     done = evaluate(workspace.prepare(workspace.open(dataset), model, options))
     save(done, out / RESULTS)
-    counted = done.result.parameters
-    return done.result.timings.encoded_tokens, counted.total if counted else 0
+    counted = done.record.parameters
+    return done.record.timings.encoded_tokens, counted.total if counted else 0
 
 
 def _models_to_evaluate(model: str, out: Path) -> Iterator[tuple[str, str | None]]:
@@ -251,7 +247,7 @@ def _read_results(folder: Path) -> dict[tuple[str, str], CheckpointScores]:
     """Read the main measure of each query of stored results, by model and collection."""
     found = {}
     for stored in find_results(folder / RESULTS):
-        measure, scores = stored.result.main_measure, stored.scores
+        measure, scores = stored.record.main_measure, stored.scores
         scored = CheckpointScores(measure, scores.query_ids, scores.values[measure])
-        found[stored.result.model, stored.collection] = scored
+        found[stored.record.model, stored.dataset] = scored
     return found

@@ -4,7 +4,7 @@ import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
@@ -122,52 +122,6 @@ def write_failure(task: CellTask, out: Path, error: Exception) -> str:
     return line
 
 
-class FixedPlan(Record, kw_only=True):
-    """The comparisons of a grid before its first result.
-
-    Attributes:
-        time: time of the record, ISO 8601 in UTC; "" without one.
-        code: code that wrote it, see `describe_code`.
-        seeds: seeds of all rows.
-        tests: hashes of all endpoints and hypotheses, see `Experiment.hash_tests`.
-        results: keys of the evaluations of all cells.
-    """
-
-    time: str = ""
-    code: str = ""
-    seeds: tuple[int, ...] = ()
-    tests: dict[str, str] = {}
-    results: tuple[str, ...] = ()
-
-
-def fix_plan(path: Path, parts: Sequence[Experiment], out: Path, code: str) -> FixedPlan:
-    """Return the plan of the first result. Until there is a result, write it anew.
-
-    Args:
-        path: file of the plan.
-        parts: experiment of each endpoint.
-        out: folder of all tasks.
-        code: code that runs, see `describe_code`.
-
-    Raises:
-        BenchError: the plan is damaged.
-    """
-    stored = read_json(path, FixedPlan) if path.is_file() else FixedPlan()
-    tasks = {cell.task.key: cell.task for part in parts for cell in part.cells}
-    stage = out / next(iter(tasks.values())).stage
-    if any((stage / key / DONE_FILE).is_file() for key in (*tasks, *stored.results)):
-        return stored
-    plan = FixedPlan(
-        time=utc_now(),
-        code=code,
-        seeds=parts[0].grid.seeds,
-        tests={name: digest for part in parts for name, digest in part.hash_tests().items()},
-        results=tuple(tasks),
-    )
-    write_json(path, plan)
-    return plan
-
-
 RunTask = Callable[[ExperimentStage, CellTask, Path], Cost]
 PrintLine = Callable[[str], None]
 
@@ -186,7 +140,7 @@ class ExperimentOutcome:
 
     def find_gap(self, cell: GridCell) -> tuple[str, str]:
         """Return the stage at which ``cell`` failed and its error, or two empty strings."""
-        for task in cell.task.needed():
+        for task in cell.task.chain():
             if task.key in self.failed:
                 return task.stage, self.failed[task.key]
         return ("", "") if cell.task.key in self.finished else (cell.task.stage, "not done")
@@ -259,7 +213,7 @@ def _run_cell(
     Return the claim file of a task that another process is running, or None. Errors are recorded
     for this cell.
     """
-    for task in cell.task.needed():
+    for task in cell.task.chain():
         if task.key in outcome.failed:
             return None
         if task.key in outcome.finished:
@@ -304,12 +258,8 @@ def run_timed(stage: ExperimentStage, settings: Table, model: str, out: Path) ->
 
 def run_task(stage: ExperimentStage, task: CellTask, out: Path) -> Cost:
     """Run ``task`` with its ``stage`` below ``out``, in a new process."""
-    start, folder, settings = task.starts_from(out), task.folder(out), task.settings
-    if task.chooser:
-        chosen = read_finished(task.chooser, out)
-        assert chosen is not None, "tasks run after those that they need"
-        settings = {**settings, "rates": [chosen.cost.learning_rate]}
-    cost: Cost = run_in_subprocess(run_timed, stage, settings, start, folder)
+    start, folder = task.starts_from(out), task.folder(out)
+    cost: Cost = run_in_subprocess(run_timed, stage, task.settings, start, folder)
     return cost
 
 

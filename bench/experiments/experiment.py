@@ -25,7 +25,6 @@ class Cost(Record):
         saved_bytes: size of the weights that the training saved; 0 if it was not measured.
         steps: optimizer steps of a training; 0 if they were not counted.
         cpu_seconds: CPU time of all threads and subprocesses; 0 if it was not measured.
-        learning_rate: learning rate that the training chose; 0 if the settings have only one.
     """
 
     seconds: float = 0.0
@@ -35,7 +34,6 @@ class Cost(Record):
     saved_bytes: int = 0
     steps: int = 0
     cpu_seconds: float = 0.0
-    learning_rate: float = 0.0
 
 
 class ExperimentStage(ABC):
@@ -79,10 +77,6 @@ class ExperimentStage(ABC):
         """Return the ``settings`` of one cell: a training draws everything with ``seed``."""
         return {**settings, "seed": seed}
 
-    def key_settings(self, settings: Table) -> Table:
-        """Return ``settings`` for a key, with fields of older versions: old cells are found."""
-        return settings
-
 
 MODEL = "model"  # folder of a finished checkpoint
 COMMAND = "command"  # key of a table whose stage is run by another program
@@ -102,15 +96,8 @@ def find_stage(
     return by_command or stages[name]
 
 
-REFERENCE, EACH_EARLIER_ROW = "reference", "*"
-# Fields that rows must share to be compared.
-FIXED = {
-    "base": ("seed",),
-    "pretrain": ("seed",),
-    "adapt": ("seed",),
-    "finetune": ("seed",),
-    "evaluate": ("on", "measures", "depth"),
-}
+REFERENCE = "reference"
+SHARED = ("on", "measures", "depth")  # fields of [evaluate] that rows must share to be compared
 Resolve = Callable[[str, Mapping[str, Any]], Table]
 
 
@@ -137,13 +124,12 @@ class AxisResult(Record, kw_only=True):
     Attributes:
         title: name of the axis in tables.
         field: stage and dotted path of the field.
-        against: row that the others differ from in this field.
-        points: name of the row for each label of a value.
+        points: name of the row for each label of a value, with the compared row first if no value
+            is its own.
     """
 
     title: str
     field: str
-    against: str
     points: dict[str, str]
 
 
@@ -151,7 +137,7 @@ def make_rows(grid: Grid, resolve: Resolve) -> tuple[tuple[GridRow, ...], tuple[
     """Make all rows of a grid, the reference first, and the rows that belong to each axis.
 
     Args:
-        grid: a grid without endpoints.
+        grid: the grid.
         resolve: function of a stage's name and table that returns complete settings.
 
     Raises:
@@ -162,30 +148,35 @@ def make_rows(grid: Grid, resolve: Resolve) -> tuple[tuple[GridRow, ...], tuple[
     rows = {REFERENCE: GridRow(REFERENCE, settings)}
     axes: list[AxisResult] = []
     for axis in grid.axes:
-        for against in _find_compared_rows(axis, rows):
-            points = {
-                axis.label(number): _add_row(rows, against, axis, number, resolve)
-                for number in range(len(axis.values))
-            }
-            if set(points.values()) == {against.name}:
-                raise BenchError(f"the axis {axis.title} does not change {against.name}")
-            axes.append(
-                AxisResult(title=axis.title, field=axis.field, against=against.name, points=points)
-            )
+        against = _find_compared_row(axis, rows)
+        points = {
+            axis.label(number): _add_row(rows, against, axis, number, resolve)
+            for number in range(len(axis.values))
+        }
+        if set(points.values()) == {against.name}:
+            raise BenchError(f"the axis {axis.title} does not change {against.name}")
+        if against.name not in points.values():
+            points = {_label_of_compared(axis, against): against.name, **points}
+        axes.append(AxisResult(title=axis.title, field=axis.field, points=points))
     return tuple(rows.values()), tuple(axes)
 
 
-def _find_compared_rows(axis: Axis, rows: Mapping[str, GridRow]) -> tuple[GridRow, ...]:
-    """Return the rows that the rows of an axis are compared with, mostly one."""
-    if axis.against == EACH_EARLIER_ROW:
-        return tuple(rows.values())
+def _find_compared_row(axis: Axis, rows: Mapping[str, GridRow]) -> GridRow:
+    """Return the row that the rows of an axis are compared with."""
     name = axis.against or REFERENCE
     if name not in rows:
         raise BenchError(
             f"the axis {axis.title} is against {name!r}, which is not an earlier row",
             did_you_mean(name, rows, f"there are: {', '.join(rows)}"),
         )
-    return (rows[name],)
+    return rows[name]
+
+
+def _label_of_compared(axis: Axis, against: GridRow) -> str:
+    """Return the label of the compared row: a number or text, else its name."""
+    value = get_field(against.settings, axis.field)
+    is_plain = isinstance(value, str | int | float) and value != "" and not axis.labels
+    return format_label(value) if is_plain else against.name
 
 
 def _add_row(
@@ -194,8 +185,6 @@ def _add_row(
     """Add the row of one value unless it exists, and return its name."""
     label = axis.label(number)
     name = f"{axis.title}={label}"
-    if axis.against == EACH_EARLIER_ROW and against.name != REFERENCE:
-        name = f"{name}, {against.name}"
     settings = change_field(against, axis.field, axis.values[number], resolve, name)
     if settings == against.settings:
         return against.name
@@ -238,7 +227,8 @@ def change_field(
             f"{name}: the field {field} names no stage of this grid",
             did_you_mean(f"{stage}.", known, f"there are: {', '.join(known)}"),
         )
-    if {path, *(value if replaces_stage else ())} & {*FIXED.get(stage, ())}:
+    fixed = SHARED if stage == "evaluate" else ("seed",)
+    if {path, *(value if replaces_stage else ())} & {*fixed}:
         raise BenchError(f"{name}: {field} is the same for all rows", "change seeds or [evaluate]")
     if replaces_stage:
         return {**against.settings, stage: _resolve_stage(resolve, stage, value, name)}
@@ -311,8 +301,6 @@ class CellTask:
         key: hash of the settings, the inputs, the libraries and the previous task.
         before: previous task; None for the first.
         model: name of the initial model, if there is no previous task.
-        chooser: task of the first seed, whose learning rate this one takes; None if it chooses
-            itself, or has no choice.
     """
 
     stage: str
@@ -320,7 +308,6 @@ class CellTask:
     key: str
     before: "CellTask | None" = None
     model: str = ""
-    chooser: "CellTask | None" = None
 
     def folder(self, out: Path) -> Path:
         """Return the folder of the task below ``out``."""
@@ -338,13 +325,6 @@ class CellTask:
         if self.before:
             yield from self.before.chain()
         yield self
-
-    def needed(self) -> Iterator["CellTask"]:
-        """Yield the tasks of `chain`, each after the one whose learning rate it takes."""
-        for task in self.chain():
-            if task.chooser:
-                yield from task.chooser.needed()
-            yield task
 
 
 @dataclass(frozen=True)
@@ -369,7 +349,7 @@ class Experiment:
     Cells are ordered by seed, so that an interrupted experiment has complete comparisons.
 
     Attributes:
-        grid: the grid, without endpoints.
+        grid: the grid.
         stages: stages by name; a row may use only some of them.
         rows: recipes, the reference first.
         axes: axes with their rows.
@@ -394,23 +374,6 @@ class Experiment:
         tasks = {task.key: task for cell in cells for task in cell.task.chain()}
         return tuple(tasks.values())
 
-    def hash_tests(self) -> dict[str, str]:
-        """Return hashes of the endpoint and of each hypothesis, by name.
-
-        The endpoint has the name of the grid. It covers the evaluation of the reference, and its
-        fine-tuning. A hypothesis covers its rows' settings and, if tests have an order, all earlier
-        ones.
-        """
-        settings, grid = {row.name: row.settings for row in self.rows}, self.grid
-        reference = settings[REFERENCE]
-        endpoint = [grid.title, reference.get("finetune"), reference["evaluate"]]
-        hashes, content = {grid.name: _hash_content(endpoint)}, list[object]()
-        for each in grid.hypotheses:
-            tested = [settings[each.row], settings[each.against], each.expected]
-            content = [*content, tested] if grid.tests == "in order" else [tested]
-            hashes[f"{grid.name}: {each.sentence}"] = _hash_content(content)
-        return hashes
-
 
 Here = Mapping[str, str]
 
@@ -424,18 +387,17 @@ def plan_experiment(
     """Resolve all settings of a grid, check them, and compute the keys of all tasks.
 
     Args:
-        grid: a grid without endpoints.
+        grid: the grid.
         stages: stages by name.
         here: further influences on results, such as library versions and the device.
         anchors: fingerprint of each anchor, by its name.
 
     Raises:
-        BenchError: invalid settings (see `make_rows`), or a hypothesis about an unknown row.
+        BenchError: invalid settings, see `make_rows`.
     """
     rows, axes = make_rows(
         grid, lambda name, table: find_stage(stages, name, table).resolve_settings(table)
     )
-    _check_hypotheses(grid, [row.name for row in rows])
 
     def task(row: GridRow, seed: int, names: Sequence[str], model: str, here: Here) -> CellTask:
         """Return the task of the last of these stages, after the tasks of the others."""
@@ -443,12 +405,9 @@ def plan_experiment(
         before = task(row, seed, earlier, model, here) if earlier else None
         stage = find_stage(stages, name, row.settings[name])
         settings = stage.with_seed(row.settings[name], seed)
-        takes_rate = settings.get("rates") and seed != grid.seeds[0]
-        chooser = task(row, grid.seeds[0], names, model, here) if takes_rate else None
-        inputs = [stage.key_settings(settings), stage.hash_inputs(settings), dict(here)]
-        start = [each.key for each in (before, chooser) if each] or [model]
-        key = _hash_content([name, *inputs, *start])
-        return CellTask(name, settings, key, before, "" if before else model, chooser)
+        start = before.key if before else model
+        key = _hash_content([name, settings, stage.hash_inputs(settings), dict(here), start])
+        return CellTask(name, settings, key, before, "" if before else model)
 
     cells = [
         GridCell(row.name, seed, task(row, seed, list(row.settings), grid.model, here or {}))
@@ -457,24 +416,13 @@ def plan_experiment(
     ]
     # Anchors share collections, measures and depth only.
     evaluate = rows[0].settings["evaluate"]
-    shared = {field: evaluate[field] for field in FIXED["evaluate"] if field in evaluate}
+    shared = {field: evaluate[field] for field in SHARED if field in evaluate}
     compared = []
     for name, fingerprint in (anchors or {}).items():
         row = GridRow(name, {"evaluate": stages["evaluate"].resolve_settings(shared)})
         used = {**(here or {}), "model": fingerprint}
         compared.append(GridCell(name, 0, task(row, 0, ["evaluate"], name, used)))
     return Experiment(grid, stages, rows, axes, tuple(cells), tuple(compared))
-
-
-def _check_hypotheses(grid: Grid, rows: Sequence[str]) -> None:
-    """Raise if a hypothesis names an unknown row."""
-    for hypothesis in grid.hypotheses:
-        for name in (hypothesis.row, hypothesis.against):
-            if name not in rows:
-                raise BenchError(
-                    f"a hypothesis names {name!r}, which is not a row",
-                    did_you_mean(name, rows, f"there are: {', '.join(rows)}"),
-                )
 
 
 def _hash_content(content: Sequence[object]) -> str:

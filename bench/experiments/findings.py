@@ -45,12 +45,11 @@ from bench.comparing.statistics import (
 )
 from bench.evaluation.result_record import Conditions
 from bench.experiments.evaluate_stage import CheckpointScores, SequenceScores, read_sequence_scores
-from bench.experiments.execute import ExperimentOutcome, FixedPlan
+from bench.experiments.execute import ExperimentOutcome
 from bench.experiments.experiment import CellTask, Experiment, GridCell, GridRow
 from bench.experiments.report_record import (
     MEAN,
     CellResult,
-    HypothesisResult,
     Interval,
     Report,
     RowOnCollection,
@@ -75,7 +74,6 @@ def make_report(
     read: ReadScores,
     command: str,
     conditions: Conditions,
-    plan: FixedPlan | None = None,
 ) -> Report:
     """Make the report of the finished cells.
 
@@ -85,12 +83,10 @@ def make_report(
         read: function that reads the scores of a finished evaluation, by collection.
         command: command line that makes the report.
         conditions: libraries and machine.
-        plan: comparisons at the first result; None if they are unknown, and all are exploratory.
 
     Raises:
         BenchError: cells were scored on different queries.
     """
-    plan = plan or FixedPlan()
     scores: dict[str, BySeed] = {}
     for cell in (*experiment.cells, *experiment.anchors):
         by_seed = scores.setdefault(cell.row, {})
@@ -107,9 +103,6 @@ def make_report(
         rows=results[: len(experiment.rows)],
         anchors=results[len(experiment.rows) :],
         base_per_seed=experiment.grid.base_per_seed,
-        added=_describe_additions(experiment, plan),
-        tests=experiment.grid.tests,
-        criterion=experiment.grid.criterion,
         axes=experiment.axes,
         leaks=experiment.leaks,
         differing=experiment.differing,
@@ -117,7 +110,6 @@ def make_report(
         commits=tuple(sorted({record.commit for record in finished})),
         seconds=sum(record.cost.seconds for record in finished),
         conditions=conditions,
-        hypotheses=_hypotheses(experiment, scores, plan),
     )
 
 
@@ -144,45 +136,6 @@ def _row_results(
             settings=dict(row.settings),
         )
         for row in rows
-    )
-
-
-def _describe_additions(experiment: Experiment, plan: FixedPlan) -> tuple[str, ...]:
-    """Describe the parts of a design that are later than the first result."""
-    name = experiment.grid.name
-    if not plan.time:
-        return ("No record from before the first result: this endpoint is exploratory.",)
-    added = []
-    if plan.tests.get(name) != experiment.hash_tests()[name]:
-        change = "changed" if name in plan.tests else "added"
-        added.append(f"This endpoint was {change} after the first result: it is exploratory.")
-    if later := [str(seed) for seed in experiment.grid.seeds if seed not in plan.seeds]:
-        added.append(f"Added after the first result: seed {', '.join(later)}.")
-    return tuple(added)
-
-
-def _hypotheses(
-    experiment: Experiment, scores: Mapping[str, BySeed], plan: FixedPlan
-) -> tuple[HypothesisResult, ...]:
-    """Test each hypothesis on each collection, with p-values corrected over all of its kind."""
-    grid, weights = experiment.grid, experiment.weights
-    hashes = experiment.hash_tests()
-    fixed, exploratory = dict[str, OnCollections](), dict[str, OnCollections]()
-    for hypothesis in grid.hypotheses:
-        name = f"{grid.name}: {hypothesis.sentence}"
-        family = fixed if plan.tests.get(name) == hashes[name] else exploratory
-        family[hypothesis.sentence] = _compare_all(
-            scores[hypothesis.row], scores[hypothesis.against], weights
-        )
-    correct = correct_in_order if grid.tests == "in order" else add_verdicts
-    tested = correct(fixed) | correct(exploratory)
-    return tuple(
-        HypothesisResult(
-            **msgspec.structs.asdict(hypothesis),
-            on=tested[hypothesis.sentence],
-            exploratory=hypothesis.sentence in exploratory,
-        )
-        for hypothesis in grid.hypotheses
     )
 
 
@@ -307,29 +260,6 @@ def add_verdicts(on: Mapping[str, OnCollections]) -> dict[str, OnCollections]:
         row: tuple(_with_verdict(each, adjusted.get(each.collection, {}).get(row)) for each in all_)
         for row, all_ in on.items()
     }
-
-
-def correct_in_order(on: Mapping[str, OnCollections]) -> dict[str, OnCollections]:
-    """Add verdicts to hypotheses that are tested one after the other, each at 5 %.
-
-    The first that is not significant ends the tests on a collection, so that a corrected p-value is
-    the largest so far (Maurer, Hothorn and Lehmacher, 1995). A hypothesis without a p-value ends
-    them, too.
-
-    Args:
-        on: results by hypothesis, in the order of the tests.
-    """
-    collections = {each.collection for compared in on.values() for each in compared}
-    worst = dict.fromkeys(collections, 0.0)
-    tested = {}
-    for name, compared in on.items():
-        differences = {on.collection: on.difference for on in compared}
-        for collection in collections:
-            difference = differences.get(collection)
-            p = difference.p if difference else None
-            worst[collection] = max(worst[collection], 1.0 if p is None else p)
-        tested[name] = tuple(_with_verdict(each, worst[each.collection]) for each in compared)
-    return tested
 
 
 def _with_verdict(on: RowOnCollection, p: float | None) -> RowOnCollection:

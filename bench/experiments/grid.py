@@ -35,32 +35,13 @@ Fields have the names of the command line's options: ``measure`` and ``store-dty
 for ``measures`` and ``store_dtype``, a single name for a list in ``on``, and the name of a model in
 ``start``.
 
-Endpoints are several evaluations of the trained rows, each after a fine-tuning of its own or
-without one. Each endpoint is an experiment with its own report, and endpoints share cells::
-
-    [endpoints.untrained.evaluate]
-    on = ["beir/nfcorpus"]
-
-    [endpoints.few.finetune]           # with an [endpoints.few.evaluate] as above
-    preset = "dpr-small"
-    on = ["beir/nfcorpus"]
-    queries = 100
-
-Hypotheses are comparisons of two rows. Hypotheses in the file before the first result count as
-fixed beforehand. The report calls later and changed ones exploratory::
-
-    [[hypotheses]]
-    row = "objective=retromae"
-    against = "objective=condenser"
-    expected = "better"                # or "equal"
-
 Anchors are finished models to compare with, such as ``anchors = ["bm25", "minilm"]``. They are
 evaluated on the same collections.
 """
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -83,8 +64,7 @@ class Axis(Record, kw_only=True):
         name: title in tables; "" for the last part of ``field``.
         labels: names of the values in tables; empty to print the values.
         against: row that these rows are compared with and differ from in ``field``; "" for the
-            reference. A row is called ``AXIS=LABEL``. ``*`` repeats the axis for each earlier row,
-            and adds a comma and the name of that row.
+            reference. A row is called ``AXIS=LABEL``.
     """
 
     field: str
@@ -113,39 +93,6 @@ class Axis(Record, kw_only=True):
         return self.labels[number] if self.labels else format_label(self.values[number])
 
 
-class Hypothesis(Record, kw_only=True):
-    """A comparison with its expected result.
-
-    Attributes:
-        row, against: names of two rows.
-        expected: expected result of ``row``. This design cannot establish ``equal``, but a
-            significant difference refutes it.
-    """
-
-    row: str
-    against: str
-    expected: Literal["better", "equal"]
-
-    @property
-    def sentence(self) -> str:
-        """The hypothesis in words."""
-        relation = "is better than" if self.expected == "better" else "is equal to"
-        return f"{self.row} {relation} {self.against}"
-
-
-class Endpoint(Record, kw_only=True):
-    """An evaluation of the trained rows, after a fine-tuning of its own or without one.
-
-    Attributes:
-        title: title in the report; "" for the name of the endpoint.
-        finetune, evaluate: tables of these stages.
-    """
-
-    title: str = ""
-    finetune: Table | None = None
-    evaluate: Table
-
-
 class Stages(Record, kw_only=True):
     """Stages of a grid or a variant.
 
@@ -155,7 +102,6 @@ class Stages(Record, kw_only=True):
             ``pretrain`` trains it.
         base, pretrain, adapt, finetune, evaluate: settings of the reference; None to leave the
             stage out.
-        endpoints: evaluations by name, instead of ``finetune`` and ``evaluate``.
     """
 
     title: str = ""
@@ -165,7 +111,6 @@ class Stages(Record, kw_only=True):
     adapt: Table | None = None
     finetune: Table | None = None
     evaluate: Table | None = None
-    endpoints: dict[Name, Endpoint] = {}
 
 
 class Variant(Stages, kw_only=True):
@@ -192,13 +137,7 @@ class Grid(Stages, kw_only=True):
         base_per_seed: train a ``base`` for each seed; False to train one for all seeds.
         base, pretrain, adapt, finetune, evaluate: settings of the reference; None to leave the
             stage out.
-        endpoints: evaluations by name, instead of ``finetune`` and ``evaluate``.
         axes: fields that rows change, each with its values.
-        hypotheses: comparisons of two rows, with their expected results.
-        tests: correction of the p-values of hypotheses: ``Holm``, or ``in order`` of the file, each
-            at 5 % until one is not significant (Maurer, Hothorn and Lehmacher, 1995).
-        primary: endpoint that decides; "" if no endpoint was chosen for this.
-        criterion: result that would change the conclusion, a sentence for the report.
         anchors: cards, folders or Hub ids of models to compare with.
         variants: variants by name, for ``--variant``.
     """
@@ -207,10 +146,6 @@ class Grid(Stages, kw_only=True):
     seeds: tuple[Seed, ...] = (0,)
     base_per_seed: bool = False
     axes: tuple[Axis, ...]
-    hypotheses: tuple[Hypothesis, ...] = ()
-    tests: Literal["Holm", "in order"] = "Holm"
-    primary: str = ""
-    criterion: str = ""
     anchors: tuple[str, ...] = ()
     variants: dict[Name, Variant] = {}
 
@@ -221,12 +156,8 @@ class Grid(Stages, kw_only=True):
             raise ValueError("seeds has the same seed twice")
         if bool(self.model) == bool(self.base or self.pretrain):
             raise ValueError("set either model or [pretrain]")
-        if self.endpoints and (self.finetune or self.evaluate):
-            raise ValueError("move [finetune] and [evaluate] into the endpoints")
-        if not self.endpoints and self.evaluate is None:
-            raise ValueError("set [evaluate] or [endpoints]")
-        if self.primary and self.primary not in self.endpoints:
-            raise ValueError(f"primary is {self.primary!r}, which is not an endpoint")
+        if self.evaluate is None:
+            raise ValueError("set [evaluate]")
         if any("seed" in table for table in self.stages().values()):
             raise ValueError("a stage has a seed: use seeds, at the top of the file, instead")
         titles = [axis.title for axis in self.axes]
@@ -238,28 +169,6 @@ class Grid(Stages, kw_only=True):
         """Return the settings of the reference by stage, in order, without absent stages."""
         tables = {stage: getattr(self, stage) for stage in STAGES}
         return {stage: table for stage, table in tables.items() if table is not None}
-
-    def split_endpoints(self) -> tuple["Grid", ...]:
-        """Return one grid for each endpoint, or the grid itself if it has none.
-
-        If one endpoint is primary, the titles say which.
-        """
-        roles = {name: " (secondary endpoint)" for name in self.endpoints if self.primary}
-        roles |= {self.primary: " (primary endpoint)"}
-        return tuple(
-            msgspec.structs.replace(
-                self,
-                name=f"{self.name}-{name}",
-                title=": ".join(filter(None, (self.title, endpoint.title or name)))
-                + roles.get(name, ""),
-                finetune=endpoint.finetune,
-                evaluate=endpoint.evaluate,
-                primary="",
-                endpoints={},
-                variants={},
-            )
-            for name, endpoint in self.endpoints.items()
-        ) or (self,)
 
 
 FILES = TomlFiles("grid", Path(__file__).parent / "grids", Grid)

@@ -23,7 +23,7 @@ from retrievers.training.engine.arguments import check_device
 
 DECISIVE = (
     *("torch", "transformers", "sentence-transformers", "adapters", "peft"),
-    *("faiss-cpu", "faiss-gpu", "onnxruntime"),  # onnxruntime only keeps keys as they were
+    *("faiss-cpu", "faiss-gpu"),
 )
 EQUAL = 1e-9  # weights
 
@@ -32,7 +32,7 @@ def prepare_experiment(grid: Grid, workspace: Workspace, conditions: Conditions)
     """Plan an experiment and check its data, device and leaks.
 
     Args:
-        grid: a grid without endpoints.
+        grid: the grid.
         workspace: folders and device.
         conditions: libraries and machine, which are part of the keys.
 

@@ -4,15 +4,15 @@ History of the schema: 1, the first; 2, collections that differ from the publish
 of the collections in their mean; 3, gain and forgetting of a row with a sequence; 4, tested
 hypotheses; 5, costs and differences as a record each; 6, without published figures; 7, without
 matrices of sequences, and points of an axis by their labels; 8, code and settings of each cell and
-row, anchors, exploratory comparisons, and p of the seeds alone.
+row, anchors, exploratory comparisons, and p of the seeds alone; 9, without hypotheses.
 """
 
 from bench.evaluation.result_record import Conditions
 from bench.experiments.experiment import AxisResult, Cost
-from bench.experiments.grid import Hypothesis, Table
+from bench.experiments.grid import Table
 from foundation.records import Record
 
-SCHEMA = 8
+SCHEMA = 9
 MEAN = "mean"  # instead of a collection
 
 
@@ -130,30 +130,6 @@ class RowResult(Record, kw_only=True):
         return next((on for on in self.on if on.collection == collection), None)
 
 
-class HypothesisResult(Hypothesis, kw_only=True):
-    """A tested comparison of two rows.
-
-    Attributes:
-        on: results by collection, then in their mean, with p-values corrected over all hypotheses
-            that are exploratory, or over all that are not; empty if the rows share no finished
-            seed.
-        exploratory: whether it was not in the file, or different, when the first result was there.
-    """
-
-    on: tuple[RowOnCollection, ...]
-    exploratory: bool = True
-
-    def answer(self, collection: str) -> str:
-        """Return ``supported``, ``refuted``, ``not separated`` or "" for a ``collection``.
-
-        Without a significant difference the hypothesis is neither supported nor refuted.
-        """
-        verdict = next((on.verdict for on in self.on if on.collection == collection), "")
-        if verdict in ("", "cannot tell"):
-            return verdict and "not separated"
-        return "supported" if verdict == self.expected else "refuted"
-
-
 class Report(Record, kw_only=True):
     """A complete report.
 
@@ -171,11 +147,8 @@ class Report(Record, kw_only=True):
         conditions: libraries and machine.
         differing: collections that differ from the published ones, a sentence each.
         weights: weights of the collections in their mean; empty for equal weights.
-        hypotheses: tested hypotheses.
-        tests, criterion: see `Grid`.
         anchors: finished models on the same collections, without a comparison.
         base_per_seed: see `Grid`.
-        added: parts of the design that are later than the first result, a sentence each.
     """
 
     schema: int = SCHEMA
@@ -192,12 +165,8 @@ class Report(Record, kw_only=True):
     conditions: Conditions
     differing: tuple[str, ...] = ()
     weights: dict[str, float] = {}
-    hypotheses: tuple[HypothesisResult, ...] = ()
-    tests: str = "Holm"
-    criterion: str = ""
     anchors: tuple[RowResult, ...] = ()
     base_per_seed: bool = False
-    added: tuple[str, ...] = ()
 
     @property
     def collections(self) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ import msgspec
 from bench.experiments.experiment import MODEL, Cost, ExperimentStage
 from bench.experiments.grid import Table, TrainingSource, merge_tables, split_source
 from bench.runner.workspace import Workspace
-from bench.training.on_collections import adapt_on, finetune_on, pretrain_on, read_best_rate
+from bench.training.on_collections import adapt_on, finetune_on, pretrain_on
 from bench.training.training_sets import CorpusTexts
 from datasets_cfg.catalogue import expand_names
 from datasets_cfg.dataset import Dataset
@@ -30,12 +30,11 @@ from retrievers.training.continual.sequence import (
     method_table,
     read_method,
 )
-from retrievers.training.engine.arguments import Above0, Count, TrainingContext
+from retrievers.training.engine.arguments import Count, TrainingContext
 from retrievers.training.engine.curve import CURVE_FILE, LossPoint, read_curve
 from retrievers.training.engine.run_folder import ModelSize
 from retrievers.training.engine.save import find_checkpoint
 from retrievers.training.finetune import finetune_preset
-from retrievers.training.finetune.finetune import FORMER_SETTINGS as FORMER_ADAPTER_SETTINGS
 from retrievers.training.finetune.finetune_preset import Finetuning
 from retrievers.training.pretrain import preset as pretrain_preset
 from retrievers.training.pretrain.preset import Pretraining, to_table
@@ -107,10 +106,6 @@ class PretrainStage(ExperimentStage):
     def with_seed(self, settings: Table, seed: int) -> Table:
         """Return ``settings`` with the ``seed`` of weights, masks and text order."""
         return settings if self.shared else super().with_seed(settings, seed)
-
-    def key_settings(self, settings: Table) -> Table:
-        """Return ``settings`` with the removed field ``first_layers``."""
-        return {"first_layers": None, **settings} if "start" in settings else settings
 
     def hash_inputs(self, settings: Table) -> dict[str, str]:
         """Return hashes of the corpora and of the initial model's files in ``settings``."""
@@ -184,20 +179,6 @@ def last_checkpoint(model: str) -> str:
     return str(Path(model) / sequence.checkpoints[-1]) if sequence else model
 
 
-# Settings of methods in older versions, which keys still contain.
-FORMER_METHOD_SETTINGS = {
-    "measured": 256,
-    "strength": 5_000.0,
-    "soften": "gradient",
-    "adapter": "double_seq_bn",
-    "buffer": 1_000,
-    "replayed": 0.5,
-    "weight": 1.0,
-    "temperature": 2.0,
-    "scale": None,
-}
-
-
 class AdaptSource(TrainingSource):
     """Data, preset and method of continual pre-training.
 
@@ -230,11 +211,6 @@ class AdaptStage(ExperimentStage):
         settings = pretraining_table(source, changes, "adapt", title, start)
         self._check(source, method, read_pretraining(settings, start))
         return {**settings, "method": method_table(method)}
-
-    def key_settings(self, settings: Table) -> Table:
-        """Return ``settings`` with the fields of all methods, as in older versions."""
-        method = dict(settings["method"])
-        return {**settings, **FORMER_METHOD_SETTINGS, "method": method.pop("name"), **method}
 
     def hash_inputs(self, settings: Table) -> dict[str, str]:
         """Return hashes of the corpora in ``settings``, whose order is part of the settings."""
@@ -302,16 +278,13 @@ class FinetuneSource(TrainingSource):
             it.
         split: split whose queries are trained on.
         queries: number of training queries, drawn with the cell's seed; None for all.
-        held_out: further collections whose test queries are not trained on. Endpoints with the same
+        held_out: further collections whose test queries are not trained on. Grids with the same
             ``held_out`` and different collections share their fine-tuning.
-        rates: learning rates to try on four fifths of the queries. With the first seed, the other
-            fifth chooses one for each row, see `finetune_on`. Empty to train once, on all queries.
     """
 
     split: str = "train"
     queries: Count | None = None
     held_out: tuple[str, ...] = ()
-    rates: tuple[Above0, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -337,19 +310,13 @@ class FinetuneStage(ExperimentStage):
         if preset.adapter is not None:
             check_method(preset.adapter)
         inputs: Table = {"on": list(source.on), "split": source.split}
-        later = {"queries": source.queries, "held_out": source.held_out, "rates": source.rates}
+        later = {"queries": source.queries, "held_out": source.held_out}
         inputs |= {name: msgspec.to_builtins(value) for name, value in later.items() if value}
         return {**inputs, **msgspec.to_builtins(preset)}
 
     def _held_out(self, settings: Table) -> list[Dataset]:
         """Return the collections whose queries are not trained on."""
         return self.workspace.datasets((*self.held_out, *settings.get("held_out", ())))
-
-    def key_settings(self, settings: Table) -> Table:
-        """Return ``settings`` with removed fields of adapters."""
-        if not settings["adapter"]:
-            return settings
-        return {**settings, "adapter": FORMER_ADAPTER_SETTINGS | settings["adapter"]}
 
     def hash_inputs(self, settings: Table) -> dict[str, str]:
         """Return hashes of data, adapters and teacher in ``settings``."""
@@ -369,7 +336,6 @@ class FinetuneStage(ExperimentStage):
 
     def run(self, settings: Table, model: str, out: Path) -> Cost:
         """Fine-tune ``model`` with ``settings`` in ``out``, or continue an interrupted run."""
-        rates = settings.get("rates", ())
         trained = finetune_on(
             _read_finetuning(settings),
             resolve_model(last_checkpoint(model)),
@@ -378,7 +344,6 @@ class FinetuneStage(ExperimentStage):
             TrainingContext(out / MODEL, device=self.workspace.device),
             evaluated=self._held_out(settings),
             queries=settings.get("queries"),
-            rates=rates,
             max_memory=self.workspace.max_memory,
         )
         size = trained.size or ModelSize(parameters=0, trained=0, saved_bytes=0)
@@ -387,7 +352,6 @@ class FinetuneStage(ExperimentStage):
             parameters=size.trained,
             total_parameters=size.parameters,
             saved_bytes=size.saved_bytes,
-            learning_rate=read_best_rate(out / MODEL, rates),
         )
 
 

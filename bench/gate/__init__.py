@@ -1,14 +1,13 @@
 """The release gate: decides whether a checkpoint may replace the baseline.
 
-A check has seven steps: read the stored results once; list the collections (`scope`); state the
-minimum detectable effect (`power`); evaluate the candidate (`scope.evaluate_candidate`); compare it
-with the baseline and the anchor (`evidence`, with `skew` for rare large differences); apply the
-truth table (`verdicts.decide`), which names the rows that decided; write the report
-(`reports.check`).
+A check has two halves. The first finds the stored results of the baseline and evaluates the
+candidate (`candidate`), or takes evaluations that Python already has. The second is a pure function
+of two score vectors per collection, weights and limits (`decision`), with a confidence bound of the
+mean loss (`bound`). `check` is the use case for both; `published` compares with published means,
+and `served` a server with its checkpoint.
 
-Types, in `records`: `GateSettings` (rule and limits, as on the command line), `CheckRow` (a
-collection or the mean), `PairVerdict` (the candidate compared with one other model), `Check` (the
-complete decision). The truth table maps `verdicts.Evidence` to `verdicts.Decision`.
+Types, in `check_record`: `CheckRow` (a collection or the mean), `PairVerdict` (the candidate
+compared with one other model), `Check` (the complete decision).
 
-Read `verdicts.py` first.
+Read `decision.py` first.
 """

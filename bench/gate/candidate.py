@@ -57,7 +57,7 @@ class Candidate:
 
     def is_in_domain(self, collection: str) -> bool:
         """Return True if the candidate was trained on ``collection``."""
-        return collection in self.results and self.results[collection].result.in_domain
+        return collection in self.results and self.results[collection].record.in_domain
 
     def text(self, collection: str, query_id: str) -> str:
         """Return the text of ``query_id`` in ``collection``, or "" if it is not available."""
@@ -75,7 +75,7 @@ def candidate_name(model: LoadedModel, results: Location) -> str:
     """
     recipe = model.model.recipe
     for stored in find_results(results, model.name):
-        if stored.result.fingerprint != recipe.for_dataset(stored.collection).fingerprint:
+        if stored.record.fingerprint != recipe.for_dataset(stored.dataset).fingerprint:
             return f"{model.name}-{recipe.fingerprint[:DIGITS]}"
     return model.name
 
@@ -147,7 +147,7 @@ def check_protocol(
     """
     for other in references:
         if collection in other.results:
-            result = other.results[collection].result
+            result = other.results[collection].record
             if fields := differing_fields(result.protocol, protocol):
                 raise BenchError(
                     f"the {other.role}, {other.name}, was evaluated under another protocol on "

@@ -150,7 +150,7 @@ def _find_scope(
     given = {BASELINE: request.baseline, ANCHOR: request.anchor}
     models = {role: _find_model(each, request) for role, each in given.items() if each}
     name, found = models[BASELINE]
-    own = {c.dataset for c in claims} if name == PUBLISHED else {one.collection for one in found}
+    own = {c.dataset for c in claims} if name == PUBLISHED else {one.dataset for one in found}
     folders = _own_folders([word for word in request.on if word not in own], workspace)
     names = {folder: name for name, folder in folders.items()}
     weights = mean_weights([names.get(word, word) for word in request.on] or sorted(own))
@@ -203,7 +203,7 @@ def _find_candidate(
         check_scores_against_rankings([one for one in every if one.folder], workspace)
         return Candidate(given.name, given.results)
     name = candidate_name(model, request.results)
-    sizes = {name: one.result.queries for name, one in scope.references[0].results.items()}
+    sizes = {name: one.record.queries for name, one in scope.references[0].results.items()}
     plain = not request.expect_same and sizes.keys() >= scope.weights.keys()
     sensitivity = expected_sensitivity(sizes, scope.weights) if plain else None
     (progress or CheckProgress()).start(name, scope, sensitivity)
@@ -249,7 +249,7 @@ def _openable_collections(
     found: dict[str, tuple[str, Protocol | None]] = {}
     for name in scope.weights:
         stored = [other.results[name] for other in scope.references if name in other.results]
-        protocols = [one.result.protocol for one in stored]
+        protocols = [one.record.protocol for one in stored]
         if protocols or scope.references[0].name == PUBLISHED:
             opens = scope.opened_by.get(name, name)
             found[name] = opens, protocols[0] if protocols else None
@@ -286,7 +286,7 @@ def check_against(
     models = (ComparedModel(CANDIDATE, ours), ComparedModel(other.name, theirs))
     pairs: dict[str, ScorePair] = {}
     for name in (name for name in weights if name not in gaps):
-        check_protocol(name, ours[name].result.protocol, [other])
+        check_protocol(name, ours[name].record.protocol, [other])
         matrix = read_scores(name, models, comparing)
         if matrix.gaps:
             gaps[name] = ", ".join(f"{who}: {why}" for who, why in matrix.gaps.items())
@@ -298,7 +298,7 @@ def check_against(
         msgspec.structs.replace(
             row,
             candidate_in_domain=candidate.is_in_domain(row.name),
-            baseline_in_domain=row.name in theirs and theirs[row.name].result.in_domain,
+            baseline_in_domain=row.name in theirs and theirs[row.name].record.in_domain,
         )
         for row in decision.rows
     ]
@@ -318,7 +318,7 @@ def check_against(
 
 def _is_same_model(a: Evaluation, b: Evaluation) -> bool:
     """Return True for one recipe with the same files and index."""
-    first, second = a.result, b.result
+    first, second = a.record, b.record
     same = (first.fingerprint, first.index) == (second.fingerprint, second.index)
     return same and bool(first.recipe and first.recipe.files)
 
@@ -365,7 +365,7 @@ def conclude(
     every += [
         f"{name}: {warning}"
         for name, entry in candidate.results.items()
-        for warning in entry.result.preflight.get("warnings", ())
+        for warning in entry.record.preflight.get("warnings", ())
     ]
     return Check(
         candidate=candidate.name,
@@ -424,7 +424,7 @@ def _hint_for_gaps(other: Reference, scope: Scope) -> str:
     gaps = [scope.opened_by.get(name, name) for name in scope.weights if name not in other.results]
     if not gaps or other.name == PUBLISHED:
         return ""
-    models = [one.result.model for one in other.results.values()] or [other.name]
+    models = [one.record.model for one in other.results.values()] or [other.name]
     command = shlex.join(["python", "-m", "bench", "run", *gaps, "--model", models[0]])
     return f"run `{command}`, or name the collections to check with --on"
 
@@ -445,7 +445,7 @@ def _explain_command(done: Check, model: LoadedModel, scope: Scope, request: Che
         failed = [one for one in verdict.rows if one.failure and one.name == row.name]
         words += [f"--published={one.measure}={one.baseline}" for one in failed]
         return _format_explain(str(request.candidate), words, request)
-    baseline = other.results[row.name].result
+    baseline = other.results[row.name].record
     unchanged = row.paired and not row.paired.changed
     if unchanged or baseline.recipe is None or baseline.recipe.kind != "transformer":
         return ""

@@ -57,7 +57,7 @@ def check_published(
 
 
 def _claim_row(claim: ExpectedScore, candidate: Candidate) -> CheckRow:
-    value = candidate.results[claim.dataset].result.measures.get(claim.measure)
+    value = candidate.results[claim.dataset].record.measures.get(claim.measure)
     in_domain = candidate.is_in_domain(claim.dataset)
     problem = _describe_mismatch(claim, value)
     return CheckRow(

@@ -227,8 +227,8 @@ class Watcher:
             if not job.stored:
                 print(f"{name} on {dataset.name}: evaluating", file=sys.stderr)
             stored = reuse_or_evaluate(job, self.results)
-            found[dataset.name] = Evaluation(stored.result, stored.scores)  # a ranking is large
-            score = stored.result.measures[self.measure]
+            found[dataset.name] = Evaluation(stored.record, stored.scores)  # a ranking is large
+            score = stored.record.measures[self.measure]
             print(f"{name} on {dataset.name}: {self.measure} {score:.4f}", file=sys.stderr)
         self.evaluations[name] = found
         shutil.rmtree(workspace.vectors_dir, ignore_errors=True)

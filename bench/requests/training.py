@@ -192,8 +192,8 @@ class AblateRequest(MismatchFields, HardwareFields, FolderFields):
 
     Each row changes one field. The report has the effects. Repeat the command to continue an
     interrupted experiment, or start it in several terminals to share the cells. Exit code 4: a cell
-    failed; repeat the command to try it again. A grid with endpoints gets one report per endpoint.
-    The report of a grid with [adapt] contains a forgetting matrix per row.
+    failed; repeat the command to try it again. The report of a grid with [adapt] contains what each
+    row gained and forgot.
 
     Attributes:
         grid: Grid: a .toml file or a name (see `list grids`).

@@ -1,7 +1,6 @@
 """Export of stored results as files of mteb 2 and trec_eval."""
 
 import io
-import logging
 import sys
 from collections.abc import Iterator, Mapping
 
@@ -18,8 +17,6 @@ from foundation.files import read_file
 from foundation.locations import Location, write_location
 
 Files = Iterator[tuple[str, bytes]]
-
-logger = logging.getLogger(__name__)
 
 
 def export(request: ExportRequest) -> list[Location]:
@@ -44,7 +41,7 @@ def export(request: ExportRequest) -> list[Location]:
 def _choose_exportable(typed: str, request: ExportRequest) -> dict[str, Evaluation]:
     """Choose the results of one model that the format supports, by collection."""
     results = find_named(typed, *request.results)
-    known = {each.collection for each in results}
+    known = {each.dataset for each in results}
     wanted = expand_collections(request.on, known) if request.on else None
     stored = choose_results(typed, results, wanted)
     for name, record in list(stored.items()) if request.form == "mteb" else ():
@@ -74,7 +71,7 @@ def _format_run_file(tag: str, record: Evaluation) -> bytes:
     if has_white_space(record.run):
         collection = record.record.protocol.collection
         about = "ids hold white space, so all are percent-encoded, as `python -m bench score` reads"
-        logger.warning("%s: %s; other programs do not", collection, about)
+        print(f"warning: {collection}: {about}; other programs do not", file=sys.stderr)
     write_lines(record.run, content, tag, compress=True)
     return content.getvalue()
 

@@ -118,11 +118,11 @@ def choose_results(
         BenchError: several recipes, or several evaluations on one collection. The hint has a name
             for each choice.
     """
-    wanted = [stored for stored in results if on is None or stored.collection in on]
+    wanted = [stored for stored in results if on is None or stored.dataset in on]
     groups = list(_split_into_groups(wanted))
-    exact = [stored for stored in wanted if stored.result.index == EXACT]
+    exact = [stored for stored in wanted if stored.record.index == EXACT]
     if len(groups) > 1 and _cover_one_recipe(exact, wanted):
-        others = sorted({stored.result.index for stored in wanted} - {EXACT})
+        others = sorted({stored.record.index for stored in wanted} - {EXACT})
         print(
             f"note: using the results of exact search of {name}; type "
             f"'{name}{SELECTOR}index={others[0]}' for other results",
@@ -139,18 +139,18 @@ def choose_results(
 
 def _cover_one_recipe(exact: Sequence[Evaluation], results: Sequence[Evaluation]) -> bool:
     """Return True if the exact results cover all collections of one recipe."""
-    alike = (msgspec.structs.replace(one.result, index=EXACT) for one in results)
+    alike = (msgspec.structs.replace(one.record, index=EXACT) for one in results)
     covered = _group_by_collection(exact).keys() == _group_by_collection(results).keys()
     return covered and len(set(map(recipe_key, alike))) == 1 and _go_together(exact)
 
 
 def _choose_newest(name: str, repeated: Sequence[Evaluation]) -> Evaluation:
     """Return the latest of several results of one evaluation."""
-    newest = max(repeated, key=lambda stored: stored.result.conditions.time)
-    if any(_disagree(stored.result, newest.result) for stored in repeated):
+    newest = max(repeated, key=lambda stored: stored.record.conditions.time)
+    if any(_disagree(stored.record, newest.record) for stored in repeated):
         logger.warning(
             "%s on %s was evaluated %d times with different scores; using the newest: %s",
-            *(name, newest.collection, len(repeated), newest.folder),
+            *(name, newest.dataset, len(repeated), newest.folder),
         )
     return newest
 
@@ -178,22 +178,22 @@ def _split_into_groups(
         parts: dict[str, list[Evaluation]] = {}
         values: dict[str, str] = {}
         for stored in results:
-            value = describe_result(stored.result).get(field, "")
+            value = describe_result(stored.record).get(field, "")
             parts.setdefault(value.lower(), []).append(stored)  # letter case chooses nothing
             values.setdefault(value.lower(), value)
         if len(parts) > 1 and not any(SELECTOR in value for value in values):
             for lower, part in parts.items():
                 yield from _split_into_groups(part, (*conditions, f"{field}={values[lower]}"))
             return
-    for key in dict.fromkeys(stored.result.key for stored in results):
-        yield (key,), [stored for stored in results if stored.result.key == key]
+    for key in dict.fromkeys(stored.record.key for stored in results):
+        yield (key,), [stored for stored in results if stored.record.key == key]
 
 
 def _go_together(results: Sequence[Evaluation]) -> bool:
     """Return True for one recipe and one evaluation on each collection."""
-    recipes = {recipe_key(stored.result) for stored in results}
+    recipes = {recipe_key(stored.record) for stored in results}
     return len(recipes) <= 1 and all(
-        len({stored.result.key for stored in repeated}) == 1
+        len({stored.record.key for stored in repeated}) == 1
         for repeated in _group_by_collection(results).values()
     )
 
@@ -203,18 +203,18 @@ def _differing_fields(results: Sequence[Evaluation]) -> list[str]:
 
     Fields of protocol and prompts count only if they differ on one collection.
     """
-    of_recipes = find_differing_facts(describe_recipe(stored.result) for stored in results)
+    of_recipes = find_differing_facts(describe_recipe(stored.record) for stored in results)
     names = {name for name in of_recipes if not name.startswith("prompts.")}
     for repeated in _group_by_collection(results).values():
-        names.update(find_differing_facts(describe_result(stored.result) for stored in repeated))
-    ordered = dict.fromkeys(name for stored in results for name in describe_result(stored.result))
+        names.update(find_differing_facts(describe_result(stored.record) for stored in repeated))
+    ordered = dict.fromkeys(name for stored in results for name in describe_result(stored.record))
     return [name for name in ordered if name in names]
 
 
 def _group_by_collection(results: Iterable[Evaluation]) -> dict[str, list[Evaluation]]:
     grouped: dict[str, list[Evaluation]] = {}
     for stored in results:
-        grouped.setdefault(stored.collection, []).append(stored)
+        grouped.setdefault(stored.dataset, []).append(stored)
     return grouped
 
 
@@ -223,7 +223,7 @@ def _ambiguous(name: str, results: Sequence[Evaluation], groups: Sequence[_Group
     collections, fields = sorted(_group_by_collection(results)), _differing_fields(results)
     lines = []
     for _, members in groups[:LISTED]:
-        values = describe_result(members[0].result)
+        values = describe_result(members[0].record)
         facts = ", ".join(f"{field} {values.get(field) or '-'}" for field in fields)
         on = ", ".join(sorted(_group_by_collection(members)))
         lines.append(f"\n  {members[0].folder if len(members) == 1 else on}: {facts}")
@@ -257,7 +257,7 @@ def find_results(root: Location, model: str = "") -> list[Evaluation]:
         for file in files_below(root, RESULT_FILE)
         if f"/{file.parent.parent.as_posix()}".endswith(end)
     ]
-    return [stored for stored in load_all(files) if model in ("", stored.result.model)]
+    return [stored for stored in load_all(files) if model in ("", stored.record.model)]
 
 
 def find_named(name: str, *roots: Location) -> list[Evaluation]:
@@ -313,12 +313,12 @@ def _find_by_name(name: str, roots: Sequence[Location]) -> list[Evaluation]:
 
 def _select(conditions: list[str], name: str, results: Sequence[Evaluation]) -> list[Evaluation]:
     """Return the results that meet each condition."""
-    facts = [describe_result(stored.result) for stored in results]
+    facts = [describe_result(stored.record) for stored in results]
     fields = {field for fact in facts for field in fact}
     kept = [
         stored
         for stored, fact in zip(results, facts, strict=True)
-        if all(_meets_condition(condition, stored.result, fact, fields) for condition in conditions)
+        if all(_meets_condition(condition, stored.record, fact, fields) for condition in conditions)
     ]
     if results and not kept:
         shown = f"run `python -m bench show {results[0].folder}` to see the fields of a result"
@@ -354,7 +354,7 @@ def _find_in_folder(path: Location) -> list[Evaluation]:
             )
         return [load(path)]
     results = find_results(path)
-    models = sorted({stored.result.model for stored in results})
+    models = sorted({stored.record.model for stored in results})
     if len(models) > 1:
         raise BenchError(
             f"{path} holds results of {len(models)} models: {', '.join(models[:LISTED])}",
@@ -365,7 +365,7 @@ def _find_in_folder(path: Location) -> list[Evaluation]:
 
 def _no_result_error(name: str, roots: Sequence[Location]) -> BenchError:
     """Return the error for a name without results."""
-    models = sorted({stored.result.model for root in roots for stored in find_results(root)})
+    models = sorted({stored.record.model for root in roots for stored in find_results(root)})
     root = ", ".join(map(str, roots))
     if not models:
         return BenchError(

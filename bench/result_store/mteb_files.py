@@ -75,13 +75,13 @@ def mteb_files(name: str, stored: Mapping[str, Evaluation]) -> dict[str, bytes]:
         name: name of the model in the files.
         stored: results by collection, all without an `export_obstacle`.
     """
-    recipes = (record.result.recipe for record in stored.values())
+    recipes = (record.record.recipe for record in stored.values())
     revision = next(
         (recipe.revision for recipe in recipes if recipe and recipe.revision), NO_REVISION
     )
     folder = f"{name.replace('/', '__')}/{revision}"
     files = {
-        f"{folder}/{TASKS[collection].name}.json": _json(task_document(record.result))
+        f"{folder}/{TASKS[collection].name}.json": _json(task_document(record.record))
         for collection, record in stored.items()
     }
     return {f"{folder}/{META_FILE}": _json({"name": name, "revision": revision}), **files}

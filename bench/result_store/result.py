@@ -2,11 +2,13 @@
 
 There is one folder per evaluation: ``result.json`` (a `bench.evaluation.result_record.Result`),
 ``per_query.parquet`` (a row per query, a column per measure, unrounded) and ``run.arrow``, the
-ranking. Results before schema 4 have ``run.trec.gz`` instead.
+ranking.
 
 `load` returns only consistent results. A record states means, counts and the hash of the table of
 scores per query. All of these are recomputed from the table, so that neither can be changed without
 the other. A record that contradicts itself raises an error that names it.
+
+Records of schemas before the present one are refused, with the command that makes them again.
 """
 
 import hashlib
@@ -14,12 +16,12 @@ import io
 import math
 import os
 import re
+import shlex
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -32,7 +34,6 @@ from bench.evaluation.result_record import (
     RUN_FILE,
     SCHEMA,
     SCORES_FILE,
-    TREC_FILE,
     Evaluation,
     Result,
 )
@@ -46,8 +47,6 @@ from foundation.records import decode_json
 
 RESULT_FILE = "result.json"
 LONGEST_NAME = 255  # bytes of a file's name
-OLDEST = 1  # schema that is still read
-HASHED_SINCE = 3  # schema that has the hash of the values
 SAME_MEAN = 1e-9  # sums of the same numbers differ by less between machines
 CLOCK_SKEW = timedelta(days=1)
 _STRINGS = (pa.string(), pa.large_string())
@@ -79,7 +78,7 @@ def save(evaluation: Evaluation, out: Location) -> Evaluation:
     pq.write_table(pa.table(columns), values)
     ranking = encode_columnar(evaluation.run)
     result = msgspec.structs.replace(
-        evaluation.result,
+        evaluation.record,
         per_query_sha256=hashlib.sha256(values.getbuffer()).hexdigest(),
         run_sha256=hashlib.sha256(ranking).hexdigest(),
     )
@@ -92,8 +91,6 @@ def save(evaluation: Evaluation, out: Location) -> Evaluation:
         run_file.write(ranking)
         scores_file.write(values.getbuffer())
         result_file.write(content)
-    if isinstance(folder, Path):
-        (folder / TREC_FILE).unlink(missing_ok=True)  # belongs to the replaced evaluation
     return Evaluation(result, scores, folder=folder)
 
 
@@ -133,19 +130,19 @@ def result_folder(out: Location, collection: str, model: str) -> Location:
     return out / collection / model
 
 
-class _SchemaOnly(msgspec.Struct):
-    """The field that records of every schema have."""
+class _Head(msgspec.Struct):
+    """The fields that records of every schema have."""
 
     schema: Any = None
+    model: Any = None
+    protocol: Any = None
 
 
 def load(where: Location) -> Evaluation:
     """Load an evaluation from its folder, or from its ``result.json``, given as ``where``.
 
-    A record of an older schema is converted to the current one.
-
     Raises:
-        BenchError: the record is missing, damaged, of an unknown schema, or contradicts itself.
+        BenchError: the record is missing, damaged, of another schema, or contradicts itself.
     """
     return load_all([where / RESULT_FILE if where.is_dir() else where])[0]
 
@@ -174,12 +171,10 @@ def _read_checked(path: Location, ids: Ids) -> Evaluation:
     try:
         content = read_file(values, max_bytes=None)
     except FileNotFoundError:
-        if result.per_query_sha256:
-            raise _contradiction_error(path, f"{SCORES_FILE} is missing") from None
-        return Evaluation(result, folder=path.parent)
+        raise _contradiction_error(path, f"{SCORES_FILE} is missing") from None
     except OSError as error:
         raise BenchError(f"cannot read {values}: {error.strerror}") from error
-    if result.per_query_sha256 not in ("", hashlib.sha256(content).hexdigest()):
+    if result.per_query_sha256 != hashlib.sha256(content).hexdigest():
         raise _contradiction_error(path, f"{SCORES_FILE} is not the file that was written with it")
     try:
         scores = _parse_scores(content, result, ids)
@@ -194,9 +189,9 @@ def _read_record(path: Location) -> Result:
         content = read_file(path)
     except OSError as error:
         raise BenchError(f"cannot read the result {path}: {error.strerror}") from error
-    schema = decode_json(content, _SchemaOnly, path, _recovery_hint(path)).schema
-    if type(schema) is not int or not OLDEST <= schema <= SCHEMA:
-        raise BenchError(f"{path} has schema {schema}, and this version reads {SCHEMA} and older")
+    head = decode_json(content, _Head, path, _recovery_hint(path))
+    if type(head.schema) is not int or head.schema != SCHEMA:
+        raise _schema_error(path, head)
     result = decode_json(content, Result, path, _recovery_hint(path))
     if datetime.fromisoformat(result.conditions.time) > datetime.now(UTC) + CLOCK_SKEW:
         raise _contradiction_error(path, f"its time {result.conditions.time} is in the future")
@@ -205,13 +200,23 @@ def _read_record(path: Location) -> Result:
         check_name(result.model)
     except BenchError as error:
         raise _contradiction_error(path, str(error)) from error
-    if (schema >= HASHED_SINCE) != bool(result.per_query_sha256):
-        raise _contradiction_error(path, f"schema {schema} contradicts the hash of {SCORES_FILE}")
     if result.recipe is not None and result.fingerprint != result.recipe.fingerprint:
         raise _contradiction_error(path, "its fingerprint differs from its recipe's")
     if _KEYED.fullmatch(path.parent.name) and not path.parent.name.startswith(result.key):
         raise _contradiction_error(path, f"its key is {result.key}, unlike its folder's")
-    return result if schema == SCHEMA else msgspec.structs.replace(result, schema=SCHEMA)
+    return result
+
+
+def _schema_error(path: Location, head: _Head) -> BenchError:
+    """Return the error for a record of another schema, with the command that makes it again."""
+    collection = head.protocol.get("collection") if isinstance(head.protocol, dict) else None
+    names = [name if isinstance(name, str) else "" for name in (collection, head.model)]
+    words = ["python", "-m", "bench", "run", names[0] or "COLLECTION", "--model"]
+    command = shlex.join([*words, names[1] or "MODEL"])
+    return BenchError(
+        f"{path} has schema {head.schema}, and this version reads {SCHEMA}",
+        f"evaluate again: {command}; or move {path.parent} out of the folder of results",
+    )
 
 
 def _contradiction_error(path: Location, why: str) -> BenchError:

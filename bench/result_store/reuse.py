@@ -35,7 +35,7 @@ def find_stored(job: Job, out: Location) -> Evaluation | None:
     """
     here = _comparable_conditions(current_conditions(job.device))
     results = [each for each in _load_readable(job, out) if _is_result_of(job, here, each)]
-    if len({tuple(stored.result.measures.values()) for stored in results}) != 1:
+    if len({tuple(stored.record.measures.values()) for stored in results}) != 1:
         return None  # none; or several that contradict each other
     newest = max(results, key=_evaluation_time)
     if not newest.has_ranking:
@@ -67,11 +67,9 @@ def check_stored_values(stored: Evaluation, dataset: Dataset) -> str:
     Raises:
         BenchError: the values differ, or the ranking is damaged or not the one that was stored.
     """
-    protocol = stored.result.protocol
+    protocol = stored.record.protocol
     if protocol.qrels_sha256 != dataset.qrels_sha256:
-        return f"{stored.collection} has different judgements on this machine"
-    if not stored.has_scores:
-        return f"{stored.folder} has no per-query scores"
+        return f"{stored.dataset} has different judgements on this machine"
     if not stored.run_file.exists():
         return f"{stored.run_file} is missing"
     values = stored.scores.values
@@ -116,7 +114,7 @@ def reuse_or_evaluate(job: Job, out: Location) -> Evaluation:
 
 def _has_same_scores(job: Job, measures: tuple[str, ...], stored: Evaluation) -> bool:
     """Return True if a result has these measures for the same vectors, protocol and index."""
-    result = stored.result
+    result = stored.record
     return (
         not job.recipe.encoder  # an external encoder may read files that are not hashed
         and result.fingerprint == job.recipe.fingerprint
@@ -127,7 +125,7 @@ def _has_same_scores(job: Job, measures: tuple[str, ...], stored: Evaluation) ->
 
 def _is_result_of(job: Job, here: Conditions, stored: Evaluation) -> bool:
     """Return True if a result is of this job, made by the same program and libraries."""
-    result, recall_queries = stored.result, job.retriever.recall_queries(job.dataset)
+    result, recall_queries = stored.record, job.retriever.recall_queries(job.dataset)
     return (
         _has_same_scores(job, job.measures, stored)
         and bool(result.conditions.program)
@@ -145,7 +143,7 @@ def _comparable_conditions(conditions: Conditions) -> Conditions:
 
 
 def _evaluation_time(stored: Evaluation) -> str:
-    return stored.result.conditions.time
+    return stored.record.conditions.time
 
 
 def _load_readable(job: Job, out: Location) -> Iterator[Evaluation]:

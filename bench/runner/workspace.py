@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -57,16 +58,16 @@ from retrievers.models.resolve_card import card_of_endpoint
 DEFAULTS = EvaluationOptions()
 
 VECTORS = "vectors"
-NOTE = 25  # level of messages about known or harmless peculiarities; between info and warning
-logging.addLevelName(NOTE, "note")
 
 logger = logging.getLogger(__name__)
 
 
-def _log_finding(collection: str, finding: Finding) -> None:
-    """Log a finding about a collection: a warning, or a note below it."""
-    level = logging.WARNING if finding.severity == "warning" else NOTE
-    logger.log(level, "%s", finding.text(collection))
+def _report_finding(collection: str, finding: Finding) -> None:
+    """Log a finding about a collection that is a warning, or print a note on stderr."""
+    if finding.severity == "warning":
+        logger.warning("%s", finding.text(collection))
+    else:
+        print(f"{finding.severity}: {finding.text(collection)}", file=sys.stderr)
 
 
 @dataclass(frozen=True)
@@ -204,7 +205,7 @@ class Workspace:
         check_relevant(dataset)
         if not isinstance(source, Dataset):
             for finding in evaluation_findings(dataset):
-                _log_finding(dataset.name, finding)
+                _report_finding(dataset.name, finding)
             remember_folder(dataset)
         return OpenDataset(dataset, official)
 

@@ -2,7 +2,7 @@
 
 import itertools
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,6 @@ from bench.training.training_sets import (
     CorpusTexts,
     TrainSplit,
     draw_queries,
-    hold_out_fifth,
     leaked_queries,
     trained_collections,
     training_set,
@@ -31,12 +30,10 @@ from datasets_cfg.dataset import Dataset
 from datasets_cfg.readers.files import is_training_data, read_examples
 from foundation.arrays import Float32Array
 from foundation.errors import BenchError, MissingFileError
-from foundation.records import read_json, write_json
-from retrievers.adapters.compose import route_adapters
 from retrievers.encoders.bm25 import BM25
 from retrievers.encoders.open import open_encoder
 from retrievers.encoders.protocol import PhaseTimer
-from retrievers.encoders.routed import fit_router_on_queries
+from retrievers.encoders.routed import fit_router_on_queries, route_adapters
 from retrievers.index.hits import Hits
 from retrievers.models.resolve import Model, resolve_model
 from retrievers.training.continual.sequence import Domain, Method, adapt
@@ -47,8 +44,6 @@ from retrievers.training.finetune.training_data import MinedHits
 from retrievers.training.pretrain.preset import Pretraining
 from retrievers.training.pretrain.pretrain import PretrainResult, pretrain
 
-RATES_FILE = "rates.json"  # score of each learning rate on the held-out queries
-HELD_OUT_DOCUMENTS, HELD_OUT_DEPTH = 1_000, 10
 TRAIN = "train"  # split of a collection that is there to train on
 
 
@@ -110,7 +105,6 @@ def finetune_on(
     evaluated: Sequence[Dataset] = (),
     negatives: Path | None = None,
     queries: int | None = None,
-    rates: Sequence[float] = (),
     max_memory: int | None = None,
 ) -> FinetuneResult:
     """Fine-tune a model on splits of collections, with hard negatives found by exact search.
@@ -129,8 +123,6 @@ def finetune_on(
         negatives: training file with ids of the only collection. Its queries are trained on.
         queries: number of training queries, drawn with the preset's seed from all collections. None
             uses all of them.
-        rates: learning rates to try; empty for the preset's. A fifth of the queries of each
-            collection is then not trained on, and chooses one, see `score_held_out`.
         max_memory: bytes that a search may use, see `CorpusSearch`.
 
     Raises:
@@ -153,88 +145,8 @@ def finetune_on(
         splits = draw_queries(splits, queries, preset.seed)
     start = apply_prompts(model, [dataset.name for dataset in training])
 
-    splits, held_out = hold_out_fifth(splits, preset.seed) if rates else (splits, ())
-    examples = training_set(splits)
-
-    def train(preset: Finetuning, out: Path) -> FinetuneResult:
-        search = CorpusSearch(splits, store, out, context.device, max_memory)
-        return finetune(preset, start, examples, context.with_folder(out), search=search)
-
-    def score(preset: Finetuning, out: Path) -> float:
-        trained = resolve_model(train(preset, out).folder)
-        return score_held_out(trained, held_out, context.device, preset.seed)
-
-    return train(choose_rate(preset, rates, context.out, score), context.out)
-
-
-def choose_rate(
-    preset: Finetuning,
-    rates: Sequence[float],
-    out: Path,
-    score: Callable[[Finetuning, Path], float],
-) -> Finetuning:
-    """Train at each learning rate, keep the training with the best score, and return its preset.
-
-    The scores are written to `RATES_FILE` next to ``out``, so that an interrupted call continues.
-
-    Args:
-        preset: preset of all trainings but for the learning rate; the result without ``rates``.
-        rates: learning rates. The first of equally good ones is chosen.
-        out: folder that the best training is moved to.
-        score: function that trains with a preset into a folder, and scores the result.
-    """
-    if not rates:
-        return preset
-    presets = {rate: preset.with_rate(rate) for rate in rates}
-    folders = {rate: out.with_name(f"{out.name}-{rate:g}") for rate in rates}
-    if not out.with_name(RATES_FILE).is_file():
-        scores = {f"{rate:g}": score(presets[rate], folders[rate]) for rate in rates}
-        write_json(out.with_name(RATES_FILE), scores)
-    best = read_best_rate(out, rates)
-    if not out.exists():
-        folders[best].rename(out)
-    for folder in folders.values():
-        shutil.rmtree(folder, ignore_errors=True)
-    return presets[best]
-
-
-def read_best_rate(out: Path, rates: Sequence[float]) -> float:
-    """Return the rate that `choose_rate` chose for the folder ``out``, or 0 without ``rates``.
-
-    Raises:
-        BenchError: If its file is missing or damaged.
-    """
-    if not rates:
-        return 0.0
-    scores = read_json(out.with_name(RATES_FILE), dict[str, float], f"delete {out.parent}")
-    return max(rates, key=lambda rate: scores[f"{rate:g}"])
-
-
-def score_held_out(model: Model, held: Sequence[TrainSplit], device: str, seed: int) -> float:
-    """Return the mean reciprocal rank at 10 of queries in a small part of their collections.
-
-    A query searches the relevant documents of all queries of its split, and 1,000 other documents
-    drawn at random. Tied documents that are not relevant are ranked first.
-
-    Args:
-        model: encoder to score.
-        held: splits with the queries.
-        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
-        seed: seed of the draw.
-    """
-    reciprocal_ranks: list[float] = []
-    for split in held:
-        corpus = split.dataset.corpus
-        drawn = np.random.default_rng(seed).permutation(len(corpus))[:HELD_OUT_DOCUMENTS]
-        rows = np.unique(np.concatenate([*split.positives, drawn]))
-        encoder = open_encoder(model.for_dataset(split.dataset.name), device)
-        documents = encoder.encode_documents(*CorpusDocuments((corpus,)).read(rows))
-        scores = encoder.encode_queries(split.dataset.queries.texts) @ documents.T
-        for row, relevant in zip(scores, split.positives, strict=True):
-            is_relevant = np.isin(rows, relevant)
-            rank = 1 + int(np.count_nonzero(row[~is_relevant] >= row[is_relevant].max()))
-            reciprocal_ranks.append(1 / rank if rank <= HELD_OUT_DEPTH else 0.0)
-    return float(np.mean(reciprocal_ranks))
+    search = CorpusSearch(splits, store, context.out, context.device, max_memory)
+    return finetune(preset, start, training_set(splits), context, search=search)
 
 
 def open_test_sets(
@@ -292,7 +204,7 @@ def route_on(base: Model, folders: Sequence[Path], out: Path, training: Sequence
     Raises:
         BenchError: If the number of collections and adapters differ, if a collection has no
             training queries, or for the reasons listed in
-            `retrievers.adapters.compose.route_adapters`.
+            `retrievers.encoders.routed.route_adapters`.
     """
     if len(training) != len(folders):
         raise BenchError(

@@ -295,33 +295,6 @@ def draw_queries(splits: Sequence[TrainSplit], count: int, seed: int) -> tuple[T
     )
 
 
-def hold_out_fifth(
-    splits: Sequence[TrainSplit], seed: int
-) -> tuple[tuple[TrainSplit, ...], tuple[TrainSplit, ...]]:
-    """Divide the queries of each split at random into four fifths and one fifth.
-
-    Args:
-        splits: the splits to divide.
-        seed: seed of the draw.
-
-    Raises:
-        BenchError: If a split has fewer than five queries.
-    """
-    kept, held = [], []
-    for split in splits:
-        order = np.random.default_rng(seed).permutation(len(split.positives))
-        fifth = len(order) // 5
-        if not fifth:
-            raise BenchError(
-                f"{split.dataset.name} has {count_queries(len(order), 'training ')}, too few to "
-                "hold out a fifth",
-                "Leave out rates, or train on five queries or more.",
-            )
-        held.append(split.select(np.sort(order[:fifth]).tolist()))
-        kept.append(split.select(np.sort(order[fifth:]).tolist()))
-    return tuple(kept), tuple(held)
-
-
 def training_set(splits: Sequence[TrainSplit]) -> TrainingSet:
     """Combine ``splits`` of several collections into one training set.
 

@@ -95,7 +95,7 @@ class AdaptedNetwork:
 
     def save_files(self, out: Path) -> None:
         """Write the adapter to ``out``, with the hash of the base's weights."""
-        checkpoint = base_checkpoint(self.base)
+        checkpoint = self.base.checkpoint
         with replace_entries(out) as unfinished:
             folder = unfinished / FOLDER
             folder.mkdir()
@@ -105,7 +105,7 @@ class AdaptedNetwork:
 
     def save_card(self, out: Path, card: Card) -> None:
         """Write ``card`` to ``out``, with the location of the base and the adapter."""
-        adapter, checkpoint = CardAdapter(path=FOLDER, kind=self.kind), base_checkpoint(self.base)
+        adapter, checkpoint = CardAdapter(path=FOLDER, kind=self.kind), self.base.checkpoint
         where = _base_location(self.base, checkpoint, out)
         write_card(replace_fields(card, {"adapter": adapter, **where}), out, where["checkpoint"])
 
@@ -194,18 +194,7 @@ def find_adapter(
         raise BenchError(f"{folder} is a composition of adapters", f"Name its parts: {names}")
     if not any((inner / name).is_file() for name in (CONFIG, SETUP, ROUTING)):
         raise BenchError(f"{folder} has no adapter", "Name the folder of a trained adapter")
-    return inner, identify_adapter(inner, base_checkpoint(base), kind)
-
-
-def base_checkpoint(base: Model) -> Checkpoint:
-    """Return the files of ``base``.
-
-    Raises:
-        BenchError: it has none.
-    """
-    if base.document is None:
-        raise BenchError(f"{base.card.name} has no checkpoint to train")
-    return base.document
+    return inner, identify_adapter(inner, base.checkpoint, kind)
 
 
 def _base_location(base: Model, checkpoint: Checkpoint, out: Path) -> dict[str, str]:
@@ -307,8 +296,7 @@ def find_adapter_base(folders: Sequence[Path]) -> Model:
         raise BenchError(f"{home} is a complete model, not an adapter")
     known = (model.adapter / BASE).is_file()
     name = str(read_object(model.adapter / BASE).get("model")) if known else model.card.checkpoint
-    plain = model.with_adapter(None) if model.routing else model
-    recipe = msgspec.structs.replace(plain.recipe, adapter=None, model=name)
+    recipe = msgspec.structs.replace(model.with_adapter(None).recipe, model=name)
     card = replace_fields(model.card, {"adapter": None, "name": name})
     return Model(card, recipe, model.document)
 

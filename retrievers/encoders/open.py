@@ -1,14 +1,11 @@
 """Open the encoder of a resolved model."""
 
-import importlib
-
-from foundation.errors import BenchError, first_line
+from foundation.errors import BenchError
 from retrievers.encoders.endpoint import EndpointEncoder
 from retrievers.encoders.protocol import Encoder
-from retrievers.encoders.python_object import HashingEncoder, ThirdPartyEncoder
+from retrievers.encoders.python_object import HashingEncoder, open_third_party
 from retrievers.encoders.routed import open_routed_encoder
 from retrievers.encoders.transformer import SharedNetworks, TransformerEncoder
-from retrievers.models.recipe import Recipe
 from retrievers.models.resolve import Model
 
 
@@ -32,7 +29,7 @@ def open_encoder(
     if model.recipe.kind == "bm25":
         raise BenchError(f"{model.card.name} makes no vectors")
     if model.recipe.encoder:
-        return _open_third_party(model.recipe, device)
+        return open_third_party(model.recipe, device)
     if model.recipe.kind == "hashing":
         return HashingEncoder(model.recipe)
     if model.recipe.kind == "endpoint":
@@ -40,27 +37,3 @@ def open_encoder(
     if model.routing is not None:
         return open_routed_encoder(model, device, tokens_per_batch, networks)
     return TransformerEncoder(model, device, tokens_per_batch, networks)
-
-
-def _open_third_party(recipe: Recipe, device: str) -> Encoder:
-    """Create an object of a third party's class.
-
-    Any exception of it becomes a BenchError.
-    """
-    module, _, name = recipe.encoder.partition(":")
-    try:
-        encoder = getattr(importlib.import_module(module), name)(recipe, device)
-    except BenchError:
-        raise
-    except Exception as error:
-        raise BenchError(
-            f"cannot load the encoder class {recipe.encoder}: {first_line(error)}",
-            "It is called with a recipe and a device: Class(recipe, device).",
-        ) from error
-    needed = ("recipe", "for_dataset", "encode_queries", "encode_documents")
-    if missing := [part for part in needed if not hasattr(encoder, part)]:
-        raise BenchError(
-            f"the encoder class {recipe.encoder} has no {', '.join(missing)}",
-            "Implement the methods of retrievers.encoders.protocol.Encoder.",
-        )
-    return ThirdPartyEncoder(encoder, f"the encoder class {recipe.encoder}")

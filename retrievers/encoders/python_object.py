@@ -9,6 +9,7 @@ to an array.
 """
 
 import hashlib
+import importlib
 import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -196,6 +197,31 @@ class ThirdPartyEncoder(Encoder):
         if attribute.startswith("_") or attribute == "encoder":
             raise AttributeError(attribute)
         return getattr(self.encoder, attribute)
+
+
+def open_third_party(recipe: Recipe, device: str) -> Encoder:
+    """Create an object of the third party's class in ``recipe``.
+
+    Raises:
+        BenchError: the class is missing, raises any exception, or lacks a method of `Encoder`.
+    """
+    module, _, name = recipe.encoder.partition(":")
+    try:
+        encoder = getattr(importlib.import_module(module), name)(recipe, device)
+    except BenchError:
+        raise
+    except Exception as error:
+        raise BenchError(
+            f"cannot load the encoder class {recipe.encoder}: {first_line(error)}",
+            "It is called with a recipe and a device: Class(recipe, device).",
+        ) from error
+    needed = ("recipe", "for_dataset", "encode_queries", "encode_documents")
+    if missing := [part for part in needed if not hasattr(encoder, part)]:
+        raise BenchError(
+            f"the encoder class {recipe.encoder} has no {', '.join(missing)}",
+            "Implement the methods of retrievers.encoders.protocol.Encoder.",
+        )
+    return ThirdPartyEncoder(encoder, f"the encoder class {recipe.encoder}")
 
 
 @dataclass

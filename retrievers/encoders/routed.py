@@ -1,4 +1,9 @@
-"""The encoder that routes each query to one of several adapters.
+"""Routing of each query to one of several adapters: the rule, its model and its encoder.
+
+A query takes the adapter of the closest domain, among the training queries of each domain as the
+base encodes them. The rule is linear in the unit vector x of the query: the largest w_i x + b_i,
+and the first of equal ones. ``centroid`` is the nearest mean (AdapterSoup, see
+`retrievers.adapters.compose`, chooses a corpus's adapters by the similarity of mean vectors).
 
 A routed document has the vectors of all adapters, concatenated; a routed query is 0 outside its
 adapter's block. So the inner product is exactly that of the query and the document by that
@@ -10,17 +15,114 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
 
-from foundation.arrays import Float32Array, Int64Array
+from foundation.arrays import Float32Array, Float64Array, Int64Array
+from foundation.errors import BenchError
 from foundation.files import resolve_inside
-from retrievers.adapters.compose import Router, fit_router
+from foundation.records import write_json
+from retrievers.adapters.folder import AdaptedNetwork, find_adapters
 from retrievers.encoders.protocol import Callback, Encoder, PhaseTimer
 from retrievers.encoders.transformer import SharedNetworks, TransformerEncoder
-from retrievers.models.read_adapter import ROUTER
+from retrievers.models.read_adapter import ROUTER, ROUTING, Routing
 from retrievers.models.recipe import Recipe
 from retrievers.models.resolve import Model
 
 QUERIES = 1_000  # queries per domain: a mean needs no more
+
+
+@dataclass(frozen=True, eq=False)
+class Router:
+    """Linear rule that chooses an adapter for a query.
+
+    Attributes:
+        weight: float64 ``(adapters, dim)``.
+        bias: float64 ``(adapters,)``.
+    """
+
+    weight: Float64Array
+    bias: Float64Array
+
+    def choose(self, vectors: Float32Array) -> Int64Array:
+        """Return the adapter's number for each of the base's ``vectors`` ``(n, dim)``, as int64."""
+        chosen: Int64Array = np.argmax(normalize_rows(vectors) @ self.weight.T + self.bias, axis=1)
+        return chosen
+
+    def save(self, path: Path) -> None:
+        """Write the rule to ``path`` as safetensors."""
+        save_file({"weight": self.weight, "bias": self.bias}, path)
+
+    @classmethod
+    def read(cls, path: Path, adapters: int, dim: int) -> "Router":
+        """Read a rule.
+
+        Args:
+            path: file that ``save`` wrote.
+            adapters: expected number of adapters.
+            dim: expected dimension.
+
+        Raises:
+            BenchError: the file is damaged, or its shapes differ.
+        """
+        try:
+            tensors = load_file(path)
+        except (OSError, SafetensorError) as error:
+            raise BenchError(f"{path} is damaged", "compose the adapters again") from error
+        shapes = {name: value.shape for name, value in tensors.items()}
+        if shapes != {"weight": (adapters, dim), "bias": (adapters,)}:
+            raise BenchError(f"{path} is not for {adapters} adapters and {dim} dimensions")
+        return cls(tensors["weight"], tensors["bias"])
+
+
+def fit_router(domains: Sequence[Float32Array]) -> Router:
+    """Fit the rule that finds the domain of a text: the nearest mean.
+
+    Args:
+        domains: for each domain, the base's vectors of one or more texts, float32 ``(n_i, dim)``.
+    """
+    means = np.stack([normalize_rows(vectors).mean(axis=0) for vectors in domains])
+    return Router(means, -0.5 * (means**2).sum(axis=1))  # |x - m|^2 = |x|^2 - 2 (x m - |m|^2/2)
+
+
+def normalize_rows(vectors: Float32Array) -> Float64Array:
+    """Scale ``vectors`` ``(n, dim)`` to length 1 in float64. Zero vectors stay."""
+    doubles = vectors.astype(np.float64)
+    lengths = np.linalg.norm(doubles, axis=1, keepdims=True)
+    return doubles / np.where(lengths > 0, lengths, 1)
+
+
+def route_adapters(
+    base: Model,
+    folders: Sequence[Path],
+    out: Path,
+    domains: Sequence[Sequence[str]],
+    router: Router,
+) -> None:
+    """Write trained adapters as one model that chooses an adapter for each query.
+
+    Args:
+        base: model that all were trained on.
+        folders: folders of finished trainings or of adapters. The first card among them determines
+            how vectors are made.
+        out: folder to write.
+        domains: for each adapter, the collections that it is for.
+        router: rule that chooses an adapter for a query.
+
+    Raises:
+        BenchError: fewer than two adapters, or one belongs to another base.
+    """
+    parts = find_adapters(base, folders, composed=True)
+    names = tuple(f"part_{place}" for place in range(1, len(parts.folders) + 1))
+    routing = Routing(adapters=names, domains=tuple(map(tuple, domains)))
+    card = parts.card(0, f"{len(names)} adapters, routed by {routing.by}")
+
+    def write(folder: Path) -> None:
+        parts.copy(folder, names)
+        router.save(folder / ROUTER)
+        write_json(folder / ROUTING, routing)
+
+    AdaptedNetwork(base, "routed", write).save(out, card)
 
 
 def open_routed_encoder(

@@ -237,7 +237,7 @@ class _Towers:
 
     @cached_property
     def document(self) -> "Tower":
-        return self._load(self.model.document)
+        return self._load(self.model.checkpoint)
 
     @cached_property
     def query(self) -> "Tower":
@@ -247,9 +247,7 @@ class _Towers:
     def default_budget(self) -> int:
         return CUDA_TOKENS if self.device.type == "cuda" else CPU_TOKENS
 
-    def _load(self, checkpoint: Checkpoint | None) -> "Tower":
-        if checkpoint is None:
-            raise BenchError(f"{self.model.card.name} has no checkpoint")
+    def _load(self, checkpoint: Checkpoint) -> "Tower":
         with self.timer.phase("load"):
             from retrievers.encoders.tower import Tower  # importing torch is most of loading
 

@@ -1,1 +1,1 @@
-"""Vectors to neighbours: FAISS indexes."""
+"""Vectors to neighbours: `hits` (`Hits` and their canonical order) and `faiss_index`."""

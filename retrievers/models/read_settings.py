@@ -6,6 +6,7 @@ the module types below are understood, by name; all others are refused. Class pa
 differ between versions 2 to 6 of sentence-transformers.
 """
 
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -70,6 +71,8 @@ Activation = Literal[
     "torch.nn.modules.activation.GELU",
 ]
 F = TypeVar("F")
+
+logger = logging.getLogger(__name__)
 
 
 class _File(msgspec.Struct, frozen=True):
@@ -220,13 +223,9 @@ def position_limit(config: Mapping[str, Any]) -> int | None:
     return limit - (pad if isinstance(pad, int) else 1) - 1 if kind in OFFSET_POSITIONS else limit
 
 
-def refuse_other_kinds(folder: Path, typed: str) -> None:
-    """Raise if ``folder`` holds a sparse, late-interaction or cross-encoder model.
-
-    Raises:
-        BenchError: the model, called ``typed``, does not make one vector per text.
-    """
-    names = SETTINGS_FILES[:2] if is_st_folder(folder) else SETTINGS_FILES[1:]
+def _refuse_other_kinds(folder: Path, typed: str, saved_by_st: bool) -> None:
+    """Raise if ``folder`` holds a sparse, late-interaction or cross-encoder model."""
+    names = SETTINGS_FILES[:2] if saved_by_st else SETTINGS_FILES[1:]
     contents = [read_file(folder / name) for name in names if (folder / name).is_file()]
     lines = [path.name.encode() for path in folder.iterdir()]
     text = b"\n".join([*lines, *contents]).decode(errors="replace")
@@ -244,9 +243,10 @@ def is_st_folder(folder: Path) -> bool:
     return lexists(folder / "modules.json")
 
 
-def ends_in_normalize(folder: Path) -> bool:
-    """Return whether a module in ``folder`` scales vectors to length 1."""
-    return any(module.name == "Normalize" for module in _read_modules(folder / "modules.json"))
+def lacks_normalize(folder: Path) -> bool:
+    """Return whether sentence-transformers saved ``folder`` without a module for length 1."""
+    names = {module.name for module in _read_modules(folder)} if is_st_folder(folder) else ()
+    return bool(names) and "Normalize" not in names
 
 
 def find_inner_folder(folder: Path) -> str:
@@ -259,22 +259,31 @@ def find_inner_folder(folder: Path) -> str:
     """
     if (folder / "config.json").exists() or not is_st_folder(folder):
         return ""
-    first = next(iter(_read_modules(folder / "modules.json")), None)
+    first = next(iter(_read_modules(folder)), None)
     if first is None or first.name != "Transformer":
         raise BenchError(f"{folder / 'modules.json'} does not begin with a Transformer")
     resolve_inside(folder, first.path)
     return first.path
 
 
-def read_card(folder: Path) -> Card | None:
+def read_card(folder: Path, typed: str, *, may_classify: bool = False) -> Card | None:
     """Return the card in ``folder``, or one of its sentence-transformers files; None without both.
 
+    Args:
+        folder: folder of a checkpoint.
+        typed: its name in messages.
+        may_classify: accept a plain checkpoint whose architecture is a classifier's.
+
     Raises:
-        BenchError: a file is damaged, or a setting is not supported.
+        BenchError: a file is damaged, a setting is not supported, or the model does not make one
+            vector per text.
     """
+    saved_by_st = is_st_folder(folder)
+    if saved_by_st or not may_classify:
+        _refuse_other_kinds(folder, typed, saved_by_st)
     if (folder / CARD_FILE).is_file():
         return load_card(folder / CARD_FILE)
-    return read_st_folder(folder) if is_st_folder(folder) else None
+    return read_st_folder(folder) if saved_by_st else None
 
 
 def read_st_folder(folder: Path) -> Card:
@@ -286,7 +295,7 @@ def read_st_folder(folder: Path) -> Card:
     """
     modules = [
         module
-        for module in _read_modules(folder / "modules.json")
+        for module in _read_modules(folder)
         if module.name != "Dropout"  # an identity when texts are encoded
     ]
     names = [module.name for module in modules]
@@ -351,6 +360,26 @@ def _find_warnings(settings: _Settings, normalize: bool) -> list[str]:
     return warnings
 
 
+def warn_of_contradictions(card: Card, root: Path, inner: Path) -> None:
+    """Warn about settings in files that differ from their card, which takes precedence.
+
+    Args:
+        card: card of the model.
+        root: folder of the checkpoint.
+        inner: folder of its transformer.
+    """
+    stated: dict[str, Any] = {"truncation_side": read_tokenizer_facts(inner).truncation_side}
+    if is_st_folder(root):
+        try:
+            own = read_st_folder(root)
+            stated |= {"pooling": own.pooling, "lower_case": own.lower_case or card.lower_case}
+        except BenchError as error:
+            logger.warning("ignored: %s", error)
+    for field, value in stated.items():
+        if (used := getattr(card, field)) != value:
+            logger.warning("%s states %s %s, but %s is used", root, field, value, used)
+
+
 def read_stages(stages: Sequence[CardStage], root: Path, width: int) -> tuple[Stage, ...]:
     """Return the layers after pooling with their dimensions and activations.
 
@@ -387,7 +416,8 @@ def read_stage_file(folder: Path) -> StageFile:
     return read_json(folder / "config.json", StageFile)
 
 
-def _read_modules(path: Path) -> list[_Module]:
+def _read_modules(folder: Path) -> list[_Module]:
+    path = folder / "modules.json"
     modules = read_json(path, list[_Module])
     for module in modules:
         if module.type.partition(".")[0] != "sentence_transformers":

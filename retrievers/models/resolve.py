@@ -32,12 +32,7 @@ from retrievers.models.read_checkpoint import (
     count_file_parameters,
     read_checkpoint,
 )
-from retrievers.models.read_settings import (
-    is_st_folder,
-    read_st_folder,
-    read_stages,
-    read_tokenizer_facts,
-)
+from retrievers.models.read_settings import read_stages, warn_of_contradictions
 from retrievers.models.recipe import (
     UNKNOWN_SETTINGS,
     ModelDtype,
@@ -73,6 +68,17 @@ class Model:
     adapter: Path | None = None
     routing: Routing | None = None
 
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """Files of the document encoder.
+
+        Raises:
+            BenchError: the model has no checkpoint.
+        """
+        if self.document is None:
+            raise BenchError(f"{self.card.name} has no checkpoint")
+        return self.document
+
     def for_dataset(self, name: str) -> "Model":
         """Return this model with the prompts of dataset ``name``."""
         return replace_field(self, recipe=self.recipe.for_dataset(name))
@@ -87,15 +93,13 @@ class Model:
             checkpoint.check_unchanged()
 
     def with_adapter(self, folder: Path | None) -> "Model":
-        """Return this model with the adapter in ``folder`` instead of its routing, or with none."""
-        if self.routing is None or self.document is None:
-            raise ValueError(f"{self.card.name} has no routed adapters")
+        """Return this model with the adapter in ``folder`` instead of its own, or with none."""
         recipe = msgspec.structs.replace(
             self.recipe,
-            dim=self.recipe.dim // len(self.routing.adapters),
+            dim=self.recipe.dim // (len(self.routing.adapters) if self.routing else 1),
             normalize=self.card.normalize,
             similarity=self.card.similarity,
-            adapter=identify_adapter(folder, self.document) if folder else None,
+            adapter=identify_adapter(folder, self.checkpoint) if folder else None,
         )
         return replace_field(self, recipe=recipe, adapter=folder, routing=None)
 
@@ -143,8 +147,8 @@ def resolve_model(
         "max_query_tokens": max_query_tokens,
         "max_document_tokens": max_document_tokens,
     }
-    given = {name: value for name, value in changes.items() if value is not None}
-    card = replace_fields(card, given)
+    if given := {name: value for name, value in changes.items() if value is not None}:
+        card = replace_fields(card, given)
     if query_prompt is not None:
         card = with_query_prompt(card, query_prompt)
     if adapter:
@@ -196,7 +200,7 @@ def _resolve_transformer(card: Card, base: Path) -> Model:
     _check_length(card, card.max_document_tokens, document)
     _check_length(card, card.max_query_tokens, query or document)
     for checkpoint in filter(None, (document, query)):
-        _warn_of_contradictions(card, checkpoint)
+        warn_of_contradictions(card, checkpoint.root, checkpoint.folder)
     model = Model(card, _transformer_recipe(card, base, document, query), document, query)
     return _attach_adapter(model, card.adapter, base) if card.adapter else model
 
@@ -204,10 +208,10 @@ def _resolve_transformer(card: Card, base: Path) -> Model:
 def _attach_adapter(model: Model, adapter: CardAdapter, base: Path) -> Model:
     """Return the model with an adapter, whose folder is relative to ``base``."""
     folder = adapter_folder(adapter, base)
-    if model.query is not None or model.document is None:
+    if model.query is not None:
         raise BenchError(f"{model.card.name} has two encoders: an adapter for both is unsupported")
-    identity, routing = identify_adapter(folder, model.document, adapter.kind), read_routing(folder)
-    recipe = msgspec.structs.replace(model.recipe, adapter=identity)
+    identity = identify_adapter(folder, model.checkpoint, adapter.kind)
+    recipe, routing = msgspec.structs.replace(model.recipe, adapter=identity), read_routing(folder)
     if routing is not None:
         dim = len(routing.adapters) * recipe.dim
         recipe = msgspec.structs.replace(recipe, dim=dim, normalize=False, similarity="dot")
@@ -223,21 +227,6 @@ def _check_length(card: Card, length: int, checkpoint: Checkpoint) -> None:
             f"which has positions for {limit}",
             f"set max_query_tokens and max_document_tokens to at most {limit}",
         )
-
-
-def _warn_of_contradictions(card: Card, checkpoint: Checkpoint) -> None:
-    """Warn about settings in files that differ from their card, which takes precedence."""
-    facts = read_tokenizer_facts(checkpoint.folder)
-    stated: dict[str, Any] = {"truncation_side": facts.truncation_side}
-    if is_st_folder(checkpoint.root):
-        try:
-            own = read_st_folder(checkpoint.root)
-            stated |= {"pooling": own.pooling, "lower_case": own.lower_case or card.lower_case}
-        except BenchError as error:
-            logger.warning("ignored: %s", error)
-    for field, value in stated.items():
-        if (used := getattr(card, field)) != value:
-            logger.warning("%s states %s %s, but %s is used", checkpoint.root, field, value, used)
 
 
 def _transformer_recipe(

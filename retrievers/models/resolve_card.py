@@ -25,13 +25,7 @@ from retrievers.models.card import (
 )
 from retrievers.models.locate import Place, is_card, is_url, locate_checkpoint, locate_model
 from retrievers.models.read_adapter import CONFIG, adapter_name
-from retrievers.models.read_settings import (
-    ends_in_normalize,
-    is_st_folder,
-    read_card,
-    read_st_folder,
-    refuse_other_kinds,
-)
+from retrievers.models.read_settings import lacks_normalize, read_card
 from retrievers.models.recipe import Prompts
 
 TRAINING_FILE = "training.json"  # in the folder of a training, whose card comes last
@@ -101,12 +95,12 @@ def _declared_card(place: Place) -> Card:
         if known is not None:
             raise BenchError(f"{name} has a card", f"name its card: {known.name}")
         folder = locate_checkpoint(name, base=place.base, with_weights=False)
-    refuse_other_kinds(folder, name)
-    if not is_st_folder(folder):
+    card = read_card(folder, name)
+    if card is None:
         raise _explain_missing_settings(folder, name)
     changes = {"name": Path(name).name, "title": f"{name} (sentence-transformers)"}
     where = {} if place.folder else {"checkpoint": name}
-    return replace_fields(read_st_folder(folder), changes | where)
+    return replace_fields(card, changes | where)
 
 
 def _card_like(card: Card, checkpoint: str) -> Card:
@@ -127,9 +121,7 @@ def _card_like(card: Card, checkpoint: str) -> Card:
     path = Path(checkpoint).expanduser()
     root = locate_checkpoint(checkpoint, base=Path.cwd(), with_weights=False)
     # ANCE's weights state a classifier, and its card a stage instead.
-    if is_st_folder(root) or not card.stages:
-        refuse_other_kinds(root, checkpoint)
-    stated = read_card(root)
+    stated = read_card(root, checkpoint, may_classify=bool(card.stages))
     if stated is not None and not stated.pretrained_only:
         _check_like(card, stated, root)
     return make_card_like(
@@ -149,7 +141,7 @@ def _check_like(card: Card, stated: Card, root: Path) -> None:
     it.
     """
     used, open_to_choice = _list_settings(card), {"max_query_tokens", "max_document_tokens"}
-    if is_st_folder(root) and not ends_in_normalize(root):
+    if lacks_normalize(root):
         open_to_choice.add("normalize")
     for name, value in _list_settings(stated).items():
         chosen = used.get(name, "none")

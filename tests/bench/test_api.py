@@ -9,11 +9,10 @@ import pandas as pd
 import pytest
 
 import bench
-from bench.evaluation.result_record import SCORES_FILE
 from bench.result_store.find import find_results
 from foundation.errors import BenchError
 from tests.support.collections import Bench, write_collection
-from tests.support.leaderboards import make_older, store
+from tests.support.leaderboards import store
 
 ROOT = Path(__file__).parents[2]
 VALUES = {"nDCG@10": [0.5, 0.25], "R@100": [1.0, 0.0]}
@@ -146,7 +145,7 @@ def test_a_result_of_a_real_run_has_its_ranking(tmp_path):
     result = bench.load_result(Path(stored.folder) / "result.json")
     assert result.run.doc_ids.to_pylist()[0] == "d1"
     assert result.per_query.loc["q", "nDCG@10"] == 1.0
-    assert bench.results(command.out)["key"].unique().tolist() == [stored.result.key]
+    assert bench.results(command.out)["key"].unique().tolist() == [stored.record.key]
 
 
 def test_a_folder_without_results_and_a_record_that_contradicts_itself_are_errors(tmp_path):
@@ -159,13 +158,3 @@ def test_a_folder_without_results_and_a_record_that_contradicts_itself_are_error
     for read in (lambda: bench.results(tmp_path), lambda: bench.load_result(folder)):
         with pytest.raises(BenchError, match="contradicts itself"):
             read()
-
-
-def test_an_older_record_without_values_of_queries_has_means_only(tmp_path):
-    folder = store(tmp_path, "minilm", "beir/scifact", VALUES)
-    make_older(folder)
-    (folder / SCORES_FILE).unlink()
-    result = bench.load_result(folder)
-    assert result.measures["nDCG@10"] == 0.375
-    with pytest.raises(BenchError, match="has no scores per query"):
-        _ = result.per_query

@@ -226,11 +226,9 @@ def test_comparisons_and_verdicts_are_those_of_the_command_line(dataset, cache):
     a = bench.evaluate(count_words, dataset, name="words", similarity="cos", cache_dir=cache)
     b = bench.evaluate("hashing", dataset, cache_dir=cache)
     comparison = bench.compare(a, b, resamples=199)
-    score = f"{a.result.main_measure} {a.measures[a.result.main_measure]:.4f}"
-    assert repr(a) == f"<Evaluation {a.model} on {a.collection}: {score}>"
-    assert repr(comparison).startswith(
-        f"<ComparisonResult {a.model} minus {b.model}: {a.collection} "
-    )
+    score = f"{a.record.main_measure} {a.measures[a.record.main_measure]:.4f}"
+    assert repr(a) == f"<Evaluation {a.model} on {a.dataset}: {score}>"
+    assert repr(comparison).startswith(f"<ComparisonResult {a.model} minus {b.model}: {a.dataset} ")
     (row,) = comparison.table.to_dict("records")
     assert row["difference"] == pytest.approx(a.measures["nDCG@10"] - b.measures["nDCG@10"])
     assert row["low"] <= row["difference"] <= row["high"]

@@ -62,7 +62,7 @@ def test_a_training_in_python_is_that_of_the_command_line(places, tmp_path):
 
 
 def test_an_ablation_in_python_is_that_of_the_command_line(places, tmp_path):
-    (report,) = bench.ablate("grid.toml", out="out", **places)
+    report = bench.ablate("grid.toml", out="out", **places)
     assert [row.name for row in report.rows] == ["reference", "max_document_tokens=5"]
     assert report.gaps == 0
     written = (tmp_path / "out/lengths/report.md").read_text()

@@ -315,23 +315,21 @@ def real_pairs(folder: str, baseline: str = "") -> list[Pair]:
         folder: folder of results.
         baseline: one model of each pair; "" for all pairs.
     """
-    stored = sorted(
-        find_results(parse_location(folder)), key=lambda one: (one.collection, one.model)
-    )
+    stored = sorted(find_results(parse_location(folder)), key=lambda one: (one.dataset, one.model))
     pairs = []
     for a, b in combinations(stored, 2):
         if b.model == baseline:
             a, b = b, a
-        measure = a.result.main_measure
+        measure = a.record.main_measure
         if (
-            a.collection != b.collection
+            a.dataset != b.dataset
             or baseline not in ("", a.model)
-            or differing_fields(a.result.protocol, b.result.protocol)
+            or differing_fields(a.record.protocol, b.record.protocol)
         ):
             continue
         first, second = (one.scores.by_query(measure) for one in (a, b))
         losses = np.array([first[query] - second[query] for query in sorted(first)])
-        pairs.append(Pair(f"{a.model} and {b.model}", a.collection, losses))
+        pairs.append(Pair(f"{a.model} and {b.model}", a.dataset, losses))
     return pairs
 
 

@@ -238,11 +238,11 @@ BAD_JSON = [
     ('{"_id":"d2" "text":"x"}', "is not JSON: JSON is malformed"),
     ('{"text":"x"}', "the field '_id' is missing"),
     ('{"_id":"d2"}', "the field 'text' is missing"),
-    ('{"_id":2,"text":"x"}', "_id is 2, and must be a string"),
+    ('{"_id":2,"text":"x"}', "_id is 2: expected str"),
     ('{"_id":"","text":"x"}', "the id is empty"),
     ('{"_id":"d\\u00002","text":"x"}', r"the id 'd\\x002' contains NUL"),
-    ('{"_id":"d2","text":null}', "text must be a string"),
-    ("[]", "must be a table"),
+    ('{"_id":"d2","text":null}', "text: expected str"),
+    ("[]", "expected table"),
     (b'{"_id":"d2","text":"\xe9"}', "not UTF-8"),
 ]
 BAD_ANSWERS = [

@@ -56,5 +56,5 @@ def test_this_program_counts_all_judged_queries_and_shows_the_effect_of_ties():
     dataset = bench.Dataset.from_dicts(documents, queries, JUDGED)
     result = bench.score(UNANSWERED, dataset, measures=["nDCG@2"])
     assert result.measures["nDCG@2"] == pytest.approx(0.9)
-    tied = bench.score(TIED, dataset, measures=["nDCG@2"]).result
+    tied = bench.score(TIED, dataset, measures=["nDCG@2"]).record
     assert (tied.tie_low, tied.tie_high) == (pytest.approx(1 / math.log2(3)), 1.0)

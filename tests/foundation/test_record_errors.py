@@ -53,28 +53,29 @@ class Settings(Record, kw_only=True):
         ({"items": [{"field": "f", "value": []}]}, "'value' in items.0", "did you mean values?"),
         ({"items": [{}]}, "the field 'field' is missing in items.0", ""),
         ({"items": [{"field": "bad"}]}, "items.0: bad is not a field", ""),
-        ({"items": {"field": "f"}}, "items is a table, and must be a list", "[[items]]"),
+        ({"items": {"field": "f"}}, "items is a table: expected list", "[[items]]"),
         (
             {"items": [{"field": "f", "values": []}]},
-            "items.0.values is [], and must be a list with 1 or more entries",
+            "items.0.values is []: expected list of length >= 1",
             "",
         ),
-        ({"steps": "x"}, "steps is 'x', and must be a whole number", ""),
-        ({"flag": 1}, "flag is 1, and must be true or false", ""),
-        ({"steps": True}, "steps is true, and must be a whole number", ""),
-        ({"steps": "9" * 99}, "99…, and must be a whole number", ""),
-        ({"optimizer": {"lr": 2}}, "optimizer.lr is 2, and must be a number of 1.0 or less", ""),
-        ({"optimizer": {"lr": 0}}, "optimizer.lr is 0, and must be a number above 0.0", ""),
+        ({"steps": "x"}, "steps is 'x': expected int", ""),
+        ({"flag": 1}, "flag is 1: expected bool", ""),
+        ({"steps": True}, "steps is true: expected int", ""),
+        ({"steps": "9" * 99}, "99…: expected int", ""),
+        ({"optimizer": {"lr": 2}}, "optimizer.lr is 2: expected float <= 1.0", ""),
+        ({"optimizer": {"lr": 0}}, "optimizer.lr is 0: expected float > 0.0", ""),
         ({"optimizer": {"algorithm": "adm"}}, "optimizer.algorithm is 'adm'", "did you mean adam"),
         ({"optimizer": {"algorithm": "x"}}, "algorithm is 'x'", "use one of 'adam', 'adamw'"),
+        ({"schedule": {"kind": "cosine", "bias": True}}, "'bias' in schedule", "fields: cycles"),
         ({"schedule": {"kind": "cosin"}}, "schedule.kind is 'cosin'", "did you mean cosine?"),
         ({"by_name": {"a": {"lrr": 1}}}, "unknown field 'lrr' in by_name.a", "did you mean lr?"),
         (
             {"by_name": {"a": {"lr": 9}, "b": {}}},
-            "by_name.NAME.lr must be a number of 1.0 or less",
+            "by_name.NAME.lr: expected float <= 1.0",
             "",
         ),
-        ({"name": "a b"}, "name is 'a b', and must be a string of letters, digits", ""),
+        ({"name": "a b"}, "name is 'a b': expected str matching regex", ""),
     ],
 )
 def test_a_wrong_table_is_described_in_words(table, message, hint):
@@ -92,11 +93,11 @@ def test_a_wrong_table_is_described_in_words(table, message, hint):
 
 
 def test_content_that_is_not_a_table_at_all_is_described():
-    with pytest.raises(BenchError, match=r"the content is \[\], and must be a table"):
+    with pytest.raises(BenchError, match=r"the content is \[\]: expected table"):
         decode_json(b"[]", Settings, "mine.json")
-    with pytest.raises(BenchError, match="the content is 3, and must be a table"):
+    with pytest.raises(BenchError, match="the content is 3: expected table"):
         decode_json(b"3", Settings, "mine.json")
-    with pytest.raises(BenchError, match="the content must be a table"):
+    with pytest.raises(BenchError, match="the content: expected table"):
         decode_json(b"[" * 5_000 + b"]" * 5_000, Settings, "mine.json")
-    with pytest.raises(BenchError, match="steps is 'x', and must be a whole number"):
+    with pytest.raises(BenchError, match="steps is 'x': expected int"):
         decode_toml(b"steps = 'x'", Settings, "mine.toml")

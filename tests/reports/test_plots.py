@@ -6,7 +6,6 @@ import msgspec
 import pytest
 
 from bench.comparing.statistics import Difference
-from bench.experiments.experiment import AxisResult
 from retrievers.training.engine.curve import LossPoint
 from tests.support.experiment_reports import BETTER, FULL, GAP, OPEN, REFERENCE, report, row
 
@@ -16,8 +15,7 @@ from reports.plots import (
     PAPER,
     _draw_panels,
     _limits,
-    _places,
-    draw_factors,
+    draw_axes,
     draw_losses,
     forest_plot_lines,
     plot_differences,
@@ -25,7 +23,7 @@ from reports.plots import (
 
 
 def test_each_axis_is_drawn_as_svg_and_png(tmp_path):
-    assert draw_factors(FULL, tmp_path) == [("masks-mask.svg", "mask")]
+    assert draw_axes(FULL, tmp_path) == [("masks-mask.svg", "mask")]
     svg = (tmp_path / "masks-mask.svg").read_text()
     assert (tmp_path / "masks-mask.png").stat().st_size > 1_000
     for words in ("0.15", "gap", "mean of the collections"):
@@ -34,14 +32,14 @@ def test_each_axis_is_drawn_as_svg_and_png(tmp_path):
 
 @pytest.mark.slow
 def test_the_same_report_gives_the_same_picture(tmp_path):
-    draw_factors(FULL, tmp_path / "a")
-    draw_factors(FULL, tmp_path / "b")
+    draw_axes(FULL, tmp_path / "a")
+    draw_axes(FULL, tmp_path / "b")
     name = "masks-mask.svg"
     assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 
 
 def test_an_axis_of_gaps_is_not_drawn(tmp_path):
-    assert draw_factors(report(GAP), tmp_path) == []
+    assert draw_axes(report(GAP), tmp_path) == []
 
 
 def test_a_bar_spans_the_interval_of_the_difference_about_the_row():
@@ -52,46 +50,20 @@ def test_a_bar_spans_the_interval_of_the_difference_about_the_row():
     assert _limits(REFERENCE, "mean") is None
 
 
-def test_a_factor_repeated_against_several_rows_is_one_figure_with_anchors(tmp_path):
+def test_anchors_are_dashed_lines_in_the_figure_and_its_legend(tmp_path):
     from matplotlib.figure import Figure
 
-    axes = [
-        AxisResult(title="pooling", field="f", against=against, points={"[CLS]": against, "m": row})
-        for against, row in (("reference", "mask=0.9"), ("mask=0.15", "mask=1.0"))
-    ]
     anchor = row("bm25", 0.6, seeds=1)
-    full = msgspec.structs.replace(FULL, axes=(*FULL.axes, *axes), anchors=(anchor,))
-    assert [name for name, _ in draw_factors(full, tmp_path)] == [
-        "masks-mask.svg",
-        "masks-pooling.svg",
-    ]
-    assert "bm25" in (tmp_path / "masks-mask.svg").read_text()
+    full = msgspec.structs.replace(FULL, anchors=(anchor,))
     figure = Figure()
-    _draw_panels(figure, full, axes, ["mean"])
+    _draw_panels(figure, full, FULL.axes[0], ["mean"])
     drawn = figure.axes[0]
-    assert [label.get_text() for label in drawn.get_xticklabels()] == ["reference", "0.15"]
-    scored = [REFERENCE, BETTER, OPEN]
     heights = [line.get_ydata()[0] for line in drawn.lines if line.get_marker() == "o"]
-    assert sorted(heights) == sorted(one.on_collection("mean").score.mean for one in scored)
+    scored = [REFERENCE, BETTER, OPEN]
+    assert heights == [one.on_collection("mean").score.mean for one in scored]
     dashed = [line.get_ydata()[0] for line in drawn.lines if line.get_linestyle() == "--"]
     assert dashed == [anchor.on_collection("mean").score.mean]
-    explained = [text.get_text() for text in figure.legends[0].get_texts()]
-    seeds = ["pooling [CLS]: mean over seeds", "pooling m: mean over seeds", "score of each seed"]
-    assert explained == [*seeds, "95 % interval of the difference (see the table)", "bm25"]
-
-
-@pytest.mark.slow
-def test_a_repeated_factor_may_have_more_levels_than_there_are_colours(tmp_path):
-    axes = [
-        AxisResult(
-            title="rate", field="f", against=against, points={str(n): against for n in range(9)}
-        )
-        for against in ("reference", "mask=0.15")
-    ]
-    full = msgspec.structs.replace(FULL, axes=(*FULL.axes, *axes))
-    assert len(draw_factors(full, tmp_path)) == 2
-    places = [place for place, *_ in _places(full, axes)]
-    assert places == sorted(set(places))
+    assert figure.legends[0].get_texts()[-1].get_text() == "bm25"
 
 
 def test_every_mark_is_explained_in_the_legend_and_no_name_stands_among_the_points():
@@ -99,7 +71,7 @@ def test_every_mark_is_explained_in_the_legend_and_no_name_stands_among_the_poin
 
     figure = Figure()
     axis = FULL.axes[0]
-    _draw_panels(figure, FULL, [axis], ["mean"])
+    _draw_panels(figure, FULL, axis, ["mean"])
     explained = [text.get_text() for text in figure.legends[0].get_texts()]
     assert explained == [
         "mean over seeds",
@@ -118,7 +90,7 @@ def test_one_seed_has_no_dashes_and_no_word_of_seeds():
     rows = [row("reference", 0.3, seeds=1), row("mask=0.15", 0.4, "better", seeds=1)]
     found = report(*rows, seeds=1)
     axis = found.axes[0]
-    _draw_panels(figure, found, [axis], ["mean"])
+    _draw_panels(figure, found, axis, ["mean"])
     explained = [text.get_text() for text in figure.legends[0].get_texts()]
     assert not any("seed" in text for text in explained)
     assert [line for line in figure.axes[0].lines if line.get_marker() == "_"] == []

@@ -75,7 +75,7 @@ def report(*rows, seeds=3):
         seeds=tuple(range(seeds)),
         reference={"pretrain": {"steps": 1}, "evaluate": {"on": ["beir/nfcorpus"]}},
         rows=rows,
-        axes=(AxisResult(title="mask", field="pretrain.mask", against="reference", points=points),),
+        axes=(AxisResult(title="mask", field="pretrain.mask", points=points),),
         leaks=("2 queries read like one that is scored: they are left out.",),
         commits=("0123456789abcdef",),
         seconds=3_700.0,

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.evaluation.result_record import SCORES_FILE, Evaluation, Protocol, Result
-from bench.result_store.result import HASHED_SINCE, RESULT_FILE, load, save
+from bench.result_store.result import RESULT_FILE, load, save
 from datasets_cfg.catalogue import dataset_names, facts_for
 from foundation.locations import Location
 from retrievers.models.recipe import Recipe
@@ -110,12 +110,12 @@ def store(
     return folder
 
 
-def make_older(folder: Path) -> None:
-    """Turn a stored record into one of the schema before the values had a hash."""
+def rehash_values(folder: Path) -> None:
+    """Write the hash of the present table of scores into a stored record."""
     record = json.loads((folder / RESULT_FILE).read_bytes())
-    for name in ("per_query_sha256", "run_sha256"):
-        del record[name]
-    (folder / RESULT_FILE).write_text(json.dumps({**record, "schema": HASHED_SINCE - 1}))
+    values = (folder / SCORES_FILE).read_bytes()
+    record["per_query_sha256"] = hashlib.sha256(values).hexdigest()
+    (folder / RESULT_FILE).write_text(json.dumps(record))
 
 
 def page_data(text: str) -> Any:
@@ -129,5 +129,5 @@ def lower_scores(folder: Location, out: Location) -> None:
     values = {name: column / 2 for name, column in known.scores.values.items()}
     scores = replace(known.scores, values=values)
     means = {name: scores.mean(name) for name in values}
-    result = msgspec.structs.replace(known.result, measures=means)
+    result = msgspec.structs.replace(known.record, measures=means)
     save(Evaluation(result, scores, known.run), out)

@@ -209,4 +209,4 @@ def _load_result(name: str) -> msgspec.Struct | None:
 
     where = parse_location(name)
     file = where if where.name == RESULT_FILE else where / RESULT_FILE
-    return load(file).result if file.exists() else None
+    return load(file).record if file.exists() else None

@@ -271,26 +271,18 @@ def compose(request: ComposeRequest, output: OutputOptions) -> int:
 
 
 def ablate(request: AblateRequest, output: OutputOptions) -> int:
-    """Print a report per endpoint, or with ``--dry-run`` the plan."""
+    """Print the report, or with ``--dry-run`` the plan."""
     if output.dry_run:
-        return _show_plans(ablate_case.plan(request), output)
-    reports = ablate_case.ablate(request, write_report)
-    if output.json:
-        print_json(reports if len(reports) > 1 else reports[0])
-    else:
-        for report in reports:
-            print((request.out / report.name / "report.md").read_text(encoding="utf-8"), end="")
-    return ExitCode.MISSING if any(report.gaps for report in reports) else ExitCode.OK
-
-
-def _show_plans(plans: Sequence[ablate_case.Plan], output: OutputOptions) -> int:
-    """Print the plan of each endpoint."""
-    if output.json:
-        print_json(plans if len(plans) > 1 else plans[0])
+        plan = ablate_case.plan(request)
+        if output.json:
+            print_json(plan)
+        else:
+            print(plan_table(plan.rows, plan.tasks), end="\n\n")
+            print("\n".join([plan.progress, *plan.differing, *plan.leaks]))
         return ExitCode.OK
-    for plan in plans:
-        if len(plans) > 1:
-            print(f"## {plan.title}", end="\n\n")
-        print(plan_table(plan.rows, plan.tasks), end="\n\n")
-        print("\n".join([plan.progress, *plan.differing, *plan.leaks]))
-    return ExitCode.OK
+    report = ablate_case.ablate(request, write_report)
+    if output.json:
+        print_json(report)
+    else:
+        print((request.out / report.name / "report.md").read_text(encoding="utf-8"), end="")
+    return ExitCode.MISSING if report.gaps else ExitCode.OK

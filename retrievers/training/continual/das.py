@@ -60,7 +60,7 @@ batch size of 248 and a learning rate of 1e-4.
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 import torch
@@ -280,12 +280,10 @@ class DAS(MLM, kw_only=True):
     Attributes:
         state: file with the accumulated importance of units, see `KINDS`.
         temperature: t.
-        soften: a former setting, which records of trainings contain.
     """
 
     state: str
     temperature: Annotated[float, msgspec.Meta(gt=0)] = 0.05
-    soften: Literal["gradient"] = "gradient"
 
     def build_module(self, encoder: MaskedLM) -> nn.Module:
         """Build the training module around ``encoder``.

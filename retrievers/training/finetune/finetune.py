@@ -75,7 +75,6 @@ from retrievers.training.finetune.training_data import (
 logger = logging.getLogger(__name__)
 
 NEGATIVES = "negatives"
-FORMER_SETTINGS = {"private": False, "chosen_by": "collection"}  # former settings of adapters
 REFRESHED = "refreshed"  # the current model, removed after its search
 
 
@@ -122,14 +121,6 @@ class FinetuneResult(msgspec.Struct, frozen=True):
     size: ModelSize | None = None
 
 
-def _table(preset: Finetuning) -> dict[str, Any]:
-    """Return the complete preset, with the adapter settings that earlier versions stored."""
-    table: dict[str, Any] = msgspec.to_builtins(preset)
-    if preset.adapter:
-        table["adapter"] |= FORMER_SETTINGS
-    return table
-
-
 def refuse_search(model: Model | None, depth: int) -> MinedHits:
     """Raise instead of searching: the default for a training with in-batch negatives only.
 
@@ -169,7 +160,7 @@ def finetune(
     card = trained_card(model, preset, examples.trained_on)
     check_batch(len(examples), preset.batch_size)
     training = FinetuneTraining(
-        preset=_table(preset),
+        preset=msgspec.to_builtins(preset),
         start=model.recipe.fingerprint,
         examples=examples.sha256,
         trained_on=card.trained_on,

@@ -317,15 +317,6 @@ class Finetuning(Record, kw_only=True):
             return self.optimizer
         return msgspec.structs.replace(self.optimizer, lr=trained.lr or self.optimizer.lr)
 
-    def with_rate(self, lr: float) -> "Finetuning":
-        """Return the preset with the learning rate ``lr``, which an adapter or part uses, too."""
-        return msgspec.structs.replace(
-            self,
-            optimizer=msgspec.structs.replace(self.optimizer, lr=lr),
-            adapter=self.adapter and msgspec.structs.replace(self.adapter, lr=None),
-            part=self.part and msgspec.structs.replace(self.part, lr=None),
-        )
-
     def steps_for(self, mining: Mining, queries: int) -> int:
         """Return the number of steps of a round.
 

@@ -157,9 +157,7 @@ def build_student(model: Model, recipe: Recipe) -> Any:
     from sentence_transformers.base.modules import Transformer
     from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 
-    checkpoint = model.document
-    if checkpoint is None:
-        raise BenchError(f"{model.card.name} has no checkpoint to train")
+    checkpoint = model.checkpoint
     network = load_network(checkpoint, recipe)
     tokenizer = load_tokenizer(checkpoint, recipe.truncation_side, recipe.lower_case)
     local = {"local_files_only": True, "trust_remote_code": False}

@@ -17,14 +17,14 @@ from bench.comparing.statistics import (
     paired_difference,
     resample,
 )
-from bench.evaluation.result_record import SCORES_FILE, Timings
+from bench.evaluation.result_record import Timings
 from bench.requests.deciding import LeaderboardRequest
 from datasets_cfg.catalogue import expand_names, suite_for
 from foundation.errors import BenchError
 from retrievers.models.card import Card, ExpectedScore
 from retrievers.models.recipe import Prompts
 from tests.support.examples import with_examples
-from tests.support.leaderboards import MEASURE, make_older, make_protocol, recipe_of, store
+from tests.support.leaderboards import MEASURE, make_protocol, recipe_of, store
 
 QUICK = Resampling(resamples=199)
 PLAIN = LeaderboardRequest()
@@ -206,17 +206,6 @@ def test_speed_is_all_tokens_over_all_seconds_on_the_machine_that_encoded_most(t
     assert row.speed_device == "Linux x86_64, cpu, 2 threads"
     assert row.cells["one"].tokens_per_s == 100.0
     assert row.cells["four"].tokens_per_s is None
-
-
-def test_a_result_without_values_of_queries_has_a_score_but_no_interval_or_group(tmp_path):
-    store(tmp_path, "a", "set", [0.5, 0.25])
-    bare = store(tmp_path, "b", "set", [0.5, 0.75])
-    make_older(bare)
-    (bare / SCORES_FILE).unlink()
-    board = board_of(tmp_path)
-    alone, bare = (row_of(board, name).score("set", MEASURE) for name in ("a", "b"))
-    assert (alone.low, alone.high, alone.group) == (0.25, 0.5, 1)
-    assert (bare.value, bare.low, bare.high, bare.group) == (0.625, None, None, None)
 
 
 def test_the_interval_is_of_the_bootstrap_over_queries(tmp_path):

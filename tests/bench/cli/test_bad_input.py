@@ -216,7 +216,7 @@ def test_a_plain_checkpoint_runs_like_a_card_as_the_error_says(
     assert_refused(finished, bench, "positions for 64", "at most 64")
     lengths = ("--set", "max_query_tokens=64", "--set", "max_document_tokens=64")
     assert bench("run", tiny, *like, *lengths).code == 0
-    recipe = load(bench.results("tiny", "checkpoint")).result.recipe
+    recipe = load(bench.results("tiny", "checkpoint")).record.recipe
     assert recipe is not None
     assert recipe.pooling == "cls"
 
@@ -294,7 +294,7 @@ def test_one_query_and_one_document_are_enough(bench: Bench) -> None:
     )
     assert bench("run", folder, "--model", "hashing", "bm25").code == 0
     for model in ("hashing", "bm25"):
-        result = load(bench.results("one", model)).result
+        result = load(bench.results("one", model)).record
         assert (result.queries, result.documents) == (1, 1)
         assert result.measures["nDCG@10"] == 1.0
 
@@ -371,7 +371,7 @@ def test_ctrl_c_while_encoding_loses_nothing_and_leaves_nothing_half_written(
     assert not list(bench.cache.rglob(".*"))
     finished = bench.process(*command)
     assert finished.code == 0, finished.stderr
-    encoded = load(bench.results("tiny", "hashing")).result.timings.encoded_documents
+    encoded = load(bench.results("tiny", "hashing")).record.timings.encoded_documents
     assert 0 < encoded < 9001
     fresh = Bench(tmp_path / "fresh")
     assert fresh(*command).code == 0

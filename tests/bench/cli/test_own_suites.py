@@ -41,8 +41,7 @@ def weighted(values: list[float]) -> float:
 
 def scores(results: Path, model: str, measure: str = MEASURE) -> list[float]:
     means = {
-        stored.collection: stored.result.measures[measure]
-        for stored in find_results(results, model)
+        stored.dataset: stored.record.measures[measure] for stored in find_results(results, model)
     }
     forums = [mean for name, mean in means.items() if name.startswith("beir/cqadupstack/")]
     assert len(forums) in (0, FORUMS)

@@ -55,7 +55,7 @@ def test_a_collection_shaped_like_arguana_is_official_and_reports_dangling_judge
 ) -> None:
     done = bench("run", "beir/arguana", "--model", "bm25", "--data-dir", arguana)
     assert done.code == 0, done.stderr
-    result = load(bench.results("beir/arguana", "bm25")).result
+    result = load(bench.results("beir/arguana", "bm25")).record
     assert result.protocol.official
     assert result.protocol.exclude_self
     assert (result.documents, result.queries) == (8_674, 1_406)
@@ -85,7 +85,7 @@ def test_of_several_collections_one_that_cannot_be_had_is_a_gap(
     command = ("run", *names, "--model", "hashing", "--data-dir", data)
     done = bench(*command)
     assert done.code == 4, done.stderr
-    assert load(bench.results("beir/nfcorpus", "hashing")).result.protocol.official
+    assert load(bench.results("beir/nfcorpus", "hashing")).record.protocol.official
     assert "| beir/nfcorpus" not in done.stdout.partition("not evaluated")[2]
     assert "corpus.jsonl:" in done.stdout.partition("not evaluated")[2]
     assert "downloads are off" in done.stdout.partition("not evaluated")[2]
@@ -122,7 +122,7 @@ def test_a_model_that_cannot_be_searched_in_the_memory_is_a_gap_and_others_are_e
     assert done.code == 4, done.stderr
     gap = json.loads(done.stdout)["gaps"]
     assert [(one["collection"], one["model"]) for one in gap] == [("large", "hashing")]
-    assert load(bench.results("large", "bm25")).result.measures["nDCG@10"] == 1.0
+    assert load(bench.results("large", "bm25")).record.measures["nDCG@10"] == 1.0
 
 
 def test_an_unknown_measure_is_bad_input_not_a_gap(bench: Bench) -> None:
@@ -210,7 +210,7 @@ def test_a_folder_laid_out_as_ances_has_the_score_of_sentence_transformers(bench
     ranks = 1 + (similar > similar.diag()[:, None]).sum(dim=1).double()
     expected = (1 / ranks).where(ranks <= 10, 0.0).mean().item()
     assert 0 < expected < 1
-    found = load(bench.results("sixty", "st")).result.measures["RR@10"]
+    found = load(bench.results("sixty", "st")).record.measures["RR@10"]
     assert found == pytest.approx(expected, abs=1e-9)
 
 

@@ -27,7 +27,7 @@ def test_a_run_of_trec_dl_needs_its_judgements_and_no_passage(
     places = ("--data-dir", tmp_path / "data")
     done = bench("score", run, "--dataset", f"msmarco/dl{year}", *places)
     assert done.code == 0, done.stderr
-    result = load(bench.results(f"msmarco/dl{year}", f"dl{year}.tas-b")).result
+    result = load(bench.results(f"msmarco/dl{year}", f"dl{year}.tas-b")).record
     assert result.measures["nDCG@10"] == pytest.approx(expected, abs=5e-7)
     assert result.protocol.official
     assert result.documents is None

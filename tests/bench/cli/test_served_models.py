@@ -36,7 +36,7 @@ def server(monkeypatch):
 
 
 def result_of(bench, model, collection="tiny"):
-    return load(bench.results(collection, model) / RESULT_FILE).result
+    return load(bench.results(collection, model) / RESULT_FILE).record
 
 
 @pytest.mark.slow

@@ -68,8 +68,8 @@ def test_the_stored_result_equals_brute_force(
     query_ids, values = stored.scores.query_ids, stored.scores.values
     by_hand = [ndcg_by_hand(query, [doc for doc, _ in expected[query]]) for query in query_ids]
     np.testing.assert_allclose(values["nDCG@10"], by_hand, rtol=1e-12)
-    assert stored.result.measures["nDCG@10"] == pytest.approx(np.mean(by_hand), rel=1e-12)
-    assert stored.result.protocol.exclude_self is exclude_self
+    assert stored.record.measures["nDCG@10"] == pytest.approx(np.mean(by_hand), rel=1e-12)
+    assert stored.record.protocol.exclude_self is exclude_self
 
 
 @pytest.mark.parametrize("model", ["hashing", "bm25"])
@@ -77,7 +77,7 @@ def test_the_run_file_scores_as_the_run_did(bench: Bench, collection: Path, mode
     assert bench("run", collection, "--model", model).code == 0
     run_file = bench.results("tiny", model) / "run.arrow"
     assert bench("score", run_file, "--dataset", collection, "--name", "again").code == 0
-    first, again = (only(bench, name).result for name in (model, "again"))
+    first, again = (only(bench, name).record for name in (model, "again"))
     assert (again.measures, again.tie_high) == (first.measures, first.tie_high)
 
 
@@ -94,7 +94,7 @@ def test_two_runs_on_pipes_of_one_name_are_two_results(bench: Bench, collection:
     for document in ("d1", "d2"):
         lines = f"q1 Q0 {document} 1 0.5 t\nq2 Q0 d9 1 0.5 t\n"
         assert score_pipe(bench, collection, lines).code == 0
-    stored = [load(folder).result for folder in (bench.out / "tiny" / "piped").iterdir()]
+    stored = [load(folder).record for folder in (bench.out / "tiny" / "piped").iterdir()]
     assert len({result.fingerprint for result in stored}) == 2
     assert len({result.measures["nDCG@10"] for result in stored}) == 2
 
@@ -151,7 +151,7 @@ def test_a_second_run_encodes_nothing_and_loads_no_model(tmp_path: Path, collect
 
 def test_results_have_the_name_that_was_asked_for(bench: Bench, collection: Path) -> None:
     assert bench("run", collection, "--model", "hashing", "--name", "mine/words").code == 0
-    result = only(bench, "mine/words").result
+    result = only(bench, "mine/words").record
     assert (result.model, result.recipe and result.recipe.model) == ("mine/words", "mine/words")
 
 
@@ -165,8 +165,8 @@ def test_another_query_prompt_encodes_only_the_queries(
         for name, prompts in (("plain", {}), ("prompted", {"query": "the river of "}))
     )
     assert bench("run", collection, "--model", plain, prompted).code == 0
-    timings = only(bench, "prompted").result.timings
-    assert only(bench, "plain").result.timings.encoded_documents == len(set(DOCUMENTS.values()))
+    timings = only(bench, "prompted").record.timings
+    assert only(bench, "plain").record.timings.encoded_documents == len(set(DOCUMENTS.values()))
     assert timings.encoded_documents == 0
     encoder = open_encoder(resolve_model(str(prompted)))
     texts = list(dict.fromkeys(QUERIES.values()))
@@ -188,7 +188,7 @@ def test_query_ids_that_are_document_ids_by_accident_change_nothing(
     lines = [header, *(f"renamed-{row}" for row in rows)]
     (renamed / "qrels" / "test.tsv").write_text("\n".join(lines) + "\n")
     assert bench("run", source, renamed, "--model", "hashing", "--measure", "AP").code == 0
-    before, after = (load(bench.results(one, "hashing")).result for one in (name, "renamed"))
+    before, after = (load(bench.results(one, "hashing")).record for one in (name, "renamed"))
     assert before.measures == after.measures
 
 
@@ -206,7 +206,7 @@ def test_passages_are_judged_by_answers_over_all_questions(bench: Bench) -> None
     assert bench(*command).code == 2
     (folder / "dataset.toml").write_text('main_measure = "Success@5"\nmeasures = []\n')
     assert bench(*command).code == 0
-    result = load(bench.results("nq", "bm25")).result
+    result = load(bench.results("nq", "bm25")).record
     assert result.measures == {"Success@5": 0.5, "Success@1": 0.5}
     assert result.judged_at_10 is None
 
@@ -235,7 +235,7 @@ def test_fetch_prints_the_folder_of_each_encoder_and_a_result_states_its_commit(
     about = f"{first}; queries: {second}"
     assert json.loads(fetched.stdout) == [{"name": "two", "about": about}]
     assert bench("run", collection, "--model", card).code == 0
-    recipe = only(bench, "two").result.recipe
+    recipe = only(bench, "two").record.recipe
     assert recipe
     assert (recipe.revision, recipe.query_revision) == ("c0ffee", "facade")
 

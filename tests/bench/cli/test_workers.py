@@ -17,7 +17,7 @@ def collection(tmp_path_factory):
 
 
 def result_of(bench, model):
-    return load(bench.results("words", model) / RESULT_FILE).result
+    return load(bench.results("words", model) / RESULT_FILE).record
 
 
 def shards_of(bench):

@@ -77,7 +77,7 @@ def row(document: dict, pair: int = 0) -> dict:
 def test_means_are_those_that_the_run_stored(place):
     found = row(place.document("bm25", "hashing"))
     for mean, model in (("mean_a", "bm25"), ("mean_b", "hashing")):
-        assert found[mean] == load(place.bench.results("tiny", model)).result.measures["nDCG@10"]
+        assert found[mean] == load(place.bench.results("tiny", model)).record.measures["nDCG@10"]
     assert found["paired"]["difference"] == pytest.approx(found["mean_a"] - found["mean_b"])
     assert (found["on"], found["queries"], found["measure"]) == ("tiny", 3, "nDCG@10")
 

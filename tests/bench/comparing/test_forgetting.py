@@ -33,7 +33,7 @@ def scores(tmp_path) -> dict[tuple[str, str], np.ndarray]:
 
 def model(root: Path, name: str) -> ComparedModel:
     stored = find_results(root)
-    results = {one.collection: one for one in stored if one.result.model == name}
+    results = {one.dataset: one for one in stored if one.record.model == name}
     return ComparedModel(name, results)
 
 

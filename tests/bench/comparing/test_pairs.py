@@ -74,7 +74,7 @@ def entry(
         dict.fromkeys(measures, values), names, protocol=about, recipe=recipe, index=index
     )
     return replace(
-        done, result=msgspec.structs.replace(done.result, main_measure=main, measures={main: 0.5})
+        done, record=msgspec.structs.replace(done.record, main_measure=main, measures={main: 0.5})
     )
 
 
@@ -101,7 +101,7 @@ def test_results_are_found_below_a_folder_and_told_apart_by_model(tmp_path):
     assert len(find_results(tmp_path)) == 4
     for model in ("words", "more-words", "a/words", "a"):
         (found,) = find_results(tmp_path, model)
-        assert found.result.model == model
+        assert found.record.model == model
     assert find_results(tmp_path / "absent") == []
 
 
@@ -154,7 +154,7 @@ def test_one_of_several_evaluations_is_named_by_a_field_by_key_or_by_folder(
         names += [f"words@{condition}", f"words@{condition}@{wanted.key}"]
     for name in names:
         (found,) = results_of(name, tmp_path).values()
-        assert found.result.key == wanted.key
+        assert found.record.key == wanted.key
     with pytest.raises(BenchError, match="no result of words has nothing=at all"):
         results_of("words@nothing=at all", tmp_path)
     with pytest.raises(BenchError, match="no result of words has typo="):
@@ -207,7 +207,7 @@ def test_every_name_that_is_suggested_chooses_one_recipe_and_together_they_choos
             names = suggested(error)
             assert len(names) > 1
         for name in names:
-            picked = [one.result for one in results_of(name, root).values()]
+            picked = [one.record for one in results_of(name, root).values()]
             assert len({recipe_key(one) for one in picked}) == 1
             assert chosen.isdisjoint(one.key for one in picked)
             chosen |= {one.key for one in picked}
@@ -223,7 +223,7 @@ def test_results_of_an_approximate_index_do_not_affect_other_checks(tmp_path, ca
     note = capsys.readouterr().err
     assert note.startswith("note: using the results of exact search of words")
     (name,) = re.findall(r"'(.*?)'", note)
-    assert results_of(name, tmp_path)["beir/scifact"].result.index == "HNSW32"
+    assert results_of(name, tmp_path)["beir/scifact"].record.index == "HNSW32"
     stored(tmp_path, result(index="HNSW32", collection="beir/nfcorpus"))
     with pytest.raises(BenchError, match="which differ in index"):
         results_of("words", tmp_path)

@@ -52,8 +52,8 @@ def test_every_score_is_that_of_bm25_times_the_inner_product(tmp_path):
 def test_the_result_of_an_approximate_index_is_marked_and_kept_apart(tmp_path):
     found, _ = evaluated(tmp_path, "hashing", PRODUCT)
     exact, _ = evaluated(tmp_path, "hashing", EvaluationOptions(depth=4, measures=()))
-    assert (found.result.index, found.result.index_recall) == ("bm25", {})
-    assert found.result.fingerprint == exact.result.fingerprint
+    assert (found.record.index, found.record.index_recall) == ("bm25", {})
+    assert found.record.fingerprint == exact.record.fingerprint
     assert rankings(found) != rankings(exact)
 
 

@@ -87,8 +87,8 @@ def test_an_index_is_built_once_and_gives_the_same_when_it_is_loaded(
     second = run(bench, folder, "--index", SPEC)
     assert (built, searched_exactly) == ([300], [20]), "loaded, and its recall was kept"
     assert rankings(first) == rankings(second)
-    assert 0 < first.result.index_recall["recall@10"] < 1
-    assert first.result.index_recall == second.result.index_recall
+    assert 0 < first.record.index_recall["recall@10"] < 1
+    assert first.record.index_recall == second.record.index_recall
     manifest = only_index(bench).manifest()
     assert (manifest.spec, manifest.documents, manifest.collection) == (SPEC, 300, "words")
     assert manifest.bytes == (only_index(bench).folder / INDEX_FILE).stat().st_size
@@ -102,7 +102,7 @@ def test_recall_is_that_of_brute_force_without_the_querys_own_document(
     texts = {**TEXTS, "q1": ("", QUERIES["q1"])}
     facts = f"exclude_self = {str(exclude_self).lower()}\n"
     folder = write_collection(tmp_path / "words", texts, QUERIES, QRELS, facts)
-    result = run(bench, folder, "--index", SPEC).result
+    result = run(bench, folder, "--index", SPEC).record
     found = rankings(load(bench.results("words", "hashing")))
     encoder = open_encoder(resolve_model("hashing"))
     vectors = encoder.encode_documents(*zip(*texts.values(), strict=True)).astype(np.float64)
@@ -174,8 +174,8 @@ def test_an_index_that_returns_fewer_documents_than_the_depth_warns(
 
 
 def test_recall_may_be_measured_on_a_sample_or_skipped(bench, folder, searched_exactly):
-    some = run(bench, folder, "--index", SPEC, "--recall-queries", 5).result
-    none = run(bench, folder, "--index", SPEC, "--recall-queries", 0).result
+    some = run(bench, folder, "--index", SPEC, "--recall-queries", 5).record
+    none = run(bench, folder, "--index", SPEC, "--recall-queries", 0).record
     assert searched_exactly == [5]
     assert some.recall_queries == 5
     assert 0 < some.index_recall["recall@10"] <= 1
@@ -254,10 +254,10 @@ def test_an_exported_index_is_evaluated_and_its_recall_is_known(bench, folder, t
     bare = Bench(tmp_path / "another machine")
     again = run(bare, folder, "--index", tmp_path / "deployed")
     assert built == [300]
-    assert again.result.timings.encoded_documents == 0
+    assert again.record.timings.encoded_documents == 0
     assert rankings(again) == rankings(first)
-    assert again.result.index_recall == first.result.index_recall
-    assert again.result.index.startswith(f"{SPEC} (file ")
+    assert again.record.index_recall == first.record.index_recall
+    assert again.record.index.startswith(f"{SPEC} (file ")
 
 
 def test_an_exported_index_whose_recall_is_not_known_is_compared_unless_told_not_to(
@@ -265,12 +265,12 @@ def test_an_exported_index_whose_recall_is_not_known_is_compared_unless_told_not
 ):
     assert export(bench, folder, tmp_path / "deployed").code == 0
     bare = Bench(tmp_path / "another machine")
-    quick = run(bare, folder, "--index", tmp_path / "deployed", "--recall-queries", 0).result
+    quick = run(bare, folder, "--index", tmp_path / "deployed", "--recall-queries", 0).record
     assert (quick.timings.encoded_documents, quick.index_recall) == (0, {})
-    whole = run(bare, folder, "--index", tmp_path / "deployed").result
+    whole = run(bare, folder, "--index", tmp_path / "deployed").record
     assert whole.timings.encoded_documents == 300
     assert searched_exactly == [20]
-    assert whole.index_recall == run(bench, folder, "--index", SPEC).result.index_recall
+    assert whole.index_recall == run(bench, folder, "--index", SPEC).record.index_recall
 
 
 def test_time_is_stated_for_documents_that_are_encoded_and_for_no_others(
@@ -357,7 +357,7 @@ def test_an_index_that_cannot_be_stored_is_searched_anyway(
     assert "is not stored" in caplog.text
     assert "No space left" in caplog.text
     assert rankings(stored) == rankings(whole)
-    assert stored.result.index_recall == whole.result.index_recall
+    assert stored.record.index_recall == whole.record.index_recall
     assert not list(bench.cache.rglob(INDEX_FILE))
     refused = export(bench, folder, tmp_path / "deployed")
     assert refused.code == 2

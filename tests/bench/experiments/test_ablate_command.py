@@ -16,7 +16,6 @@ from foundation.errors import BenchError
 from tests.support import tiny_checkpoints as tiny
 from tests.support.collections import Bench, write_collection
 from tests.support.experiments import run_stages_in_this_process
-from tests.support.markdown import rows_of
 from tests.support.trainable import DOCUMENTS, WORDS, write_trainable
 
 GRID = """
@@ -114,11 +113,10 @@ def test_cells_are_trained_scored_and_reported_and_kept_for_the_next_time(bench,
 
 
 @pytest.mark.slow
-def test_the_first_seed_chooses_the_rate_of_a_row_and_each_seed_has_its_base(bench, tmp_path):
+def test_each_seed_may_have_a_base_of_its_own(bench, tmp_path):
     pytest.importorskip("sentence_transformers")
     text = GRID.partition("[[axes]]")[0].replace("seeds", "base_per_seed = true\nseeds")
     text = text.replace("[pretrain]", '[base]\npreset = "pre.toml"\non = ["./mine"]\n\n[pretrain]')
-    text = text.replace("[evaluate]", "rates = [1e-9, 1e-2]\nqueries = 6\n\n[evaluate]")
     axis = '[[axes]]\nfield = "pretrain.objective.mask"\nvalues = [0.4]\n'
     (tmp_path / "grid.toml").write_text(text + axis)
     pre = PRETRAIN.replace('start = { model = "./bert" }\n', "")
@@ -130,21 +128,8 @@ def test_the_first_seed_chooses_the_rate_of_a_row_and_each_seed_has_its_base(ben
     assert done.code == ExitCode.OK, done.stderr
     report = json.loads((tmp_path / "ablations" / "tiny" / "report.json").read_bytes())
     assert "Number of seeds by stage: base 2, pretrain 2, finetune 2." in done.stdout
-    folders = sorted((tmp_path / "ablations" / "finetune").iterdir())
-    chosen = []
-    for folder in (each for each in folders if each.is_dir()):
-        scores = json.loads((folder / "rates.json").read_bytes())
-        chosen.append(max(scores, key=scores.get))
-        is_first = json.loads((folder / "done.json").read_bytes())["settings"]["seed"] == 0
-        assert list(scores) == (["1e-09", "0.01"] if is_first else [chosen[-1]])
-        assert (folder / "model").is_dir()
-        assert not list(folder.glob("model-*"))
     costs = [cell["costs"]["finetune"] for row in report["rows"] for cell in row["cells"]]
-    assert sorted(f"{each['learning_rate']:g}" for each in costs) == sorted(chosen)
-    for row in report["rows"]:
-        assert len({cell["costs"]["finetune"]["learning_rate"] for cell in row["cells"]}) == 1
     assert all(each["steps"] == 2 and each["cpu_seconds"] > 0 for each in costs)
-    assert "(of 2)" in done.stdout
 
 
 def test_an_evaluation_keeps_to_the_memory_that_it_may_take(bench, tmp_path):
@@ -200,7 +185,7 @@ def test_another_teacher_is_another_cell_and_a_typo_fails_at_once(bench, tmp_pat
     shutil.rmtree(tmp_path / "other")
     done = ablate(bench, "--dry-run")
     assert done.code == ExitCode.BAD_INPUT, done.stderr
-    assert "called './other'" in done.stderr
+    assert "folder './other'" in done.stderr
 
 
 def stages():
@@ -268,21 +253,21 @@ def test_a_dry_run_checks_and_shows_the_plan_and_trains_nothing(bench, tmp_path)
         ('[finetune]\npreset = "fine.toml"\non', "[finetune]\non",
          "the field 'preset' is missing", "list presets"),
         ('[pretrain]\npreset = "pre.toml"\non', '[pretrain]\nin', "unknown field 'in'", ""),
-        ('[finetune]\n', '[finetune]\nrates = [0.0]\n', "rates.0 is 0.0, and must be", ""),
+        ('[finetune]\n', '[finetune]\nrates = [0.1]\n', "unknown field 'rates'", ""),
         ('name = "retromae" }', 'name = "retromea" }', "called 'retromea'", "retromae"),
         ('"pretrain.objective"', '"pretrain.objectiv"', "has no field 'objectiv'", "objective"),
         ('[evaluate]\non = ["./mine"]', '[evaluate]\non = ["./yours"]', "no collection", ""),
         ('[evaluate]\non = ["./mine"]', '[evaluate]\non = []', "on is []", ""),
-        ('[evaluate]\n', '[evaluate]\nmeasure = 1\n', "measures is 1, and must be a list", ""),
+        ('[evaluate]\n', '[evaluate]\nmeasure = 1\n', "measures is 1: expected list", ""),
         ('[evaluate]\n', '[evaluate]\nmeasures = ["nDCG@x"]\n', "nDCG@x", ""),
-        ('[evaluate]\n', '[evaluate]\ndepth = -5\n', "depth is -5, and must", ""),
+        ('[evaluate]\n', '[evaluate]\ndepth = -5\n', "depth is -5: expected int >= 1", ""),
         ('"finetune.optimizer.lr"', '"pretrain.seed"', "is the same for all rows", "seeds"),
         ('preset = "pre.toml"', 'preset = "pre.toml"\nseed = 1', "use seeds", ""),
         ('preset = "pre.toml"', 'preset = "pre.toml"\nfirst_layers = 1', "first_layers", ""),
         ('preset = "pre.toml"', 'preset = "pre.toml"\nsplit = "dev"', "unknown field 'split'", ""),
-        ('preset = "pre.toml"', "preset = 3", "error: [pretrain]: preset is 3, and", ""),
+        ('preset = "pre.toml"', "preset = 3", "error: [pretrain]: preset is 3: expected str", ""),
         ('[finetune]\npreset = "fine.toml"\non = ["./mine"]',
-         '[finetune]\npreset = "fine.toml"\non = [3]', "on.0 is 3, and must be a string", ""),
+         '[finetune]\npreset = "fine.toml"\non = [3]', "on.0 is 3: expected str", ""),
         ('[evaluate]\non = ["./mine"]', '[evaluate]\non = ["./mine", "./a/mine"]',
          "two of the collections are called mine", "dataset.toml of one"),
     ],
@@ -343,14 +328,12 @@ def test_a_model_without_pretraining_is_scored_unchanged(bench, tmp_path):
 
 
 @pytest.mark.slow
-def test_anchors_are_in_tables_and_figures_and_a_later_hypothesis_is_exploratory(bench, tmp_path):
+def test_anchors_are_in_tables_and_figures(bench, tmp_path):
     tiny.write_card(tmp_path / "start.toml", checkpoint="bert", pooling="mean")
-    grid = (
+    (tmp_path / "grid.toml").write_text(
         'name = "use"\nmodel = "start.toml"\nanchors = ["bm25"]\nevaluate = { on = ["./mine"] }\n'
         '[[axes]]\nfield = "evaluate.max_document_tokens"\nvalues = [4, 5]\n'
     )
-    line = '[[hypotheses]]\nrow = "max_document_tokens={}"\nagainst = "{}"\nexpected = "better"\n'
-    (tmp_path / "grid.toml").write_text(grid + line.format(4, "reference"))
     done = ablate(bench)
     assert done.code == ExitCode.OK, done.stderr
     assert "cell 4 of 4: bm25, anchor: done" in done.stderr
@@ -362,15 +345,6 @@ def test_anchors_are_in_tables_and_figures_and_a_later_hypothesis_is_exploratory
     assert anchor["on"][0]["score"]["mean"] == pytest.approx(result["measures"][measure])
     assert "| bm25" in done.stdout
     assert "bm25" in next((tmp_path / "ablations" / "use").glob("*.svg")).read_text()
-    assert [line["status"] for line in rows_of(done.stdout)] == ["fixed beforehand"]
-    (tmp_path / "grid.toml").write_text(grid + line.format(5, "max_document_tokens=4"))
-    later = ablate(bench)
-    assert later.code == ExitCode.OK, later.stderr
-    (tested,) = rows_of(later.stdout)
-    sentence = "max_document_tokens=5 is better than max_document_tokens=4"
-    assert (tested["hypothesis"], tested["status"]) == (sentence, "exploratory")
-    (tmp_path / "ablations" / "use-plan.json").unlink()
-    assert "No record from before the first result" in ablate(bench).stdout
 
 
 @pytest.mark.slow

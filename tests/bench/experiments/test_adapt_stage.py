@@ -118,7 +118,7 @@ def stored(here, report):
     plan = prepare_experiment(ablation, workspace, current_conditions("cpu"))
     return {
         (cell.row, cell.seed): {
-            (result.result.model, result.collection): result.scores.values["nDCG@10"].mean()
+            (result.record.model, result.dataset): result.scores.values["nDCG@10"].mean()
             for result in find_results(cell.task.folder(Path("ablations")) / "results")
         }
         for cell in plan.cells
@@ -168,7 +168,7 @@ def test_the_report_shows_what_was_gained_and_what_was_kept_apart(place, report)
 def test_checkpoints_are_used_like_the_start_model(place, report):
     """The start's card pools by the mean; a checkpoint that was pre-trained alone by [CLS]."""
     for path in (place / "ablations" / "evaluate").glob("*/results"):
-        assert {stored.result.recipe.pooling for stored in find_results(path)} == {"mean"}
+        assert {stored.record.recipe.pooling for stored in find_results(path)} == {"mean"}
 
 
 @pytest.mark.slow
@@ -196,7 +196,7 @@ def test_a_repeated_command_trains_nothing_and_an_interrupted_one_continues(here
     [
         ('preset = "mlm-small"', 'preset = "mlm-smal"', "mlm-smal", "mlm-small"),
         ('preset = "mlm-small"', 'preset = "retromae-small"', "not retromae", "mlm"),
-        ("measured = 3", "measured = 0", "1 or more", ""),
+        ("measured = 3", "measured = 0", "expected int >= 1", ""),
         ("batch_size = 2", "metod = 'ewc'", "unknown field 'metod'", ""),
         ("batch_size = 2", "seed = 3", "use seeds", ""),
         ("batch_size = 2", "start = { model = 'minilm' }", "start is set", "model ="),
@@ -312,7 +312,7 @@ def test_a_sequence_goes_on_from_the_base_and_pre_training_of_another_grid(here,
         assert row["sequence"]["start"] == "model"
         assert (row["sequence"]["forgotten"] is None) == (name in APART)
     for path in (place / "shared" / "evaluate").glob("*/results"):
-        used = [stored.result.recipe.pooling for stored in find_results(path)]
+        used = [stored.record.recipe.pooling for stored in find_results(path)]
         assert used in (["mean"] * 6, ["cls"])  # of the sequences; of what goes before them
 
 

@@ -20,23 +20,19 @@ from bench.experiments.execute import (
     DONE_FILE,
     FAILED_FILE,
     describe_code,
-    fix_plan,
     load_outcome,
     run_experiment,
     run_in_subprocess,
 )
 from bench.experiments.experiment import plan_experiment
-from bench.experiments.findings import make_report
 from bench.experiments.grid import FILES
 from foundation.errors import BenchError, WorkerError, is_disk_full
 from foundation.files import FileLock
-from reports.experiment import markdown
 from retrievers.training.engine.trainer import explain_errors
 from retrievers.training.pretrain.pretrain import pretrain
 from tests.support import apart
 from tests.support import small_starts as small
-from tests.support.experiments import FAKES, GRID, FakeStage, in_this_process, read_scores
-from tests.support.markdown import rows_of
+from tests.support.experiments import FAKES, GRID, FakeStage, in_this_process
 from tests.support.results import CONDITIONS
 
 
@@ -63,53 +59,6 @@ def test_every_task_is_done_once_and_never_again(tmp_path):
     again, said = go(tmp_path)
     assert (calls(tmp_path), said) == (33, [])
     assert set(again.finished) == set(outcome.finished)
-
-
-def plan_with(hypotheses, seeds=(0, 1, 2)):
-    lines = (f'[[hypotheses]]\nrow = "{row}"\nagainst = "{against}"\nexpected = "better"\n'
-             for row, against in hypotheses)  # fmt: skip
-    text = GRID.replace("[variants", "".join(lines) + "[variants")
-    return plan(text=text.replace("seeds = [0, 1, 2]", f"seeds = {list(seeds)}", 1))
-
-
-def test_hypotheses_added_or_changed_after_the_first_result_are_exploratory(tmp_path):
-    first = plan_with([("steps=20", "steps=5"), ("lr=0.2", "reference")], seeds=(0, 1, 2))
-    file = tmp_path / "steps-plan.json"
-    draft = plan_with([("steps=5", "steps=20")], seeds=(0,))
-    assert fix_plan(file, [draft], tmp_path, "a").seeds == (0,)
-    fixed = fix_plan(file, [first], tmp_path, "b")  # there is no result yet
-    assert (fixed.seeds, fixed.code) == ((0, 1, 2), "b")
-    outcome = run_experiment(first, tmp_path, in_this_process, print)
-
-    def report(experiment, path=file):
-        stored = fix_plan(path, [experiment], tmp_path, "c")
-        read = read_scores(tmp_path)
-        found = make_report(experiment, outcome, read, "", CONDITIONS, stored)
-        return found, {each.sentence: each.exploratory for each in found.hypotheses}
-
-    kept, exploratory = report(first)
-    assert (kept.added, set(exploratory.values())) == ((), {False})
-    hypotheses = [("steps=20", "steps=5"), ("steps=20", "reference")]
-    later, exploratory = report(plan_with(hypotheses, seeds=(0, 1, 2, 5)))
-    assert exploratory == {
-        "steps=20 is better than steps=5": False,
-        "steps=20 is better than reference": True,
-    }
-    assert later.added == ("Added after the first result: seed 5.",)
-    shown = {line["hypothesis"]: line["status"] for line in rows_of(markdown(later))}
-    assert list(shown.values()) == ["fixed beforehand", "exploratory"]
-    # the same words about another row and another endpoint, none of whose cells is finished
-    moved = GRID.replace("values = [5, 10, 20]", 'values = [5, 10, 30]\nlabels = ["5", "10", "20"]')
-    moved = moved.replace("How long", "Other").replace(
-        "[finetune]\nsteps = 1", "[finetune]\nsteps = 3"
-    )
-    line = '[[hypotheses]]\nrow = "steps=20"\nagainst = "steps=5"\nexpected = "better"\n'
-    changed, exploratory = report(plan(text=moved.replace("[variants", f"{line}[variants")))
-    assert set(exploratory.values()) == {True}
-    words = "This endpoint was changed after the first result: it is exploratory."
-    assert changed.added == (words,)
-    unknown, _ = report(first, tmp_path / "lost-plan.json")
-    assert "No record from before" in unknown.added[0]
 
 
 def test_code_is_a_commit_a_modified_commit_or_an_installed_version():

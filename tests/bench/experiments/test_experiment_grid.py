@@ -36,20 +36,27 @@ def test_each_value_that_is_not_the_references_is_a_row_with_one_changed_field()
     assert axis.points == {"5": "steps=5", "10": REFERENCE, "20": "steps=20"}
 
 
+@pytest.mark.parametrize(
+    ("axis", "label"),
+    [
+        ('field = "finetune.lr"\nvalues = [0.2]', "0.1"),
+        ('field = "finetune.lr"\nvalues = [0.2]\nlabels = ["high"]', REFERENCE),
+        ('field = "pretrain.objective"\nvalues = [{ name = "retromae" }]', REFERENCE),
+        ('field = "finetune"\nvalues = [{ steps = 3 }]\nlabels = ["long"]', REFERENCE),
+    ],
+)
+def test_an_axis_begins_with_the_compared_row_if_no_value_is_its_own(axis, label):
+    text = GRID.partition("[[axes]]")[0] + f'[[axes]]\nname = "one"\n{axis}\n'
+    _, (found,) = rows(text)
+    assert next(iter(found.points.items())) == (label, REFERENCE)
+    assert len(found.points) == 2
+
+
 def test_an_axis_can_change_a_field_of_another_row():
     extra = '[[axes]]\nfield = "pretrain.lr"\nname = "rate"\nagainst = "steps=5"\nvalues = [0.5]\n'
     found, _ = rows(GRID + extra)
     settings = next(row.settings for row in found if row.name == "rate=0.5")["pretrain"]
     assert (settings["steps"], settings["lr"]) == (5, 0.5)
-
-
-def test_an_axis_against_every_earlier_row_is_repeated_for_each():
-    again = '[[axes]]\nfield = "finetune.lr"\nname = "rate"\nagainst = "*"\nvalues = [0.1, 0.7]\n'
-    found, axes = rows(GRID.partition('[[axes]]\nfield = "finetune')[0] + again)
-    repeated = ["rate=0.7", "rate=0.7, steps=5", "rate=0.7, steps=20"]
-    assert [row.name for row in found] == [REFERENCE, "steps=5", "steps=20", *repeated]
-    assert [row.against for row in found[3:]] == [REFERENCE, "steps=5", "steps=20"]
-    assert [axis.points["0.1"] for axis in axes[1:]] == [REFERENCE, "steps=5", "steps=20"]
 
 
 def test_an_anchor_is_one_more_cell_and_leaves_the_keys_of_the_others():
@@ -65,19 +72,6 @@ def test_an_anchor_is_one_more_cell_and_leaves_the_keys_of_the_others():
         task.key for task in plain.tasks()
     )
     assert anchor.task.key != other.anchors[0].task.key
-
-
-def test_an_endpoint_says_whether_it_is_primary():
-    text = GRID.replace("[finetune]\nsteps = 1\n\n[evaluate]", "[endpoints.a.evaluate]")
-    text = text.replace("[pretrain]", 'primary = "a"\n[pretrain]').replace(
-        "[variants", '[endpoints.b.evaluate]\non = ["c"]\n[variants'
-    )
-    parts = FILES.parse(text.encode(), "").split_endpoints()
-    assert [part.title for part in parts] == [
-        "How long: a (primary endpoint)",
-        "How long: b (secondary endpoint)",
-    ]
-    assert "which is not an endpoint" in refused(text.replace('"a"', '"z"'))
 
 
 def test_a_table_replaces_the_field_as_a_whole_and_is_called_by_its_name():
@@ -101,12 +95,12 @@ def test_a_table_replaces_the_field_as_a_whole_and_is_called_by_its_name():
             'values = [5, 10, "x"]',
             "steps=x: [pretrain]: Expected `int`",
         ),
-        ('[evaluate]\non = ["c"]', "", "set [evaluate] or [endpoints]"),
+        ('[evaluate]\non = ["c"]', "", "set [evaluate]"),
         ("seeds = [0, 1, 2]", "seeds = [0, 0]", "the same seed twice"),
         ("seeds = [0, 1, 2]", "seeds = []", "seeds is empty"),
         ("[finetune]\nsteps = 1", "[finetune]\nstep = 1", "unknown field `step`"),
         ("values = [0.2]", "values = [0.1]", "the axis lr does not change"),
-        ('name = "steps"', 'name = "../steps"', "must be a string of letters, digits"),
+        ('name = "steps"', 'name = "../steps"', "name is '../steps': expected str matching"),
         ("seeds =", "model = 'x'\nseeds =", "set either model or [pretrain]"),
         ('title = "How long"', "title =", "is not TOML"),
     ],

@@ -13,13 +13,12 @@ from bench.evaluation.judging import suite_weights
 from bench.experiments.execute import run_experiment
 from bench.experiments.experiment import plan_experiment
 from bench.experiments.findings import (
-    correct_in_order,
     estimate_interval,
     make_report,
     standard_error,
 )
 from bench.experiments.grid import FILES
-from bench.experiments.report_record import MEAN, Interval, RowOnCollection
+from bench.experiments.report_record import MEAN
 from bench.runner.workspace import Workspace
 from tests.support.experiments import FAKES, GRID, in_this_process, read_scores
 from tests.support.results import CONDITIONS
@@ -58,28 +57,6 @@ def test_p_of_the_seeds_is_scipys_t_test_on_their_means():
     found = estimate_interval(parts, weights)
     assert found.p_seeds == pytest.approx(stats.ttest_1samp(means, 0).pvalue, rel=1e-9)
     assert found.p < 1e-9 < found.p_seeds
-
-
-def test_in_order_a_hypothesis_counts_while_all_before_it_are_significant():
-    p_values = [0.01, 0.001, 0.2, 0.0001, None]
-    on = {
-        str(number): (
-            RowOnCollection(
-                collection="c",
-                measure="RR@10",
-                queries=9,
-                score=None,
-                difference=Interval(mean=1.0, p=p),
-            ),
-        )
-        for number, p in enumerate(p_values)
-    }
-    found = [on.p_holm for (on,) in correct_in_order(on).values()]
-    assert found == [max(p or 1.0 for p in p_values[: end + 1]) for end in range(len(p_values))]
-    verdicts = [on.verdict for (on,) in correct_in_order(on).values()]
-    assert verdicts == ["better", "better", "cannot tell", "cannot tell", "cannot tell"]
-    gone = correct_in_order({"0": (), **on})
-    assert {on.p_holm for each in gone.values() for on in each} == {0.01, 0.2, 1.0}
 
 
 def test_resampling_two_levels_by_brute_force_has_the_mean_and_variance_of_the_draws():

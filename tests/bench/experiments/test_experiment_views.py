@@ -22,7 +22,7 @@ def evaluated(collection, tmp_path):
         settings = stage.resolve_settings({"on": [str(collection)], **fields})
         stage.run(settings, model, tmp_path / name)
         (stored,) = find_results(tmp_path / name / RESULTS)
-        return stored.result
+        return stored.record
 
     return evaluate
 

@@ -38,9 +38,9 @@ class Place:
         """Means of all evaluations of the training, by checkpoint."""
         found: dict[str, list[dict]] = {}
         for stored in find_results(self.bench.out):
-            training, _, checkpoint = stored.result.model.partition("/")
+            training, _, checkpoint = stored.record.model.partition("/")
             if training == "my_run":
-                found.setdefault(checkpoint, []).append(stored.result.measures)
+                found.setdefault(checkpoint, []).append(stored.record.measures)
         return found
 
     def words(self, *on: Path) -> tuple[object, ...]:
@@ -94,7 +94,7 @@ def test_every_checkpoint_is_evaluated_once_as_the_ordinary_pipeline_does(place)
     done = place.bench("run", place.collection, "--model", model, "--like", card)
     assert done.code == ExitCode.OK, done.stderr
     (alone,) = find_results(place.bench.out, "checkpoint-4")[:1]
-    assert place.results["checkpoint-4"][0]["nDCG@10"] == alone.result.measures["nDCG@10"]
+    assert place.results["checkpoint-4"][0]["nDCG@10"] == alone.record.measures["nDCG@10"]
 
 
 def test_pictures_and_tables_lie_in_the_folder_of_the_watch(place):

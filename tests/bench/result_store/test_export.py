@@ -55,7 +55,7 @@ def test_an_exported_run_scores_as_the_result_it_is_of(bench, tmp_path, exclude_
     run = tmp_path / "runs" / "hashing" / "tiny.trec.gz"
     assert exported.stdout.strip() == str(run)
     assert bench("score", run, "--dataset", folder, "--name", "back").code == 0
-    measured, back = (load(bench.results("tiny", name)).result for name in ("hashing", "back"))
+    measured, back = (load(bench.results("tiny", name)).record for name in ("hashing", "back"))
     assert back.measures == measured.measures
 
 
@@ -75,7 +75,7 @@ def test_ids_with_spaces_are_evaluated_compared_exported_and_scored_again(bench,
         assert bench("run", source, "--model", "hashing", "bm25", "--results", out).code == 0
     for model in ("hashing", "bm25"):
         spaced, unspaced = (
-            load(next((bench.out / place / "tiny" / model).iterdir())).result
+            load(next((bench.out / place / "tiny" / model).iterdir())).record
             for place in ("spaced", "unspaced")
         )
         assert spaced.measures == unspaced.measures
@@ -87,7 +87,7 @@ def test_ids_with_spaces_are_evaluated_compared_exported_and_scored_again(bench,
     assert "tiny: ids hold white space" in exported.stderr
     run = exported.stdout.strip()
     assert bench("score", run, "--dataset", folder, "--name", "back").code == 0
-    assert load(bench.results("tiny", "back")).result.measures == spaced.measures
+    assert load(bench.results("tiny", "back")).record.measures == spaced.measures
 
 
 def test_a_file_of_mteb_has_what_mteb_asks_for_unrounded():

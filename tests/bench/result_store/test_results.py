@@ -1,7 +1,6 @@
 """Records of evaluations: what is written is what is read, or it is refused."""
 
 import errno
-import gzip
 import hashlib
 import json
 import os
@@ -23,19 +22,17 @@ from bench.evaluation.result_record import (
     RUN_FILE,
     SCHEMA,
     SCORES_FILE,
-    TREC_FILE,
     Evaluation,
     Result,
     Timings,
 )
-from bench.evaluation.runs import Run, encode_columnar, read_run_file, write_run
+from bench.evaluation.runs import Run, encode_columnar, read_run_file
 from bench.evaluation.scoring import Scores
 from bench.result_store.result import RESULT_FILE, load, save
 from foundation.errors import BenchError
 from retrievers.models.read_checkpoint import Parameters
 from tests.support import results as records
 from tests.support.examples import with_examples
-from tests.support.leaderboards import make_older
 from tests.support.results import CONDITIONS, PROTOCOL
 
 VALUES = {"nDCG@10": np.array([1 / 3, 0.1 + 0.2]), "R@100": np.array([1.0, 0.1])}
@@ -67,8 +64,8 @@ def with_protocol(**fields) -> Result:
 
 def test_a_result_is_read_as_it_was_saved(tmp_path):
     stored = save(Evaluation(RESULT, SCORES, RUN), tmp_path)
-    folder, result = stored.folder, stored.result
-    assert load(folder).result == load(folder / RESULT_FILE).result == result
+    folder, result = stored.folder, stored.record
+    assert load(folder).record == load(folder / RESULT_FILE).record == result
     assert msgspec.structs.replace(result, per_query_sha256="", run_sha256="") == RESULT
     assert (
         result.per_query_sha256 == hashlib.sha256((folder / SCORES_FILE).read_bytes()).hexdigest()
@@ -81,7 +78,7 @@ def test_a_result_is_read_as_it_was_saved(tmp_path):
 def test_a_result_without_recipe_or_corpus_is_read_as_it_was_saved(tmp_path):
     scored = changed(recipe=None, documents=None, tie_low=None, tie_high=None)
     stored = save(Evaluation(scored, SCORES, RUN), tmp_path)
-    assert load(stored.folder).result == stored.result
+    assert load(stored.folder).record == stored.record
 
 
 @with_examples(30)
@@ -116,15 +113,16 @@ def test_another_schema_is_refused_even_where_its_fields_differ(schema, tmp_path
         load(path)
 
 
-def test_a_record_of_an_older_schema_is_read_with_its_parameters_unknown(tmp_path):
+@pytest.mark.parametrize("schema", [1, 2, 3])
+def test_an_older_schema_is_refused_with_the_command_that_makes_the_result_again(schema, tmp_path):
     path = saved(RESULT, tmp_path) / RESULT_FILE
     record = json.loads(path.read_bytes())
-    del record["parameters"], record["per_query_sha256"], record["run_sha256"]
-    del record["conditions"]["program"]
-    path.write_text(json.dumps({**record, "schema": 1}))
-    assert load(path).result == changed(parameters=None)
-    assert load(path).result.schema == SCHEMA
-    assert load(path).scores.values["R@100"].tolist() == [1.0, 0.1]
+    del record["run_sha256"], record["conditions"]["program"]
+    path.write_text(json.dumps({**record, "schema": schema}))
+    with pytest.raises(BenchError, match=re.escape(str(path))) as error:
+        load(path)
+    collection, model = RESULT.protocol.collection, RESULT.model
+    assert f"python -m bench run {collection} --model {model};" in error.value.hint
 
 
 SPOILED: dict[str, Callable[[bytes], bytes]] = {
@@ -185,7 +183,7 @@ def test_fingerprint_index_and_each_part_of_the_protocol_change_the_key():
 def test_a_second_evaluation_replaces_the_first_of_its_key(tmp_path):
     saved(RESULT, tmp_path)
     again = save(Evaluation(changed(preflight={"warnings": ["other"]}), SCORES, RUN), tmp_path)
-    assert load(again.folder).result == again.result != RESULT
+    assert load(again.folder).record == again.record != RESULT
     assert len(list(tmp_path.rglob(RESULT_FILE))) == 1
 
 
@@ -203,17 +201,6 @@ def test_ids_with_white_space_come_back_from_the_stored_run(tmp_path):
     assert kept.scores.tolist() == run.scores.tolist()
 
 
-def test_the_ranking_of_a_result_before_schema_4_is_read_from_its_trec_file(tmp_path):
-    folder = saved(RESULT, tmp_path)
-    make_older(folder)
-    (folder / RUN_FILE).unlink()
-    lines = "q%201 percent-encoded 100%25 1 2 words\nq%201 percent-encoded a%20b 2 1 words\n"
-    (folder / TREC_FILE).write_bytes(gzip.compress(lines.encode()))
-    assert next(load(folder).run.rankings())[:2] == ("q 1", ["100%", "a b"])
-    (folder / TREC_FILE).write_bytes(gzip.compress(b"q%201 Q0 100% 1 1 words\n"))
-    assert next(load(folder).run.rankings())[:2] == ("q%201", ["100%"])
-
-
 @pytest.mark.parametrize("damage", ["changed", "missing"])
 def test_a_ranking_that_is_not_the_one_written_with_its_result_is_refused(damage, tmp_path):
     folder = saved(RESULT, tmp_path)
@@ -222,13 +209,6 @@ def test_a_ranking_that_is_not_the_one_written_with_its_result_is_refused(damage
     with pytest.raises(BenchError, match=r"run\.arrow") as error:
         _ = load(folder).run
     assert str(folder) in str(error.value)
-
-
-def test_a_new_evaluation_leaves_no_trec_file_of_the_one_it_replaces(tmp_path):
-    folder = saved(RESULT, tmp_path)
-    write_run(RUN, folder / TREC_FILE, "words")
-    assert saved(RESULT, tmp_path) == folder
-    assert not (folder / TREC_FILE).exists()
 
 
 @pytest.mark.parametrize(
@@ -313,4 +293,4 @@ def test_a_concurrent_reader_sees_the_old_result_or_the_new_one(tmp_path):
             writing = writer.submit(save, Evaluation(result, scores, RUN), tmp_path)
             while not writing.done():
                 stored = load(folder)
-                assert set(stored.scores.values) == set(stored.result.measures)
+                assert set(stored.scores.values) == set(stored.record.measures)

@@ -171,7 +171,7 @@ def test_a_result_of_a_third_party_class_is_never_reused(bench, folder, run, tmp
     workspace = Workspace(tmp_path / "cache")
     loaded = workspace.load("hashing")
     job = workspace.prepare(workspace.open(str(folder)), loaded)
-    result = load(bench.results("tiny", "hashing")).result
+    result = load(bench.results("tiny", "hashing")).record
     own = msgspec.structs.replace(result.recipe, encoder="theirs:Encoder")
     for recipe, shown in ((result.recipe, True), (own, False)):
         record = msgspec.structs.replace(result, recipe=recipe, fingerprint=recipe.fingerprint)

@@ -69,9 +69,9 @@ def test_every_kind_of_training_reports_its_number_of_parameters(bench, trained,
 
 
 def per_query(out, collection, name):
-    (stored,) = [one for one in find_results(out / collection) if one.result.model == name]
+    (stored,) = [one for one in find_results(out / collection) if one.record.model == name]
     ids, values = stored.scores.query_ids, stored.scores.values
-    return stored.result, dict(zip(ids, values[stored.result.main_measure], strict=True))
+    return stored.record, dict(zip(ids, values[stored.record.main_measure], strict=True))
 
 
 @pytest.mark.slow

@@ -245,7 +245,7 @@ def test_a_training_collection_is_trained_on_and_not_evaluated(bench, tmp_path):
         (pretrain, "--set max_tokens=17", "positions, 16", "max_tokens=16"),
         (pretrain, "--steps 1 --set epochs=2", "both set the length", "one of them"),
         (pretrain, "--set save_every=0", "save_every=0", ""),
-        (pretrain, "--start minilmm", "no card and no folder is called 'minilmm'", "minilm"),
+        (pretrain, "--start minilmm", "there is no model card and no folder 'minilmm'", "minilm"),
         (pretrain, "--on beir/scifcat", "beir/scifcat", "beir/scifact"),
         (adapt, "--method ewc --set method.strength=-1", "strength", ""),
         (adapt, "--method dsa", "dsa", "das"),
@@ -257,7 +257,7 @@ def test_a_training_collection_is_trained_on_and_not_evaluated(bench, tmp_path):
             "accumulate",
         ),
         (adapt, "--method ewc --set objective.name=retromae", "not retromae", "plain"),
-        (adapt, "--start minilmm", "no card and no folder is called 'minilmm'", "minilm"),
+        (adapt, "--start minilmm", "there is no model card and no folder 'minilmm'", "minilm"),
     ],
 )
 def test_bad_input_gives_one_message_before_any_work(

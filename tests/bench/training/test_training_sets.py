@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 
 from bench.store import VectorStore
-from bench.training.on_collections import CorpusSearch, apply_prompts, choose_rate, score_held_out
+from bench.training.on_collections import CorpusSearch, apply_prompts
 from bench.training.training_sets import (
     CorpusDocuments,
     CorpusTexts,
     TrainSplit,
-    hold_out_fifth,
     training_set,
 )
 from datasets_cfg.corpus import Corpus
@@ -22,10 +21,8 @@ from foundation.errors import BenchError
 from retrievers.encoders.open import open_encoder
 from retrievers.models.recipe import Prompts
 from retrievers.models.resolve import resolve_model
-from retrievers.training.finetune.finetune_preset import load_preset
 from tests.support import tiny_checkpoints as tiny
 from tests.support.collections import DOCUMENTS, write_collection
-from tests.support.trainable import write_trainable
 
 OTHER = {"d1": ("", "river and stone"), "d2": ("cloud", "the cloud"), "d3": ("", "alpha beta")}
 
@@ -57,75 +54,6 @@ def model(tmp_path):
 
 def searcher(splits, tmp_path, own="out"):
     return CorpusSearch(tuple(splits), VectorStore(tmp_path / "vectors"), tmp_path / own, "cpu")
-
-
-def test_a_fifth_of_each_split_is_held_out_and_the_parts_are_disjoint(tmp_path):
-    write_trainable(tmp_path / "mine")
-    split = TrainSplit.of(opened(tmp_path / "mine", tmp_path, "train"))
-    for seed in range(5):
-        (kept,), (held,) = hold_out_fifth([split], seed)
-        ids = [*kept.dataset.queries.ids, *held.dataset.queries.ids]
-        assert sorted(ids) == sorted(split.dataset.queries.ids)
-        assert (len(held.positives), len(kept.positives)) == (1, 6)
-        own = dict(zip(split.dataset.queries.ids, split.positives, strict=True))
-        assert [own[id_].tolist() for id_ in held.dataset.queries.ids] == [
-            rows.tolist() for rows in held.positives
-        ]
-    with pytest.raises(BenchError, match="4 training queries, too few to hold out a fifth"):
-        hold_out_fifth([split.select(range(4))], 0)
-
-
-def test_held_out_queries_are_scored_as_a_loop_does_it(datasets, model, monkeypatch):
-    monkeypatch.setattr("bench.training.on_collections.HELD_OUT_DOCUMENTS", 3)
-    splits, found = [TrainSplit.of(dataset) for dataset in datasets], []
-    encoder = open_encoder(model, "cpu")
-    for split in splits:
-        corpus = split.dataset.corpus
-        drawn = np.random.default_rng(4).permutation(len(corpus))[:3].tolist()
-        pool = {*drawn, *(int(row) for rows in split.positives for row in rows)}
-        texts = {row: CorpusDocuments((corpus,)).document_at(row) for row in pool}
-        vectors = {row: encoder.encode_documents([t[0]], [t[1]])[0] for row, t in texts.items()}
-        for text, relevant in zip(split.dataset.queries.texts, split.positives, strict=True):
-            query = encoder.encode_queries([text])[0]
-            scores = {row: float(query @ vector) for row, vector in vectors.items()}
-            best = max(scores[row] for row in relevant)
-            above = [row for row in pool if row not in relevant and scores[row] >= best]
-            found.append(1 / (1 + len(above)) if len(above) < 10 else 0)
-    assert score_held_out(model, splits, "cpu", 4) == pytest.approx(np.mean(found))
-
-
-def test_the_best_rate_is_kept_also_after_an_interruption(tmp_path):
-    preset = load_preset("in-batch-small")
-    out, scores, called = tmp_path / "model", {1e-4: 0.2, 3e-4: 0.7, 1e-3: 0.7}, []
-
-    def score(preset, folder):
-        called.append(preset.optimizer.lr)
-        folder.mkdir()
-        (folder / "rate").write_text(str(preset.optimizer.lr))
-        return scores[preset.optimizer.lr]
-
-    chosen = choose_rate(preset, list(scores), out, score)
-    assert chosen == msgspec.structs.replace(preset, optimizer=chosen.optimizer)
-    assert (chosen.optimizer.lr, (out / "rate").read_text()) == (3e-4, "0.0003")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "rates.json"]
-    assert choose_rate(preset, list(scores), out, score) == chosen
-    assert called == list(scores)
-
-
-def test_rates_replace_the_learning_rate_of_an_adapter_or_part(tmp_path):
-    preset = load_preset("biases-small")
-    assert preset.part.lr is not None
-    folders = {}
-
-    def score(preset, folder):
-        folders[preset.effective_optimizer().lr] = folder
-        folder.mkdir()
-        return -preset.effective_optimizer().lr
-
-    chosen = choose_rate(preset, (3e-3, 2e-3), tmp_path / "model", score)
-    assert sorted(folders) == [2e-3, 3e-3]
-    assert chosen.effective_optimizer().lr == 2e-3
-    assert load_preset("adapter-small").with_rate(0.5).effective_optimizer().lr == 0.5
 
 
 def test_relevant_is_what_has_a_grade_and_is_in_the_corpus(datasets):

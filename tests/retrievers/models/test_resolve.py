@@ -105,7 +105,7 @@ def test_an_adapter_alone_is_not_read_as_a_plain_checkpoint(tmp_path: Path) -> N
     (tmp_path / "adapter_config.json").write_text(content)
     with pytest.raises(BenchError, match="is an adapter") as caught:
         resolve_model(str(tmp_path))
-    assert f"--model org/base --adapter {tmp_path}" in caught.value.hint
+    assert f"org/base --adapter {tmp_path}" in caught.value.hint
 
 
 def test_a_moved_checkpoint_keeps_its_fingerprint(tmp_path: Path, folder: Path) -> None:

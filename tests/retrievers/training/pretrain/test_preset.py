@@ -72,8 +72,8 @@ def test_the_preset_of_retromae_has_the_figures_of_the_paper():
     ("changes", "message", "hint"),
     [
         ({"batchsize": 3}, "unknown field 'batchsize'", "batch_size"),
-        ({"batch_size": "3"}, "'3', and must be a whole number", ""),
-        ({"batch_size": 0}, "1 or more", ""),
+        ({"batch_size": "3"}, "'3': expected int", ""),
+        ({"batch_size": 0}, "expected int >= 1", ""),
         ({"epochs": 2}, "one of steps, epochs and tokens", ""),
         ({"tokens": 9}, "one of steps, epochs and tokens", ""),
         ({"steps": None}, "one of steps, epochs and tokens", ""),

@@ -270,7 +270,7 @@ def test_a_lack_of_memory_says_which_batch_size_to_try(start, tmp_path):
     ("changes", "message"),
     [
         ({"max_tokens": 80}, "max_tokens 80 exceeds the model's positions, 66"),
-        ({"start": {"model": "./nowhere"}}, "no card and no folder is called './nowhere'"),
+        ({"start": {"model": "./nowhere"}}, "there is no model card and no folder './nowhere'"),
         ({"start": {"model": "bm25"}}, "no checkpoint to start from"),
         ({"start": {"model": "seed"}}, "no checkpoint to start from"),
     ],

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from foundation.errors import BenchError
-from retrievers.adapters.compose import Router, fit_router, normalize_rows, route_adapters
 from retrievers.adapters.folder import find_adapter_base
 from retrievers.encoders.open import open_encoder
+from retrievers.encoders.routed import Router, fit_router, normalize_rows, route_adapters
 from retrievers.models.read_adapter import ROUTER, ROUTING
 from retrievers.models.resolve import resolve_model
 from tests.retrievers.adapters.test_adapter_tuning import run, table

@@ -1,0 +1,159 @@
+"""A base that all rows continue from: tiny and really trained."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.outcomes import ExitCode
+from bench.training.training_sets import TrainSplit, draw_queries
+from datasets_cfg.dataset import open_dataset
+from tests.support.collections import Bench, write_collection, write_qrels
+from tests.support.experiments import run_stages_in_this_process
+
+ROOT = Path(__file__).parents[3]
+THINGS = ("river", "stone", "cloud", "tiger", "lemon", "train", "piano", "brick")
+DOCUMENTS = {
+    f"d{n}": ("", f"the {thing} is beside a {THINGS[n - 1]} and not a {THINGS[n - 3]} " * 3)
+    for n, thing in enumerate(THINGS)
+}
+TEST = {f"t{n}": f"a {thing}" for n, thing in enumerate(THINGS)}
+TRAIN = {f"q{n}": f"where is the {thing} beside" for n, thing in enumerate(THINGS)}
+GRID = """
+name = "tiny"
+title = "Tiny"
+seeds = [0, 1]
+
+[base]
+preset = "base.toml"
+on = ["./mine"]
+
+[pretrain]
+preset = "base.toml"
+on = ["./mine"]
+tokens = 300
+
+[[axes]]
+name = "objective"
+field = "pretrain.objective"
+labels = ["MLM", "RetroMAE", "zeros"]
+values = [{ name = "mlm" }, { name = "retromae" }, { name = "retromae", decoder_reads = "zero" }]
+
+[finetune]
+preset = "fine.toml"
+on = ["./mine"]
+queries = 4
+
+[evaluate]
+on = ["./mine"]
+"""
+BASE = """
+title = "tiny"
+batch_size = 4
+max_tokens = 16
+steps = 3
+objective = { name = "mlm" }
+[start.scratch]
+vocabulary = 120
+layers = 1
+width = 16
+heads = 2
+intermediate = 32
+positions = 16
+"""
+FINETUNE = """
+title = "tiny"
+steps = 2
+batch_size = 2
+rounds = [{ sources = [] }]
+use = { pooling = "cls", max_query_tokens = 8, max_document_tokens = 16 }
+"""
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch):
+    qrels = {(f"t{n}", f"d{n}"): 1 for n in range(len(THINGS))}
+    folder = write_collection(tmp_path / "mine", DOCUMENTS, TEST | TRAIN, qrels)
+    write_qrels(folder, {(f"q{n}", f"d{n}"): 1 for n in range(len(THINGS))}, "train")
+    (tmp_path / "base.toml").write_text(BASE)
+    (tmp_path / "fine.toml").write_text(FINETUNE)
+    (tmp_path / "grid.toml").write_text(GRID)
+    monkeypatch.chdir(tmp_path)
+    run_stages_in_this_process(monkeypatch)
+    return Bench(tmp_path)
+
+
+def typed(bench, out="ablations"):
+    return ("ablate", "grid.toml", "--device", "cpu", "--cache-dir", str(bench.cache), "--out", out)
+
+
+def scores_of(report):
+    return [cell["scores"] for row in report["rows"] for cell in row["cells"]]
+
+
+@pytest.mark.slow
+def test_rows_share_one_base_and_a_killed_run_gives_the_same_result(bench, tmp_path):
+    pytest.importorskip("sentence_transformers")
+    whole = bench(*typed(bench), "--json")
+    assert whole.code == ExitCode.OK, whole.stderr
+    report = json.loads(whole.stdout)
+    assert report["reference"]["finetune"]["queries"] == 4
+    done = [path.parts[-3] for path in (tmp_path / "ablations").glob("[!r]*/*/done.json")]
+    counts = {stage: done.count(stage) for stage in dict.fromkeys(done)}
+    # 3 rows with 2 seeds on one base
+    assert counts == {"base": 1, "pretrain": 6, "finetune": 6, "evaluate": 6}
+    cells = [cell for row in report["rows"] for cell in row["cells"]]
+    tokens = [cell["costs"]["pretrain"]["tokens"] for cell in cells]
+    assert max(tokens) <= 1.1 * min(tokens)
+
+    command = [sys.executable, "-m", "bench", *typed(bench, "killed")]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, env=environment, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("cell 2 of 6"):
+                os.kill(process.pid, signal.SIGKILL)
+                break
+    assert list((tmp_path / "killed").glob("pretrain/*/done.json"))
+    again = bench(*typed(bench, "killed"), "--json")
+    assert again.code == ExitCode.OK, again.stderr
+    assert scores_of(json.loads(again.stdout)) == scores_of(report)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "tokens = 300",
+            'tokens = 300\nstart = { model = "minilm" }',
+            "start is set, but this stage continues",
+        ),
+        ("queries = 4", "queries = 0", "queries is 0: expected int >= 1"),
+        ("[[axes]]", '[[hypotheses]]\nrow = "a"\n[[axes]]', "hypotheses"),
+        ("vocabulary = 120", 'vocabulary = 9\ntokenizer = "bert"', "either tokenizer or vocab"),
+    ],
+)
+def test_bad_input_gives_one_message_before_anything_starts(bench, tmp_path, old, new, message):
+    for name, text in (("grid.toml", GRID), ("base.toml", BASE)):
+        (tmp_path / name).write_text(text.replace(old, new))
+    done = bench(*typed(bench))
+    assert done.code == ExitCode.BAD_INPUT, done.stderr
+    assert message in done.stderr
+    assert not (tmp_path / "ablations").exists()
+
+
+def test_drawn_queries_are_nested_by_seed_and_keep_their_documents(bench):
+    split = TrainSplit.of(open_dataset("./mine", cache_dir=bench.cache, split="train"))
+    assert draw_queries([split, split], 16, 0)[1].dataset.queries == split.dataset.queries
+    few, more = (draw_queries([split], count, 5)[0] for count in (3, 6))
+    assert len(few.dataset.queries) == 3
+    assert set(few.dataset.queries.ids) < set(more.dataset.queries.ids)
+    assert {draw_queries([split], 3, seed)[0].dataset.queries.ids for seed in range(9)} != {
+        few.dataset.queries.ids
+    }
+    for id_, rows in zip(more.dataset.queries.ids, more.positives, strict=True):
+        assert split.dataset.corpus.ids[int(rows[0])].as_py() == id_.replace("q", "d")
