@@ -50,16 +50,11 @@ def test_a_former_option_is_accepted_with_a_warning(capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-<<<<<<< HEAD
-        ("check a --baseline b --tolerance 0.2", "--tolerance has no effect without --expect-same"),
-        ("check a --baseline b --tolerance=0.2", "--expect-same"),
-=======
         ("check a --baseline b --tolerance 0.001", "--tolerance has no effect without"),
         ("check a --baseline b --tolerance 0.0005", "--expect-same"),
         ("check a --baseline b --tolerance=0.0005", "--expect-same"),
         ("check a --baseline b --expect-same --margin 0.02", "no effect with --expect-same"),
         ("check a --baseline b --expect-same --margin=0.02", "no effect with --expect-same"),
->>>>>>> main
         ("run a --model b --address c", "--address has no effect without --engine ray"),
         ("compare a b --split c", "--split has no effect without --dataset"),
         ("watch a --on b --once --stop-after 1h", "--stop-after has no effect with --once"),
