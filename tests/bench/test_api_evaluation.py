@@ -160,7 +160,7 @@ def test_settings_that_a_function_does_not_state_are_unknown(dataset, cache):
     assert stated["max_query_tokens"] is stated["max_document_tokens"] is None
     with_defaults = stated | {"pooling": "none", "max_query_tokens": 512, "dtype": "float32"}
     assert msgspec.convert(with_defaults, Recipe) == done.record.recipe  # as stored before
-    facts = row_facts([SimpleNamespace(result=done.record)])
+    facts = row_facts([SimpleNamespace(record=done.record)])
     assert (facts["pooling"], facts["max_document_tokens"]) == ("unknown", "unknown")
 
 
