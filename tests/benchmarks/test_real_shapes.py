@@ -8,6 +8,7 @@ import pytest
 from tests.support.collections import finish, start
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", ["msmarco", "wikipedia"])
 def test_a_small_shape_is_run_twice_checked_and_extrapolated(shape, tmp_path):
     sizes = ["--rows", "3000", "--queries", "20", "--depth", "50", "--check", "20"]

@@ -92,6 +92,7 @@ def test_the_weights_of_the_baseline_in_another_file_format_are_compared(place, 
     assert "are the same model: settings and files are equal" in same["warnings"][0]
 
 
+@pytest.mark.slow
 def test_ten_repeated_checks_and_every_order_of_candidates_have_one_verdict(place, tmp_path):
     """Results of other models, earlier checks and earlier results are in the same folder."""
     cards = [place.card(name, dim) for name, dim in (("a", 8), ("b", 16), ("c", 64))]
