@@ -57,6 +57,8 @@ class PretrainRequest(TrainingFields):
         on: Collections, suites, folders (only their documents are read) or files with one document
             a line (text, or JSON with "text"; plain or .gz).
         out: Folder to write the checkpoint to.
+        objective: Objective, or a .py file that defines one, whose code is run. Default: the
+            preset's.
         start: Model to start from: a card, folder or Hub id. Default: the preset's.
 
     Examples:
@@ -70,6 +72,7 @@ class PretrainRequest(TrainingFields):
     preset: Any = field(kw_only=False)
     on: tuple[str, ...] = field(kw_only=False, converter=to_names)
     out: Path = field(kw_only=False, converter=to_path)
+    objective: str | None = field(default=None, converter=to_optional_text)
     start: str | None = field(default=None, converter=to_optional_text)
 
 
@@ -133,8 +136,11 @@ class AdaptRequest(TrainingFields):
         preset: Preset for pre-training (see `list presets`), or a .toml file.
         on: Collections, suites or folders, in training order.
         out: Folder to write the checkpoints to.
-        method: plain, ewc, das, adapter, replay, joint or distill.
+        method: plain, ewc, das, adapter, replay, joint or distill, or a .py file that defines a
+            method, whose code is run.
         method_settings: Settings of the method.
+        objective: Objective, or a .py file that defines one, whose code is run. Default: the
+            preset's.
         start: Model to start from: a card, folder or Hub id. Default: the preset's.
 
     Examples:
@@ -148,6 +154,7 @@ class AdaptRequest(TrainingFields):
     out: Path = field(kw_only=False, converter=to_path)
     method: str = "plain"
     method_settings: Mapping[str, Any] = NO_CHANGES
+    objective: str | None = field(default=None, converter=to_optional_text)
     start: str | None = field(default=None, converter=to_optional_text)
 
 
