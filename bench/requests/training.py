@@ -65,6 +65,7 @@ class PretrainRequest(TrainingFields):
         python -m bench pretrain retromae-small --on stdlib-code/train --out models/code
         python -m bench pretrain retromae-paper --start path/to/bert --on msmarco/dev --out models/retromae
         python -m bench pretrain my-preset.toml --on beir/scifact beir/nfcorpus --out models/mine
+        python -m bench pretrain mlm-small --objective path/to/objective.py --on stdlib-code/train --out models/own
         accelerate launch --num_processes 8 -m bench pretrain retromae-paper --on msmarco/dev --out models/r
         python -m bench finetune dpr-small --model models/code --on stdlib-code/train --out models/tuned
     """
