@@ -47,15 +47,9 @@ def load_class(path: str, base: type[T]) -> type[T]:
     Raises:
         BenchError: the file is missing, fails, or does not define exactly one such public class.
     """
-    module = _run_file(path)
-    classes = [
-        value
-        for name, value in vars(module).items()
-        if isinstance(value, type)
-        and issubclass(value, base)
-        and value.__module__ == path
-        and not name.startswith("_")
-    ]
+    values = [value for value in vars(_run_file(path)).values() if isinstance(value, type)]
+    own = [each for each in values if each.__module__ == path and each.__name__[0] != "_"]
+    classes = [each for each in own if issubclass(each, base)]
     if len(classes) != 1:
         found = ", ".join(each.__name__ for each in classes) or "none"
         raise BenchError(

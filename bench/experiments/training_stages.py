@@ -217,12 +217,9 @@ class AdaptStage(ExperimentStage):
 
     def hash_inputs(self, settings: Table) -> dict[str, str]:
         """Return hashes of the corpora and of the code of objective and method in ``settings``."""
-        method = read_method(settings["method"], "[adapt]: method")
-        return (
-            hash_corpora(self.workspace, settings)
-            | hash_plugin("objective", read_objective(settings["objective"]))
-            | hash_plugin("method", method)
-        )
+        code = hash_plugin("objective", read_objective(settings["objective"]))
+        code |= hash_plugin("method", read_method(settings["method"], "[adapt]: method"))
+        return hash_corpora(self.workspace, settings) | code
 
     def run(self, settings: Table, model: str, out: Path) -> Cost:
         """Train ``model`` on each domain of ``settings`` in ``out``, or continue."""

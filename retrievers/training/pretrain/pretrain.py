@@ -7,7 +7,6 @@ texts that it would have read. A finished training is not repeated.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -49,7 +48,6 @@ LESS_MEMORY = (
     "Use --set gradient_checkpointing=true, or a smaller batch_size with a larger accumulate, or, "
     "with a contrastive objective, a smaller objective.sub_batch."
 )
-NO_CODE: Mapping[str, Mapping[str, str]] = MappingProxyType({})
 
 
 class PretrainTraining(msgspec.Struct, frozen=True):
@@ -101,7 +99,7 @@ def pretrain(
     *,
     trained_on: tuple[str, ...] = (),
     like: Card | None = None,
-    code: Mapping[str, Mapping[str, str]] = NO_CODE,
+    code: Mapping[str, Mapping[str, str]] | None = None,
 ) -> PretrainResult:
     """Pre-train an encoder on documents.
 
@@ -138,7 +136,7 @@ def pretrain(
         sample=hash_sample(documents),
         trained_on=tuple(dict.fromkeys([*started.trained_on, *trained_on])),
         processes=world_size(),
-        code={"objective": hash_code(preset.objective), **code},
+        code={"objective": hash_code(preset.objective), **(code or {})},
     )
     folder = RunFolder(context.out, training)
     run = _TrainingRun(preset, started, collate, training, context, like)
